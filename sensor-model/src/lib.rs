@@ -1,1 +1,12 @@
-//! Part of Holdfast.
+//! The pure domain logic of Holdfast: no I/O, no async, no clock.
+//!
+//! In reading order, which is the order of the data flow: a MachineConfig becomes a set of
+//! [`expectation`]s; what is on the disk is an [`observation`]; comparing the two gives
+//! [`difference`]s and a [`verdict`], and what happened is kept as a forensic [`record`].
+#![forbid(unsafe_code)]
+
+pub mod difference;
+pub mod expectation;
+pub mod observation;
+pub mod record;
+pub mod verdict;

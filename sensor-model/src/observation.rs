@@ -1,0 +1,102 @@
+//! What a managed thing is on the disk, as plain data.
+//!
+//! Filled by the daemon through directory handles; read by `compare`. It carries digests, never
+//! contents.
+
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// The type of a file system object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FileType {
+    /// Regular file.
+    Regular,
+    /// Directory.
+    Directory,
+    /// Symbolic link.
+    Symlink,
+    /// Character device.
+    CharacterDevice,
+    /// Block device.
+    BlockDevice,
+    /// Named pipe.
+    Fifo,
+    /// Unix socket.
+    Socket,
+}
+
+/// One object of a file system, read without following a final link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ObjectObservation {
+    /// Its type.
+    pub file_type: FileType,
+    /// Permission bits with setuid, setgid and sticky (`st_mode & 0o7777`).
+    pub mode: u32,
+    /// Owning user id.
+    pub uid: u32,
+    /// Owning group id.
+    pub gid: u32,
+    /// Name of `uid` in the node's passwd database, where it has one.
+    pub user: Option<String>,
+    /// Name of `gid` in the node's group database, where it has one.
+    pub group: Option<String>,
+    /// Size in bytes.
+    pub size: u64,
+    /// SHA-256 of a regular file's content, in full.
+    #[serde(serialize_with = "serialize_digest")]
+    pub sha256: Option<[u8; 32]>,
+    /// A symbolic link's target.
+    pub target: Option<PathBuf>,
+    /// For a declared hard link: whether it is the same inode as its target.
+    pub same_inode_as_target: Option<bool>,
+    /// SELinux label, where the host has one.
+    pub label: Option<String>,
+    /// Extended attributes other than the label, by name with the SHA-256 of the value in hex.
+    pub xattrs: Vec<(String, String)>,
+    /// Set inode flags that keep a writer out: `immutable`, `append-only`.
+    pub attributes: Vec<String>,
+    /// The object is the root of a mount that hides the managed one.
+    pub mounted_over: bool,
+    /// Change time, nanoseconds since 1970 (for the log only; never compared).
+    pub changed_ns: i128,
+}
+
+/// A unit's state as systemd reports it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct UnitObservation {
+    /// `UnitFileState`: enabled, disabled, masked, static, …; `None` when systemd knows no such unit.
+    pub file_state: Option<String>,
+    /// `/etc/systemd/system/<unit>` is a link to `/dev/null`.
+    pub masked: bool,
+}
+
+/// What was seen of one managed thing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "seen", rename_all = "kebab-case")]
+pub enum Observation {
+    /// Nothing at the path.
+    Missing,
+    /// Something at the path.
+    Object(Box<ObjectObservation>),
+    /// Names in a closed directory, sorted (lossy UTF-8 for reports).
+    Names {
+        /// File names without `.` and `..`.
+        names: Vec<String>,
+    },
+    /// A unit's state.
+    Unit(UnitObservation),
+    /// It could not be read; the text names the path and the reason.
+    Unreadable {
+        /// Operation and error.
+        error: String,
+    },
+}
+
+#[expect(clippy::ref_option, reason = "the signature that serde's serialize_with asks for")]
+fn serialize_digest<S: serde::Serializer>(digest: &Option<[u8; 32]>, to: S) -> Result<S::Ok, S::Error> {
+    match digest {
+        Some(digest) => to.serialize_some(&hex::encode(digest)),
+        None => to.serialize_none(),
+    }
+}

@@ -1,0 +1,119 @@
+//! The forensic record, `holdfast.forensic/v1`: who changed what, when, and how it stood.
+//!
+//! Fields are added, never renamed or removed. File contents never appear, only digests; a unified
+//! diff appears only for paths that the drift policy marks as not secret.
+
+use crate::{difference::Difference, verdict::VerdictKind};
+use serde::{Deserialize, Serialize};
+
+/// The value of [`Record::schema`].
+pub const SCHEMA: &str = "holdfast.forensic/v1";
+
+/// What an entry of the log is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RecordKind {
+    /// The daemon started.
+    Start,
+    /// The daemon stopped in an orderly way.
+    Stop,
+    /// A thing departed from its expectation.
+    Drift,
+    /// A thing was changed and is as declared.
+    Touched,
+    /// A drifted thing is as declared again.
+    Recovered,
+    /// A managed file was executed.
+    Exec,
+    /// A change was refused by policy.
+    Denied,
+    /// Holdfast wrote the declared content back.
+    Reverted,
+    /// Evidence may have been lost, or is whole again.
+    Gap,
+    /// The log was rotated; links the files' chains.
+    Rotation,
+    /// A periodic anchor of the chain.
+    Checkpoint,
+    /// A torn tail was cut off after power loss.
+    Repaired,
+    /// Something that could blind or by-pass the sensor happened (a tunable, a block device opened).
+    Tamper,
+}
+
+/// Who made a change.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Actor {
+    /// Process id (thread group) in the initial namespace.
+    pub pid: u32,
+    /// Boot-time nanoseconds at which the process started; with `pid` it is unique in a boot.
+    pub start_ns: u64,
+    /// Path of the executable.
+    pub exe: Option<String>,
+    /// Arguments, as far as the first KiB goes.
+    pub argv: Vec<String>,
+    /// Effective file system user id at the change.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// Audit login uid: the user who logged in, also behind sudo; absent when unset.
+    pub login_uid: Option<u32>,
+    /// Name of `login_uid` in the passwd database.
+    pub login_user: Option<String>,
+    /// Audit session id; absent when unset.
+    pub session: Option<u32>,
+    /// Controlling terminal, `pts/0`.
+    pub tty: Option<String>,
+    /// systemd unit from the cgroup path, `sshd.service`, `session-3.scope`.
+    pub unit: Option<String>,
+    /// systemd slice from the cgroup path.
+    pub slice: Option<String>,
+    /// Container id from the cgroup path (64 hex digits).
+    pub container_id: Option<String>,
+    /// Pod uid from the cgroup path.
+    pub pod_uid: Option<String>,
+    /// Ancestors, nearest first, at most eight, each without ancestors of its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ancestors: Vec<Actor>,
+    /// The change was Holdfast's own.
+    pub holdfast: bool,
+}
+
+/// One entry of the log, without its place in the chain (`seq`, `previous_hash` and `hash`, which the writer adds).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Always [`SCHEMA`].
+    pub schema: String,
+    /// What it is about.
+    pub kind: RecordKind,
+    /// Wall clock, RFC 3339, UTC, nanoseconds.
+    pub time: String,
+    /// The kernel's boot id.
+    pub boot_id: String,
+    /// Monotonic (boot) time in nanoseconds: of the event where there was one, else of the record.
+    pub monotonic_ns: u64,
+    /// The managed path, or absent for records about the sensor itself.
+    pub path: Option<String>,
+    /// The operation seen by the kernel (`write`, `rename`, …) or `sweep` when found without an event.
+    pub operation: Option<String>,
+    /// Who did it; null when nobody could be named.
+    pub actor: Option<Actor>,
+    /// Every difference at the time of the verdict.
+    pub differences: Vec<Difference>,
+    /// The verdict.
+    pub verdict: Option<VerdictKind>,
+    /// The MachineConfig that the expectation comes from.
+    pub source: Option<String>,
+    /// Metadata and digest before the change, where known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<serde_json::Value>,
+    /// Metadata and digest after the change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<serde_json::Value>,
+    /// Unified diff, only for paths marked as not secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diff: Option<String>,
+    /// Anything else: the reason of a gap, the versions at a start.
+    #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
+    pub detail: serde_json::Map<String, serde_json::Value>,
+}
