@@ -1,1 +1,1 @@
-//! Part of Holdfast.
+//! Holdfast's daemon and command line, as a library of pipeline stages.

@@ -1,0 +1,30 @@
+//! Sizes that both sides agree on, each with its reason.
+
+/// Bytes of a record at most: a ring of 1 MiB then holds 4,096 changes.
+pub const RECORD_BYTES: usize = 256;
+
+/// Bytes of a directory entry's name in a record. Names go to 255; a longer one is flagged as cut and
+/// the daemon reads the directory instead.
+pub const NAME_BYTES: usize = 128;
+
+/// Bytes of the change ring. A power of two and a multiple of the largest page (64 KiB).
+pub const RING_BYTES: u32 = 1 << 20;
+
+/// Managed inodes at most: files, their directories and all ancestors.
+pub const MANAGED_ENTRIES: u32 = 1 << 17;
+
+/// Words of the bitmap that turns most unmanaged inodes away before the hash map is asked:
+/// 8,192 words are 524,288 bits, so 10,000 managed inodes let 2 % of the others through.
+pub const BITMAP_WORDS: u32 = 1 << 13;
+
+/// Processes remembered, exited ones included; least recently used go first.
+pub const PROCESS_ENTRIES: u32 = 1 << 14;
+
+/// Program executions remembered with their arguments.
+pub const EXEC_ENTRIES: u32 = 1 << 12;
+
+/// Bytes of arguments kept per execution.
+pub const ARGV_BYTES: usize = 1024;
+
+/// Bytes of the path handed to execve that are kept.
+pub const FILENAME_BYTES: usize = 256;

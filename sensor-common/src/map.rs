@@ -1,0 +1,153 @@
+//! Keys and values of the maps.
+
+use crate::limits::{ARGV_BYTES, FILENAME_BYTES};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// An inode as the kernel names it. `dev` is the kernel's `s_dev`, which on btrfs and overlayfs is not
+/// what stat(2) shows; the daemon learns it by opening the object and asking its own program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct InodeKey {
+    /// `inode.i_ino`.
+    pub ino: u64,
+    /// `inode.i_sb->s_dev`.
+    pub dev: u32,
+    /// Zero.
+    pub padding: u32,
+}
+
+/// The truth about one managed inode. Written by the kernel programs; the daemon writes it only when
+/// it enrols or removes the inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Managed {
+    /// Raised by every hook on a changing operation, before the operation lands.
+    pub counter: u64,
+    /// `counter` as the daemon's last observation open saw it.
+    pub observed_counter: u64,
+    /// Boot-time nanoseconds of the last change.
+    pub changed_ns: u64,
+    /// Start time of the last writer, boot-time nanoseconds.
+    pub writer_start_ns: u64,
+    /// Thread group of the last writer.
+    pub writer_tgid: u32,
+    /// The daemon's number for this inode.
+    pub id: u32,
+    /// `ROLE_*`.
+    pub roles: u32,
+    /// Not zero from the first change after an observation open until the next one.
+    pub dirty: u32,
+    /// Whether some file was open for writing on the inode at the last observation open.
+    pub observed_writers: u32,
+    /// Whether the inode was locked for writing at the last observation open.
+    pub observed_locked: u32,
+    /// Operation code of the last change.
+    pub last_operation: u32,
+    /// Observation opens seen, so that the daemon knows that the last one was its own.
+    pub observed_sequence: u32,
+}
+
+/// What the kernel tells of an object that the daemon opened for enrolment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Identity {
+    /// The kernel's own name for it.
+    pub key: InodeKey,
+    /// `inode.i_generation`.
+    pub generation: u32,
+    /// `inode.i_mode`.
+    pub mode: u32,
+    /// `super_block.s_magic`.
+    pub magic: u64,
+    /// Raised with every answer, so that a stale one is known.
+    pub sequence: u64,
+}
+
+/// What the daemon tells the programs. One entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Control {
+    /// Thread group of the daemon, whose observation opens are recognised.
+    pub agent_tgid: u32,
+    /// [`crate::ABI_VERSION`] of the object that made the maps.
+    pub abi_version: u32,
+}
+
+/// A process: where it came from and what it runs. Written at fork and exec, kept after exit until it
+/// is the least recently used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Process {
+    /// Start time in boot-time nanoseconds; with the thread group id (the key) it is unique in a boot.
+    pub start_ns: u64,
+    /// Start time of the process that forked it.
+    pub parent_start_ns: u64,
+    /// Key into the execution map; 0 when it started before the sensor.
+    pub exec_id: u64,
+    /// Thread group of the process that forked it (not of the one that adopted it later).
+    pub parent_tgid: u32,
+    /// Zero.
+    pub padding: u32,
+}
+
+/// One program execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Execution {
+    /// Boot-time nanoseconds of the exec.
+    pub at_ns: u64,
+    /// Inode of the executable.
+    pub file: InodeKey,
+    /// Cgroup id (cgroup v2) at the exec.
+    pub cgroup: u64,
+    /// Mount namespace number.
+    pub mount_namespace: u32,
+    /// Pid namespace number.
+    pub pid_namespace: u32,
+    /// Effective uid, initial user namespace.
+    pub uid: u32,
+    /// Effective gid, initial user namespace.
+    pub gid: u32,
+    /// Audit login uid; `u32::MAX` when unset.
+    pub login_uid: u32,
+    /// Audit session id; `u32::MAX` when unset.
+    pub session: u32,
+    /// Controlling terminal: `tty_struct.name`, zero-padded.
+    pub tty: [u8; 16],
+    /// Bytes used in `argv`.
+    pub argv_length: u32,
+    /// Not zero when there were more arguments than fit.
+    pub argv_cut: u32,
+    /// The path given to execve, zero-terminated.
+    pub filename: [u8; FILENAME_BYTES],
+    /// Arguments, each zero-terminated.
+    pub argv: [u8; ARGV_BYTES],
+}
+
+/// Counters that the programs keep, per CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Counter {
+    /// Records pushed to the ring.
+    Pushed = 0,
+    /// Records lost because the ring was full.
+    Lost = 1,
+    /// Process or execution entries that could not be stored.
+    ProcessLost = 2,
+    /// Changes counted without a record because the entry was dirty by the same writer already.
+    Coalesced = 3,
+    /// Changes refused by policy.
+    Denied = 4,
+}
+
+/// Slots of the counter map.
+pub const COUNTERS: u32 = 8;
+
+const _: () = {
+    assert!(size_of::<InodeKey>() == 16);
+    assert!(size_of::<Managed>() == 64);
+    assert!(size_of::<Identity>() == 40);
+    assert!(size_of::<Process>() == 32);
+    assert!(size_of::<Execution>() == 8 + 16 + 8 + 24 + 16 + 8 + FILENAME_BYTES + ARGV_BYTES);
+    assert!(core::mem::offset_of!(Managed, dirty) == 44);
+};

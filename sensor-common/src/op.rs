@@ -1,0 +1,164 @@
+//! Operation codes, roles of managed inodes, and flags.
+
+/// What an operation did, or is about to do, to a managed inode.
+///
+/// A hook runs before its operation lands, so a record says what was tried; the verdict comes from
+/// looking at the object afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u16)]
+pub enum Operation {
+    /// Opened for writing.
+    OpenWrite = 1,
+    /// write(2) and all that go through the same permission check: splice, sendfile,
+    /// copy_file_range, fallocate, io_uring, aio.
+    Write = 2,
+    /// Mapped shared and writable.
+    Map = 3,
+    /// A shared mapping made writable.
+    Protect = 4,
+    /// Attributes: mode, owner, size, times (`detail` holds `ia_valid`).
+    SetAttributes = 5,
+    /// Extended attribute set.
+    SetXattr = 6,
+    /// Extended attribute removed.
+    RemoveXattr = 7,
+    /// Access control list set.
+    SetAcl = 8,
+    /// Access control list removed.
+    RemoveAcl = 9,
+    /// An ioctl that can change content or flags (`detail` holds the command).
+    Ioctl = 10,
+    /// Inode flags set through file_setattr(2).
+    SetFlags = 11,
+    /// A name created in a managed directory.
+    Create = 12,
+    /// A directory made in a managed directory.
+    MakeDirectory = 13,
+    /// A node made in a managed directory.
+    MakeNode = 14,
+    /// A symbolic link made in a managed directory.
+    Symlink = 15,
+    /// A hard link to a managed file, or in a managed directory.
+    Link = 16,
+    /// A managed file, or a name in a managed directory, removed.
+    Unlink = 17,
+    /// A managed directory, or a directory in one, removed.
+    RemoveDirectory = 18,
+    /// A managed object, or a name in a managed directory, renamed.
+    Rename = 19,
+    /// Another object renamed over a managed one, or into a managed directory.
+    RenameOver = 20,
+    /// Something mounted (anywhere: the daemon compares mount tables).
+    Mount = 21,
+    /// Something unmounted.
+    Unmount = 22,
+    /// A mount moved, or a detached mount attached.
+    MoveMount = 23,
+    /// The root was pivoted.
+    PivotRoot = 24,
+    /// A managed file executed.
+    Exec = 25,
+    /// The last writable use of a file ended.
+    Release = 26,
+    /// A file of the watch list (block device, tunable) opened for writing.
+    OpenTamper = 27,
+    /// A change refused by policy (LSM only); `detail` holds the operation that was refused.
+    Denied = 28,
+}
+
+/// Every operation, in the order of their codes.
+pub const OPERATIONS: [Operation; 28] = [
+    Operation::OpenWrite,
+    Operation::Write,
+    Operation::Map,
+    Operation::Protect,
+    Operation::SetAttributes,
+    Operation::SetXattr,
+    Operation::RemoveXattr,
+    Operation::SetAcl,
+    Operation::RemoveAcl,
+    Operation::Ioctl,
+    Operation::SetFlags,
+    Operation::Create,
+    Operation::MakeDirectory,
+    Operation::MakeNode,
+    Operation::Symlink,
+    Operation::Link,
+    Operation::Unlink,
+    Operation::RemoveDirectory,
+    Operation::Rename,
+    Operation::RenameOver,
+    Operation::Mount,
+    Operation::Unmount,
+    Operation::MoveMount,
+    Operation::PivotRoot,
+    Operation::Exec,
+    Operation::Release,
+    Operation::OpenTamper,
+    Operation::Denied,
+];
+
+impl Operation {
+    /// The operation of a code, or `None` for a code that this ABI does not have.
+    pub fn from_code(code: u16) -> Option<Self> {
+        let index = usize::from(code).checked_sub(1)?;
+        OPERATIONS.get(index).copied()
+    }
+
+    /// The word for it in records and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::OpenWrite => "open-write",
+            Self::Write => "write",
+            Self::Map => "map",
+            Self::Protect => "protect",
+            Self::SetAttributes => "set-attributes",
+            Self::SetXattr => "set-xattr",
+            Self::RemoveXattr => "remove-xattr",
+            Self::SetAcl => "set-acl",
+            Self::RemoveAcl => "remove-acl",
+            Self::Ioctl => "ioctl",
+            Self::SetFlags => "set-flags",
+            Self::Create => "create",
+            Self::MakeDirectory => "make-directory",
+            Self::MakeNode => "make-node",
+            Self::Symlink => "symlink",
+            Self::Link => "link",
+            Self::Unlink => "unlink",
+            Self::RemoveDirectory => "remove-directory",
+            Self::Rename => "rename",
+            Self::RenameOver => "rename-over",
+            Self::Mount => "mount",
+            Self::Unmount => "unmount",
+            Self::MoveMount => "move-mount",
+            Self::PivotRoot => "pivot-root",
+            Self::Exec => "exec",
+            Self::Release => "release",
+            Self::OpenTamper => "open-tamper",
+            Self::Denied => "denied",
+        }
+    }
+}
+
+/// The inode's content and metadata are managed.
+pub const ROLE_FILE: u32 = 1 << 0;
+/// Names created, removed and renamed in the directory matter.
+pub const ROLE_DIRECTORY: u32 = 1 << 1;
+/// The directory lies on the way to a managed path: its own rename or removal matters.
+pub const ROLE_ANCESTOR: u32 = 1 << 2;
+/// A block device or tunable whose opening for writing could by-pass or blind the sensor.
+pub const ROLE_TAMPER: u32 = 1 << 3;
+/// Changes are refused unless the actor is allowed (LSM only).
+pub const ROLE_DENY: u32 = 1 << 4;
+
+/// Flags that together mark the daemon's observation open: they have no effect on a read-only open of
+/// a regular file or directory, no other program combines them, and one mask test finds them.
+/// `O_NOCTTY | O_NONBLOCK | O_DSYNC` of x86-64 and arm64 (asm-generic/fcntl.h).
+pub const OBSERVE_OPEN_FLAGS: u32 = 0o400 | 0o4000 | 0o10000;
+
+/// The name in a record was longer than its field.
+pub const RECORD_NAME_CUT: u16 = 1 << 0;
+/// The record is about the directory in `id`, and `name` is the entry.
+pub const RECORD_IN_DIRECTORY: u16 = 1 << 1;
+/// The actor is a kernel thread.
+pub const RECORD_KERNEL_THREAD: u16 = 1 << 2;

@@ -1,0 +1,61 @@
+//! What crosses the ring buffer: one fixed-size record for each change.
+
+use crate::limits::{NAME_BYTES, RECORD_BYTES};
+use crate::map::InodeKey;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// One change to a managed inode, with the identity of the task that made it. Everything else about
+/// the task (arguments, ancestors) is looked up by that identity in the process maps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ChangeRecord {
+    /// Boot-time nanoseconds.
+    pub time_ns: u64,
+    /// The inode's counter after this change was added.
+    pub counter: u64,
+    /// Start time of the acting process, boot-time nanoseconds.
+    pub start_ns: u64,
+    /// Cgroup id (cgroup v2).
+    pub cgroup: u64,
+    /// The inode acted on: for an entry of a directory the entry's inode (zero when it does not exist yet).
+    pub target: InodeKey,
+    /// Operation-specific: `ia_valid`, ioctl command, open flags.
+    pub detail: u64,
+    /// The daemon's number for the managed inode.
+    pub id: u32,
+    /// Thread group id.
+    pub tgid: u32,
+    /// Thread id.
+    pub tid: u32,
+    /// File system uid, initial user namespace.
+    pub uid: u32,
+    /// File system gid, initial user namespace.
+    pub gid: u32,
+    /// Audit login uid; `u32::MAX` when unset.
+    pub login_uid: u32,
+    /// Audit session id; `u32::MAX` when unset.
+    pub session: u32,
+    /// Mount namespace number.
+    pub mount_namespace: u32,
+    /// [`crate::op::Operation`] as its code.
+    pub operation: u16,
+    /// `RECORD_*`.
+    pub flags: u16,
+    /// Bytes used in `name`.
+    pub name_length: u16,
+    /// Zero.
+    pub padding: u16,
+    /// `task_struct.comm`, zero-padded.
+    pub comm: [u8; 16],
+    /// The directory entry's name.
+    pub name: [u8; NAME_BYTES],
+}
+
+const _: () = {
+    assert!(size_of::<ChangeRecord>() <= RECORD_BYTES);
+    assert!(size_of::<ChangeRecord>() == 240);
+    assert!(core::mem::offset_of!(ChangeRecord, target) == 32);
+    assert!(core::mem::offset_of!(ChangeRecord, id) == 56);
+    assert!(core::mem::offset_of!(ChangeRecord, operation) == 88);
+    assert!(core::mem::offset_of!(ChangeRecord, name) == 112);
+};
