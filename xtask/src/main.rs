@@ -1,2 +1,53 @@
-//! Chores.
-fn main() {}
+//! `cargo xtask`: every chore of the project, self-installing.
+//!
+//! Comes in: the command line. Goes out: built objects under `target/dist`, tools and guests under the
+//! cache (`~/.cache/holdfast`, or `$HOLDFAST_CACHE`), progress on standard error.
+//! It never changes the machine's package sources, and it downloads through apt and cargo only.
+
+mod apt;
+mod cache;
+mod dist;
+mod run;
+mod toolchain;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Chores of Holdfast. Each command installs what it needs into the cache the first time.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Fetch everything that the other commands need: compiler sources and linker.
+    Setup,
+    /// Build the eBPF object and the `holdfast` binary into `target/dist`.
+    Build {
+        /// Build only the eBPF object, `target/dist/holdfast.bpf.o`.
+        #[arg(long)]
+        ebpf: bool,
+        /// Build `holdfast` with the dev profile.
+        #[arg(long)]
+        debug: bool,
+    },
+}
+
+fn main() -> Result<()> {
+    match Cli::parse().command {
+        Command::Setup => {
+            let cache = cache::Cache::open()?;
+            toolchain::EbpfToolchain::ensure(&cache)?;
+            run::say("setup", "everything is in place");
+            Ok(())
+        }
+        Command::Build { ebpf: true, .. } => dist::build_ebpf().map(drop),
+        Command::Build { debug, .. } => {
+            let profile = if debug { dist::Profile::Dev } else { dist::Profile::Release };
+            dist::build_holdfast(profile).map(drop)
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The product: the eBPF object, and `holdfast` with it inside.
+//!
+//! Comes in: the working tree. Goes out: `target/dist/holdfast.bpf.o` and `target/dist/holdfast`, one static file.
+//! The path of the object reaches the build of `holdfast` as `HOLDFAST_EBPF_OBJECT`. Files in `target/dist` are
+//! rewritten only when their content changed, so that cargo rebuilds nothing for nothing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::cache::Cache;
+use crate::run::{cargo, say, show};
+use crate::toolchain::EbpfToolchain;
+
+/// Name of the variable that tells the build of `holdfast` where the object is.
+pub(crate) const OBJECT_VARIABLE: &str = "HOLDFAST_EBPF_OBJECT";
+/// Little-endian BPF, as on every machine that we support.
+const BPF_TARGET: &str = "bpfel-unknown-none";
+/// Named so that the binaries are linked statically with the C library that the compiler has.
+pub(crate) const HOST_TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// Which cargo profile user space is built with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Profile {
+    /// What is shipped.
+    Release,
+    /// Quick to build.
+    Dev,
+}
+
+impl Profile {
+    /// The profile's name for cargo, and of its output folder.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Release => ("release", "release"),
+            Self::Dev => ("dev", "debug"),
+        }
+    }
+}
+
+/// The root of the working tree.
+pub(crate) fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}
+
+/// Cargo's output folder.
+pub(crate) fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
+/// Builds the eBPF object; gives its path in `target/dist`.
+pub(crate) fn build_ebpf() -> Result<PathBuf> {
+    let toolchain = EbpfToolchain::ensure(&Cache::open()?)?;
+    say("build", "eBPF object");
+    let target = target_dir().join("ebpf");
+    // Debug information is what the linker makes BTF from; it keeps only that.
+    let flags = [
+        "-Cdebuginfo=2",
+        "-Clink-arg=--btf",
+        "-Clink-arg=--disable-memory-builtins",
+        "--cfg=bpf_target_arch=\"x86_64\"",
+    ];
+    let mut command = cargo();
+    command
+        .args([
+            "build",
+            "--release",
+            "--bin",
+            "holdfast-ebpf",
+            "--target",
+            BPF_TARGET,
+            "-Z",
+            "build-std=core",
+        ])
+        .current_dir(root().join("sensor-ebpf"))
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("CARGO_TARGET_DIR", &target)
+        .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", &toolchain.linker)
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+    if let Some(rustc) = &toolchain.rustc {
+        command.env("RUSTC", rustc);
+    }
+    show(&mut command)?;
+    let built = target.join(BPF_TARGET).join("release/holdfast-ebpf");
+    deliver(&built, "holdfast.bpf.o")
+}
+
+/// Builds the eBPF object and `holdfast`; gives the path of `holdfast` in `target/dist`.
+pub(crate) fn build_holdfast(profile: Profile) -> Result<PathBuf> {
+    let object = build_ebpf()?;
+    say("build", "holdfast");
+    let built = build_static("sensor-user", "holdfast", profile, &[(OBJECT_VARIABLE, &object)])?;
+    deliver(&built, "holdfast")
+}
+
+/// Builds one binary of the workspace so that it runs in a guest that has no libraries.
+pub(crate) fn build_static(
+    package: &str,
+    bin: &str,
+    profile: Profile,
+    env: &[(&str, &Path)],
+) -> Result<PathBuf> {
+    let (name, folder) = profile.names();
+    let target = target_dir().join("static");
+    show(
+        cargo()
+            .args(["build", "--package", package, "--bin", bin, "--profile", name, "--target", HOST_TARGET])
+            .current_dir(root())
+            .env("CARGO_TARGET_DIR", &target)
+            .env("RUSTFLAGS", "-Ctarget-feature=+crt-static")
+            .envs(env.iter().copied()),
+    )?;
+    Ok(target.join(HOST_TARGET).join(folder).join(bin))
+}
+
+/// Puts a built file into `target/dist`, if it is not there already.
+fn deliver(built: &Path, name: &str) -> Result<PathBuf> {
+    let folder = root().join("target/dist");
+    fs::create_dir_all(&folder)?;
+    let place = folder.join(name);
+    let content = fs::read(built).with_context(|| format!("cannot read {}", built.display()))?;
+    if fs::read(&place).ok().as_ref() != Some(&content) {
+        let temporary = folder.join(format!(".{name}.new"));
+        fs::copy(built, &temporary)?;
+        fs::rename(&temporary, &place)?;
+    }
+    say("build", &format!("{} ({} KiB)", place.display(), content.len() / 1024));
+    Ok(place)
+}

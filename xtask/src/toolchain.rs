@@ -1,0 +1,175 @@
+//! What it takes to build for the BPF target: the compiler's own source of `core`, and `bpf-linker`.
+//!
+//! Comes in: the compiler on the path. Goes out: a linker, and a compiler whose sysroot has the source. The source
+//! must be exactly of the compiler's version; rustup gives it where it can, Debian's `rust-src` package elsewhere.
+//! The sysroot gets one symbolic link at most; where it cannot be written, a wrapper gives the compiler another.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::apt::{self, Apt};
+use crate::cache::{Cache, Stamp};
+use crate::run::{cargo, find_program, output, say, show};
+
+/// Newest version that is built against LLVM 22, which the pinned compiler carries.
+const BPF_LINKER: &str = "0.10.3";
+/// Debian suite that keeps several versions of the compiler side by side.
+const RUST_SUITE: &str = "trixie-backports";
+/// Where the source is looked for below a sysroot.
+const SOURCE: &str = "lib/rustlib/src/rust";
+
+/// Everything that building the eBPF object needs beside cargo.
+#[derive(Debug)]
+pub(crate) struct EbpfToolchain {
+    /// The linker program.
+    pub(crate) linker: PathBuf,
+    /// A compiler to use in place of `rustc`, where the sysroot could not be completed.
+    pub(crate) rustc: Option<PathBuf>,
+}
+
+impl EbpfToolchain {
+    /// Finds or fetches the parts.
+    pub(crate) fn ensure(cache: &Cache) -> Result<Self> {
+        let rustc = ensure_core_source(cache)?;
+        Ok(Self { linker: ensure_linker(cache)?, rustc })
+    }
+}
+
+/// The version of the compiler on the path, such as `1.95.0`.
+fn rustc_version() -> Result<String> {
+    let text = output(Command::new("rustc").arg("--version"))?;
+    let version = text.split_whitespace().nth(1).context("`rustc --version` printed no version")?;
+    Ok(version.to_owned())
+}
+
+/// Makes the source of `core` visible to the compiler; gives a wrapper if that needed one.
+fn ensure_core_source(cache: &Cache) -> Result<Option<PathBuf>> {
+    let sysroot = PathBuf::from(output(Command::new("rustc").args(["--print", "sysroot"]))?.trim());
+    let link = sysroot.join(SOURCE);
+    if has_core(&link) {
+        return Ok(None);
+    }
+    let version = rustc_version()?;
+    let name = format!("rust-src-{version}");
+    if cache.stamp(&name).is_none() {
+        if find_program("rustup").is_some() && rustup_adds_source() && has_core(&link) {
+            return Ok(None);
+        }
+        fetch_debian_source(cache, &name, &version)?;
+    }
+    let source = cache.path(&name).join(format!("usr/src/rustc-{version}"));
+    if !has_core(&source) {
+        bail!("{} holds no library/core: remove it and try again", source.display());
+    }
+    link_source(cache, &sysroot, &source)
+}
+
+fn has_core(source: &Path) -> bool {
+    source.join("library/core/src/lib.rs").is_file()
+}
+
+/// Asks rustup for the source; quick to give up, since an offline machine is normal.
+fn rustup_adds_source() -> bool {
+    say("rust-src", "ask rustup for it");
+    let mut command = Command::new("timeout");
+    command.args(["60", "rustup", "component", "add", "rust-src"]).env("RUSTUP_MAX_RETRIES", "0");
+    match output(&mut command) {
+        Ok(_) => true,
+        Err(_) => {
+            say("rust-src", "rustup cannot fetch it here; Debian's package instead");
+            false
+        }
+    }
+}
+
+fn fetch_debian_source(cache: &Cache, name: &str, version: &str) -> Result<()> {
+    let apt = Apt::with_suites(cache, &[RUST_SUITE])?;
+    let prefix = format!("{version}+");
+    let offer = apt.offers("rust-src")?.into_iter().find(|offer| offer.version.starts_with(&prefix));
+    let Some(offer) = offer else {
+        bail!(
+            "the source of Rust's core library in version {version} is missing: rustup could not fetch it and \
+             Debian {RUST_SUITE} does not have it\n    get it with: rustup component add rust-src"
+        );
+    };
+    let deb = apt.download(&offer)?;
+    cache.make(name, |folder| {
+        let mut stamp = Stamp::of_version(&offer.version);
+        stamp.add_file(&deb)?;
+        apt::unpack(&deb, folder)?;
+        Ok(stamp)
+    })?;
+    fs::remove_file(deb)?;
+    Ok(())
+}
+
+/// Links the source into the sysroot, or into a sysroot of our own where that one is read-only.
+fn link_source(cache: &Cache, sysroot: &Path, source: &Path) -> Result<Option<PathBuf>> {
+    let link = sysroot.join(SOURCE);
+    if fs::symlink_metadata(&link).is_ok_and(|m| m.is_symlink()) {
+        // Left by an earlier cache that is gone.
+        fs::remove_file(&link).with_context(|| format!("cannot replace {}", link.display()))?;
+    }
+    let parent = link.parent().context("the source folder has a parent by construction")?;
+    if fs::create_dir_all(parent).and_then(|()| symlink(source, &link)).is_ok() {
+        say("rust-src", &format!("linked into {}", sysroot.display()));
+        return Ok(None);
+    }
+    let shadow = cache.make("sysroot", |folder| {
+        fs::create_dir_all(folder.join("lib/rustlib/src"))?;
+        for entry in fs::read_dir(sysroot.join("lib/rustlib"))?.flatten() {
+            if entry.file_name() != "src" {
+                symlink(entry.path(), folder.join("lib/rustlib").join(entry.file_name()))?;
+            }
+        }
+        symlink(source, folder.join(SOURCE))?;
+        Ok(Stamp::of_version(&rustc_version()?))
+    })?;
+    let wrapper = shadow.join("rustc");
+    let compiler = sysroot.join("bin/rustc");
+    fs::write(
+        &wrapper,
+        format!("#!/bin/sh\nexec '{}' --sysroot '{}' \"$@\"\n", compiler.display(), shadow.display()),
+    )?;
+    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))?;
+    say("rust-src", &format!("{} is read-only: compiling with {}", sysroot.display(), shadow.display()));
+    Ok(Some(wrapper))
+}
+
+fn ensure_linker(cache: &Cache) -> Result<PathBuf> {
+    let root = cache.path(&format!("bpf-linker-{BPF_LINKER}"));
+    let program = root.join("bin/bpf-linker");
+    let right_version = |program: &Path| {
+        output(Command::new(program).arg("--version")).is_ok_and(|text| text.contains(BPF_LINKER))
+    };
+    if right_version(&program) {
+        return Ok(program);
+    }
+    say("bpf-linker", &format!("build {BPF_LINKER} (about a minute)"));
+    let target = cache.path("tmp/bpf-linker-target");
+    show(
+        cargo()
+            .args([
+                "install",
+                "bpf-linker",
+                "--quiet",
+                "--locked",
+                "--force",
+                "--version",
+                BPF_LINKER,
+                "--root",
+            ])
+            .arg(&root)
+            .env("CARGO_TARGET_DIR", &target)
+            .current_dir(cache.path("")),
+    )?;
+    crate::cache::remove_tree(&target)?;
+    if !right_version(&program) {
+        bail!("{} does not run after it was built", program.display());
+    }
+    Ok(program)
+}
