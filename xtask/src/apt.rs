@@ -90,7 +90,7 @@ impl Apt {
     /// Downloads one package in one version; gives the path of the `.deb`.
     pub(crate) fn download(&self, offer: &Offer) -> Result<PathBuf> {
         say("apt", &format!("download {} {}", offer.package, offer.version));
-        let folder = self.state.join("download");
+        let folder = self.state.join("download").join(&offer.package);
         remove_tree(&folder)?;
         fs::create_dir_all(&folder)?;
         let what = format!("{}={}", offer.package, offer.version);
@@ -158,6 +158,16 @@ pub(crate) fn install(programs: &[(&str, &str)]) -> Result<()> {
     Ok(())
 }
 
+/// The name of the Debian release that this machine runs, such as `bookworm`.
+pub(crate) fn codename() -> Result<String> {
+    let release = fs::read_to_string("/etc/os-release").context("cannot read /etc/os-release")?;
+    let name = release
+        .lines()
+        .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
+        .context("/etc/os-release has no VERSION_CODENAME: this needs Debian")?;
+    Ok(name.trim_matches('"').to_owned())
+}
+
 /// Where this machine gets Debian from.
 #[derive(Debug)]
 struct Mirrors {
@@ -168,12 +178,7 @@ struct Mirrors {
 impl Mirrors {
     /// Reads the mirrors from the machine's apt configuration.
     fn of_this_machine() -> Result<Self> {
-        let release = fs::read_to_string("/etc/os-release").context("cannot read /etc/os-release")?;
-        let codename = release
-            .lines()
-            .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
-            .context("/etc/os-release has no VERSION_CODENAME: this needs Debian")?
-            .trim_matches('"');
+        let codename = codename()?;
         let targets = output(Command::new("apt-get").args([
             "indextargets",
             "--format",
@@ -187,7 +192,7 @@ impl Mirrors {
                 .find(|(s, _)| *s == suite)
                 .map(|(_, uri)| uri.to_owned())
         };
-        let main = find(codename).with_context(|| {
+        let main = find(&codename).with_context(|| {
             format!("the apt configuration of this machine names no mirror for the Debian suite {codename}")
         })?;
         Ok(Self { main, security: find(&format!("{codename}-security")) })

@@ -7,8 +7,12 @@
 mod apt;
 mod cache;
 mod dist;
+mod kernels;
+mod qemu;
 mod run;
 mod toolchain;
+
+use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -36,11 +40,26 @@ enum Command {
     },
 }
 
-fn main() -> Result<()> {
-    match Cli::parse().command {
+fn main() -> ExitCode {
+    match work(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn work(command: Command) -> Result<()> {
+    match command {
         Command::Setup => {
             let cache = cache::Cache::open()?;
             toolchain::EbpfToolchain::ensure(&cache)?;
+            let qemu = qemu::Qemu::ensure(&cache)?;
+            run::say("setup", &qemu.version()?);
+            for series in kernels::series() {
+                kernels::ensure(&cache, series)?;
+            }
             run::say("setup", "everything is in place");
             Ok(())
         }

@@ -1,0 +1,304 @@
+//! Kernels of the test matrix, from Debian packages, unpacked and never installed.
+//!
+//! Comes in: a series such as `6.12`. Goes out: `vmlinuz`, its BTF, and the modules that the guests load, each with
+//! what must be loaded before it. A series that is in the cache stays as it is, so that it outlives the archive's
+//! clean-up of old versions; remove its folder to get the newest.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use object::{Object, ObjectSection};
+
+use crate::apt::{self, Apt, Offer};
+use crate::cache::{Cache, Stamp};
+use crate::run::say;
+
+/// Where the archive keeps one kernel series.
+#[derive(Debug)]
+struct Series {
+    name: &'static str,
+    suite: &'static str,
+    /// Name pattern of the package with `vmlinuz`.
+    image: &'static str,
+    /// Prefixes that turn that package's name into the one with the modules, if they are separate.
+    modules: Option<(&'static str, &'static str)>,
+}
+
+/// The matrix, in the order in which it is worth looking at.
+const MATRIX: &[Series] = &[
+    Series {
+        name: "6.12",
+        suite: "bookworm-backports",
+        image: "linux-image-6.12.*-cloud-amd64",
+        modules: None,
+    },
+    Series { name: "6.1", suite: "bookworm", image: "linux-image-6.1.0-*-cloud-amd64", modules: None },
+    Series {
+        name: "7.x",
+        suite: "trixie-backports",
+        image: "linux-binary-7.*-cloud-amd64",
+        modules: Some(("linux-binary-", "linux-modules-")),
+    },
+    Series {
+        name: "5.10",
+        suite: "bullseye-security",
+        image: "linux-image-5.10.0-*-cloud-amd64",
+        modules: None,
+    },
+    Series {
+        name: "6.18",
+        suite: "trixie-backports",
+        image: "linux-image-6.18.*-cloud-amd64",
+        modules: None,
+    },
+];
+
+/// Modules that guests load, each with its dependencies. What a kernel has built in or does not have as a module
+/// of that name is left out; the smoke scenario shows whether the devices and file systems work.
+const MODULES: &[&str] = &[
+    "virtio_pci",
+    "virtio_blk",
+    "virtio_net",
+    "crc32c_generic",
+    "crc32c-intel",
+    "libcrc32c",
+    "xxhash_generic",
+    "sha256_generic",
+    "blake2b_generic",
+    "ext4",
+    "xfs",
+    "btrfs",
+    "overlay",
+    "loop",
+    "fuse",
+    "dm-mod",
+    "af_packet",
+];
+
+/// A kernel in the cache.
+#[derive(Debug, Clone)]
+pub(crate) struct Kernel {
+    /// Its series, as on the command line.
+    pub(crate) series: String,
+    folder: PathBuf,
+}
+
+impl Kernel {
+    /// The bootable image.
+    pub(crate) fn image(&self) -> PathBuf {
+        self.folder.join("vmlinuz")
+    }
+
+    /// Folder with the modules (`*.ko`) and the file `order`.
+    pub(crate) fn modules(&self) -> PathBuf {
+        self.folder.join("modules")
+    }
+}
+
+/// The series of the matrix.
+pub(crate) fn series() -> impl Iterator<Item = &'static str> {
+    MATRIX.iter().map(|series| series.name)
+}
+
+/// Finds a series in the cache or fetches its newest version.
+pub(crate) fn ensure(cache: &Cache, name: &str) -> Result<Kernel> {
+    let Some(series) = MATRIX.iter().find(|series| series.name == name) else {
+        let known: Vec<&str> = self::series().collect();
+        bail!("no kernel series {name}: the matrix has {}", known.join(", "));
+    };
+    let folder_name = format!("kernels/{name}");
+    let kernel = Kernel { series: name.to_owned(), folder: cache.path(&folder_name) };
+    if cache.stamp(&folder_name).is_some() {
+        return Ok(kernel);
+    }
+    apt::install(&[("xz", "xz-utils"), ("zstd", "zstd"), ("gzip", "gzip")])?;
+    let apt = Apt::with_suites(cache, &[series.suite])?;
+    let mut newest: Option<Offer> = None;
+    for offer in apt.offers(series.image)? {
+        let newer = match &newest {
+            Some(best) => apt::is_newer(&offer.version, &best.version)?,
+            None => true,
+        };
+        if newer {
+            newest = Some(offer);
+        }
+    }
+    let offer = newest.with_context(|| format!("Debian {} has no package {}", series.suite, series.image))?;
+    let mut debs = vec![apt.download(&offer)?];
+    if let Some((from, to)) = series.modules {
+        let package = offer.package.replacen(from, to, 1);
+        debs.push(apt.download(&Offer { package, version: offer.version.clone() })?);
+    }
+    cache.make(&folder_name, |folder| {
+        let mut stamp = Stamp::of_version(&offer.version);
+        let tree = folder.join("tree");
+        for deb in &debs {
+            stamp.add_file(deb)?;
+            apt::unpack(deb, &tree)?;
+        }
+        say("kernel", &format!("{name}: unpack {} {}", offer.package, offer.version));
+        fill(&tree, folder).with_context(|| format!("cannot use {} {}", offer.package, offer.version))?;
+        fs::remove_dir_all(&tree)?;
+        Ok(stamp)
+    })?;
+    for deb in debs {
+        fs::remove_file(deb)?;
+    }
+    Ok(kernel)
+}
+
+/// Takes what we need from an unpacked package.
+fn fill(tree: &Path, folder: &Path) -> Result<()> {
+    let image = find(tree, &|name| name.starts_with("vmlinuz"))?
+        .into_iter()
+        .max_by_key(|path| fs::metadata(path).map_or(0, |m| m.len()))
+        .context("no vmlinuz in the package")?;
+    fs::copy(&image, folder.join("vmlinuz"))?;
+    let vmlinux = decompress_kernel(&fs::read(&image)?)?;
+    let elf = object::File::parse(&*vmlinux).context("vmlinuz holds no ELF file")?;
+    let btf = elf.section_by_name(".BTF").context("the kernel has no BTF")?;
+    fs::write(folder.join("btf"), btf.data()?)?;
+
+    let mut files = BTreeMap::new();
+    for path in find(tree, &|name| name.contains(".ko"))? {
+        let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if let Some((stem, _)) = file.split_once(".ko") {
+            files.insert(stem.replace('-', "_"), path);
+        }
+    }
+    let modules = folder.join("modules");
+    fs::create_dir_all(&modules)?;
+    let mut order = String::new();
+    let mut done = BTreeSet::new();
+    for root in MODULES {
+        let mut chain = Vec::new();
+        collect(&root.replace('-', "_"), &files, &modules, &mut done, &mut chain)?;
+        if !chain.is_empty() {
+            order.push_str(&format!("{}: {}\n", root.replace('-', "_"), chain.join(" ")));
+        }
+    }
+    fs::write(modules.join("order"), order)?;
+    Ok(())
+}
+
+/// Copies a module and those before it; appends their names to `chain` in load order.
+fn collect(
+    name: &str,
+    files: &BTreeMap<String, PathBuf>,
+    into: &Path,
+    done: &mut BTreeSet<String>,
+    chain: &mut Vec<String>,
+) -> Result<()> {
+    let Some(path) = files.get(name) else { return Ok(()) };
+    if chain.iter().any(|other| other == name) {
+        return Ok(());
+    }
+    let place = into.join(format!("{name}.ko"));
+    if done.insert(name.to_owned()) {
+        let packed = fs::read(path)?;
+        let plain = match path.extension().and_then(|e| e.to_str()) {
+            Some("xz") => pipe("xz", &["-dc"], &packed)?,
+            Some("zst") => pipe("zstd", &["-dc"], &packed)?,
+            Some("gz") => pipe("gzip", &["-dc"], &packed)?,
+            _ => packed,
+        };
+        fs::write(&place, plain)?;
+    }
+    for dependency in dependencies(&fs::read(&place)?).with_context(|| format!("module {name}"))? {
+        collect(&dependency, files, into, done, chain)?;
+    }
+    chain.push(name.to_owned());
+    Ok(())
+}
+
+/// The modules that a module needs, from its own description.
+fn dependencies(module: &[u8]) -> Result<Vec<String>> {
+    let elf = object::File::parse(module)?;
+    let info = elf.section_by_name(".modinfo").context("no .modinfo")?.data()?;
+    let depends = info
+        .split(|&b| b == 0)
+        .filter_map(|field| std::str::from_utf8(field).ok())
+        .find_map(|field| field.strip_prefix("depends="))
+        .unwrap_or_default();
+    Ok(depends.split(',').filter(|name| !name.is_empty()).map(|name| name.replace('-', "_")).collect())
+}
+
+/// Takes the kernel proper out of a bootable x86 image (its header says where the packed part is).
+fn decompress_kernel(image: &[u8]) -> Result<Vec<u8>> {
+    let u32_at = |offset: usize| -> Result<usize> {
+        let bytes = image.get(offset..offset + 4).context("the image is cut short")?;
+        Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize)
+    };
+    if image.get(0x202..0x206) != Some(b"HdrS") {
+        bail!("not a bootable x86 image");
+    }
+    let sectors = match image[0x1f1] {
+        0 => 4,
+        n => usize::from(n),
+    };
+    let start = (sectors + 1) * 512 + u32_at(0x248)?;
+    let packed = image.get(start..start + u32_at(0x24c)?).context("the image is cut short")?;
+    // All formats but gzip are followed by the unpacked size.
+    let body = &packed[..packed.len().saturating_sub(4)];
+    match packed {
+        [0xfd, b'7', b'z', b'X', ..] => pipe("xz", &["-dc"], body),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => pipe("zstd", &["-dc"], body),
+        [0x1f, 0x8b, ..] => pipe("gzip", &["-dc"], packed),
+        [0x02, 0x21, 0x4c, 0x18, blocks @ ..] => unpack_lz4(blocks),
+        _ => bail!("the kernel is packed in an unknown format"),
+    }
+}
+
+/// Unpacks LZ4 in the kernel's legacy framing: blocks of at most 8 MiB, each after its packed size.
+fn unpack_lz4(mut rest: &[u8]) -> Result<Vec<u8>> {
+    const BLOCK: usize = 8 << 20;
+    let mut plain = Vec::new();
+    let mut block = vec![0; BLOCK];
+    while let Some((size, after)) = rest.split_first_chunk::<4>() {
+        // What is left at the end is the unpacked size of the whole, not another block.
+        let Some((packed, after)) = after.split_at_checked(u32::from_le_bytes(*size) as usize) else { break };
+        let n = lz4_flex::block::decompress_into(packed, &mut block).context("damaged LZ4 block")?;
+        plain.extend_from_slice(&block[..n]);
+        rest = after;
+    }
+    Ok(plain)
+}
+
+/// Sends bytes through a program.
+fn pipe(program: &str, arguments: &[&str], input: &[u8]) -> Result<Vec<u8>> {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start {program}"))?;
+    let mut stdin = child.stdin.take().context("stdin was asked for")?;
+    let out = std::thread::scope(|scope| {
+        // A program that gives up early closes the pipe; its exit status tells more than our error.
+        scope.spawn(move || stdin.write_all(input));
+        child.wait_with_output()
+    })?;
+    if !out.status.success() {
+        bail!("{program} failed: {}", String::from_utf8_lossy(&out.stderr).trim());
+    }
+    Ok(out.stdout)
+}
+
+/// All files below a folder whose name is wanted.
+fn find(folder: &Path, wanted: &dyn Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            found.extend(find(&entry.path(), wanted)?);
+        } else if wanted(&entry.file_name().to_string_lossy()) {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
