@@ -94,6 +94,8 @@ pub struct Process {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Execution {
+    /// The execution's number, to tell it from a later one that took its slot.
+    pub id: u64,
     /// Boot-time nanoseconds of the exec.
     pub at_ns: u64,
     /// Inode of the executable.
@@ -124,6 +126,34 @@ pub struct Execution {
     pub argv: [u8; ARGV_BYTES],
 }
 
+/// The entry that stands for the mount table: no inode has number 0.
+pub const MOUNTS_KEY: InodeKey = InodeKey { ino: 0, dev: 0, padding: 0 };
+
+/// Where an inode number's bit is in the bitmap: the word's index and the bit's mask.
+#[inline(always)]
+pub const fn bitmap_position(ino: u64) -> (u32, u64) {
+    // Fibonacci hashing: neighbouring numbers, which a directory's files tend to have, spread out.
+    let hash = ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - 19);
+    ((hash >> 6) as u32 & (crate::limits::BITMAP_WORDS - 1), 1 << (hash & 63))
+}
+
+/// Bits of an execution's number that hold the CPU.
+const EXECUTION_CPU_BITS: u32 = 12;
+
+/// The number of the `sequence`-th execution on `cpu`.
+#[inline(always)]
+pub const fn execution_id(sequence: u64, cpu: u32) -> u64 {
+    sequence << EXECUTION_CPU_BITS | (cpu & ((1 << EXECUTION_CPU_BITS) - 1)) as u64
+}
+
+/// The slot of an execution when `cpus` processors share the slots.
+#[inline(always)]
+pub const fn execution_slot(id: u64, cpus: u32) -> u32 {
+    let sequence = (id >> EXECUTION_CPU_BITS) as u32;
+    let cpu = (id & ((1 << EXECUTION_CPU_BITS) - 1)) as u32;
+    sequence.wrapping_mul(cpus).wrapping_add(cpu) & (crate::limits::EXEC_ENTRIES - 1)
+}
+
 /// Counters that the programs keep, per CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -148,6 +178,8 @@ const _: () = {
     assert!(size_of::<Managed>() == 64);
     assert!(size_of::<Identity>() == 40);
     assert!(size_of::<Process>() == 32);
-    assert!(size_of::<Execution>() == 8 + 16 + 8 + 24 + 16 + 8 + FILENAME_BYTES + ARGV_BYTES);
+    assert!(size_of::<Execution>() == 8 + 8 + 16 + 8 + 24 + 16 + 8 + FILENAME_BYTES + ARGV_BYTES);
     assert!(core::mem::offset_of!(Managed, dirty) == 44);
+    assert!(crate::limits::BITMAP_WORDS == 1 << (19 - 6));
+    assert!(crate::limits::EXEC_ENTRIES.is_power_of_two());
 };

@@ -1,0 +1,120 @@
+//! Content: writes by descriptor, shared mappings, and ioctls that swap content or flags.
+
+use super::open::MODE_WRITE;
+use crate::kernel::{self, Arguments, Pointer};
+use crate::managed::{self, Change};
+use sensor_common::op::{Operation, ROLE_FILE};
+
+/// `MAY_WRITE` (include/linux/fs.h).
+const MAY_WRITE: u64 = 2;
+/// `PROT_WRITE` and `MAP_SHARED`/`MAP_SHARED_VALIDATE` (asm-generic/mman-common.h).
+const PROT_WRITE: u64 = 2;
+const MAP_SHARED: u64 = 1;
+/// `VM_SHARED` (include/linux/mm.h).
+const VM_SHARED: u64 = 8;
+
+/// Notes `operation` when `file`'s inode is a managed file.
+#[inline(always)]
+fn changed(file: Pointer, operation: Operation, detail: u64) {
+    let inode = file.follow(kernel::file_inode());
+    let Some(entry) = managed::lookup(inode) else { return };
+    // SAFETY: the entry comes from a map look-up.
+    if unsafe { (*entry).roles } & ROLE_FILE != 0 {
+        managed::changed(entry, &Change::of(operation, detail));
+    }
+}
+
+/// `file_permission(file, mask)`: attached only while some managed file has writers.
+#[inline(always)]
+pub(crate) fn file_permission(args: Arguments) -> i32 {
+    let mask = args.get(kernel::arg_file_permission_mask());
+    if mask & MAY_WRITE == 0 {
+        return 0;
+    }
+    let file = args.pointer(kernel::arg_file_permission_file());
+    if !file.is_null() {
+        changed(file, Operation::Write, 0);
+    }
+    0
+}
+
+/// `file_release(file)`: the last reference to an open file goes; attached with `file_permission`.
+#[inline(always)]
+pub(crate) fn file_release(args: Arguments) -> i32 {
+    let file = args.pointer(kernel::arg_file_release_file());
+    if file.is_null() {
+        return 0;
+    }
+    let mode: u32 = file.load(kernel::file_mode());
+    if mode & MODE_WRITE != 0 {
+        changed(file, Operation::Release, 0);
+    }
+    0
+}
+
+/// `mmap_file(file, prot, flags)`: null for anonymous memory.
+#[inline(always)]
+pub(crate) fn mmap_file(args: Arguments) -> i32 {
+    let prot = args.get(kernel::arg_mmap_file_prot());
+    let flags = args.get(kernel::arg_mmap_file_flags());
+    if prot & PROT_WRITE == 0 || flags & MAP_SHARED == 0 {
+        return 0;
+    }
+    let file = args.pointer(kernel::arg_mmap_file_file());
+    if !file.is_null() {
+        changed(file, Operation::Map, prot);
+    }
+    0
+}
+
+/// `file_mprotect(vma, prot)`.
+#[inline(always)]
+pub(crate) fn file_mprotect(args: Arguments) -> i32 {
+    let prot = args.get(kernel::arg_file_mprotect_prot());
+    if prot & PROT_WRITE == 0 {
+        return 0;
+    }
+    let vma = args.pointer(kernel::arg_file_mprotect_vma());
+    if vma.is_null() {
+        return 0;
+    }
+    let flags: u64 = vma.load(kernel::vma_flags());
+    if flags & VM_SHARED == 0 {
+        return 0;
+    }
+    let file = vma.follow(kernel::vma_file());
+    if !file.is_null() {
+        changed(file, Operation::Protect, prot);
+    }
+    0
+}
+
+/// Whether an ioctl command can change a file's content, flags or blocks. The type byte (bits 8 to 15)
+/// is enough to turn away terminals and devices: `f` is the file systems' own (FS_IOC_SETFLAGS, ext4,
+/// verity, fscrypt), `X` is xfs and the generic FSSETXATTR and FIFREEZE, 0x94 is btrfs and FICLONE,
+/// 0xf5 is f2fs.
+#[inline(always)]
+fn changes_files(command: u64) -> bool {
+    matches!((command >> 8) & 0xff, 0x66 | 0x58 | 0x94 | 0xf5)
+}
+
+/// `file_ioctl(file, cmd)`.
+#[inline(always)]
+pub(crate) fn file_ioctl(args: Arguments) -> i32 {
+    let command = args.get(kernel::arg_file_ioctl_cmd()) & 0xffff_ffff;
+    if !changes_files(command) || reads_only(command) {
+        return 0;
+    }
+    let file = args.pointer(kernel::arg_file_ioctl_file());
+    if !file.is_null() {
+        changed(file, Operation::Ioctl, command);
+    }
+    0
+}
+
+/// The commands of those families that only read and that tools issue all the time: FS_IOC_GETFLAGS,
+/// FS_IOC_GETVERSION, FS_IOC_FIEMAP, FS_IOC_FSGETXATTR (include/uapi/linux/fs.h).
+#[inline(always)]
+fn reads_only(command: u64) -> bool {
+    matches!(command, 0x8008_6601 | 0x8008_7601 | 0xc020_660b | 0x801c_581f)
+}

@@ -1,0 +1,120 @@
+//! Names: what is created, linked, removed and renamed in managed directories, and what happens to the
+//! names of managed objects wherever they are.
+
+use crate::kernel::{self, Arguments, Pointer};
+use crate::managed::{self, Change};
+use sensor_common::op::{Operation, ROLE_ANCESTOR, ROLE_DIRECTORY, ROLE_FILE};
+
+/// Notes that `dentry` is about to change in the directory `dir`, if names in it matter.
+#[inline(always)]
+fn in_directory(dir: Pointer, dentry: Pointer, operation: Operation) {
+    let Some(entry) = managed::lookup(dir) else { return };
+    // SAFETY: the entry comes from a map look-up.
+    if unsafe { (*entry).roles } & ROLE_DIRECTORY != 0 {
+        let target = dentry.follow(kernel::dentry_inode());
+        managed::changed(entry, &Change { operation, detail: 0, target, dentry });
+    }
+}
+
+/// Notes that the object itself loses or changes its name.
+#[inline(always)]
+fn of_object(dentry: Pointer, operation: Operation) {
+    let inode = dentry.follow(kernel::dentry_inode());
+    if inode.is_null() {
+        return;
+    }
+    let Some(entry) = managed::lookup(inode) else { return };
+    // SAFETY: the entry comes from a map look-up.
+    if unsafe { (*entry).roles } & (ROLE_FILE | ROLE_DIRECTORY | ROLE_ANCESTOR) != 0 {
+        managed::changed(entry, &Change::of(operation, 0));
+    }
+}
+
+/// A new name in a directory.
+#[inline(always)]
+fn created(dir: Pointer, dentry: Pointer, operation: Operation) -> i32 {
+    if !dir.is_null() && !dentry.is_null() {
+        in_directory(dir, dentry, operation);
+    }
+    0
+}
+
+/// A name goes, and perhaps the object with it.
+#[inline(always)]
+fn removed(dir: Pointer, dentry: Pointer, operation: Operation) -> i32 {
+    if !dir.is_null() && !dentry.is_null() {
+        of_object(dentry, operation);
+        in_directory(dir, dentry, operation);
+    }
+    0
+}
+
+/// `inode_create(dir, dentry, mode)`.
+#[inline(always)]
+pub(crate) fn inode_create(args: Arguments) -> i32 {
+    let dir = args.pointer(kernel::arg_inode_create_dir());
+    created(dir, args.pointer(kernel::arg_inode_create_dentry()), Operation::Create)
+}
+
+/// `inode_mkdir(dir, dentry, mode)`.
+#[inline(always)]
+pub(crate) fn inode_mkdir(args: Arguments) -> i32 {
+    let dir = args.pointer(kernel::arg_inode_mkdir_dir());
+    created(dir, args.pointer(kernel::arg_inode_mkdir_dentry()), Operation::MakeDirectory)
+}
+
+/// `inode_mknod(dir, dentry, mode, dev)`.
+#[inline(always)]
+pub(crate) fn inode_mknod(args: Arguments) -> i32 {
+    let dir = args.pointer(kernel::arg_inode_mknod_dir());
+    created(dir, args.pointer(kernel::arg_inode_mknod_dentry()), Operation::MakeNode)
+}
+
+/// `inode_symlink(dir, dentry, name)`.
+#[inline(always)]
+pub(crate) fn inode_symlink(args: Arguments) -> i32 {
+    let dir = args.pointer(kernel::arg_inode_symlink_dir());
+    created(dir, args.pointer(kernel::arg_inode_symlink_dentry()), Operation::Symlink)
+}
+
+/// `inode_link(old_dentry, dir, new_dentry)`.
+#[inline(always)]
+pub(crate) fn inode_link(args: Arguments) -> i32 {
+    let old = args.pointer(kernel::arg_inode_link_old_dentry());
+    if !old.is_null() {
+        of_object(old, Operation::Link);
+    }
+    let dir = args.pointer(kernel::arg_inode_link_dir());
+    created(dir, args.pointer(kernel::arg_inode_link_new_dentry()), Operation::Link)
+}
+
+/// `inode_unlink(dir, dentry)`.
+#[inline(always)]
+pub(crate) fn inode_unlink(args: Arguments) -> i32 {
+    let dir = args.pointer(kernel::arg_inode_unlink_dir());
+    removed(dir, args.pointer(kernel::arg_inode_unlink_dentry()), Operation::Unlink)
+}
+
+/// `inode_rmdir(dir, dentry)`.
+#[inline(always)]
+pub(crate) fn inode_rmdir(args: Arguments) -> i32 {
+    let dir = args.pointer(kernel::arg_inode_rmdir_dir());
+    removed(dir, args.pointer(kernel::arg_inode_rmdir_dentry()), Operation::RemoveDirectory)
+}
+
+/// `inode_rename(old_dir, old_dentry, new_dir, new_dentry)`; twice for an exchange.
+#[inline(always)]
+pub(crate) fn inode_rename(args: Arguments) -> i32 {
+    let old_dir = args.pointer(kernel::arg_inode_rename_old_dir());
+    let old = args.pointer(kernel::arg_inode_rename_old_dentry());
+    let new_dir = args.pointer(kernel::arg_inode_rename_new_dir());
+    let new = args.pointer(kernel::arg_inode_rename_new_dentry());
+    if old_dir.is_null() || old.is_null() || new_dir.is_null() || new.is_null() {
+        return 0;
+    }
+    of_object(old, Operation::Rename);
+    of_object(new, Operation::RenameOver);
+    in_directory(old_dir, old, Operation::Rename);
+    in_directory(new_dir, new, Operation::RenameOver);
+    0
+}

@@ -1,0 +1,99 @@
+//! Opens: the first sight of a writer, and the daemon's own observation opens.
+//!
+//! Takes every open on the node, so a miss must cost next to nothing.
+
+use crate::kernel::{self, Arguments, Pointer};
+use crate::managed::{self, Change};
+use crate::maps::IDENTITY;
+use sensor_common::map::{Identity, Managed};
+use sensor_common::op::{OBSERVE_OPEN_FLAGS, Operation, ROLE_FILE, ROLE_TAMPER};
+
+/// `FMODE_WRITE` (include/linux/fs.h).
+pub(crate) const MODE_WRITE: u32 = 2;
+
+/// `file_open(file)`.
+#[inline(always)]
+pub(crate) fn file_open(args: Arguments) -> i32 {
+    let file = args.pointer(kernel::arg_file_open_file());
+    if file.is_null() {
+        return 0;
+    }
+    let inode = file.follow(kernel::file_inode());
+    let flags: u32 = file.load(kernel::file_flags());
+    let ino: u64 = inode.load(kernel::inode_ino());
+    if flags & OBSERVE_OPEN_FLAGS == OBSERVE_OPEN_FLAGS && managed::is_agent() {
+        observe(file, inode, ino);
+        return 0;
+    }
+    if !managed::in_bitmap(ino) {
+        return 0;
+    }
+    let mode: u32 = file.load(kernel::file_mode());
+    if mode & MODE_WRITE == 0 {
+        return 0;
+    }
+    let Some(entry) = managed::lookup(inode) else { return 0 };
+    // SAFETY: the entry comes from a map look-up.
+    let roles = unsafe { (*entry).roles };
+    if roles & ROLE_TAMPER != 0 {
+        managed::changed(entry, &Change::of(Operation::OpenTamper, u64::from(flags)));
+    } else if roles & ROLE_FILE != 0 {
+        managed::changed(entry, &Change::of(Operation::OpenWrite, u64::from(flags)));
+    }
+    0
+}
+
+/// The daemon looks at an object: tell it who the kernel thinks this is, and put down, from before the
+/// daemon reads a byte, what may still be under way on it.
+#[inline(always)]
+fn observe(file: Pointer, inode: Pointer, ino: u64) {
+    let key = managed::key(inode, ino);
+    if let Some(identity) = IDENTITY.get_ptr_mut(0) {
+        // SAFETY: the pointer comes from a map look-up; only the daemon's observer thread gets here.
+        unsafe {
+            (*identity).key = key;
+            (*identity).generation = inode.load(kernel::inode_generation());
+            (*identity).mode = u32::from(inode.load::<u16>(kernel::inode_mode()));
+            (*identity).magic = inode.follow(kernel::inode_sb()).load(kernel::super_magic());
+            (*identity).sequence += 1;
+        }
+        let _: *mut Identity = identity;
+    }
+    let Some(entry) = managed::lookup(inode) else { return };
+    // Order matters: the bit goes down before the counter is read, and both before the locks are. A
+    // change that is not in the counter yet will raise it after us, and be seen by the daemon's second
+    // look; one that is in the counter and has not landed still holds its lock or its file.
+    // SAFETY: the entry comes from a map look-up; volatile keeps the order.
+    unsafe {
+        core::ptr::write_volatile(&raw mut (*entry).dirty, 0);
+        let counter = core::ptr::read_volatile(&raw const (*entry).counter);
+        core::ptr::write_volatile(&raw mut (*entry).observed_counter, counter);
+        core::ptr::write_volatile(&raw mut (*entry).observed_writers, writers(inode));
+        core::ptr::write_volatile(&raw mut (*entry).observed_locked, locked(file, inode));
+        (*entry).observed_sequence += 1;
+    }
+    let _: *mut Managed = entry;
+}
+
+/// 1 when some file is open for writing on the inode, shared writable mappings included.
+#[inline(always)]
+fn writers(inode: Pointer) -> u32 {
+    let count: i32 = inode.load(kernel::inode_writecount());
+    u32::from(count > 0)
+}
+
+/// 1 when the inode or its parent directory is locked by a change.
+#[inline(always)]
+fn locked(file: Pointer, inode: Pointer) -> u32 {
+    if kernel::has_rwsem() == 0 {
+        return 0;
+    }
+    let parent = file
+        .follow(kernel::file_path() + kernel::path_dentry())
+        .follow(kernel::dentry_parent())
+        .follow(kernel::dentry_inode());
+    let own: u64 = inode.load(kernel::inode_rwsem());
+    let above: u64 = parent.load(kernel::inode_rwsem());
+    // RWSEM_WRITER_LOCKED is bit 0 of the count (kernel/locking/rwsem.c, since 5.3).
+    ((own | above) & 1) as u32
+}

@@ -1,0 +1,186 @@
+//! Reading kernel structures without compile-time offsets.
+//!
+//! Every offset and argument index is a frozen global that the daemon fills from the running kernel's
+//! BTF, by name, before it loads the programs. The verifier therefore sees constants, and checks each
+//! load as an ordinary access to a typed field: a wrong offset is refused, not misread.
+
+use core::ffi::c_void;
+
+/// Declares globals that the daemon sets, with a reader each.
+macro_rules! globals {
+    ($($(#[$doc:meta])* $name:ident => $reader:ident;)*) => {$(
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        static $name: u32 = 0;
+
+        #[inline(always)]
+        pub(crate) fn $reader() -> u32 {
+            // SAFETY: the global is a plain u32; the volatile read keeps the compiler from folding
+            // the zero it was declared with.
+            unsafe { core::ptr::read_volatile(&raw const $name) }
+        }
+    )*};
+}
+
+globals! {
+    OFF_FILE_F_INODE => file_inode;
+    OFF_FILE_F_MODE => file_mode;
+    OFF_FILE_F_FLAGS => file_flags;
+    OFF_FILE_F_PATH => file_path;
+    OFF_PATH_DENTRY => path_dentry;
+    OFF_INODE_I_INO => inode_ino;
+    OFF_INODE_I_SB => inode_sb;
+    OFF_INODE_I_MODE => inode_mode;
+    OFF_INODE_I_GENERATION => inode_generation;
+    OFF_INODE_I_WRITECOUNT => inode_writecount;
+    OFF_INODE_I_RWSEM => inode_rwsem;
+    OFF_SUPER_BLOCK_S_DEV => super_dev;
+    OFF_SUPER_BLOCK_S_MAGIC => super_magic;
+    OFF_DENTRY_D_INODE => dentry_inode;
+    OFF_DENTRY_D_PARENT => dentry_parent;
+    OFF_DENTRY_D_NAME => dentry_name;
+    OFF_QSTR_NAME => qstr_name;
+    OFF_VM_AREA_STRUCT_VM_FILE => vma_file;
+    OFF_VM_AREA_STRUCT_VM_FLAGS => vma_flags;
+    OFF_IATTR_IA_VALID => iattr_valid;
+    OFF_LINUX_BINPRM_FILE => binprm_file;
+    OFF_LINUX_BINPRM_FILENAME => binprm_filename;
+    OFF_TASK_STRUCT_PID => task_pid;
+    OFF_TASK_STRUCT_TGID => task_tgid;
+    OFF_TASK_STRUCT_FLAGS => task_flags;
+    OFF_TASK_STRUCT_COMM => task_comm;
+    OFF_TASK_STRUCT_MM => task_mm;
+    OFF_TASK_STRUCT_CRED => task_cred;
+    OFF_TASK_STRUCT_SIGNAL => task_signal;
+    OFF_TASK_STRUCT_NSPROXY => task_nsproxy;
+    OFF_TASK_STRUCT_CGROUPS => task_cgroups;
+    OFF_TASK_STRUCT_LOGINUID => task_loginuid;
+    OFF_TASK_STRUCT_SESSIONID => task_sessionid;
+    OFF_TASK_STRUCT_REAL_PARENT => task_real_parent;
+    OFF_TASK_STRUCT_GROUP_LEADER => task_group_leader;
+    OFF_TASK_STRUCT_START_BOOTTIME => task_start;
+    OFF_MM_STRUCT_ARG_START => mm_arg_start;
+    OFF_MM_STRUCT_ARG_END => mm_arg_end;
+    OFF_CRED_FSUID => cred_fsuid;
+    OFF_CRED_FSGID => cred_fsgid;
+    OFF_CRED_EUID => cred_euid;
+    OFF_CRED_EGID => cred_egid;
+    OFF_SIGNAL_STRUCT_TTY => signal_tty;
+    OFF_TTY_STRUCT_NAME => tty_name;
+    OFF_NSPROXY_MNT_NS => nsproxy_mnt;
+    OFF_NSPROXY_PID_NS_FOR_CHILDREN => nsproxy_pid;
+    OFF_MNT_NAMESPACE_NS => mnt_namespace_ns;
+    OFF_PID_NAMESPACE_NS => pid_namespace_ns;
+    OFF_NS_COMMON_INUM => ns_inum;
+    OFF_CSS_SET_DFL_CGRP => css_set_cgroup;
+    OFF_CGROUP_KN => cgroup_kn;
+    OFF_KERNFS_NODE_ID => kernfs_id;
+    /// Not zero when `i_rwsem` begins with an atomic count whose lowest bit means locked for writing.
+    HAS_RWSEM => has_rwsem;
+    /// Not zero when the kernel has audit login uids.
+    HAS_LOGINUID => has_loginuid;
+    /// Not zero when tasks have a cgroup v2 membership to read.
+    HAS_CGROUP => has_cgroup;
+    /// Processors that may ever be present; see `sensor_common::map::execution_slot`.
+    POSSIBLE_CPUS => possible_cpus;
+    ARG_FILE_OPEN_FILE => arg_file_open_file;
+    ARG_FILE_PERMISSION_FILE => arg_file_permission_file;
+    ARG_FILE_PERMISSION_MASK => arg_file_permission_mask;
+    ARG_FILE_RELEASE_FILE => arg_file_release_file;
+    ARG_MMAP_FILE_FILE => arg_mmap_file_file;
+    ARG_MMAP_FILE_PROT => arg_mmap_file_prot;
+    ARG_MMAP_FILE_FLAGS => arg_mmap_file_flags;
+    ARG_FILE_MPROTECT_VMA => arg_file_mprotect_vma;
+    ARG_FILE_MPROTECT_PROT => arg_file_mprotect_prot;
+    ARG_FILE_IOCTL_FILE => arg_file_ioctl_file;
+    ARG_FILE_IOCTL_CMD => arg_file_ioctl_cmd;
+    ARG_INODE_SETATTR_DENTRY => arg_inode_setattr_dentry;
+    ARG_INODE_SETATTR_ATTR => arg_inode_setattr_attr;
+    ARG_INODE_FILE_SETATTR_DENTRY => arg_inode_file_setattr_dentry;
+    ARG_INODE_SETXATTR_DENTRY => arg_inode_setxattr_dentry;
+    ARG_INODE_REMOVEXATTR_DENTRY => arg_inode_removexattr_dentry;
+    ARG_INODE_SET_ACL_DENTRY => arg_inode_set_acl_dentry;
+    ARG_INODE_REMOVE_ACL_DENTRY => arg_inode_remove_acl_dentry;
+    ARG_INODE_CREATE_DIR => arg_inode_create_dir;
+    ARG_INODE_CREATE_DENTRY => arg_inode_create_dentry;
+    ARG_INODE_MKDIR_DIR => arg_inode_mkdir_dir;
+    ARG_INODE_MKDIR_DENTRY => arg_inode_mkdir_dentry;
+    ARG_INODE_MKNOD_DIR => arg_inode_mknod_dir;
+    ARG_INODE_MKNOD_DENTRY => arg_inode_mknod_dentry;
+    ARG_INODE_SYMLINK_DIR => arg_inode_symlink_dir;
+    ARG_INODE_SYMLINK_DENTRY => arg_inode_symlink_dentry;
+    ARG_INODE_LINK_OLD_DENTRY => arg_inode_link_old_dentry;
+    ARG_INODE_LINK_DIR => arg_inode_link_dir;
+    ARG_INODE_LINK_NEW_DENTRY => arg_inode_link_new_dentry;
+    ARG_INODE_UNLINK_DIR => arg_inode_unlink_dir;
+    ARG_INODE_UNLINK_DENTRY => arg_inode_unlink_dentry;
+    ARG_INODE_RMDIR_DIR => arg_inode_rmdir_dir;
+    ARG_INODE_RMDIR_DENTRY => arg_inode_rmdir_dentry;
+    ARG_INODE_RENAME_OLD_DIR => arg_inode_rename_old_dir;
+    ARG_INODE_RENAME_OLD_DENTRY => arg_inode_rename_old_dentry;
+    ARG_INODE_RENAME_NEW_DIR => arg_inode_rename_new_dir;
+    ARG_INODE_RENAME_NEW_DENTRY => arg_inode_rename_new_dentry;
+}
+
+/// A hook's arguments, by index.
+#[derive(Clone, Copy)]
+pub(crate) struct Arguments(pub(crate) *mut c_void);
+
+/// One context slot, read by an instruction of its own: the verifier refuses a context pointer that
+/// had an offset added to it, which is what the compiler makes of a computed index.
+#[inline(always)]
+fn slot<const OFFSET: i32>(ctx: *mut c_void) -> u64 {
+    let value: u64;
+    // SAFETY: reads one 8-byte context slot; the verifier checks that the hook has that many arguments.
+    unsafe {
+        core::arch::asm!("{0} = *(u64 *)({1} + {2})", out(reg) value, in(reg) ctx, const OFFSET, options(nostack, readonly));
+    }
+    value
+}
+
+impl Arguments {
+    /// The argument at `index`, which must come from a frozen global so that all arms but one are
+    /// dead code to the verifier.
+    #[inline(always)]
+    pub(crate) fn get(self, index: u32) -> u64 {
+        match index {
+            0 => slot::<0>(self.0),
+            1 => slot::<8>(self.0),
+            2 => slot::<16>(self.0),
+            3 => slot::<24>(self.0),
+            _ => slot::<32>(self.0),
+        }
+    }
+
+    /// The same as a pointer to a kernel structure. May be null: test before use.
+    #[inline(always)]
+    pub(crate) fn pointer(self, index: u32) -> Pointer {
+        Pointer(self.get(index) as *const u8)
+    }
+}
+
+/// A pointer to a kernel structure whose type the verifier knows, for direct loads.
+#[derive(Clone, Copy)]
+pub(crate) struct Pointer(pub(crate) *const u8);
+
+impl Pointer {
+    /// Whether it is null. Only top-level hook arguments need the test: a load through a pointer that
+    /// was itself loaded gives zero when it faults.
+    #[inline(always)]
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    /// The field of type `T` at `offset`.
+    #[inline(always)]
+    pub(crate) fn load<T: Copy>(self, offset: u32) -> T {
+        // SAFETY: the verifier admits the load only if the structure has a field of this size there.
+        unsafe { core::ptr::read_volatile(self.0.add(offset as usize).cast::<T>()) }
+    }
+
+    /// The pointer field at `offset`.
+    #[inline(always)]
+    pub(crate) fn follow(self, offset: u32) -> Self {
+        Self(self.load::<*const u8>(offset))
+    }
+}

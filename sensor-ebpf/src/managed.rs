@@ -1,0 +1,163 @@
+//! Is this inode managed, and what to note when it changes.
+//!
+//! A miss costs a multiplication, one inlined array look-up and a bit test; no helper is called.
+
+use crate::kernel::{self, Pointer};
+use crate::maps::{self, BITMAP, CHANGES, CONTROL, MANAGED};
+use crate::who;
+use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_boot_ns, bpf_probe_read_kernel_str_bytes};
+use sensor_common::limits::NAME_BYTES;
+use sensor_common::map::{Control, Counter, InodeKey, Managed, bitmap_position};
+use sensor_common::op::{Operation, RECORD_IN_DIRECTORY, RECORD_NAME_CUT};
+use sensor_common::record::ChangeRecord;
+
+/// The entry of a managed inode, or `None` for all others and for null.
+#[inline(always)]
+pub(crate) fn lookup(inode: Pointer) -> Option<*mut Managed> {
+    let ino: u64 = inode.load(kernel::inode_ino());
+    if !in_bitmap(ino) {
+        return None;
+    }
+    MANAGED.get_ptr_mut(key(inode, ino))
+}
+
+/// Whether the inode number may be managed.
+#[inline(always)]
+pub(crate) fn in_bitmap(ino: u64) -> bool {
+    let (word, bit) = bitmap_position(ino);
+    match BITMAP.get_ptr(word) {
+        // SAFETY: the pointer comes from a map look-up; a torn read of one word is impossible.
+        Some(bits) => (unsafe { *bits }) & bit != 0,
+        None => false,
+    }
+}
+
+/// The kernel's name for an inode.
+#[inline(always)]
+pub(crate) fn key(inode: Pointer, ino: u64) -> InodeKey {
+    let dev: u32 = inode.follow(kernel::inode_sb()).load(kernel::super_dev());
+    InodeKey { ino, dev, padding: 0 }
+}
+
+/// What the daemon has told us.
+#[inline(always)]
+pub(crate) fn control() -> Option<&'static Control> {
+    CONTROL.get(0)
+}
+
+/// Whether the current task belongs to the daemon.
+#[inline(always)]
+pub(crate) fn is_agent() -> bool {
+    let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
+    control().is_some_and(|control| control.agent_tgid == tgid)
+}
+
+/// What changed, for [`changed`].
+pub(crate) struct Change {
+    pub(crate) operation: Operation,
+    /// Operation-specific number for the record.
+    pub(crate) detail: u64,
+    /// The inode acted on, when it is not the managed one.
+    pub(crate) target: Pointer,
+    /// The directory entry, or null.
+    pub(crate) dentry: Pointer,
+}
+
+impl Change {
+    /// A change of the managed inode itself.
+    #[inline(always)]
+    pub(crate) fn of(operation: Operation, detail: u64) -> Self {
+        let null = Pointer(core::ptr::null());
+        Self { operation, detail, target: null, dentry: null }
+    }
+}
+
+/// Notes a change that is about to land: the counter first, then the dirty bit and the writer, then a
+/// record unless the same writer's same operation is still waiting to be looked at.
+#[inline(always)]
+pub(crate) fn changed(entry: *mut Managed, change: &Change) {
+    // A call with five words in registers; inlined, a rename would hold four copies of the body.
+    let _: u64 = note(entry, change.operation as u64, change.detail, change.target.0, change.dentry.0);
+}
+
+/// The body of [`changed`], one function in the object.
+#[inline(never)]
+fn note(entry: *mut Managed, operation: u64, detail: u64, target: *const u8, dentry: *const u8) -> u64 {
+    let dentry = Pointer(dentry);
+    let operation = operation as u32;
+    maps::add_one(entry.cast::<u64>());
+    let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
+    // SAFETY: `entry` comes from a map look-up and stays valid while the program runs (RCU); fields are
+    // aligned and written whole; two writers at once leave one of the two, which the records tell apart.
+    unsafe {
+        let waiting = core::ptr::read_volatile(&raw const (*entry).dirty) != 0
+            && (*entry).writer_tgid == tgid
+            && (*entry).last_operation == operation
+            && dentry.is_null();
+        let now = bpf_ktime_get_boot_ns();
+        (*entry).changed_ns = now;
+        (*entry).writer_tgid = tgid;
+        (*entry).last_operation = operation;
+        core::ptr::write_volatile(&raw mut (*entry).dirty, 1);
+        if waiting {
+            maps::count(Counter::Coalesced);
+        } else {
+            push(entry, operation, detail, Pointer(target), dentry);
+        }
+    }
+    0
+}
+
+/// Pushes a record, or counts its loss. The dirty bit stays either way.
+///
+/// # Safety
+/// `entry` must come from a map look-up in this program run.
+#[inline(always)]
+pub(crate) unsafe fn push(
+    entry: *mut Managed,
+    operation: u32,
+    detail: u64,
+    target: Pointer,
+    dentry: Pointer,
+) {
+    let Some(mut slot) = CHANGES.reserve::<ChangeRecord>(0) else {
+        maps::count(Counter::Lost);
+        return;
+    };
+    let record = slot.as_mut_ptr();
+    // SAFETY: the reservation is exactly one record; every field is written below, the name as far as
+    // its length goes after being cleared.
+    unsafe {
+        (*record).time_ns = bpf_ktime_get_boot_ns();
+        (*record).counter = core::ptr::read_volatile(&raw const (*entry).counter);
+        (*record).detail = detail;
+        (*record).id = (*entry).id;
+        (*record).operation = operation as u16;
+        (*record).padding = 0;
+        (*record).target = if target.is_null() {
+            InodeKey { ino: 0, dev: 0, padding: 0 }
+        } else {
+            key(target, target.load(kernel::inode_ino()))
+        };
+        let mut flags = who::describe(record);
+        let mut length = 0u16;
+        if dentry.is_null() {
+            (*record).name[0] = 0;
+        } else {
+            flags |= RECORD_IN_DIRECTORY;
+            let name: *const u8 =
+                dentry.load(kernel::dentry_name() + kernel::qstr_name());
+            if let Ok(read) = bpf_probe_read_kernel_str_bytes(name, &mut (*record).name) {
+                length = read.len() as u16;
+                if read.len() >= NAME_BYTES - 1 {
+                    flags |= RECORD_NAME_CUT;
+                }
+            }
+        }
+        (*record).name_length = length;
+        (*record).flags = flags;
+        (*entry).writer_start_ns = (*record).start_ns;
+    }
+    slot.submit(0);
+    maps::count(Counter::Pushed);
+}

@@ -1,0 +1,65 @@
+//! All maps. Those that outlive the daemon are pinned by it under its own directory.
+
+use aya_ebpf::macros::map;
+use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf};
+use sensor_common::limits;
+use sensor_common::map::{COUNTERS, Control, Counter, Execution, Identity, InodeKey, Managed, Process};
+
+/// Do not set memory aside for entries that are not there (`BPF_F_NO_PREALLOC`).
+const NO_PREALLOC: u32 = 1;
+
+/// The truth: one entry for each managed inode.
+#[map]
+pub(crate) static MANAGED: HashMap<InodeKey, Managed> =
+    HashMap::with_max_entries(limits::MANAGED_ENTRIES, NO_PREALLOC);
+
+/// One bit for each hashed inode number; see `managed::in_bitmap`.
+#[map]
+pub(crate) static BITMAP: Array<u64> = Array::with_max_entries(limits::BITMAP_WORDS, 0);
+
+/// Who the daemon is.
+#[map]
+pub(crate) static CONTROL: Array<Control> = Array::with_max_entries(1, 0);
+
+/// What the daemon opened last.
+#[map]
+pub(crate) static IDENTITY: Array<Identity> = Array::with_max_entries(1, 0);
+
+/// Changes, as hints.
+#[map]
+pub(crate) static CHANGES: RingBuf = RingBuf::with_byte_size(limits::RING_BYTES, 0);
+
+/// Processes by thread group id.
+#[map]
+pub(crate) static PROCESSES: LruHashMap<u32, Process> =
+    LruHashMap::with_max_entries(limits::PROCESS_ENTRIES, 0);
+
+/// Executions, oldest overwritten.
+#[map]
+pub(crate) static EXECUTIONS: Array<Execution> = Array::with_max_entries(limits::EXEC_ENTRIES, 0);
+
+/// Executions so far on this CPU.
+#[map]
+pub(crate) static EXECUTION_SEQUENCE: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
+
+/// `Counter`s.
+#[map]
+pub(crate) static COUNTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0);
+
+/// Adds one to a counter of this CPU.
+#[inline(always)]
+pub(crate) fn count(counter: Counter) {
+    if let Some(slot) = COUNTS.get_ptr_mut(counter as u32) {
+        add_one(slot);
+    }
+}
+
+/// Adds one, as a single instruction: programs can be preempted by others on the same CPU.
+#[inline(always)]
+pub(crate) fn add_one(slot: *mut u64) {
+    // SAFETY: `slot` comes from a map look-up, so it is aligned and valid while the program runs; the
+    // form without a result is the only atomic that 5.10 has.
+    unsafe {
+        core::arch::asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) slot, in(reg) 1u64, options(nostack));
+    }
+}

@@ -1,0 +1,85 @@
+//! Who the current task is. Runs only on a hit, so it reads through `bpf_probe_read_kernel`, which
+//! needs no typed task pointer (5.10 has no helper that gives one).
+
+use crate::kernel;
+use aya_ebpf::helpers::{bpf_get_current_task, bpf_probe_read_kernel};
+use sensor_common::op::RECORD_KERNEL_THREAD;
+use sensor_common::record::ChangeRecord;
+
+/// `PF_KTHREAD` (include/linux/sched.h).
+const KERNEL_THREAD: u32 = 0x0020_0000;
+
+/// A field of any kernel structure; zero when it cannot be read.
+#[inline(always)]
+pub(crate) fn read<T: Copy + Default>(base: u64, offset: u32) -> T {
+    // SAFETY: the helper checks the address itself and fails instead of faulting.
+    unsafe { bpf_probe_read_kernel((base + u64::from(offset)) as *const T) }.unwrap_or_default()
+}
+
+/// The current task's address, for [`read`].
+#[inline(always)]
+pub(crate) fn current() -> u64 {
+    // SAFETY: the helper has no preconditions.
+    unsafe { bpf_get_current_task() }
+}
+
+/// Start time of the task's process (its group leader), boot-time nanoseconds.
+#[inline(always)]
+pub(crate) fn process_start(task: u64) -> u64 {
+    let leader: u64 = read(task, kernel::task_group_leader());
+    read(leader, kernel::task_start())
+}
+
+/// Audit login uid and session id; `u32::MAX` where the kernel has none.
+#[inline(always)]
+pub(crate) fn login(task: u64) -> (u32, u32) {
+    if kernel::has_loginuid() == 0 {
+        return (u32::MAX, u32::MAX);
+    }
+    (read(task, kernel::task_loginuid()), read(task, kernel::task_sessionid()))
+}
+
+/// Cgroup v2 id; 0 where there is none.
+#[inline(always)]
+pub(crate) fn cgroup(task: u64) -> u64 {
+    if kernel::has_cgroup() == 0 {
+        return 0;
+    }
+    let set: u64 = read(task, kernel::task_cgroups());
+    let group: u64 = read(set, kernel::css_set_cgroup());
+    let node: u64 = read(group, kernel::cgroup_kn());
+    read(node, kernel::kernfs_id())
+}
+
+/// Mount namespace number.
+#[inline(always)]
+pub(crate) fn mount_namespace(proxy: u64) -> u32 {
+    let namespace: u64 = read(proxy, kernel::nsproxy_mnt());
+    read(namespace, kernel::mnt_namespace_ns() + kernel::ns_inum())
+}
+
+/// Fills in the identity fields of a record; gives the flags that belong to it.
+///
+/// # Safety
+/// `record` must be a whole ring reservation.
+#[inline(always)]
+pub(crate) unsafe fn describe(record: *mut ChangeRecord) -> u16 {
+    let task = current();
+    let cred: u64 = read(task, kernel::task_cred());
+    let (login_uid, session) = login(task);
+    // SAFETY: the caller hands over a whole record.
+    unsafe {
+        (*record).start_ns = process_start(task);
+        (*record).tgid = read(task, kernel::task_tgid());
+        (*record).tid = read(task, kernel::task_pid());
+        (*record).uid = read(cred, kernel::cred_fsuid());
+        (*record).gid = read(cred, kernel::cred_fsgid());
+        (*record).login_uid = login_uid;
+        (*record).session = session;
+        (*record).cgroup = cgroup(task);
+        (*record).mount_namespace = mount_namespace(read(task, kernel::task_nsproxy()));
+        (*record).comm = read(task, kernel::task_comm());
+    }
+    let flags: u32 = read(task, kernel::task_flags());
+    if flags & KERNEL_THREAD != 0 { RECORD_KERNEL_THREAD } else { 0 }
+}
