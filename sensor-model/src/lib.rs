@@ -8,5 +8,6 @@
 pub mod difference;
 pub mod expectation;
 pub mod observation;
+pub mod protocol;
 pub mod record;
 pub mod verdict;
