@@ -98,18 +98,15 @@ impl Apt {
         only_deb(&folder)
     }
 
-    /// Downloads a package of a suite with all its dependencies that this machine does not have.
-    pub(crate) fn download_with_dependencies(&self, package: &str, suite: &str) -> Result<Vec<PathBuf>> {
-        say("apt", &format!("download {package} from {suite}, with what it needs"));
+    /// Downloads packages of a suite with all their dependencies that this machine does not have.
+    pub(crate) fn download_with_dependencies(&self, packages: &[&str], suite: &str) -> Result<Vec<PathBuf>> {
+        say("apt", &format!("download {} from {suite}, with what they need", packages.join(" ")));
         let archives = self.state.join("cache/archives");
         remove_tree(&archives)?;
         fs::create_dir_all(archives.join("partial"))?;
-        output(self.command("apt-get").args(["install", "--yes", "--download-only"]).args([
-            "--no-install-recommends",
-            "--target-release",
-            suite,
-            package,
-        ]))?;
+        let mut command = self.command("apt-get");
+        command.args(["install", "--yes", "--download-only", "--reinstall", "--no-install-recommends"]);
+        output(command.args(["--target-release", suite]).args(packages))?;
         debs(&archives)
     }
 }
@@ -170,14 +167,14 @@ pub(crate) fn codename() -> Result<String> {
 
 /// Where this machine gets Debian from.
 #[derive(Debug)]
-struct Mirrors {
+pub(crate) struct Mirrors {
     main: String,
     security: Option<String>,
 }
 
 impl Mirrors {
     /// Reads the mirrors from the machine's apt configuration.
-    fn of_this_machine() -> Result<Self> {
+    pub(crate) fn of_this_machine() -> Result<Self> {
         let codename = codename()?;
         let targets = output(Command::new("apt-get").args([
             "indextargets",
@@ -198,18 +195,26 @@ impl Mirrors {
         Ok(Self { main, security: find(&format!("{codename}-security")) })
     }
 
+    /// The mirror that has a suite.
+    fn uri(&self, suite: &str) -> Result<&str> {
+        if suite.ends_with("-security") {
+            self.security.as_deref().context("the apt configuration of this machine names no security mirror")
+        } else {
+            Ok(&self.main)
+        }
+    }
+
     /// The sources paragraph of a suite.
     fn source(&self, suite: &str) -> Result<String> {
-        let uri = if suite.ends_with("-security") {
-            self.security
-                .as_ref()
-                .context("the apt configuration of this machine names no security mirror")?
-        } else {
-            &self.main
-        };
+        let uri = self.uri(suite)?;
         Ok(format!(
             "Types: deb\nURIs: {uri}\nSuites: {suite}\nComponents: main\nArchitectures: amd64\nSigned-By: {KEYRING}\n"
         ))
+    }
+
+    /// The same as one line.
+    pub(crate) fn one_line(&self, suite: &str) -> Result<String> {
+        Ok(format!("deb [signed-by={KEYRING}] {} {suite} main", self.uri(suite)?))
     }
 }
 

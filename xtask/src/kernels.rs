@@ -5,8 +5,9 @@
 //! clean-up of old versions; remove its folder to get the newest.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::fs;
-use std::io::Write;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -178,7 +179,7 @@ fn fill(tree: &Path, folder: &Path) -> Result<()> {
         let mut chain = Vec::new();
         collect(&root.replace('-', "_"), &files, &modules, &mut done, &mut chain)?;
         if !chain.is_empty() {
-            order.push_str(&format!("{}: {}\n", root.replace('-', "_"), chain.join(" ")));
+            writeln!(order, "{}: {}", root.replace('-', "_"), chain.join(" "))?;
         }
     }
     fs::write(modules.join("order"), order)?;

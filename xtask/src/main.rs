@@ -8,9 +8,12 @@ mod apt;
 mod cache;
 mod dist;
 mod kernels;
+mod matrix;
 mod qemu;
 mod run;
 mod toolchain;
+mod tools;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -38,6 +41,24 @@ enum Command {
         #[arg(long)]
         debug: bool,
     },
+    /// Boot one virtual machine and run one scenario in it.
+    Vm {
+        /// Kernel series: 5.10, 6.1, 6.12, 6.18 or 7.x.
+        #[arg(long, default_value = "6.12")]
+        kernel: String,
+        /// Kind of guest: bare or systemd.
+        #[arg(long, default_value = "bare")]
+        guest: String,
+        /// Name of the scenario.
+        #[arg(long, default_value = "smoke")]
+        scenario: String,
+        /// Count instructions instead of running on two CPUs.
+        #[arg(long)]
+        icount: bool,
+        /// Show what the guest prints.
+        #[arg(long, short)]
+        verbose: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -60,6 +81,7 @@ fn work(command: Command) -> Result<()> {
             for series in kernels::series() {
                 kernels::ensure(&cache, series)?;
             }
+            vm::Parts::ensure(&cache, true)?;
             run::say("setup", "everything is in place");
             Ok(())
         }
@@ -67,6 +89,10 @@ fn work(command: Command) -> Result<()> {
         Command::Build { debug, .. } => {
             let profile = if debug { dist::Profile::Dev } else { dist::Profile::Release };
             dist::build_holdfast(profile).map(drop)
+        }
+        Command::Vm { kernel, guest, scenario, icount, verbose } => {
+            let wanted = matrix::Wanted { kernel, guest, scenario };
+            matrix::run_one(&wanted, icount, verbose)
         }
     }
 }

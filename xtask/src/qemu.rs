@@ -9,71 +9,62 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::apt::{self, Apt};
-use crate::cache::{Cache, Stamp};
+use crate::apt;
+use crate::cache::Cache;
 use crate::run::{find_program, output};
+use crate::tools::Tree;
 
 const PROGRAM: &str = "qemu-system-x86_64";
 const PACKAGE: &str = "qemu-system-x86";
 const OLDEST: u32 = 10;
 const FOLDER: &str = "qemu";
+/// Where firmware is, below the root of the machine or of the unpacked tree.
+const FIRMWARE: &[&str] = &["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"];
 
 /// A QEMU that works for us.
 #[derive(Debug, Clone)]
 pub(crate) struct Qemu {
     program: PathBuf,
-    /// Root of an unpacked tree, if it does not come from the machine itself.
-    tree: Option<PathBuf>,
+    /// Where it was unpacked, if it is not the machine's own.
+    tree: Option<Tree>,
 }
 
 impl Qemu {
     /// Finds or fetches one.
     pub(crate) fn ensure(cache: &Cache) -> Result<Self> {
-        if let Some(program) = find_program(PROGRAM) {
-            let machine = Self { program, tree: None };
-            if machine.major().is_some_and(|major| major >= OLDEST) {
-                return Ok(machine);
-            }
-        }
-        let tree = cache.path(FOLDER);
-        let cached = Self { program: tree.join("usr/bin").join(PROGRAM), tree: Some(tree) };
-        if cache.stamp(FOLDER).is_some() && cached.major().is_some_and(|major| major >= OLDEST) {
-            return Ok(cached);
+        let machine = find_program(PROGRAM).map(|program| Self { program, tree: None });
+        let cached = Tree::cached(cache, FOLDER).and_then(Self::in_tree);
+        // Which libraries were unpacked depends on the machine, so a cache that moved may not run.
+        if let Some(qemu) = machine.into_iter().chain(cached).find(Self::is_new_enough) {
+            return Ok(qemu);
         }
         let release = apt::codename()?;
         let backports = format!("{release}-backports");
-        let suite = if release == "bookworm" { backports.as_str() } else { release.as_str() };
-        let suites = if suite == release { vec![suite] } else { vec![release.as_str(), suite] };
-        let debs = Apt::with_suites(cache, &suites)?.download_with_dependencies(PACKAGE, suite)?;
-        cache.make(FOLDER, |folder| {
-            let mut stamp = Stamp::of_version(suite);
-            for deb in &debs {
-                stamp.add_file(deb)?;
-                apt::unpack(deb, folder)?;
-            }
-            Ok(stamp)
-        })?;
-        let version = cached.version().context("the QEMU unpacked into the cache does not run")?;
-        if !cached.major().is_some_and(|major| major >= OLDEST) {
-            bail!("Debian {suite} has {version}; {OLDEST} or later is needed");
+        let tree = if release == "bookworm" {
+            Tree::make(cache, FOLDER, &[&release, &backports], &backports, &[PACKAGE])?
+        } else {
+            Tree::make(cache, FOLDER, &[&release], &release, &[PACKAGE])?
+        };
+        let fetched = Self::in_tree(tree).with_context(|| format!("{PACKAGE} holds no {PROGRAM}"))?;
+        let version = fetched.version().context("the QEMU unpacked into the cache does not run")?;
+        if !fetched.is_new_enough() {
+            bail!("Debian {release} has {version}; {OLDEST} or later is needed");
         }
-        Ok(cached)
+        Ok(fetched)
+    }
+
+    fn in_tree(tree: Tree) -> Option<Self> {
+        Some(Self { program: tree.program(PROGRAM)?, tree: Some(tree) })
     }
 
     /// A command that starts it.
     pub(crate) fn command(&self) -> Command {
-        let mut command = Command::new(&self.program);
-        if let Some(tree) = &self.tree {
-            let libraries = tree.join("usr/lib/x86_64-linux-gnu");
-            let path = format!("{}:{}", libraries.display(), tree.join("lib/x86_64-linux-gnu").display());
-            command.env("LD_LIBRARY_PATH", path).env("QEMU_MODULE_DIR", libraries.join("qemu"));
-            for folder in ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"] {
-                command.arg("-L").arg(tree.join(folder));
-            }
-            // What the machine already had was not downloaded.
-            for folder in ["/usr/share/qemu", "/usr/share/seabios", "/usr/lib/ipxe/qemu"] {
-                command.args(["-L", folder]);
-            }
+        let Some(tree) = &self.tree else { return Command::new(&self.program) };
+        let mut command = tree.command(&self.program);
+        command.env("QEMU_MODULE_DIR", tree.path("usr/lib/x86_64-linux-gnu/qemu"));
+        for folder in FIRMWARE {
+            // What the machine already had was not unpacked.
+            command.arg("-L").arg(tree.path(folder)).arg("-L").arg(format!("/{folder}"));
         }
         command
     }
@@ -83,8 +74,10 @@ impl Qemu {
         Ok(output(self.command().arg("--version"))?.lines().next().unwrap_or_default().to_owned())
     }
 
-    fn major(&self) -> Option<u32> {
-        let text = self.version().ok()?;
-        text.split_once("version ")?.1.split('.').next()?.parse().ok()
+    fn is_new_enough(&self) -> bool {
+        let version = self.version().unwrap_or_default();
+        let major =
+            version.split_once("version ").and_then(|(_, rest)| rest.split('.').next()?.parse::<u32>().ok());
+        major.is_some_and(|major| major >= OLDEST)
     }
 }

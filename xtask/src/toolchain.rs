@@ -77,13 +77,11 @@ fn rustup_adds_source() -> bool {
     say("rust-src", "ask rustup for it");
     let mut command = Command::new("timeout");
     command.args(["60", "rustup", "component", "add", "rust-src"]).env("RUSTUP_MAX_RETRIES", "0");
-    match output(&mut command) {
-        Ok(_) => true,
-        Err(_) => {
-            say("rust-src", "rustup cannot fetch it here; Debian's package instead");
-            false
-        }
+    let fetched = output(&mut command).is_ok();
+    if !fetched {
+        say("rust-src", "rustup cannot fetch it here; Debian's package instead");
     }
+    fetched
 }
 
 fn fetch_debian_source(cache: &Cache, name: &str, version: &str) -> Result<()> {

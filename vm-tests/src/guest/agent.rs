@@ -1,0 +1,121 @@
+//! The daemon as a child of a scenario.
+//!
+//! Comes in: arguments of `holdfast agent`. Goes out: a running daemon, the records of its forensic log, and its
+//! exit. Dropping it kills the daemon, so that a failed scenario leaves none behind.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use super::wait;
+
+/// The program in every guest whose scenario needs it.
+pub const HOLDFAST: &str = "/usr/local/bin/holdfast";
+/// Where the daemon writes its records unless told otherwise.
+const FORENSIC_LOG: &str = "/var/log/holdfast/forensic.jsonl";
+/// Where what it prints goes.
+const OUTPUT: &str = "/run/holdfast-agent.log";
+/// How long starting, stopping and reporting may take in an emulated guest.
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// A running daemon.
+#[derive(Debug)]
+pub struct Agent {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Agent {
+    /// Starts `holdfast agent` with more arguments; does not wait until it is ready.
+    pub fn spawn(arguments: &[&str]) -> Result<Self> {
+        let output = File::options().create(true).append(true).open(OUTPUT)?;
+        let child = Command::new(HOLDFAST)
+            .arg("agent")
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .with_context(|| format!("cannot start {HOLDFAST}"))?;
+        Ok(Self { child, log: PathBuf::from(FORENSIC_LOG) })
+    }
+
+    /// Starts it and waits for its record of having started.
+    pub fn start(arguments: &[&str]) -> Result<Self> {
+        let mut agent = Self::spawn(arguments)?;
+        let before = agent.records()?.len();
+        agent.wait_for("the start record", before, |record| record["kind"] == "start")?;
+        Ok(agent)
+    }
+
+    /// Process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// All records of the forensic log so far; a line that is still being written is left out.
+    pub fn records(&self) -> Result<Vec<Value>> {
+        let text = match fs::read_to_string(&self.log) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.with_context(|| format!("cannot read {}", self.log.display()))?,
+        };
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole
+            .lines()
+            .map(|line| {
+                serde_json::from_str(line).with_context(|| format!("no JSON in the forensic log: {line}"))
+            })
+            .collect()
+    }
+
+    /// Waits for a record after the first `skip` ones that `wanted` accepts. `what` completes "waiting for ...".
+    pub fn wait_for(&mut self, what: &str, skip: usize, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
+        let found = wait::until(what, LIMIT, || {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("holdfast ended ({status}) before {what}");
+            }
+            Ok(self.records()?.into_iter().skip(skip).find(|record| wanted(record)))
+        });
+        found.with_context(|| {
+            format!("holdfast said:\n{}", tail(&fs::read_to_string(OUTPUT).unwrap_or_default()))
+        })
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        kill(Pid::from_raw(i32::try_from(self.child.id())?), signal).context("cannot signal holdfast")
+    }
+
+    /// Asks it to end and waits for that.
+    pub fn stop(mut self) -> Result<ExitStatus> {
+        self.signal(Signal::SIGTERM)?;
+        wait::until("holdfast to stop", LIMIT, || Ok(self.child.try_wait()?))
+    }
+
+    /// Kills it at once, as a crash would, and waits for the end.
+    pub fn kill(mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // It may be gone already, which is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The last lines of a text.
+fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
+}

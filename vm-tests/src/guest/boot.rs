@@ -1,0 +1,180 @@
+//! From the kernel's start of `/init` to a system in which a scenario can run.
+//!
+//! Comes in: a kernel with an initramfs. Goes out: in the bare guest mounted pseudo file systems and a child that
+//! runs the scenario, with this process as its init; in the systemd guest the root disk with our files copied in and
+//! systemd as its init. Errors end in a panic of the kernel, which the host sees.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{chroot, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use nix::kmod::{ModuleInitFlags, finit_module};
+use nix::mount::{MsFlags, mount};
+use nix::sys::reboot::{RebootMode, reboot};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::{disks, parameter};
+
+/// Where the kernel's modules are kept in every guest, with the file `order` that says what each one needs.
+const MODULES: &str = "/opt/holdfast/modules";
+/// What the host wants copied into the systemd guest, as a tree.
+const PAYLOAD: &str = "/payload";
+const NEW_ROOT: &str = "/newroot";
+
+/// Pseudo file systems of the bare guest: source and type, where, optional.
+const MOUNTS: &[(&str, &str)] = &[
+    ("proc", "/proc"),
+    ("sysfs", "/sys"),
+    ("devtmpfs", "/dev"),
+    ("devpts", "/dev/pts"),
+    ("tmpfs", "/dev/shm"),
+    ("tmpfs", "/tmp"),
+    ("tmpfs", "/run"),
+    ("bpf", "/sys/fs/bpf"),
+    ("cgroup2", "/sys/fs/cgroup"),
+    ("securityfs", "/sys/kernel/security"),
+    ("tracefs", "/sys/kernel/tracing"),
+    ("debugfs", "/sys/kernel/debug"),
+];
+
+/// What `/init` does. Gives back only an error.
+pub fn init() -> Result<()> {
+    match early_parameter("hf.guest")?.as_deref() {
+        Some("systemd") => become_systemd(),
+        _ => run_bare(),
+    }
+}
+
+/// Mounts /proc, then reads a kernel parameter.
+fn early_parameter(name: &str) -> Result<Option<String>> {
+    mount_pseudo("proc", "/proc")?;
+    Ok(parameter(name))
+}
+
+fn mount_pseudo(kind: &str, place: &str) -> Result<()> {
+    fs::create_dir_all(place)?;
+    match mount(Some(kind), place, Some(kind), MsFlags::empty(), None::<&str>) {
+        Ok(()) | Err(nix::Error::EBUSY) => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("cannot mount {kind} on {place}")),
+    }
+}
+
+fn run_bare() -> Result<()> {
+    for (kind, place) in &MOUNTS[1..] {
+        mount_pseudo(kind, place)?;
+    }
+    for folder in ["/etc", "/root", "/var/log", "/var/lib", "/usr/bin", "/usr/sbin", "/sbin", "/mnt"] {
+        fs::create_dir_all(folder)?;
+    }
+    super::run("/bin/busybox", &["--install", "-s", "/bin"])?;
+    for (link, target) in [("/dev/fd", "/proc/self/fd"), ("/etc/mtab", "/proc/self/mounts")] {
+        if !Path::new(link).exists() {
+            symlink(target, link)?;
+        }
+    }
+    if !Path::new("/etc/passwd").exists() {
+        fs::write("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nalice:x:1000:1000:alice:/root:/bin/sh\n")?;
+        fs::write("/etc/group", "root:x:0:\nalice:x:1000:\n")?;
+    }
+    super::run("/bin/busybox", &["ip", "link", "set", "lo", "up"])?;
+
+    // The scenario runs in a child: if it dies, somebody is left to say so.
+    let child = Command::new("/proc/self/exe")
+        .arg("run")
+        .env("PATH", "/bin:/usr/bin:/sbin:/usr/sbin")
+        .env("HOME", "/root")
+        .env("RUST_BACKTRACE", "1")
+        .current_dir("/")
+        .spawn()
+        .context("cannot start the scenario")?;
+    let scenario = Pid::from_raw(i32::try_from(child.id())?);
+    loop {
+        // Orphans come to us as to any init.
+        match waitpid(None, None)? {
+            WaitStatus::Exited(pid, code) if pid == scenario => {
+                bail!("the scenario ended with status {code}")
+            }
+            WaitStatus::Signaled(pid, signal, _) if pid == scenario => {
+                bail!("the scenario was killed by {signal}")
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Mounts the root disk, copies our files into it and becomes its init.
+fn become_systemd() -> Result<()> {
+    mount_pseudo("sysfs", "/sys")?;
+    mount_pseudo("devtmpfs", "/dev")?;
+    let disk = disks::find("root")?;
+    load_module("ext4")?;
+    fs::create_dir_all(NEW_ROOT)?;
+    mount(Some(&disk), NEW_ROOT, Some("ext4"), MsFlags::empty(), None::<&str>)
+        .with_context(|| format!("cannot mount {}", disk.display()))?;
+    copy_tree(Path::new(PAYLOAD), Path::new(NEW_ROOT))?;
+    copy_tree(Path::new(MODULES), &Path::new(NEW_ROOT).join(MODULES.trim_start_matches('/')))?;
+    let program = Path::new(NEW_ROOT).join("usr/local/bin/holdfast-guest");
+    fs::copy("/proc/self/exe", &program)?;
+    // The initramfs stays in memory until it is emptied.
+    fs::remove_dir_all(PAYLOAD)?;
+    fs::remove_dir_all(MODULES)?;
+    for place in ["/proc", "/sys", "/dev"] {
+        let target = Path::new(NEW_ROOT).join(place.trim_start_matches('/'));
+        mount(Some(place), &target, None::<&str>, MsFlags::MS_MOVE, None::<&str>)
+            .with_context(|| format!("cannot move {place}"))?;
+    }
+    std::env::set_current_dir(NEW_ROOT)?;
+    mount(Some("."), "/", None::<&str>, MsFlags::MS_MOVE, None::<&str>).context("cannot move the root")?;
+    chroot(".")?;
+    std::env::set_current_dir("/")?;
+    Err(Command::new("/sbin/init").env_clear().exec()).context("cannot start systemd")
+}
+
+/// Copies a tree, with its modes, over another.
+fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+    if !from.exists() {
+        return Ok(());
+    }
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            copy_tree(&source, &target)?;
+        } else if kind.is_symlink() {
+            symlink(fs::read_link(&source)?, &target)?;
+        } else {
+            fs::copy(&source, &target).with_context(|| format!("cannot write {}", target.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Loads a kernel module with what it needs. One that this kernel has built in is not in the list and is fine.
+pub fn load_module(name: &str) -> Result<()> {
+    let order = fs::read_to_string(format!("{MODULES}/order")).context("no kernel modules in this guest")?;
+    let chain =
+        order.lines().filter_map(|line| line.split_once(": ")).find(|(n, _)| *n == name).map(|(_, c)| c);
+    for module in chain.unwrap_or_default().split(' ').filter(|module| !module.is_empty()) {
+        let file =
+            File::open(format!("{MODULES}/{module}.ko")).with_context(|| format!("module {module}"))?;
+        match finit_module(&file, c"", ModuleInitFlags::empty()) {
+            Ok(()) | Err(nix::Error::EEXIST) => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot load the module {module}")),
+        }
+    }
+    Ok(())
+}
+
+/// Ends the guest.
+pub fn power_off() -> Result<()> {
+    match reboot(RebootMode::RB_POWER_OFF) {
+        Ok(never) => match never {},
+        Err(error) => Err(error).context("cannot power off"),
+    }
+}

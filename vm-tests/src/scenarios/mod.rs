@@ -1,0 +1,98 @@
+//! The table of scenarios.
+//!
+//! Comes in: nothing. Goes out: for each scenario its guest, its kernels and what the kernel is told at boot; the
+//! host reads the table to start guests, the guest reads it to find the function. A scenario reports each of its
+//! checks; an error or a panic in it is a failed check of its own.
+
+mod smoke;
+
+use crate::guest::Context;
+
+/// What kind of system the scenario needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guest {
+    /// An initramfs with busybox; boots in a few seconds.
+    Bare,
+    /// Debian with systemd, D-Bus, sudo and sshd, and a user `alice` who may use sudo.
+    Systemd,
+}
+
+impl Guest {
+    /// Its name on command lines and in logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bare => "bare",
+            Self::Systemd => "systemd",
+        }
+    }
+}
+
+/// One thing that is shown in a virtual machine.
+#[derive(Debug)]
+pub struct Scenario {
+    /// Its name, unique among those of the same guest.
+    pub name: &'static str,
+    /// What it shows, in one line.
+    pub shows: &'static str,
+    /// Where it runs.
+    pub guest: Guest,
+    /// The kernel series it runs on; empty means all.
+    pub kernels: &'static [&'static str],
+    /// More kernel parameters; a later one overrides an earlier one of the same name.
+    pub parameters: &'static [&'static str],
+    /// Whether the guest gets the `holdfast` binary.
+    pub needs_holdfast: bool,
+    /// Seconds after which the host gives up.
+    pub limit: u64,
+    /// What is done.
+    pub run: fn(&mut Context) -> anyhow::Result<()>,
+}
+
+impl Scenario {
+    /// Whether it runs on a kernel series.
+    pub fn runs_on(&self, series: &str) -> bool {
+        self.kernels.is_empty() || self.kernels.contains(&series)
+    }
+}
+
+/// All scenarios, in the order in which they are run.
+pub const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "smoke",
+        shows: "the bare guest has what the other scenarios build on",
+        guest: Guest::Bare,
+        kernels: &[],
+        parameters: &[],
+        needs_holdfast: false,
+        limit: 120,
+        run: smoke::bare,
+    },
+    Scenario {
+        name: "smoke",
+        shows: "systemd, a real login and sudo work in the systemd guest",
+        guest: Guest::Systemd,
+        kernels: &[],
+        parameters: &[],
+        needs_holdfast: false,
+        limit: 180,
+        run: smoke::systemd,
+    },
+];
+
+/// Finds a scenario.
+pub fn find(guest: &str, name: &str) -> Option<&'static Scenario> {
+    SCENARIOS.iter().find(|scenario| scenario.name == name && scenario.guest.name() == guest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_scenario_is_found_by_its_guest_and_name_and_no_two_share_them() {
+        for scenario in SCENARIOS {
+            let found = find(scenario.guest.name(), scenario.name).expect("in the table");
+            assert!(std::ptr::eq(found, scenario), "{} is there twice", scenario.name);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Programs from Debian that are unpacked into the cache, and run from there.
+//!
+//! Comes in: packages and the suite they come from. Goes out: a tree with them and with the libraries that this
+//! machine lacks, and commands that find both. Nothing is installed on the machine.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::apt::{self, Apt};
+use crate::cache::{Cache, Stamp};
+
+/// Folders of a tree that hold programs.
+const PROGRAMS: &[&str] = &["usr/bin", "bin", "usr/sbin", "sbin"];
+/// Folders of a tree that hold libraries.
+const LIBRARIES: &[&str] = &["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
+
+/// An unpacked set of packages.
+#[derive(Debug, Clone)]
+pub(crate) struct Tree {
+    root: PathBuf,
+}
+
+impl Tree {
+    /// The tree in the cache, if it was completely made.
+    pub(crate) fn cached(cache: &Cache, name: &str) -> Option<Self> {
+        cache.stamp(name).map(|_| Self { root: cache.path(name) })
+    }
+
+    /// Makes a tree from packages of `suite`; their dependencies may come from any of `suites`.
+    pub(crate) fn make(
+        cache: &Cache,
+        name: &str,
+        suites: &[&str],
+        suite: &str,
+        packages: &[&str],
+    ) -> Result<Self> {
+        let debs = Apt::with_suites(cache, suites)?.download_with_dependencies(packages, suite)?;
+        let root = cache.make(name, |folder| {
+            let mut stamp = Stamp::of_version(suite);
+            for deb in &debs {
+                stamp.add_file(deb)?;
+                apt::unpack(deb, folder)?;
+            }
+            Ok(stamp)
+        })?;
+        Ok(Self { root })
+    }
+
+    /// The path of a file in the tree.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// Where a program of the tree is, if it is there.
+    pub(crate) fn program(&self, name: &str) -> Option<PathBuf> {
+        PROGRAMS.iter().map(|folder| self.root.join(folder).join(name)).find(|path| path.is_file())
+    }
+
+    /// A command that runs a program with the libraries of the tree.
+    pub(crate) fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        let folders: Vec<String> =
+            LIBRARIES.iter().map(|f| self.root.join(f).display().to_string()).collect();
+        command.env("LD_LIBRARY_PATH", folders.join(":"));
+        command
+    }
+}

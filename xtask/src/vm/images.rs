@@ -1,0 +1,155 @@
+//! What guests find on their disks.
+//!
+//! Comes in: the cache. Goes out: an image of a Debian root with systemd, one empty image for each file system, and
+//! busybox. They are made once; guests write to them through snapshots that end with the guest.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::apt::{self, Mirrors, is_root};
+use crate::cache::{Cache, Stamp};
+use crate::run::{find_program, output, say};
+use crate::tools::Tree;
+
+/// Packages whose programs make guests.
+const TOOLS: &[&str] = &["busybox-static", "mmdebstrap", "e2fsprogs", "xfsprogs", "btrfs-progs"];
+/// Release that the guest runs, whatever the machine runs.
+const GUEST_RELEASE: &str = "bookworm";
+/// What is in the Debian guest beside the essential packages.
+const GUEST_PACKAGES: &[&str] = &[
+    "systemd",
+    "systemd-sysv",
+    "dbus",
+    "libpam-systemd",
+    "sudo",
+    "openssh-server",
+    "openssh-client",
+    "kmod",
+    "iproute2",
+    "procps",
+    "e2fsprogs",
+    "util-linux",
+];
+/// Counted up when the recipe of an image changes.
+const ROOT_RECIPE: &str = "1";
+/// Size of the root disk; the image is sparse.
+const ROOT_SIZE: u64 = 1 << 30;
+/// File systems with a disk of their own, and a size that the making of each accepts; the images are sparse.
+const FILE_SYSTEMS: &[(&str, &str, u64)] =
+    &[("ext4", "mkfs.ext4", 64 << 20), ("xfs", "mkfs.xfs", 320 << 20), ("btrfs", "mkfs.btrfs", 256 << 20)];
+
+/// Finds or fetches the programs that make guests.
+pub(crate) fn tools(cache: &Cache) -> Result<Tree> {
+    if let Some(tree) = Tree::cached(cache, "tools") {
+        return Ok(tree);
+    }
+    let release = apt::codename()?;
+    Tree::make(cache, "tools", &[&release], &release, TOOLS)
+}
+
+/// The static busybox.
+pub(crate) fn busybox(cache: &Cache) -> Result<PathBuf> {
+    tools(cache)?.program("busybox").context("the package busybox-static holds no busybox")
+}
+
+/// One image with an empty file system of each kind: its name, which is also its disk's serial, and its path.
+pub(crate) fn file_systems(cache: &Cache) -> Result<Vec<(&'static str, PathBuf)>> {
+    let folder = cache.path("file-systems");
+    if cache.stamp("file-systems").is_none() {
+        say("images", "empty file systems");
+        let tools = tools(cache)?;
+        cache.make("file-systems", |folder| {
+            for (name, maker, size) in FILE_SYSTEMS {
+                let image = folder.join(name);
+                File::create(&image)?.set_len(*size)?;
+                let program = tools.program(maker).with_context(|| format!("no {maker} in the cache"))?;
+                // Old kernels do not know the newest features.
+                let features: &[&str] = if *name == "ext4" { &["-q", "-O", "^orphan_file"] } else { &["-q"] };
+                output(tools.command(&program).args(features).arg(&image))?;
+            }
+            Ok(Stamp::of_version("1"))
+        })?;
+    }
+    Ok(FILE_SYSTEMS.iter().map(|(name, _, _)| (*name, folder.join(name))).collect())
+}
+
+/// The root disk of the Debian guest.
+pub(crate) fn systemd_root(cache: &Cache) -> Result<PathBuf> {
+    let image = cache.path("guest-systemd").join("root.ext4");
+    let version = format!("{ROOT_RECIPE} {GUEST_RELEASE} {}", GUEST_PACKAGES.join(" "));
+    if cache.stamp("guest-systemd").is_some_and(|stamp| stamp.version == version) {
+        return Ok(image);
+    }
+    if !is_root()? {
+        bail!("making the root disk of the systemd guest needs root, once\n    run: sudo cargo xtask setup");
+    }
+    let tools = tools(cache)?;
+    say("images", "Debian root with systemd (about a minute)");
+    cache.make("guest-systemd", |folder| {
+        let root = folder.join("root");
+        debootstrap(&tools, &root)?;
+        prepare(&root)?;
+        let image = folder.join("root.ext4");
+        File::create(&image)?.set_len(ROOT_SIZE)?;
+        let program = tools.program("mke2fs").or_else(|| find_program("mke2fs")).context("no mke2fs")?;
+        output(
+            tools
+                .command(&program)
+                .args(["-q", "-t", "ext4", "-O", "^orphan_file", "-d"])
+                .arg(&root)
+                .arg(&image),
+        )?;
+        fs::remove_dir_all(&root)?;
+        Ok(Stamp::of_version(&version))
+    })?;
+    Ok(image)
+}
+
+fn debootstrap(tools: &Tree, root: &Path) -> Result<()> {
+    let program = tools.program("mmdebstrap").context("the package mmdebstrap holds no mmdebstrap")?;
+    let mirror = Mirrors::of_this_machine()?.one_line(GUEST_RELEASE)?;
+    let mut command = Command::new(program);
+    command
+        .args(["--variant=minbase", "--mode=root", "--skip=check/qemu"])
+        .arg(format!("--include={}", GUEST_PACKAGES.join(",")))
+        .arg("--dpkgopt=path-exclude=/usr/share/doc/*")
+        .arg("--dpkgopt=path-exclude=/usr/share/man/*")
+        .arg("--dpkgopt=path-exclude=/usr/share/locale/*")
+        .arg("--aptopt=Acquire::Languages \"none\"")
+        .arg(GUEST_RELEASE)
+        .arg(root)
+        .arg(mirror);
+    output(&mut command).map(drop)
+}
+
+/// What makes the Debian root a guest of ours: a user, and a service that runs the scenario.
+fn prepare(root: &Path) -> Result<()> {
+    let chroot =
+        |line: &str| output(Command::new("chroot").arg(root).args(["/bin/sh", "-c", line])).map(drop);
+    chroot("useradd --create-home --shell /bin/bash alice")?;
+    let write = |path: &str, content: &str| -> Result<()> {
+        let place = root.join(path);
+        if let Some(parent) = place.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        fs::write(&place, content).with_context(|| format!("cannot write {}", place.display()))
+    };
+    write("etc/sudoers.d/alice", "alice ALL=(ALL) NOPASSWD: ALL\n")?;
+    write("etc/hostname", "guest\n")?;
+    write("etc/hosts", "127.0.0.1 localhost guest\n")?;
+    write("etc/fstab", "")?;
+    write(
+        "etc/systemd/system/holdfast-scenario.service",
+        "[Unit]\nDescription=Scenario that the kernel parameters name\nAfter=ssh.service\n\n[Service]\nType=exec\n\
+         ExecStart=/usr/local/bin/holdfast-guest run\nStandardOutput=journal+console\nStandardError=journal+console\n\
+         Environment=RUST_BACKTRACE=1\n\n\
+         [Install]\nWantedBy=multi-user.target\n",
+    )?;
+    chroot(
+        "systemctl enable holdfast-scenario.service && systemctl mask apt-daily.timer apt-daily-upgrade.timer",
+    )?;
+    chroot("rm -rf /var/cache/apt/* /var/lib/apt/lists/* && : > /etc/machine-id")
+}
