@@ -64,12 +64,6 @@ const MODULES: &[&str] = &[
     "virtio_pci",
     "virtio_blk",
     "virtio_net",
-    "crc32c_generic",
-    "crc32c-intel",
-    "libcrc32c",
-    "xxhash_generic",
-    "sha256_generic",
-    "blake2b_generic",
     "ext4",
     "xfs",
     "btrfs",
@@ -79,6 +73,17 @@ const MODULES: &[&str] = &[
     "dm-mod",
     "af_packet",
 ];
+
+/// Algorithms that modules ask for by name while they run, and the modules that may provide them.
+const ALGORITHMS: &[(&str, &[&str])] = &[
+    ("crc32c", &["crc32c_generic", "crc32c_cryptoapi", "crc32c_intel"]),
+    ("xxhash64", &["xxhash_generic"]),
+    ("sha256", &["sha256_generic"]),
+    ("blake2b-256", &["blake2b_generic", "blake2b"]),
+];
+
+/// Counted up when what is kept of a package changes.
+const RECIPE: &str = "recipe 3, version ";
 
 /// A kernel in the cache.
 #[derive(Debug, Clone)]
@@ -113,7 +118,7 @@ pub(crate) fn ensure(cache: &Cache, name: &str) -> Result<Kernel> {
     };
     let folder_name = format!("kernels/{name}");
     let kernel = Kernel { series: name.to_owned(), folder: cache.path(&folder_name) };
-    if cache.stamp(&folder_name).is_some() {
+    if cache.stamp(&folder_name).is_some_and(|stamp| stamp.version.starts_with(RECIPE)) {
         return Ok(kernel);
     }
     apt::install(&[("xz", "xz-utils"), ("zstd", "zstd"), ("gzip", "gzip")])?;
@@ -135,7 +140,7 @@ pub(crate) fn ensure(cache: &Cache, name: &str) -> Result<Kernel> {
         debs.push(apt.download(&Offer { package, version: offer.version.clone() })?);
     }
     cache.make(&folder_name, |folder| {
-        let mut stamp = Stamp::of_version(&offer.version);
+        let mut stamp = Stamp::of_version(&format!("{RECIPE}{}", offer.version));
         let tree = folder.join("tree");
         for deb in &debs {
             stamp.add_file(deb)?;
@@ -220,12 +225,20 @@ fn collect(
 fn dependencies(module: &[u8]) -> Result<Vec<String>> {
     let elf = object::File::parse(module)?;
     let info = elf.section_by_name(".modinfo").context("no .modinfo")?.data()?;
-    let depends = info
-        .split(|&b| b == 0)
-        .filter_map(|field| std::str::from_utf8(field).ok())
-        .find_map(|field| field.strip_prefix("depends="))
-        .unwrap_or_default();
-    Ok(depends.split(',').filter(|name| !name.is_empty()).map(|name| name.replace('-', "_")).collect())
+    let mut names = Vec::new();
+    for field in info.split(|&b| b == 0).filter_map(|field| std::str::from_utf8(field).ok()) {
+        if let Some(depends) = field.strip_prefix("depends=") {
+            names.extend(
+                depends.split(',').filter(|name| !name.is_empty()).map(|name| name.replace('-', "_")),
+            );
+        } else if let Some(wanted) = field.strip_prefix("softdep=pre: ") {
+            let providers = ALGORITHMS.iter().filter(|(name, _)| {
+                wanted.split(' ').any(|word| word.trim_start_matches("crypto-") == *name)
+            });
+            names.extend(providers.flat_map(|(_, modules)| modules.iter().map(|&module| module.to_owned())));
+        }
+    }
+    Ok(names)
 }
 
 /// Takes the kernel proper out of a bootable x86 image (its header says where the packed part is).

@@ -115,9 +115,6 @@ fn debootstrap(tools: &Tree, root: &Path) -> Result<()> {
     command
         .args(["--variant=minbase", "--mode=root", "--skip=check/qemu"])
         .arg(format!("--include={}", GUEST_PACKAGES.join(",")))
-        .arg("--dpkgopt=path-exclude=/usr/share/doc/*")
-        .arg("--dpkgopt=path-exclude=/usr/share/man/*")
-        .arg("--dpkgopt=path-exclude=/usr/share/locale/*")
         .arg("--aptopt=Acquire::Languages \"none\"")
         .arg(GUEST_RELEASE)
         .arg(root)
@@ -151,5 +148,7 @@ fn prepare(root: &Path) -> Result<()> {
     chroot(
         "systemctl enable holdfast-scenario.service && systemctl mask apt-daily.timer apt-daily-upgrade.timer",
     )?;
-    chroot("rm -rf /var/cache/apt/* /var/lib/apt/lists/* && : > /etc/machine-id")
+    chroot(
+        "rm -rf /usr/share/doc /usr/share/man /usr/share/locale /var/cache/apt/* /var/lib/apt/lists/* && : > /etc/machine-id",
+    )
 }
