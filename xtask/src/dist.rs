@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -50,11 +51,8 @@ pub(crate) fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
-/// Builds the eBPF object; gives its path in `target/dist`.
-pub(crate) fn build_ebpf() -> Result<PathBuf> {
-    let toolchain = EbpfToolchain::ensure(&Cache::open()?)?;
-    say("build", "eBPF object");
-    let target = target_dir().join("ebpf");
+/// A cargo command on the kernel programs, with everything that their target needs.
+pub(crate) fn ebpf_cargo(toolchain: &EbpfToolchain, subcommand: &str) -> Command {
     // Debug information is what the linker makes BTF from; it keeps only that.
     let flags = [
         "-Cdebuginfo=2",
@@ -64,27 +62,25 @@ pub(crate) fn build_ebpf() -> Result<PathBuf> {
     ];
     let mut command = cargo();
     command
-        .args([
-            "build",
-            "--release",
-            "--bin",
-            "holdfast-ebpf",
-            "--target",
-            BPF_TARGET,
-            "-Z",
-            "build-std=core",
-        ])
+        .args([subcommand, "--quiet", "--release", "--bin", "holdfast-ebpf"])
+        .args(["--target", BPF_TARGET, "-Z", "build-std=core"])
         .current_dir(root().join("sensor-ebpf"))
         .env("RUSTC_BOOTSTRAP", "1")
-        .env("CARGO_TARGET_DIR", &target)
+        .env("CARGO_TARGET_DIR", target_dir().join("ebpf"))
         .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", &toolchain.linker)
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
     if let Some(rustc) = &toolchain.rustc {
         command.env("RUSTC", rustc);
     }
-    show(&mut command)?;
-    let built = target.join(BPF_TARGET).join("release/holdfast-ebpf");
-    deliver(&built, "holdfast.bpf.o")
+    command
+}
+
+/// Builds the eBPF object; gives its path in `target/dist`.
+pub(crate) fn build_ebpf() -> Result<PathBuf> {
+    let toolchain = EbpfToolchain::ensure(&Cache::open()?)?;
+    say("build", "eBPF object");
+    show(&mut ebpf_cargo(&toolchain, "build"))?;
+    deliver(&target_dir().join("ebpf").join(BPF_TARGET).join("release/holdfast-ebpf"), "holdfast.bpf.o")
 }
 
 /// Builds the eBPF object and `holdfast`; gives the path of `holdfast` in `target/dist`.
@@ -106,7 +102,18 @@ pub(crate) fn build_static(
     let target = target_dir().join("static");
     show(
         cargo()
-            .args(["build", "--package", package, "--bin", bin, "--profile", name, "--target", HOST_TARGET])
+            .args([
+                "build",
+                "--quiet",
+                "--package",
+                package,
+                "--bin",
+                bin,
+                "--profile",
+                name,
+                "--target",
+                HOST_TARGET,
+            ])
             .current_dir(root())
             .env("CARGO_TARGET_DIR", &target)
             .env("RUSTFLAGS", "-Ctarget-feature=+crt-static")

@@ -6,6 +6,7 @@
 
 mod apt;
 mod cache;
+mod checks;
 mod dist;
 mod kernels;
 mod matrix;
@@ -40,6 +41,15 @@ enum Command {
         /// Build `holdfast` with the dev profile.
         #[arg(long)]
         debug: bool,
+    },
+    /// Run the tests: everything, or only what needs no kernel.
+    Test {
+        /// Only formatting, lints and the tests that need no virtual machine.
+        #[arg(long)]
+        quick: bool,
+        /// Only these kernel series.
+        #[arg(long)]
+        kernel: Vec<String>,
     },
     /// Boot one virtual machine and run one scenario in it.
     Vm {
@@ -90,6 +100,7 @@ fn work(command: Command) -> Result<()> {
             let profile = if debug { dist::Profile::Dev } else { dist::Profile::Release };
             dist::build_holdfast(profile).map(drop)
         }
+        Command::Test { quick, kernel } => checks::run(quick, &kernel),
         Command::Vm { kernel, guest, scenario, icount, verbose } => {
             let wanted = matrix::Wanted { kernel, guest, scenario };
             matrix::run_one(&wanted, icount, verbose)

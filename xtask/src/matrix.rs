@@ -3,15 +3,23 @@
 //! Comes in: the table of scenarios and the kernel series. Goes out: every combination run, a few at a time, a line
 //! for each one, and at the end all failures again. A failure never keeps the others from running.
 
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
 use anyhow::{Context, Result, bail};
+use vm_tests::guest::agent::HOLDFAST;
 use vm_tests::protocol::Ending;
 use vm_tests::scenarios::{self, Guest};
 
 use crate::cache::Cache;
+use crate::kernels::Kernel;
 use crate::run::say;
 use crate::vm::console::End;
 use crate::vm::{Outcome, Parts, Vm};
 use crate::{dist, kernels};
+
+/// How many guests run at once. Each has two CPUs, and waits for its disks and timers in between.
+const AT_ONCE: usize = 2;
 
 /// One combination, as on the command line.
 #[derive(Debug)]
@@ -50,15 +58,57 @@ pub(crate) fn run_one(wanted: &Wanted, icount: bool, verbose: bool) -> Result<()
     vm.icount = icount;
     vm.verbose = verbose;
     if scenario.needs_holdfast {
-        vm.add_file(dist::build_holdfast(dist::Profile::Dev)?, "/usr/local/bin/holdfast")?;
+        vm.add_file(dist::build_holdfast(dist::Profile::Dev)?, HOLDFAST)?;
     }
     let mut tally = Tally::default();
     let outcome = vm.run(&parts)?;
     for result in &outcome.seen.results {
         println!("{:>8} {}: {}", word(result.ending), result.name, result.detail);
     }
-    tally.count(&vm.name(), &outcome);
+    tally.count(&vm.name(), Ok(outcome));
     tally.finish()
+}
+
+/// Runs every scenario on every kernel that it is for; says all failures at the end.
+pub(crate) fn run_all(kernels: &[String]) -> Result<()> {
+    let wanted: Vec<&str> = if kernels.is_empty() {
+        kernels::series().collect()
+    } else {
+        kernels.iter().map(String::as_str).collect()
+    };
+    let (parts, kernels) = {
+        let cache = Cache::open()?;
+        let kernels: Vec<Kernel> =
+            wanted.iter().map(|series| kernels::ensure(&cache, series)).collect::<Result<_>>()?;
+        (Parts::ensure(&cache, true)?, kernels)
+    };
+    let holdfast = dist::build_holdfast(dist::Profile::Release)?;
+    let mut queue = VecDeque::new();
+    for scenario in scenarios::SCENARIOS {
+        for kernel in kernels.iter().filter(|kernel| scenario.runs_on(&kernel.series)) {
+            let mut vm = Vm::new(kernel.clone(), scenario);
+            if scenario.needs_holdfast {
+                vm.add_file(holdfast.clone(), HOLDFAST)?;
+            }
+            queue.push_back(vm);
+        }
+    }
+    say("vm", &format!("{} virtual machines, {AT_ONCE} at a time", queue.len()));
+    let queue = Mutex::new(queue);
+    let tally = Mutex::new(Tally::default());
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                // A worker that panicked leaves both values whole: they are changed in single steps.
+                let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                while let Some(vm) = next() {
+                    let outcome = vm.run(&parts);
+                    tally.lock().unwrap_or_else(PoisonError::into_inner).count(&vm.name(), outcome);
+                }
+            });
+        }
+    });
+    tally.into_inner().unwrap_or_else(PoisonError::into_inner).finish()
 }
 
 fn word(ending: Ending) -> &'static str {
@@ -71,7 +121,16 @@ fn word(ending: Ending) -> &'static str {
 
 impl Tally {
     /// Adds the outcome of a boot, and says in one line what it was.
-    fn count(&mut self, name: &str, outcome: &Outcome) {
+    fn count(&mut self, name: &str, outcome: Result<Outcome>) {
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                self.failed += 1;
+                say("FAILED", name);
+                self.failures.push(format!("{name}: {error:#}"));
+                return;
+            }
+        };
         let mut problems: Vec<String> = outcome
             .seen
             .results

@@ -1,0 +1,46 @@
+//! The tests of the project, in the order in which a mistake is found soonest.
+//!
+//! Comes in: the working tree. Goes out: success only if every part passed. All parts run even after one failed, so
+//! that one run shows everything; the closing lines repeat which.
+
+use anyhow::{Result, bail};
+
+use crate::matrix;
+use crate::run::{cargo, say, show};
+use crate::{cache::Cache, dist, toolchain::EbpfToolchain};
+
+/// Runs them: the quick ones, and those on real kernels unless `quick`.
+pub(crate) fn run(quick: bool, kernels: &[String]) -> Result<()> {
+    let mut parts: Vec<(&str, Result<()>)> = Vec::new();
+    for (name, arguments) in [
+        ("format", &["fmt", "--all", "--check"][..]),
+        ("lints", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"][..]),
+        ("tests", &["test", "--workspace", "--quiet"][..]),
+    ] {
+        say("test", name);
+        parts.push((name, show(cargo().args(arguments).current_dir(dist::root()))));
+    }
+    say("test", "kernel programs: format and lints");
+    parts.push(("kernel programs", kernel_programs()));
+    if !quick {
+        say("test", "virtual machines");
+        parts.push(("virtual machines", matrix::run_all(kernels)));
+    }
+    let failed: Vec<String> = parts
+        .into_iter()
+        .filter_map(|(name, result)| result.err().map(|error| format!("{name}: {error:#}")))
+        .collect();
+    if failed.is_empty() {
+        say("test", "everything passed");
+        return Ok(());
+    }
+    bail!("these parts failed:\n  {}", failed.join("\n  "))
+}
+
+/// The same for the workspace of the kernel programs, which is for another target.
+fn kernel_programs() -> Result<()> {
+    let toolchain = EbpfToolchain::ensure(&Cache::open()?)?;
+    show(cargo().args(["fmt", "--check"]).current_dir(dist::root().join("sensor-ebpf")))?;
+    let mut clippy = dist::ebpf_cargo(&toolchain, "clippy");
+    show(clippy.args(["--", "-D", "warnings"]))
+}
