@@ -5,6 +5,7 @@
 //! that ten thousand files cost a few megabytes and no secret stays in memory; the bytes are decoded
 //! again from the source when a repair or a diff needs them.
 
+use crate::authorized_keys::SshKey;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -73,6 +74,8 @@ pub enum Owner {
     Id(u32),
     /// Name in the node's passwd or group database.
     Name(String),
+    /// Not declared and not known: never compared.
+    Undeclared,
 }
 
 /// Size and digest of a file's decoded content.
@@ -90,6 +93,13 @@ pub struct Content {
 pub struct FileExpectation {
     /// `None` only for files whose content is not declared (`overwrite: false` without a source).
     pub content: Option<Content>,
+    /// The declared keys of an `authorized_keys`-like file, in order; empty for every other file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub keys: Vec<SshKey>,
+    /// Blank lines and the last line ending of a file of keys don't count: Ignition and the Machine
+    /// Config Operator write the same keys with and without them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub layout_free: bool,
     /// Permission bits, including setuid, setgid and sticky.
     pub mode: u32,
     /// Owning user.
@@ -133,6 +143,10 @@ pub struct UnitExpectation {
     pub enabled: Option<bool>,
     /// Declared mask.
     pub masked: Option<bool>,
+    /// Directories below [`SYSTEMD_DIRECTORY`] that enablement links into, as far as the declared
+    /// content's `[Install]` section names them: `multi-user.target.wants`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub install_directories: Vec<String>,
 }
 
 /// Names that may exist in a closed directory.
@@ -140,8 +154,19 @@ pub struct UnitExpectation {
 pub struct ClosedDirectoryExpectation {
     /// Declared names (file names, no paths), sorted.
     pub names: Vec<String>,
+    /// Only names with this ending count (`.conf` in a drop-in directory); `None` means all do.
+    pub suffix: Option<&'static str>,
     /// Whether an undeclared name is reported as an undeclared ssh key rather than a file.
     pub ssh_keys: bool,
+}
+
+/// A user's own `authorized_keys`: it may be missing, and no other key than these may be in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AuthorizedKeysExpectation {
+    /// Whose keys.
+    pub user: String,
+    /// Keys that are declared for the user.
+    pub keys: Vec<SshKey>,
 }
 
 /// The declared state of one thing.
@@ -158,6 +183,8 @@ pub enum Expected {
     Unit(UnitExpectation),
     /// See [`ClosedDirectoryExpectation`].
     ClosedDirectory(ClosedDirectoryExpectation),
+    /// See [`AuthorizedKeysExpectation`]; the thing is a [`Thing::File`].
+    AuthorizedKeys(AuthorizedKeysExpectation),
 }
 
 /// What one managed thing should be, and who says so.
@@ -167,7 +194,8 @@ pub struct Expectation {
     pub thing: Thing,
     /// What it should be.
     pub expected: Expected,
-    /// The file is `authorized_keys`-like: content differences are reported as ssh keys.
+    /// The file is `authorized_keys`-like (or the directory holds such files): the observer has to
+    /// read the keys, and differences are reported as ssh keys.
     pub ssh_keys: bool,
     /// The MachineConfig that says so (the last one of the merge that set it).
     pub source: Source,

@@ -5,9 +5,21 @@
 //! [`difference`]s and a [`verdict`], and what happened is kept as a forensic [`record`].
 #![forbid(unsafe_code)]
 
+pub mod adopt;
+pub mod authorized_keys;
+pub mod compare;
+pub mod data_url;
 pub mod difference;
 pub mod expectation;
+pub mod expectation_watch;
+pub mod expectations;
+pub mod ignition;
+pub mod machine_config;
+pub mod merge;
 pub mod observation;
+pub mod path;
 pub mod protocol;
 pub mod record;
+pub mod text;
 pub mod verdict;
+pub mod xattr;

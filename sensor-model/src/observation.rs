@@ -3,8 +3,9 @@
 //! Filled by the daemon through directory handles; read by `compare`. It carries digests, never
 //! contents.
 
+use crate::authorized_keys::AuthorizedKeys;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 /// The type of a file system object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -52,14 +53,42 @@ pub struct ObjectObservation {
     pub same_inode_as_target: Option<bool>,
     /// SELinux label, where the host has one.
     pub label: Option<String>,
-    /// Extended attributes other than the label, by name with the SHA-256 of the value in hex.
+    /// Extended attributes other than the label: name and what [`crate::xattr::describe`] makes of the
+    /// value (a readable access control list or capability set, a digest for everything else).
     pub xattrs: Vec<(String, String)>,
     /// Set inode flags that keep a writer out: `immutable`, `append-only`.
     pub attributes: Vec<String>,
     /// The object is the root of a mount that hides the managed one.
     pub mounted_over: bool,
+    /// The keys of a regular file whose [`crate::expectation::Expectation::ssh_keys`] is set, as
+    /// [`crate::authorized_keys::parse`] reads them; `None` for every other object.
+    pub ssh_keys: Option<AuthorizedKeys>,
     /// Change time, nanoseconds since 1970 (for the log only; never compared).
     pub changed_ns: i128,
+}
+
+impl ObjectObservation {
+    /// An object with nothing but type, permission bits and owner; the rest is added field by field.
+    pub fn new(file_type: FileType, mode: u32, uid: u32, gid: u32) -> Self {
+        Self {
+            file_type,
+            mode,
+            uid,
+            gid,
+            user: None,
+            group: None,
+            size: 0,
+            sha256: None,
+            target: None,
+            same_inode_as_target: None,
+            label: None,
+            xattrs: Vec::new(),
+            attributes: Vec::new(),
+            mounted_over: false,
+            ssh_keys: None,
+            changed_ns: 0,
+        }
+    }
 }
 
 /// A unit's state as systemd reports it.
@@ -69,6 +98,8 @@ pub struct UnitObservation {
     pub file_state: Option<String>,
     /// `/etc/systemd/system/<unit>` is a link to `/dev/null`.
     pub masked: bool,
+    /// What `/etc/systemd/system/<unit>` is once every link is followed; `None` when nothing is there.
+    pub resolved: Option<PathBuf>,
 }
 
 /// What was seen of one managed thing.
@@ -83,6 +114,9 @@ pub enum Observation {
     Names {
         /// File names without `.` and `..`.
         names: Vec<String>,
+        /// The keys in each regular file, for directories whose
+        /// [`crate::expectation::Expectation::ssh_keys`] is set; empty for all others.
+        ssh_keys: BTreeMap<String, AuthorizedKeys>,
     },
     /// A unit's state.
     Unit(UnitObservation),

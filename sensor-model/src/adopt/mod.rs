@@ -1,0 +1,256 @@
+//! The MachineConfig that would make the present state the declared one.
+//!
+//! What was seen of some things comes in, with the bytes of those files whose content may be shown;
+//! out comes a MachineConfig as YAML, the same for the same input, and a list of what it cannot say
+//! and why. Later MachineConfigs win, so its name decides whether it does.
+
+mod fragment;
+
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    authorized_keys, data_url,
+    expectation::{Expectation, Expected, SYSTEMD_DIRECTORY, Thing},
+    machine_config::API_VERSION,
+    observation::{FileType, ObjectObservation, Observation, UnitObservation},
+    xattr,
+};
+use fragment::{Directory, File, Fragment as Config, Link, Owner, Unit};
+use sha2::{Digest as _, Sha256};
+use std::path::{Path, PathBuf};
+
+/// One thing whose present state shall be declared.
+#[derive(Debug, Clone, Copy)]
+pub struct Adoption<'a> {
+    /// Its path; a unit's is that of its file.
+    pub path: &'a Path,
+    /// What is declared of it; `None` for what nobody declares (an unexpected drop-in).
+    pub expectation: Option<&'a Expectation>,
+    /// What it is.
+    pub observation: &'a Observation,
+    /// A regular file's content; `None` when it must not be shown.
+    pub bytes: Option<&'a [u8]>,
+}
+
+/// Something that the fragment does not say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    /// The path.
+    pub path: PathBuf,
+    /// Why.
+    pub reason: String,
+}
+
+/// The outcome.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fragment {
+    /// A MachineConfig manifest.
+    pub yaml: String,
+    /// What it does not say, in the order of the input.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// Why there is no fragment at all.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AdoptError {
+    /// A file was changed between the reading of its metadata and of its content.
+    #[error("{}: content: it changed while it was read", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The fragment could not be written as YAML.
+    #[error("MachineConfig {name}: {reason}")]
+    Yaml {
+        /// Its name.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Makes a MachineConfig named `name`, for the pools that select `role`, of the things' present state.
+///
+/// # Errors
+/// A file whose bytes are not those that were observed.
+pub fn adopt(name: &str, role: &str, adoptions: &[Adoption<'_>]) -> Result<Fragment, AdoptError> {
+    let mut made = Maker { config: Config::default(), left_out: Vec::new() };
+    for adoption in adoptions {
+        made.add(adoption)?;
+    }
+    made.config.sort();
+    let yaml = made
+        .config
+        .to_yaml(API_VERSION, name, role)
+        .map_err(|reason| AdoptError::Yaml { name: name.to_owned(), reason })?;
+    Ok(Fragment { yaml, left_out: made.left_out })
+}
+
+struct Maker {
+    config: Config,
+    left_out: Vec<LeftOut>,
+}
+
+impl Maker {
+    fn leave_out(&mut self, path: &Path, reason: impl Into<String>) {
+        self.left_out.push(LeftOut { path: path.to_owned(), reason: reason.into() });
+    }
+
+    fn add(&mut self, adoption: &Adoption<'_>) -> Result<(), AdoptError> {
+        let path = adoption.path;
+        match adoption.observation {
+            Observation::Object(object) => self.object(adoption, object)?,
+            Observation::Unit(unit) => self.unit(path, adoption.expectation, unit),
+            Observation::Missing => {
+                let by = adoption
+                    .expectation
+                    .map_or("whatever declares it", |expectation| expectation.source.machine_config.as_str());
+                let reason =
+                    format!("it is missing: a MachineConfig cannot declare that, take it out of {by}");
+                self.leave_out(path, reason);
+            }
+            Observation::Names { .. } => {
+                self.leave_out(path, "adopt the files in it that are not declared, one by one");
+            }
+            Observation::Unreadable { error } => {
+                self.leave_out(path, format!("it could not be read: {error}"))
+            }
+        }
+        Ok(())
+    }
+
+    fn object(&mut self, adoption: &Adoption<'_>, object: &ObjectObservation) -> Result<(), AdoptError> {
+        let path = adoption.path;
+        let Some(text) = path.to_str() else {
+            self.leave_out(path, "its path is not UTF-8");
+            return Ok(());
+        };
+        let owner = Owner { user: object.uid, group: object.gid };
+        match object.file_type {
+            FileType::Regular => {
+                let Some(bytes) = adoption.bytes else {
+                    self.leave_out(path, "its content may be secret and was not given");
+                    return Ok(());
+                };
+                if object.sha256.is_some_and(|sum| sum != *Sha256::digest(bytes)) {
+                    return Err(AdoptError::Changed { path: path.to_owned() });
+                }
+                self.regular(adoption, text, object, bytes);
+            }
+            FileType::Directory => {
+                self.config.directories.push(Directory { path: text.to_owned(), mode: object.mode, owner });
+            }
+            FileType::Symlink => match object.target.as_deref().map(Path::to_str) {
+                Some(Some(target))
+                    if path.parent() == Some(Path::new(SYSTEMD_DIRECTORY)) && target == "/dev/null" =>
+                {
+                    self.config.unit(file_name(path)).mask = Some(true);
+                }
+                Some(Some(target)) => {
+                    self.config.links.push(Link { path: text.to_owned(), target: target.to_owned(), owner });
+                }
+                _ => self.leave_out(path, "the link's target is not known or not UTF-8"),
+            },
+            _ => self.leave_out(path, "it is neither a file, a directory nor a link"),
+        }
+        for what in undeclarable(object) {
+            self.leave_out(path, format!("a MachineConfig cannot declare its {what}"));
+        }
+        Ok(())
+    }
+
+    fn regular(&mut self, adoption: &Adoption<'_>, text: &str, object: &ObjectObservation, bytes: &[u8]) {
+        let path = adoption.path;
+        if let Some(user) = keys_of(adoption.expectation) {
+            let keys = std::str::from_utf8(bytes).unwrap_or_default().lines().map(str::trim);
+            let keys = keys.filter(|line| authorized_keys::parse_line(line.as_bytes()).is_ok());
+            self.config.keys(&user).extend(keys.map(str::to_owned));
+            self.leave_out(path, "only keys that are there can be declared: lines that are not keys and keys that are gone are not in it");
+            return;
+        }
+        // Units and drop-ins are root's with 0644 by definition; with anything else they are files.
+        let plain = object.mode == 0o644 && object.uid == 0 && object.gid == 0;
+        if let (true, Some((unit, dropin)), Ok(contents)) =
+            (plain, unit_path(path), std::str::from_utf8(bytes))
+        {
+            let unit = self.config.unit(&unit);
+            match dropin {
+                Some(dropin) => unit.dropins.push((dropin, contents.to_owned())),
+                None => unit.contents = Some(contents.to_owned()),
+            }
+            return;
+        }
+        if object.mode > 0o777 {
+            self.leave_out(path, "its mode has special bits, which a MachineConfig cannot declare");
+            return;
+        }
+        self.config.files.push(File {
+            path: text.to_owned(),
+            mode: object.mode,
+            owner: Owner { user: object.uid, group: object.gid },
+            source: data_url::encode(bytes),
+        });
+    }
+
+    fn unit(&mut self, path: &Path, expectation: Option<&Expectation>, seen: &UnitObservation) {
+        let name = match expectation.map(|expectation| &expectation.thing) {
+            Some(Thing::Unit { name }) => name.clone(),
+            _ => file_name(path).to_owned(),
+        };
+        let unit: &mut Unit = self.config.unit(&name);
+        unit.mask = Some(seen.masked);
+        if seen.masked {
+            return;
+        }
+        match seen.file_state.as_deref() {
+            Some("enabled") => unit.enabled = Some(true),
+            Some("disabled") => unit.enabled = Some(false),
+            state => {
+                let state = state.unwrap_or("not-found").to_owned();
+                self.leave_out(path, format!("a MachineConfig cannot declare a unit as {state}"));
+            }
+        }
+    }
+}
+
+/// The user to whom a file of keys belongs.
+fn keys_of(expectation: Option<&Expectation>) -> Option<String> {
+    match &expectation?.expected {
+        Expected::AuthorizedKeys(keys) => Some(keys.user.clone()),
+        Expected::File(file) if file.layout_free => match &file.user {
+            crate::expectation::Owner::Name(name) => Some(name.clone()),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// A unit's name, and the drop-in's for its `.d` directory.
+fn unit_path(path: &Path) -> Option<(String, Option<String>)> {
+    let below = path.strip_prefix(SYSTEMD_DIRECTORY).ok()?.to_str()?;
+    match below.split_once('/') {
+        None if below.contains('.') => Some((below.to_owned(), None)),
+        Some((directory, dropin)) if !dropin.contains('/') => {
+            let is_conf = Path::new(dropin).extension().is_some_and(|end| end == "conf");
+            let unit = directory.strip_suffix(".d").filter(|unit| unit.contains('.') && is_conf)?;
+            Some((unit.to_owned(), Some(dropin.to_owned())))
+        }
+        _ => None,
+    }
+}
+
+/// A unit's path always ends in its name.
+fn file_name(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+}
+
+fn undeclarable(object: &ObjectObservation) -> Vec<String> {
+    let xattrs = object.xattrs.iter().filter(|(name, value)| !xattr::is_ignored(name, value));
+    let mut found: Vec<String> = xattrs.map(|(name, _)| format!("extended attribute {name}")).collect();
+    found.extend(object.attributes.iter().map(|flag| format!("{flag} attribute")));
+    if object.mounted_over {
+        found.push("mount".to_owned());
+    }
+    found
+}

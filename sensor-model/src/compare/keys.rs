@@ -1,0 +1,126 @@
+//! Closed directories and ssh keys: what is there without having been declared.
+
+use super::{Subject, object::wrong_type};
+use crate::{
+    authorized_keys::{AuthorizedKeys, SshKey},
+    difference::{Difference, DifferenceKind},
+    expectation::{ClosedDirectoryExpectation, FileExpectation},
+    observation::{FileType, ObjectObservation},
+    text::quote_path,
+};
+use std::collections::BTreeMap;
+
+/// A user's own `authorized_keys`: any declared key may be in it, no other.
+pub(super) fn authorized(
+    subject: &Subject<'_>,
+    declared: &[SshKey],
+    object: &ObjectObservation,
+) -> Vec<Difference> {
+    if object.file_type != FileType::Regular {
+        return vec![wrong_type(subject, FileType::Regular, 0o600, object)];
+    }
+    match &object.ssh_keys {
+        Some(found) => undeclared_keys(subject, declared, found),
+        None => vec![subject.unreadable("the keys were not read")],
+    }
+}
+
+/// A declared file of keys whose content differs: which keys came and which went.
+pub(super) fn declared_file(
+    subject: &Subject<'_>,
+    expected: &FileExpectation,
+    object: &ObjectObservation,
+) -> Vec<Difference> {
+    let Some(found) = &object.ssh_keys else { return Vec::new() };
+    let mut differences = undeclared_keys(subject, &expected.keys, found);
+    for key in &expected.keys {
+        if !found.keys.iter().any(|other| other.grants_the_same(key)) {
+            differences.push(Difference {
+                kind: DifferenceKind::SshKey,
+                expected: key.to_string(),
+                found: "missing".to_owned(),
+                text: format!("missing ssh key in {}: {key}", subject.name()),
+            });
+        }
+    }
+    differences
+}
+
+/// Whether the file holds the declared lines in the declared order, blank lines and comments aside.
+pub(super) fn same_lines(expected: &FileExpectation, object: &ObjectObservation) -> bool {
+    object
+        .ssh_keys
+        .as_ref()
+        .is_some_and(|found| found.keys == expected.keys && found.invalid.is_empty() && !found.truncated)
+}
+
+fn undeclared_keys(subject: &Subject<'_>, declared: &[SshKey], found: &AuthorizedKeys) -> Vec<Difference> {
+    let mut differences = Vec::new();
+    let mut push = |found: String, text: String| {
+        differences.push(Difference {
+            kind: DifferenceKind::SshKey,
+            expected: "not present".to_owned(),
+            found,
+            text,
+        });
+    };
+    for key in &found.keys {
+        if declared.iter().any(|other| other.grants_the_same(key)) {
+            continue;
+        }
+        let text = if declared.iter().any(|other| other.fingerprint == key.fingerprint) {
+            format!("unexpected options of ssh key in {}: {key}", subject.name())
+        } else {
+            format!("unexpected ssh key in {}: {key}", subject.name())
+        };
+        push(key.to_string(), text);
+    }
+    for line in &found.invalid {
+        let text = format!("unexpected line {} in {}: {}", line.line, subject.name(), line.reason);
+        push(format!("line {}: {}", line.line, line.reason), text);
+    }
+    if found.truncated {
+        push(
+            "more entries than are read".to_owned(),
+            format!("unexpected number of lines in {}", subject.name()),
+        );
+    }
+    differences
+}
+
+/// A directory in which only declared names may exist.
+pub(super) fn closed_directory(
+    subject: &Subject<'_>,
+    expected: &ClosedDirectoryExpectation,
+    names: &[String],
+    ssh_keys: &BTreeMap<String, AuthorizedKeys>,
+) -> Vec<Difference> {
+    let mut differences = Vec::new();
+    for name in names {
+        let counts = expected.suffix.is_none_or(|suffix| name.ends_with(suffix));
+        if !counts || expected.names.binary_search(name).is_ok() {
+            continue;
+        }
+        let path = subject.path.join(name);
+        if !expected.ssh_keys {
+            differences.push(Difference {
+                kind: DifferenceKind::Unexpected,
+                expected: "not present".to_owned(),
+                found: path.to_string_lossy().into_owned(),
+                text: format!("unexpected file {}", quote_path(&path)),
+            });
+            continue;
+        }
+        differences.push(Difference {
+            kind: DifferenceKind::SshKey,
+            expected: "not present".to_owned(),
+            found: path.to_string_lossy().into_owned(),
+            text: format!("unexpected ssh key file {}", quote_path(&path)),
+        });
+        if let Some(keys) = ssh_keys.get(name) {
+            let subject = Subject { path: &path, noun: "file" };
+            differences.extend(undeclared_keys(&subject, &[], keys));
+        }
+    }
+    differences
+}

@@ -1,0 +1,128 @@
+//! Compares what a thing should be with what it is.
+//!
+//! An expectation and an observation come in; all differences go out, not the first one. The texts
+//! are the Machine Config Operator's where it has one, since tools match on them; the others are in
+//! its style. It never reads anything, and no file content or ssh key is in its output. Whatever it
+//! cannot compare is a difference: nothing is compliant by default.
+
+mod keys;
+mod object;
+mod unit;
+
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    difference::{Difference, DifferenceKind},
+    expectation::{Expectation, Expected, Thing},
+    observation::Observation,
+    text::quote_path,
+};
+use std::{collections::BTreeMap, path::Path};
+
+/// Ids of the users and groups that expectations name, as the node's databases resolve them.
+///
+/// A name that is not in here is compared with the name that the observation carries.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ids {
+    /// User name to uid.
+    pub users: BTreeMap<String, u32>,
+    /// Group name to gid.
+    pub groups: BTreeMap<String, u32>,
+}
+
+/// Every way in which the observation departs from the expectation; empty when it is compliant.
+///
+/// For files the order is the Machine Config Operator's (it stats, compares the mode, then the
+/// content), and then what only we look at, so that the first text is the one that it would give.
+pub fn compare(expectation: &Expectation, observation: &Observation, ids: &Ids) -> Vec<Difference> {
+    let subject = Subject { path: &expectation.thing.path(), noun: noun(&expectation.thing) };
+    if let Observation::Unreadable { error } = observation {
+        return vec![subject.unreadable(error)];
+    }
+    match (&expectation.expected, observation) {
+        (Expected::File(file), Observation::Missing) => {
+            if file.may_be_missing {
+                Vec::new()
+            } else {
+                vec![subject.missing()]
+            }
+        }
+        (Expected::Directory(_) | Expected::Link(_), Observation::Missing) => vec![subject.missing()],
+        // What is declared in it is missed on its own account.
+        (Expected::ClosedDirectory(_) | Expected::AuthorizedKeys(_), Observation::Missing) => Vec::new(),
+        (Expected::File(file), Observation::Object(object)) => object::file(&subject, file, object, ids),
+        (Expected::Directory(directory), Observation::Object(object)) => {
+            object::directory(&subject, directory, object, ids)
+        }
+        (Expected::Link(link), Observation::Object(object)) => object::link(&subject, link, object, ids),
+        (Expected::AuthorizedKeys(keys), Observation::Object(object)) => {
+            keys::authorized(&subject, &keys.keys, object)
+        }
+        (Expected::ClosedDirectory(closed), Observation::Names { names, ssh_keys }) => {
+            keys::closed_directory(&subject, closed, names, ssh_keys)
+        }
+        (Expected::ClosedDirectory(_), Observation::Object(object)) => {
+            object::not_a_directory(&subject, object)
+        }
+        (Expected::Unit(unit), Observation::Unit(seen)) => {
+            unit::compare(&expectation.thing, &subject, unit, seen)
+        }
+        _ => vec![subject.unreadable("the observation is of another kind of thing")],
+    }
+}
+
+/// What a text is about.
+#[derive(Debug)]
+struct Subject<'a> {
+    path: &'a Path,
+    noun: &'static str,
+}
+
+impl Subject<'_> {
+    /// `file "/etc/x"`.
+    fn name(&self) -> String {
+        format!("{} {}", self.noun, quote_path(self.path))
+    }
+
+    fn missing(&self) -> Difference {
+        Difference {
+            kind: DifferenceKind::Missing,
+            expected: "present".to_owned(),
+            found: "missing".to_owned(),
+            text: format!(
+                "could not stat {}: lstat {}: no such file or directory",
+                self.name(),
+                self.path.display()
+            ),
+        }
+    }
+
+    fn unreadable(&self, error: &str) -> Difference {
+        Difference {
+            kind: DifferenceKind::Unreadable,
+            expected: "readable".to_owned(),
+            found: error.to_owned(),
+            text: format!("could not read {}: {error}", self.name()),
+        }
+    }
+
+    /// `<what> mismatch for file: "/etc/x"; expected: …; received: …`.
+    fn mismatch(&self, kind: DifferenceKind, what: &str, expected: String, found: String) -> Difference {
+        let text = format!(
+            "{what} mismatch for {}: {}; expected: {expected}; received: {found}",
+            self.noun,
+            quote_path(self.path)
+        );
+        Difference { kind, expected, found, text }
+    }
+}
+
+fn noun(thing: &Thing) -> &'static str {
+    match thing {
+        Thing::File { .. } => "file",
+        Thing::Directory { .. } | Thing::ClosedDirectory { .. } => "directory",
+        Thing::Link { .. } => "link",
+        Thing::Unit { .. } => "unit",
+    }
+}

@@ -1,0 +1,252 @@
+//! Files, directories and links: type, mode, content, owner and what hangs on the inode.
+
+use super::{Ids, Subject, keys};
+use crate::{
+    difference::{Difference, DifferenceKind},
+    expectation::{DirectoryExpectation, FileExpectation, LinkExpectation, Owner},
+    observation::{FileType, ObjectObservation},
+    text::{go_mode, octal, quote, quote_path},
+    xattr,
+};
+use std::collections::BTreeMap;
+
+pub(super) fn file(
+    subject: &Subject<'_>,
+    expected: &FileExpectation,
+    object: &ObjectObservation,
+    ids: &Ids,
+) -> Vec<Difference> {
+    let mut differences = Vec::new();
+    if type_and_mode(subject, FileType::Regular, expected.mode, object, &mut differences) {
+        content(subject, expected, object, &mut differences);
+        if let Some(label) = &expected.label
+            && object.label.as_ref() != Some(label)
+        {
+            let found = object.label.clone().unwrap_or_else(|| "none".to_owned());
+            differences.push(subject.mismatch(DifferenceKind::Label, "label", label.clone(), found));
+        }
+    }
+    owner(subject, (&expected.user, &expected.group), object, ids, &mut differences);
+    undeclared(subject, object, &mut differences);
+    differences
+}
+
+pub(super) fn directory(
+    subject: &Subject<'_>,
+    expected: &DirectoryExpectation,
+    object: &ObjectObservation,
+    ids: &Ids,
+) -> Vec<Difference> {
+    let mut differences = Vec::new();
+    type_and_mode(subject, FileType::Directory, expected.mode, object, &mut differences);
+    owner(subject, (&expected.user, &expected.group), object, ids, &mut differences);
+    undeclared(subject, object, &mut differences);
+    differences
+}
+
+pub(super) fn link(
+    subject: &Subject<'_>,
+    expected: &LinkExpectation,
+    object: &ObjectObservation,
+    ids: &Ids,
+) -> Vec<Difference> {
+    let mut differences = Vec::new();
+    let target = expected.target.to_string_lossy();
+    if expected.hard {
+        // Content, mode and owner are the target's.
+        if object.same_inode_as_target != Some(true) {
+            let expected = format!("hard link to {}", quote(&target));
+            differences.push(subject.mismatch(
+                DifferenceKind::LinkTarget,
+                "target",
+                expected,
+                "another inode".to_owned(),
+            ));
+        }
+        if object.mounted_over {
+            differences.push(mounted_over(subject));
+        }
+        return differences;
+    }
+    if object.file_type == FileType::Symlink {
+        if object.target.as_ref() != Some(&expected.target) {
+            let found =
+                object.target.as_ref().map_or_else(|| "unknown".to_owned(), |found| quote_path(found));
+            differences.push(subject.mismatch(DifferenceKind::LinkTarget, "target", quote(&target), found));
+        }
+    } else {
+        differences.push(wrong_type(subject, FileType::Symlink, 0o777, object));
+    }
+    owner(subject, (&expected.user, &expected.group), object, ids, &mut differences);
+    undeclared(subject, object, &mut differences);
+    differences
+}
+
+/// A closed directory that is something else.
+pub(super) fn not_a_directory(subject: &Subject<'_>, object: &ObjectObservation) -> Vec<Difference> {
+    vec![wrong_type(subject, FileType::Directory, 0o755, object)]
+}
+
+/// Pushes a difference of type or mode; says whether the type is as declared.
+fn type_and_mode(
+    subject: &Subject<'_>,
+    file_type: FileType,
+    mode: u32,
+    object: &ObjectObservation,
+    differences: &mut Vec<Difference>,
+) -> bool {
+    if object.file_type != file_type {
+        differences.push(wrong_type(subject, file_type, mode, object));
+        return false;
+    }
+    if object.mode != mode {
+        let mut difference = subject.mismatch(
+            DifferenceKind::Mode,
+            "mode",
+            go_mode(file_type, mode),
+            go_mode(object.file_type, object.mode),
+        );
+        // The text keeps Go's long form; in the fields the plain one is easier to work with.
+        difference.expected = octal(mode);
+        difference.found = octal(object.mode);
+        differences.push(difference);
+    }
+    true
+}
+
+/// The Machine Config Operator compares type and mode in one, and so has one text for both.
+pub(super) fn wrong_type(
+    subject: &Subject<'_>,
+    file_type: FileType,
+    mode: u32,
+    object: &ObjectObservation,
+) -> Difference {
+    let mut difference = subject.mismatch(
+        DifferenceKind::Type,
+        "mode",
+        go_mode(file_type, mode),
+        go_mode(object.file_type, object.mode),
+    );
+    difference.expected = type_name(file_type).to_owned();
+    difference.found = type_name(object.file_type).to_owned();
+    difference
+}
+
+fn content(
+    subject: &Subject<'_>,
+    expected: &FileExpectation,
+    object: &ObjectObservation,
+    differences: &mut Vec<Difference>,
+) {
+    let Some(content) = &expected.content else { return };
+    let Some(found) = object.sha256 else {
+        differences.push(subject.unreadable("the content was not read"));
+        return;
+    };
+    if found == content.sha256 {
+        return;
+    }
+    let key_differences = keys::declared_file(subject, expected, object);
+    // First boot and later writers lay the same keys out differently; that alone is not drift.
+    if expected.layout_free && key_differences.is_empty() && keys::same_lines(expected, object) {
+        return;
+    }
+    if !expected.layout_free || key_differences.is_empty() {
+        differences.push(Difference {
+            kind: DifferenceKind::Content,
+            expected: format!("sha256:{} ({} bytes)", hex::encode(content.sha256), content.size),
+            found: format!("sha256:{} ({} bytes)", hex::encode(found), object.size),
+            text: format!("content mismatch for {}", subject.name()),
+        });
+    }
+    differences.extend(key_differences);
+}
+
+fn owner(
+    subject: &Subject<'_>,
+    (user, group): (&Owner, &Owner),
+    object: &ObjectObservation,
+    ids: &Ids,
+    differences: &mut Vec<Difference>,
+) {
+    let halves = [
+        ("user", user, object.uid, &object.user, &ids.users),
+        ("group", group, object.gid, &object.group, &ids.groups),
+    ];
+    for (what, expected, id, name, known) in halves {
+        if !owns(expected, id, name.as_deref(), known) {
+            let declared = match expected {
+                Owner::Id(id) => format!("{what} {id}"),
+                Owner::Name(name) => format!("{what} {}", quote(name)),
+                Owner::Undeclared => continue,
+            };
+            let found = match name {
+                Some(name) => format!("{what} {id} ({name})"),
+                None => format!("{what} {id}"),
+            };
+            differences.push(subject.mismatch(DifferenceKind::Owner, "owner", declared, found));
+        }
+    }
+}
+
+fn owns(expected: &Owner, id: u32, name: Option<&str>, known: &BTreeMap<String, u32>) -> bool {
+    match expected {
+        Owner::Undeclared => true,
+        Owner::Id(expected) => *expected == id,
+        Owner::Name(expected) => match known.get(expected) {
+            Some(expected) => *expected == id,
+            None => name == Some(expected.as_str()),
+        },
+    }
+}
+
+/// What hangs on the object that no MachineConfig can declare: attributes, flags, a mount.
+fn undeclared(subject: &Subject<'_>, object: &ObjectObservation, differences: &mut Vec<Difference>) {
+    for (name, description) in &object.xattrs {
+        if xattr::is_ignored(name, description) {
+            continue;
+        }
+        differences.push(Difference {
+            kind: DifferenceKind::Xattr,
+            expected: "none".to_owned(),
+            found: format!("{name}={description}"),
+            text: format!(
+                "unexpected extended attribute on {}: {} is {description}",
+                subject.name(),
+                quote(name)
+            ),
+        });
+    }
+    for flag in &object.attributes {
+        differences.push(Difference {
+            kind: DifferenceKind::Attribute,
+            expected: "none".to_owned(),
+            found: flag.clone(),
+            text: format!("unexpected attribute on {}: {flag}", subject.name()),
+        });
+    }
+    if object.mounted_over {
+        differences.push(mounted_over(subject));
+    }
+}
+
+fn mounted_over(subject: &Subject<'_>) -> Difference {
+    Difference {
+        kind: DifferenceKind::MountOver,
+        expected: "no mount".to_owned(),
+        found: "a mount".to_owned(),
+        text: format!("unexpected mount over {}", subject.name()),
+    }
+}
+
+fn type_name(file_type: FileType) -> &'static str {
+    match file_type {
+        FileType::Regular => "regular file",
+        FileType::Directory => "directory",
+        FileType::Symlink => "symbolic link",
+        FileType::CharacterDevice => "character device",
+        FileType::BlockDevice => "block device",
+        FileType::Fifo => "named pipe",
+        FileType::Socket => "socket",
+    }
+}

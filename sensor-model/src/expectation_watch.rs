@@ -1,0 +1,150 @@
+//! Which paths matter to an expectation.
+//!
+//! An expectation comes in; out go the objects and directories whose changes can make it true or
+//! false, for the daemon to enrol. Which of them exist is not known here.
+
+use crate::expectation::{Expectation, Expected, SYSTEMD_DIRECTORY, Thing};
+use std::path::{Path, PathBuf};
+
+/// What about a path matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WatchRole {
+    /// The object itself: content, metadata, identity.
+    Object,
+    /// The names in it: what is created, renamed or removed there.
+    Directory,
+    /// Only that it stays where it is: rename, removal, a mount over it.
+    Ancestor,
+}
+
+/// One path to watch.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Watch {
+    /// Absolute path.
+    pub path: PathBuf,
+    /// What about it matters.
+    pub role: WatchRole,
+}
+
+/// Directories besides `/etc/systemd/system` in which a unit can be masked, enabled or overridden.
+const UNIT_DIRECTORIES: [&str; 2] = ["/etc/systemd/system.control", "/run/systemd/system"];
+
+/// The paths that matter to an expectation, sorted, each with one role (the widest that it needs).
+///
+/// `install_directories` are those of a unit whose own file says what the MachineConfig does not: the
+/// names below `/etc/systemd/system` that its `[Install]` section enables it in.
+pub fn watches(expectation: &Expectation, install_directories: &[String]) -> Vec<Watch> {
+    let mut found = Vec::new();
+    let path = expectation.thing.path();
+    match (&expectation.thing, &expectation.expected) {
+        (Thing::Unit { .. }, Expected::Unit(unit)) => {
+            let system = Path::new(SYSTEMD_DIRECTORY);
+            object(&path, &mut found);
+            for directory in unit.install_directories.iter().chain(install_directories) {
+                directory_watch(&system.join(directory), &mut found);
+            }
+            for directory in UNIT_DIRECTORIES {
+                directory_watch(Path::new(directory), &mut found);
+            }
+        }
+        (Thing::ClosedDirectory { .. }, _) => directory_watch(&path, &mut found),
+        // A directory's own metadata matters, and so the object; who is in it does not.
+        _ => object(&path, &mut found),
+    }
+    widest(found)
+}
+
+fn object(path: &Path, found: &mut Vec<Watch>) {
+    found.push(Watch { path: path.to_owned(), role: WatchRole::Object });
+    parent(path, found);
+}
+
+fn directory_watch(path: &Path, found: &mut Vec<Watch>) {
+    found.push(Watch { path: path.to_owned(), role: WatchRole::Directory });
+    parent(path, found);
+}
+
+/// The parent's names decide whether the path exists; all above it only where it is.
+fn parent(path: &Path, found: &mut Vec<Watch>) {
+    for (distance, ancestor) in path.ancestors().skip(1).enumerate() {
+        let role = if distance == 0 { WatchRole::Directory } else { WatchRole::Ancestor };
+        found.push(Watch { path: ancestor.to_owned(), role });
+    }
+}
+
+/// A directory whose names matter is also watched as an ancestor; an object keeps its own role.
+fn widest(mut found: Vec<Watch>) -> Vec<Watch> {
+    found.sort();
+    found.dedup_by(|later, earlier| later.path == earlier.path);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::expectation::{
+        AuthorizedKeysExpectation, ClosedDirectoryExpectation, Source, UnitExpectation,
+    };
+
+    fn expectation(thing: Thing, expected: Expected) -> Expectation {
+        let source = Source { machine_config: "99-a".to_owned(), origin: "a.yaml".to_owned() };
+        Expectation { thing, expected, ssh_keys: false, source }
+    }
+
+    fn lines(watches: &[Watch]) -> Vec<String> {
+        watches.iter().map(|watch| format!("{:?} {}", watch.role, watch.path.display())).collect()
+    }
+
+    #[test]
+    fn a_file_is_watched_with_the_directory_that_names_it_and_all_above() {
+        let file = expectation(
+            Thing::File { path: "/etc/a/b".into() },
+            Expected::AuthorizedKeys(AuthorizedKeysExpectation { user: "core".to_owned(), keys: Vec::new() }),
+        );
+        assert_eq!(
+            lines(&watches(&file, &[])),
+            ["Ancestor /", "Ancestor /etc", "Directory /etc/a", "Object /etc/a/b"]
+        );
+    }
+
+    #[test]
+    fn a_closed_directory_is_watched_for_its_names() {
+        let closed = expectation(
+            Thing::ClosedDirectory { path: "/etc/a.d".into() },
+            Expected::ClosedDirectory(ClosedDirectoryExpectation {
+                names: Vec::new(),
+                suffix: None,
+                ssh_keys: false,
+            }),
+        );
+        assert_eq!(lines(&watches(&closed, &[])), ["Ancestor /", "Directory /etc", "Directory /etc/a.d"]);
+    }
+
+    #[test]
+    fn a_unit_is_watched_wherever_it_can_be_enabled_masked_or_overridden() {
+        let unit = expectation(
+            Thing::Unit { name: "a.service".to_owned() },
+            Expected::Unit(UnitExpectation {
+                enabled: Some(true),
+                masked: None,
+                install_directories: vec!["multi-user.target.wants".to_owned()],
+            }),
+        );
+        assert_eq!(
+            lines(&watches(&unit, &["kubelet.service.requires".to_owned()])),
+            [
+                "Ancestor /",
+                "Ancestor /etc",
+                "Directory /etc/systemd",
+                "Directory /etc/systemd/system",
+                "Object /etc/systemd/system/a.service",
+                "Directory /etc/systemd/system/kubelet.service.requires",
+                "Directory /etc/systemd/system/multi-user.target.wants",
+                "Directory /etc/systemd/system.control",
+                "Ancestor /run",
+                "Directory /run/systemd",
+                "Directory /run/systemd/system",
+            ]
+        );
+    }
+}

@@ -1,0 +1,142 @@
+//! Users' ssh keys: the declared file, and that no other key lets anybody in.
+
+use super::digest;
+use crate::{
+    authorized_keys,
+    expectation::{
+        AuthorizedKeysExpectation, ClosedDirectoryExpectation, Expectation, Expected, FileExpectation, Owner,
+        Thing,
+    },
+    merge::{Rendered, RenderedUser, Sourced},
+};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+/// Mode with which Ignition and the Machine Config Daemon write the file of keys.
+const KEYS_MODE: u32 = 0o600;
+
+/// Name of the file of declared keys.
+const DECLARED: &str = "ignition";
+
+pub(super) fn expectations(rendered: &Rendered, found: &mut Vec<Expectation>) {
+    // Two users may be given one home: what is said of its keys is then said by both.
+    let mut homes: BTreeMap<PathBuf, Vec<&RenderedUser>> = BTreeMap::new();
+    for user in rendered.users.values().filter(|user| declares_keys(user)) {
+        homes.entry(home(user)).or_default().push(user);
+    }
+    for (home, users) in homes {
+        of_home(rendered, &home, &users, found);
+    }
+}
+
+/// The content of a file of declared keys.
+pub(super) fn bytes(rendered: &Rendered, path: &Path) -> Option<Vec<u8>> {
+    let users: Vec<&RenderedUser> = rendered
+        .users
+        .values()
+        .filter(|user| declares_keys(user) && declared_file(&home(user)) == path)
+        .collect();
+    let bytes = lines(&users);
+    (!bytes.is_empty()).then_some(bytes)
+}
+
+fn of_home(rendered: &Rendered, home: &Path, users: &[&RenderedUser], found: &mut Vec<Expectation>) {
+    let Some(last) = users.last() else { return };
+    let bytes = lines(users);
+    let keys = authorized_keys::parse(&bytes).keys;
+    let source = || {
+        let of_key = users.iter().flat_map(|user| user.keys.iter().flatten()).next_back();
+        of_key.map_or_else(|| last.source.clone(), |key| key.source.clone())
+    };
+    let path = declared_file(home);
+    let is_declared = |path: &Path| {
+        path.to_str()
+            .is_some_and(|path| rendered.files.contains_key(path) || rendered.links.contains_key(path))
+    };
+    if !is_declared(&path) {
+        // Without keys an empty file may stay, with any it has to be there.
+        found.push(Expectation {
+            thing: Thing::File { path: path.clone() },
+            expected: Expected::File(FileExpectation {
+                content: Some(digest(&bytes)),
+                keys: keys.clone(),
+                layout_free: true,
+                mode: KEYS_MODE,
+                user: Owner::Name(last.user.name.clone()),
+                group: group(last),
+                label: None,
+                may_be_missing: bytes.is_empty(),
+            }),
+            ssh_keys: true,
+            source: source(),
+        });
+    }
+    let directory = home.join(".ssh/authorized_keys.d");
+    let mut names = super::units::nodes_in(rendered, &directory);
+    names.push(DECLARED.to_owned());
+    names.sort();
+    names.dedup();
+    found.push(Expectation {
+        thing: Thing::ClosedDirectory { path: directory },
+        expected: Expected::ClosedDirectory(ClosedDirectoryExpectation {
+            names,
+            suffix: None,
+            ssh_keys: true,
+        }),
+        ssh_keys: true,
+        source: source(),
+    });
+    // sshd reads both by default.
+    for name in ["authorized_keys", "authorized_keys2"] {
+        let path = home.join(".ssh").join(name);
+        if !is_declared(&path) {
+            found.push(Expectation {
+                thing: Thing::File { path },
+                expected: Expected::AuthorizedKeys(AuthorizedKeysExpectation {
+                    user: last.user.name.clone(),
+                    keys: keys.clone(),
+                }),
+                ssh_keys: true,
+                source: source(),
+            });
+        }
+    }
+}
+
+/// A list of keys is declared, be it an empty one; a user who is to be absent has none.
+fn declares_keys(user: &RenderedUser) -> bool {
+    user.keys.is_some() && user.user.should_exist != Some(false)
+}
+
+fn home(user: &RenderedUser) -> PathBuf {
+    match user.user.home_dir.as_deref().filter(|home| !home.is_empty()) {
+        Some(home) => PathBuf::from(home),
+        None if user.user.name == "root" => PathBuf::from("/root"),
+        None => Path::new("/home").join(&user.user.name),
+    }
+}
+
+fn declared_file(home: &Path) -> PathBuf {
+    home.join(".ssh/authorized_keys.d").join(DECLARED)
+}
+
+/// The group that the account has: its own by default, unknown where the system decides.
+fn group(user: &RenderedUser) -> Owner {
+    match user.user.primary_group.as_deref().filter(|group| !group.is_empty()) {
+        Some(group) => Owner::Name(group.to_owned()),
+        None if user.user.no_user_group == Some(true) => Owner::Undeclared,
+        None => Owner::Name(user.user.name.clone()),
+    }
+}
+
+/// Each key and a line ending, as both writers do.
+fn lines(users: &[&RenderedUser]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for Sourced { value, .. } in users.iter().flat_map(|user| user.keys.iter().flatten()) {
+        bytes.extend_from_slice(value.as_bytes());
+        bytes.push(b'\n');
+    }
+    bytes
+}

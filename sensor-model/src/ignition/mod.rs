@@ -1,0 +1,101 @@
+//! Ignition configs, spec 3.0 to 3.6.
+//!
+//! JSON comes in; out comes the config in the newest spec's types, validated as Ignition demands and
+//! as verification needs (every content must travel in the config itself). What is only unusual is a
+//! warning. Nothing is fetched.
+
+mod validate;
+
+pub use ignition_config::v3_6 as spec;
+
+use ignition_config::{Config, Error};
+use serde_json::Value;
+
+/// Why a config was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {reason}")]
+pub struct IgnitionError {
+    /// Where in the config: `storage.files[3].mode`.
+    pub field: String,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+impl IgnitionError {
+    pub(crate) fn new(field: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { field: field.into(), reason: reason.into() }
+    }
+}
+
+/// Whose rules a config has to keep beyond Ignition's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// A plain Ignition config.
+    Plain,
+    /// The config of a MachineConfig: no special mode bits, an unset source means an empty file.
+    MachineConfig,
+}
+
+/// A config that was accepted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parsed {
+    /// The config in the newest spec's types, its `ignition.version` as it was written.
+    pub config: spec::Config,
+    /// What is unusual: unused keys, bits that the config's spec version ignores.
+    pub warnings: Vec<String>,
+}
+
+/// Parses and validates a config.
+///
+/// # Errors
+/// The first field that Ignition would refuse or that cannot be verified, and why.
+pub fn parse(json: &Value, dialect: Dialect) -> Result<Parsed, IgnitionError> {
+    let version = json.pointer("/ignition/version").and_then(Value::as_str);
+    let Some(version) = version else {
+        return Err(IgnitionError::new("ignition.version", "missing, or not a string"));
+    };
+    let (newest, mut warnings) = to_newest_spec(json, version)?;
+    let mut config = newest;
+    validate::normalize(&mut config, minor(version), dialect, &mut warnings);
+    validate::validate(&config, dialect, &mut warnings)?;
+    Ok(Parsed { config, warnings })
+}
+
+fn to_newest_spec(json: &Value, version: &str) -> Result<(spec::Config, Vec<String>), IgnitionError> {
+    let bytes = serde_json::to_vec(json)
+        .map_err(|error| IgnitionError::new("ignition", format!("cannot be read as JSON: {error}")))?;
+    let (config, warnings) = Config::parse_slice(&bytes).map_err(|error| match error {
+        Error::UnknownVersion(_) | Error::InvalidVersion(_) => IgnitionError::new(
+            "ignition.version",
+            format!("{version:?} is not supported: Ignition 3.0.0 to 3.6.0 are"),
+        ),
+        error => which_field(json, &error),
+    })?;
+    let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+    let newest = match config {
+        Config::V3_6(config) => config,
+        // Every spec so far only adds to the one before, so that its JSON is the newer one's.
+        older => {
+            let value = serde_json::to_value(older)
+                .map_err(|error| IgnitionError::new("ignition", format!("cannot be converted: {error}")))?;
+            serde_path_to_error::deserialize(value)
+                .map_err(|error| IgnitionError::new(error.path().to_string(), error.inner().to_string()))?
+        }
+    };
+    Ok((newest, warnings))
+}
+
+/// The parser of `ignition-config` says what is wrong, not where; the newest types say where.
+fn which_field(json: &Value, error: &Error) -> IgnitionError {
+    match serde_path_to_error::deserialize::<_, spec::Config>(json) {
+        Err(error) => IgnitionError::new(error.path().to_string(), error.inner().to_string()),
+        Ok(_) => IgnitionError::new("ignition", error.to_string()),
+    }
+}
+
+fn minor(version: &str) -> u32 {
+    version.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,316 @@
+//! What a config must keep: Ignition's own rules, and that everything can be verified from it alone.
+
+use super::{Dialect, IgnitionError, spec};
+use crate::{
+    data_url,
+    expectation::SYSTEMD_DIRECTORY,
+    path::{check_absolute, check_name},
+    text::{octal, quote},
+};
+use std::collections::BTreeMap;
+
+/// setuid, setgid, sticky.
+const SPECIAL_BITS: i64 = 0o7000;
+
+/// Creating it would make the Machine Config Daemon skip its checks.
+const FORCE_FILE: &str = "/run/machine-config-daemon-force";
+
+const UNIT_SUFFIXES: [&str; 12] = [
+    "service",
+    "socket",
+    "device",
+    "mount",
+    "automount",
+    "swap",
+    "target",
+    "path",
+    "timer",
+    "snapshot",
+    "slice",
+    "scope",
+];
+
+type Outcome = Result<(), IgnitionError>;
+
+/// Applies what the config's own spec version means: before 3.6.0 the special bits are not there.
+pub(super) fn normalize(config: &mut spec::Config, minor: u32, dialect: Dialect, warnings: &mut Vec<String>) {
+    if minor >= 6 || dialect == Dialect::MachineConfig {
+        return;
+    }
+    let Some(storage) = &mut config.storage else { return };
+    let files = storage.files.iter_mut().flatten().map(|file| (&file.path, &mut file.mode));
+    let directories = storage.directories.iter_mut().flatten().map(|dir| (&dir.path, &mut dir.mode));
+    for (path, mode) in files.chain(directories) {
+        if let Some(mode) = mode
+            && *mode > 0
+            && *mode & SPECIAL_BITS != 0
+        {
+            *mode &= !SPECIAL_BITS;
+            warnings.push(format!("{path}: setuid, setgid and sticky bits need spec 3.6.0 and are left out"));
+        }
+    }
+}
+
+pub(super) fn validate(config: &spec::Config, dialect: Dialect, warnings: &mut Vec<String>) -> Outcome {
+    if let Some(source) = &config.ignition.config
+        && (source.replace.as_ref().is_some_and(|replace| replace.source.is_some())
+            || source.merge.as_ref().is_some_and(|merge| !merge.is_empty()))
+    {
+        return Err(IgnitionError::new(
+            "ignition.config",
+            "it takes in other configs, which cannot be verified from here: give the rendered config",
+        ));
+    }
+    let units = systemd(config)?;
+    if let Some(storage) = &config.storage {
+        validate_storage(storage, &units, dialect, warnings)?;
+    }
+    passwd(config, warnings)
+}
+
+/// Checks the units; gives the paths that they write.
+fn systemd(config: &spec::Config) -> Result<BTreeMap<String, String>, IgnitionError> {
+    let mut written = BTreeMap::new();
+    let mut seen = BTreeMap::new();
+    let units = config.systemd.as_ref().and_then(|systemd| systemd.units.as_ref());
+    for (index, unit) in units.into_iter().flatten().enumerate() {
+        let field = format!("systemd.units[{index}]");
+        let name_field = format!("{field}.name");
+        check_unit_name(&unit.name).map_err(|reason| IgnitionError::new(&name_field, reason))?;
+        unique(&mut seen, &unit.name, &name_field)?;
+        if unit.contents.as_ref().is_some_and(|contents| !contents.is_empty()) {
+            written.insert(format!("{SYSTEMD_DIRECTORY}/{}", unit.name), name_field);
+        }
+        let mut seen_dropins = BTreeMap::new();
+        for (index, dropin) in unit.dropins.iter().flatten().enumerate() {
+            let field = format!("{field}.dropins[{index}].name");
+            check_name(&dropin.name).map_err(|reason| IgnitionError::new(&field, reason))?;
+            let is_conf = std::path::Path::new(&dropin.name).extension().is_some_and(|end| end == "conf");
+            if !is_conf {
+                return Err(IgnitionError::new(
+                    field,
+                    format!(
+                        "invalid systemd drop-in extension in {}: it must end in .conf",
+                        quote(&dropin.name)
+                    ),
+                ));
+            }
+            unique(&mut seen_dropins, &dropin.name, &field)?;
+            if dropin.contents.as_ref().is_some_and(|contents| !contents.is_empty()) {
+                written.insert(format!("{SYSTEMD_DIRECTORY}/{}.d/{}", unit.name, dropin.name), field);
+            }
+        }
+    }
+    Ok(written)
+}
+
+fn check_unit_name(name: &str) -> Result<(), String> {
+    check_name(name)?;
+    match name.rsplit_once('.') {
+        Some((stem, suffix)) if !stem.is_empty() && UNIT_SUFFIXES.contains(&suffix) => Ok(()),
+        _ => Err(format!("invalid systemd unit extension in {}", quote(name))),
+    }
+}
+
+fn validate_storage(
+    storage: &spec::Storage,
+    units: &BTreeMap<String, String>,
+    dialect: Dialect,
+    warnings: &mut Vec<String>,
+) -> Outcome {
+    let mut seen: BTreeMap<String, String> = BTreeMap::new();
+    let mut node = |path: &str, field: &str| -> Outcome {
+        let field = format!("{field}.path");
+        check_absolute(path).map_err(|reason| IgnitionError::new(&field, reason))?;
+        if let Some(unit) = units.get(path) {
+            return Err(IgnitionError::new(
+                field,
+                format!("{} conflicts with the systemd unit or drop-in of {unit}", quote(path)),
+            ));
+        }
+        unique(&mut seen, path, &field)
+    };
+    for (index, file) in storage.files.iter().flatten().enumerate() {
+        let field = format!("storage.files[{index}]");
+        node(&file.path, &field)?;
+        validate_file(file, &field, dialect)?;
+    }
+    for (index, directory) in storage.directories.iter().flatten().enumerate() {
+        let field = format!("storage.directories[{index}]");
+        node(&directory.path, &field)?;
+        check_mode(directory.mode, &directory.path, &field, Dialect::Plain)?;
+        owner(directory.user.as_ref().map(|user| (user.id, &user.name)), &format!("{field}.user"))?;
+        owner(directory.group.as_ref().map(|group| (group.id, &group.name)), &format!("{field}.group"))?;
+    }
+    for (index, link) in storage.links.iter().flatten().enumerate() {
+        let field = format!("storage.links[{index}]");
+        node(&link.path, &field)?;
+        validate_link(link, storage, &field, warnings)?;
+    }
+    no_path_through_a_link(storage)
+}
+
+fn validate_file(file: &spec::File, field: &str, dialect: Dialect) -> Outcome {
+    let at = |name: &str| format!("{field}.{name}");
+    if file.path == FORCE_FILE {
+        return Err(IgnitionError::new(at("path"), format!("cannot create {FORCE_FILE} via Ignition")));
+    }
+    if file.append.as_ref().is_some_and(|append| !append.is_empty()) {
+        return Err(IgnitionError::new(
+            at("append"),
+            "found an append section when checking files. Append is not supported",
+        ));
+    }
+    check_mode(file.mode, &file.path, field, dialect)?;
+    owner(file.user.as_ref().map(|user| (user.id, &user.name)), &at("user"))?;
+    owner(file.group.as_ref().map(|group| (group.id, &group.name)), &at("group"))?;
+    let source = file.contents.as_ref().and_then(|contents| contents.source.as_deref());
+    let source = source.filter(|source| !source.is_empty());
+    if dialect == Dialect::Plain && file.overwrite == Some(true) && source.is_none() {
+        return Err(IgnitionError::new(at("overwrite"), "must be false if source is unspecified"));
+    }
+    match &file.contents {
+        Some(contents) => validate_contents(contents, source, &at("contents")),
+        None => Ok(()),
+    }
+}
+
+fn validate_contents(contents: &spec::Resource, source: Option<&str>, field: &str) -> Outcome {
+    if contents.http_headers.as_ref().is_some_and(|headers| !headers.is_empty()) {
+        return Err(IgnitionError::new(
+            format!("{field}.httpHeaders"),
+            "cannot use HTTP headers with this source scheme",
+        ));
+    }
+    let hash = contents.verification.as_ref().and_then(|verification| verification.hash.as_deref());
+    let refuse = |name: &str, error: &dyn std::fmt::Display| {
+        IgnitionError::new(format!("{field}.{name}"), error.to_string())
+    };
+    let Some(source) = source else {
+        // Decoding nothing still tells whether the compression is known.
+        data_url::decode("data:,", contents.compression.as_deref().filter(|kind| *kind != "gzip"))
+            .map_err(|error| refuse("compression", &error))?;
+        return match hash {
+            Some(_) => Err(refuse("source", &"source must be specified if verification is specified")),
+            None => Ok(()),
+        };
+    };
+    if let Some(hash) = hash {
+        data_url::check_hash(hash).map_err(|error| refuse("verification.hash", &error))?;
+    }
+    let bytes = data_url::decode(source, contents.compression.as_deref()).map_err(|error| match error {
+        data_url::ContentError::Compression(_) => refuse("compression", &error),
+        error => refuse("source", &error),
+    })?;
+    match hash {
+        Some(hash) => data_url::verify(hash, &bytes).map_err(|error| refuse("verification.hash", &error)),
+        None => Ok(()),
+    }
+}
+
+fn validate_link(
+    link: &spec::Link,
+    storage: &spec::Storage,
+    field: &str,
+    warnings: &mut Vec<String>,
+) -> Outcome {
+    let target = link.target.as_deref().unwrap_or_default();
+    if target.is_empty() || target.contains('\0') {
+        return Err(IgnitionError::new(format!("{field}.target"), "link target is required"));
+    }
+    owner(link.user.as_ref().map(|user| (user.id, &user.name)), &format!("{field}.user"))?;
+    owner(link.group.as_ref().map(|group| (group.id, &group.name)), &format!("{field}.group"))?;
+    if link.hard != Some(true) {
+        return Ok(());
+    }
+    if storage.directories.iter().flatten().any(|directory| directory.path == target) {
+        return Err(IgnitionError::new(format!("{field}.target"), "hard link target is a directory"));
+    }
+    if link.user.is_some() || link.group.is_some() {
+        warnings.push(format!("{}: user and group are ignored for a hard link", link.path));
+    }
+    Ok(())
+}
+
+/// What lies below a link of the config would be written wherever the link points.
+fn no_path_through_a_link(storage: &spec::Storage) -> Outcome {
+    let links: std::collections::BTreeSet<&str> =
+        storage.links.iter().flatten().map(|link| link.path.as_str()).collect();
+    let files = storage.files.iter().flatten().map(|file| ("files", &file.path));
+    let directories = storage.directories.iter().flatten().map(|directory| ("directories", &directory.path));
+    let inner = storage.links.iter().flatten().map(|link| ("links", &link.path));
+    for (list, path) in files.chain(directories).chain(inner) {
+        let parents = path.match_indices('/').map(|(end, _)| &path[..end]);
+        if let Some(link) = parents.skip(1).find(|parent| links.contains(parent)) {
+            return Err(IgnitionError::new(
+                format!("storage.{list}"),
+                format!("the path {} includes the link {}", quote(path), quote(link)),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn passwd(config: &spec::Config, warnings: &mut Vec<String>) -> Outcome {
+    let mut seen = BTreeMap::new();
+    let users = config.passwd.as_ref().and_then(|passwd| passwd.users.as_ref());
+    for (index, user) in users.into_iter().flatten().enumerate() {
+        let field = format!("passwd.users[{index}].name");
+        check_name(&user.name).map_err(|reason| IgnitionError::new(&field, reason))?;
+        unique(&mut seen, &user.name, &field)?;
+        if let Some(home) = user.home_dir.as_deref().filter(|home| !home.is_empty()) {
+            check_absolute(home)
+                .map_err(|reason| IgnitionError::new(format!("passwd.users[{index}].homeDir"), reason))?;
+        }
+        for (key, text) in user.ssh_authorized_keys.iter().flatten().enumerate() {
+            for line in crate::authorized_keys::parse(text.as_bytes()).invalid {
+                warnings.push(format!(
+                    "passwd.users[{index}].sshAuthorizedKeys[{key}]: line {}: {}",
+                    line.line, line.reason
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_mode(mode: Option<i64>, path: &str, field: &str, dialect: Dialect) -> Outcome {
+    let Some(mode) = mode else { return Ok(()) };
+    let field = format!("{field}.mode");
+    let Some(bits) = u32::try_from(mode).ok().filter(|bits| *bits <= 0o7777) else {
+        return Err(IgnitionError::new(
+            field,
+            format!("illegal file mode {mode}: it is a decimal number from 0 to 4095 (07777)"),
+        ));
+    };
+    if dialect == Dialect::MachineConfig && bits > 0o777 {
+        return Err(IgnitionError::new(
+            field,
+            format!("invalid mode {} for {path}, cannot exceed 0777", octal(bits)),
+        ));
+    }
+    Ok(())
+}
+
+fn owner(declared: Option<(Option<i64>, &Option<String>)>, field: &str) -> Outcome {
+    let Some((id, name)) = declared else { return Ok(()) };
+    let named = name.as_ref().is_some_and(|name| !name.is_empty());
+    match id {
+        Some(_) if named => Err(IgnitionError::new(field, "cannot set both id and name")),
+        // The last id means "nobody in particular" to the kernel.
+        Some(id) if !(0..i64::from(u32::MAX)).contains(&id) => {
+            Err(IgnitionError::new(format!("{field}.id"), format!("{id} is not a user or group id")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn unique(seen: &mut BTreeMap<String, String>, name: &str, field: &str) -> Outcome {
+    match seen.insert(name.to_owned(), field.to_owned()) {
+        Some(first) => Err(IgnitionError::new(
+            field,
+            format!("duplicate entry defined: {} is at {first} already", quote(name)),
+        )),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,254 @@
+//! From an untyped document to a MachineConfig.
+
+use super::{API_VERSION, MachineConfig, Manifest, ManifestError, OtherObject};
+use crate::{
+    expectation::Source,
+    ignition::{self, Dialect},
+    text::quote,
+};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// Lists inside of lists are legal; more than a few are a mistake or an attack.
+const MAXIMUM_LIST_DEPTH: usize = 4;
+
+/// Kinds of kernel that exist.
+const KERNEL_TYPES: [&str; 4] = ["", "default", "realtime", "64k-pages"];
+
+/// Extensions that exist.
+const EXTENSIONS: [&str; 7] =
+    ["two-node-ha", "ipsec", "usbguard", "kerberos", "kernel-devel", "sandboxed-containers", "sysstat"];
+
+/// Fields of `spec` that mean something.
+const SPEC_FIELDS: [&str; 7] = [
+    "baseOSExtensionsContainerImage",
+    "config",
+    "extensions",
+    "fips",
+    "kernelArguments",
+    "kernelType",
+    "osImageURL",
+];
+
+pub(super) fn read(
+    origin: &str,
+    place: &str,
+    document: Value,
+    manifest: &mut Manifest,
+) -> Result<(), ManifestError> {
+    read_nested(origin, place, document, manifest, 0)
+}
+
+fn read_nested(
+    origin: &str,
+    place: &str,
+    document: Value,
+    manifest: &mut Manifest,
+    depth: usize,
+) -> Result<(), ManifestError> {
+    let reader = Reader { origin, object: place.to_owned() };
+    let Value::Object(mut object) = document else {
+        return Err(reader.error("content", "not an object"));
+    };
+    if object.contains_key("ignition") && !object.contains_key("kind") {
+        manifest.machine_configs.push(plain(origin, &Value::Object(object))?);
+        return Ok(());
+    }
+    let kind = match object.get("kind") {
+        Some(Value::String(kind)) => kind.clone(),
+        _ => return Err(reader.error("kind", "missing, or not a string")),
+    };
+    let api_version = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default().to_owned();
+    if kind.ends_with("List") && object.contains_key("items") {
+        if depth == MAXIMUM_LIST_DEPTH {
+            return Err(reader.error("items", "lists are nested too deeply"));
+        }
+        let items = match object.remove("items") {
+            Some(Value::Array(items)) => items,
+            Some(Value::Null) => Vec::new(),
+            _ => return Err(reader.error("items", "not a list")),
+        };
+        for (index, mut item) in items.into_iter().enumerate() {
+            // Items of a typed list may leave out what the list says.
+            if let (Some(item_kind), Some(item)) = (kind.strip_suffix("List"), item.as_object_mut())
+                && !item_kind.is_empty()
+            {
+                item.entry("kind").or_insert_with(|| item_kind.into());
+                item.entry("apiVersion").or_insert_with(|| api_version.clone().into());
+            }
+            read_nested(origin, &format!("{place}, items[{index}]"), item, manifest, depth + 1)?;
+        }
+        return Ok(());
+    }
+    let name = object.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Value::as_str);
+    let group = api_version.split('/').next().unwrap_or_default();
+    if kind == "MachineConfig" && Some(group) == API_VERSION.split('/').next() {
+        let name = name.unwrap_or_default().to_owned();
+        let object_name = if name.is_empty() {
+            format!("MachineConfig in {place}")
+        } else {
+            format!("MachineConfig {}", quote(&name))
+        };
+        let reader = Reader { origin, object: object_name };
+        if api_version != API_VERSION {
+            let reason = format!("{} is not supported: {API_VERSION} is", quote(&api_version));
+            return Err(reader.error("apiVersion", reason));
+        }
+        if let Err(reason) = crate::path::check_name(&name) {
+            return Err(reader.error("metadata.name", reason));
+        }
+        manifest.machine_configs.push(reader.machine_config(name, &object)?);
+        return Ok(());
+    }
+    manifest.others.push(OtherObject {
+        api_version,
+        kind,
+        name: name.unwrap_or_default().to_owned(),
+        origin: origin.to_owned(),
+        value: Value::Object(object),
+    });
+    Ok(())
+}
+
+fn plain(origin: &str, config: &Value) -> Result<MachineConfig, ManifestError> {
+    let name = origin.rsplit('/').next().unwrap_or(origin);
+    let reader = Reader { origin, object: format!("Ignition config {}", quote(name)) };
+    let parsed =
+        ignition::parse(config, Dialect::Plain).map_err(|error| reader.error(&error.field, error.reason))?;
+    Ok(MachineConfig {
+        source: Source { machine_config: name.to_owned(), origin: origin.to_owned() },
+        dialect: Dialect::Plain,
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        kernel_arguments: Vec::new(),
+        config: Some(parsed.config),
+        kernel_type: None,
+        extensions: Vec::new(),
+        fips: false,
+        os_image_url: None,
+        base_os_extensions_container_image: None,
+        warnings: parsed.warnings,
+    })
+}
+
+/// Reads the fields of one object; knows how to name it in errors.
+struct Reader<'a> {
+    origin: &'a str,
+    object: String,
+}
+
+impl Reader<'_> {
+    fn error(&self, field: &str, reason: impl Into<String>) -> ManifestError {
+        ManifestError {
+            origin: self.origin.to_owned(),
+            object: self.object.clone(),
+            field: field.to_owned(),
+            reason: reason.into(),
+        }
+    }
+
+    fn machine_config(
+        &self,
+        name: String,
+        object: &Map<String, Value>,
+    ) -> Result<MachineConfig, ManifestError> {
+        let none = Map::new();
+        let spec = match object.get("spec") {
+            None | Some(Value::Null) => &none,
+            Some(Value::Object(spec)) => spec,
+            Some(_) => return Err(self.error("spec", "not an object")),
+        };
+        let mut warnings: Vec<String> = spec
+            .keys()
+            .filter(|key| !SPEC_FIELDS.contains(&key.as_str()))
+            .map(|key| format!("spec: unused key {key}"))
+            .collect();
+        let config = match spec.get("config") {
+            None | Some(Value::Null) => None,
+            // The Machine Config Operator takes an empty config for none.
+            Some(Value::Object(config)) if config.is_empty() => None,
+            Some(config) => {
+                let parsed = ignition::parse(config, Dialect::MachineConfig)
+                    .map_err(|error| self.error(&format!("spec.config.{}", error.field), error.reason))?;
+                warnings.extend(parsed.warnings.into_iter().map(|warning| format!("spec.config: {warning}")));
+                Some(parsed.config)
+            }
+        };
+        let kernel_type = self.string(spec, "kernelType")?;
+        if let Some(kind) = &kernel_type
+            && !KERNEL_TYPES.contains(&kind.as_str())
+        {
+            let reason = format!("{} is not one of default, realtime, 64k-pages", quote(kind));
+            return Err(self.error("spec.kernelType", reason));
+        }
+        let extensions = self.strings(spec, "extensions")?;
+        if let Some((index, extension)) =
+            extensions.iter().enumerate().find(|(_, extension)| !EXTENSIONS.contains(&extension.as_str()))
+        {
+            let reason = format!("{} is not one of {}", quote(extension), EXTENSIONS.join(", "));
+            return Err(self.error(&format!("spec.extensions[{index}]"), reason));
+        }
+        let fips = match spec.get("fips") {
+            None | Some(Value::Null) => false,
+            Some(Value::Bool(fips)) => *fips,
+            Some(_) => return Err(self.error("spec.fips", "not a boolean")),
+        };
+        Ok(MachineConfig {
+            source: Source { machine_config: name, origin: self.origin.to_owned() },
+            dialect: Dialect::MachineConfig,
+            labels: self.map(object, "labels")?,
+            annotations: self.map(object, "annotations")?,
+            config,
+            kernel_arguments: self.strings(spec, "kernelArguments")?,
+            kernel_type: kernel_type.filter(|kind| !kind.is_empty()),
+            extensions,
+            fips,
+            os_image_url: self.string(spec, "osImageURL")?.filter(|url| !url.is_empty()),
+            base_os_extensions_container_image: self
+                .string(spec, "baseOSExtensionsContainerImage")?
+                .filter(|image| !image.is_empty()),
+            warnings,
+        })
+    }
+
+    fn string(&self, spec: &Map<String, Value>, field: &str) -> Result<Option<String>, ManifestError> {
+        match spec.get(field) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.clone())),
+            Some(_) => Err(self.error(&format!("spec.{field}"), "not a string")),
+        }
+    }
+
+    fn strings(&self, spec: &Map<String, Value>, field: &str) -> Result<Vec<String>, ManifestError> {
+        match spec.get(field) {
+            None | Some(Value::Null) => Ok(Vec::new()),
+            Some(Value::Array(items)) => items
+                .iter()
+                .enumerate()
+                .map(|(index, item)| match item {
+                    Value::String(text) => Ok(text.clone()),
+                    _ => Err(self.error(&format!("spec.{field}[{index}]"), "not a string")),
+                })
+                .collect(),
+            Some(_) => Err(self.error(&format!("spec.{field}"), "not a list")),
+        }
+    }
+
+    fn map(
+        &self,
+        object: &Map<String, Value>,
+        field: &str,
+    ) -> Result<BTreeMap<String, String>, ManifestError> {
+        match object.get("metadata").and_then(|metadata| metadata.get(field)) {
+            None | Some(Value::Null) => Ok(BTreeMap::new()),
+            Some(Value::Object(entries)) => entries
+                .iter()
+                .map(|(key, value)| match value {
+                    Value::String(text) => Ok((key.clone(), text.clone())),
+                    _ => Err(self.error(&format!("metadata.{field}.{key}"), "not a string")),
+                })
+                .collect(),
+            Some(_) => Err(self.error(&format!("metadata.{field}"), "not an object")),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Many MachineConfigs become one rendered config.
+//!
+//! Parsed MachineConfigs come in, in any order; out comes what they say together, by the Machine
+//! Config Operator's rules (which rest on Ignition's), with the MachineConfig that each part came
+//! from. Contents stay in their encoded form. Disks, file systems, RAID and LUKS are not carried: they
+//! are made once, at the first boot, and are not what a running node can drift from.
+
+mod rules;
+
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    expectation::Source,
+    ignition::{Dialect, spec},
+    machine_config::MachineConfig,
+    text::quote,
+};
+use std::collections::BTreeMap;
+
+/// A part of the rendered config, and who said it last.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sourced<T> {
+    /// The part.
+    pub value: T,
+    /// The MachineConfig that said it last.
+    pub source: Source,
+}
+
+/// A file after the merge.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RenderedFile {
+    /// As Ignition declares it, every field merged.
+    pub file: spec::File,
+    /// Whose rule decides what an unset source means: that of whoever said the file last.
+    pub dialect: Dialect,
+}
+
+/// A unit after the merge.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RenderedUnit {
+    /// Its file's content.
+    pub contents: Option<Sourced<String>>,
+    /// Declared enablement.
+    pub enabled: Option<Sourced<bool>>,
+    /// Declared mask.
+    pub mask: Option<Sourced<bool>>,
+    /// Drop-ins by name; `None` is a drop-in without contents.
+    pub dropins: BTreeMap<String, Sourced<Option<String>>>,
+}
+
+/// A user after the merge, as far as ssh keys need it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RenderedUser {
+    /// As Ignition declares it, every field but the keys merged.
+    pub user: spec::User,
+    /// Declared keys in order, each once; `None` when nobody declares any list of keys.
+    pub keys: Option<Vec<Sourced<String>>>,
+    /// The MachineConfig that said anything about the user last.
+    pub source: Source,
+}
+
+/// The merge of MachineConfigs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Rendered {
+    /// The MachineConfigs in the order in which they were merged.
+    pub sources: Vec<Source>,
+    /// Files by path.
+    pub files: BTreeMap<String, Sourced<RenderedFile>>,
+    /// Directories by path.
+    pub directories: BTreeMap<String, Sourced<spec::Directory>>,
+    /// Links by path.
+    pub links: BTreeMap<String, Sourced<spec::Link>>,
+    /// Units by name.
+    pub units: BTreeMap<String, RenderedUnit>,
+    /// Users by name.
+    pub users: BTreeMap<String, RenderedUser>,
+    /// Kernel arguments in order, duplicates kept.
+    pub kernel_arguments: Vec<Sourced<String>>,
+    /// `realtime` or `64k-pages`; `None` means the default kernel.
+    pub kernel_type: Option<Sourced<String>>,
+    /// Extensions in order, duplicates kept.
+    pub extensions: Vec<Sourced<String>>,
+    /// Who asks for FIPS first; `None` when nobody does.
+    pub fips: Option<Source>,
+    /// OS image that overrides the cluster's.
+    pub os_image_url: Option<Sourced<String>>,
+    /// Extensions image that overrides the cluster's.
+    pub base_os_extensions_container_image: Option<Sourced<String>>,
+}
+
+/// Why MachineConfigs don't go together.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MergeError {
+    /// Two MachineConfigs of one name.
+    #[error("MachineConfig {}: metadata.name: it is in {first} and in {second}", quote(name))]
+    DuplicateName {
+        /// The name.
+        name: String,
+        /// The file of one.
+        first: String,
+        /// The file of the other.
+        second: String,
+    },
+    /// The Machine Config Operator's rule and text.
+    #[error(
+        "MachineConfig {}: spec.extensions: installing kernel-devel extension is not supported with kernelType: {kernel_type}",
+        quote(&asked_by.machine_config)
+    )]
+    KernelDevel {
+        /// The kernel type.
+        kernel_type: String,
+        /// Who asks for the extension.
+        asked_by: Source,
+    },
+    /// Two parts of the rendered config would write the same path.
+    #[error("{} and {}: {what} {} conflicts with the systemd unit or drop-in of the same path", first.machine_config, second.machine_config, quote(path))]
+    Conflict {
+        /// `file`, `directory` or `link`.
+        what: &'static str,
+        /// The path.
+        path: String,
+        /// Who declares it.
+        first: Source,
+        /// Who declares the unit.
+        second: Source,
+    },
+}
+
+/// Merges MachineConfigs: those of role `worker` first, then all others, each group by name; a later
+/// one wins.
+///
+/// # Errors
+/// Two MachineConfigs of one name, parts that cannot stand together.
+pub fn merge(mut configs: Vec<MachineConfig>) -> Result<Rendered, MergeError> {
+    configs.sort_by(|a, b| rules::order(a).cmp(&rules::order(b)));
+    let mut names: BTreeMap<&str, &str> = BTreeMap::new();
+    for config in &configs {
+        let Source { machine_config, origin } = &config.source;
+        if let Some(first) = names.insert(machine_config, origin) {
+            return Err(MergeError::DuplicateName {
+                name: machine_config.clone(),
+                first: first.to_owned(),
+                second: origin.clone(),
+            });
+        }
+    }
+    let mut rendered = Rendered::default();
+    for config in configs {
+        rules::add(&mut rendered, config);
+    }
+    rules::check(&rendered)?;
+    Ok(rendered)
+}

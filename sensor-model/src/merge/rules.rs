@@ -1,0 +1,255 @@
+//! The rules of the merge, one function per part.
+//!
+//! Ignition's: fields that a later config leaves out keep their value; lists merge by key; a file, a
+//! directory and a link of one path replace each other. The Machine Config Operator's are marked.
+
+use super::{MergeError, Rendered, RenderedFile, RenderedUser, Sourced};
+use crate::{
+    expectation::{SYSTEMD_DIRECTORY, Source},
+    ignition::{Dialect, spec},
+    machine_config::{GENERATED_BY_ANNOTATION, MachineConfig},
+};
+use std::collections::btree_map::Entry;
+
+/// Where a MachineConfig stands in the merge: a pool's own beat the workers', whatever their names.
+pub(super) fn order(config: &MachineConfig) -> (bool, &str) {
+    (config.role() != Some("worker"), &config.source.machine_config)
+}
+
+/// Merges one more config into what came before it.
+pub(super) fn add(rendered: &mut Rendered, mut config: MachineConfig) {
+    let ignition = config.config.take();
+    let MachineConfig { source, dialect, annotations, .. } = &config;
+    let sourced = |text: &String| Sourced { value: text.clone(), source: source.clone() };
+    rendered.kernel_arguments.extend(config.kernel_arguments.iter().map(sourced));
+    rendered.extensions.extend(config.extensions.iter().map(sourced));
+    // A later explicit default doesn't take a kernel type back.
+    if let Some(kind) = config.kernel_type.as_ref().filter(|kind| *kind != "default") {
+        rendered.kernel_type = Some(sourced(kind));
+    }
+    if config.fips && rendered.fips.is_none() {
+        rendered.fips = Some(source.clone());
+    }
+    // Only people override images; generated configs repeat what the cluster said at their time.
+    if annotations.get(GENERATED_BY_ANNOTATION).is_none_or(String::is_empty) {
+        if let Some(url) = &config.os_image_url {
+            rendered.os_image_url = Some(sourced(url));
+        }
+        if let Some(image) = &config.base_os_extensions_container_image {
+            rendered.base_os_extensions_container_image = Some(sourced(image));
+        }
+    }
+    rendered.sources.push(source.clone());
+    if let Some(ignition) = ignition {
+        add_ignition(rendered, ignition, *dialect, source);
+    }
+}
+
+fn add_ignition(rendered: &mut Rendered, config: spec::Config, dialect: Dialect, source: &Source) {
+    let storage = config.storage.unwrap_or_default();
+    for file in storage.files.into_iter().flatten() {
+        rendered.directories.remove(&file.path);
+        rendered.links.remove(&file.path);
+        add_file(rendered, file, dialect, source);
+    }
+    for directory in storage.directories.into_iter().flatten() {
+        rendered.files.remove(&directory.path);
+        rendered.links.remove(&directory.path);
+        match rendered.directories.entry(directory.path.clone()) {
+            Entry::Vacant(entry) => {
+                entry.insert(Sourced { value: directory, source: source.clone() });
+            }
+            Entry::Occupied(mut entry) => {
+                let Sourced { value: old, source: old_source } = entry.get_mut();
+                over(&mut old.mode, directory.mode);
+                over(&mut old.overwrite, directory.overwrite);
+                over_user(&mut old.user, directory.user);
+                over_group(&mut old.group, directory.group);
+                old_source.clone_from(source);
+            }
+        }
+    }
+    for link in storage.links.into_iter().flatten() {
+        rendered.files.remove(&link.path);
+        rendered.directories.remove(&link.path);
+        match rendered.links.entry(link.path.clone()) {
+            Entry::Vacant(entry) => {
+                entry.insert(Sourced { value: link, source: source.clone() });
+            }
+            Entry::Occupied(mut entry) => {
+                let Sourced { value: old, source: old_source } = entry.get_mut();
+                over(&mut old.target, link.target);
+                over(&mut old.hard, link.hard);
+                over(&mut old.overwrite, link.overwrite);
+                over_user(&mut old.user, link.user);
+                over_group(&mut old.group, link.group);
+                old_source.clone_from(source);
+            }
+        }
+    }
+    for unit in config.systemd.and_then(|systemd| systemd.units).into_iter().flatten() {
+        add_unit(rendered, unit, source);
+    }
+    for user in config.passwd.and_then(|passwd| passwd.users).into_iter().flatten() {
+        add_user(rendered, user, source);
+    }
+}
+
+fn add_file(rendered: &mut Rendered, file: spec::File, dialect: Dialect, source: &Source) {
+    match rendered.files.entry(file.path.clone()) {
+        Entry::Vacant(entry) => {
+            entry.insert(Sourced { value: RenderedFile { file, dialect }, source: source.clone() });
+        }
+        Entry::Occupied(mut entry) => {
+            let Sourced { value: old, source: old_source } = entry.get_mut();
+            old.dialect = dialect;
+            old_source.clone_from(source);
+            let old = &mut old.file;
+            over(&mut old.mode, file.mode);
+            over(&mut old.overwrite, file.overwrite);
+            over_user(&mut old.user, file.user);
+            over_group(&mut old.group, file.group);
+            let mut contents = file.contents.unwrap_or_default();
+            // The Machine Config Operator's: to leave the compression out means none, also when the
+            // source is left out (it would be the earlier one's, and no longer decompressed).
+            if dialect == Dialect::MachineConfig && contents.compression.is_none() {
+                contents.compression = Some(String::new());
+            }
+            let merged = old.contents.get_or_insert_default();
+            if contents.source.is_some() {
+                // A hash belongs to the content it was made of.
+                merged.verification = None;
+            }
+            over(&mut merged.source, contents.source);
+            over(&mut merged.compression, contents.compression);
+            over(&mut merged.verification, contents.verification);
+        }
+    }
+}
+
+fn add_unit(rendered: &mut Rendered, unit: spec::Unit, source: &Source) {
+    let merged = rendered.units.entry(unit.name).or_default();
+    let sourced = |value| Sourced { value, source: source.clone() };
+    over(&mut merged.contents, unit.contents.map(|value| Sourced { value, source: source.clone() }));
+    over(&mut merged.enabled, unit.enabled.map(sourced));
+    over(&mut merged.mask, unit.mask.map(sourced));
+    for dropin in unit.dropins.into_iter().flatten() {
+        match merged.dropins.entry(dropin.name) {
+            Entry::Vacant(entry) => {
+                entry.insert(Sourced { value: dropin.contents, source: source.clone() });
+            }
+            Entry::Occupied(mut entry) => {
+                over(&mut entry.get_mut().value, dropin.contents);
+                entry.get_mut().source = source.clone();
+            }
+        }
+    }
+}
+
+fn add_user(rendered: &mut Rendered, mut user: spec::User, source: &Source) {
+    let keys = user.ssh_authorized_keys.take();
+    let merged = match rendered.users.entry(user.name.clone()) {
+        Entry::Vacant(entry) => entry.insert(RenderedUser { user, keys: None, source: source.clone() }),
+        Entry::Occupied(entry) => {
+            let merged = entry.into_mut();
+            let old = &mut merged.user;
+            over(&mut old.gecos, user.gecos);
+            over(&mut old.home_dir, user.home_dir);
+            over(&mut old.no_create_home, user.no_create_home);
+            over(&mut old.no_log_init, user.no_log_init);
+            over(&mut old.no_user_group, user.no_user_group);
+            over(&mut old.password_hash, user.password_hash);
+            over(&mut old.primary_group, user.primary_group);
+            over(&mut old.shell, user.shell);
+            over(&mut old.should_exist, user.should_exist);
+            over(&mut old.system, user.system);
+            over(&mut old.uid, user.uid);
+            for group in user.groups.into_iter().flatten() {
+                let groups = old.groups.get_or_insert_default();
+                if !groups.contains(&group) {
+                    groups.push(group);
+                }
+            }
+            merged.source = source.clone();
+            merged
+        }
+    };
+    if let Some(keys) = keys {
+        let merged = merged.keys.get_or_insert_default();
+        for key in keys {
+            match merged.iter_mut().find(|old| old.value == key) {
+                Some(old) => old.source = source.clone(),
+                None => merged.push(Sourced { value: key, source: source.clone() }),
+            }
+        }
+    }
+}
+
+/// What each config keeps by itself, but their merge need not.
+pub(super) fn check(rendered: &Rendered) -> Result<(), MergeError> {
+    if let Some(kind) = &rendered.kernel_type
+        && let Some(extension) =
+            rendered.extensions.iter().find(|extension| extension.value == "kernel-devel")
+    {
+        return Err(MergeError::KernelDevel {
+            kernel_type: kind.value.clone(),
+            asked_by: extension.source.clone(),
+        });
+    }
+    for (name, unit) in &rendered.units {
+        let path = format!("{SYSTEMD_DIRECTORY}/{name}");
+        if let Some(contents) = unit.contents.as_ref().filter(|contents| !contents.value.is_empty()) {
+            no_node_at(rendered, &path, &contents.source)?;
+        }
+        for (dropin, contents) in &unit.dropins {
+            if contents.value.as_ref().is_some_and(|contents| !contents.is_empty()) {
+                no_node_at(rendered, &format!("{path}.d/{dropin}"), &contents.source)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn no_node_at(rendered: &Rendered, path: &str, unit: &Source) -> Result<(), MergeError> {
+    let file = rendered.files.get(path).map(|file| ("file", &file.source));
+    let directory = rendered.directories.get(path).map(|directory| ("directory", &directory.source));
+    let link = rendered.links.get(path).map(|link| ("link", &link.source));
+    match file.or(directory).or(link) {
+        Some((what, first)) => Err(MergeError::Conflict {
+            what,
+            path: path.to_owned(),
+            first: first.clone(),
+            second: unit.clone(),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// A value that a later config gives replaces the earlier one; one that it leaves out doesn't.
+fn over<T>(old: &mut Option<T>, new: Option<T>) {
+    if new.is_some() {
+        *old = new;
+    }
+}
+
+fn over_user(old: &mut Option<spec::NodeUser>, new: Option<spec::NodeUser>) {
+    if let Some(new) = new {
+        let old = old.get_or_insert_default();
+        over_owner((&mut old.id, &mut old.name), (new.id, new.name));
+    }
+}
+
+fn over_group(old: &mut Option<spec::NodeGroup>, new: Option<spec::NodeGroup>) {
+    if let Some(new) = new {
+        let old = old.get_or_insert_default();
+        over_owner((&mut old.id, &mut old.name), (new.id, new.name));
+    }
+}
+
+/// Ignition merges id and name apart, which can leave both set and the result invalid; here the one
+/// that is given last stands alone.
+fn over_owner(old: (&mut Option<i64>, &mut Option<String>), new: (Option<i64>, Option<String>)) {
+    if new.0.is_some() || new.1.is_some() {
+        (*old.0, *old.1) = new;
+    }
+}

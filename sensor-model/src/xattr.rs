@@ -1,0 +1,234 @@
+//! Extended attributes in readable form.
+//!
+//! The daemon reads name and value of an attribute; what goes into an observation is the description
+//! made here, so that a report can say which user an access control list lets in. Values that are not
+//! understood become digests. Nothing here trusts a length that it has not checked.
+
+use sha2::{Digest as _, Sha256};
+
+/// Description of an access control list that says no more than the permission bits do.
+pub const MINIMAL: &str = "minimal";
+
+/// Attributes that are never a difference.
+///
+/// The label is compared on its own; IMA and EVM attributes are written by the kernel and follow the
+/// content; those of overlayfs are its own book-keeping.
+const IGNORED: [&str; 3] = ["security.selinux", "security.ima", "security.evm"];
+
+/// Whether an undeclared attribute of this name, described as [`describe`] does, is fine.
+pub fn is_ignored(name: &str, description: &str) -> bool {
+    IGNORED.contains(&name) || name.starts_with("trusted.overlay.") || description == MINIMAL
+}
+
+/// A readable form of an attribute's value: the entries of an access control list, the capabilities
+/// of a file, [`MINIMAL`] for a list that adds nothing, `sha256:<hex>` for everything else.
+pub fn describe(name: &str, value: &[u8]) -> String {
+    let understood = match name {
+        "system.posix_acl_access" | "system.posix_acl_default" => posix_acl(value, name),
+        "system.nfs4_acl" => nfs4_is_minimal(value).and_then(|minimal| minimal.then(|| MINIMAL.to_owned())),
+        "security.capability" => capabilities(value),
+        _ => None,
+    };
+    understood.unwrap_or_else(|| format!("sha256:{}", hex::encode(Sha256::digest(value))))
+}
+
+/// `user::rw-,user:1000:rw-,group::r--,mask::rw-,other::r--`; `None` when it is not such a list.
+fn posix_acl(value: &[u8], name: &str) -> Option<String> {
+    const VERSION: u32 = 2;
+    let (version, entries) = value.split_first_chunk::<4>()?;
+    if u32::from_le_bytes(*version) != VERSION || entries.len() % 8 != 0 {
+        return None;
+    }
+    let mut minimal = true;
+    let mut parts = Vec::new();
+    for entry in entries.chunks_exact(8) {
+        let tag = u16::from_le_bytes(entry[..2].try_into().ok()?);
+        let bits = u16::from_le_bytes(entry[2..4].try_into().ok()?);
+        let id = u32::from_le_bytes(entry[4..].try_into().ok()?);
+        let who = match tag {
+            0x01 => "user:".to_owned(),
+            0x02 => format!("user:{id}"),
+            0x04 => "group:".to_owned(),
+            0x08 => format!("group:{id}"),
+            0x10 => "mask:".to_owned(),
+            0x20 => "other:".to_owned(),
+            _ => return None,
+        };
+        minimal &= matches!(tag, 0x01 | 0x04 | 0x20);
+        let letters: String = [(4, 'r'), (2, 'w'), (1, 'x')]
+            .iter()
+            .map(|(bit, c)| if bits & bit == 0 { '-' } else { *c })
+            .collect();
+        parts.push(format!("{who}:{letters}"));
+    }
+    // A default list is never said by the permission bits: it shapes what is created inside.
+    if minimal && name == "system.posix_acl_access" {
+        return Some(MINIMAL.to_owned());
+    }
+    Some(parts.join(","))
+}
+
+/// Whether an NFSv4 list names only owner, group and everyone; `None` when it is not such a list.
+fn nfs4_is_minimal(value: &[u8]) -> Option<bool> {
+    let (count, mut rest) = value.split_first_chunk::<4>()?;
+    for _ in 0..u32::from_be_bytes(*count) {
+        // Type, flags, mask, length of the name, the name padded to four bytes.
+        let (header, tail) = rest.split_first_chunk::<16>()?;
+        let length = usize::try_from(u32::from_be_bytes(header[12..].try_into().ok()?)).ok()?;
+        let who = tail.get(..length)?;
+        if !matches!(who, b"OWNER@" | b"GROUP@" | b"EVERYONE@") {
+            return Some(false);
+        }
+        rest = tail.get(length.next_multiple_of(4)..)?;
+    }
+    rest.is_empty().then_some(true)
+}
+
+/// `cap_net_raw+ep`; `None` when the value is of an unknown revision.
+fn capabilities(value: &[u8]) -> Option<String> {
+    const REVISION_MASK: u32 = 0xff00_0000;
+    let word = |index: usize| value.get(index * 4..index * 4 + 4)?.try_into().ok().map(u32::from_le_bytes);
+    let magic = word(0)?;
+    let (length, root) = match magic & REVISION_MASK {
+        0x0200_0000 => (20, None),
+        0x0300_0000 => (24, Some(word(5)?)),
+        _ => return None,
+    };
+    if value.len() != length {
+        return None;
+    }
+    let set = |low: usize, high: usize| Some(u64::from(word(low)?) | (u64::from(word(high)?) << 32));
+    let (permitted, inheritable) = (set(1, 3)?, set(2, 4)?);
+    let mut parts: Vec<String> = Vec::new();
+    for (bits, flags) in [(permitted, if magic & 1 == 1 { "ep" } else { "p" }), (inheritable, "i")] {
+        let names: Vec<String> = (0..64).filter(|bit| bits & (1 << bit) != 0).map(capability_name).collect();
+        if !names.is_empty() {
+            parts.push(format!("{}+{flags}", names.join(",")));
+        }
+    }
+    if let Some(root) = root {
+        parts.push(format!("rootid={root}"));
+    }
+    Some(parts.join(" "))
+}
+
+fn capability_name(bit: usize) -> String {
+    const NAMES: [&str; 41] = [
+        "chown",
+        "dac_override",
+        "dac_read_search",
+        "fowner",
+        "fsetid",
+        "kill",
+        "setgid",
+        "setuid",
+        "setpcap",
+        "linux_immutable",
+        "net_bind_service",
+        "net_broadcast",
+        "net_admin",
+        "net_raw",
+        "ipc_lock",
+        "ipc_owner",
+        "sys_module",
+        "sys_rawio",
+        "sys_chroot",
+        "sys_ptrace",
+        "sys_pacct",
+        "sys_admin",
+        "sys_boot",
+        "sys_nice",
+        "sys_resource",
+        "sys_time",
+        "sys_tty_config",
+        "mknod",
+        "lease",
+        "audit_write",
+        "audit_control",
+        "setfcap",
+        "mac_override",
+        "mac_admin",
+        "syslog",
+        "wake_alarm",
+        "block_suspend",
+        "audit_read",
+        "perfmon",
+        "bpf",
+        "checkpoint_restore",
+    ];
+    NAMES.get(bit).map_or_else(|| format!("cap_{bit}"), |name| format!("cap_{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+        let mut value = 2_u32.to_le_bytes().to_vec();
+        for (tag, bits, id) in entries {
+            value.extend(tag.to_le_bytes());
+            value.extend(bits.to_le_bytes());
+            value.extend(id.to_le_bytes());
+        }
+        value
+    }
+
+    fn nfs4(names: &[&str]) -> Vec<u8> {
+        let mut value = u32::try_from(names.len()).unwrap().to_be_bytes().to_vec();
+        for name in names {
+            value.extend([0; 12]);
+            value.extend(u32::try_from(name.len()).unwrap().to_be_bytes());
+            value.extend(name.bytes());
+            value.resize(value.len().next_multiple_of(4), 0);
+        }
+        value
+    }
+
+    #[test]
+    fn values_are_described_by_what_they_grant() {
+        let none = u32::MAX;
+        let base = [(1, 6, none), (4, 4, none), (0x20, 4, none)];
+        let named = [(1, 6, none), (2, 7, 1000), (4, 4, none), (0x10, 7, none), (0x20, 0, none)];
+        let capability = hex::decode("0100000200200000000000000000000000000000").unwrap();
+        let digest = |value: &[u8]| format!("sha256:{}", hex::encode(Sha256::digest(value)));
+        for (name, value, expected, why) in [
+            ("system.posix_acl_access", acl(&base), MINIMAL.to_owned(), "says what the mode says"),
+            (
+                "system.posix_acl_access",
+                acl(&named),
+                "user::rw-,user:1000:rwx,group::r--,mask::rwx,other::---".to_owned(),
+                "lets one user in",
+            ),
+            (
+                "system.posix_acl_default",
+                acl(&base),
+                "user::rw-,group::r--,other::r--".to_owned(),
+                "a default list changes what is created",
+            ),
+            ("system.posix_acl_access", vec![2, 0, 0, 0, 1], digest(&[2, 0, 0, 0, 1]), "cut short"),
+            ("system.nfs4_acl", nfs4(&["OWNER@", "GROUP@", "EVERYONE@"]), MINIMAL.to_owned(), "no names"),
+            ("system.nfs4_acl", nfs4(&["eve@x"]), digest(&nfs4(&["eve@x"])), "a name"),
+            ("security.capability", capability, "cap_net_raw+ep".to_owned(), "ping's"),
+            ("user.x", b"v".to_vec(), digest(b"v"), "unknown"),
+        ] {
+            assert_eq!(describe(name, &value), expected, "{name}: {why}");
+        }
+    }
+
+    #[test]
+    fn only_book_keeping_attributes_are_ignored() {
+        for (name, description, ignored) in [
+            ("security.selinux", "sha256:00", true),
+            ("security.ima", "sha256:00", true),
+            ("security.evm", "sha256:00", true),
+            ("trusted.overlay.origin", "sha256:00", true),
+            ("system.posix_acl_access", MINIMAL, true),
+            ("system.posix_acl_access", "user::rw-,user:1000:rwx", false),
+            ("security.capability", "cap_net_raw+ep", false),
+            ("user.note", "sha256:00", false),
+            ("trusted.evil", "sha256:00", false),
+        ] {
+            assert_eq!(is_ignored(name, description), ignored, "{name}");
+        }
+    }
+}
