@@ -5,7 +5,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::matrix;
+use crate::matrix::Selection;
 use crate::run::{cargo, say, show};
 use crate::{cache::Cache, dist, toolchain::EbpfToolchain};
 
@@ -24,7 +24,10 @@ pub(crate) fn run(quick: bool, kernels: &[String]) -> Result<()> {
     parts.push(("kernel programs", kernel_programs()));
     if !quick {
         say("test", "virtual machines");
-        parts.push(("virtual machines", matrix::run_all(kernels)));
+        parts.push((
+            "virtual machines",
+            Selection { kernels: kernels.to_vec(), ..Selection::default() }.run(),
+        ));
     }
     let failed: Vec<String> = parts
         .into_iter()

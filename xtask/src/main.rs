@@ -21,6 +21,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+use matrix::Selection;
+
 /// Chores of Holdfast. Each command installs what it needs into the cache the first time.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
@@ -51,21 +53,30 @@ enum Command {
         #[arg(long)]
         kernel: Vec<String>,
     },
-    /// Boot one virtual machine and run one scenario in it.
+    /// Boot virtual machines and run scenarios in them; on kernel 6.12 unless told otherwise.
     Vm {
-        /// Kernel series: 5.10, 6.1, 6.12, 6.18 or 7.x.
+        /// Kernel series: 5.10, 6.1, 6.12, 6.18 or 7.x; may be repeated.
         #[arg(long, default_value = "6.12")]
-        kernel: String,
-        /// Kind of guest: bare or systemd.
-        #[arg(long, default_value = "bare")]
-        guest: String,
-        /// Name of the scenario.
-        #[arg(long, default_value = "smoke")]
-        scenario: String,
+        kernel: Vec<String>,
+        /// All kernel series.
+        #[arg(long, conflicts_with = "kernel")]
+        all_kernels: bool,
+        /// Only this kind of guest: bare or systemd.
+        #[arg(long)]
+        guest: Option<String>,
+        /// Only scenarios of this name.
+        #[arg(long)]
+        scenario: Option<String>,
+        /// Give the guests a debug build of holdfast, which is quicker to make.
+        #[arg(long)]
+        debug: bool,
+        /// How many guests run at once.
+        #[arg(long, default_value_t = matrix::AT_ONCE)]
+        jobs: usize,
         /// Count instructions instead of running on two CPUs.
         #[arg(long)]
         icount: bool,
-        /// Show what the guest prints.
+        /// Show what the guests print.
         #[arg(long, short)]
         verbose: bool,
     },
@@ -96,14 +107,16 @@ fn work(command: Command) -> Result<()> {
             Ok(())
         }
         Command::Build { ebpf: true, .. } => dist::build_ebpf().map(drop),
-        Command::Build { debug, .. } => {
-            let profile = if debug { dist::Profile::Dev } else { dist::Profile::Release };
-            dist::build_holdfast(profile).map(drop)
-        }
+        Command::Build { debug, .. } => dist::build_holdfast(profile(debug)).map(drop),
         Command::Test { quick, kernel } => checks::run(quick, &kernel),
-        Command::Vm { kernel, guest, scenario, icount, verbose } => {
-            let wanted = matrix::Wanted { kernel, guest, scenario };
-            matrix::run_one(&wanted, icount, verbose)
+        Command::Vm { kernel, all_kernels, guest, scenario, debug, jobs, icount, verbose } => {
+            let kernels = if all_kernels { Vec::new() } else { kernel };
+            let profile = profile(debug);
+            Selection { kernels, guest, scenario, profile, at_once: jobs, icount, verbose }.run()
         }
     }
+}
+
+fn profile(debug: bool) -> dist::Profile {
+    if debug { dist::Profile::Dev } else { dist::Profile::Release }
 }

@@ -1,36 +1,129 @@
 //! Which scenarios run on which kernels, and what came of it.
 //!
-//! Comes in: the table of scenarios and the kernel series. Goes out: every combination run, a few at a time, a line
-//! for each one, and at the end all failures again. A failure never keeps the others from running.
+//! Comes in: a selection from the table of scenarios and the kernel series. Goes out: every combination run, a few
+//! at a time, a line for each one, and at the end all failures again. A failure never keeps the others from running.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use vm_tests::guest::agent::HOLDFAST;
 use vm_tests::protocol::Ending;
-use vm_tests::scenarios::{self, Guest};
+use vm_tests::scenarios::{Guest, SCENARIOS, Scenario};
 
 use crate::cache::Cache;
-use crate::kernels::Kernel;
+use crate::dist;
+use crate::kernels::{self, Kernel};
 use crate::run::say;
 use crate::vm::console::End;
 use crate::vm::{Outcome, Parts, Vm};
-use crate::{dist, kernels};
 
-/// How many guests run at once. Each has two CPUs, and waits for its disks and timers in between.
-const AT_ONCE: usize = 2;
+/// How many guests run at once unless told otherwise. Each has two CPUs, and often waits for disks and timers.
+pub(crate) const AT_ONCE: usize = 2;
 
-/// One combination, as on the command line.
+/// What to run, and how.
 #[derive(Debug)]
-pub(crate) struct Wanted {
-    pub(crate) kernel: String,
-    pub(crate) guest: String,
-    pub(crate) scenario: String,
+pub(crate) struct Selection {
+    /// Kernel series; empty means all.
+    pub(crate) kernels: Vec<String>,
+    /// Only this kind of guest.
+    pub(crate) guest: Option<String>,
+    /// Only scenarios of this name.
+    pub(crate) scenario: Option<String>,
+    /// Which build of `holdfast` the guests get.
+    pub(crate) profile: dist::Profile,
+    /// How many guests run at once.
+    pub(crate) at_once: usize,
+    /// Count instructions instead of running on two CPUs.
+    pub(crate) icount: bool,
+    /// Repeat what the guests print.
+    pub(crate) verbose: bool,
+}
+
+impl Default for Selection {
+    fn default() -> Self {
+        Self {
+            kernels: Vec::new(),
+            guest: None,
+            scenario: None,
+            profile: dist::Profile::Release,
+            at_once: AT_ONCE,
+            icount: false,
+            verbose: false,
+        }
+    }
+}
+
+impl Selection {
+    fn scenarios(&self) -> Result<Vec<&'static Scenario>> {
+        let is = |wanted: &Option<String>, name: &str| wanted.as_ref().is_none_or(|wanted| wanted == name);
+        let chosen: Vec<&Scenario> = SCENARIOS
+            .iter()
+            .filter(|s| is(&self.guest, s.guest.name()) && is(&self.scenario, s.name))
+            .collect();
+        if chosen.is_empty() {
+            let known: Vec<String> =
+                SCENARIOS.iter().map(|s| format!("{} ({})", s.name, s.guest.name())).collect();
+            bail!("no such scenario: there are {}", known.join(", "));
+        }
+        Ok(chosen)
+    }
+
+    /// Runs what is selected; an error tells that something failed.
+    pub(crate) fn run(&self) -> Result<()> {
+        let scenarios = self.scenarios()?;
+        let series: Vec<&str> = if self.kernels.is_empty() {
+            kernels::series().collect()
+        } else {
+            self.kernels.iter().map(String::as_str).collect()
+        };
+        let (parts, kernels) = {
+            let cache = Cache::open()?;
+            let kernels: Vec<Kernel> =
+                series.iter().map(|name| kernels::ensure(&cache, name)).collect::<Result<_>>()?;
+            (Parts::ensure(&cache, scenarios.iter().any(|s| s.guest == Guest::Systemd))?, kernels)
+        };
+        let holdfast = if scenarios.iter().any(|s| s.needs_holdfast) {
+            Some(dist::build_holdfast(self.profile)?)
+        } else {
+            None
+        };
+        let mut queue = VecDeque::new();
+        for scenario in scenarios {
+            for kernel in kernels.iter().filter(|kernel| scenario.runs_on(&kernel.series)) {
+                let mut vm = Vm::new(kernel.clone(), scenario);
+                vm.icount = self.icount;
+                vm.verbose = self.verbose;
+                if let Some(program) = holdfast.iter().find(|_| scenario.needs_holdfast) {
+                    vm.add_file(program.clone(), HOLDFAST)?;
+                }
+                queue.push_back(vm);
+            }
+        }
+        let single = queue.len() == 1;
+        let workers = self.at_once.clamp(1, queue.len().max(1));
+        say("vm", &format!("{} to boot, {workers} at a time", queue.len()));
+        let queue = Mutex::new(queue);
+        let tally = Mutex::new(Tally::default());
+        std::thread::scope(|scope| {
+            for _ in 0..workers {
+                scope.spawn(|| {
+                    // Both values are changed in single steps, so a worker that panicked left them whole.
+                    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                    while let Some(vm) = next() {
+                        let outcome = vm.run(&parts);
+                        let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+                        tally.count(&vm.name(), outcome, single);
+                    }
+                });
+            }
+        });
+        tally.into_inner().unwrap_or_else(PoisonError::into_inner).finish()
+    }
 }
 
 /// Sums of a run.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[derive(Debug, Default)]
 struct Tally {
     passed: usize,
     failed: usize,
@@ -38,90 +131,9 @@ struct Tally {
     failures: Vec<String>,
 }
 
-/// Runs one scenario by hand.
-pub(crate) fn run_one(wanted: &Wanted, icount: bool, verbose: bool) -> Result<()> {
-    let scenario = scenarios::find(&wanted.guest, &wanted.scenario).with_context(|| {
-        let known: Vec<String> =
-            scenarios::SCENARIOS.iter().map(|s| format!("{} ({})", s.name, s.guest.name())).collect();
-        format!(
-            "no scenario {} for the guest {}: there are {}",
-            wanted.scenario,
-            wanted.guest,
-            known.join(", ")
-        )
-    })?;
-    let (kernel, parts) = {
-        let cache = Cache::open()?;
-        (kernels::ensure(&cache, &wanted.kernel)?, Parts::ensure(&cache, scenario.guest == Guest::Systemd)?)
-    };
-    let mut vm = Vm::new(kernel, scenario);
-    vm.icount = icount;
-    vm.verbose = verbose;
-    if scenario.needs_holdfast {
-        vm.add_file(dist::build_holdfast(dist::Profile::Dev)?, HOLDFAST)?;
-    }
-    let mut tally = Tally::default();
-    let outcome = vm.run(&parts)?;
-    for result in &outcome.seen.results {
-        println!("{:>8} {}: {}", word(result.ending), result.name, result.detail);
-    }
-    tally.count(&vm.name(), Ok(outcome));
-    tally.finish()
-}
-
-/// Runs every scenario on every kernel that it is for; says all failures at the end.
-pub(crate) fn run_all(kernels: &[String]) -> Result<()> {
-    let wanted: Vec<&str> = if kernels.is_empty() {
-        kernels::series().collect()
-    } else {
-        kernels.iter().map(String::as_str).collect()
-    };
-    let (parts, kernels) = {
-        let cache = Cache::open()?;
-        let kernels: Vec<Kernel> =
-            wanted.iter().map(|series| kernels::ensure(&cache, series)).collect::<Result<_>>()?;
-        (Parts::ensure(&cache, true)?, kernels)
-    };
-    let holdfast = dist::build_holdfast(dist::Profile::Release)?;
-    let mut queue = VecDeque::new();
-    for scenario in scenarios::SCENARIOS {
-        for kernel in kernels.iter().filter(|kernel| scenario.runs_on(&kernel.series)) {
-            let mut vm = Vm::new(kernel.clone(), scenario);
-            if scenario.needs_holdfast {
-                vm.add_file(holdfast.clone(), HOLDFAST)?;
-            }
-            queue.push_back(vm);
-        }
-    }
-    say("vm", &format!("{} virtual machines, {AT_ONCE} at a time", queue.len()));
-    let queue = Mutex::new(queue);
-    let tally = Mutex::new(Tally::default());
-    std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
-            scope.spawn(|| {
-                // A worker that panicked leaves both values whole: they are changed in single steps.
-                let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-                while let Some(vm) = next() {
-                    let outcome = vm.run(&parts);
-                    tally.lock().unwrap_or_else(PoisonError::into_inner).count(&vm.name(), outcome);
-                }
-            });
-        }
-    });
-    tally.into_inner().unwrap_or_else(PoisonError::into_inner).finish()
-}
-
-fn word(ending: Ending) -> &'static str {
-    match ending {
-        Ending::Pass => "ok",
-        Ending::Fail => "FAILED",
-        Ending::Skip => "skipped",
-    }
-}
-
 impl Tally {
-    /// Adds the outcome of a boot, and says in one line what it was.
-    fn count(&mut self, name: &str, outcome: Result<Outcome>) {
+    /// Adds the outcome of a boot, and says in one line what it was; in `detail` a line for each check before that.
+    fn count(&mut self, name: &str, outcome: Result<Outcome>, detail: bool) {
         let outcome = match outcome {
             Ok(outcome) => outcome,
             Err(error) => {
@@ -131,23 +143,12 @@ impl Tally {
                 return;
             }
         };
-        let mut problems: Vec<String> = outcome
-            .seen
-            .results
-            .iter()
-            .filter(|result| result.ending == Ending::Fail)
-            .map(|result| format!("{name}: {}: {}", result.name, result.detail))
-            .collect();
-        match &outcome.seen.end {
-            End::Done => {}
-            End::Panic(line) => problems.push(format!("{name}: the kernel panicked: {line}")),
-            End::Died => problems.push(format!("{name}: the guest ended before its scenario did")),
-            End::Silent(seconds) => problems.push(format!("{name}: no line for {seconds} s")),
-            End::TooLong(seconds) => problems.push(format!("{name}: not done after {seconds} s")),
+        if detail {
+            for result in &outcome.seen.results {
+                println!("{:>8} {}: {}", word(result.ending), result.name, result.detail);
+            }
         }
-        if problems.is_empty() && !outcome.seen.results.iter().any(|result| result.ending == Ending::Pass) {
-            problems.push(format!("{name}: nothing was checked"));
-        }
+        let mut problems = problems(name, &outcome);
         self.retries += outcome.retries;
         let release = outcome.seen.release.as_deref().unwrap_or("no kernel");
         let what =
@@ -168,12 +169,73 @@ impl Tally {
             println!("  {failure}");
         }
         if self.retries > 0 {
-            println!("{} guests had to be started twice", self.retries);
+            println!("{} started twice", self.retries);
         }
         println!("{} passed, {} failed", self.passed, self.failed);
         if self.failed > 0 {
-            bail!("{} of the virtual machines failed", self.failed);
+            bail!("{} of {} virtual machines failed", self.failed, self.failed + self.passed);
         }
         Ok(())
+    }
+}
+
+/// What went wrong in a boot.
+fn problems(name: &str, outcome: &Outcome) -> Vec<String> {
+    let results = &outcome.seen.results;
+    let failed = results.iter().filter(|result| result.ending == Ending::Fail);
+    let mut problems: Vec<String> = failed.map(|r| format!("{name}: {}: {}", r.name, r.detail)).collect();
+    match &outcome.seen.end {
+        End::Done if results.iter().all(|result| result.ending == Ending::Skip) => {
+            problems.push(format!("{name}: nothing was checked"));
+        }
+        End::Done => {}
+        End::Panic(line) => problems.push(format!("{name}: the kernel panicked: {line}")),
+        End::Died => problems.push(format!("{name}: the guest ended before its scenario did")),
+        End::Silent(seconds) => problems.push(format!("{name}: no line for {seconds} s")),
+        End::TooLong(seconds) => problems.push(format!("{name}: not done after {seconds} s")),
+    }
+    problems
+}
+
+fn word(ending: Ending) -> &'static str {
+    match ending {
+        Ending::Pass => "ok",
+        Ending::Fail => "FAILED",
+        Ending::Skip => "skipped",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use vm_tests::protocol::ResultLine;
+
+    use super::*;
+    use crate::vm::console::Seen;
+
+    fn outcome(endings: &[Ending], end: End) -> Outcome {
+        let results = endings
+            .iter()
+            .map(|&ending| ResultLine {
+                name: "check".into(),
+                ending,
+                detail: String::new(),
+                data: serde_json::Value::Null,
+            })
+            .collect();
+        let seen = Seen { results, release: None, end };
+        Outcome { seen, log: "log".into(), retries: 0, took: Duration::ZERO }
+    }
+
+    #[test]
+    fn a_guest_passes_only_if_it_checked_something_finished_and_failed_nothing() {
+        assert!(problems("vm", &outcome(&[Ending::Pass, Ending::Skip], End::Done)).is_empty());
+        assert_eq!(problems("vm", &outcome(&[Ending::Pass, Ending::Fail], End::Done)).len(), 1);
+        assert_eq!(problems("vm", &outcome(&[Ending::Skip], End::Done)).len(), 1);
+        assert_eq!(problems("vm", &outcome(&[], End::Done)).len(), 1);
+        for end in [End::Died, End::Silent(1), End::TooLong(1), End::Panic("p".into())] {
+            assert_eq!(problems("vm", &outcome(&[Ending::Pass], end)).len(), 1);
+        }
     }
 }
