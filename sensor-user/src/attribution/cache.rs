@@ -1,0 +1,59 @@
+//! A bounded cache in two generations.
+//!
+//! New and recently used entries are in the young one; when it is full it becomes the old one and
+//! what was old is dropped. So the least recently used entries go, at the cost of one map operation
+//! and without a list. It never holds more than twice its capacity.
+
+use std::{collections::HashMap, hash::Hash, mem::take};
+
+#[derive(Debug)]
+pub(super) struct Cache<K, V> {
+    capacity: usize,
+    young: HashMap<K, V>,
+    old: HashMap<K, V>,
+}
+
+impl<K: Eq + Hash, V: Clone> Cache<K, V> {
+    /// A cache that keeps at least the `capacity` most recently used entries.
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { capacity, young: HashMap::new(), old: HashMap::new() }
+    }
+
+    pub(super) fn get(&mut self, key: K) -> Option<V> {
+        if let Some(value) = self.young.get(&key) {
+            return Some(value.clone());
+        }
+        let value = self.old.remove(&key)?;
+        self.insert(key, value.clone());
+        Some(value)
+    }
+
+    pub(super) fn insert(&mut self, key: K, value: V) {
+        if self.young.len() >= self.capacity {
+            self.old = take(&mut self.young);
+        }
+        self.young.insert(key, value);
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.young.len() + self.old.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_used_stays_and_what_is_not_goes() {
+        let mut cache = Cache::new(4);
+        cache.insert(0, "used");
+        for key in 1..100 {
+            cache.insert(key, "unused");
+            assert_eq!(cache.get(0), Some("used"), "lost after {key}");
+            assert!(cache.len() <= 8, "{} entries", cache.len());
+        }
+        assert_eq!(cache.get(1), None);
+    }
+}

@@ -1,0 +1,268 @@
+//! Processes that are still there, read from procfs.
+//!
+//! In: a thread group id and the start time that it must have. Out: what procfs says about that very
+//! process: every file is read below one handle of its directory, which goes stale with the process,
+//! so a number that was used again meanwhile cannot answer for it. It never follows a path by pid twice.
+
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, openat, readlinkat},
+    sys::stat::Mode,
+    unistd::{SysconfVar, read, sysconf},
+};
+use std::{
+    io,
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::ffi::OsStrExt as _,
+    },
+    path::Path,
+};
+
+/// Bytes read of any one file; `cmdline` is the longest of interest and is kept to 1 KiB like in the
+/// execution map.
+const READ_BYTES: usize = 4096;
+
+/// A mounted procfs.
+#[derive(Debug)]
+pub(super) struct Procfs {
+    directory: OwnedFd,
+    nanoseconds_per_tick: u64,
+}
+
+/// What `stat` says about a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stat {
+    pub(super) comm: String,
+    pub(super) parent: u32,
+    pub(super) terminal: u32,
+    /// Ticks since boot.
+    pub(super) start: u64,
+}
+
+/// A process that is there and is the one that was asked for.
+#[derive(Debug)]
+pub(super) struct Live {
+    directory: OwnedFd,
+    pub(super) stat: Stat,
+}
+
+impl Procfs {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let directory = nix::fcntl::open(path, flags, Mode::empty())?;
+        let ticks = sysconf(SysconfVar::CLK_TCK).ok().flatten().and_then(|ticks| u64::try_from(ticks).ok());
+        Ok(Self {
+            directory,
+            nanoseconds_per_tick: 1_000_000_000 / ticks.filter(|ticks| *ticks > 0).unwrap_or(100),
+        })
+    }
+
+    /// The process of this number, whatever its start time.
+    pub(super) fn any(&self, tgid: u32) -> Option<Live> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let directory = openat(&self.directory, tgid.to_string().as_str(), flags, Mode::empty()).ok()?;
+        let text = read_file(&directory, "stat").ok()?;
+        Some(Live { stat: parse_stat(&text)?, directory })
+    }
+
+    /// The process of this number, if it started then (boot-time nanoseconds).
+    pub(super) fn started_at(&self, tgid: u32, start_ns: u64) -> Option<Live> {
+        self.any(tgid).filter(|live| self.is_start(live, start_ns))
+    }
+
+    /// Whether the process started at that nanosecond, as far as its ticks can tell.
+    pub(super) fn is_start(&self, live: &Live, start_ns: u64) -> bool {
+        live.stat.start == start_ns / self.nanoseconds_per_tick
+    }
+
+    /// The start in boot-time nanoseconds, rounded down to a tick.
+    pub(super) fn start_ns(&self, live: &Live) -> u64 {
+        live.stat.start.saturating_mul(self.nanoseconds_per_tick)
+    }
+}
+
+impl Live {
+    /// Path of the executable; the kernel adds ` (deleted)` to one that is gone, and so it stays.
+    pub(super) fn exe(&self) -> Option<String> {
+        let path = readlinkat(&self.directory, "exe").ok()?;
+        Some(String::from_utf8_lossy(path.as_bytes()).into_owned())
+    }
+
+    /// Arguments, as far as the first KiB goes.
+    pub(super) fn argv(&self) -> Vec<String> {
+        let text = read_file(&self.directory, "cmdline").unwrap_or_default();
+        split_arguments(&text[..text.len().min(sensor_common::limits::ARGV_BYTES)])
+    }
+
+    /// File system uid and gid.
+    pub(super) fn owner(&self) -> Option<(u32, u32)> {
+        let text = read_file(&self.directory, "status").ok()?;
+        parse_owner(&text)
+    }
+
+    /// Audit login uid, unless it is unset.
+    pub(super) fn login_uid(&self) -> Option<u32> {
+        self.number("loginuid")
+    }
+
+    /// Audit session, unless it is unset.
+    pub(super) fn session(&self) -> Option<u32> {
+        self.number("sessionid")
+    }
+
+    /// Name of the controlling terminal.
+    pub(super) fn terminal(&self) -> Option<String> {
+        terminal_name(self.stat.terminal)
+    }
+
+    /// The text of `/proc/PID/cgroup`.
+    pub(super) fn cgroup(&self) -> Option<String> {
+        let text = read_file(&self.directory, "cgroup").ok()?;
+        Some(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    fn number(&self, name: &str) -> Option<u32> {
+        let text = read_file(&self.directory, name).ok()?;
+        std::str::from_utf8(&text).ok()?.trim().parse().ok().filter(|number| *number != u32::MAX)
+    }
+}
+
+/// The arguments of a zero-separated list.
+pub(super) fn split_arguments(bytes: &[u8]) -> Vec<String> {
+    let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
+    if bytes.is_empty() {
+        return Vec::new();
+    }
+    bytes.split(|byte| *byte == 0).map(|argument| String::from_utf8_lossy(argument).into_owned()).collect()
+}
+
+fn read_file(directory: &OwnedFd, name: &str) -> Result<Vec<u8>, Errno> {
+    let file = openat(directory.as_fd(), name, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
+    let mut bytes = vec![0; READ_BYTES];
+    let mut length = 0;
+    while length < bytes.len() {
+        match read(&file, &mut bytes[length..]) {
+            Ok(0) => break,
+            Ok(more) => length += more,
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    bytes.truncate(length);
+    Ok(bytes)
+}
+
+/// Reads `/proc/PID/stat`. The name in parentheses may itself hold parentheses and blanks.
+fn parse_stat(text: &[u8]) -> Option<Stat> {
+    let text = String::from_utf8_lossy(text);
+    let (front, rest) = text.rsplit_once(')')?;
+    let (_, comm) = front.split_once('(')?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    // Counted behind the name: state is 0.
+    Some(Stat {
+        comm: comm.to_owned(),
+        parent: fields.get(1)?.parse().ok()?,
+        terminal: fields.get(4)?.parse::<i32>().ok()?.cast_unsigned(),
+        start: fields.get(19)?.parse().ok()?,
+    })
+}
+
+fn parse_owner(text: &[u8]) -> Option<(u32, u32)> {
+    let text = String::from_utf8_lossy(text);
+    // Real, effective, saved, file system.
+    let fourth = |key: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+        line.split_whitespace().nth(3)?.parse().ok()
+    };
+    Some((fourth("Uid:")?, fourth("Gid:")?))
+}
+
+/// The name of a terminal's device number, as `ps` shows it; other devices by their numbers.
+fn terminal_name(device: u32) -> Option<String> {
+    let major = (device >> 8) & 0xfff;
+    let minor = (device & 0xff) | ((device >> 12) & 0xf_ff00);
+    match (major, minor) {
+        (0, 0) => None,
+        (4, 0..64) => Some(format!("tty{minor}")),
+        (4, _) => Some(format!("ttyS{}", minor - 64)),
+        (5, 1) => Some("console".to_owned()),
+        (136..144, _) => Some(format!("pts/{}", (major - 136) * 256 + minor)),
+        (204, 64..80) => Some(format!("ttyAMA{}", minor - 64)),
+        (229, _) => Some(format!("hvc{minor}")),
+        _ => Some(format!("{major}:{minor}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_and_blanks_does_not_move_the_fields() {
+        let text = b"42 (a) R 1 (b) S 7 42 42 34816 42 4194304 1 2 3 4 5 6 7 8 20 0 1 0 987 0 0";
+        let stat = parse_stat(text).unwrap();
+        assert_eq!((stat.comm.as_str(), stat.parent, stat.start), ("a) R 1 (b", 7, 987));
+        assert_eq!(terminal_name(stat.terminal).as_deref(), Some("pts/0"));
+    }
+
+    #[test]
+    fn a_cut_stat_is_no_process() {
+        assert_eq!(parse_stat(b"42 (a) S 7 42"), None);
+        assert_eq!(parse_stat(b""), None);
+    }
+
+    #[test]
+    fn terminals_have_the_names_that_ps_shows() {
+        for (major, minor, name) in [
+            (136, 3, "pts/3"),
+            (137, 4, "pts/260"),
+            (4, 1, "tty1"),
+            (4, 64, "ttyS0"),
+            (5, 1, "console"),
+            (229, 0, "hvc0"),
+            (250, 300, "250:300"),
+        ] {
+            let device = (major << 8) | (minor & 0xff) | ((minor & 0xf_ff00) << 12);
+            assert_eq!(terminal_name(device).as_deref(), Some(name));
+        }
+        assert_eq!(terminal_name(0), None);
+    }
+
+    #[test]
+    fn the_file_system_owner_is_the_fourth_of_status() {
+        let text = b"Name:\tx\nUid:\t1000\t0\t0\t5\nGid:\t1000\t0\t0\t6\n";
+        assert_eq!(parse_owner(text), Some((5, 6)));
+    }
+
+    #[test]
+    fn a_process_answers_only_for_its_own_start() {
+        let procfs = Procfs::open(Path::new("/proc")).unwrap();
+        let live = procfs.any(std::process::id()).unwrap();
+        let start_ns = procfs.start_ns(&live);
+        assert!(procfs.started_at(std::process::id(), start_ns).is_some());
+        assert!(procfs.started_at(std::process::id(), start_ns + procfs.nanoseconds_per_tick).is_none());
+        assert_eq!(live.exe().as_deref(), std::env::current_exe().unwrap().to_str());
+        assert_eq!(live.argv()[0], std::env::args().next().unwrap());
+        assert!(live.owner().is_some());
+    }
+
+    #[test]
+    fn a_dead_process_answers_nothing_even_through_its_old_handle() {
+        let procfs = Procfs::open(Path::new("/proc")).unwrap();
+        let mut child =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let live = procfs.any(child.id()).unwrap();
+        assert!(live.owner().is_some());
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(live.owner(), None);
+        assert_eq!(live.argv(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn empty_arguments_in_the_middle_are_kept() {
+        assert_eq!(split_arguments(b"sh\0-c\0\0x\0"), ["sh", "-c", "", "x"]);
+        assert_eq!(split_arguments(b""), Vec::<String>::new());
+    }
+}

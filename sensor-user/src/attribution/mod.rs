@@ -1,0 +1,320 @@
+//! Who made a change.
+//!
+//! In: a change record, which names a process by id and start time, and the table of processes and
+//! executions that the kernel programs fill. Out: the actor with up to eight ancestors, each verified
+//! by its start time. It works when the process is gone; procfs only adds to it while the process is
+//! there. It never guesses: what is not known of an actor is left out.
+
+mod cache;
+mod cgroup;
+mod live;
+
+#[cfg(test)]
+mod tests;
+
+use crate::observation::Observer;
+use cache::Cache;
+use cgroup::{Cgroups, legacy};
+use live::{Live, Procfs, split_arguments};
+use sensor_common::{
+    map::{Execution, Process},
+    record::ChangeRecord,
+};
+use sensor_model::record::Actor;
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Ancestors told at most.
+pub const MAXIMUM_ANCESTORS: usize = 8;
+
+/// Processes described and remembered.
+const CACHED_PROCESSES: usize = 2048;
+
+/// The user or group id of an ancestor of which nothing but its number is known.
+pub const UNKNOWN_ID: u32 = u32::MAX;
+
+/// What the kernel programs know of processes, exited ones included.
+pub trait ProcessTable {
+    /// The newest process of that number.
+    fn process(&self, tgid: u32) -> Option<Process>;
+    /// An execution by its number; `None` when its slot went to a later one.
+    fn execution(&self, exec_id: u64) -> Option<Execution>;
+}
+
+/// A table that knows nothing: for the fanotify backend, where only procfs can tell.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoTable;
+
+impl ProcessTable for NoTable {
+    fn process(&self, _tgid: u32) -> Option<Process> {
+        None
+    }
+
+    fn execution(&self, _exec_id: u64) -> Option<Execution> {
+        None
+    }
+}
+
+/// Procfs could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot open procfs at {}: {source}", path.display())]
+pub struct ProcfsError {
+    /// Where it was to be.
+    pub path: PathBuf,
+    /// Why not.
+    pub source: io::Error,
+}
+
+/// A process, the moment that is of interest, and what the record itself tells.
+#[derive(Debug, Clone, Copy)]
+struct Asked<'a> {
+    tgid: u32,
+    /// Boot-time nanoseconds; `None`: whoever has the number now.
+    start_ns: Option<u64>,
+    /// Boot-time nanoseconds: what it ran then.
+    at_ns: u64,
+    /// Cgroup id at that moment.
+    cgroup: Option<u64>,
+    /// `task_struct.comm` at that moment.
+    comm: Option<&'a [u8; 16]>,
+}
+
+/// An actor without ancestors, and who its parent is.
+#[derive(Debug, Clone)]
+struct Described {
+    actor: Arc<Actor>,
+    parent: Option<(u32, Option<u64>)>,
+}
+
+/// Turns records into actors.
+#[derive(Debug)]
+pub struct Attributor {
+    observer: Arc<Observer>,
+    procfs: Procfs,
+    cgroups: Cgroups,
+    own_tgid: u32,
+    /// By thread group, start and execution: what is remembered stays true.
+    described: Cache<(u32, u64, u64), Described>,
+}
+
+impl Attributor {
+    /// An attributor for the processes shown by the procfs at `proc`, which must be the host's. User
+    /// names come from `observer`, and `own_tgid` is the daemon's own number there.
+    pub fn new(
+        observer: Arc<Observer>,
+        root: &Path,
+        proc: &Path,
+        own_tgid: u32,
+    ) -> Result<Self, ProcfsError> {
+        let procfs = Procfs::open(proc).map_err(|source| ProcfsError { path: proc.to_owned(), source })?;
+        let cgroups = Cgroups::new(root, proc);
+        Ok(Self { observer, procfs, cgroups, own_tgid, described: Cache::new(CACHED_PROCESSES) })
+    }
+
+    /// Who made the change that a record tells of.
+    pub fn attribute(&mut self, record: &ChangeRecord, table: &dyn ProcessTable) -> Actor {
+        let asked = Asked {
+            tgid: record.tgid,
+            start_ns: Some(record.start_ns),
+            at_ns: record.time_ns,
+            cgroup: Some(record.cgroup).filter(|cgroup| *cgroup != 0),
+            comm: Some(&record.comm),
+        };
+        let described = self.describe(asked, table);
+        let mut actor = Actor {
+            uid: record.uid,
+            gid: record.gid,
+            login_uid: set(record.login_uid),
+            login_user: set(record.login_uid).and_then(|uid| self.observer.user(uid)),
+            session: set(record.session),
+            ..Actor::clone(&described.actor)
+        };
+        actor.ancestors = self.ancestors(described.parent, record.start_ns, table);
+        actor
+    }
+
+    /// Who a process is that is known by its number only, as fanotify tells it. `None` when it is gone
+    /// and the table does not know it either.
+    pub fn attribute_pid(&mut self, tgid: u32, at_ns: u64, table: &dyn ProcessTable) -> Option<Actor> {
+        let start_ns = table.process(tgid).map(|process| process.start_ns);
+        if start_ns.is_none() && self.procfs.any(tgid).is_none() {
+            return None;
+        }
+        let described = self.describe(Asked { tgid, start_ns, at_ns, cgroup: None, comm: None }, table);
+        let mut actor = Actor::clone(&described.actor);
+        actor.ancestors = self.ancestors(described.parent, actor.start_ns, table);
+        Some(actor)
+    }
+
+    fn ancestors(
+        &mut self,
+        mut parent: Option<(u32, Option<u64>)>,
+        mut child_start_ns: u64,
+        table: &dyn ProcessTable,
+    ) -> Vec<Actor> {
+        let mut ancestors = Vec::new();
+        while let Some((tgid, start_ns)) = parent.filter(|(tgid, _)| *tgid != 0) {
+            if ancestors.len() == MAXIMUM_ANCESTORS {
+                break;
+            }
+            // What it ran when it forked the child.
+            let asked = Asked { tgid, start_ns, at_ns: child_start_ns, cgroup: None, comm: None };
+            let described = self.describe(asked, table);
+            if described.actor.start_ns > child_start_ns {
+                // Younger than its child: the number was used again.
+                break;
+            }
+            child_start_ns = described.actor.start_ns;
+            parent = described.parent;
+            ancestors.push(Actor::clone(&described.actor));
+        }
+        ancestors
+    }
+
+    fn describe(&mut self, asked: Asked<'_>, table: &dyn ProcessTable) -> Described {
+        let entry = table
+            .process(asked.tgid)
+            .filter(|process| asked.start_ns.is_none_or(|start_ns| process.start_ns == start_ns));
+        let start_ns = asked.start_ns.or(entry.map(|entry| entry.start_ns));
+        let key = entry.map(|entry| (asked.tgid, entry.start_ns, entry.exec_id));
+        let program = Program::at(entry, asked.at_ns, table);
+        if let (Some(key), true) = (key, program.is_current)
+            && let Some(described) = self.described.get(key)
+        {
+            return described;
+        }
+        let live = match start_ns {
+            Some(start_ns) => self.procfs.started_at(asked.tgid, start_ns),
+            None => self.procfs.any(asked.tgid),
+        };
+        let described = self.put_together(asked, entry, start_ns, &program, live.as_ref(), table);
+        // What a process is cannot be told for good from procfs alone: it may execute another program
+        // without this table knowing.
+        if let (Some(key), true) = (key, program.is_current) {
+            self.described.insert(key, described.clone());
+        }
+        described
+    }
+
+    fn put_together(
+        &mut self,
+        asked: Asked<'_>,
+        entry: Option<Process>,
+        start_ns: Option<u64>,
+        program: &Program,
+        live: Option<&Live>,
+        table: &dyn ProcessTable,
+    ) -> Described {
+        let execution = program.execution.as_ref();
+        // A live process that runs another program by now has nothing to say about the one asked for.
+        let same = live.filter(|_| program.is_current);
+        let owner = live.and_then(Live::owner).or(execution.map(|execution| (execution.uid, execution.gid)));
+        let (uid, gid) = owner.unwrap_or((UNKNOWN_ID, UNKNOWN_ID));
+        let login_uid =
+            live.and_then(Live::login_uid).or(execution.and_then(|execution| set(execution.login_uid)));
+        let session = live.and_then(Live::session).or(execution.and_then(|execution| set(execution.session)));
+        let mut actor = Actor {
+            pid: asked.tgid,
+            start_ns: start_ns.or(live.map(|live| self.procfs.start_ns(live))).unwrap_or_default(),
+            exe: same.and_then(Live::exe).or(execution.and_then(|execution| text(&execution.filename))),
+            argv: execution.map(arguments).or(same.map(Live::argv)).unwrap_or_default(),
+            uid,
+            gid,
+            login_uid,
+            login_user: login_uid.and_then(|uid| self.observer.user(uid)),
+            session,
+            tty: execution.and_then(|execution| text(&execution.tty)).or(live.and_then(Live::terminal)),
+            holdfast: asked.tgid == self.own_tgid,
+            ..Actor::default()
+        };
+        if actor.argv.is_empty() {
+            // As ps shows a process without arguments: kernel threads, and those of which only the name is known.
+            let name = asked.comm.and_then(|comm| text(comm)).or(live.map(|live| live.stat.comm.clone()));
+            actor.argv.extend(name.map(|name| format!("[{name}]")));
+        }
+        self.place(&mut actor, asked.cgroup, execution, live);
+        let parent = match entry {
+            Some(entry) => Some((entry.parent_tgid, Some(entry.parent_start_ns))),
+            None => live.map(|live| (live.stat.parent, self.parent_start(live, table))),
+        };
+        Described { actor: Arc::new(actor), parent }
+    }
+
+    /// The start of a live process's parent, exactly where the table knows it.
+    fn parent_start(&self, live: &Live, table: &dyn ProcessTable) -> Option<u64> {
+        let parent = self.procfs.any(live.stat.parent)?;
+        let exact = table.process(live.stat.parent).map(|process| process.start_ns);
+        exact
+            .filter(|start_ns| self.procfs.is_start(&parent, *start_ns))
+            .or(Some(self.procfs.start_ns(&parent)))
+    }
+
+    /// Unit, slice, container and pod, by the control group.
+    fn place(
+        &mut self,
+        actor: &mut Actor,
+        cgroup: Option<u64>,
+        execution: Option<&Execution>,
+        live: Option<&Live>,
+    ) {
+        let id = cgroup.or_else(|| execution.map(|execution| execution.cgroup)).unwrap_or_default();
+        let path = self.cgroups.path(id, live);
+        let text = live.and_then(Live::cgroup).unwrap_or_default();
+        let candidates = path.as_deref().into_iter().chain(legacy(&text));
+        for path in candidates {
+            let place = cgroup::place(path);
+            if place.unit.is_some() || place.slice.is_some() || place.container_id.is_some() {
+                actor.unit = place.unit;
+                actor.slice = place.slice;
+                actor.container_id = place.container_id;
+                actor.pod_uid = place.pod_uid;
+                return;
+            }
+        }
+    }
+}
+
+/// The program that a process ran at a moment.
+#[derive(Debug)]
+struct Program {
+    execution: Option<Execution>,
+    /// It is still the one that the process runs, as far as the table knows.
+    is_current: bool,
+}
+
+impl Program {
+    fn at(entry: Option<Process>, at_ns: u64, table: &dyn ProcessTable) -> Self {
+        let by_id = |id: u64| (id != 0).then(|| table.execution(id)).flatten().filter(|found| found.id == id);
+        let Some(entry) = entry else { return Self { execution: None, is_current: true } };
+        match by_id(entry.exec_id) {
+            Some(later) if later.at_ns > at_ns => {
+                // It executed this one after the moment. Before that it ran what its parent ran at the fork.
+                let parent =
+                    table.process(entry.parent_tgid).filter(|it| it.start_ns == entry.parent_start_ns);
+                let inherited = parent.and_then(|parent| by_id(parent.exec_id));
+                let execution = inherited.filter(|inherited| inherited.at_ns <= entry.start_ns);
+                Self { execution, is_current: false }
+            }
+            execution => Self { execution, is_current: true },
+        }
+    }
+}
+
+fn arguments(execution: &Execution) -> Vec<String> {
+    let length = usize::try_from(execution.argv_length).unwrap_or(usize::MAX).min(execution.argv.len());
+    split_arguments(&execution.argv[..length])
+}
+
+/// The text of a zero-padded field; `None` when it is empty.
+fn text(bytes: &[u8]) -> Option<String> {
+    let length = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    (length > 0).then(|| String::from_utf8_lossy(&bytes[..length]).into_owned())
+}
+
+/// An audit id, unless it is unset.
+fn set(id: u32) -> Option<u32> {
+    (id != u32::MAX).then_some(id)
+}

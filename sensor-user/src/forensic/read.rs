@@ -1,0 +1,275 @@
+//! Reading the log back.
+//!
+//! In: the log's directory. Out: its entries, in order over all its files; the first entry that is
+//! not what was written; the drifts that were open at its end. Reading takes no lock and never
+//! changes a file, so it works beside the daemon that writes.
+
+use super::{
+    chain::{self, Entry, ORIGIN, Place},
+    segment::CURRENT,
+};
+use crate::metrics::OpenDrift;
+use jiff::Timestamp;
+use rustix::fs::{RenameFlags, renameat_with};
+use sensor_model::record::RecordKind;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fs::{self, File},
+    io::{self, BufRead as _, BufReader},
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+/// A file of the log could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read the forensic log {}: {source}", path.display())]
+pub struct ReadError {
+    /// The file or directory.
+    pub path: PathBuf,
+    /// Why not.
+    pub source: io::Error,
+}
+
+/// The first entry that is not what was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// The file it is in.
+    pub file: PathBuf,
+    /// Its line, from 1.
+    pub line: u64,
+    /// The number that it should have, where that is known.
+    pub seq: Option<u64>,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+/// What the check of a log found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Verification {
+    /// Files looked at.
+    pub files: usize,
+    /// Entries that are what was written, up to the first that is not.
+    pub entries: u64,
+    /// Number of the first entry there is; more than 1 when rotation removed older ones.
+    pub first_seq: Option<u64>,
+    /// Number of the last good entry.
+    pub last_seq: Option<u64>,
+    /// Hash of the last good entry: what a checkpoint kept elsewhere can be compared with.
+    pub last_hash: Option<String>,
+    /// The first entry that is not what was written.
+    pub fault: Option<Fault>,
+    /// Bytes of an unfinished line at the very end: one being written, or torn by a power loss.
+    pub unfinished: u64,
+}
+
+/// Which entries to show. What is `None` does not matter.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Only this managed path, or what is below it.
+    pub path: Option<PathBuf>,
+    /// Only these kinds; empty for all.
+    pub kinds: Vec<RecordKind>,
+    /// Only from this time on.
+    pub since: Option<Timestamp>,
+}
+
+impl Filter {
+    /// Whether an entry is to be shown. One whose time cannot be read is shown rather than hidden.
+    pub fn matches(&self, entry: &Entry) -> bool {
+        let record = &entry.record;
+        let path = self.path.as_ref().is_none_or(|path| {
+            record.path.as_ref().is_some_and(|changed| Path::new(changed).starts_with(path))
+        });
+        let kind = self.kinds.is_empty() || self.kinds.contains(&record.kind);
+        let since = self
+            .since
+            .is_none_or(|since| record.time.parse::<Timestamp>().map_or(true, |time| time >= since));
+        path && kind && since
+    }
+}
+
+/// Renames the current file by its last entry, so that names sort as entries do, and tells the new
+/// name. A file that has that name already stays what it is.
+pub(super) fn put_aside(directory: &OwnedFd, last_seq: u64) -> io::Result<String> {
+    let mut name = format!("forensic-{last_seq:020}.jsonl");
+    for copy in 1.. {
+        match renameat_with(directory, CURRENT, directory, &name, RenameFlags::NOREPLACE) {
+            Err(rustix::io::Errno::EXIST) => name = format!("forensic-{last_seq:020}-{copy}.jsonl"),
+            done => {
+                done?;
+                break;
+            }
+        }
+    }
+    Ok(name)
+}
+
+/// The files of the log, the oldest first, the current one last.
+pub fn files(directory: &Path) -> Result<Vec<PathBuf>, ReadError> {
+    let error = |source| ReadError { path: directory.to_owned(), source };
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).map_err(error)? {
+        let name = entry.map_err(error)?.file_name();
+        if name.to_str().is_some_and(|name| name.starts_with("forensic-") && name.ends_with(".jsonl")) {
+            files.push(directory.join(name));
+        }
+    }
+    files.sort();
+    let current = directory.join(CURRENT);
+    if current.exists() {
+        files.push(current);
+    }
+    Ok(files)
+}
+
+/// Removes the oldest rotated files beyond `keep`, and tells their names.
+pub(super) fn remove_oldest(directory: &Path, keep: usize) -> io::Result<Vec<String>> {
+    let mut rotated = files(directory).map_err(|error| error.source)?;
+    rotated.retain(|file| !file.ends_with(CURRENT));
+    let mut removed = Vec::new();
+    for file in &rotated[..rotated.len().saturating_sub(keep)] {
+        fs::remove_file(file)?;
+        removed.extend(file.file_name().map(|name| name.to_string_lossy().into_owned()));
+    }
+    Ok(removed)
+}
+
+/// Where the chain stands at the end of the rotated files.
+pub(super) fn last_place(directory: &Path) -> Option<Place> {
+    let mut rotated = files(directory).ok()?;
+    rotated.retain(|file| !file.ends_with(CURRENT));
+    let mut last = None;
+    for_each_line(rotated.last()?, &mut |_, line, whole| {
+        if let (true, Ok(entry)) = (whole, chain::open(line)) {
+            last = Some(Place { seq: entry.seq + 1, previous_hash: entry.hash });
+        }
+        true
+    })
+    .ok()?;
+    last
+}
+
+/// Calls `each` with line number, line and whether it is whole, until it says no.
+fn for_each_line(file: &Path, each: &mut dyn FnMut(u64, &[u8], bool) -> bool) -> Result<(), ReadError> {
+    let error = |source| ReadError { path: file.to_owned(), source };
+    let mut reader = BufReader::new(File::open(file).map_err(error)?);
+    let mut line = Vec::new();
+    let mut number = 0;
+    loop {
+        line.clear();
+        if reader.read_until(b'\n', &mut line).map_err(error)? == 0 {
+            return Ok(());
+        }
+        number += 1;
+        let whole = line.last() == Some(&b'\n');
+        let text = line.strip_suffix(b"\n").unwrap_or(&line);
+        if !each(number, text, whole) {
+            return Ok(());
+        }
+    }
+}
+
+/// Calls `sink` with every entry that the filter matches, in order. Lines that are no entries are
+/// passed over: [`verify`] is there to find them.
+pub fn show(directory: &Path, filter: &Filter, sink: &mut dyn FnMut(Entry)) -> Result<(), ReadError> {
+    for file in files(directory)? {
+        for_each_line(&file, &mut |_, line, whole| {
+            if let (true, Ok(entry)) = (whole, serde_json::from_slice::<Entry>(line))
+                && filter.matches(&entry)
+            {
+                sink(entry);
+            }
+            true
+        })?;
+    }
+    Ok(())
+}
+
+/// The last `count` entries that the filter matches, in order.
+pub fn tail(directory: &Path, count: usize, filter: &Filter) -> Result<Vec<Entry>, ReadError> {
+    let mut last = VecDeque::with_capacity(count.min(1024));
+    show(directory, filter, &mut |entry| {
+        if last.len() == count {
+            last.pop_front();
+        }
+        if count > 0 {
+            last.push_back(entry);
+        }
+    })?;
+    Ok(last.into())
+}
+
+/// Checks every entry's hash, and that each follows the one before it, over all files.
+pub fn verify(directory: &Path) -> Result<Verification, ReadError> {
+    let files = files(directory)?;
+    let mut found = Verification { files: files.len(), ..Verification::default() };
+    let last = files.last().cloned();
+    for file in files {
+        let is_last = Some(&file) == last.as_ref();
+        for_each_line(&file, &mut |number, line, whole| {
+            if !whole && is_last {
+                found.unfinished = line.len() as u64;
+                return false;
+            }
+            let expected = found.last_seq.map(|seq| seq + 1);
+            match chain::open(line).and_then(|entry| follows(&found, &entry).map(|()| entry)) {
+                Ok(entry) => {
+                    found.entries += 1;
+                    found.first_seq.get_or_insert(entry.seq);
+                    found.last_seq = Some(entry.seq);
+                    found.last_hash = Some(entry.hash);
+                    true
+                }
+                Err(reason) => {
+                    found.fault = Some(Fault { file: file.clone(), line: number, seq: expected, reason });
+                    false
+                }
+            }
+        })?;
+        if found.fault.is_some() {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// Whether an entry is the one that has to come next. The first of all may follow removed ones only
+/// when it does not claim to be the first.
+fn follows(found: &Verification, entry: &Entry) -> Result<(), String> {
+    let (seq, hash) = match (found.last_seq, &found.last_hash) {
+        (Some(seq), Some(hash)) => (seq + 1, hash.as_str()),
+        _ if entry.seq == 1 => (1, ORIGIN),
+        _ => return Ok(()),
+    };
+    if entry.seq != seq {
+        return Err(format!("it has number {}, but {seq} comes here", entry.seq));
+    }
+    if entry.previous_hash != hash {
+        return Err(format!(
+            "it follows an entry with the hash {}, but the one before it has {hash}",
+            entry.previous_hash
+        ));
+    }
+    Ok(())
+}
+
+/// The drifts that were open at the end of the log, by path: what the metrics start from after a restart.
+pub fn open_drifts(directory: &Path) -> Result<BTreeMap<String, OpenDrift>, ReadError> {
+    let mut open: BTreeMap<String, OpenDrift> = BTreeMap::new();
+    let kinds = vec![RecordKind::Drift, RecordKind::Recovered, RecordKind::Touched, RecordKind::Reverted];
+    show(directory, &Filter { kinds, ..Filter::default() }, &mut |entry| {
+        let Some(path) = entry.record.path else { return };
+        if entry.record.kind != RecordKind::Drift {
+            // A revert that failed left differences, and the drift stays.
+            if entry.record.differences.is_empty() {
+                open.remove(&path);
+            }
+            return;
+        }
+        let kinds = entry.record.differences.iter().map(|difference| difference.kind).collect();
+        let since = entry.record.time.parse().unwrap_or(Timestamp::UNIX_EPOCH);
+        let since = open.get(&path).map_or(since, |drift| drift.since);
+        open.insert(path, OpenDrift { kinds, since });
+    })?;
+    Ok(open)
+}

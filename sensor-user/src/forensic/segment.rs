@@ -1,0 +1,208 @@
+//! One file of the log, open for appending.
+//!
+//! In: lines. Out: bytes that are on the disk when `append` returns. What a power loss or a failed
+//! append left behind the last whole entry is cut off on opening. It writes at the end only, follows
+//! no link, and never rewrites.
+
+use super::chain::{self, Place};
+use nix::{
+    errno::Errno,
+    fcntl::{AtFlags, Flock, FlockArg, OFlag, open, openat},
+    sys::stat::{Mode, fstat, fstatat},
+};
+use sha2::{Digest as _, Sha256};
+use std::{
+    fs::File,
+    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
+    os::fd::{AsFd as _, OwnedFd},
+    path::Path,
+};
+
+/// Name of the file that is written to.
+pub(super) const CURRENT: &str = "forensic.jsonl";
+
+/// Bytes of the end of a file that are looked at for a torn tail. What was not synced when the power
+/// went is one group of records, far smaller than this.
+const TAIL: u64 = 4 << 20;
+
+/// The file that is written to.
+#[derive(Debug)]
+pub(super) struct Segment {
+    file: Flock<File>,
+    length: u64,
+}
+
+/// What was found on opening a file.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Tail {
+    /// Where its chain stands; `None` for an empty file.
+    pub(super) place: Option<Place>,
+    /// Bytes cut off, and their digest.
+    pub(super) cut: Option<(u64, String)>,
+    /// An entry before the last good one is not what was written; it stays as it is.
+    pub(super) broken: Option<String>,
+}
+
+/// Opens the directory of the log, making it (not its parents) when it is missing.
+pub(super) fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
+    match nix::unistd::mkdir(path, Mode::S_IRWXU) {
+        Ok(()) | Err(Errno::EEXIST) => {}
+        // Where nothing can be made it may still be there.
+        Err(errno) if !path.is_dir() => return Err(errno),
+        Err(_) => {}
+    }
+    open(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())
+}
+
+impl Segment {
+    /// Opens the current file, made when it is missing, and repairs its tail. `EWOULDBLOCK` when
+    /// another process writes it.
+    ///
+    /// `in_doubt` is the length before an append of this daemon that failed: what is behind it was
+    /// never acknowledged, will be written again, and is taken away first.
+    pub(super) fn open(directory: &OwnedFd, in_doubt: Option<u64>) -> io::Result<(Self, Tail)> {
+        let flags = OFlag::O_RDWR
+            | OFlag::O_APPEND
+            | OFlag::O_CREAT
+            | OFlag::O_NOFOLLOW
+            | OFlag::O_NONBLOCK
+            | OFlag::O_CLOEXEC;
+        let file = openat(directory, CURRENT, flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
+        if fstat(&file)?.st_mode & nix::libc::S_IFMT != nix::libc::S_IFREG {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the log is not a regular file"));
+        }
+        let file =
+            Flock::lock(File::from(file), FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno)?;
+        let mut segment = Self { length: file.metadata()?.len(), file };
+        if let Some(length) = in_doubt.filter(|length| *length < segment.length) {
+            segment.file.set_len(length)?;
+            segment.length = length;
+        }
+        let tail = segment.repair()?;
+        nix::unistd::fsync(directory)?;
+        Ok((segment, tail))
+    }
+
+    /// Bytes in the file.
+    pub(super) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Appends bytes and waits until the disk has them. When that fails, part of them may be there, and
+    /// the file has to be opened again.
+    pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        #[cfg(test)]
+        tests::fail_as_asked(&mut self.file, bytes)?;
+        self.file.write_all(bytes)?;
+        self.file.sync_data()?;
+        self.length += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// What someone else did to the file since the last append, if anything.
+    pub(super) fn interference(&self, directory: &OwnedFd) -> io::Result<Option<String>> {
+        let here = fstat(self.file.as_fd())?;
+        match fstatat(directory, CURRENT, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Err(Errno::ENOENT) => return Ok(Some("the file was removed or renamed".to_owned())),
+            Err(errno) => return Err(errno.into()),
+            Ok(there) if (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino) => {
+                return Ok(Some("another file was put in its place".to_owned()));
+            }
+            Ok(_) => {}
+        }
+        let length = u64::try_from(here.st_size).unwrap_or_default();
+        Ok((length != self.length).then(|| format!("the file had {} bytes and has {length}", self.length)))
+    }
+
+    /// Cuts off what a power loss left behind the last whole entry.
+    fn repair(&mut self) -> io::Result<Tail> {
+        let mut window = TAIL;
+        loop {
+            let from = self.length.saturating_sub(window);
+            self.file.seek(SeekFrom::Start(from))?;
+            let mut bytes = Vec::new();
+            (&*self.file).take(self.length - from).read_to_end(&mut bytes)?;
+            // Unless the file begins here, the first line may have begun before.
+            let begin = match from {
+                0 => 0,
+                _ => bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |at| at + 1),
+            };
+            let found = look(&bytes[begin..]);
+            if found.place.is_none() && from > 0 {
+                window = window.saturating_mul(4);
+                continue;
+            }
+            let keep = from + begin as u64 + found.good;
+            let torn = &bytes[begin + usize::try_from(found.good).unwrap_or(usize::MAX)..];
+            let mut tail = Tail { place: found.place, cut: None, broken: found.broken };
+            if !torn.is_empty() {
+                tail.cut = Some((self.length - keep, hex::encode(Sha256::digest(torn))));
+                self.file.set_len(keep)?;
+                self.file.sync_all()?;
+                self.length = keep;
+            }
+            return Ok(tail);
+        }
+    }
+}
+
+/// What the end of a file holds.
+struct Found {
+    /// Bytes up to and with the last whole entry.
+    good: u64,
+    place: Option<Place>,
+    broken: Option<String>,
+}
+
+fn look(bytes: &[u8]) -> Found {
+    let mut found = Found { good: 0, place: None, broken: None };
+    let mut at = 0;
+    let mut fault: Option<String> = None;
+    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+        at += line.len() as u64;
+        let Some(text) = line.strip_suffix(b"\n") else { break };
+        match chain::open(text) {
+            Ok(entry) => {
+                // An entry that stands is behind one that does not: no power loss does that to what was
+                // synced, so nothing is cut off.
+                let follows = found.place.as_ref().is_none_or(|place| {
+                    (place.seq, place.previous_hash.as_str()) == (entry.seq, entry.previous_hash.as_str())
+                });
+                if !follows {
+                    fault.get_or_insert_with(|| {
+                        format!("entry {} does not follow the one before it", entry.seq)
+                    });
+                }
+                found.broken = found.broken.or(fault.take());
+                found.good = at;
+                found.place = Some(Place { seq: entry.seq + 1, previous_hash: entry.hash });
+            }
+            Err(reason) => {
+                fault.get_or_insert(reason);
+            }
+        }
+    }
+    found
+}
+
+/// Fault injection: what a full disk does cannot be asked of a real one without being root.
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    thread_local! {
+        /// The next appends of this thread write half of their bytes and fail so.
+        pub(in crate::forensic) static FAIL: Cell<Option<Errno>> = const { Cell::new(None) };
+    }
+
+    pub(super) fn fail_as_asked(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+        match FAIL.get() {
+            None => Ok(()),
+            Some(errno) => {
+                file.write_all(&bytes[..bytes.len() / 2])?;
+                Err(errno.into())
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The page of metrics and the two health pages, over HTTP.
+//!
+//! In: a listening socket, the metrics and the readiness. Out: `/metrics`, `/healthz` and `/readyz`.
+//! It answers `GET` and `HEAD` only, takes no input beyond the path, and never changes anything.
+
+use crate::metrics::{CONTENT_TYPE, Telemetry};
+use http_body_util::Full;
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::{Bytes, Incoming},
+    header::{ALLOW, CONTENT_TYPE as CONTENT_TYPE_HEADER, HeaderValue},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    future::Future,
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::{net::TcpListener, sync::watch, task::JoinSet, time::timeout};
+
+/// Where the server listens unless it is told otherwise: not reachable from elsewhere.
+pub const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
+
+/// Connections served at once; more wait to be accepted.
+const MAXIMUM_CONNECTIONS: usize = 64;
+
+/// A client that has not sent its request by then is disconnected.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long open connections may take to finish after the shutdown.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why the daemon is not ready, shared by all who know a reason. Ready is when nobody knows one.
+#[derive(Debug, Clone, Default)]
+pub struct Readiness {
+    reasons: Arc<Mutex<BTreeMap<&'static str, String>>>,
+}
+
+impl Readiness {
+    /// Not ready because of `subject`, with a text for people. Replaces an earlier text of the subject.
+    pub fn not_ready(&self, subject: &'static str, reason: impl Into<String>) {
+        self.lock().insert(subject, reason.into());
+    }
+
+    /// `subject` no longer keeps the daemon from being ready.
+    pub fn ready(&self, subject: &'static str) {
+        self.lock().remove(subject);
+    }
+
+    /// All reasons, by subject; empty when ready.
+    pub fn reasons(&self) -> BTreeMap<&'static str, String> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, String>> {
+        // One map operation at a time: a panic elsewhere cannot leave it broken.
+        self.reasons.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the pages are made of.
+#[derive(Debug, Clone)]
+pub struct Pages {
+    /// The metrics.
+    pub telemetry: Arc<Telemetry>,
+    /// The readiness.
+    pub readiness: Readiness,
+}
+
+/// Serves the pages until `shutdown` is done, then lets open connections finish. Errors of single
+/// connections are their clients' affair; only a listener that is broken for good ends it early.
+pub async fn serve(
+    listener: TcpListener,
+    pages: Pages,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let mut shutdown = pin!(shutdown);
+    let (stop, _) = watch::channel(false);
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = &mut shutdown => break,
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept(), if connections.len() < MAXIMUM_CONNECTIONS => {
+                let stream = match accepted {
+                    Ok((stream, _)) => stream,
+                    Err(error) if is_passing(&error) => {
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                };
+                connections.spawn(connection(stream, pages.clone(), stop.subscribe()));
+            }
+        }
+    }
+    drop(listener);
+    stop.send_replace(true);
+    let finish = async { while connections.join_next().await.is_some() {} };
+    if timeout(SHUTDOWN_TIMEOUT, finish).await.is_err() {
+        tracing::warn!("connections to the metrics page were cut off at shutdown");
+    }
+    Ok(())
+}
+
+/// Whether accepting may work again later: the client went away, or descriptors ran short.
+fn is_passing(error: &io::Error) -> bool {
+    use nix::errno::Errno;
+    let passing =
+        [Errno::ECONNABORTED, Errno::EINTR, Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM];
+    error.raw_os_error().is_some_and(|code| passing.contains(&Errno::from_raw(code)))
+}
+
+async fn connection(stream: tokio::net::TcpStream, pages: Pages, mut stop: watch::Receiver<bool>) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let response = respond(request.method(), request.uri().path(), &pages);
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let serving = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut serving = pin!(serving);
+    let stopped = async { stop.wait_for(|stop| *stop).await.is_ok() };
+    let result = tokio::select! {
+        result = serving.as_mut() => result,
+        _ = stopped => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "a connection to the metrics page ended");
+    }
+}
+
+/// The answer to one request.
+fn respond(method: &Method, path: &str, pages: &Pages) -> Response<Full<Bytes>> {
+    const TEXT: &str = "text/plain; charset=utf-8";
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        let mut response = page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".to_owned());
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    match path {
+        "/metrics" => match pages.telemetry.page() {
+            Ok(text) => page(StatusCode::OK, CONTENT_TYPE, text),
+            Err(error) => page(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("metrics: {error}\n")),
+        },
+        "/healthz" => page(StatusCode::OK, TEXT, "ok\n".to_owned()),
+        "/readyz" => {
+            let reasons = pages.readiness.reasons();
+            if reasons.is_empty() {
+                return page(StatusCode::OK, TEXT, "ready\n".to_owned());
+            }
+            let lines: Vec<String> =
+                reasons.into_iter().map(|(subject, reason)| format!("{subject}: {reason}\n")).collect();
+            page(StatusCode::SERVICE_UNAVAILABLE, TEXT, lines.concat())
+        }
+        _ => page(StatusCode::NOT_FOUND, TEXT, "there are /metrics, /healthz and /readyz\n".to_owned()),
+    }
+}
+
+fn page(status: StatusCode, content_type: &'static str, text: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE_HEADER, HeaderValue::from_static(content_type));
+    response
+}

@@ -1,0 +1,495 @@
+//! Every happening that operators want to know of: one call logs it and counts it.
+//!
+//! In: happenings from all stages. Out: lines of the operational log (tracing) and the page of
+//! metrics in OpenMetrics text. It also keeps which drifts are open, since gauges must fall again
+//! when they close, also after a restart. It decides nothing, and nothing is ever read back from it
+//! to make a verdict.
+
+mod families;
+mod process;
+
+#[cfg(test)]
+mod tests;
+
+use families::{
+    BackendLabels, BuildLabels, DriftLabels, Families, HookLabels, KindLabels, LossLabels, OperationLabels,
+    ReasonLabels, ResultLabels, VerdictLabels,
+};
+use jiff::Timestamp;
+use prometheus_client::{encoding::text::encode, registry::Registry};
+use sensor_common::op::{OPERATIONS, Operation};
+use sensor_model::{
+    difference::{Difference, DifferenceKind},
+    record::{Actor, RecordKind},
+    verdict::VerdictKind,
+};
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    fmt,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tracing::{debug, error, info, warn};
+
+/// Content type of the page.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What runs where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BuildInfo {
+    /// Version of the daemon.
+    pub version: String,
+    /// Commit it was built from, `unknown` outside a checkout.
+    pub commit: String,
+    /// SHA-256 of the embedded kernel object, in hex.
+    pub object: String,
+    /// Release of the running kernel.
+    pub kernel: String,
+}
+
+/// Where an event was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LossStage {
+    /// The kernel's change ring.
+    Ring,
+    /// The kernel's process and execution maps.
+    Process,
+    /// Decoding of a record.
+    Decode,
+    /// A queue between two stages of the daemon.
+    Queue,
+    /// The fanotify queue.
+    Fanotify,
+    /// A kernel program that did not run (recursion).
+    Program,
+}
+
+impl LossStage {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Ring => "ring",
+            Self::Process => "process",
+            Self::Decode => "decode",
+            Self::Queue => "queue",
+            Self::Fanotify => "fanotify",
+            Self::Program => "program",
+        }
+    }
+}
+
+/// How a hook is attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HookMode {
+    /// As a BPF LSM program.
+    Lsm,
+    /// As an fentry program on a `security_*` function.
+    Fentry,
+    /// As a tracepoint program.
+    Tracepoint,
+    /// As a fanotify group.
+    Fanotify,
+}
+
+impl HookMode {
+    /// The word for it in metrics and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lsm => "lsm",
+            Self::Fentry => "fentry",
+            Self::Tracepoint => "tracepoint",
+            Self::Fanotify => "fanotify",
+        }
+    }
+}
+
+/// What kind of actor made a change: the `actor` label, which must stay a short closed list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ActorClass {
+    /// Holdfast itself.
+    Holdfast,
+    /// A process of a container.
+    Container,
+    /// A process of someone who logged in, also behind sudo.
+    Login,
+    /// A process of a systemd unit.
+    Unit,
+    /// Some other process.
+    Process,
+    /// Nobody could be named.
+    Unknown,
+}
+
+impl ActorClass {
+    /// The class of an actor. A container wins over a login, since its processes inherit login ids of
+    /// whoever started the runtime.
+    pub fn of(actor: Option<&Actor>) -> Self {
+        let Some(actor) = actor else { return Self::Unknown };
+        if actor.holdfast {
+            Self::Holdfast
+        } else if actor.container_id.is_some() || actor.pod_uid.is_some() {
+            Self::Container
+        } else if actor.login_uid.is_some() {
+            Self::Login
+        } else if actor.unit.is_some() {
+            Self::Unit
+        } else {
+            Self::Process
+        }
+    }
+
+    /// The word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Holdfast => "holdfast",
+            Self::Container => "container",
+            Self::Login => "login",
+            Self::Unit => "unit",
+            Self::Process => "process",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// A drift that is open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenDrift {
+    /// Kinds of its differences; one of a kind for each difference.
+    pub kinds: Vec<DifferenceKind>,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// Drifts that are open, by path, and when the newest one was detected.
+#[derive(Debug, Default)]
+struct Open {
+    drifts: BTreeMap<String, OpenDrift>,
+    last: Option<Timestamp>,
+}
+
+/// Logs and counts happenings.
+pub struct Telemetry {
+    registry: Registry,
+    families: Families,
+    open: Mutex<Open>,
+}
+
+impl fmt::Debug for Telemetry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Telemetry").finish_non_exhaustive()
+    }
+}
+
+impl Telemetry {
+    /// Metrics that all stand at zero. `started` is when the process started.
+    pub fn new(build: BuildInfo, started: Timestamp) -> Self {
+        let mut registry = Registry::default();
+        let BuildInfo { version, commit, object, kernel } = build;
+        let families = Families::new(&mut registry, BuildLabels { version, commit, object, kernel });
+        for operation in OPERATIONS {
+            families.events.get_or_create(&OperationLabels { operation: operation.name() }).inc_by(0);
+        }
+        for kind in DIFFERENCE_KINDS {
+            families.node_drift.get_or_create(&KindLabels { kind: difference_name(kind) }).set(0);
+        }
+        let started = started.as_duration().as_secs_f64();
+        registry.register_collector(Box::new(process::ProcessCollector { started }));
+        Self { registry, families, open: Mutex::default() }
+    }
+
+    /// The page of metrics, in OpenMetrics text ending in `# EOF`.
+    pub fn page(&self) -> Result<String, fmt::Error> {
+        let mut page = String::with_capacity(16 << 10);
+        encode(&mut page, &self.registry)?;
+        Ok(page)
+    }
+
+    /// A change event came from the kernel (or from fanotify).
+    pub fn event(&self, operation: Operation) {
+        self.families.events.get_or_create(&OperationLabels { operation: operation.name() }).inc();
+    }
+
+    /// Events were lost. `reason` is a word from a closed list: `full`, `malformed`, `overflow`.
+    pub fn lost(&self, stage: LossStage, reason: &'static str, count: u64) {
+        if count == 0 {
+            return;
+        }
+        warn!(stage = stage.name(), reason, count, "events lost");
+        self.families.events_lost.get_or_create(&LossLabels { stage: stage.name(), reason }).inc_by(count);
+    }
+
+    /// A verdict was reached; `latency` runs from the change in the kernel, where there was one.
+    pub fn verdict(&self, verdict: VerdictKind, latency: Option<Duration>) {
+        self.families.verdicts.get_or_create(&VerdictLabels { verdict: verdict_name(verdict) }).inc();
+        if let Some(latency) = latency {
+            self.families.detection_latency.observe(latency.as_secs_f64());
+        }
+    }
+
+    /// A thing departs from its expectation, newly or in another way than before. Told again with
+    /// nothing new it changes nothing, so that a full verification may tell all that it finds.
+    pub fn drift(
+        &self,
+        path: &str,
+        differences: &[Difference],
+        source: Option<&str>,
+        actor: Option<&Actor>,
+        at: Timestamp,
+    ) {
+        let class = ActorClass::of(actor).name();
+        let mut kinds: Vec<DifferenceKind> = differences.iter().map(|difference| difference.kind).collect();
+        kinds.sort_unstable();
+        let mut open = self.open();
+        let before = open.drifts.get(path);
+        let mut known = before.map(|drift| drift.kinds.clone()).unwrap_or_default();
+        let since = before.map_or(at, |drift| drift.since);
+        let mut news = false;
+        for difference in differences {
+            if let Some(position) = known.iter().position(|kind| *kind == difference.kind) {
+                known.swap_remove(position);
+                continue;
+            }
+            news = true;
+            let kind = difference_name(difference.kind);
+            warn!(
+                path,
+                kind,
+                actor = class,
+                source,
+                pid = actor.map(|actor| actor.pid),
+                "{}",
+                difference.text
+            );
+            self.families.drift_detected.get_or_create(&DriftLabels { kind, actor: class }).inc();
+        }
+        open.drifts.insert(path.to_owned(), OpenDrift { kinds, since });
+        if news {
+            open.last = open.last.max(Some(at));
+        }
+        self.show(&open);
+    }
+
+    /// A thing that had drifted is as declared, or is no longer managed.
+    pub fn recovered(&self, path: &str) {
+        let mut open = self.open();
+        if open.drifts.remove(path).is_some() {
+            info!(path, "drift is gone");
+            self.show(&open);
+        }
+    }
+
+    /// A thing was changed and is as declared again.
+    pub fn touched(&self, path: &str, actor: Option<&Actor>) {
+        info!(
+            path,
+            actor = ActorClass::of(actor).name(),
+            pid = actor.map(|actor| actor.pid),
+            "changed and as declared"
+        );
+    }
+
+    /// Takes over the drifts that were open when the daemon stopped (from the forensic log), without
+    /// counting them as new.
+    pub fn restore(&self, drifts: impl IntoIterator<Item = (String, OpenDrift)>) {
+        let mut open = self.open();
+        for (path, drift) in drifts {
+            open.last = open.last.max(Some(drift.since));
+            open.drifts.insert(path, drift);
+        }
+        self.show(&open);
+    }
+
+    /// One thing was looked at and compared.
+    pub fn verified(&self, took: Duration) {
+        self.families.verify.observe(took.as_secs_f64());
+    }
+
+    /// All things were looked at and compared.
+    pub fn verified_all(&self, things: usize, took: Duration, at: Timestamp) {
+        debug!(things, ?took, "verified everything");
+        self.families.full_verification.observe(took.as_secs_f64());
+        self.families.last_full_verification.set(at.as_second());
+        self.managed(things);
+    }
+
+    /// The number of things that have an expectation.
+    pub fn managed(&self, things: usize) {
+        self.families.managed_things.set(i64::try_from(things).unwrap_or(i64::MAX));
+    }
+
+    /// A hook was attached or detached.
+    pub fn hook(&self, hook: impl Into<Cow<'static, str>>, mode: HookMode, attached: bool) {
+        let hook = hook.into();
+        debug!(hook = &*hook, mode = mode.name(), attached, "hook");
+        self.families
+            .hook_attached
+            .get_or_create(&HookLabels { hook, mode: mode.name() })
+            .set(attached.into());
+    }
+
+    /// Detection runs on this backend, which cannot see at once as many vectors as given.
+    pub fn backend(&self, backend: HookMode, vectors_unseen: usize) {
+        for other in [HookMode::Lsm, HookMode::Fentry, HookMode::Fanotify] {
+            let labels = BackendLabels { backend: other.name() };
+            self.families.backend.get_or_create(&labels).set((other == backend).into());
+        }
+        self.families.vectors_unseen.set(i64::try_from(vectors_unseen).unwrap_or(i64::MAX));
+        if backend == HookMode::Fanotify {
+            warn!(vectors_unseen, "detection runs on fanotify: who made a change is a best guess");
+        } else {
+            info!(backend = backend.name(), vectors_unseen, "detection runs");
+        }
+    }
+
+    /// The canary's change came back from the kernel.
+    pub fn canary(&self, at: Timestamp) {
+        self.families.canary_seen.set(at.as_second());
+    }
+
+    /// Evidence may have been lost from here on. `reason` is a word from a closed list.
+    pub fn gap_opened(&self, reason: &'static str) {
+        warn!(reason, "a gap opened: what it touches is unknown until verified");
+        self.families.gaps.get_or_create(&ReasonLabels { reason }).inc();
+        self.families.gaps_open.inc();
+    }
+
+    /// What a gap touched is verified.
+    pub fn gap_closed(&self, reason: &'static str) {
+        info!(reason, "a gap is closed");
+        self.families.gaps_open.dec();
+    }
+
+    /// The declared content was written back, or could not be.
+    pub fn reverted(&self, path: &str, result: Result<(), &dyn std::error::Error>) {
+        let word = match result {
+            Ok(()) => {
+                info!(path, "wrote the declared content back");
+                "done"
+            }
+            Err(error) => {
+                error!(path, %error, "could not write the declared content back");
+                "failed"
+            }
+        };
+        self.families.reverts.get_or_create(&ResultLabels { result: word }).inc();
+    }
+
+    /// A record was written to the forensic log, as a line of this many bytes.
+    pub fn recorded(&self, kind: RecordKind, bytes: usize) {
+        self.families.forensic_records.get_or_create(&KindLabels { kind: record_name(kind) }).inc();
+        self.families.forensic_bytes.inc_by(bytes as u64);
+    }
+
+    /// A checkpoint was written to the forensic log.
+    pub fn checkpoint(&self, at: Timestamp) {
+        self.families.forensic_checkpoint.set(at.as_second());
+    }
+
+    /// The forensic log cannot be written (`reason`), or can be again (`None`). `pending` records wait
+    /// in memory; `dropped` more than before were lost.
+    pub fn forensic(&self, reason: Option<&str>, pending: usize, dropped: u64) {
+        let was = self.families.forensic_degraded.set(reason.is_some().into());
+        match (was, reason) {
+            (0, Some(reason)) => {
+                error!(reason, pending, "the forensic log cannot be written; records wait in memory")
+            }
+            (1, None) => info!("the forensic log is written again"),
+            _ => {}
+        }
+        if dropped > 0 {
+            error!(dropped, "records of the forensic log were dropped");
+            self.families.forensic_dropped.inc_by(dropped);
+        }
+        self.families.forensic_pending.set(i64::try_from(pending).unwrap_or(i64::MAX));
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        // Nothing between lock and unlock can leave half of a change: each is one map operation.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the gauges by what is open.
+    fn show(&self, open: &Open) {
+        for kind in DIFFERENCE_KINDS {
+            let count =
+                open.drifts.values().flat_map(|drift| &drift.kinds).filter(|other| **other == kind).count();
+            let labels = KindLabels { kind: difference_name(kind) };
+            self.families.node_drift.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        let oldest = open.drifts.values().map(|drift| drift.since).min();
+        self.families.drift_open_since.set(oldest.map_or(0, Timestamp::as_second));
+        let last = open.last.filter(|_| !open.drifts.is_empty());
+        self.families.mcd_config_drift.set(last.map_or(0, Timestamp::as_second));
+    }
+}
+
+const DIFFERENCE_KINDS: [DifferenceKind; 17] = [
+    DifferenceKind::Content,
+    DifferenceKind::Mode,
+    DifferenceKind::Owner,
+    DifferenceKind::Label,
+    DifferenceKind::Xattr,
+    DifferenceKind::Attribute,
+    DifferenceKind::Type,
+    DifferenceKind::Missing,
+    DifferenceKind::Unexpected,
+    DifferenceKind::LinkTarget,
+    DifferenceKind::UnitEnablement,
+    DifferenceKind::UnitMask,
+    DifferenceKind::SshKey,
+    DifferenceKind::KernelArgument,
+    DifferenceKind::OsImage,
+    DifferenceKind::MountOver,
+    DifferenceKind::Unreadable,
+];
+
+/// The word of a kind in labels: the one it has in records.
+const fn difference_name(kind: DifferenceKind) -> &'static str {
+    match kind {
+        DifferenceKind::Content => "content",
+        DifferenceKind::Mode => "mode",
+        DifferenceKind::Owner => "owner",
+        DifferenceKind::Label => "label",
+        DifferenceKind::Xattr => "xattr",
+        DifferenceKind::Attribute => "attribute",
+        DifferenceKind::Type => "type",
+        DifferenceKind::Missing => "missing",
+        DifferenceKind::Unexpected => "unexpected",
+        DifferenceKind::LinkTarget => "link-target",
+        DifferenceKind::UnitEnablement => "unit-enablement",
+        DifferenceKind::UnitMask => "unit-mask",
+        DifferenceKind::SshKey => "ssh-key",
+        DifferenceKind::KernelArgument => "kernel-argument",
+        DifferenceKind::OsImage => "os-image",
+        DifferenceKind::MountOver => "mount-over",
+        DifferenceKind::Unreadable => "unreadable",
+    }
+}
+
+const fn verdict_name(verdict: VerdictKind) -> &'static str {
+    match verdict {
+        VerdictKind::Compliant => "compliant",
+        VerdictKind::Touched => "touched",
+        VerdictKind::Unknown => "unknown",
+        VerdictKind::Drifted => "drifted",
+    }
+}
+
+/// The word of a record's kind in labels and filters: the one it has in records.
+pub(crate) const fn record_name(kind: RecordKind) -> &'static str {
+    match kind {
+        RecordKind::Start => "start",
+        RecordKind::Stop => "stop",
+        RecordKind::Drift => "drift",
+        RecordKind::Touched => "touched",
+        RecordKind::Recovered => "recovered",
+        RecordKind::Exec => "exec",
+        RecordKind::Denied => "denied",
+        RecordKind::Reverted => "reverted",
+        RecordKind::Gap => "gap",
+        RecordKind::Rotation => "rotation",
+        RecordKind::Checkpoint => "checkpoint",
+        RecordKind::Repaired => "repaired",
+        RecordKind::Tamper => "tamper",
+    }
+}

@@ -1,0 +1,365 @@
+//! What managed things are on the disk.
+//!
+//! In: an expectation. Out: the observation of its thing, and which objects were opened for it, so
+//! that the caller can enrol them with the kernel programs. Every open of a directory or file carries
+//! the flags that mark it as an observation to those programs: first the parent directory, once, then
+//! the object, once. Links on the way are followed inside the host root; the thing itself never is.
+//! It never writes, never opens a device, never blocks on a FIFO.
+
+mod identity;
+mod object;
+mod resolve;
+mod unit;
+
+#[cfg(test)]
+mod tests;
+
+use identity::Identities;
+use nix::{dir::Dir, errno::Errno, fcntl::OFlag};
+use object::{Found, Reader, Refused, Want, device, stat_handle, without_access_time};
+use resolve::{HANDLE, Root};
+use rustix::fs::StatxFlags;
+use sensor_model::{
+    expectation::{Expectation, Expected, Owner, Thing},
+    observation::{FileType, ObjectObservation, Observation},
+};
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    io,
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::ffi::OsStrExt as _,
+    },
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+pub use unit::UnitFileState;
+
+/// How often an object that was replaced between two looks is looked at again.
+const ATTEMPTS: usize = 4;
+
+/// The host root could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot open the host root {}: {source}", root.display())]
+pub struct RootError {
+    /// The directory that was to be the root.
+    pub root: PathBuf,
+    /// Why not.
+    pub source: io::Error,
+}
+
+/// Why an object was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OpenedKind {
+    /// A directory in which the thing's name was looked up.
+    Parent,
+    /// The thing itself.
+    Object,
+}
+
+/// A directory or file that was opened with the observation flags, and so was seen by the kernel programs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenedObject {
+    /// Why.
+    pub kind: OpenedKind,
+    /// By which path, below the host root; links in it were followed.
+    pub path: PathBuf,
+    /// Regular file or directory.
+    pub file_type: FileType,
+    /// `st_dev`.
+    pub device: u64,
+    /// `st_ino`.
+    pub inode: u64,
+}
+
+/// An observation and what was opened for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observed {
+    /// What was seen.
+    pub observation: Observation,
+    /// What was opened, in order: parents first.
+    pub opened: Vec<OpenedObject>,
+}
+
+/// How a path leads through the host root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Way {
+    /// Directories in which a name on the way was looked up, without links, from the root down. With a
+    /// link on the way there are those that lead to the link and those that lead to where it points.
+    pub directories: Vec<PathBuf>,
+    /// The path of the parent directory with every link followed; `None` when the way ends early.
+    pub parent: Option<PathBuf>,
+}
+
+/// Reads managed things below one host root.
+#[derive(Debug)]
+pub struct Observer {
+    root: Root,
+    reader: Reader,
+    identities: Mutex<Identities>,
+}
+
+impl Observer {
+    /// An observer of the file system below `root`: `/`, or where the host is mounted in a container.
+    pub fn new(root: &Path) -> Result<Self, RootError> {
+        let opened = Root::open(root).map_err(|source| RootError { root: root.to_owned(), source })?;
+        let selinux = Path::new("/sys/fs/selinux/enforce").exists();
+        Ok(Self { root: opened, reader: Reader::new(selinux), identities: Mutex::default() })
+    }
+
+    /// Looks at the expectation's thing.
+    pub fn observe(&self, expectation: &Expectation) -> Observed {
+        let mut opened = Vec::new();
+        let observation = self.observe_with(expectation, &mut |object| opened.push(object.clone()));
+        Observed { observation, opened }
+    }
+
+    /// Looks at the expectation's thing and calls `on_open` right after each marked open, while what
+    /// the kernel programs told about that open is still the newest they told.
+    pub fn observe_with(
+        &self,
+        expectation: &Expectation,
+        on_open: &mut dyn FnMut(&OpenedObject),
+    ) -> Observation {
+        let path = expectation.thing.path();
+        let seen = match (&expectation.thing, &expectation.expected) {
+            (Thing::Unit { name }, _) => unit::observe(&self.root, name, on_open).map(Observation::Unit),
+            (Thing::ClosedDirectory { path }, _) => self.names(path, expectation.ssh_keys, on_open),
+            _ => self.object(&path, expectation, on_open),
+        };
+        seen.unwrap_or_else(|refused| Observation::Unreadable {
+            error: format!("{} {}: {}", refused.operation, path.display(), refused.errno.desc()),
+        })
+    }
+
+    /// Opens a directory or regular file with the observation flags, for enrolment, and closes it. The
+    /// last component is not followed. `EINVAL` for objects of other types, which are never opened.
+    pub fn open(&self, path: &Path) -> Result<OpenedObject, Errno> {
+        let handle = self.root.open_at(path, HANDLE | OFlag::O_NOFOLLOW)?;
+        let by_name = || without_access_time(|flags| self.root.open_at(path, flags | OFlag::O_NOFOLLOW));
+        let found = self.reader.find_handle(handle, by_name).map_err(|refused| refused.errno)?;
+        found.file.as_ref().map(|_| opened_object(&found, OpenedKind::Object, path)).ok_or(Errno::EINVAL)
+    }
+
+    /// The directories that lie on the way to `path`, for enrolment as ancestors.
+    pub fn way(&self, path: &Path) -> Way {
+        let Some(parent) = path.parent() else {
+            return Way { directories: Vec::new(), parent: None };
+        };
+        let mut walk = self.root.walk(parent);
+        let parent = walk.end.ok().map(|(_, real)| real);
+        if let Some(parent) = &parent
+            && walk.directories.last() != Some(parent)
+        {
+            walk.directories.push(parent.clone());
+        }
+        walk.directories.sort();
+        walk.directories.dedup();
+        Way { directories: walk.directories, parent }
+    }
+
+    /// Number of a user of the host.
+    pub fn uid(&self, name: &str) -> Option<u32> {
+        self.identities().uid(&self.root, name)
+    }
+
+    /// Number of a group of the host.
+    pub fn gid(&self, name: &str) -> Option<u32> {
+        self.identities().gid(&self.root, name)
+    }
+
+    /// Name of a user of the host.
+    pub fn user(&self, uid: u32) -> Option<String> {
+        self.identities().user(&self.root, uid)
+    }
+
+    /// Name of a group of the host.
+    pub fn group(&self, gid: u32) -> Option<String> {
+        self.identities().group(&self.root, gid)
+    }
+
+    fn identities(&self) -> MutexGuard<'_, Identities> {
+        // A panic while names were read leaves at worst an incomplete cache, which is read again.
+        self.identities.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens the parent directory of `path`, then looks at the name in it.
+    fn find(&self, path: &Path, on_open: &mut dyn FnMut(&OpenedObject)) -> Result<Option<Found>, Refused> {
+        let found = match (path.parent(), path.file_name()) {
+            (Some(parent), Some(name)) => {
+                let directory = match open_directory(&self.root, parent, on_open) {
+                    Err(Refused { errno: Errno::ENOENT | Errno::ENOTDIR, .. }) => return Ok(None),
+                    other => other?,
+                };
+                self.find_again(|| self.reader.find(&directory, name))?
+            }
+            // The root has no parent; it is its own object.
+            _ => self.find_again(|| self.reader.find(self.root.directory(), OsStr::new(".")))?,
+        };
+        if let Some(found) = found.as_ref().filter(|found| found.file.is_some()) {
+            on_open(&opened_object(found, OpenedKind::Object, path));
+        }
+        Ok(found)
+    }
+
+    fn find_again(
+        &self,
+        look: impl Fn() -> Result<Option<Found>, Refused>,
+    ) -> Result<Option<Found>, Refused> {
+        let mut found = look();
+        for _ in 1..ATTEMPTS {
+            match found {
+                Err(Refused { errno: Errno::EAGAIN, .. }) => found = look(),
+                _ => break,
+            }
+        }
+        found
+    }
+
+    fn object(
+        &self,
+        path: &Path,
+        expectation: &Expectation,
+        on_open: &mut dyn FnMut(&OpenedObject),
+    ) -> Result<Observation, Refused> {
+        let Some(found) = self.find(path, on_open)? else { return Ok(Observation::Missing) };
+        let size = match &expectation.expected {
+            Expected::File(file) => file.content.map(|content| content.size),
+            _ => None,
+        };
+        let mut object = self.reader.read(&found, Want { size, keys: expectation.ssh_keys })?;
+        self.name_owners(&mut object, &expectation.expected);
+        if let Expected::Link(link) = &expectation.expected
+            && link.hard
+        {
+            object.same_inode_as_target = Some(self.is_same_inode(&found, path, &link.target));
+        }
+        Ok(Observation::Object(Box::new(object)))
+    }
+
+    fn name_owners(&self, object: &mut ObjectObservation, expected: &Expected) {
+        let mut identities = self.identities();
+        let mut names = (identities.user(&self.root, object.uid), identities.group(&self.root, object.gid));
+        let declared = match expected {
+            Expected::File(file) => Some((&file.user, &file.group)),
+            Expected::Directory(directory) => Some((&directory.user, &directory.group)),
+            Expected::Link(link) => Some((&link.user, &link.group)),
+            _ => None,
+        };
+        let other = |owner: &Owner, name: &Option<String>| matches!(owner, Owner::Name(declared) if Some(declared) != name.as_ref());
+        if declared.is_some_and(|(user, group)| other(user, &names.0) || other(group, &names.1)) {
+            // Before an owner is called wrong the databases are looked at again, however fresh.
+            identities.refresh(&self.root);
+            names = (identities.user(&self.root, object.uid), identities.group(&self.root, object.gid));
+        }
+        (object.user, object.group) = names;
+    }
+
+    /// Whether the target of a hard link is the same inode. A relative target starts at the link's directory.
+    fn is_same_inode(&self, found: &Found, path: &Path, target: &Path) -> bool {
+        let target = path.parent().unwrap_or(Path::new("/")).join(target);
+        self.root
+            .open_at(&target, HANDLE | OFlag::O_NOFOLLOW)
+            .ok()
+            .and_then(|handle| stat_handle(handle.as_fd(), StatxFlags::INO).ok())
+            .is_some_and(|stat| (device(&stat), stat.stx_ino) == (found.device(), found.stat.stx_ino))
+    }
+
+    /// Names in a closed directory; an object of another type is told as what it is.
+    fn names(
+        &self,
+        path: &Path,
+        ssh_keys: bool,
+        on_open: &mut dyn FnMut(&OpenedObject),
+    ) -> Result<Observation, Refused> {
+        let Some(found) = self.find(path, on_open)? else { return Ok(Observation::Missing) };
+        let (FileType::Directory, Some(directory)) = (found.file_type, &found.file) else {
+            let object = self.reader.read(&found, Want::default())?;
+            return Ok(Observation::Object(Box::new(object)));
+        };
+        let list = directory.try_clone().map_err(|_| Refused { operation: "dup", errno: Errno::EMFILE })?;
+        let names = list_names(list)?;
+        let mut keys = BTreeMap::new();
+        if ssh_keys {
+            for name in &names {
+                let Ok(Some(file)) = self.reader.find(directory, name) else { continue };
+                if file.file_type == FileType::Regular {
+                    let object = self.reader.read(&file, Want { size: None, keys: true })?;
+                    keys.extend(object.ssh_keys.map(|found| (lossy(name), found)));
+                }
+            }
+        }
+        Ok(Observation::Names { names: names.iter().map(|name| lossy(name)).collect(), ssh_keys: keys })
+    }
+}
+
+/// What the log keeps of an observation, for a record's `before` and `after`: type, size, mode, owner
+/// and digest, never content. `None` where nothing was there to be described.
+pub fn snapshot(observation: &Observation) -> Option<serde_json::Value> {
+    match observation {
+        Observation::Missing | Observation::Unreadable { .. } => None,
+        Observation::Object(_) | Observation::Names { .. } | Observation::Unit(_) => {
+            let mut value = serde_json::to_value(observation).ok()?;
+            let map = value.as_object_mut()?;
+            map.retain(|_, value| !value.is_null() && !value.as_array().is_some_and(Vec::is_empty));
+            Some(value)
+        }
+    }
+}
+
+/// Opens a directory of the root for reading, with the observation flags. Where it may be passed
+/// through but not read, a handle for look-ups must do, and nothing was opened.
+fn open_directory(
+    root: &Root,
+    path: &Path,
+    on_open: &mut dyn FnMut(&OpenedObject),
+) -> Result<OwnedFd, Refused> {
+    let opened = without_access_time(|flags| root.open_at(path, flags | OFlag::O_DIRECTORY));
+    match opened {
+        Ok(directory) => {
+            let stat = stat_handle(directory.as_fd(), StatxFlags::INO)?;
+            on_open(&OpenedObject {
+                kind: OpenedKind::Parent,
+                path: path.to_owned(),
+                file_type: FileType::Directory,
+                device: device(&stat),
+                inode: stat.stx_ino,
+            });
+            Ok(directory)
+        }
+        Err(Errno::EACCES) => {
+            root.open_at(path, HANDLE | OFlag::O_DIRECTORY).map_err(Refused::at("open the directory of"))
+        }
+        Err(errno) => Err(Refused { operation: "open the directory of", errno }),
+    }
+}
+
+fn opened_object(found: &Found, kind: OpenedKind, path: &Path) -> OpenedObject {
+    OpenedObject {
+        kind,
+        path: path.to_owned(),
+        file_type: found.file_type,
+        device: found.device(),
+        inode: found.stat.stx_ino,
+    }
+}
+
+/// Names in a directory, sorted, without `.` and `..`.
+fn list_names(directory: OwnedFd) -> Result<Vec<OsString>, Refused> {
+    let mut names = Vec::new();
+    for entry in Dir::from_fd(directory).map_err(Refused::at("read"))?.iter() {
+        let entry = entry.map_err(Refused::at("read"))?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(OsStr::from_bytes(name).to_owned());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn lossy(name: &OsStr) -> String {
+    name.to_string_lossy().into_owned()
+}

@@ -1,0 +1,436 @@
+//! Enablement and mask of a systemd unit, read from unit files and links.
+//!
+//! In: a unit name. Out: what `systemctl is-enabled` would print, found as systemd itself finds it: by
+//! the links in the configuration directories, not by what is loaded. So it works without a running
+//! systemd, below any root, and at once after a change. It reads `[Install]` sections and links, and
+//! never asks the manager (`crate::systemd` does).
+
+use super::{
+    OpenedObject,
+    object::{Refused, stat_handle},
+    open_directory,
+    resolve::Root,
+};
+use nix::{
+    dir::{Dir, Type},
+    errno::Errno,
+    fcntl::{OFlag, readlinkat},
+};
+use rustix::fs::StatxFlags;
+use sensor_model::observation::UnitObservation;
+use std::{
+    collections::BTreeMap,
+    ffi::OsStr,
+    fmt,
+    fs::File,
+    io::Read as _,
+    os::{fd::AsFd as _, unix::ffi::OsStrExt as _},
+    path::{Path, PathBuf},
+};
+
+/// Where the administrator's units and links are.
+const CONFIGURATION: &str = "/etc/systemd/system";
+
+/// Directories of units, the one that wins first. `/lib` is there for hosts that are not merged.
+const SEARCH_PATH: [&str; 13] = [
+    "/etc/systemd/system.control",
+    "/run/systemd/system.control",
+    "/run/systemd/transient",
+    "/run/systemd/generator.early",
+    CONFIGURATION,
+    "/etc/systemd/system.attached",
+    "/run/systemd/system",
+    "/run/systemd/system.attached",
+    "/run/systemd/generator",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+    "/run/systemd/generator.late",
+];
+
+/// Bytes of a unit file that are read for its `[Install]` section.
+const UNIT_BYTES: u64 = 1 << 20;
+
+/// Aliases followed from one unit to the next.
+const MAXIMUM_ALIASES: usize = 16;
+
+/// What `systemctl is-enabled` prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum UnitFileState {
+    /// Linked into a target, or under one of its declared aliases.
+    Enabled,
+    /// The same below `/run`.
+    EnabledRuntime,
+    /// Its file is a link to a unit outside the search path.
+    Linked,
+    /// The same below `/run`.
+    LinkedRuntime,
+    /// The name is a link to another unit.
+    Alias,
+    /// A link to `/dev/null`, or empty.
+    Masked,
+    /// The same below `/run`.
+    MaskedRuntime,
+    /// It has nothing that enabling it would do.
+    Static,
+    /// It has something that enabling it would do, and is not enabled.
+    Disabled,
+    /// Not enabled itself, but under another name or through other units.
+    Indirect,
+    /// Made by a generator.
+    Generated,
+    /// Made at run time.
+    Transient,
+}
+
+impl UnitFileState {
+    /// The word that systemd uses.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Enabled => "enabled",
+            Self::EnabledRuntime => "enabled-runtime",
+            Self::Linked => "linked",
+            Self::LinkedRuntime => "linked-runtime",
+            Self::Alias => "alias",
+            Self::Masked => "masked",
+            Self::MaskedRuntime => "masked-runtime",
+            Self::Static => "static",
+            Self::Disabled => "disabled",
+            Self::Indirect => "indirect",
+            Self::Generated => "generated",
+            Self::Transient => "transient",
+        }
+    }
+}
+
+impl fmt::Display for UnitFileState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Links in one directory of the search path.
+#[derive(Debug, Default)]
+struct Links {
+    /// Links beside the units: name and target.
+    aliases: Vec<(String, PathBuf)>,
+    /// Names of links in `*.wants`, `*.requires` and `*.upholds`.
+    wanted: Vec<String>,
+}
+
+/// A unit file that was found.
+#[derive(Debug)]
+struct Unit {
+    /// Index into the search path of the directory in which the name was found.
+    place: usize,
+    /// Name of the file itself.
+    name: String,
+    kind: UnitKind,
+    install: Install,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum UnitKind {
+    Regular,
+    Linked,
+    Masked,
+}
+
+/// What an `[Install]` section says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Install {
+    pub(super) wanted_by: Vec<String>,
+    pub(super) aliases: Vec<String>,
+    pub(super) also: Vec<String>,
+    pub(super) default_instance: Option<String>,
+}
+
+/// The state of a unit below the root.
+pub(super) fn observe(
+    root: &Root,
+    name: &str,
+    on_open: &mut dyn FnMut(&OpenedObject),
+) -> Result<UnitObservation, Refused> {
+    let mut links = BTreeMap::new();
+    for (place, directory) in SEARCH_PATH.iter().enumerate() {
+        links.insert(place, read_links(root, Path::new(directory), on_open)?);
+    }
+    let own = Path::new(CONFIGURATION).join(name);
+    let masked = links
+        .get(&configuration())
+        .and_then(|links| links.aliases.iter().find(|(link, _)| link == name))
+        .is_some_and(|(_, target)| target == Path::new("/dev/null"));
+    Ok(UnitObservation {
+        file_state: state(root, name, &links).map(|state| state.name().to_owned()),
+        masked,
+        resolved: root.walk(&own).end.ok().map(|(_, real)| real),
+    })
+}
+
+fn configuration() -> usize {
+    SEARCH_PATH.iter().position(|directory| *directory == CONFIGURATION).unwrap_or(0)
+}
+
+fn is_runtime(place: usize) -> bool {
+    SEARCH_PATH[place].starts_with("/run/")
+}
+
+fn state(root: &Root, name: &str, links: &BTreeMap<usize, Links>) -> Option<UnitFileState> {
+    let unit = find(root, name)?;
+    let runtime = is_runtime(unit.place);
+    if unit.kind == UnitKind::Masked {
+        return Some(if runtime { UnitFileState::MaskedRuntime } else { UnitFileState::Masked });
+    }
+    if unit.name != name && template_of(name).as_deref() != Some(&unit.name) {
+        return Some(UnitFileState::Alias);
+    }
+    let directory = SEARCH_PATH[unit.place];
+    if directory.starts_with("/run/systemd/generator") {
+        return Some(UnitFileState::Generated);
+    }
+    if directory == "/run/systemd/transient" {
+        return Some(UnitFileState::Transient);
+    }
+    let known = |link: &str| {
+        link == name
+            || unit.install.aliases.iter().any(|alias| alias == link)
+            || unit
+                .install
+                .default_instance
+                .as_ref()
+                .is_some_and(|instance| instance_of(name, instance) == link)
+    };
+    enabled(name, &unit, links, &known).or_else(|| {
+        let install = &unit.install;
+        Some(if is_linked_otherwise(name, links) {
+            UnitFileState::Indirect
+        } else if !install.wanted_by.is_empty() || !install.aliases.is_empty() {
+            UnitFileState::Disabled
+        } else if !install.also.is_empty() {
+            UnitFileState::Indirect
+        } else {
+            UnitFileState::Static
+        })
+    })
+}
+
+/// Whether links enable the unit: the configuration directory counts most, then what is below `/run`.
+fn enabled(
+    name: &str,
+    unit: &Unit,
+    links: &BTreeMap<usize, Links>,
+    known: &dyn Fn(&str) -> bool,
+) -> Option<UnitFileState> {
+    let mut runtime = false;
+    let mut anywhere = false;
+    for (place, links) in links {
+        let wanted = links.wanted.iter().any(|link| known(link));
+        let alias = links.aliases.iter().any(|(link, target)| {
+            link != name && known(link) && target.file_name() == Some(OsStr::new(&unit.name))
+        });
+        if wanted || alias {
+            if *place == configuration() {
+                return Some(UnitFileState::Enabled);
+            }
+            runtime |= is_runtime(*place);
+            anywhere = true;
+        }
+    }
+    if runtime {
+        return Some(UnitFileState::EnabledRuntime);
+    }
+    if anywhere && template_of(name).is_some_and(|template| template != name) {
+        return Some(UnitFileState::Static);
+    }
+    (unit.kind == UnitKind::Linked)
+        .then(|| if is_runtime(unit.place) { UnitFileState::LinkedRuntime } else { UnitFileState::Linked })
+}
+
+/// Whether the configuration links to the unit by a name that it does not declare, or to an instance of it.
+fn is_linked_otherwise(name: &str, links: &BTreeMap<usize, Links>) -> bool {
+    links.iter().any(|(place, links)| {
+        (*place == configuration() || is_runtime(*place))
+            && (links
+                .aliases
+                .iter()
+                .any(|(link, target)| link != name && target.file_name() == Some(OsStr::new(name)))
+                || links.wanted.iter().any(|link| link != name && template_of(link).as_deref() == Some(name)))
+    })
+}
+
+/// Finds the unit's file, following aliases.
+fn find(root: &Root, name: &str) -> Option<Unit> {
+    let mut name = name.to_owned();
+    for _ in 0..MAXIMUM_ALIASES {
+        let candidates = [Some(name.clone()), template_of(&name).filter(|template| *template != name)];
+        let (place, found) = candidates.into_iter().flatten().find_map(|candidate| {
+            let place = (0..SEARCH_PATH.len()).find(|place| exists(root, *place, &candidate))?;
+            Some((place, candidate))
+        })?;
+        let path = Path::new(SEARCH_PATH[place]).join(&found);
+        let target = read_link(root, &path);
+        let mut kind = UnitKind::Regular;
+        if target.as_deref() == Some(Path::new("/dev/null")) {
+            return Some(Unit { place, name: found, kind: UnitKind::Masked, install: Install::default() });
+        }
+        if let Some(target) = &target {
+            let target = path.parent().unwrap_or(Path::new("/")).join(target);
+            let other = target.file_name()?.to_str()?.to_owned();
+            let within = root.walk(target.parent()?).end.ok().is_some_and(|(_, real)| {
+                SEARCH_PATH.iter().any(|directory| {
+                    root.walk(Path::new(directory)).end.is_ok_and(|(_, searched)| searched == real)
+                })
+            });
+            if within && other != found {
+                name = other;
+                continue;
+            }
+            if !within {
+                kind = UnitKind::Linked;
+            }
+        }
+        // A link that leads nowhere is a unit that systemd does not know.
+        let file = root.open_at(&path, OFlag::O_RDONLY | OFlag::O_NONBLOCK).ok()?;
+        let mut text = String::new();
+        File::from(file).take(UNIT_BYTES).read_to_string(&mut text).ok()?;
+        if text.is_empty() {
+            return Some(Unit { place, name: found, kind: UnitKind::Masked, install: Install::default() });
+        }
+        let mut install = Install::default();
+        parse_install(&text, &mut install);
+        for text in drop_ins(root, &found) {
+            parse_install(&text, &mut install);
+        }
+        return Some(Unit { place, name: found, kind, install });
+    }
+    None
+}
+
+fn exists(root: &Root, place: usize, name: &str) -> bool {
+    let path = Path::new(SEARCH_PATH[place]).join(name);
+    root.open_at(&path, super::resolve::HANDLE | OFlag::O_NOFOLLOW)
+        .ok()
+        .and_then(|handle| stat_handle(handle.as_fd(), StatxFlags::TYPE).ok())
+        .is_some_and(|stat| u32::from(stat.stx_mode) & nix::libc::S_IFMT != nix::libc::S_IFDIR)
+}
+
+fn read_link(root: &Root, path: &Path) -> Option<PathBuf> {
+    let handle = root.open_at(path, super::resolve::HANDLE | OFlag::O_NOFOLLOW).ok()?;
+    super::resolve::link_target(handle.as_fd()).ok().flatten().map(PathBuf::from)
+}
+
+fn drop_ins(root: &Root, name: &str) -> Vec<String> {
+    let mut texts = BTreeMap::new();
+    for directory in SEARCH_PATH {
+        let directory = Path::new(directory).join(format!("{name}.d"));
+        let Ok(handle) = root.open_at(&directory, OFlag::O_RDONLY | OFlag::O_DIRECTORY) else { continue };
+        let Ok(names) = super::list_names(handle) else { continue };
+        for file in names.into_iter().filter(|file| file.as_bytes().ends_with(b".conf")) {
+            if texts.contains_key(&file) {
+                continue;
+            }
+            let mut text = String::new();
+            let opened = root.open_at(&directory.join(&file), OFlag::O_RDONLY | OFlag::O_NONBLOCK);
+            let read = opened.map(|opened| File::from(opened).take(UNIT_BYTES).read_to_string(&mut text));
+            if matches!(read, Ok(Ok(_))) {
+                texts.insert(file, text);
+            }
+        }
+    }
+    texts.into_values().collect()
+}
+
+/// Links in a directory of the search path. A directory that is not there has none.
+fn read_links(
+    root: &Root,
+    directory: &Path,
+    on_open: &mut dyn FnMut(&OpenedObject),
+) -> Result<Links, Refused> {
+    let mut links = Links::default();
+    let handle = match open_directory(root, directory, on_open) {
+        Err(Refused { errno: Errno::ENOENT | Errno::ENOTDIR, .. }) => return Ok(links),
+        other => other?,
+    };
+    let mut listed = Dir::from_fd(handle).map_err(Refused::at("read"))?;
+    let mut found = Vec::new();
+    let mut wants = Vec::new();
+    for entry in listed.iter() {
+        let entry = entry.map_err(Refused::at("read"))?;
+        let Ok(name) = entry.file_name().to_str() else { continue };
+        match entry.file_type() {
+            Some(Type::Symlink) | None => found.push(name.to_owned()),
+            Some(Type::Directory) => {}
+            Some(_) => continue,
+        }
+        if [".wants", ".requires", ".upholds"].iter().any(|suffix| name.ends_with(suffix)) {
+            wants.push(name.to_owned());
+        }
+    }
+    for name in found {
+        // Not a link after all (a file system that tells no types), or gone.
+        if let Ok(target) = readlinkat(&listed, name.as_str()) {
+            links.aliases.push((name, PathBuf::from(target)));
+        }
+    }
+    for name in wants {
+        let handle = match open_directory(root, &directory.join(name), on_open) {
+            Err(Refused { errno: Errno::ENOENT | Errno::ENOTDIR, .. }) => continue,
+            other => other?,
+        };
+        let mut listed = Dir::from_fd(handle).map_err(Refused::at("read"))?;
+        for entry in listed.iter() {
+            let entry = entry.map_err(Refused::at("read"))?;
+            let is_link = matches!(entry.file_type(), Some(Type::Symlink) | None);
+            if let (true, Ok(name)) = (is_link, entry.file_name().to_str()) {
+                links.wanted.push(name.to_owned());
+            }
+        }
+    }
+    Ok(links)
+}
+
+/// `foo@.service` of `foo@bar.service` and of itself; `None` for names without `@`.
+fn template_of(name: &str) -> Option<String> {
+    let (prefix, rest) = name.split_once('@')?;
+    let (_, suffix) = rest.rsplit_once('.')?;
+    Some(format!("{prefix}@.{suffix}"))
+}
+
+/// `foo@bar.service` of `foo@.service` and `bar`; other names stay as they are.
+fn instance_of(name: &str, instance: &str) -> String {
+    match name.split_once("@.") {
+        Some((prefix, suffix)) => format!("{prefix}@{instance}.{suffix}"),
+        None => name.to_owned(),
+    }
+}
+
+/// Adds what an `[Install]` section of the text says. Unknown keys and broken lines are passed over,
+/// as systemd does.
+pub(super) fn parse_install(text: &str, install: &mut Install) {
+    let joined = text.replace("\\\n", " ");
+    let mut within = false;
+    for line in joined.lines().map(str::trim) {
+        if line.is_empty() || line.starts_with(['#', ';']) {
+            continue;
+        }
+        if line.starts_with('[') {
+            within = line == "[Install]";
+            continue;
+        }
+        let (true, Some((key, value))) = (within, line.split_once('=')) else { continue };
+        let list = match key.trim() {
+            "WantedBy" | "RequiredBy" | "UpheldBy" => &mut install.wanted_by,
+            "Alias" => &mut install.aliases,
+            "Also" => &mut install.also,
+            "DefaultInstance" => {
+                install.default_instance = Some(value.trim().to_owned()).filter(|value| !value.is_empty());
+                continue;
+            }
+            _ => continue,
+        };
+        if value.trim().is_empty() {
+            list.clear();
+        }
+        list.extend(value.split_whitespace().map(str::to_owned));
+    }
+}

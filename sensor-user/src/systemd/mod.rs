@@ -1,0 +1,143 @@
+//! What the running systemd says about units.
+//!
+//! In: a unit's expectation. Out: its observation with the state that the manager itself reports, so
+//! that presets, generators and newer rules than ours are in it. Where no manager can be asked (a bare
+//! guest, a container without the bus, a manager that hangs) the links on the disk tell, as
+//! [`crate::observation`] reads them. It only asks; it never starts, stops or enables anything.
+
+use crate::observation::{Observed, Observer};
+use sensor_model::{
+    expectation::{Expectation, Thing},
+    observation::Observation,
+};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::time::{Instant, timeout};
+use zbus::{Connection, connection::Builder};
+use zbus_systemd::systemd1::ManagerProxy;
+
+/// systemd's own socket: it works before and without a bus, for root.
+const PRIVATE_SOCKET: &str = "run/systemd/private";
+
+/// The system bus.
+const BUS_SOCKET: &str = "run/dbus/system_bus_socket";
+
+/// A manager that does not answer by then is not waited for: detection goes on without it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Pause after a failed attempt to reach the manager.
+const RETRY: Duration = Duration::from_secs(30);
+
+/// Who told the states of units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnitSource {
+    /// The manager, over its socket or the bus.
+    Manager,
+    /// The links on the disk.
+    Links,
+}
+
+/// Asks for states of units, over a connection that is kept.
+#[derive(Debug)]
+pub struct UnitStates {
+    observer: Arc<Observer>,
+    root: PathBuf,
+    manager: Option<ManagerProxy<'static>>,
+    /// When reaching the manager may be tried again.
+    retry_at: Option<Instant>,
+}
+
+impl UnitStates {
+    /// Units of the host at `root`. Nothing is connected before the first question.
+    pub fn new(observer: Arc<Observer>, root: &Path) -> Self {
+        Self { observer, root: root.to_owned(), manager: None, retry_at: None }
+    }
+
+    /// Looks at a unit: links through the observer, and the state from the manager where it answers.
+    /// Things that are no units are left to the observer altogether.
+    pub async fn observe(&mut self, expectation: &Expectation) -> (Observed, UnitSource) {
+        let mut observed = self.observer.observe(expectation);
+        let mut source = UnitSource::Links;
+        if let (Thing::Unit { name }, Observation::Unit(unit)) =
+            (&expectation.thing, &mut observed.observation)
+            && let Some(state) = self.state(name).await
+        {
+            unit.file_state = state;
+            source = UnitSource::Manager;
+        }
+        (observed, source)
+    }
+
+    /// The manager's state of a unit file: `Some(None)` when it knows no such unit, `None` when the
+    /// manager could not be asked.
+    pub async fn state(&mut self, name: &str) -> Option<Option<String>> {
+        let manager = self.manager().await?;
+        let answer = timeout(PATIENCE, manager.get_unit_file_state(name.to_owned())).await;
+        match answer {
+            Ok(Ok(state)) => Some(Some(state).filter(|state| !state.is_empty())),
+            Ok(Err(zbus::Error::MethodError(error, _, _))) if is_no_such_unit(error.as_str()) => Some(None),
+            Ok(Err(error)) => {
+                self.lose(&error.to_string());
+                None
+            }
+            Err(_) => {
+                self.lose("no answer in time");
+                None
+            }
+        }
+    }
+
+    async fn manager(&mut self) -> Option<ManagerProxy<'static>> {
+        if let Some(manager) = &self.manager {
+            return Some(manager.clone());
+        }
+        if self.retry_at.is_some_and(|at| Instant::now() < at) {
+            return None;
+        }
+        match timeout(PATIENCE, connect(&self.root)).await {
+            Ok(Ok(manager)) => {
+                self.retry_at = None;
+                self.manager = Some(manager.clone());
+                Some(manager)
+            }
+            Ok(Err(error)) => {
+                self.lose(&error.to_string());
+                None
+            }
+            Err(_) => {
+                self.lose("no connection in time");
+                None
+            }
+        }
+    }
+
+    fn lose(&mut self, reason: &str) {
+        tracing::info!(reason, "systemd cannot be asked; unit states come from links");
+        self.manager = None;
+        self.retry_at = Some(Instant::now() + RETRY);
+    }
+}
+
+/// Whether an error means that the manager has no such unit file: its name cannot be loaded either.
+fn is_no_such_unit(name: &str) -> bool {
+    ["org.freedesktop.systemd1.NoSuchUnit", "org.freedesktop.DBus.Error.FileNotFound"].contains(&name)
+        || name == "org.freedesktop.DBus.Error.InvalidArgs"
+}
+
+async fn connect(root: &Path) -> zbus::Result<ManagerProxy<'static>> {
+    let address = |socket: &str| format!("unix:path={}", root.join(socket).display());
+    // The private socket talks peer to peer: there is no bus that would answer a greeting.
+    let private = address(PRIVATE_SOCKET);
+    let connection = match Builder::address(private.as_str()).p2p().build().await {
+        Ok(connection) => connection,
+        Err(_) => bus(&address(BUS_SOCKET)).await?,
+    };
+    ManagerProxy::new(&connection).await
+}
+
+async fn bus(address: &str) -> zbus::Result<Connection> {
+    Builder::address(address).build().await
+}
