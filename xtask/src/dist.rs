@@ -5,10 +5,12 @@
 //! rewritten only when their content changed, so that cargo rebuilds nothing for nothing.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use object::build::elf::SectionData;
 
 use crate::cache::Cache;
 use crate::run::{cargo, say, show};
@@ -80,7 +82,28 @@ pub(crate) fn build_ebpf() -> Result<PathBuf> {
     let toolchain = EbpfToolchain::ensure(&Cache::open()?)?;
     say("build", "eBPF object");
     show(&mut ebpf_cargo(&toolchain, "build"))?;
-    deliver(&target_dir().join("ebpf").join(BPF_TARGET).join("release/holdfast-ebpf"), "holdfast.bpf.o")
+    let built = target_dir().join("ebpf").join(BPF_TARGET).join("release/holdfast-ebpf");
+    let object = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
+    deliver(&without_debug_sections(&object)?, 0o644, "holdfast.bpf.o")
+}
+
+/// The object without what only debuggers read; the kernel's own type information stays.
+fn without_debug_sections(object: &[u8]) -> Result<Vec<u8>> {
+    let mut elf = object::build::elf::Builder::read(object).context("the eBPF object is no ELF file")?;
+    for section in &mut elf.sections {
+        let name = section.name.as_slice();
+        section.delete = name.starts_with(b".debug_") || name.starts_with(b".rel.debug_");
+    }
+    elf.delete_orphans();
+    // LLVM keeps all names in one table; the writer wants one for those of the sections.
+    let names = elf.sections.add();
+    names.name = b".shstrtab".as_slice().into();
+    names.sh_type = object::elf::SHT_STRTAB;
+    names.sh_addralign = 1;
+    names.data = SectionData::SectionString;
+    let mut out = Vec::new();
+    elf.write(&mut out).context("cannot write the eBPF object")?;
+    Ok(out)
 }
 
 /// Builds the eBPF object and `holdfast`; gives the path of `holdfast` in `target/dist`.
@@ -88,7 +111,8 @@ pub(crate) fn build_holdfast(profile: Profile) -> Result<PathBuf> {
     let object = build_ebpf()?;
     say("build", "holdfast");
     let built = build_static("sensor-user", "holdfast", profile, &[(OBJECT_VARIABLE, &object)])?;
-    deliver(&built, "holdfast")
+    let program = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
+    deliver(&program, 0o755, "holdfast")
 }
 
 /// Builds one binary of the workspace so that it runs in a guest that has no libraries.
@@ -122,15 +146,15 @@ pub(crate) fn build_static(
     Ok(target.join(HOST_TARGET).join(folder).join(bin))
 }
 
-/// Puts a built file into `target/dist`, if it is not there already.
-fn deliver(built: &Path, name: &str) -> Result<PathBuf> {
+/// Puts a file into `target/dist`, if it is not there already.
+fn deliver(content: &[u8], mode: u32, name: &str) -> Result<PathBuf> {
     let folder = root().join("target/dist");
     fs::create_dir_all(&folder)?;
     let place = folder.join(name);
-    let content = fs::read(built).with_context(|| format!("cannot read {}", built.display()))?;
-    if fs::read(&place).ok().as_ref() != Some(&content) {
+    if fs::read(&place).ok().as_deref() != Some(content) {
         let temporary = folder.join(format!(".{name}.new"));
-        fs::copy(built, &temporary)?;
+        fs::write(&temporary, content)?;
+        fs::set_permissions(&temporary, fs::Permissions::from_mode(mode))?;
         fs::rename(&temporary, &place)?;
     }
     say("build", &format!("{} ({} KiB)", place.display(), content.len() / 1024));
