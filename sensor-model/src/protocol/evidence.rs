@@ -7,11 +7,14 @@ use crate::difference::{Difference, DifferenceKind};
 
 /// The kernel's word on one observation.
 ///
-/// The order in which the kernel side takes these is part of the protocol (the checker finds a lost
-/// drift when it is changed). In the hook of the daemon's own *observation open*: clear the dirty bit,
-/// **then** copy the counter, **then** sample writers and lock, each with full ordering against the next.
-/// The daemon then reads the object, makes sure that the path still leads to the inode it has open, and
-/// reads the entry, once.
+/// The order in which the kernel side takes these is part of the protocol (the checker loses a drift when
+/// it is changed). In the hook of the daemon's own *observation open*: clear the dirty bit, **then** copy
+/// the counter, **then** sample writers and lock, each fully ordered before the next. A hook that
+/// announces a change counts it first, then tests and sets the dirty bit. The daemon reads the object, makes
+/// sure that the path still leads to the inode that it has open, and then reads the entry, once.
+///
+/// It also rests on the kernel counting a writer in `i_writecount` before `file_open` fires, and giving it
+/// up after the last write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Evidence {
     /// The change counter at the observation open.

@@ -1,1 +1,260 @@
+//! What the protocol does in time: the checker leaves that out.
 
+use super::{Config, Detector, Event, Evidence, Finding, Gap, Outcome, Report, Scope, is_transient};
+use crate::{
+    difference::{Difference, DifferenceKind},
+    verdict::VerdictKind,
+};
+
+const MS: u64 = 1_000_000;
+const THEIRS: Event = Event { own: false, beyond: false };
+const OURS: Event = Event { own: true, beyond: false };
+const QUIET: Evidence = Evidence { observed_counter: 3, counter: 3, writers: false, locked: false };
+const WRITERS: Evidence = Evidence { writers: true, ..QUIET };
+const MOVED: Evidence = Evidence { counter: 4, ..QUIET };
+
+fn good(evidence: Evidence) -> Outcome {
+    Outcome { finding: Finding::Compliant { untouched: false }, evidence: Some(evidence) }
+}
+
+fn bad(fingerprint: u64, evidence: Evidence) -> Outcome {
+    Outcome { finding: Finding::Differs { fingerprint, transient: false }, evidence: Some(evidence) }
+}
+
+fn missing() -> Outcome {
+    Outcome { finding: Finding::Differs { fingerprint: 1, transient: true }, evidence: Some(QUIET) }
+}
+
+/// A detector with things 0..count, all compliant since time 0.
+fn compliant(count: u32) -> Detector {
+    let mut detector = Detector::new(Config::default());
+    for id in 0..count {
+        detector.add(id, 0);
+    }
+    for id in detector.due(0, usize::MAX) {
+        assert_eq!(detector.verified(id, 0, &good(QUIET)), []);
+    }
+    assert_eq!(detector.node_verdict(), VerdictKind::Compliant);
+    assert_eq!(detector.next_deadline(), None);
+    detector
+}
+
+/// Sleeps to the next deadline, looks, and gives the time of the look and what was reported.
+fn look(detector: &mut Detector, outcome: &Outcome) -> (u64, Vec<Report>) {
+    let now = detector.next_deadline().expect("a look is due");
+    let ids = detector.due(now, 1);
+    (now, detector.verified(ids[0], now, outcome))
+}
+
+fn verdict(detector: &Detector, id: u32) -> VerdictKind {
+    detector.standing(id).expect("managed").verdict
+}
+
+#[test]
+fn a_thing_is_unknown_until_a_quiet_look() {
+    let mut detector = Detector::new(Config::default());
+    detector.add(1, 0);
+    assert_eq!(verdict(&detector, 1), VerdictKind::Unknown);
+    assert_eq!(look(&mut detector, &good(MOVED)), (0, vec![]));
+    assert_eq!(verdict(&detector, 1), VerdictKind::Unknown);
+    assert_eq!(look(&mut detector, &good(QUIET)), (MS, vec![]));
+    assert_eq!(verdict(&detector, 1), VerdictKind::Compliant);
+}
+
+#[test]
+fn a_quiet_difference_is_reported_at_once_and_its_end_too() {
+    let mut detector = compliant(1);
+    detector.event(0, 5 * MS, THEIRS);
+    let drift = Report::Drifted { id: 0, since: 5 * MS, again: false };
+    assert_eq!(look(&mut detector, &bad(9, QUIET)), (5 * MS, vec![drift]));
+    detector.recheck(Scope::All, 6 * MS);
+    assert_eq!(look(&mut detector, &bad(9, QUIET)), (6 * MS, vec![]), "the same drift is told once");
+    detector.recheck(Scope::All, 7 * MS);
+    let other = Report::Drifted { id: 0, since: 5 * MS, again: true };
+    assert_eq!(look(&mut detector, &bad(10, QUIET)), (7 * MS, vec![other]));
+    detector.event(0, 9 * MS, OURS);
+    assert_eq!(look(&mut detector, &good(QUIET)), (9 * MS, vec![Report::Recovered { id: 0 }]));
+    assert_eq!(detector.next_deadline(), None);
+}
+
+#[test]
+fn a_change_that_came_back_is_told_once_unless_it_was_ours_or_none() {
+    let mut detector = compliant(1);
+    detector.event(0, MS, THEIRS);
+    detector.event(0, MS, OURS);
+    assert_eq!(look(&mut detector, &good(QUIET)).1, [Report::Touched { id: 0 }]);
+    detector.event(0, 2 * MS, OURS);
+    assert_eq!(look(&mut detector, &good(QUIET)).1, []);
+    detector.event(0, 3 * MS, THEIRS);
+    let untouched = Outcome { finding: Finding::Compliant { untouched: true }, evidence: Some(QUIET) };
+    assert_eq!(look(&mut detector, &untouched).1, []);
+}
+
+#[test]
+fn a_save_by_rename_is_no_drift_and_a_removal_is_one_after_the_settle_time() {
+    let mut detector = compliant(1);
+    detector.event(0, 10 * MS, THEIRS);
+    assert_eq!(look(&mut detector, &missing()), (10 * MS, vec![]));
+    assert_eq!(verdict(&detector, 0), VerdictKind::Compliant);
+    detector.event(0, 12 * MS, THEIRS);
+    assert_eq!(look(&mut detector, &good(QUIET)), (12 * MS, vec![Report::Touched { id: 0 }]));
+
+    detector.event(0, 20 * MS, THEIRS);
+    assert_eq!(look(&mut detector, &missing()), (20 * MS, vec![]));
+    let drift = Report::Drifted { id: 0, since: 20 * MS, again: false };
+    assert_eq!(look(&mut detector, &missing()), (520 * MS, vec![drift]));
+}
+
+#[test]
+fn a_difference_under_a_writer_is_held_no_longer_than_the_settle_time() {
+    let mut detector = compliant(1);
+    detector.event(0, 0, THEIRS);
+    let mut looks = 0;
+    let (told_at, report) = loop {
+        let (now, reports) = look(&mut detector, &bad(2, WRITERS));
+        looks += 1;
+        assert!(detector.wants_rw_hook());
+        if let Some(report) = reports.first() {
+            break (now, report.clone());
+        }
+    };
+    assert_eq!(report, Report::Drifted { id: 0, since: 0, again: false });
+    assert_eq!(told_at, 500 * MS);
+    assert!(looks < 15, "the pause between looks grows: {looks} looks");
+    assert!(detector.next_deadline().is_some(), "looks go on while the writer is there");
+    detector.event(0, 600 * MS, THEIRS);
+    assert_eq!(look(&mut detector, &good(QUIET)).1, [Report::Recovered { id: 0 }]);
+    assert!(!detector.wants_rw_hook());
+}
+
+#[test]
+fn a_file_held_open_for_writing_becomes_compliant_and_goes_on_being_looked_at() {
+    let mut detector = Detector::new(Config::default());
+    detector.add(0, 0);
+    while verdict(&detector, 0) == VerdictKind::Unknown {
+        let (now, reports) = look(&mut detector, &good(WRITERS));
+        assert!(now <= 500 * MS && reports.is_empty());
+    }
+    let (first, _) = look(&mut detector, &good(WRITERS));
+    let (second, _) = look(&mut detector, &good(WRITERS));
+    assert!(second > first && second - first <= 1000 * MS);
+    assert!(detector.wants_rw_hook());
+}
+
+#[test]
+fn a_look_never_takes_more_than_half_of_the_time() {
+    let mut detector = compliant(1);
+    detector.event(0, 0, THEIRS);
+    assert_eq!(detector.due(0, 1), [0]);
+    detector.event(0, 50 * MS, THEIRS);
+    detector.verified(0, 100 * MS, &good(QUIET));
+    assert_eq!(detector.next_deadline(), Some(200 * MS), "a look of 100 ms is followed by a pause of 100 ms");
+}
+
+#[test]
+fn without_evidence_only_a_look_after_the_settle_time_counts() {
+    let mut detector = compliant(1);
+    let blind = |finding| Outcome { finding, evidence: None };
+    let compliant = Finding::Compliant { untouched: false };
+    detector.event(0, 10 * MS, THEIRS);
+    assert_eq!(look(&mut detector, &blind(compliant)), (10 * MS, vec![]));
+    assert_eq!(look(&mut detector, &blind(compliant)), (510 * MS, vec![Report::Touched { id: 0 }]));
+    assert_eq!(detector.next_deadline(), None);
+}
+
+#[test]
+fn what_evidence_does_not_cover_needs_a_second_look() {
+    let mut detector = compliant(1);
+    detector.event(0, 10 * MS, Event { own: false, beyond: true });
+    assert_eq!(look(&mut detector, &good(QUIET)), (10 * MS, vec![]));
+    let drift = Report::Drifted { id: 0, since: 10 * MS, again: false };
+    assert_eq!(look(&mut detector, &bad(3, QUIET)), (510 * MS, vec![drift]));
+}
+
+#[test]
+fn a_gap_makes_unknown_until_everything_was_looked_at_since() {
+    let mut detector = compliant(3);
+    detector.event(1, MS, THEIRS);
+    assert_eq!(look(&mut detector, &bad(4, QUIET)).1.len(), 1);
+    detector.recheck(Scope::Thing(2), 2 * MS);
+    assert_eq!(detector.due(2 * MS, 9), [2]);
+
+    let opened = detector.open_gap(Scope::All, "canary missed", 3 * MS);
+    let gap =
+        Gap { number: 1, reason: "canary missed".into(), scope: Scope::All, since: 3 * MS, until: None };
+    assert_eq!(opened, [Report::GapOpened(gap.clone())]);
+    assert_eq!(verdict(&detector, 0), VerdictKind::Unknown);
+    assert_eq!(detector.standing(0).expect("managed").reason, Some("canary missed"));
+    assert_eq!(verdict(&detector, 1), VerdictKind::Drifted, "a drift stays known");
+
+    assert_eq!(detector.verified(2, 4 * MS, &good(QUIET)), [], "this look began before the gap");
+    assert_eq!(verdict(&detector, 2), VerdictKind::Unknown);
+    let mut reports = Vec::new();
+    while detector.next_deadline().is_some() {
+        let due = detector.due(10 * MS, 1)[0];
+        assert_eq!(detector.gaps().count(), 1);
+        let outcome = if due == 1 { bad(4, QUIET) } else { good(QUIET) };
+        reports = detector.verified(due, 10 * MS, &outcome);
+    }
+    assert_eq!(reports, [Report::GapClosed(Gap { until: Some(10 * MS), ..gap })]);
+    assert_eq!(detector.count(VerdictKind::Compliant), 2);
+}
+
+#[test]
+fn while_blind_nothing_becomes_compliant_but_drift_is_found() {
+    let mut detector = compliant(2);
+    let gap = detector.open_blindness(Scope::All, "ftrace_enabled is 0", 0);
+    let drift = Report::Drifted { id: 0, since: 0, again: false };
+    assert_eq!(look(&mut detector, &bad(4, QUIET)).1, [drift]);
+    assert_eq!(look(&mut detector, &good(QUIET)).1, []);
+    detector.recheck(Scope::All, MS);
+    assert_eq!(look(&mut detector, &good(QUIET)).1, [Report::Recovered { id: 0 }]);
+    assert_eq!(look(&mut detector, &good(QUIET)).1, []);
+    assert_eq!((verdict(&detector, 0), verdict(&detector, 1)), (VerdictKind::Unknown, VerdictKind::Unknown));
+
+    assert_eq!(detector.end_blindness(gap.number, 5 * MS), []);
+    assert_eq!(look(&mut detector, &good(QUIET)).1, []);
+    let closed = Gap { until: Some(5 * MS), ..gap };
+    assert_eq!(look(&mut detector, &good(QUIET)).1, [Report::GapClosed(closed)]);
+    assert_eq!(detector.node_verdict(), VerdictKind::Compliant);
+}
+
+#[test]
+fn removing_the_last_thing_a_gap_waits_for_closes_it() {
+    let mut detector = compliant(1);
+    detector.open_gap(Scope::Thing(0), "record malformed", MS);
+    assert!(matches!(detector.remove(0, 2 * MS).as_slice(), [Report::GapClosed(_)]));
+    assert!(matches!(detector.open_gap(Scope::All, "nothing", MS).as_slice(), [_, Report::GapClosed(_)]));
+    assert_eq!(detector.next_deadline(), None);
+}
+
+#[test]
+fn due_is_bounded_and_oldest_first_and_gives_nothing_twice() {
+    let mut detector = compliant(5);
+    for (id, at) in [(3, 1), (0, 2), (4, 2)] {
+        detector.event(id, at, THEIRS);
+    }
+    assert_eq!(detector.due(9, 2), [3, 0]);
+    assert_eq!(detector.due(9, 2), [4]);
+    assert_eq!(detector.due(9, 2), [] as [u32; 0]);
+    detector.event(77, 10, THEIRS);
+    assert_eq!(detector.verified(77, 10, &good(QUIET)), []);
+}
+
+#[test]
+fn ten_thousand_things_take_less_than_two_megabytes() {
+    assert!(size_of::<super::thing::ThingState>() <= 160);
+}
+
+#[test]
+fn only_the_marks_of_a_save_are_transient() {
+    let difference =
+        |kind| Difference { kind, expected: String::new(), found: String::new(), text: String::new() };
+    let is = |kinds: &[DifferenceKind], new| {
+        is_transient(&kinds.iter().map(|kind| difference(*kind)).collect::<Vec<_>>(), new)
+    };
+    assert!(is(&[DifferenceKind::Missing], false));
+    assert!(is(&[DifferenceKind::Mode, DifferenceKind::Owner], true));
+    assert!(!is(&[DifferenceKind::Mode], false));
+    assert!(!is(&[DifferenceKind::Mode, DifferenceKind::Content], true));
+}

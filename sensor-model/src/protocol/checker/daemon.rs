@@ -1,0 +1,212 @@
+//! The checker's daemon: the real [`Detector`], driven as the module's documentation says, one step of
+//! which another CPU can see the effect at a time.
+
+use super::{
+    super::{Config, Detector, Event, Evidence, Finding, Mutation, Outcome, Report},
+    kernel::{About, DIRECTORY, Entry, Kernel},
+};
+
+/// The only managed thing.
+pub(super) const THING: u32 = 7;
+/// Time does not pass by itself in the model: every state is at this time.
+const NOW: u64 = 0;
+
+/// A fault in the daemon's or the kernel's order of steps; each breaks the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Fault {
+    /// One in the detector itself.
+    Detector(Mutation),
+    /// The path is not looked up again after the content was read.
+    SkipSecondLookup,
+    /// Writers and lock are sampled before the dirty bit is cleared and the counter copied.
+    SampleFirst,
+    /// The loss counter is read after a drain, and not again at the canary.
+    LossOnlyAfterDrain,
+    /// The hook of an open for writing fires before the writer is counted.
+    OpenCountsLate,
+}
+
+/// Where the daemon stands in a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Place {
+    Idle,
+    /// The path is to be looked up.
+    Lookup,
+    /// A fault: the sample is taken first.
+    Open(usize),
+    /// Observation open of an inode (the directory's when the path led to nothing), in three steps.
+    Clear(usize),
+    Copy(usize),
+    Sample(usize),
+    Read(usize),
+    LookupAgain(usize, Finding),
+    ReadEntry(usize, Finding),
+}
+
+/// What the daemon can do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Move {
+    /// Take a record from the ring.
+    Drain,
+    /// Read the loss counter; sweep if it moved.
+    ReadLost,
+    /// The next step of the look under way, or the begin of one.
+    Look,
+    /// Nothing happens until the next deadline.
+    Sleep,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Daemon {
+    pub(super) detector: Detector,
+    pub(super) place: Place,
+    /// The ring was drained since the loss counter was read.
+    drained: bool,
+}
+
+impl Daemon {
+    /// A daemon that has just started: everything is due.
+    pub(super) fn new(fault: Option<Fault>) -> Self {
+        let mutation = match fault {
+            Some(Fault::Detector(mutation)) => Some(mutation),
+            _ => None,
+        };
+        let config =
+            Config { settle_ns: 1, backoff_first_ns: 1, backoff_max_ns: 1, event_spacing_ns: 1, mutation };
+        let mut detector = Detector::new(config);
+        detector.add(THING, NOW);
+        Self { detector, place: Place::Idle, drained: true }
+    }
+
+    /// Everything it could do now. The order in which a real daemon does them is not assumed.
+    pub(super) fn moves(&self, kernel: &Kernel, fault: Option<Fault>) -> Vec<Move> {
+        if self.place != Place::Idle {
+            return vec![Move::Look];
+        }
+        let mut moves = Vec::new();
+        if kernel.ring.is_some() {
+            moves.push(Move::Drain);
+        } else if self.drained || (kernel.lost && fault != Some(Fault::LossOnlyAfterDrain)) {
+            moves.push(Move::ReadLost);
+        }
+        match self.detector.next_deadline() {
+            Some(NOW) => moves.push(Move::Look),
+            Some(_) => moves.push(Move::Sleep),
+            None => {}
+        }
+        moves
+    }
+
+    pub(super) fn step(&mut self, step: Move, kernel: &mut Kernel, fault: Option<Fault>) -> Vec<Report> {
+        match step {
+            Move::Drain => {
+                self.drained = true;
+                if kernel.ring.take() == Some(About::Ours) {
+                    self.event();
+                }
+            }
+            Move::ReadLost => {
+                self.drained = false;
+                let sweep = self.detector.drained(u64::from(std::mem::take(&mut kernel.lost)));
+                self.detector.lost = 0;
+                if sweep && kernel.entries.iter().flatten().any(|entry| entry.dirty.is_some()) {
+                    self.event();
+                }
+            }
+            Move::Sleep => {
+                let deadline = self.detector.next_deadline().unwrap_or(NOW);
+                self.detector.rebase(deadline);
+            }
+            Move::Look => return self.look(kernel, fault),
+        }
+        Vec::new()
+    }
+
+    fn event(&mut self) {
+        self.detector.event(THING, NOW, Event { own: false, beyond: false });
+    }
+
+    fn look(&mut self, kernel: &mut Kernel, fault: Option<Fault>) -> Vec<Report> {
+        self.place = match self.place {
+            Place::Idle | Place::Lookup => {
+                if self.place == Place::Idle {
+                    self.detector.due(NOW, 1);
+                }
+                let inode = kernel.path.unwrap_or(DIRECTORY);
+                if kernel.entries[inode].is_none() {
+                    // Another inode than before: it takes the place of the one enrolled.
+                    kernel.entries[1 - inode] = None;
+                    kernel.entries[inode] = Some(Entry::default());
+                }
+                if fault == Some(Fault::SampleFirst) { Place::Open(inode) } else { Place::Clear(inode) }
+            }
+            Place::Open(inode) => {
+                if fault == Some(Fault::SampleFirst) {
+                    kernel.sample(inode);
+                }
+                Place::Clear(inode)
+            }
+            Place::Clear(inode) => {
+                if let Some(entry) = &mut kernel.entries[inode] {
+                    entry.dirty = None;
+                }
+                Place::Copy(inode)
+            }
+            Place::Copy(inode) => {
+                if let Some(entry) = &mut kernel.entries[inode] {
+                    entry.moved = Some(false);
+                }
+                Place::Sample(inode)
+            }
+            Place::Sample(inode) => {
+                if fault != Some(Fault::SampleFirst) {
+                    kernel.sample(inode);
+                }
+                Place::Read(inode)
+            }
+            Place::Read(DIRECTORY) if kernel.path.is_some() => start_over(DIRECTORY, kernel),
+            Place::Read(DIRECTORY) => {
+                Place::ReadEntry(DIRECTORY, Finding::Differs { fingerprint: 1, transient: true })
+            }
+            Place::Read(inode) => {
+                let finding = if kernel.good[inode] {
+                    Finding::Compliant { untouched: false }
+                } else {
+                    Finding::Differs { fingerprint: 2, transient: false }
+                };
+                Place::LookupAgain(inode, finding)
+            }
+            Place::LookupAgain(inode, finding) => {
+                if kernel.path == Some(inode) || fault == Some(Fault::SkipSecondLookup) {
+                    Place::ReadEntry(inode, finding)
+                } else {
+                    start_over(inode, kernel)
+                }
+            }
+            Place::ReadEntry(inode, finding) => {
+                self.place = Place::Idle;
+                let evidence = kernel.entries[inode].map(|entry| Evidence {
+                    observed_counter: 0,
+                    counter: u64::from(entry.moved == Some(true)),
+                    writers: entry.observed_writers,
+                    locked: entry.observed_locked,
+                });
+                start_over(inode, kernel);
+                return self.detector.verified(THING, NOW, &Outcome { finding, evidence });
+            }
+        };
+        Vec::new()
+    }
+
+    /// Whether it does nothing more unless something happens.
+    pub(super) fn is_settled(&self, kernel: &Kernel, fault: Option<Fault>) -> bool {
+        self.moves(kernel, fault).is_empty()
+    }
+}
+
+/// The observation of an inode is over: what the kernel noted of it means nothing any more.
+fn start_over(inode: usize, kernel: &mut Kernel) -> Place {
+    kernel.entries[inode] =
+        kernel.entries[inode].map(|entry| Entry { dirty: entry.dirty, ..Entry::default() });
+    Place::Lookup
+}

@@ -1,0 +1,113 @@
+//! The checker's kernel side: inodes, locks, map entries, the ring; and what a hook does to them.
+//!
+//! It mirrors what the kernel programs do, in the steps in which other CPUs can see them.
+
+/// Two inodes that the managed path can lead to, and the directory that holds its name.
+pub(super) const A: usize = 0;
+pub(super) const B: usize = 1;
+pub(super) const DIRECTORY: usize = 2;
+
+/// The map entry of an enrolled inode, reduced to what can make a difference later: fewer states.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(super) struct Entry {
+    /// The dirty bit, and the last writer while it is set.
+    pub(super) dirty: Option<u8>,
+    /// Whether the counter moved since it was copied to `observed_counter`; `None` when nobody will ask.
+    pub(super) moved: Option<bool>,
+    pub(super) observed_writers: bool,
+    pub(super) observed_locked: bool,
+}
+
+/// What a record in the ring is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum About {
+    /// The managed path.
+    Ours,
+    /// Another managed thing.
+    Other,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Kernel {
+    /// What the path leads to.
+    pub(super) path: Option<usize>,
+    /// Whether the content, mode and so on of each inode are as expected.
+    pub(super) good: [bool; 2],
+    /// `i_writecount` of each inode.
+    pub(super) writers: [u8; 2],
+    /// The write side of each inode's lock.
+    pub(super) locked: [bool; 3],
+    pub(super) entries: [Option<Entry>; 3],
+    /// A ring with room for one record.
+    pub(super) ring: Option<About>,
+    /// The loss counter moved since the daemon read it.
+    pub(super) lost: bool,
+}
+
+impl Kernel {
+    /// The path leads to A, which is as expected and enrolled; B is prepared to replace it.
+    pub(super) fn new(prepared: bool) -> Self {
+        Self {
+            path: Some(A),
+            good: [true, prepared],
+            writers: [0, 0],
+            locked: [false; 3],
+            entries: [Some(Entry::default()), None, Some(Entry::default())],
+            ring: None,
+            lost: false,
+        }
+    }
+
+    /// Whether what is at the path differs from the expectation.
+    pub(super) fn differs(&self) -> bool {
+        !self.path.is_some_and(|inode| self.good[inode])
+    }
+
+    /// First step of a hook: count the change. Gives which of the inodes are enrolled, as a mask: the
+    /// program looks each up once.
+    pub(super) fn count(&mut self, inodes: u8) -> u8 {
+        let mut enrolled = 0;
+        for inode in members(inodes) {
+            if let Some(entry) = &mut self.entries[inode] {
+                entry.moved = entry.moved.map(|_| true);
+                enrolled |= 1 << inode;
+            }
+        }
+        enrolled
+    }
+
+    /// Second step: mark it dirty and push a record, if the entry is clean or was another writer's. Gives
+    /// whether a record found no room; adding that to `lost` is a step of its own.
+    pub(super) fn announce(&mut self, inodes: u8, writer: u8) -> bool {
+        let mut failed = false;
+        for inode in members(inodes) {
+            let Some(entry) = &mut self.entries[inode] else { continue };
+            if entry.dirty != Some(writer) {
+                entry.dirty = Some(writer);
+                failed |= !self.push(About::Ours);
+            }
+        }
+        failed
+    }
+
+    /// `false` when the ring is full.
+    pub(super) fn push(&mut self, about: About) -> bool {
+        let room = self.ring.is_none();
+        self.ring.get_or_insert(about);
+        room
+    }
+
+    /// Samples of the observation open: open writers, and locks of the inode or its directory.
+    pub(super) fn sample(&mut self, inode: usize) {
+        let writers = inode != DIRECTORY && self.writers[inode] > 0;
+        let locked = self.locked[inode] || self.locked[DIRECTORY];
+        if let Some(entry) = &mut self.entries[inode] {
+            entry.observed_writers = writers;
+            entry.observed_locked = locked;
+        }
+    }
+}
+
+fn members(mask: u8) -> impl Iterator<Item = usize> {
+    (0..3).filter(move |inode| mask & (1 << inode) != 0)
+}

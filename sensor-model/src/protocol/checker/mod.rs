@@ -1,0 +1,257 @@
+//! Runs the detection protocol through every interleaving of two writers, a ring with room for one
+//! record, a daemon that may die once, and a kernel whose hooks are not atomic.
+//!
+//! The detector is the real one. The kernel, the writers and the look are models of what the sensor and
+//! the daemon do. Where the protocol rests on an order of steps, a test breaks that order and the
+//! checker has to find the drift that is lost.
+
+mod daemon;
+mod kernel;
+mod writer;
+
+use super::{Mutation, Report};
+use crate::verdict::VerdictKind;
+use daemon::{Daemon, Fault, Move, Place, THING};
+use kernel::Kernel;
+use stateright::{Checker, HasDiscoveries, Model, Property};
+use writer::{
+    Choice, Script,
+    Script::{HookedWrite, Metadata, Noise, Remove, Replace, ReplaceHeld, Write},
+    Step, Writer,
+};
+
+/// What is checked.
+#[derive(Debug, Clone)]
+struct Protocol {
+    /// Which pairs of writers, and how often the daemon may die.
+    pairs: Vec<(Script, Script, u8)>,
+    fault: Option<Fault>,
+}
+
+/// One state of everything.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct World {
+    kernel: Kernel,
+    writers: [Writer; 2],
+    daemon: Daemon,
+    /// How often the daemon may still die.
+    lives: u8,
+    succeeded: bool,
+    /// The disk differed at some time.
+    differed: bool,
+    /// What the last step reported.
+    told: Option<Told>,
+    /// A drift was reported though the disk had never differed.
+    false_alarm: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Told {
+    Drifted,
+    Recovered,
+    Touched,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Action {
+    /// A writer's next step.
+    Writer {
+        number: u8,
+        effect: bool,
+    },
+    Daemon(Move),
+    /// The daemon dies and another one starts. What is pinned in the kernel stays.
+    Death,
+}
+
+impl Protocol {
+    /// Every pair of writers; the longest pairs without a death, to keep the test short.
+    fn all() -> Self {
+        let scripts = [Noise, Metadata, Replace, Remove, Write, ReplaceHeld];
+        let is_long = |script| matches!(script, Write | ReplaceHeld);
+        let is_short = |script| matches!(script, Noise | Metadata);
+        let mut pairs = Vec::new();
+        for (at, first) in scripts.into_iter().enumerate() {
+            for &second in &scripts[at..] {
+                let long = is_long(first) || is_long(second);
+                let deaths = u8::from(!long || is_short(first) || is_short(second));
+                pairs.push((first, second, deaths));
+            }
+        }
+        pairs.push((HookedWrite, Noise, 1));
+        pairs.extend([Metadata, Replace, Remove, Write, ReplaceHeld].map(|other| (HookedWrite, other, 0)));
+        Self { pairs, fault: None }
+    }
+
+    fn with_fault(fault: Fault) -> Self {
+        Self { fault: Some(fault), ..Self::all() }
+    }
+
+    fn verdict(world: &World) -> VerdictKind {
+        world.daemon.detector.standing(THING).map_or(VerdictKind::Unknown, |standing| standing.verdict)
+    }
+
+    /// The daemon has nothing left to do, and no hook is half-way.
+    fn is_settled(&self, world: &World) -> bool {
+        world.daemon.is_settled(&world.kernel, self.fault) && !world.writers.iter().any(Writer::in_hook)
+    }
+
+    fn settled_verdict_is_true(&self, world: &World) -> bool {
+        let truth = if world.kernel.differs() { VerdictKind::Drifted } else { VerdictKind::Compliant };
+        !self.is_settled(world) || Self::verdict(world) == truth
+    }
+
+    /// Once the writers have ended, the daemon alone comes to rest. (A look under way leads to a state
+    /// between looks, which is checked then.)
+    fn settles(&self, world: &World) -> bool {
+        if world.daemon.place != Place::Idle || world.writers.iter().any(|writer| writer.next().is_some()) {
+            return true;
+        }
+        let mut world = world.clone();
+        for _ in 0..100 {
+            let Some(step) = world.daemon.moves(&world.kernel, self.fault).first().copied() else {
+                return self.is_settled(&world) && self.settled_verdict_is_true(&world);
+            };
+            world.daemon.step(step, &mut world.kernel, self.fault);
+        }
+        false
+    }
+}
+
+impl Model for Protocol {
+    type State = World;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<World> {
+        let mut worlds = Vec::new();
+        for &(first, second, lives) in &self.pairs {
+            for prepared in [true, false] {
+                let mut kernel = Kernel::new(prepared);
+                let writers = [Writer::new(first, &mut kernel), Writer::new(second, &mut kernel)];
+                worlds.push(World {
+                    kernel,
+                    writers,
+                    daemon: Daemon::new(self.fault),
+                    lives,
+                    succeeded: false,
+                    differed: false,
+                    told: None,
+                    false_alarm: false,
+                });
+            }
+        }
+        worlds
+    }
+
+    fn actions(&self, world: &World, actions: &mut Vec<Action>) {
+        for (number, writer) in (0..).zip(&world.writers) {
+            match writer.next() {
+                Some(Step::MaybeEffect) => {
+                    actions.extend([true, false].map(|effect| Action::Writer { number, effect }));
+                }
+                Some(_) => actions.push(Action::Writer { number, effect: true }),
+                None => {}
+            }
+        }
+        actions.extend(world.daemon.moves(&world.kernel, self.fault).into_iter().map(Action::Daemon));
+        if world.lives > 0 {
+            actions.push(Action::Death);
+        }
+    }
+
+    fn next_state(&self, world: &World, action: Action) -> Option<World> {
+        let mut world = world.clone();
+        world.told = None;
+        match action {
+            Action::Writer { number, effect } => {
+                let choice = Choice {
+                    effect,
+                    rw_hook: world.daemon.detector.wants_rw_hook(),
+                    open_counts_late: self.fault == Some(Fault::OpenCountsLate),
+                };
+                if !world.writers[usize::from(number)].step(number, choice, &mut world.kernel) {
+                    return None;
+                }
+                world.differed |= world.kernel.differs();
+            }
+            Action::Daemon(step) => {
+                for report in world.daemon.step(step, &mut world.kernel, self.fault) {
+                    world.told = match report {
+                        Report::Drifted { .. } => Some(Told::Drifted),
+                        Report::Recovered { .. } => Some(Told::Recovered),
+                        Report::Touched { .. } => Some(Told::Touched),
+                        Report::GapOpened(_) | Report::GapClosed(_) => None,
+                    };
+                    world.false_alarm |= world.told == Some(Told::Drifted) && !world.differed;
+                }
+            }
+            Action::Death => {
+                world.lives -= 1;
+                world.succeeded = true;
+                world.daemon = Daemon::new(self.fault);
+            }
+        }
+        Some(world)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(TRUE_VERDICT, Self::settled_verdict_is_true),
+            Property::always("no drift is reported of a disk that never differed", |_, world: &World| {
+                !world.false_alarm
+            }),
+            Property::always("once the writers have ended, the daemon comes to rest", Self::settles),
+            Property::sometimes("a drift is reported", |_, world: &World| world.told == Some(Told::Drifted)),
+            Property::sometimes("a recovery is reported", |_, world: &World| {
+                world.told == Some(Told::Recovered)
+            }),
+            Property::sometimes("a touch is reported", |_, world: &World| world.told == Some(Told::Touched)),
+            Property::sometimes("a record is lost", |_, world: &World| world.kernel.lost),
+            Property::sometimes("a successor comes to rest on a drift", |model: &Self, world: &World| {
+                world.succeeded && model.is_settled(world) && Self::verdict(world) == VerdictKind::Drifted
+            }),
+        ]
+    }
+}
+
+const TRUE_VERDICT: &str = "a verdict that nothing is about to change is true of the disk";
+
+/// Runs until the verdict is wrong, and gives the path there.
+fn find_wrong_verdict(fault: Fault) -> Vec<Action> {
+    let protocol = Protocol::with_fault(fault);
+    let checker = protocol
+        .checker()
+        .threads(2)
+        .finish_when(HasDiscoveries::AllOf([TRUE_VERDICT].into()))
+        .spawn_bfs()
+        .join();
+    let path = checker.discovery(TRUE_VERDICT).unwrap_or_else(|| panic!("{fault:?} breaks nothing"));
+    path.into_actions()
+}
+
+#[test]
+fn no_interleaving_ends_in_a_wrong_verdict() {
+    let checker = Protocol::all().checker().threads(2).spawn_bfs().join();
+    println!("{} states, depth {}", checker.unique_state_count(), checker.max_depth());
+    checker.assert_properties();
+}
+
+#[test]
+fn without_the_second_read_of_the_counter_a_drift_is_lost() {
+    let path = find_wrong_verdict(Fault::Detector(Mutation::IgnoreSecondRead));
+    assert!(path.iter().any(|action| matches!(action, Action::Daemon(Move::Look))));
+}
+
+#[test]
+fn without_the_sweep_after_a_loss_a_drift_is_lost() {
+    find_wrong_verdict(Fault::Detector(Mutation::SkipSweep));
+}
+
+#[test]
+fn every_order_that_the_protocol_rests_on_matters() {
+    for fault in
+        [Fault::SkipSecondLookup, Fault::SampleFirst, Fault::LossOnlyAfterDrain, Fault::OpenCountsLate]
+    {
+        find_wrong_verdict(fault);
+    }
+}

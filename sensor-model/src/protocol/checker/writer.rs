@@ -1,0 +1,183 @@
+//! The checker's writers: processes that change the managed path in every way that the protocol's
+//! reasoning distinguishes, one atomic step at a time.
+
+use super::kernel::{A, About, B, DIRECTORY, Kernel};
+
+/// What a writer does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Script {
+    /// chmod and the like: lock, hook, effect, unlock.
+    Metadata,
+    /// Open for writing (which counts the writer, then fires the hook), one or two effects, close. The
+    /// effects fire no hook: the read/write hook is not attached, or they are stores to a mapping.
+    Write,
+    /// The same with one effect, and the read/write hook attached as soon as the detector wants it.
+    HookedWrite,
+    /// Rename another file over the path.
+    Replace,
+    /// Rename a file over the path that is still open for writing, and was before it was enrolled; then
+    /// write to it.
+    ReplaceHeld,
+    /// Unlink the path.
+    Remove,
+    /// Change something else that is managed, which fills the ring.
+    Noise,
+}
+
+/// One atomic step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Step {
+    Lock,
+    LockDirectory,
+    Open,
+    /// The hook: count the change; announce it; count a record that found no room.
+    Count,
+    Announce,
+    CountLost,
+    /// The read/write hook: count and announce if it is attached.
+    RwHook,
+    /// Turns the inode from good to bad or back.
+    Effect,
+    /// The same, or nothing.
+    MaybeEffect,
+    Swap,
+    Unlink,
+    Unlock,
+    Close,
+    /// A record about something else.
+    Fill,
+}
+
+impl Script {
+    fn steps(self) -> &'static [Step] {
+        use Step::{
+            Announce, Close, Count, CountLost, Effect, Fill, Lock, LockDirectory, MaybeEffect, Open, RwHook,
+            Swap, Unlink, Unlock,
+        };
+        match self {
+            Self::Metadata => &[Lock, Count, Announce, CountLost, Effect, Unlock],
+            Self::Write => &[Open, Count, Announce, CountLost, Effect, MaybeEffect, Close],
+            Self::HookedWrite => &[Open, Count, Announce, CountLost, RwHook, CountLost, Effect, Close],
+            Self::Replace => &[LockDirectory, Count, Announce, CountLost, Swap, Unlock],
+            Self::ReplaceHeld => &[LockDirectory, Count, Announce, CountLost, Swap, Unlock, Effect, Close],
+            Self::Remove => &[LockDirectory, Count, Announce, CountLost, Unlink, Unlock],
+            Self::Noise => &[Fill, CountLost, Fill, CountLost],
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Writer {
+    script: Script,
+    next: u8,
+    /// The inode it works on.
+    inode: usize,
+    /// Entries that its hook found.
+    enrolled: u8,
+    /// A record found no room and is not counted yet.
+    failed: bool,
+}
+
+/// What a step depends on beside the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Choice {
+    /// Whether an effect that may be left out takes place.
+    pub(super) effect: bool,
+    /// The read/write hook is attached.
+    pub(super) rw_hook: bool,
+    /// A fault: the hook of an open fires before the writer is counted.
+    pub(super) open_counts_late: bool,
+}
+
+impl Writer {
+    pub(super) fn new(script: Script, kernel: &mut Kernel) -> Self {
+        if script == Script::ReplaceHeld {
+            kernel.writers[B] += 1;
+        }
+        Self { script, next: 0, inode: B, enrolled: 0, failed: false }
+    }
+
+    /// Its next step; `None` when it has ended.
+    pub(super) fn next(&self) -> Option<Step> {
+        self.script.steps().get(usize::from(self.next)).copied()
+    }
+
+    /// Takes the next step. `false`: it cannot now.
+    pub(super) fn step(&mut self, number: u8, choice: Choice, kernel: &mut Kernel) -> bool {
+        let Some(step) = self.next() else { return false };
+        match step {
+            Step::Lock => {
+                let Some(inode) = kernel.path.filter(|inode| !kernel.locked[*inode]) else {
+                    return self.give_up(kernel);
+                };
+                self.inode = inode;
+                kernel.locked[inode] = true;
+            }
+            Step::LockDirectory if kernel.locked[DIRECTORY] => return false,
+            Step::LockDirectory => kernel.locked[DIRECTORY] = true,
+            Step::Open => {
+                let Some(inode) = kernel.path else { return self.give_up(kernel) };
+                self.inode = inode;
+                kernel.writers[inode] += u8::from(!choice.open_counts_late);
+            }
+            Step::Count => self.enrolled = kernel.count(self.targets(kernel)),
+            Step::Announce => self.failed = kernel.announce(std::mem::take(&mut self.enrolled), number),
+            Step::RwHook if choice.rw_hook => {
+                let enrolled = kernel.count(1 << self.inode);
+                self.failed = kernel.announce(enrolled, number);
+            }
+            Step::RwHook => {}
+            Step::CountLost => kernel.lost |= std::mem::take(&mut self.failed),
+            Step::Effect => kernel.good[self.inode] ^= true,
+            Step::MaybeEffect => kernel.good[self.inode] ^= choice.effect,
+            Step::Swap => kernel.path = Some(if kernel.path == Some(B) { A } else { B }),
+            Step::Unlink => kernel.path = None,
+            Step::Unlock if self.on_directory() => kernel.locked[DIRECTORY] = false,
+            Step::Unlock => kernel.locked[self.inode] = false,
+            Step::Close => kernel.writers[self.inode] -= 1,
+            Step::Fill => self.failed = !kernel.push(About::Other),
+        }
+        self.next += 1;
+        if choice.open_counts_late && step == Step::Announce && self.opens() {
+            kernel.writers[self.inode] += 1;
+        }
+        if self.next() == Some(Step::CountLost) && !self.failed {
+            self.next += 1;
+        }
+        if self.next().is_none() {
+            self.inode = B;
+        }
+        true
+    }
+
+    /// Nothing at the path, or somebody holds its lock: in the first case it fails and ends.
+    fn give_up(&mut self, kernel: &Kernel) -> bool {
+        if kernel.path.is_some() {
+            return false;
+        }
+        self.next = u8::MAX;
+        true
+    }
+
+    fn opens(&self) -> bool {
+        matches!(self.script, Script::Write | Script::HookedWrite)
+    }
+
+    fn on_directory(&self) -> bool {
+        matches!(self.script, Script::Replace | Script::ReplaceHeld | Script::Remove)
+    }
+
+    /// What its hook is told: an inode, or a directory and the inode that loses its name.
+    fn targets(&self, kernel: &Kernel) -> u8 {
+        if self.on_directory() {
+            (1 << DIRECTORY) | kernel.path.map_or(0, |inode| 1 << inode)
+        } else {
+            1 << self.inode
+        }
+    }
+
+    /// Between a change of the counter and the last step of the same hook.
+    pub(super) fn in_hook(&self) -> bool {
+        matches!(self.next(), Some(Step::Announce | Step::CountLost))
+    }
+}
