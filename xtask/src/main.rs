@@ -102,7 +102,7 @@ fn work(command: Command) -> Result<()> {
             for series in kernels::series() {
                 kernels::ensure(&cache, series)?;
             }
-            vm::Parts::ensure(&cache, true)?;
+            vm::Parts::ensure(cache, true)?;
             run::say("setup", "everything is in place");
             Ok(())
         }

@@ -41,16 +41,21 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Finds, fetches and builds them; the root disk only if it is asked for.
-    pub(crate) fn ensure(cache: &Cache, systemd: bool) -> Result<Self> {
-        let parts = Self {
-            qemu: Qemu::ensure(cache)?,
-            busybox: images::busybox(cache)?,
-            disks: images::file_systems(cache)?,
-            systemd_root: if systemd { Some(images::systemd_root(cache)?) } else { None },
+    /// Finds, fetches and builds them; the root disk only if it is asked for. The cache is closed before the build,
+    /// so that nobody waits for a compiler.
+    pub(crate) fn ensure(cache: Cache, systemd: bool) -> Result<Self> {
+        let qemu = Qemu::ensure(&cache)?;
+        let busybox = images::busybox(&cache)?;
+        let disks = images::file_systems(&cache)?;
+        let systemd_root = if systemd { Some(images::systemd_root(&cache)?) } else { None };
+        drop(cache);
+        Ok(Self {
+            qemu,
+            busybox,
+            disks,
+            systemd_root,
             guest_program: dist::build_static("vm-tests", "holdfast-guest", dist::Profile::Dev, &[])?,
-        };
-        Ok(parts)
+        })
     }
 }
 
