@@ -1,0 +1,111 @@
+//! Which rule fits a path, and which actor a rule allows.
+//!
+//! Patterns come in that `parse` has checked; a pattern that cannot be built fits nothing.
+
+use super::{AllowedActors, DriftPolicy, Rule, Subject};
+use globset::{Glob, GlobBuilder, GlobSetBuilder};
+use std::{os::unix::ffi::OsStrExt as _, path::Path};
+
+/// What makes a pattern a glob.
+const WILDCARDS: [char; 5] = ['*', '?', '[', '{', '\\'];
+
+/// Kind of a rule's path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pattern {
+    Exact,
+    Directory,
+    /// With the length of what is before its first wildcard.
+    Glob(usize),
+}
+
+impl Pattern {
+    pub(super) fn of(path: &str) -> Self {
+        match path.find(WILDCARDS) {
+            Some(fixed) => Self::Glob(fixed),
+            None if path.ends_with('/') => Self::Directory,
+            None => Self::Exact,
+        }
+    }
+}
+
+/// A glob in which `*` stays within a name and `**` does not.
+pub(super) fn glob(pattern: &str) -> Result<Glob, String> {
+    GlobBuilder::new(pattern)
+        .literal_separator(true)
+        .backslash_escape(true)
+        .build()
+        .map_err(|error| error.kind().to_string())
+}
+
+impl DriftPolicy {
+    pub(super) fn index(rules: Vec<(Rule, String)>) -> Self {
+        let mut policy = Self { rules, ..Self::default() };
+        let mut globs = GlobSetBuilder::new();
+        for (number, (rule, _)) in policy.rules.iter().enumerate() {
+            match Pattern::of(&rule.path) {
+                Pattern::Exact => {
+                    policy.exact.insert(rule.path.clone(), number);
+                }
+                Pattern::Directory => policy.directories.push(number),
+                Pattern::Glob(_) => {
+                    if let Ok(glob) = glob(&rule.path) {
+                        globs.add(glob);
+                        policy.glob_rules.push(number);
+                    }
+                }
+            }
+        }
+        policy.directories.sort_by_key(|number| std::cmp::Reverse(policy.rules[*number].0.path.len()));
+        policy.globs = globs.build().unwrap_or_default();
+        policy
+    }
+
+    /// Number of the rule that applies; the module's documentation says which that is.
+    pub(super) fn rule_for(&self, path: &Path) -> Option<usize> {
+        if let Some(number) = path.to_str().and_then(|path| self.exact.get(path)) {
+            return Some(*number);
+        }
+        let bytes = path.as_os_str().as_bytes();
+        let directory = self
+            .directories
+            .iter()
+            .copied()
+            .find(|number| {
+                let prefix = self.rules[*number].0.path.as_bytes();
+                // The directory itself belongs to the rule, too.
+                bytes.starts_with(prefix) || bytes == &prefix[..prefix.len() - 1]
+            })
+            .map(|number| ((self.rules[number].0.path.len(), false, 0), number));
+        let glob = self.globs.matches(path).into_iter().filter_map(|at| {
+            let number = *self.glob_rules.get(at)?;
+            let pattern = &self.rules[number].0.path;
+            let Pattern::Glob(fixed) = Pattern::of(pattern) else { return None };
+            Some(((fixed, true, pattern.len()), number))
+        });
+        // Equal globs are told apart by their order, which is that of their text.
+        glob.chain(directory)
+            .max_by_key(|(rank, number)| (*rank, std::cmp::Reverse(*number)))
+            .map(|(_, number)| number)
+    }
+}
+
+impl AllowedActors {
+    /// Whether any entry fits. Holdfast itself is always allowed.
+    pub(super) fn allow(&self, subject: &Subject<'_>) -> bool {
+        subject.holdfast
+            || any(&self.units, subject.unit)
+            || any(&self.exes, subject.exe)
+            || any(&self.pods, subject.pod)
+            || any(&self.pods, subject.pod_uid)
+            || subject.user.is_some_and(|user| self.users.iter().any(|allowed| allowed == user))
+    }
+}
+
+fn any(patterns: &[String], value: Option<&str>) -> bool {
+    let Some(value) = value else { return false };
+    patterns.iter().any(|pattern| {
+        pattern == value
+            || (pattern.contains(WILDCARDS)
+                && glob(pattern).is_ok_and(|glob| glob.compile_matcher().is_match(value)))
+    })
+}

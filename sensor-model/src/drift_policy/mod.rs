@@ -1,0 +1,204 @@
+//! What to do about drift of a path.
+//!
+//! Comes in: the text of one or more `DriftPolicy` files ([`DriftPolicyFile::parse`]), merged into one
+//! [`DriftPolicy`]; then a path and who changed it. Goes out: a [`Decision`]. A file with a fault is
+//! refused as a whole, naming file, rule, field and reason. Nothing here reads files or acts.
+//!
+//! Which rule applies to a path:
+//! 1. a rule for exactly this path; else
+//! 2. the rule with the longest fixed beginning that fits: a directory (`/etc/cni/`, everything below
+//!    it) by its whole length, a glob (`/etc/*/tls.key`) by what is before its first wildcard; where these
+//!    are equal the glob, and of two globs the longer; else
+//! 3. none: degrade, and the content is secret.
+//!
+//! Of two files with a rule for the same path, the one with the higher `precedence` counts. Two different
+//! rules for one path at the same precedence are refused.
+
+mod matching;
+mod parse;
+#[cfg(test)]
+mod tests;
+
+use crate::record::Actor;
+use globset::GlobSet;
+use serde::Serialize;
+use std::{collections::BTreeMap, path::Path};
+
+/// What is done about drift, the mildest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// Nothing, not even a record.
+    Ignore,
+    /// A record and a metric; the node stays what it is.
+    Observe,
+    /// Also: the node is degraded until the drift is gone.
+    Degrade,
+    /// Also: the expected state is written back.
+    Revert,
+    /// The change is refused where the kernel lets us; what gets through degrades.
+    Deny,
+}
+
+/// Who may change a path without more than a record. A change is allowed if any entry fits it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AllowedActors {
+    /// systemd units by name or glob: `chronyd.service`, `crio-*.scope`.
+    pub units: Vec<String>,
+    /// Executables by path or glob.
+    pub exes: Vec<String>,
+    /// Pods by uid or by `namespace/name`, the name or both as a glob.
+    pub pods: Vec<String>,
+    /// Login users (of whoever logged in, also behind `sudo`), by name.
+    pub users: Vec<String>,
+}
+
+/// What is done about drift of the paths that a pattern fits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// A path, a directory ending in `/`, or a glob.
+    pub path: String,
+    /// What is done.
+    pub action: Action,
+    /// Who may change it.
+    pub allowed_actors: AllowedActors,
+    /// The content may not be shown, not even as a diff.
+    pub secret: bool,
+    /// Why the rule is there, for people.
+    pub reason: Option<String>,
+}
+
+/// One `DriftPolicy` file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DriftPolicyFile {
+    /// The file it was read from, for messages.
+    pub origin: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// Which file counts where two have a rule for the same path: the higher.
+    pub precedence: i64,
+    /// Its rules, in order.
+    pub rules: Vec<Rule>,
+}
+
+/// A drift policy file that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("drift policy {origin}: {field}: {reason}")]
+pub struct DriftPolicyError {
+    /// The file.
+    pub origin: String,
+    /// The field, with the number of the rule from 0: `spec.rules[3].action`.
+    pub field: String,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+/// Who made a change, as far as policies ask.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Subject<'a> {
+    /// It was Holdfast itself.
+    pub holdfast: bool,
+    /// systemd unit.
+    pub unit: Option<&'a str>,
+    /// Executable.
+    pub exe: Option<&'a str>,
+    /// Login user.
+    pub user: Option<&'a str>,
+    /// Uid of the pod.
+    pub pod_uid: Option<&'a str>,
+    /// `namespace/name` of the pod, where the cluster could be asked.
+    pub pod: Option<&'a str>,
+}
+
+impl<'a> From<&'a Actor> for Subject<'a> {
+    fn from(actor: &'a Actor) -> Self {
+        Self {
+            holdfast: actor.holdfast,
+            unit: actor.unit.as_deref(),
+            exe: actor.exe.as_deref(),
+            user: actor.login_user.as_deref(),
+            pod_uid: actor.pod_uid.as_deref(),
+            pod: None,
+        }
+    }
+}
+
+/// What is to be done about one drift.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decision<'a> {
+    /// What is done: the rule's action, or at most [`Action::Observe`] for an allowed actor.
+    pub action: Action,
+    /// The actor is one that the rule allows.
+    pub allowed: bool,
+    /// The content may not be shown.
+    pub secret: bool,
+    /// The rule, and the file it is from; `None` for the default.
+    pub rule: Option<(&'a Rule, &'a str)>,
+}
+
+/// All rules that apply on a node.
+#[derive(Debug, Clone, Default)]
+pub struct DriftPolicy {
+    rules: Vec<(Rule, String)>,
+    exact: BTreeMap<String, usize>,
+    /// Directory rules, the longest first.
+    directories: Vec<usize>,
+    globs: GlobSet,
+    /// The rule of each glob in `globs`.
+    glob_rules: Vec<usize>,
+}
+
+impl DriftPolicy {
+    /// Puts files together.
+    ///
+    /// # Errors
+    /// Two files of the same precedence with different rules for one path.
+    pub fn merge(files: &[DriftPolicyFile]) -> Result<Self, DriftPolicyError> {
+        let mut chosen: BTreeMap<&str, (&Rule, &DriftPolicyFile)> = BTreeMap::new();
+        for file in files {
+            for (number, rule) in file.rules.iter().enumerate() {
+                match chosen.get(rule.path.as_str()) {
+                    Some((other, by)) if by.precedence == file.precedence && *other != rule => {
+                        return Err(DriftPolicyError {
+                            origin: file.origin.clone(),
+                            field: format!("spec.rules[{number}].path"),
+                            reason: format!(
+                                "{} has another rule for {:?} at the same precedence {}",
+                                by.origin, rule.path, file.precedence
+                            ),
+                        });
+                    }
+                    Some((_, by)) if by.precedence >= file.precedence => {}
+                    _ => {
+                        chosen.insert(&rule.path, (rule, file));
+                    }
+                }
+            }
+        }
+        Ok(Self::index(
+            chosen.into_values().map(|(rule, file)| (rule.clone(), file.origin.clone())).collect(),
+        ))
+    }
+
+    /// What is to be done about a change of `path` (absolute) by `subject`, if it is known.
+    pub fn decide(&self, path: &Path, subject: Option<&Subject<'_>>) -> Decision<'_> {
+        let Some(number) = self.rule_for(path) else {
+            let allowed = subject.is_some_and(|subject| subject.holdfast);
+            let action = if allowed { Action::Observe } else { Action::Degrade };
+            return Decision { action, allowed, secret: true, rule: None };
+        };
+        let (rule, origin) = &self.rules[number];
+        let allowed = subject.is_some_and(|subject| rule.allowed_actors.allow(subject));
+        Decision {
+            action: if allowed { rule.action.min(Action::Observe) } else { rule.action },
+            allowed,
+            secret: rule.secret,
+            rule: Some((rule, origin)),
+        }
+    }
+
+    /// Every rule with its file, by path.
+    pub fn rules(&self) -> impl Iterator<Item = (&Rule, &str)> {
+        self.rules.iter().map(|(rule, origin)| (rule, origin.as_str()))
+    }
+}

@@ -1,0 +1,193 @@
+//! From the text of a policy file to its rules.
+//!
+//! Comes in: YAML or JSON. Goes out: checked rules, or the first fault with its field. Keys that are not
+//! known are faults: a misspelt `action` must not mean the default.
+
+use super::{
+    Action, AllowedActors, DriftPolicyError, DriftPolicyFile, Rule,
+    matching::{Pattern, glob},
+};
+use crate::path::check_absolute;
+use serde_json::{Map, Value};
+
+/// The only version there is.
+pub(super) const API_VERSION: &str = "holdfast.dev/v1alpha1";
+/// The only kind.
+pub(super) const KIND: &str = "DriftPolicy";
+/// Largest file that is read.
+const MAXIMUM_BYTES: usize = 1 << 20;
+/// Most rules in a file.
+const MAXIMUM_RULES: usize = 10_000;
+
+/// A fault without its file.
+type Fault = (String, String);
+
+impl DriftPolicyFile {
+    /// Reads one file; `origin` is its name for messages.
+    ///
+    /// # Errors
+    /// The first fault, with its field and the reason.
+    pub fn parse(origin: &str, bytes: &[u8]) -> Result<Self, DriftPolicyError> {
+        document(bytes).and_then(|value| file(origin, &value)).map_err(|(field, reason)| DriftPolicyError {
+            origin: origin.to_owned(),
+            field,
+            reason,
+        })
+    }
+}
+
+fn document(bytes: &[u8]) -> Result<Value, Fault> {
+    let refuse = |reason: String| ("file".to_owned(), reason);
+    if bytes.len() > MAXIMUM_BYTES {
+        return Err(refuse(format!("larger than {MAXIMUM_BYTES} bytes")));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|error| refuse(format!("not UTF-8: {error}")))?;
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! { max_depth: 32, max_events: 400_000, max_nodes: 400_000 },
+        with_snippet: false,
+    };
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| refuse(error.to_string()))
+}
+
+fn file(origin: &str, value: &Value) -> Result<DriftPolicyFile, Fault> {
+    let top = mapping(value, "file", &["apiVersion", "kind", "metadata", "spec"])?;
+    for (key, only) in [("apiVersion", API_VERSION), ("kind", KIND)] {
+        let found = text(required(top, key, "")?, key)?;
+        if found != only {
+            return Err((key.to_owned(), format!("must be {only}, not {found:?}")));
+        }
+    }
+    let metadata = mapping(required(top, "metadata", "")?, "metadata", &["name", "labels", "annotations"])?;
+    let spec = mapping(required(top, "spec", "")?, "spec", &["precedence", "rules"])?;
+    let precedence = match spec.get("precedence") {
+        None => 0,
+        Some(value) => value.as_i64().ok_or_else(|| fault("spec.precedence", value, "a whole number"))?,
+    };
+    let listed = list(required(spec, "rules", "spec.")?, "spec.rules")?;
+    if listed.len() > MAXIMUM_RULES {
+        return Err(("spec.rules".to_owned(), format!("more than {MAXIMUM_RULES} rules")));
+    }
+    let mut rules: Vec<Rule> = Vec::with_capacity(listed.len());
+    let mut seen = std::collections::BTreeMap::new();
+    for (number, value) in listed.iter().enumerate() {
+        let rule = rule(value, &format!("spec.rules[{number}]"))?;
+        if let Some(first) = seen.insert(rule.path.clone(), number) {
+            return Err((
+                format!("spec.rules[{number}].path"),
+                format!("{:?} has a rule already: spec.rules[{first}]", rule.path),
+            ));
+        }
+        rules.push(rule);
+    }
+    let name = text(required(metadata, "name", "metadata.")?, "metadata.name")?.to_owned();
+    Ok(DriftPolicyFile { origin: origin.to_owned(), name, precedence, rules })
+}
+
+fn rule(value: &Value, at: &str) -> Result<Rule, Fault> {
+    let rule = mapping(value, at, &["path", "action", "allowedActors", "secret", "reason"])?;
+    let field = |key: &str| format!("{at}.{key}");
+    let path = text(required(rule, "path", &field(""))?, &field("path"))?;
+    check_pattern(path).map_err(|reason| (field("path"), reason))?;
+    let action = text(required(rule, "action", &field(""))?, &field("action"))?;
+    let action = match action {
+        "ignore" => Action::Ignore,
+        "observe" => Action::Observe,
+        "degrade" => Action::Degrade,
+        "revert" => Action::Revert,
+        "deny" => Action::Deny,
+        _ => {
+            let reason = format!("must be ignore, observe, degrade, revert or deny, not {action:?}");
+            return Err((field("action"), reason));
+        }
+    };
+    let allowed_actors = match rule.get("allowedActors") {
+        None => AllowedActors::default(),
+        Some(value) => allowed(value, &field("allowedActors"))?,
+    };
+    let secret = match rule.get("secret") {
+        None => true,
+        Some(value) => value.as_bool().ok_or_else(|| fault(&field("secret"), value, "true or false"))?,
+    };
+    let reason = rule.get("reason").map(|value| text(value, &field("reason"))).transpose()?;
+    Ok(Rule { path: path.to_owned(), action, allowed_actors, secret, reason: reason.map(str::to_owned) })
+}
+
+fn allowed(value: &Value, at: &str) -> Result<AllowedActors, Fault> {
+    let actors = mapping(value, at, &["units", "exes", "pods", "users"])?;
+    let names = |key: &str, patterns: bool| -> Result<Vec<String>, Fault> {
+        let Some(value) = actors.get(key) else { return Ok(Vec::new()) };
+        let at = format!("{at}.{key}");
+        let mut names = Vec::new();
+        for (number, value) in list(value, &at)?.iter().enumerate() {
+            let at = format!("{at}[{number}]");
+            let name = text(value, &at)?;
+            if patterns {
+                glob(name).map_err(|reason| (at.clone(), format!("not a pattern: {reason}")))?;
+            }
+            if key == "exes" && !name.starts_with('/') {
+                return Err((at, format!("must be an absolute path, not {name:?}")));
+            }
+            names.push(name.to_owned());
+        }
+        Ok(names)
+    };
+    Ok(AllowedActors {
+        units: names("units", true)?,
+        exes: names("exes", true)?,
+        pods: names("pods", true)?,
+        users: names("users", false)?,
+    })
+}
+
+/// A path is absolute and cleaned; a directory is so without its final `/`; a glob cannot be cleaned, but
+/// may not step up.
+fn check_pattern(path: &str) -> Result<(), String> {
+    match Pattern::of(path) {
+        Pattern::Exact => check_absolute(path),
+        Pattern::Directory if path == "/" => Ok(()),
+        Pattern::Directory => check_absolute(&path[..path.len() - 1]),
+        Pattern::Glob(_) if !path.starts_with('/') => Err(format!("path not absolute: {path:?}")),
+        Pattern::Glob(_) if path.ends_with('/') => {
+            Err(format!("a glob fits names, end {path:?} with ** for everything below a directory"))
+        }
+        Pattern::Glob(_) if path.split('/').skip(1).any(|part| matches!(part, "" | "." | "..")) => {
+            Err(format!("path is not fully simplified: {path:?}"))
+        }
+        Pattern::Glob(_) => glob(path).map(drop),
+    }
+}
+
+fn mapping<'a>(value: &'a Value, at: &str, known: &[&str]) -> Result<&'a Map<String, Value>, Fault> {
+    let map = value.as_object().ok_or_else(|| fault(at, value, "a mapping"))?;
+    match map.keys().find(|key| !known.contains(&key.as_str())) {
+        Some(key) => {
+            Err((at.to_owned(), format!("unknown key {key:?}, there are only {}", known.join(", "))))
+        }
+        None => Ok(map),
+    }
+}
+
+fn required<'a>(map: &'a Map<String, Value>, key: &str, at: &str) -> Result<&'a Value, Fault> {
+    map.get(key).ok_or_else(|| (format!("{at}{key}"), "is missing".to_owned()))
+}
+
+fn list<'a>(value: &'a Value, at: &str) -> Result<&'a Vec<Value>, Fault> {
+    value.as_array().ok_or_else(|| fault(at, value, "a list"))
+}
+
+fn text<'a>(value: &'a Value, at: &str) -> Result<&'a str, Fault> {
+    value.as_str().filter(|text| !text.is_empty()).ok_or_else(|| fault(at, value, "a text that is not empty"))
+}
+
+fn fault(at: &str, value: &Value, wanted: &str) -> Fault {
+    let found = match value {
+        Value::Null => "nothing",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(text) if text.is_empty() => "an empty text",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a mapping",
+    };
+    (at.to_owned(), format!("must be {wanted}, not {found}"))
+}

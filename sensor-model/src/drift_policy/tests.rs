@@ -1,0 +1,230 @@
+use super::*;
+
+fn policy(rules: &str) -> DriftPolicyFile {
+    let text = format!(
+        "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata:\n  name: test\nspec:\n  rules:\n{rules}"
+    );
+    DriftPolicyFile::parse("test.yaml", text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+fn merged(rules: &str) -> DriftPolicy {
+    DriftPolicy::merge(&[policy(rules)]).unwrap()
+}
+
+const SHIPPED: [(&str, &str); 3] = [
+    ("default.yaml", include_str!("../../../policies/drift/default.yaml")),
+    ("strict.yaml", include_str!("../../../policies/drift/strict.yaml")),
+    ("openshift.yaml", include_str!("../../../policies/drift/openshift.yaml")),
+];
+
+fn schema() -> jsonschema::Validator {
+    let schema = include_str!("../../../policies/schema/drift-policy.schema.json");
+    jsonschema::validator_for(&serde_json::from_str(schema).unwrap()).unwrap()
+}
+
+fn shipped(name: &str) -> DriftPolicyFile {
+    let (_, text) = SHIPPED.iter().find(|(shipped, _)| *shipped == name).unwrap();
+    DriftPolicyFile::parse(name, text.as_bytes()).unwrap()
+}
+
+#[test]
+fn the_most_specific_rule_applies() {
+    let policy = merged(
+        "
+    - {path: /, action: observe}
+    - {path: /etc/, action: degrade}
+    - {path: /etc/cni/, action: revert}
+    - {path: /etc/cni/net.d/10-a.conf, action: deny}
+    - {path: '/etc/cni/net.d/*.conf', action: ignore}
+    - {path: '/etc/**/*.key', action: revert}
+    - {path: '/etc/*', action: observe}
+    - {path: '/opt/[ab]', action: ignore}
+",
+    );
+    for (path, rule) in [
+        ("/usr/bin/a", "/"),
+        ("/etc", "/etc/"),
+        ("/etc/foo/bar", "/etc/"),
+        ("/etc/cni/conf", "/etc/cni/"),
+        ("/etc/cnix", "/etc/*"),
+        ("/etc/cni", "/etc/cni/"),
+        ("/etc/cni/net.d/10-a.conf", "/etc/cni/net.d/10-a.conf"),
+        ("/etc/cni/net.d/20.conf", "/etc/cni/net.d/*.conf"),
+        ("/etc/cni/net.d/sub/20.conf", "/etc/cni/"),
+        ("/etc/x/y/z.key", "/etc/**/*.key"),
+        ("/etc/cni/z.key", "/etc/cni/"),
+        ("/etc/passwd", "/etc/*"),
+        ("/opt/a", "/opt/[ab]"),
+        ("/opt/c", "/"),
+    ] {
+        let decision = policy.decide(Path::new(path), None);
+        assert_eq!(decision.rule.map(|(rule, _)| rule.path.as_str()), Some(rule), "{path}");
+    }
+}
+
+#[test]
+fn without_a_rule_it_degrades_and_is_secret() {
+    let policy = DriftPolicy::default();
+    let decision = policy.decide(Path::new("/etc/foo"), None);
+    assert_eq!((decision.action, decision.secret, decision.rule), (Action::Degrade, true, None));
+}
+
+#[test]
+fn an_allowed_actor_is_observed_at_most() {
+    let policy = merged(
+        "
+    - path: /etc/a
+      action: deny
+      allowedActors: {units: ['crio-*.scope', ntp.service], exes: [/usr/bin/x], pods: ['kube-system/dns-*', 5f1c], users: [ann]}
+    - {path: /etc/b, action: ignore, allowedActors: {users: [ann]}}
+",
+    );
+    let nobody = Subject::default();
+    for (subject, allowed) in [
+        (Subject { unit: Some("crio-12.scope"), ..nobody }, true),
+        (Subject { unit: Some("ntp.service"), ..nobody }, true),
+        (Subject { unit: Some("ntp.service.d"), ..nobody }, false),
+        (Subject { exe: Some("/usr/bin/x"), ..nobody }, true),
+        (Subject { exe: Some("/usr/bin/xy"), ..nobody }, false),
+        (Subject { pod: Some("kube-system/dns-7"), ..nobody }, true),
+        (Subject { pod: Some("other/dns-7"), ..nobody }, false),
+        (Subject { pod_uid: Some("5f1c"), ..nobody }, true),
+        (Subject { user: Some("ann"), ..nobody }, true),
+        (Subject { user: Some("bob"), ..nobody }, false),
+        (Subject { holdfast: true, ..nobody }, true),
+        (nobody, false),
+    ] {
+        let decision = policy.decide(Path::new("/etc/a"), Some(&subject));
+        assert_eq!(decision.allowed, allowed, "{subject:?}");
+        assert_eq!(decision.action, if allowed { Action::Observe } else { Action::Deny });
+    }
+    assert_eq!(policy.decide(Path::new("/etc/a"), None).action, Action::Deny);
+    let ann = Subject { user: Some("ann"), ..nobody };
+    assert_eq!(
+        policy.decide(Path::new("/etc/b"), Some(&ann)).action,
+        Action::Ignore,
+        "never more than the rule"
+    );
+}
+
+#[test]
+fn the_higher_precedence_counts_and_a_tie_is_refused() {
+    let low = policy("    - {path: /etc/a, action: ignore}\n    - {path: /etc/b, action: ignore}\n");
+    let mut high = policy("    - {path: /etc/a, action: deny}\n");
+    let error = DriftPolicy::merge(&[low.clone(), high.clone()]).unwrap_err();
+    assert_eq!(error.field, "spec.rules[0].path");
+    assert!(error.reason.contains("another rule for \"/etc/a\""), "{error}");
+    high.precedence = 5;
+    for order in [[low.clone(), high.clone()], [high.clone(), low.clone()]] {
+        let policy = DriftPolicy::merge(&order).unwrap();
+        assert_eq!(policy.decide(Path::new("/etc/a"), None).action, Action::Deny);
+        assert_eq!(policy.decide(Path::new("/etc/b"), None).action, Action::Ignore);
+    }
+    assert!(DriftPolicy::merge(&[low.clone(), low]).is_ok(), "the same rule twice says nothing new");
+}
+
+#[test]
+fn a_fault_is_named_with_field_and_reason_and_the_schema_refuses_it_too() {
+    let schema = schema();
+    let head = "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {name: x}\n";
+    let rules = |rules: &str| format!("{head}spec:\n  rules:\n{rules}");
+    // The last column: a schema can tell, too.
+    for (text, field, reason, by_schema) in [
+        ("- 1".to_owned(), "file", "must be a mapping, not a list", true),
+        ("a: [".to_owned(), "file", "", false),
+        (
+            head.replace("v1alpha1", "v2") + "spec: {rules: []}",
+            "apiVersion",
+            "must be holdfast.dev/v1alpha1",
+            true,
+        ),
+        (head.replace("DriftPolicy", "Pod") + "spec: {rules: []}", "kind", "must be DriftPolicy", true),
+        (head.to_owned(), "spec", "is missing", true),
+        (format!("{head}spec: {{}}"), "spec.rules", "is missing", true),
+        (format!("{head}spec: {{rules: [], rule: 1}}"), "spec", "unknown key \"rule\"", true),
+        (format!("{head}spec: {{rules: {{}}}}"), "spec.rules", "must be a list, not a mapping", true),
+        (format!("{head}spec: {{precedence: high, rules: []}}"), "spec.precedence", "a whole number", true),
+        (rules("  - {path: /a}"), "spec.rules[0].action", "is missing", true),
+        (rules("  - {path: /a, action: Deny}"), "spec.rules[0].action", "not \"Deny\"", true),
+        (
+            rules("  - {path: /a, action: deny}\n  - {path: a, action: deny}"),
+            "spec.rules[1].path",
+            "not absolute",
+            true,
+        ),
+        (rules("  - {path: /a/../b, action: deny}"), "spec.rules[0].path", "not fully simplified", false),
+        (rules("  - {path: '/a/[', action: deny}"), "spec.rules[0].path", "", false),
+        (rules("  - {path: '/a/*/', action: deny}"), "spec.rules[0].path", "a glob fits names", false),
+        (rules("  - {path: /a, action: deny, secrt: false}"), "spec.rules[0]", "unknown key \"secrt\"", true),
+        (rules("  - {path: /a, action: deny, secret: 1}"), "spec.rules[0].secret", "true or false", true),
+        (
+            rules("  - {path: /a, action: deny}\n  - {path: /a, action: deny}"),
+            "spec.rules[1].path",
+            "has a rule already",
+            false,
+        ),
+        (
+            rules("  - {path: /a, action: deny, allowedActors: {unit: [a]}}"),
+            "spec.rules[0].allowedActors",
+            "unknown key",
+            true,
+        ),
+        (
+            rules("  - {path: /a, action: deny, allowedActors: {exes: [a]}}"),
+            "spec.rules[0].allowedActors.exes[0]",
+            "absolute",
+            true,
+        ),
+        (
+            rules("  - {path: /a, action: deny, allowedActors: {users: [1]}}"),
+            "spec.rules[0].allowedActors.users[0]",
+            "a text",
+            true,
+        ),
+    ] {
+        let error = DriftPolicyFile::parse("bad.yaml", text.as_bytes()).unwrap_err();
+        assert_eq!(error.field, field, "{text}\n{error}");
+        assert!(error.reason.contains(reason), "{text}\n{error}");
+        assert!(error.to_string().starts_with("drift policy bad.yaml: "), "{error}");
+        if let (true, Ok(value)) = (by_schema, serde_saphyr::from_str(&text)) {
+            assert!(!schema.is_valid(&value), "the schema takes {text}");
+        }
+    }
+}
+
+#[test]
+fn the_shipped_policies_are_valid_by_schema_and_parser_and_go_together() {
+    let schema = schema();
+    let mut files = Vec::new();
+    for (name, text) in SHIPPED {
+        let value = serde_saphyr::from_str(text).unwrap();
+        let faults: Vec<_> = schema.iter_errors(&value).map(|error| error.to_string()).collect();
+        assert!(faults.is_empty(), "{name}: {faults:?}");
+        files.push(shipped(name));
+    }
+    DriftPolicy::merge(&files).unwrap();
+}
+
+#[test]
+fn the_openshift_policy_leaves_alone_what_the_operator_itself_rewrites() {
+    let policy = DriftPolicy::merge(&[shipped("default.yaml"), shipped("openshift.yaml")]).unwrap();
+    for path in [
+        "/etc/kubernetes/kubelet-ca.crt",
+        "/etc/kubernetes/static-pod-resources/configmaps/cloud-config/ca-bundle.pem",
+        "/etc/mco/internal-registry-pull-secret.json",
+        "/etc/machine-config-daemon/currentconfig",
+    ] {
+        assert_eq!(policy.decide(Path::new(path), None).action, Action::Ignore, "{path}");
+    }
+    assert_eq!(policy.decide(Path::new("/etc/kubernetes/kubelet.conf"), None).action, Action::Degrade);
+}
+
+#[test]
+fn the_strict_policy_reverts_and_refuses_changes_of_logins() {
+    let policy = DriftPolicy::merge(&[shipped("default.yaml"), shipped("strict.yaml")]).unwrap();
+    assert_eq!(policy.decide(Path::new("/etc/chrony.conf"), None).action, Action::Revert);
+    assert_eq!(
+        policy.decide(Path::new("/home/core/.ssh/authorized_keys.d/ignition"), None).action,
+        Action::Deny
+    );
+}
