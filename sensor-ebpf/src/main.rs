@@ -37,29 +37,149 @@ macro_rules! change_hook {
 }
 
 change_hook!("file_open", "security_file_open", lsm_file_open, fentry_file_open, hooks::open::file_open);
-change_hook!("file_permission", "security_file_permission", lsm_file_permission, fentry_file_permission, hooks::content::file_permission);
-change_hook!("file_release", "security_file_release", lsm_file_release, fentry_file_release, hooks::content::file_release);
+change_hook!(
+    "file_permission",
+    "security_file_permission",
+    lsm_file_permission,
+    fentry_file_permission,
+    hooks::content::file_permission
+);
+change_hook!(
+    "file_release",
+    "security_file_release",
+    lsm_file_release,
+    fentry_file_release,
+    hooks::content::file_release
+);
 change_hook!("mmap_file", "security_mmap_file", lsm_mmap_file, fentry_mmap_file, hooks::content::mmap_file);
-change_hook!("file_mprotect", "security_file_mprotect", lsm_file_mprotect, fentry_file_mprotect, hooks::content::file_mprotect);
-change_hook!("file_ioctl", "security_file_ioctl", lsm_file_ioctl, fentry_file_ioctl, hooks::content::file_ioctl);
-change_hook!("inode_setattr", "security_inode_setattr", lsm_inode_setattr, fentry_inode_setattr, hooks::attributes::inode_setattr);
-change_hook!("inode_file_setattr", "security_inode_file_setattr", lsm_inode_file_setattr, fentry_inode_file_setattr, hooks::attributes::inode_file_setattr);
-change_hook!("inode_setxattr", "security_inode_setxattr", lsm_inode_setxattr, fentry_inode_setxattr, hooks::attributes::inode_setxattr);
-change_hook!("inode_removexattr", "security_inode_removexattr", lsm_inode_removexattr, fentry_inode_removexattr, hooks::attributes::inode_removexattr);
-change_hook!("inode_set_acl", "security_inode_set_acl", lsm_inode_set_acl, fentry_inode_set_acl, hooks::attributes::inode_set_acl);
-change_hook!("inode_remove_acl", "security_inode_remove_acl", lsm_inode_remove_acl, fentry_inode_remove_acl, hooks::attributes::inode_remove_acl);
-change_hook!("inode_create", "security_inode_create", lsm_inode_create, fentry_inode_create, hooks::names::inode_create);
-change_hook!("inode_mkdir", "security_inode_mkdir", lsm_inode_mkdir, fentry_inode_mkdir, hooks::names::inode_mkdir);
-change_hook!("inode_mknod", "security_inode_mknod", lsm_inode_mknod, fentry_inode_mknod, hooks::names::inode_mknod);
-change_hook!("inode_symlink", "security_inode_symlink", lsm_inode_symlink, fentry_inode_symlink, hooks::names::inode_symlink);
-change_hook!("inode_link", "security_inode_link", lsm_inode_link, fentry_inode_link, hooks::names::inode_link);
-change_hook!("inode_unlink", "security_inode_unlink", lsm_inode_unlink, fentry_inode_unlink, hooks::names::inode_unlink);
-change_hook!("inode_rmdir", "security_inode_rmdir", lsm_inode_rmdir, fentry_inode_rmdir, hooks::names::inode_rmdir);
-change_hook!("inode_rename", "security_inode_rename", lsm_inode_rename, fentry_inode_rename, hooks::names::inode_rename);
+change_hook!(
+    "file_mprotect",
+    "security_file_mprotect",
+    lsm_file_mprotect,
+    fentry_file_mprotect,
+    hooks::content::file_mprotect
+);
+change_hook!(
+    "file_ioctl",
+    "security_file_ioctl",
+    lsm_file_ioctl,
+    fentry_file_ioctl,
+    hooks::content::file_ioctl
+);
+change_hook!(
+    "inode_setattr",
+    "security_inode_setattr",
+    lsm_inode_setattr,
+    fentry_inode_setattr,
+    hooks::attributes::inode_setattr
+);
+change_hook!(
+    "inode_file_setattr",
+    "security_inode_file_setattr",
+    lsm_inode_file_setattr,
+    fentry_inode_file_setattr,
+    hooks::attributes::inode_file_setattr
+);
+change_hook!(
+    "inode_setxattr",
+    "security_inode_setxattr",
+    lsm_inode_setxattr,
+    fentry_inode_setxattr,
+    hooks::attributes::inode_setxattr
+);
+change_hook!(
+    "inode_removexattr",
+    "security_inode_removexattr",
+    lsm_inode_removexattr,
+    fentry_inode_removexattr,
+    hooks::attributes::inode_removexattr
+);
+change_hook!(
+    "inode_set_acl",
+    "security_inode_set_acl",
+    lsm_inode_set_acl,
+    fentry_inode_set_acl,
+    hooks::attributes::inode_set_acl
+);
+change_hook!(
+    "inode_remove_acl",
+    "security_inode_remove_acl",
+    lsm_inode_remove_acl,
+    fentry_inode_remove_acl,
+    hooks::attributes::inode_remove_acl
+);
+change_hook!(
+    "inode_create",
+    "security_inode_create",
+    lsm_inode_create,
+    fentry_inode_create,
+    hooks::names::inode_create
+);
+change_hook!(
+    "inode_mkdir",
+    "security_inode_mkdir",
+    lsm_inode_mkdir,
+    fentry_inode_mkdir,
+    hooks::names::inode_mkdir
+);
+change_hook!(
+    "inode_mknod",
+    "security_inode_mknod",
+    lsm_inode_mknod,
+    fentry_inode_mknod,
+    hooks::names::inode_mknod
+);
+change_hook!(
+    "inode_symlink",
+    "security_inode_symlink",
+    lsm_inode_symlink,
+    fentry_inode_symlink,
+    hooks::names::inode_symlink
+);
+change_hook!(
+    "inode_link",
+    "security_inode_link",
+    lsm_inode_link,
+    fentry_inode_link,
+    hooks::names::inode_link
+);
+change_hook!(
+    "inode_unlink",
+    "security_inode_unlink",
+    lsm_inode_unlink,
+    fentry_inode_unlink,
+    hooks::names::inode_unlink
+);
+change_hook!(
+    "inode_rmdir",
+    "security_inode_rmdir",
+    lsm_inode_rmdir,
+    fentry_inode_rmdir,
+    hooks::names::inode_rmdir
+);
+change_hook!(
+    "inode_rename",
+    "security_inode_rename",
+    lsm_inode_rename,
+    fentry_inode_rename,
+    hooks::names::inode_rename
+);
 change_hook!("sb_mount", "security_sb_mount", lsm_sb_mount, fentry_sb_mount, hooks::mounts::sb_mount);
 change_hook!("sb_umount", "security_sb_umount", lsm_sb_umount, fentry_sb_umount, hooks::mounts::sb_umount);
-change_hook!("move_mount", "security_move_mount", lsm_move_mount, fentry_move_mount, hooks::mounts::move_mount);
-change_hook!("sb_pivotroot", "security_sb_pivotroot", lsm_sb_pivotroot, fentry_sb_pivotroot, hooks::mounts::sb_pivotroot);
+change_hook!(
+    "move_mount",
+    "security_move_mount",
+    lsm_move_mount,
+    fentry_move_mount,
+    hooks::mounts::move_mount
+);
+change_hook!(
+    "sb_pivotroot",
+    "security_sb_pivotroot",
+    lsm_sb_pivotroot,
+    fentry_sb_pivotroot,
+    hooks::mounts::sb_pivotroot
+);
 
 /// Tracepoint program: remembers who forked whom.
 #[btf_tracepoint(function = "sched_process_fork")]

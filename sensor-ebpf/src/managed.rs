@@ -67,8 +67,7 @@ impl Change {
     /// A change of the managed inode itself.
     #[inline(always)]
     pub(crate) fn of(operation: Operation, detail: u64) -> Self {
-        let null = Pointer(core::ptr::null());
-        Self { operation, detail, target: null, dentry: null }
+        Self { operation, detail, target: Pointer::NULL, dentry: Pointer::NULL }
     }
 }
 
@@ -145,8 +144,7 @@ pub(crate) unsafe fn push(
             (*record).name[0] = 0;
         } else {
             flags |= RECORD_IN_DIRECTORY;
-            let name: *const u8 =
-                dentry.load(kernel::dentry_name() + kernel::qstr_name());
+            let name: *const u8 = dentry.load(kernel::dentry_name() + kernel::qstr_name());
             if let Ok(read) = bpf_probe_read_kernel_str_bytes(name, &mut (*record).name) {
                 length = read.len() as u16;
                 if read.len() >= NAME_BYTES - 1 {

@@ -1,1 +1,11 @@
 //! Holdfast's daemon and command line, as a library of pipeline stages.
+
+pub mod attribution;
+pub mod cli;
+pub mod clock;
+pub mod forensic;
+pub mod http;
+pub mod kernel;
+pub mod metrics;
+pub mod observation;
+pub mod systemd;

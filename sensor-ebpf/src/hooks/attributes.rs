@@ -6,10 +6,8 @@ use sensor_common::op::{Operation, ROLE_DIRECTORY, ROLE_FILE};
 
 /// Notes `operation` when the entry's inode is managed.
 #[inline(always)]
-fn changed(dentry: Pointer, operation: Operation, detail: u64) -> i32 {
-    if dentry.is_null() {
-        return 0;
-    }
+fn changed(dentry: Option<Pointer>, operation: Operation, detail: u64) -> i32 {
+    let Some(dentry) = dentry else { return 0 };
     let inode = dentry.follow(kernel::dentry_inode());
     if let Some(entry) = managed::lookup(inode) {
         // SAFETY: the entry comes from a map look-up.
@@ -23,10 +21,7 @@ fn changed(dentry: Pointer, operation: Operation, detail: u64) -> i32 {
 /// `inode_setattr(dentry, attr)`: chmod, chown, truncate, utimes and their relatives.
 #[inline(always)]
 pub(crate) fn inode_setattr(args: Arguments) -> i32 {
-    let attributes = args.pointer(kernel::arg_inode_setattr_attr());
-    if attributes.is_null() {
-        return 0;
-    }
+    let Some(attributes) = args.pointer(kernel::arg_inode_setattr_attr()) else { return 0 };
     let valid: u32 = attributes.load(kernel::iattr_valid());
     changed(args.pointer(kernel::arg_inode_setattr_dentry()), Operation::SetAttributes, u64::from(valid))
 }

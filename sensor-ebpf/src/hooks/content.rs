@@ -31,8 +31,7 @@ pub(crate) fn file_permission(args: Arguments) -> i32 {
     if mask & MAY_WRITE == 0 {
         return 0;
     }
-    let file = args.pointer(kernel::arg_file_permission_file());
-    if !file.is_null() {
+    if let Some(file) = args.pointer(kernel::arg_file_permission_file()) {
         changed(file, Operation::Write, 0);
     }
     0
@@ -41,10 +40,7 @@ pub(crate) fn file_permission(args: Arguments) -> i32 {
 /// `file_release(file)`: the last reference to an open file goes; attached with `file_permission`.
 #[inline(always)]
 pub(crate) fn file_release(args: Arguments) -> i32 {
-    let file = args.pointer(kernel::arg_file_release_file());
-    if file.is_null() {
-        return 0;
-    }
+    let Some(file) = args.pointer(kernel::arg_file_release_file()) else { return 0 };
     let mode: u32 = file.load(kernel::file_mode());
     if mode & MODE_WRITE != 0 {
         changed(file, Operation::Release, 0);
@@ -60,8 +56,7 @@ pub(crate) fn mmap_file(args: Arguments) -> i32 {
     if prot & PROT_WRITE == 0 || flags & MAP_SHARED == 0 {
         return 0;
     }
-    let file = args.pointer(kernel::arg_mmap_file_file());
-    if !file.is_null() {
+    if let Some(file) = args.pointer(kernel::arg_mmap_file_file()) {
         changed(file, Operation::Map, prot);
     }
     0
@@ -74,10 +69,7 @@ pub(crate) fn file_mprotect(args: Arguments) -> i32 {
     if prot & PROT_WRITE == 0 {
         return 0;
     }
-    let vma = args.pointer(kernel::arg_file_mprotect_vma());
-    if vma.is_null() {
-        return 0;
-    }
+    let Some(vma) = args.pointer(kernel::arg_file_mprotect_vma()) else { return 0 };
     let flags: u64 = vma.load(kernel::vma_flags());
     if flags & VM_SHARED == 0 {
         return 0;
@@ -105,8 +97,7 @@ pub(crate) fn file_ioctl(args: Arguments) -> i32 {
     if !changes_files(command) || reads_only(command) {
         return 0;
     }
-    let file = args.pointer(kernel::arg_file_ioctl_file());
-    if !file.is_null() {
+    if let Some(file) = args.pointer(kernel::arg_file_ioctl_file()) {
         changed(file, Operation::Ioctl, command);
     }
     0

@@ -32,8 +32,8 @@ fn of_object(dentry: Pointer, operation: Operation) {
 
 /// A new name in a directory.
 #[inline(always)]
-fn created(dir: Pointer, dentry: Pointer, operation: Operation) -> i32 {
-    if !dir.is_null() && !dentry.is_null() {
+fn created(dir: Option<Pointer>, dentry: Option<Pointer>, operation: Operation) -> i32 {
+    if let (Some(dir), Some(dentry)) = (dir, dentry) {
         in_directory(dir, dentry, operation);
     }
     0
@@ -41,8 +41,8 @@ fn created(dir: Pointer, dentry: Pointer, operation: Operation) -> i32 {
 
 /// A name goes, and perhaps the object with it.
 #[inline(always)]
-fn removed(dir: Pointer, dentry: Pointer, operation: Operation) -> i32 {
-    if !dir.is_null() && !dentry.is_null() {
+fn removed(dir: Option<Pointer>, dentry: Option<Pointer>, operation: Operation) -> i32 {
+    if let (Some(dir), Some(dentry)) = (dir, dentry) {
         of_object(dentry, operation);
         in_directory(dir, dentry, operation);
     }
@@ -80,8 +80,7 @@ pub(crate) fn inode_symlink(args: Arguments) -> i32 {
 /// `inode_link(old_dentry, dir, new_dentry)`.
 #[inline(always)]
 pub(crate) fn inode_link(args: Arguments) -> i32 {
-    let old = args.pointer(kernel::arg_inode_link_old_dentry());
-    if !old.is_null() {
+    if let Some(old) = args.pointer(kernel::arg_inode_link_old_dentry()) {
         of_object(old, Operation::Link);
     }
     let dir = args.pointer(kernel::arg_inode_link_dir());
@@ -105,13 +104,10 @@ pub(crate) fn inode_rmdir(args: Arguments) -> i32 {
 /// `inode_rename(old_dir, old_dentry, new_dir, new_dentry)`; twice for an exchange.
 #[inline(always)]
 pub(crate) fn inode_rename(args: Arguments) -> i32 {
-    let old_dir = args.pointer(kernel::arg_inode_rename_old_dir());
-    let old = args.pointer(kernel::arg_inode_rename_old_dentry());
-    let new_dir = args.pointer(kernel::arg_inode_rename_new_dir());
-    let new = args.pointer(kernel::arg_inode_rename_new_dentry());
-    if old_dir.is_null() || old.is_null() || new_dir.is_null() || new.is_null() {
-        return 0;
-    }
+    let Some(old_dir) = args.pointer(kernel::arg_inode_rename_old_dir()) else { return 0 };
+    let Some(old) = args.pointer(kernel::arg_inode_rename_old_dentry()) else { return 0 };
+    let Some(new_dir) = args.pointer(kernel::arg_inode_rename_new_dir()) else { return 0 };
+    let Some(new) = args.pointer(kernel::arg_inode_rename_new_dentry()) else { return 0 };
     of_object(old, Operation::Rename);
     of_object(new, Operation::RenameOver);
     in_directory(old_dir, old, Operation::Rename);

@@ -14,10 +14,7 @@ pub(crate) const MODE_WRITE: u32 = 2;
 /// `file_open(file)`.
 #[inline(always)]
 pub(crate) fn file_open(args: Arguments) -> i32 {
-    let file = args.pointer(kernel::arg_file_open_file());
-    if file.is_null() {
-        return 0;
-    }
+    let Some(file) = args.pointer(kernel::arg_file_open_file()) else { return 0 };
     let inode = file.follow(kernel::file_inode());
     let flags: u32 = file.load(kernel::file_flags());
     let ino: u64 = inode.load(kernel::inode_ino());

@@ -41,7 +41,7 @@ pub(crate) fn fork(args: Arguments) -> i32 {
 #[inline(always)]
 pub(crate) fn exec(args: Arguments) -> i32 {
     let task = who::current();
-    let binprm = args.pointer(2);
+    let Some(binprm) = args.pointer(2) else { return 0 };
     let file = binprm.follow(kernel::binprm_file());
     let inode = file.follow(kernel::file_inode());
     let tgid: u32 = read(task, kernel::task_tgid());
@@ -85,8 +85,7 @@ pub(crate) fn exec(args: Arguments) -> i32 {
         // SAFETY: the entry comes from a map look-up in this run.
         unsafe {
             if (*entry).roles & ROLE_FILE != 0 {
-                let null = Pointer(core::ptr::null());
-                managed::push(entry, Operation::Exec as u32, id, null, null);
+                managed::push(entry, Operation::Exec as u32, id, Pointer::NULL, Pointer::NULL);
             }
         }
     }

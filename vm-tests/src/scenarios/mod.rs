@@ -4,6 +4,7 @@
 //! host reads the table to start guests, the guest reads it to find the function. A scenario reports each of its
 //! checks; an error or a panic in it is a failed check of its own.
 
+mod doctor;
 mod smoke;
 
 use crate::guest::Context;
@@ -76,6 +77,16 @@ pub const SCENARIOS: &[Scenario] = &[
         needs_holdfast: false,
         limit: 180,
         run: smoke::systemd,
+    },
+    Scenario {
+        name: "doctor",
+        shows: "the kernel takes every program, in both modes",
+        guest: Guest::Bare,
+        kernels: &[],
+        parameters: &[],
+        needs_holdfast: true,
+        limit: 180,
+        run: doctor::bare,
     },
 ];
 

@@ -1,0 +1,274 @@
+//! A small reader of the kernel's BTF: struct members and function parameters by name.
+//!
+//! Bytes in, offsets and indices out; it does no I/O. It keeps one offset for each type and borrows the
+//! rest, so that reading a 6 MB BTF takes about a megabyte more, and everything is dropped after use.
+
+use std::collections::HashMap;
+use thiserror::Error;
+
+/// Why a name could not be resolved.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum BtfError {
+    /// The bytes are not BTF, or end too early.
+    #[error("kernel BTF: {0}")]
+    Malformed(&'static str),
+    /// The kernel has no such structure.
+    #[error("kernel BTF has no struct `{0}`")]
+    NoStruct(String),
+    /// The structure has no such member.
+    #[error("kernel BTF: struct `{structure}` has no member `{member}`")]
+    NoMember {
+        /// Structure searched.
+        structure: String,
+        /// Member that is not there.
+        member: String,
+    },
+    /// The member is of another type than the programs load.
+    #[error("kernel BTF: `{structure}.{member}` is {found}, not {expected}")]
+    WrongType {
+        /// Structure searched.
+        structure: String,
+        /// Member found.
+        member: String,
+        /// What the programs load.
+        expected: Field,
+        /// What the kernel has.
+        found: Field,
+    },
+    /// The kernel has no such function.
+    #[error("kernel BTF has no function `{0}`")]
+    NoFunction(String),
+    /// The function has no such parameter.
+    #[error("kernel BTF: function `{function}` has no parameter `{parameter}`")]
+    NoParameter {
+        /// Function searched.
+        function: String,
+        /// Parameter that is not there.
+        parameter: String,
+    },
+}
+
+/// The shape of a member, as far as a load cares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Field {
+    /// A pointer.
+    Pointer,
+    /// An integer, enum or one-integer struct (`kuid_t`) of so many bytes.
+    Word(u32),
+    /// A struct, union or array inside the struct.
+    Nested,
+}
+
+impl std::fmt::Display for Field {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Pointer => write!(to, "a pointer"),
+            Self::Word(bytes) => write!(to, "a word of {bytes} bytes"),
+            Self::Nested => write!(to, "a nested structure"),
+        }
+    }
+}
+
+// Kinds of include/uapi/linux/btf.h.
+const INT: u32 = 1;
+const PTR: u32 = 2;
+const ARRAY: u32 = 3;
+const STRUCT: u32 = 4;
+const UNION: u32 = 5;
+const ENUM: u32 = 6;
+const TYPEDEF: u32 = 8;
+const VOLATILE: u32 = 9;
+const CONST: u32 = 10;
+const RESTRICT: u32 = 11;
+const FUNC: u32 = 12;
+const FUNC_PROTO: u32 = 13;
+const VAR: u32 = 14;
+const DATASEC: u32 = 15;
+const DECL_TAG: u32 = 17;
+const TYPE_TAG: u32 = 18;
+const ENUM64: u32 = 19;
+
+/// Nested anonymous structs are searched this deep; the kernel's own need three.
+const DEPTH: u32 = 8;
+
+/// A parsed BTF blob.
+#[derive(Debug)]
+pub struct Btf<'a> {
+    types: &'a [u8],
+    strings: &'a [u8],
+    /// Where each type's header starts in `types`; index is the type id less one.
+    offsets: Vec<u32>,
+    structs: HashMap<&'a [u8], u32>,
+    functions: HashMap<&'a [u8], u32>,
+}
+
+struct Header {
+    kind: u32,
+    length: u32,
+    flag: bool,
+    name: u32,
+    /// Size of the type, or the id of the type it refers to.
+    value: u32,
+    body: usize,
+}
+
+fn word(bytes: &[u8], at: usize) -> Result<u32, BtfError> {
+    bytes
+        .get(at..at + 4)
+        .and_then(|slice| slice.try_into().ok())
+        .map(u32::from_le_bytes)
+        .ok_or(BtfError::Malformed("ends too early"))
+}
+
+impl<'a> Btf<'a> {
+    /// Indexes a blob such as `/sys/kernel/btf/vmlinux`.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, BtfError> {
+        if bytes.get(..2) != Some(&[0x9f, 0xeb]) {
+            return Err(BtfError::Malformed("magic number is not 0xeB9F in little-endian order"));
+        }
+        let header = word(bytes, 4)? as usize;
+        let part = |offset: usize, length: usize| {
+            let (start, length) = (word(bytes, offset)? as usize + header, word(bytes, length)? as usize);
+            bytes.get(start..start + length).ok_or(BtfError::Malformed("section ends past the blob"))
+        };
+        let (types, strings) = (part(8, 12)?, part(16, 20)?);
+        let mut btf =
+            Self { types, strings, offsets: Vec::new(), structs: HashMap::new(), functions: HashMap::new() };
+        let mut at = 0;
+        while at < types.len() {
+            let found = btf.header_at(at)?;
+            btf.offsets.push(u32::try_from(at).map_err(|_| BtfError::Malformed("too large"))?);
+            let id = u32::try_from(btf.offsets.len()).map_err(|_| BtfError::Malformed("too large"))?;
+            match found.kind {
+                STRUCT if found.name != 0 => {
+                    btf.structs.entry(btf.string(found.name)).or_insert(id);
+                }
+                FUNC => {
+                    btf.functions.entry(btf.string(found.name)).or_insert(id);
+                }
+                _ => {}
+            }
+            let each = match found.kind {
+                INT | VAR | DECL_TAG => 4,
+                ARRAY => 12,
+                STRUCT | UNION | DATASEC | ENUM64 => 12 * found.length as usize,
+                ENUM | FUNC_PROTO => 8 * found.length as usize,
+                kind if kind <= ENUM64 => 0,
+                _ => return Err(BtfError::Malformed("has a kind of type that is newer than this reader")),
+            };
+            at = found.body + each;
+        }
+        Ok(btf)
+    }
+
+    fn header_at(&self, at: usize) -> Result<Header, BtfError> {
+        let info = word(self.types, at + 4)?;
+        Ok(Header {
+            kind: (info >> 24) & 0x1f,
+            length: info & 0xffff,
+            flag: info >> 31 != 0,
+            name: word(self.types, at)?,
+            value: word(self.types, at + 8)?,
+            body: at + 12,
+        })
+    }
+
+    fn header(&self, id: u32) -> Result<Header, BtfError> {
+        let index = (id as usize).checked_sub(1).ok_or(BtfError::Malformed("refers to void"))?;
+        let at = self.offsets.get(index).ok_or(BtfError::Malformed("refers to a type past its end"))?;
+        self.header_at(*at as usize)
+    }
+
+    fn string(&self, at: u32) -> &'a [u8] {
+        let tail = self.strings.get(at as usize..).unwrap_or_default();
+        tail.split(|byte| *byte == 0).next().unwrap_or_default()
+    }
+
+    /// The type behind typedefs and qualifiers.
+    fn resolve(&self, mut id: u32) -> Result<Header, BtfError> {
+        for _ in 0..32 {
+            let header = self.header(id)?;
+            match header.kind {
+                TYPEDEF | VOLATILE | CONST | RESTRICT | TYPE_TAG => id = header.value,
+                _ => return Ok(header),
+            }
+        }
+        Err(BtfError::Malformed("has a loop of typedefs"))
+    }
+
+    fn field(&self, id: u32) -> Result<Field, BtfError> {
+        let header = self.resolve(id)?;
+        Ok(match header.kind {
+            PTR => Field::Pointer,
+            INT | ENUM | ENUM64 => Field::Word(header.value),
+            // kuid_t and kgid_t: a struct around one integer.
+            STRUCT if header.length == 1 && header.value <= 4 => Field::Word(header.value),
+            _ => Field::Nested,
+        })
+    }
+
+    /// Byte offset of `structure.member`, which may sit in anonymous structs and unions, after checking
+    /// that it is a `expected`.
+    pub fn member(&self, structure: &str, member: &str, expected: Field) -> Result<u32, BtfError> {
+        let id =
+            self.structs.get(structure.as_bytes()).ok_or_else(|| BtfError::NoStruct(structure.to_owned()))?;
+        let (offset, of) = self.search(*id, member.as_bytes(), 0)?.ok_or_else(|| BtfError::NoMember {
+            structure: structure.to_owned(),
+            member: member.to_owned(),
+        })?;
+        let found = self.field(of)?;
+        if found != expected {
+            return Err(BtfError::WrongType {
+                structure: structure.to_owned(),
+                member: member.to_owned(),
+                expected,
+                found,
+            });
+        }
+        Ok(offset)
+    }
+
+    fn search(&self, id: u32, member: &[u8], depth: u32) -> Result<Option<(u32, u32)>, BtfError> {
+        let header = self.resolve(id)?;
+        if depth > DEPTH || !matches!(header.kind, STRUCT | UNION) {
+            return Ok(None);
+        }
+        for index in 0..header.length as usize {
+            let at = header.body + 12 * index;
+            let (name, of, raw) =
+                (word(self.types, at)?, word(self.types, at + 4)?, word(self.types, at + 8)?);
+            let bits = if header.flag { raw & 0x00ff_ffff } else { raw };
+            if name == 0 {
+                if let Some((offset, of)) = self.search(of, member, depth + 1)? {
+                    return Ok(Some((bits / 8 + offset, of)));
+                }
+            } else if self.string(name) == member {
+                return Ok(Some((bits / 8, of)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the kernel has a function of that name in its BTF.
+    pub fn has_function(&self, function: &str) -> bool {
+        self.functions.contains_key(function.as_bytes())
+    }
+
+    /// Index of `function`'s parameter `parameter`; since 7.0 a parameter that may be null has the
+    /// suffix `__nullable`.
+    pub fn parameter(&self, function: &str, parameter: &str) -> Result<u32, BtfError> {
+        let id = self
+            .functions
+            .get(function.as_bytes())
+            .ok_or_else(|| BtfError::NoFunction(function.to_owned()))?;
+        let prototype = self.header(self.header(*id)?.value)?;
+        for index in 0..prototype.length {
+            let name = self.string(word(self.types, prototype.body + 8 * index as usize)?);
+            if name == parameter.as_bytes() || name.strip_suffix(b"__nullable") == Some(parameter.as_bytes())
+            {
+                return Ok(index);
+            }
+        }
+        Err(BtfError::NoParameter { function: function.to_owned(), parameter: parameter.to_owned() })
+    }
+}

@@ -1,0 +1,128 @@
+//! The table of hooks: what drives loading, metrics, `doctor` and the tests.
+
+use super::btf::{Btf, BtfError};
+use std::collections::BTreeMap;
+
+/// How a hook's program is attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mode {
+    /// BPF LSM.
+    Lsm,
+    /// fentry on the `security_` function.
+    Fentry,
+}
+
+impl Mode {
+    /// Prefix of the program names.
+    pub const fn prefix(self) -> &'static str {
+        match self {
+            Self::Lsm => "lsm",
+            Self::Fentry => "fentry",
+        }
+    }
+}
+
+/// When a hook is attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// From start to end.
+    Always,
+    /// Only while some managed file has writers: it sees every read and write, or every close, on the node.
+    Writers,
+}
+
+/// One hook.
+#[derive(Debug, Clone, Copy)]
+pub struct Hook {
+    /// LSM hook name; the fentry target is `security_<name>`.
+    pub name: &'static str,
+    /// Parameters that its body reads.
+    pub arguments: &'static [&'static str],
+    /// When it is attached.
+    pub when: When,
+    /// What is not seen without it, for `doctor`.
+    pub sees: &'static str,
+    /// Kernels from which it exists; `None` for all. Documentation only: presence is read from BTF.
+    pub since: Option<&'static str>,
+}
+
+const fn always(name: &'static str, arguments: &'static [&'static str], sees: &'static str) -> Hook {
+    Hook { name, arguments, when: When::Always, sees, since: None }
+}
+
+/// Every change hook.
+pub const HOOKS: &[Hook] = &[
+    always("file_open", &["file"], "opens for writing, and the daemon's own observations"),
+    Hook {
+        when: When::Writers,
+        ..always("file_permission", &["file", "mask"], "write(2), splice, sendfile, io_uring, fallocate")
+    },
+    Hook {
+        when: When::Writers,
+        since: Some("6.9"),
+        ..always("file_release", &["file"], "the end of a writer (polled instead)")
+    },
+    always("mmap_file", &["file", "prot", "flags"], "shared writable mappings"),
+    always("file_mprotect", &["vma", "prot"], "shared mappings made writable"),
+    always("file_ioctl", &["file", "cmd"], "inode flags and content-swapping ioctls"),
+    always("inode_setattr", &["dentry", "attr"], "mode, owner, size and times"),
+    Hook {
+        since: Some("6.17"),
+        ..always("inode_file_setattr", &["dentry"], "file_setattr(2)")
+    },
+    always("inode_setxattr", &["dentry"], "extended attributes set"),
+    always("inode_removexattr", &["dentry"], "extended attributes removed"),
+    Hook { since: Some("6.2"), ..always("inode_set_acl", &["dentry"], "access control lists set") },
+    Hook { since: Some("6.2"), ..always("inode_remove_acl", &["dentry"], "access control lists removed") },
+    always("inode_create", &["dir", "dentry"], "files created"),
+    always("inode_mkdir", &["dir", "dentry"], "directories made"),
+    always("inode_mknod", &["dir", "dentry"], "nodes made"),
+    always("inode_symlink", &["dir", "dentry"], "symbolic links made"),
+    always("inode_link", &["old_dentry", "dir", "new_dentry"], "hard links made"),
+    always("inode_unlink", &["dir", "dentry"], "names removed"),
+    always("inode_rmdir", &["dir", "dentry"], "directories removed"),
+    always("inode_rename", &["old_dir", "old_dentry", "new_dir", "new_dentry"], "renames and replacements"),
+    always("sb_mount", &[], "mount(2)"),
+    always("sb_umount", &[], "umount(2)"),
+    always("move_mount", &[], "mounts attached by the new calls"),
+    always("sb_pivotroot", &[], "pivot_root(2)"),
+];
+
+/// The tracepoints that feed the process cache: program name and tracepoint.
+pub const TRACEPOINTS: &[(&str, &str)] =
+    &[("process_fork", "sched_process_fork"), ("process_exec", "sched_process_exec")];
+
+impl Hook {
+    /// The program's name in the object.
+    pub fn program(&self, mode: Mode) -> String {
+        format!("{}_{}", mode.prefix(), self.name)
+    }
+
+    /// The kernel function that the program hangs on.
+    pub fn function(&self, mode: Mode) -> String {
+        match mode {
+            Mode::Lsm => format!("bpf_lsm_{}", self.name),
+            Mode::Fentry => format!("security_{}", self.name),
+        }
+    }
+
+    /// Argument globals and their values on this kernel.
+    pub fn arguments(&self, btf: &Btf<'_>, mode: Mode) -> Result<BTreeMap<String, u32>, BtfError> {
+        let function = self.function(mode);
+        if !btf.has_function(&function) {
+            return Err(BtfError::NoFunction(function));
+        }
+        let mut values = BTreeMap::new();
+        for argument in self.arguments {
+            let index = match btf.parameter(&function, argument) {
+                // `security_inode_setattr` of some releases calls it by its type.
+                Err(BtfError::NoParameter { .. }) if *argument == "attr" => {
+                    btf.parameter(&function, "iattr")?
+                }
+                other => other?,
+            };
+            values.insert(format!("ARG_{}_{}", self.name.to_uppercase(), argument.to_uppercase()), index);
+        }
+        Ok(values)
+    }
+}

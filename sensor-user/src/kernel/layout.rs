@@ -1,0 +1,147 @@
+//! Which kernel fields the programs read, and the globals that hold their offsets.
+//!
+//! In: the running kernel's BTF. Out: a value for each global of the object, or the reason why there is
+//! none; `hooks` then says which programs can do without. The names are the contract with
+//! `sensor-ebpf/src/kernel.rs`; a test holds both lists together.
+
+use super::btf::{Btf, BtfError, Field};
+use std::collections::BTreeMap;
+
+/// Offset of a field that the kernel lacks; the programs then read zero.
+pub const MISSING: u32 = u32::MAX;
+
+/// A field: its global, where it is, what it must be.
+#[derive(Debug, Clone, Copy)]
+pub struct KernelField {
+    /// Name of the global in the object.
+    pub global: &'static str,
+    /// Structure.
+    pub structure: &'static str,
+    /// Member.
+    pub member: &'static str,
+    /// Type that the programs load.
+    pub field: Field,
+    /// Change programs cannot do without it; the others describe the actor.
+    pub essential: bool,
+}
+
+const fn essential(
+    global: &'static str,
+    structure: &'static str,
+    member: &'static str,
+    field: Field,
+) -> KernelField {
+    KernelField { global, structure, member, field, essential: true }
+}
+
+const fn actor(
+    global: &'static str,
+    structure: &'static str,
+    member: &'static str,
+    field: Field,
+) -> KernelField {
+    KernelField { global, structure, member, field, essential: false }
+}
+
+use Field::{Nested, Pointer, Word};
+
+/// Every field the programs read.
+pub const FIELDS: &[KernelField] = &[
+    essential("OFF_FILE_F_INODE", "file", "f_inode", Pointer),
+    essential("OFF_FILE_F_MODE", "file", "f_mode", Word(4)),
+    essential("OFF_FILE_F_FLAGS", "file", "f_flags", Word(4)),
+    essential("OFF_FILE_F_PATH", "file", "f_path", Nested),
+    essential("OFF_PATH_DENTRY", "path", "dentry", Pointer),
+    essential("OFF_INODE_I_INO", "inode", "i_ino", Word(8)),
+    essential("OFF_INODE_I_SB", "inode", "i_sb", Pointer),
+    essential("OFF_INODE_I_MODE", "inode", "i_mode", Word(2)),
+    essential("OFF_INODE_I_GENERATION", "inode", "i_generation", Word(4)),
+    essential("OFF_INODE_I_WRITECOUNT", "inode", "i_writecount", Word(4)),
+    essential("OFF_SUPER_BLOCK_S_DEV", "super_block", "s_dev", Word(4)),
+    essential("OFF_SUPER_BLOCK_S_MAGIC", "super_block", "s_magic", Word(8)),
+    essential("OFF_DENTRY_D_INODE", "dentry", "d_inode", Pointer),
+    essential("OFF_DENTRY_D_PARENT", "dentry", "d_parent", Pointer),
+    essential("OFF_DENTRY_D_NAME", "dentry", "d_name", Nested),
+    essential("OFF_QSTR_NAME", "qstr", "name", Pointer),
+    essential("OFF_VM_AREA_STRUCT_VM_FILE", "vm_area_struct", "vm_file", Pointer),
+    essential("OFF_VM_AREA_STRUCT_VM_FLAGS", "vm_area_struct", "vm_flags", Word(8)),
+    essential("OFF_IATTR_IA_VALID", "iattr", "ia_valid", Word(4)),
+    essential("OFF_LINUX_BINPRM_FILE", "linux_binprm", "file", Pointer),
+    essential("OFF_LINUX_BINPRM_FILENAME", "linux_binprm", "filename", Pointer),
+    actor("OFF_TASK_STRUCT_PID", "task_struct", "pid", Word(4)),
+    actor("OFF_TASK_STRUCT_TGID", "task_struct", "tgid", Word(4)),
+    actor("OFF_TASK_STRUCT_FLAGS", "task_struct", "flags", Word(4)),
+    actor("OFF_TASK_STRUCT_COMM", "task_struct", "comm", Nested),
+    actor("OFF_TASK_STRUCT_MM", "task_struct", "mm", Pointer),
+    actor("OFF_TASK_STRUCT_CRED", "task_struct", "cred", Pointer),
+    actor("OFF_TASK_STRUCT_SIGNAL", "task_struct", "signal", Pointer),
+    actor("OFF_TASK_STRUCT_NSPROXY", "task_struct", "nsproxy", Pointer),
+    actor("OFF_TASK_STRUCT_CGROUPS", "task_struct", "cgroups", Pointer),
+    actor("OFF_TASK_STRUCT_LOGINUID", "task_struct", "loginuid", Word(4)),
+    actor("OFF_TASK_STRUCT_SESSIONID", "task_struct", "sessionid", Word(4)),
+    actor("OFF_TASK_STRUCT_REAL_PARENT", "task_struct", "real_parent", Pointer),
+    actor("OFF_TASK_STRUCT_GROUP_LEADER", "task_struct", "group_leader", Pointer),
+    actor("OFF_TASK_STRUCT_START_BOOTTIME", "task_struct", "start_boottime", Word(8)),
+    actor("OFF_MM_STRUCT_ARG_START", "mm_struct", "arg_start", Word(8)),
+    actor("OFF_MM_STRUCT_ARG_END", "mm_struct", "arg_end", Word(8)),
+    actor("OFF_CRED_FSUID", "cred", "fsuid", Word(4)),
+    actor("OFF_CRED_FSGID", "cred", "fsgid", Word(4)),
+    actor("OFF_CRED_EUID", "cred", "euid", Word(4)),
+    actor("OFF_CRED_EGID", "cred", "egid", Word(4)),
+    actor("OFF_SIGNAL_STRUCT_TTY", "signal_struct", "tty", Pointer),
+    actor("OFF_TTY_STRUCT_NAME", "tty_struct", "name", Nested),
+    actor("OFF_NSPROXY_MNT_NS", "nsproxy", "mnt_ns", Pointer),
+    actor("OFF_NSPROXY_PID_NS_FOR_CHILDREN", "nsproxy", "pid_ns_for_children", Pointer),
+    actor("OFF_MNT_NAMESPACE_NS", "mnt_namespace", "ns", Nested),
+    actor("OFF_PID_NAMESPACE_NS", "pid_namespace", "ns", Nested),
+    actor("OFF_NS_COMMON_INUM", "ns_common", "inum", Word(4)),
+    actor("OFF_CSS_SET_DFL_CGRP", "css_set", "dfl_cgrp", Pointer),
+    actor("OFF_CGROUP_KN", "cgroup", "kn", Pointer),
+    actor("OFF_KERNFS_NODE_ID", "kernfs_node", "id", Word(8)),
+];
+
+/// Values for the object's globals.
+#[derive(Debug, Default)]
+pub struct Layout {
+    /// By global name.
+    pub values: BTreeMap<&'static str, u32>,
+    /// Fields that this kernel lacks or has with another type.
+    pub missing: Vec<(KernelField, BtfError)>,
+}
+
+impl Layout {
+    /// Resolves every field. Fails only when nothing at all can be resolved; what is missing is listed.
+    pub fn resolve(btf: &Btf<'_>) -> Self {
+        let mut layout = Self::default();
+        for field in FIELDS {
+            let value = match btf.member(field.structure, field.member, field.field) {
+                Ok(offset) => offset,
+                Err(error) => {
+                    layout.missing.push((*field, error));
+                    MISSING
+                }
+            };
+            layout.values.insert(field.global, value);
+        }
+        // The count's lowest bit means locked for writing only in the plain rw_semaphore, not in the
+        // PREEMPT_RT one, which has no count.
+        let semaphore = btf.member("inode", "i_rwsem", Nested);
+        let count = btf.member("rw_semaphore", "count", Nested);
+        let (offset, has) = match (semaphore, count) {
+            (Ok(semaphore), Ok(count)) => (semaphore + count, 1),
+            _ => (0, 0),
+        };
+        layout.values.insert("OFF_INODE_I_RWSEM", offset);
+        layout.values.insert("HAS_RWSEM", has);
+        let has = |global: &str| u32::from(layout.values.get(global).is_some_and(|v| *v != MISSING));
+        let (login, cgroup) = (has("OFF_TASK_STRUCT_LOGINUID"), has("OFF_CSS_SET_DFL_CGRP"));
+        layout.values.insert("HAS_LOGINUID", login);
+        layout.values.insert("HAS_CGROUP", cgroup);
+        layout
+    }
+
+    /// The essential fields that are missing.
+    pub fn blocking(&self) -> impl Iterator<Item = &(KernelField, BtfError)> {
+        self.missing.iter().filter(|(field, _)| field.essential)
+    }
+}

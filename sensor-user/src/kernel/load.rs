@@ -1,0 +1,403 @@
+//! Loading, attaching, pinning and adopting the programs.
+//!
+//! In: the embedded object, the kernel's BTF, a mode. Out: a [`Sensor`] with its maps. It tries what it
+//! is told to; whether the programs fire is for the canary to find out, and which mode to try next is
+//! for the agent to decide.
+
+use super::btf::{Btf, BtfError};
+use super::hooks::{HOOKS, Hook, Mode, TRACEPOINTS, When};
+use super::layout::Layout;
+use super::maps::{Maps, MapsError, ProcessMaps, Ring};
+use aya::programs::links::{FdLink, PinnedLink};
+use aya::programs::{BtfTracePoint, FEntry, Lsm, ProgramError};
+use aya::{Ebpf, EbpfLoader};
+use sensor_common::ABI_VERSION;
+use sensor_common::map::Control;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// The kernel programs, embedded at build time.
+pub static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("HOLDFAST_EBPF_OBJECT"));
+
+/// SHA-256 of [`OBJECT`] in hex, from the build.
+pub const OBJECT_SHA256: &str = env!("HOLDFAST_EBPF_SHA256");
+
+/// The running kernel's types.
+pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
+
+/// Maps that outlive the daemon. `IDENTITY` is only ever used between two system calls.
+const PINNED_MAPS: [&str; 8] = [
+    "MANAGED",
+    "BITMAP",
+    "CONTROL",
+    "CHANGES",
+    "PROCESSES",
+    "EXECUTIONS",
+    "EXECUTION_SEQUENCE",
+    "COUNTS",
+];
+
+/// Why the sensor could not be loaded.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// The kernel's types cannot be read.
+    #[error("read `{VMLINUX_BTF}`: {0}")]
+    Read(#[source] std::io::Error),
+    /// They cannot be understood.
+    #[error(transparent)]
+    Btf(#[from] BtfError),
+    /// aya could not parse them.
+    #[error("parse `{VMLINUX_BTF}`: {0}")]
+    AyaBtf(#[from] aya::BtfError),
+    /// The object was refused.
+    #[error("load the eBPF object: {0}")]
+    Object(#[from] aya::EbpfError),
+    /// A map is not usable.
+    #[error(transparent)]
+    Maps(#[from] MapsError),
+    /// Not one hook could be attached.
+    #[error("no hook could be attached as {mode:?}; the first failure: {reason}")]
+    NothingAttached {
+        /// Mode tried.
+        mode: Mode,
+        /// First reason.
+        reason: String,
+    },
+    /// The pin directory is unusable.
+    #[error("pin directory `{path}`: {source}")]
+    Pins {
+        /// Directory.
+        path: PathBuf,
+        /// Reason.
+        source: std::io::Error,
+    },
+}
+
+/// How one hook stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HookState {
+    /// Attached by this daemon.
+    Attached,
+    /// Attached by an earlier one and taken over.
+    Adopted,
+    /// Loaded, to be attached while there are writers.
+    Waiting,
+    /// Not available, and why.
+    Off(String),
+}
+
+/// The loaded programs.
+#[derive(Debug)]
+pub struct Sensor {
+    ebpf: Ebpf,
+    /// How the change hooks are attached.
+    pub mode: Mode,
+    /// How each hook stands, by hook or tracepoint name.
+    pub hooks: BTreeMap<&'static str, HookState>,
+    links: BTreeMap<&'static str, PinnedOrHeld>,
+    writer_links: Vec<FdLink>,
+    writers: bool,
+}
+
+#[derive(Debug)]
+enum PinnedOrHeld {
+    Pinned(PinnedLink),
+    Held(FdLink),
+}
+
+/// What [`load`] gives: the programs and their maps.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Programs and links.
+    pub sensor: Sensor,
+    /// Managed inodes, bitmap, control, counters.
+    pub maps: Maps,
+    /// Process cache.
+    pub processes: ProcessMaps,
+    /// Changes.
+    pub ring: Ring,
+    /// Every hook of the last run was still attached: nothing was missed meanwhile.
+    pub adopted: bool,
+}
+
+/// Where pins live: maps by ABI, links by object and mode, so that an upgrade attaches the new programs
+/// before the old ones go.
+#[derive(Debug, Clone)]
+struct Pins {
+    root: PathBuf,
+    maps: PathBuf,
+    links: PathBuf,
+}
+
+impl Pins {
+    fn prepare(root: &Path, mode: Mode) -> Result<Self, LoadError> {
+        let pins = Self {
+            root: root.to_owned(),
+            maps: root.join(format!("maps-v{ABI_VERSION}")),
+            links: root.join(format!("links-{}-{}", &OBJECT_SHA256[..12], mode.prefix())),
+        };
+        for path in [&pins.root, &pins.maps, &pins.links] {
+            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+            made.and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o700)))
+                .map_err(|source| LoadError::Pins { path: path.clone(), source })?;
+        }
+        Ok(pins)
+    }
+
+    /// Link directories of other objects or modes.
+    fn foreign(&self) -> Vec<PathBuf> {
+        let Ok(entries) = fs::read_dir(&self.root) else { return Vec::new() };
+        entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| {
+                *path != self.links
+                    && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("links-"))
+            })
+            .collect()
+    }
+}
+
+/// Loads the object and attaches everything that this kernel has, or adopts what is attached already.
+///
+/// `pins`: a directory in a BPF file system, or `None` to keep nothing beyond the process.
+pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
+    let bytes = fs::read(VMLINUX_BTF).map_err(LoadError::Read)?;
+    let kernel = aya::Btf::from_sys_fs()?;
+    let btf = Btf::parse(&bytes)?;
+    let layout = Layout::resolve(&btf);
+    let cpus = possible_cpus();
+
+    let mut hooks = BTreeMap::new();
+    let mut globals: Vec<(String, u32)> =
+        layout.values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+    globals.push(("POSSIBLE_CPUS".to_owned(), cpus));
+    let mut wanted = Vec::new();
+    for hook in HOOKS {
+        match hook.arguments(&btf, mode) {
+            Ok(values) => {
+                globals.extend(values);
+                wanted.push(hook);
+            }
+            Err(error) => {
+                hooks.insert(hook.name, HookState::Off(error.to_string()));
+            }
+        }
+    }
+
+    let pins = pins.map(|root| Pins::prepare(root, mode)).transpose()?;
+    let map_pins: Vec<PathBuf> =
+        pins.iter().flat_map(|pins| PINNED_MAPS.map(|name| pins.maps.join(name))).collect();
+    let mut loader = EbpfLoader::new();
+    loader.btf(Some(&kernel));
+    for (name, value) in &globals {
+        loader.override_global(name, value, true);
+    }
+    for (name, path) in PINNED_MAPS.iter().zip(&map_pins) {
+        loader.map_pin_path(name, path.as_path());
+    }
+    let mut ebpf = loader.load(OBJECT)?;
+    drop(loader);
+    let (mut maps, processes, ring) = Maps::take(&mut ebpf, cpus)?;
+    maps.set_control(Control { agent_tgid: std::process::id(), abi_version: ABI_VERSION })?;
+
+    let mut sensor = Sensor {
+        ebpf,
+        mode,
+        hooks,
+        links: BTreeMap::new(),
+        writer_links: Vec::new(),
+        writers: false,
+    };
+    let adopted = sensor.attach_all(&wanted, &kernel, pins.as_ref())?;
+    if let Some(pins) = &pins {
+        for path in pins.foreign() {
+            // The last reference to an older object's links: they detach here, after ours are in place.
+            if let Err(error) = fs::remove_dir_all(&path) {
+                tracing::warn!(path = %path.display(), %error, "Could not remove old links.");
+            }
+        }
+    }
+    Ok(Loaded { sensor, maps, processes, ring, adopted })
+}
+
+/// Processors that may ever be present, as the per-CPU maps count them.
+fn possible_cpus() -> u32 {
+    aya::util::nr_cpus().ok().and_then(|cpus| u32::try_from(cpus).ok()).unwrap_or(1)
+}
+
+impl Sensor {
+    fn attach_all(
+        &mut self,
+        wanted: &[&'static Hook],
+        kernel: &aya::Btf,
+        pins: Option<&Pins>,
+    ) -> Result<bool, LoadError> {
+        let mut adopted = true;
+        let mut first_failure = None;
+        for (program, tracepoint) in TRACEPOINTS {
+            let link = self.adopt_or(tracepoint, pins, |sensor| {
+                let program: &mut BtfTracePoint = sensor.program(program)?;
+                program.load(tracepoint, kernel)?;
+                let link = program.attach()?;
+                Ok(program.take_link(link)?.into())
+            });
+            adopted &= self.keep(tracepoint, link, &mut first_failure);
+        }
+        for hook in wanted {
+            let name = hook.program(self.mode);
+            if hook.when == When::Writers {
+                let state = match self.load_program(hook, &name, kernel) {
+                    Ok(()) => HookState::Waiting,
+                    Err(error) => HookState::Off(error.to_string()),
+                };
+                self.hooks.insert(hook.name, state);
+                continue;
+            }
+            let link = self.adopt_or(hook.name, pins, |sensor| {
+                sensor.load_program(hook, &name, kernel)?;
+                sensor.attach_program(&name)
+            });
+            adopted &= self.keep(hook.name, link, &mut first_failure);
+        }
+        let attached = HOOKS.iter().any(|hook| self.links.contains_key(hook.name));
+        if attached {
+            Ok(adopted)
+        } else {
+            let reason = first_failure.unwrap_or_else(|| "this kernel has none of them".to_owned());
+            Err(LoadError::NothingAttached { mode: self.mode, reason })
+        }
+    }
+
+    /// The pinned link of an earlier run, or a new one, pinned where pins are kept.
+    fn adopt_or(
+        &mut self,
+        name: &'static str,
+        pins: Option<&Pins>,
+        attach: impl FnOnce(&mut Self) -> Result<FdLink, ProgramError>,
+    ) -> Result<(PinnedOrHeld, bool), ProgramError> {
+        let Some(pins) = pins else { return Ok((PinnedOrHeld::Held(attach(self)?), false)) };
+        let path = pins.links.join(name);
+        if let Ok(link) = PinnedLink::from_pin(&path) {
+            return Ok((PinnedOrHeld::Pinned(link), true));
+        }
+        let link = attach(self)?;
+        match link.pin(&path) {
+            Ok(link) => Ok((PinnedOrHeld::Pinned(link), false)),
+            Err(error) => Err(ProgramError::IOError(std::io::Error::other(error.to_string()))),
+        }
+    }
+
+    fn keep(
+        &mut self,
+        name: &'static str,
+        link: Result<(PinnedOrHeld, bool), ProgramError>,
+        first_failure: &mut Option<String>,
+    ) -> bool {
+        match link {
+            Ok((link, adopted)) => {
+                let state = if adopted { HookState::Adopted } else { HookState::Attached };
+                self.links.insert(name, link);
+                self.hooks.insert(name, state);
+                adopted
+            }
+            Err(error) => {
+                let reason = describe(&error);
+                first_failure.get_or_insert_with(|| format!("{name}: {reason}"));
+                self.hooks.insert(name, HookState::Off(reason));
+                // It was off in the last run too, so its absence is no reason for a gap.
+                true
+            }
+        }
+    }
+
+    fn program<'a, P>(&'a mut self, name: &str) -> Result<&'a mut P, ProgramError>
+    where
+        &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
+    {
+        self.ebpf.program_mut(name).ok_or(ProgramError::UnexpectedProgramType)?.try_into()
+    }
+
+    fn load_program(&mut self, hook: &Hook, name: &str, kernel: &aya::Btf) -> Result<(), ProgramError> {
+        match self.mode {
+            Mode::Lsm => self.program::<Lsm>(name)?.load(hook.name, kernel),
+            Mode::Fentry => self.program::<FEntry>(name)?.load(&hook.function(Mode::Fentry), kernel),
+        }
+    }
+
+    fn attach_program(&mut self, name: &str) -> Result<FdLink, ProgramError> {
+        match self.mode {
+            Mode::Lsm => {
+                let program = self.program::<Lsm>(name)?;
+                let link = program.attach()?;
+                Ok(program.take_link(link)?.into())
+            }
+            Mode::Fentry => {
+                let program = self.program::<FEntry>(name)?;
+                let link = program.attach()?;
+                Ok(program.take_link(link)?.into())
+            }
+        }
+    }
+
+    /// Attaches or detaches the hooks that are needed only while a managed file has writers. Gives
+    /// whether anything changed.
+    pub fn set_writers(&mut self, writers: bool) -> Result<bool, ProgramError> {
+        if writers == self.writers {
+            return Ok(false);
+        }
+        if writers {
+            for hook in HOOKS.iter().filter(|hook| hook.when == When::Writers) {
+                if self.hooks.get(hook.name) == Some(&HookState::Waiting) {
+                    let link = self.attach_program(&hook.program(self.mode))?;
+                    self.writer_links.push(link);
+                }
+            }
+        } else {
+            self.writer_links.clear();
+        }
+        self.writers = writers;
+        Ok(true)
+    }
+
+    /// Detaches everything and removes the pins, for a mode that turned out not to fire and for
+    /// `--stop-detection`.
+    pub fn detach(self, pins: Option<&Path>) {
+        for (name, link) in self.links {
+            match link {
+                PinnedOrHeld::Pinned(link) => {
+                    if let Err(error) = link.unpin() {
+                        tracing::warn!(hook = name, %error, "Could not unpin a link.");
+                    }
+                }
+                PinnedOrHeld::Held(link) => drop(link),
+            }
+        }
+        if let Some(root) = pins {
+            let path = root.join(format!("links-{}-{}", &OBJECT_SHA256[..12], self.mode.prefix()));
+            if let Err(error) = fs::remove_dir_all(&path) {
+                tracing::warn!(path = %path.display(), %error, "Could not remove pins.");
+            }
+        }
+    }
+}
+
+/// A program error with the end of the verifier's log, which names the reason.
+fn describe(error: &ProgramError) -> String {
+    match error {
+        ProgramError::LoadError { io_error, verifier_log } => {
+            let log = verifier_log.to_string();
+            // The reason is the last line before the statistics, which vary between kernels.
+            let statistics = ["processed ", "verification time", "stack depth", "subprog ", "mark_precise"];
+            let reason = log
+                .lines()
+                .rev()
+                .find(|line| !line.is_empty() && !statistics.iter().any(|start| line.starts_with(start)))
+                .unwrap_or("no reason given");
+            format!("refused by the verifier ({io_error}): {reason}")
+        }
+        other => other.to_string(),
+    }
+}

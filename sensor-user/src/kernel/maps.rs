@@ -1,0 +1,200 @@
+//! Typed access to the programs' maps.
+//!
+//! In: keys and values of `sensor-common`. Out: system calls on map descriptors. The daemon writes an
+//! entry of the managed map only to add or remove it, because a write would race with the programs'
+//! counters; the one exception, a change of role, counts as a change itself.
+
+use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, RingBuf};
+use sensor_common::map::{
+    Control, Counter, Execution, Identity, InodeKey, Managed, Process, bitmap_position, execution_slot,
+};
+use std::os::fd::{AsFd, BorrowedFd};
+use thiserror::Error;
+use zerocopy::{FromBytes, IntoBytes};
+
+const KEY: usize = size_of::<InodeKey>();
+const MANAGED: usize = size_of::<Managed>();
+const CONTROL: usize = size_of::<Control>();
+const IDENTITY: usize = size_of::<Identity>();
+const PROCESS: usize = size_of::<Process>();
+const EXECUTION: usize = size_of::<Execution>();
+
+/// A map operation that failed.
+#[derive(Debug, Error)]
+pub enum MapsError {
+    /// The object has no such map.
+    #[error("the eBPF object has no map `{0}`")]
+    Absent(&'static str),
+    /// The kernel refused.
+    #[error("map `{map}`: {operation}: {source}")]
+    Refused {
+        /// Which map.
+        map: &'static str,
+        /// What was tried.
+        operation: &'static str,
+        /// The kernel's answer.
+        source: MapError,
+    },
+}
+
+fn refused(map: &'static str, operation: &'static str) -> impl FnOnce(MapError) -> MapsError {
+    move |source| MapsError::Refused { map, operation, source }
+}
+
+/// The maps of a loaded object.
+pub struct Maps {
+    managed: HashMap<MapData, [u8; KEY], [u8; MANAGED]>,
+    bitmap: Array<MapData, u64>,
+    control: Array<MapData, [u8; CONTROL]>,
+    identity: Array<MapData, [u8; IDENTITY]>,
+    counts: PerCpuArray<MapData, u64>,
+}
+
+/// The process cache, apart from the other maps because attribution holds it.
+pub struct ProcessMaps {
+    processes: HashMap<MapData, u32, [u8; PROCESS]>,
+    executions: Array<MapData, [u8; EXECUTION]>,
+    cpus: u32,
+}
+
+/// The change ring.
+pub struct Ring(RingBuf<MapData>);
+
+/// aya's maps have no `Debug` of their own, and their contents are not for a log.
+macro_rules! opaque {
+    ($($name:ident),*) => {$(
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                to.debug_struct(stringify!($name)).finish_non_exhaustive()
+            }
+        }
+    )*};
+}
+opaque!(Maps, ProcessMaps, Ring);
+
+fn take<T: TryFrom<aya::maps::Map, Error = MapError>>(
+    ebpf: &mut aya::Ebpf,
+    name: &'static str,
+) -> Result<T, MapsError> {
+    let map = ebpf.take_map(name).ok_or(MapsError::Absent(name))?;
+    T::try_from(map).map_err(refused(name, "open"))
+}
+
+impl Maps {
+    /// Takes the maps out of a loaded object. `cpus` is what the programs were given as `POSSIBLE_CPUS`.
+    pub fn take(ebpf: &mut aya::Ebpf, cpus: u32) -> Result<(Self, ProcessMaps, Ring), MapsError> {
+        let maps = Self {
+            managed: take(ebpf, "MANAGED")?,
+            bitmap: take(ebpf, "BITMAP")?,
+            control: take(ebpf, "CONTROL")?,
+            identity: take(ebpf, "IDENTITY")?,
+            counts: take(ebpf, "COUNTS")?,
+        };
+        let processes =
+            ProcessMaps { processes: take(ebpf, "PROCESSES")?, executions: take(ebpf, "EXECUTIONS")?, cpus };
+        Ok((maps, processes, Ring(take(ebpf, "CHANGES")?)))
+    }
+
+    /// Tells the programs who the daemon is.
+    pub fn set_control(&mut self, control: Control) -> Result<(), MapsError> {
+        let mut value = [0; CONTROL];
+        value.copy_from_slice(control.as_bytes());
+        self.control.set(0, value, 0).map_err(refused("CONTROL", "set"))
+    }
+
+    /// What the programs saw of the object that the daemon opened last.
+    pub fn identity(&self) -> Result<Identity, MapsError> {
+        let value = self.identity.get(&0, 0).map_err(refused("IDENTITY", "get"))?;
+        Ok(Identity::read_from_bytes(&value).unwrap_or_default())
+    }
+
+    /// The entry of a managed inode.
+    pub fn entry(&self, key: InodeKey) -> Result<Option<Managed>, MapsError> {
+        match self.managed.get(&key_bytes(key), 0) {
+            Ok(value) => Ok(Managed::read_from_bytes(&value).ok()),
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(error) => Err(refused("MANAGED", "get")(error)),
+        }
+    }
+
+    /// Adds an inode, or gives a known one another number or role; the latter counts as a change, since
+    /// a counter raised in between is overwritten.
+    pub fn enrol(&mut self, key: InodeKey, id: u32, roles: u32) -> Result<(), MapsError> {
+        let entry = match self.entry(key)? {
+            Some(entry) if entry.id == id && entry.roles == roles => return Ok(()),
+            Some(entry) => Managed { id, roles, counter: entry.counter + 1, dirty: 1, ..entry },
+            None => Managed { id, roles, ..Managed::default() },
+        };
+        if key.ino != 0 {
+            self.set_bit(key.ino)?;
+        }
+        let mut value = [0; MANAGED];
+        value.copy_from_slice(entry.as_bytes());
+        self.managed.insert(key_bytes(key), value, 0).map_err(refused("MANAGED", "insert"))
+    }
+
+    fn set_bit(&mut self, ino: u64) -> Result<(), MapsError> {
+        let (word, bit) = bitmap_position(ino);
+        let bits = self.bitmap.get(&word, 0).map_err(refused("BITMAP", "get"))?;
+        if bits & bit == 0 {
+            self.bitmap.set(word, bits | bit, 0).map_err(refused("BITMAP", "set"))?;
+        }
+        Ok(())
+    }
+
+    /// Removes an inode. Its bit stays: others may share it, and a stale bit costs only time.
+    pub fn remove(&mut self, key: InodeKey) -> Result<(), MapsError> {
+        match self.managed.remove(&key_bytes(key)) {
+            Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
+            Err(error) => Err(refused("MANAGED", "remove")(error)),
+        }
+    }
+
+    /// Every entry, for a sweep or an adoption.
+    pub fn entries(&self) -> impl Iterator<Item = (InodeKey, Managed)> + '_ {
+        self.managed.iter().filter_map(|entry| {
+            let (key, value) = entry.ok()?;
+            Some((InodeKey::read_from_bytes(&key).ok()?, Managed::read_from_bytes(&value).ok()?))
+        })
+    }
+
+    /// Sum of a counter over all CPUs.
+    pub fn count(&self, counter: Counter) -> Result<u64, MapsError> {
+        let values = self.counts.get(&(counter as u32), 0).map_err(refused("COUNTS", "get"))?;
+        Ok(values.iter().sum())
+    }
+}
+
+impl ProcessMaps {
+    /// What is remembered of a process.
+    pub fn process(&self, tgid: u32) -> Option<Process> {
+        Process::read_from_bytes(&self.processes.get(&tgid, 0).ok()?).ok()
+    }
+
+    /// What is remembered of an execution, unless its slot was taken by a later one.
+    pub fn execution(&self, id: u64) -> Option<Execution> {
+        let value = self.executions.get(&execution_slot(id, self.cpus), 0).ok()?;
+        Execution::read_from_bytes(&value).ok().filter(|execution| id != 0 && execution.id == id)
+    }
+}
+
+impl Ring {
+    /// Hands every waiting record's bytes to `each`, until the ring is empty.
+    pub fn drain(&mut self, mut each: impl FnMut(&[u8])) {
+        while let Some(record) = self.0.next() {
+            each(&record);
+        }
+    }
+}
+
+impl AsFd for Ring {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn key_bytes(key: InodeKey) -> [u8; KEY] {
+    let mut bytes = [0; KEY];
+    bytes.copy_from_slice(key.as_bytes());
+    bytes
+}

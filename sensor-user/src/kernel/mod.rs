@@ -1,0 +1,11 @@
+//! The kernel side of the detect pipeline: what this kernel offers, loading and attaching the programs,
+//! and typed access to their maps.
+//!
+//! In: the object and the running kernel's BTF. Out: ring records as bytes, map entries as values. It
+//! never interprets a change.
+
+pub mod btf;
+pub mod hooks;
+pub mod layout;
+pub mod load;
+pub mod maps;

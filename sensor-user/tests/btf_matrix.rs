@@ -1,0 +1,83 @@
+//! Every offset and argument index resolves against the BTF of every kernel in the matrix.
+//!
+//! The blobs are extracted by `cargo xtask setup`. Without them the test says so and passes, unless
+//! `HOLDFAST_REQUIRE_BTF` is set, as the full test command does.
+
+use holdfast::kernel::btf::{Btf, BtfError};
+use holdfast::kernel::hooks::{HOOKS, Mode};
+use holdfast::kernel::layout::{FIELDS, Layout};
+use std::path::PathBuf;
+
+const SERIES: [&str; 5] = ["5.10", "6.1", "6.12", "6.18", "7.x"];
+
+fn blobs() -> Vec<(&'static str, Vec<u8>)> {
+    let cache = std::env::var_os("HOLDFAST_CACHE").map_or_else(
+        || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache/holdfast"),
+        PathBuf::from,
+    );
+    let found: Vec<_> = SERIES
+        .into_iter()
+        .filter_map(|series| {
+            Some((series, std::fs::read(cache.join("kernels").join(series).join("btf")).ok()?))
+        })
+        .collect();
+    if found.len() < SERIES.len() {
+        assert!(
+            std::env::var_os("HOLDFAST_REQUIRE_BTF").is_none(),
+            "BTF of {} kernels is missing; run `cargo xtask setup`",
+            SERIES.len() - found.len()
+        );
+        eprintln!("BTF of {} kernels only; run `cargo xtask setup` for all", found.len());
+    }
+    found
+}
+
+#[test]
+fn every_field_resolves_on_every_kernel() {
+    for (series, blob) in blobs() {
+        let btf = Btf::parse(&blob).unwrap();
+        let layout = Layout::resolve(&btf);
+        assert!(layout.missing.is_empty(), "{series}: {:?}", layout.missing);
+        assert_eq!(layout.values["HAS_RWSEM"], 1, "{series}");
+        assert_eq!(layout.values.len(), FIELDS.len() + 4, "{series}");
+    }
+}
+
+#[test]
+fn a_hook_is_absent_only_where_its_since_says_so() {
+    for (series, blob) in blobs() {
+        let btf = Btf::parse(&blob).unwrap();
+        for hook in HOOKS {
+            for mode in [Mode::Lsm, Mode::Fentry] {
+                match hook.arguments(&btf, mode) {
+                    Ok(values) => assert_eq!(values.len(), hook.arguments.len(), "{series} {}", hook.name),
+                    Err(BtfError::NoFunction(_)) => {
+                        assert!(hook.since.is_some(), "{series}: {} is missing", hook.function(mode));
+                    }
+                    Err(error) => panic!("{series}: {}: {error}", hook.name),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn offsets_are_those_measured_on_debian_kernels() {
+    // Read off the same kernels with another reader; they move between releases, which is the point.
+    let expected = [("6.1", 32, 2784), ("6.12", 40, 2784)];
+    for (series, blob) in blobs() {
+        let Some((_, inode, start)) = expected.iter().find(|(name, ..)| *name == series) else { continue };
+        let values = Layout::resolve(&Btf::parse(&blob).unwrap()).values;
+        assert_eq!(values["OFF_FILE_F_INODE"], *inode, "{series}");
+        assert_eq!(values["OFF_TASK_STRUCT_START_BOOTTIME"], *start, "{series}");
+    }
+}
+
+#[test]
+fn a_truncated_blob_is_an_error_and_never_a_panic() {
+    for (_, blob) in blobs().into_iter().take(1) {
+        for length in (0..blob.len()).step_by(blob.len() / 97) {
+            assert!(Btf::parse(&blob[..length]).is_err());
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Whether the kernel takes every program, in both modes.
+
+use anyhow::{Result, ensure};
+
+use crate::guest::{Context, run};
+
+/// Loads everything and wants each hook attached, waiting, or absent from the kernel.
+pub(super) fn bare(context: &mut Context) -> Result<()> {
+    let said = run(crate::guest::agent::HOLDFAST, &["doctor"])?;
+    for mode in ["lsm", "fentry"] {
+        let lines: Vec<&str> = said.lines().filter(|line| line.starts_with(mode)).collect();
+        context.check(mode, accepted(&lines));
+    }
+    Ok(())
+}
+
+fn accepted(lines: &[&str]) -> Result<String> {
+    ensure!(lines.len() > 20, "only {} hooks: {lines:?}", lines.len());
+    for line in lines {
+        let fine = line.ends_with("Attached") || line.ends_with("Waiting") || line.contains("has no function");
+        ensure!(fine, "{line}");
+    }
+    Ok(format!("{} hooks", lines.len()))
+}
