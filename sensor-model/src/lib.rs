@@ -7,6 +7,8 @@
 
 pub mod adopt;
 pub mod authorized_keys;
+pub mod cgroup;
+pub mod chain;
 pub mod compare;
 pub mod data_url;
 pub mod difference;
