@@ -94,13 +94,14 @@ impl Fragment {
         if !self.units.is_empty() {
             config.insert("systemd".to_owned(), json!({ "units": list(self.units.iter().map(unit)) }));
         }
-        // Maps come out sorted by key, which happens to be the order that people write these in.
-        let manifest = json!({
+        let mut manifest = json!({
             "apiVersion": api_version,
             "kind": "MachineConfig",
             "metadata": { "name": name, "labels": { crate::machine_config::ROLE_LABEL: role } },
             "spec": { "config": config },
         });
+        // Sorted by key, which happens to be the order that people write these in.
+        manifest.sort_all_objects();
         serde_saphyr::to_string(&manifest).map_err(|error| error.to_string())
     }
 

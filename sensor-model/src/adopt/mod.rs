@@ -114,7 +114,7 @@ impl Maker {
                 self.leave_out(path, "adopt the files in it that are not declared, one by one");
             }
             Observation::Unreadable { error } => {
-                self.leave_out(path, format!("it could not be read: {error}"))
+                self.leave_out(path, format!("it could not be read: {error}"));
             }
         }
         Ok(())

@@ -127,8 +127,8 @@ pub(super) fn wrong_type(
         go_mode(file_type, mode),
         go_mode(object.file_type, object.mode),
     );
-    difference.expected = type_name(file_type).to_owned();
-    difference.found = type_name(object.file_type).to_owned();
+    type_name(file_type).clone_into(&mut difference.expected);
+    type_name(object.file_type).clone_into(&mut difference.found);
     difference
 }
 

@@ -29,7 +29,7 @@ pub(super) fn expectations(rendered: &Rendered, found: &mut Vec<Expectation>) {
         {
             found.push(file(&path, contents.value.as_bytes(), false, &contents.source));
         }
-        state(name, unit, found);
+        state(name, unit, rendered, found);
         dropins(name, unit, rendered, found);
     }
 }
@@ -51,9 +51,11 @@ fn is_masked(unit: &RenderedUnit) -> bool {
     unit.mask.as_ref().is_some_and(|mask| mask.value)
 }
 
-fn state(name: &str, unit: &RenderedUnit, found: &mut Vec<Expectation>) {
-    let said = [&unit.mask, &unit.enabled];
-    let Some(source) = said.iter().find_map(|part| part.as_ref().map(|part| part.source.clone())) else {
+fn state(name: &str, unit: &RenderedUnit, rendered: &Rendered, found: &mut Vec<Expectation>) {
+    // One thing has one source: that of whoever spoke last.
+    let said = [&unit.mask, &unit.enabled].into_iter().flatten().map(|part| &part.source);
+    let rank = |source: &&Source| rendered.sources.iter().position(|other| other == *source);
+    let Some(source) = said.max_by_key(rank).cloned() else {
         return;
     };
     let contents = unit.contents.as_ref().map_or("", |contents| contents.value.as_str());

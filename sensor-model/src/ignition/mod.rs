@@ -79,7 +79,7 @@ fn to_newest_spec(json: &Value, version: &str) -> Result<(spec::Config, Vec<Stri
             let value = serde_json::to_value(older)
                 .map_err(|error| IgnitionError::new("ignition", format!("cannot be converted: {error}")))?;
             serde_path_to_error::deserialize(value)
-                .map_err(|error| IgnitionError::new(error.path().to_string(), error.inner().to_string()))?
+                .map_err(|error| IgnitionError::new(error.path().to_string(), without_value(error.inner())))?
         }
     };
     Ok((newest, warnings))
@@ -88,8 +88,18 @@ fn to_newest_spec(json: &Value, version: &str) -> Result<(spec::Config, Vec<Stri
 /// The parser of `ignition-config` says what is wrong, not where; the newest types say where.
 fn which_field(json: &Value, error: &Error) -> IgnitionError {
     match serde_path_to_error::deserialize::<_, spec::Config>(json) {
-        Err(error) => IgnitionError::new(error.path().to_string(), error.inner().to_string()),
-        Ok(_) => IgnitionError::new("ignition", error.to_string()),
+        Err(error) => IgnitionError::new(error.path().to_string(), without_value(error.inner())),
+        Ok(_) => IgnitionError::new("ignition", without_value(error)),
+    }
+}
+
+/// The parser quotes a value of the wrong type, which may be a secret: only what it expected is said.
+fn without_value(error: &impl ToString) -> String {
+    let text = error.to_string();
+    match text.rfind("expected ") {
+        Some(expected) => text[expected..].to_owned(),
+        None if text.starts_with("missing field") => text,
+        None => "not of the expected form".to_owned(),
     }
 }
 

@@ -167,6 +167,7 @@ impl Reader<'_> {
             None | Some(Value::Null) => None,
             // The Machine Config Operator takes an empty config for none.
             Some(Value::Object(config)) if config.is_empty() => None,
+            Some(config) if !config.is_object() => return Err(self.error("spec.config", "not an object")),
             Some(config) => {
                 let parsed = ignition::parse(config, Dialect::MachineConfig)
                     .map_err(|error| self.error(&format!("spec.config.{}", error.field), error.reason))?;

@@ -121,9 +121,9 @@ pub enum MergeError {
         /// The path.
         path: String,
         /// Who declares it.
-        first: Source,
+        first: Box<Source>,
         /// Who declares the unit.
-        second: Source,
+        second: Box<Source>,
     },
 }
 

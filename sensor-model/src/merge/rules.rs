@@ -95,9 +95,10 @@ fn add_ignition(rendered: &mut Rendered, config: spec::Config, dialect: Dialect,
     }
 }
 
-fn add_file(rendered: &mut Rendered, file: spec::File, dialect: Dialect, source: &Source) {
+fn add_file(rendered: &mut Rendered, mut file: spec::File, dialect: Dialect, source: &Source) {
     match rendered.files.entry(file.path.clone()) {
         Entry::Vacant(entry) => {
+            settle(&mut file.contents);
             entry.insert(Sourced { value: RenderedFile { file, dialect }, source: source.clone() });
         }
         Entry::Occupied(mut entry) => {
@@ -123,7 +124,18 @@ fn add_file(rendered: &mut Rendered, file: spec::File, dialect: Dialect, source:
             over(&mut merged.source, contents.source);
             over(&mut merged.compression, contents.compression);
             over(&mut merged.verification, contents.verification);
+            settle(&mut old.contents);
         }
+    }
+}
+
+/// An empty compression is none, and contents of which nothing is said are none.
+fn settle(contents: &mut Option<spec::Resource>) {
+    if let Some(said) = contents {
+        said.compression = said.compression.take().filter(|compression| !compression.is_empty());
+    }
+    if *contents == Some(spec::Resource::default()) {
+        *contents = None;
     }
 }
 
@@ -218,8 +230,8 @@ fn no_node_at(rendered: &Rendered, path: &str, unit: &Source) -> Result<(), Merg
         Some((what, first)) => Err(MergeError::Conflict {
             what,
             path: path.to_owned(),
-            first: first.clone(),
-            second: unit.clone(),
+            first: Box::new(first.clone()),
+            second: Box::new(unit.clone()),
         }),
         None => Ok(()),
     }
@@ -232,24 +244,13 @@ fn over<T>(old: &mut Option<T>, new: Option<T>) {
     }
 }
 
-fn over_user(old: &mut Option<spec::NodeUser>, new: Option<spec::NodeUser>) {
-    if let Some(new) = new {
-        let old = old.get_or_insert_default();
-        over_owner((&mut old.id, &mut old.name), (new.id, new.name));
-    }
-}
-
-fn over_group(old: &mut Option<spec::NodeGroup>, new: Option<spec::NodeGroup>) {
-    if let Some(new) = new {
-        let old = old.get_or_insert_default();
-        over_owner((&mut old.id, &mut old.name), (new.id, new.name));
-    }
-}
-
 /// Ignition merges id and name apart, which can leave both set and the result invalid; here the one
 /// that is given last stands alone.
-fn over_owner(old: (&mut Option<i64>, &mut Option<String>), new: (Option<i64>, Option<String>)) {
-    if new.0.is_some() || new.1.is_some() {
-        (*old.0, *old.1) = new;
-    }
+fn over_user(old: &mut Option<spec::NodeUser>, new: Option<spec::NodeUser>) {
+    over(old, new.filter(|new| new.id.is_some() || new.name.is_some()));
+}
+
+/// See [`over_user`].
+fn over_group(old: &mut Option<spec::NodeGroup>, new: Option<spec::NodeGroup>) {
+    over(old, new.filter(|new| new.id.is_some() || new.name.is_some()));
 }

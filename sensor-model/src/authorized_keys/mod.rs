@@ -106,7 +106,7 @@ pub fn parse_line(line: &[u8]) -> Result<SshKey, &'static str> {
         if rest.is_empty() {
             return Err(reason);
         }
-        parse_key(rest, Some(Sha256::digest(&line[..end]).into()))
+        parse_key(rest, Some(Sha256::digest(&line[..end]).into())).map_err(|_| reason)
     })
 }
 
@@ -168,3 +168,6 @@ fn serialize_options<S: serde::Serializer>(digest: &Option<[u8; 32]>, to: S) -> 
         None => to.serialize_none(),
     }
 }
+
+#[cfg(test)]
+mod tests;

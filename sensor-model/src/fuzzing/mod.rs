@@ -1,0 +1,113 @@
+//! The bodies of the fuzz targets: any bytes in, a panic when a property does not hold.
+//!
+//! `cargo fuzz` runs them from `sensor-model/fuzz`; the tests here run them on the seeds, on changed
+//! seeds and on random bytes, so that they are exercised with a stable compiler as well. They are no
+//! part of the model.
+
+#![expect(clippy::missing_panics_doc, reason = "to panic is what they are for")]
+
+mod records;
+#[cfg(test)]
+mod tests;
+
+pub use records::{cgroup, drift_policy, forensic_log};
+
+use crate::{
+    authorized_keys, data_url,
+    expectation::{Expected, FileExpectation},
+    expectations,
+    ignition::{self, Dialect},
+    machine_config, merge, xattr,
+};
+use sha2::{Digest as _, Sha256};
+
+/// A manifest file: what is read merges, gives unique things, and its bytes are those expected.
+pub fn manifest(data: &[u8]) {
+    let manifest = match machine_config::parse("fuzz", data) {
+        Ok(manifest) => manifest,
+        Err(error) => {
+            assert!(!error.reason.is_empty() && !error.object.is_empty() && !error.field.is_empty());
+            return;
+        }
+    };
+    let Ok(rendered) = merge::merge(manifest.machine_configs) else { return };
+    let Ok(found) = expectations::expectations(&rendered) else { return };
+    for pair in found.windows(2) {
+        assert!(pair[0].thing < pair[1].thing, "sorted and unique: {:?}", pair[1].thing);
+    }
+    for expectation in &found {
+        let path = expectation.thing.path();
+        assert!(path.is_absolute(), "{}", path.display());
+        if let Expected::File(FileExpectation { content: Some(content), mode, .. }) = &expectation.expected {
+            assert!(*mode <= 0o7777);
+            match expectations::expected_bytes(&rendered, &path) {
+                Some(bytes) => assert_eq!(content.sha256, *Sha256::digest(&bytes), "{}", path.display()),
+                // Only an empty file may do without bytes of its own.
+                None => assert_eq!(content.size, 0, "{}", path.display()),
+            }
+        }
+    }
+}
+
+/// A plain Ignition config, under both sets of rules: what a MachineConfig may say, a plain one may.
+pub fn ignition(data: &[u8]) {
+    let Ok(value) = serde_json::from_slice(data) else { return };
+    for dialect in [Dialect::Plain, Dialect::MachineConfig] {
+        match ignition::parse(&value, dialect) {
+            Ok(parsed) => {
+                let again = serde_json::to_value(&parsed.config).map(|mut json| {
+                    // Converted to the newest spec, it is one.
+                    json["ignition"]["version"] = "3.6.0".into();
+                    json
+                });
+                let again = again.map(|json| ignition::parse(&json, dialect));
+                assert!(matches!(again, Ok(Ok(_))), "what was accepted is accepted again: {again:?}");
+            }
+            Err(error) => assert!(!error.field.is_empty() && !error.reason.is_empty()),
+        }
+    }
+}
+
+/// A data URL: never more than the limit, and re-encoding gives the same bytes.
+pub fn data_url(data: &[u8]) {
+    let Ok(source) = std::str::from_utf8(data) else { return };
+    for compression in [None, Some(""), Some("gzip"), Some("xz")] {
+        if let Ok(bytes) = data_url::decode(source, compression) {
+            assert!(bytes.len() <= data_url::MAXIMUM_CONTENT);
+            assert_eq!(data_url::decode(&data_url::encode(&bytes), None), Ok(bytes));
+        }
+    }
+    // Whatever it says, a hash of other content doesn't pass.
+    assert!(data_url::verify(source, b"content").is_err() || source.contains('-'));
+}
+
+/// An `authorized_keys` file: no line is lost, and nothing that is shown can break a line.
+pub fn authorized_keys(data: &[u8]) {
+    let found = authorized_keys::parse(data);
+    let entries = data
+        .split(|byte| *byte == b'\n')
+        .map(<[u8]>::trim_ascii)
+        .filter(|line| !line.is_empty() && !line.starts_with(b"#"))
+        .count();
+    let seen = found.keys.len() + found.invalid.len();
+    assert_eq!(seen, entries.min(authorized_keys::MAXIMUM_ENTRIES));
+    assert_eq!(found.truncated, entries > authorized_keys::MAXIMUM_ENTRIES);
+    for key in &found.keys {
+        assert!(!key.to_string().contains(char::is_control));
+    }
+}
+
+/// Values of the extended attributes that are understood.
+pub fn xattr(data: &[u8]) {
+    for name in [
+        "system.posix_acl_access",
+        "system.posix_acl_default",
+        "system.nfs4_acl",
+        "security.capability",
+        "user.x",
+    ] {
+        let description = xattr::describe(name, data);
+        assert!(!description.contains(char::is_control));
+        assert!(!(name == "user.x" && xattr::is_ignored(name, &description)));
+    }
+}

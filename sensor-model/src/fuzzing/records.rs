@@ -1,0 +1,66 @@
+//! Targets for what does not come from a MachineConfig: cgroup paths, drift policies, lines of the log.
+
+use crate::{
+    cgroup::Placement,
+    chain::{self, Chain},
+    drift_policy::{Action, DriftPolicy, DriftPolicyFile},
+};
+use std::path::Path;
+
+/// A cgroup path, or a `/proc/PID/cgroup`: ids have the form of ids.
+pub fn cgroup(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    for placement in [Placement::of_path(text), Placement::of_proc(text)] {
+        let is_id = |id: &String| id.len() == 64 && id.bytes().all(|digit| digit.is_ascii_hexdigit());
+        assert!(placement.container_id.as_ref().is_none_or(is_id));
+        assert!(placement.runtime.is_none() || placement.container_id.is_some());
+        let is_uid = |uid: &String| matches!(uid.len(), 32 | 36) && !uid.contains(['/', '\n']);
+        assert!(placement.pod_uid.as_ref().is_none_or(is_uid));
+        assert!(placement.unit.is_none_or(|unit| !unit.contains('/')));
+    }
+}
+
+/// A drift policy file: a fault has a field and a reason; what is read decides about every path of its own.
+pub fn drift_policy(data: &[u8]) {
+    let file = match DriftPolicyFile::parse("fuzz", data) {
+        Ok(file) => file,
+        Err(error) => {
+            assert!(!error.field.is_empty() && !error.reason.is_empty());
+            return;
+        }
+    };
+    let policy = DriftPolicy::merge(std::slice::from_ref(&file)).expect("a file cannot contradict itself");
+    for rule in &file.rules {
+        let decision = policy.decide(Path::new(&rule.path), None);
+        if !rule.path.contains(['*', '?', '[', '{', '\\']) && !rule.path.ends_with('/') {
+            assert_eq!(decision.rule.map(|(rule, _)| rule), Some(rule));
+            assert!(rule.action == decision.action && !decision.allowed);
+        }
+        assert!(decision.secret || decision.rule.is_some());
+    }
+    assert!(policy.decide(Path::new("/"), None).action >= Action::Ignore);
+}
+
+/// Lines of the forensic log: whatever is torn or changed, the sound part is a chain.
+pub fn forensic_log(data: &[u8]) {
+    let tail = chain::sound_tail(data);
+    assert!(tail.sound <= data.len());
+    assert_eq!(tail.sound == 0, tail.place.is_none());
+    assert_eq!(chain::sound_tail(&data[..tail.sound]), tail);
+    let mut chain = Chain::default();
+    match chain::verify(&mut chain, data).expect("memory can be read") {
+        Ok(unfinished) => assert!(unfinished <= data.len() && tail.broken.is_none()),
+        Err(bad) => assert!(bad.line > 0 && !bad.reason.is_empty()),
+    }
+    for line in data.split(|byte| *byte == b'\n') {
+        if let Ok(entry) = chain::open(line) {
+            let place = chain::Place { seq: entry.seq, previous_hash: entry.previous_hash.clone() };
+            // What this version does not know of a line it cannot write again.
+            if let Ok((again, next)) = chain::seal(&place, &entry.record)
+                && again.as_bytes() == line
+            {
+                assert_eq!(next, entry.next_place());
+            }
+        }
+    }
+}
