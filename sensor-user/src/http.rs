@@ -174,3 +174,6 @@ fn page(status: StatusCode, content_type: &'static str, text: String) -> Respons
     response.headers_mut().insert(CONTENT_TYPE_HEADER, HeaderValue::from_static(content_type));
     response
 }
+
+#[cfg(test)]
+mod tests;

@@ -109,42 +109,6 @@ fn unified(text: &str) -> Option<String> {
     (!path.starts_with("/..")).then(|| path.trim_end_matches(" (deleted)").to_owned())
 }
 
-/// Paths in the hierarchies of cgroup v1, systemd's own first.
-pub(super) fn legacy(text: &str) -> Vec<&str> {
-    let mut paths: Vec<(bool, &str)> = text
-        .lines()
-        .filter_map(|line| {
-            let (_, rest) = line.split_once(':')?;
-            let (controllers, path) = rest.split_once(':')?;
-            (!controllers.is_empty() && path != "/").then_some((controllers != "name=systemd", path))
-        })
-        .collect();
-    paths.sort_unstable();
-    paths.dedup();
-    paths.into_iter().map(|(_, path)| path).collect()
-}
-
-/// What a path tells.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) unit: Option<String>,
-    pub(super) slice: Option<String>,
-    pub(super) container_id: Option<String>,
-    pub(super) pod_uid: Option<String>,
-}
-
-pub(super) fn place(path: &str) -> Place {
-    let mut place = Place::default();
-    for name in path.split('/') {
-        if name.ends_with(".slice") {
-            place.slice = Some(name.to_owned());
-        } else if name.ends_with(".service") || name.ends_with(".scope") {
-            place.unit = Some(name.to_owned());
-        }
-    }
-    place
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,7 +144,6 @@ mod tests {
         let text =
             "12:pids:/user.slice\n1:name=systemd:/user.slice/user-0.slice/session-3.scope\n0::/x.service\n";
         assert_eq!(unified(text).as_deref(), Some("/x.service"));
-        assert_eq!(legacy(text), ["/user.slice/user-0.slice/session-3.scope", "/user.slice"]);
         assert_eq!(unified("0::/../../x\n"), None);
     }
 

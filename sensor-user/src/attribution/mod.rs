@@ -14,13 +14,13 @@ mod tests;
 
 use crate::observation::Observer;
 use cache::Cache;
-use cgroup::{Cgroups, legacy};
+use cgroup::Cgroups;
 use live::{Live, Procfs, split_arguments};
 use sensor_common::{
     map::{Execution, Process},
     record::ChangeRecord,
 };
-use sensor_model::record::Actor;
+use sensor_model::{cgroup::Placement, record::Actor};
 use std::{
     io,
     path::{Path, PathBuf},
@@ -261,19 +261,17 @@ impl Attributor {
         live: Option<&Live>,
     ) {
         let id = cgroup.or_else(|| execution.map(|execution| execution.cgroup)).unwrap_or_default();
-        let path = self.cgroups.path(id, live);
-        let text = live.and_then(Live::cgroup).unwrap_or_default();
-        let candidates = path.as_deref().into_iter().chain(legacy(&text));
-        for path in candidates {
-            let place = cgroup::place(path);
-            if place.unit.is_some() || place.slice.is_some() || place.container_id.is_some() {
-                actor.unit = place.unit;
-                actor.slice = place.slice;
-                actor.container_id = place.container_id;
-                actor.pod_uid = place.pod_uid;
-                return;
-            }
-        }
+        let by_number = self.cgroups.path(id, live).map(|path| Placement::of_path(&path));
+        // With cgroup version 1 the number is that of an empty hierarchy and tells nothing.
+        let placement = by_number.filter(|placement| *placement != Placement::default()).or_else(|| {
+            let text = live.and_then(Live::cgroup)?;
+            Some(Placement::of_proc(&text))
+        });
+        let placement = placement.unwrap_or_default();
+        actor.unit = placement.unit;
+        actor.slice = placement.slice;
+        actor.container_id = placement.container_id;
+        actor.pod_uid = placement.pod_uid;
     }
 }
 

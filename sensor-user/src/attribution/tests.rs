@@ -1,1 +1,283 @@
-//! x
+//! Actors from a table of processes that are long gone, and from procfs.
+
+use super::*;
+use sensor_common::{
+    limits::{ARGV_BYTES, FILENAME_BYTES, NAME_BYTES},
+    map::InodeKey,
+};
+use std::{collections::HashMap, fs};
+use tempfile::TempDir;
+
+/// Larger than any process number of Linux: nobody can be alive by it.
+const DEAD: u32 = 1 << 30;
+
+#[derive(Default)]
+struct Table {
+    processes: HashMap<u32, Process>,
+    executions: HashMap<u64, Execution>,
+}
+
+impl ProcessTable for Table {
+    fn process(&self, tgid: u32) -> Option<Process> {
+        self.processes.get(&tgid).copied()
+    }
+    fn execution(&self, exec_id: u64) -> Option<Execution> {
+        self.executions.get(&exec_id).copied()
+    }
+}
+
+impl Table {
+    fn fork(&mut self, parent: u32, child: u32, start_ns: u64) {
+        let (parent_start_ns, exec_id) =
+            self.processes.get(&parent).map_or((0, 0), |process| (process.start_ns, process.exec_id));
+        let process = Process { start_ns, parent_start_ns, exec_id, parent_tgid: parent, padding: 0 };
+        self.processes.insert(child, process);
+    }
+
+    fn exec(&mut self, tgid: u32, at_ns: u64, argv: &[&str]) {
+        let id = self.executions.len() as u64 + 1;
+        let mut execution = Execution {
+            id,
+            at_ns,
+            file: InodeKey::default(),
+            cgroup: 0,
+            mount_namespace: 0,
+            pid_namespace: 0,
+            uid: 0,
+            gid: 0,
+            login_uid: 1000,
+            session: 3,
+            tty: [0; 16],
+            argv_length: 0,
+            argv_cut: 0,
+            filename: [0; FILENAME_BYTES],
+            argv: [0; ARGV_BYTES],
+        };
+        let filename = format!("/usr/bin/{}", argv[0]);
+        execution.filename[..filename.len()].copy_from_slice(filename.as_bytes());
+        execution.tty[..5].copy_from_slice(b"pts/0");
+        let joined = format!("{}\0", argv.join("\0"));
+        execution.argv[..joined.len()].copy_from_slice(joined.as_bytes());
+        execution.argv_length = u32::try_from(joined.len()).unwrap();
+        self.executions.insert(id, execution);
+        self.processes.get_mut(&tgid).unwrap().exec_id = id;
+    }
+}
+
+fn record(tgid: u32, start_ns: u64, time_ns: u64) -> ChangeRecord {
+    let mut comm = [0; 16];
+    comm[..4].copy_from_slice(b"comm");
+    ChangeRecord {
+        time_ns,
+        counter: 1,
+        start_ns,
+        cgroup: 0,
+        target: InodeKey::default(),
+        detail: 0,
+        id: 1,
+        tgid,
+        tid: tgid,
+        uid: 0,
+        gid: 0,
+        login_uid: 1000,
+        session: 3,
+        mount_namespace: 0,
+        operation: 2,
+        flags: 0,
+        name_length: 0,
+        padding: 0,
+        comm,
+        name: [0; NAME_BYTES],
+    }
+}
+
+struct Host {
+    _root: TempDir,
+    attributor: Attributor,
+}
+
+fn host() -> Host {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("etc")).unwrap();
+    fs::write(root.path().join("etc/passwd"), "root:x:0:0::/:\nalice:x:1000:1000::/:\n").unwrap();
+    let observer = Arc::new(Observer::new(root.path()).unwrap());
+    let attributor = Attributor::new(observer, root.path(), Path::new("/proc"), std::process::id()).unwrap();
+    Host { _root: root, attributor }
+}
+
+fn exes(actor: &Actor) -> Vec<&str> {
+    actor.ancestors.iter().map(|ancestor| ancestor.exe.as_deref().unwrap_or("?")).collect()
+}
+
+#[test]
+fn a_process_that_is_gone_has_its_program_arguments_login_and_ancestors() {
+    let mut table = Table::default();
+    for (n, argv) in
+        [&["sshd", "-D"][..], &["bash"], &["sudo", "tee", "/etc/x"], &["tee", "/etc/x"]].iter().enumerate()
+    {
+        let (tgid, start) = (DEAD + u32::try_from(n).unwrap(), 10 * (n as u64 + 1));
+        table.fork(tgid - 1, tgid, start);
+        table.exec(tgid, start + 1, argv);
+    }
+    let actor = host().attributor.attribute(&record(DEAD + 3, 40, 50), &table);
+    assert_eq!(actor.exe.as_deref(), Some("/usr/bin/tee"));
+    assert_eq!(actor.argv, ["tee", "/etc/x"]);
+    assert_eq!((actor.pid, actor.start_ns), (DEAD + 3, 40));
+    assert_eq!(
+        (actor.login_uid, actor.login_user.as_deref(), actor.session),
+        (Some(1000), Some("alice"), Some(3))
+    );
+    assert_eq!(actor.tty.as_deref(), Some("pts/0"));
+    assert_eq!(exes(&actor)[..3], ["/usr/bin/sudo", "/usr/bin/bash", "/usr/bin/sshd"]);
+    assert!(actor.ancestors.iter().all(|ancestor| ancestor.ancestors.is_empty() && !ancestor.holdfast));
+}
+
+#[test]
+fn a_double_fork_resolves_to_the_program_that_forked() {
+    let mut table = Table::default();
+    table.fork(0, DEAD, 10);
+    table.exec(DEAD, 11, &["daemonise"]);
+    table.fork(DEAD, DEAD + 1, 20);
+    table.fork(DEAD + 1, DEAD + 2, 30);
+    let actor = host().attributor.attribute(&record(DEAD + 2, 30, 40), &table);
+    assert_eq!(actor.exe.as_deref(), Some("/usr/bin/daemonise"));
+    let pids: Vec<u32> = actor.ancestors.iter().map(|ancestor| ancestor.pid).collect();
+    assert_eq!(pids, [DEAD + 1, DEAD]);
+}
+
+#[test]
+fn a_change_made_before_an_exec_is_that_of_the_program_before_it() {
+    // `cat x > managed`: the shell's child opens the file and only then becomes cat.
+    let mut table = Table::default();
+    table.fork(0, DEAD, 10);
+    table.exec(DEAD, 11, &["bash"]);
+    table.fork(DEAD, DEAD + 1, 20);
+    table.exec(DEAD + 1, 40, &["cat", "x"]);
+    let mut host = host();
+    let before = host.attributor.attribute(&record(DEAD + 1, 20, 30), &table);
+    assert_eq!(
+        (before.exe.as_deref(), before.argv.as_slice()),
+        (Some("/usr/bin/bash"), &["bash".to_owned()][..])
+    );
+    let after = host.attributor.attribute(&record(DEAD + 1, 20, 50), &table);
+    assert_eq!(after.exe.as_deref(), Some("/usr/bin/cat"));
+    // And in the other order, so that what is remembered of the one is not told of the other.
+    let before = host.attributor.attribute(&record(DEAD + 1, 20, 30), &table);
+    assert_eq!(before.exe.as_deref(), Some("/usr/bin/bash"));
+}
+
+#[test]
+fn a_number_that_was_used_again_does_not_answer_for_the_one_before() {
+    let mut table = Table::default();
+    table.fork(0, DEAD, 1000);
+    table.exec(DEAD, 1001, &["innocent"]);
+    let actor = host().attributor.attribute(&record(DEAD, 10, 20), &table);
+    assert_eq!((actor.exe.as_deref(), actor.argv.as_slice()), (None, &["[comm]".to_owned()][..]));
+    assert_eq!(actor.start_ns, 10);
+    assert!(actor.ancestors.is_empty());
+}
+
+#[test]
+fn a_parent_whose_number_was_used_again_is_known_by_its_number_only() {
+    let mut table = Table::default();
+    table.fork(0, DEAD, 10);
+    table.fork(DEAD, DEAD + 1, 20);
+    table.fork(0, DEAD, 500);
+    table.exec(DEAD, 501, &["innocent"]);
+    let actor = host().attributor.attribute(&record(DEAD + 1, 20, 30), &table);
+    assert_eq!(actor.ancestors.len(), 1);
+    let parent = &actor.ancestors[0];
+    assert_eq!(
+        (parent.pid, parent.start_ns, parent.exe.as_deref(), parent.uid),
+        (DEAD, 10, None, UNKNOWN_ID)
+    );
+}
+
+#[test]
+fn an_execution_whose_slot_was_taken_is_not_told() {
+    let mut table = Table::default();
+    table.fork(0, DEAD, 10);
+    table.exec(DEAD, 11, &["gone"]);
+    let mut later = table.executions[&1];
+    later.id = 4097;
+    table.executions.insert(1, later);
+    let actor = host().attributor.attribute(&record(DEAD, 10, 20), &table);
+    assert_eq!(actor.exe, None);
+}
+
+#[test]
+fn at_most_eight_ancestors_are_told_and_a_circle_ends() {
+    let mut table = Table::default();
+    table.fork(0, DEAD, 1);
+    for n in 1..20 {
+        table.fork(DEAD + n - 1, DEAD + n, u64::from(n) + 1);
+    }
+    let mut host = host();
+    let actor = host.attributor.attribute(&record(DEAD + 19, 20, 30), &table);
+    assert_eq!(actor.ancestors.len(), MAXIMUM_ANCESTORS);
+    assert_eq!(actor.ancestors[0].pid, DEAD + 18);
+    table.processes.get_mut(&DEAD).unwrap().parent_tgid = DEAD;
+    table.processes.get_mut(&DEAD).unwrap().parent_start_ns = 1;
+    let actor = host.attributor.attribute(&record(DEAD, 1, 30), &table);
+    assert!(actor.ancestors.len() <= MAXIMUM_ANCESTORS);
+}
+
+#[test]
+fn a_live_process_is_read_from_procfs_and_ours_is_known_as_ours() {
+    let mut host = host();
+    let own = host.attributor.attribute_pid(std::process::id(), u64::MAX, &NoTable).unwrap();
+    assert!(own.holdfast);
+    assert_eq!(own.exe.as_deref(), std::env::current_exe().unwrap().to_str());
+    assert_eq!(own.argv[0], std::env::args().next().unwrap());
+    assert_eq!(own.uid, nix::unistd::geteuid().as_raw());
+    assert_eq!(own.ancestors[0].pid, nix::unistd::getppid().as_raw().cast_unsigned());
+    assert!(own.ancestors.iter().all(|ancestor| !ancestor.holdfast));
+    let again = host.attributor.attribute(&record(own.pid, own.start_ns, u64::MAX), &NoTable);
+    assert_eq!(again.exe, own.exe);
+    let stranger =
+        host.attributor.attribute(&record(own.pid, own.start_ns + 1_000_000_000, u64::MAX), &NoTable);
+    assert_eq!(stranger.exe, None, "another start is another process");
+}
+
+#[test]
+fn a_process_that_is_gone_and_in_no_table_is_nobody() {
+    assert_eq!(host().attributor.attribute_pid(DEAD, 1, &NoTable), None);
+}
+
+#[test]
+fn arguments_that_were_cut_or_empty_are_told_as_they_are() {
+    let mut table = Table::default();
+    table.fork(0, DEAD, 10);
+    table.exec(DEAD, 11, &["sh", "-c", "", "x"]);
+    table.executions.get_mut(&1).unwrap().argv_length = u32::MAX;
+    let actor = host().attributor.attribute(&record(DEAD, 10, 20), &table);
+    assert_eq!(actor.argv[..4], ["sh", "-c", "", "x"]);
+}
+
+#[test]
+fn the_group_of_the_record_tells_unit_container_and_pod() {
+    use std::os::unix::fs::MetadataExt as _;
+    const ID: &str = "4d1a5b0f3c2e9d8776655443322110ffeeddccbbaa99887766554433221100aa";
+    const UID: &str = "2b6f1d3e-8c47-4d0a-9e51-7a3c5b8d9f10";
+    let root = tempfile::tempdir().unwrap();
+    let pod = format!("kubepods.slice/kubepods-pod{}.slice/crio-{ID}.scope", UID.replace('-', "_"));
+    let group = root.path().join("sys/fs/cgroup").join(&pod);
+    fs::create_dir_all(&group).unwrap();
+    // A mount table that shows the hierarchy below the root, as in an agent's container.
+    let table = root.path().join("proc/self");
+    fs::create_dir_all(&table).unwrap();
+    let point = root.path().join("sys/fs/cgroup");
+    fs::write(table.join("mountinfo"), format!("31 30 0:27 / {} rw - cgroup2 cgroup2 rw\n", point.display()))
+        .unwrap();
+    let observer = Arc::new(Observer::new(root.path()).unwrap());
+    let mut attributor = Attributor::new(observer, root.path(), &root.path().join("proc"), 1).unwrap();
+    let mut record = record(DEAD, 10, 20);
+    record.cgroup = fs::metadata(&group).unwrap().ino();
+    let actor = attributor.attribute(&record, &NoTable);
+    assert_eq!(actor.container_id.as_deref(), Some(ID));
+    assert_eq!(actor.pod_uid.as_deref(), Some(UID));
+    assert_eq!(actor.unit, Some(format!("crio-{ID}.scope")));
+    // The same when the container is gone.
+    fs::remove_dir(&group).unwrap();
+    assert_eq!(attributor.attribute(&record, &NoTable).container_id.as_deref(), Some(ID));
+}

@@ -60,9 +60,8 @@ pub(super) fn seal(place: &Place, record: &Record) -> Result<(String, Place), st
 /// Reads a line and checks that its hash is its own. The text says what is wrong with it.
 pub(super) fn open(line: &[u8]) -> Result<Entry, String> {
     let mut value: Value = serde_json::from_slice(line).map_err(|error| format!("not JSON: {error}"))?;
-    let stated = match value.as_object_mut().and_then(|map| map.remove("hash")) {
-        Some(Value::String(stated)) => stated,
-        _ => return Err("it has no hash".to_owned()),
+    let Some(Value::String(stated)) = value.as_object_mut().and_then(|map| map.remove("hash")) else {
+        return Err("it has no hash".to_owned());
     };
     let found = hash(&value).map_err(|error| format!("cannot be hashed: {error}"))?;
     if found != stated {

@@ -110,7 +110,8 @@ pub fn files(directory: &Path) -> Result<Vec<PathBuf>, ReadError> {
     let mut files = Vec::new();
     for entry in fs::read_dir(directory).map_err(error)? {
         let name = entry.map_err(error)?.file_name();
-        if name.to_str().is_some_and(|name| name.starts_with("forensic-") && name.ends_with(".jsonl")) {
+        let bytes = name.as_encoded_bytes();
+        if bytes.starts_with(b"forensic-") && bytes.ends_with(b".jsonl") {
             files.push(directory.join(name));
         }
     }

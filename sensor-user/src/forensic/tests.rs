@@ -1,1 +1,485 @@
-//! x
+//! Writing, breaking and reading logs.
+
+use super::{chain::ORIGIN, segment::tests::FAIL, *};
+use crate::metrics::BuildInfo;
+use jiff::Timestamp;
+use sensor_model::{
+    difference::{Difference, DifferenceKind},
+    record::Actor,
+};
+use std::{
+    fs,
+    io::Write as _,
+    os::unix::fs::PermissionsExt as _,
+    sync::atomic::{AtomicU64, Ordering},
+};
+use tempfile::TempDir;
+
+/// A clock that stands until it is moved.
+#[derive(Debug, Default)]
+struct Hand(AtomicU64);
+
+impl Hand {
+    fn forward(&self, by: Duration) {
+        self.0.fetch_add(u64::try_from(by.as_nanos()).unwrap(), Ordering::Relaxed);
+    }
+}
+
+impl Clock for Hand {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_nanosecond(1_767_323_045_000_000_000 + i128::from(self.boot_ns())).unwrap()
+    }
+    fn boot_ns(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+struct Place {
+    directory: TempDir,
+    clock: Arc<Hand>,
+    telemetry: Arc<Telemetry>,
+    limits: Limits,
+}
+
+impl Place {
+    fn new() -> Self {
+        let build = BuildInfo {
+            version: "1".to_owned(),
+            commit: "c".to_owned(),
+            object: "o".to_owned(),
+            kernel: "k".to_owned(),
+        };
+        Self {
+            directory: tempfile::tempdir().unwrap(),
+            clock: Arc::default(),
+            telemetry: Arc::new(Telemetry::new(build, Timestamp::UNIX_EPOCH)),
+            limits: Limits::default(),
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("log")
+    }
+
+    fn current(&self) -> PathBuf {
+        self.path().join(CURRENT)
+    }
+
+    fn open(&self) -> ForensicLog {
+        self.try_open().unwrap()
+    }
+
+    fn try_open(&self) -> Result<ForensicLog, ForensicError> {
+        let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
+        ForensicLog::open(&self.path(), self.limits, clock, "boot".to_owned(), Arc::clone(&self.telemetry))
+    }
+
+    fn entries(&self) -> Vec<Entry> {
+        tail(&self.path(), usize::MAX, &Filter::default()).unwrap()
+    }
+
+    fn kinds(&self) -> Vec<RecordKind> {
+        self.entries().into_iter().map(|entry| entry.record.kind).collect()
+    }
+
+    fn metric(&self, line: &str) -> bool {
+        self.telemetry.page().unwrap().lines().any(|found| found == line)
+    }
+}
+
+fn drift(log: &ForensicLog, path: &str) -> Record {
+    let mut record = log.record(RecordKind::Drift);
+    record.path = Some(path.to_owned());
+    record.actor = Some(Actor { pid: 7, start_ns: u64::MAX - 1, ..Actor::default() });
+    record.differences.push(Difference {
+        kind: DifferenceKind::Content,
+        expected: "sha256:a".to_owned(),
+        found: "sha256:b".to_owned(),
+        text: format!("content mismatch for file \"{path}\""),
+    });
+    record
+}
+
+#[test]
+fn what_is_written_is_read_back_in_order_and_verifies() {
+    let place = Place::new();
+    let mut log = place.open();
+    let records: Vec<Record> = (0..5).map(|n| drift(&log, &format!("/etc/{n}\n\u{1f600}\""))).collect();
+    assert_eq!(log.append(&records[..2]), Durability::Written);
+    assert_eq!(log.append(&records[2..]), Durability::Written);
+    let read: Vec<Record> = place.entries().into_iter().map(|entry| entry.record).collect();
+    assert_eq!(read, records);
+    let found = verify(&place.path()).unwrap();
+    assert_eq!((found.files, found.entries, found.first_seq, found.last_seq), (1, 5, Some(1), Some(5)));
+    assert_eq!((found.fault, found.unfinished), (None, 0));
+    assert!(place.metric("holdfast_forensic_records_total{kind=\"drift\"} 5"));
+}
+
+#[test]
+fn the_chain_goes_on_over_restarts() {
+    let place = Place::new();
+    for _ in 0..3 {
+        let mut log = place.open();
+        let record = drift(&log, "/etc/a");
+        log.append(&[record]);
+    }
+    let entries = place.entries();
+    assert_eq!(entries.iter().map(|entry| entry.seq).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(entries[0].previous_hash, ORIGIN);
+    assert_eq!(entries[2].previous_hash, entries[1].hash);
+    assert_eq!(verify(&place.path()).unwrap().fault, None);
+}
+
+#[test]
+fn only_the_owner_can_read_the_log() {
+    let place = Place::new();
+    let mut log = place.open();
+    let record = drift(&log, "/etc/a");
+    log.append(&[record]);
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&place.path()), mode(&place.current())), (0o700, 0o600));
+}
+
+#[test]
+fn every_change_of_a_written_byte_is_found_and_named() {
+    let place = Place::new();
+    let mut log = place.open();
+    let records: Vec<Record> = (0..4).map(|n| drift(&log, &format!("/etc/{n}"))).collect();
+    log.append(&records);
+    drop(log);
+    let whole = fs::read(place.current()).unwrap();
+    let mut line = 1;
+    for at in 0..whole.len() {
+        let mut changed = whole.clone();
+        changed[at] ^= 0x01;
+        fs::write(place.current(), &changed).unwrap();
+        let found = verify(&place.path()).unwrap();
+        let last = at == whole.len() - 1;
+        let fault = found.fault.as_ref().map(|fault| (fault.line, fault.seq.unwrap_or(1)));
+        if last {
+            // Without its end the last line is one that is still being written.
+            assert!(fault.is_none() && found.unfinished > 0, "byte {at}: {found:?}");
+        } else {
+            assert_eq!(fault, Some((line, line)), "byte {at}: {found:?}");
+        }
+        if whole[at] == b'\n' {
+            line += 1;
+        }
+    }
+}
+
+#[test]
+fn removed_swapped_and_repeated_entries_are_found() {
+    let place = Place::new();
+    let mut log = place.open();
+    let records: Vec<Record> = (0..4).map(|n| drift(&log, &format!("/etc/{n}"))).collect();
+    log.append(&records);
+    drop(log);
+    let text = fs::read_to_string(place.current()).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    for (order, line) in [(vec![0, 2, 3], 2), (vec![0, 2, 1, 3], 2), (vec![0, 1, 1, 2], 3), (vec![3, 0], 2)] {
+        let kept: Vec<&str> = order.iter().map(|n| lines[*n]).collect();
+        let changed = format!("{}\n", kept.join("\n"));
+        fs::write(place.current(), changed).unwrap();
+        let fault = verify(&place.path()).unwrap().fault.unwrap();
+        assert_eq!((fault.line, fault.file), (line, place.current()), "{order:?}: {}", fault.reason);
+    }
+}
+
+#[test]
+fn a_torn_tail_is_cut_off_wherever_it_is_torn_and_that_is_recorded() {
+    let place = Place::new();
+    let mut log = place.open();
+    let records: Vec<Record> = (0..3).map(|n| drift(&log, &format!("/etc/{n}"))).collect();
+    log.append(&records);
+    drop(log);
+    let whole = fs::read(place.current()).unwrap();
+    let second = whole.iter().enumerate().filter(|(_, byte)| **byte == b'\n').nth(1).unwrap().0 + 1;
+    for length in second + 1..whole.len() {
+        fs::write(place.current(), &whole[..length]).unwrap();
+        let log = place.open();
+        assert_eq!(log.degraded(), None);
+        drop(log);
+        assert_eq!(
+            place.kinds(),
+            [RecordKind::Drift, RecordKind::Drift, RecordKind::Repaired],
+            "at {length}"
+        );
+        assert_eq!(place.entries()[2].record.detail["cut_bytes"], length - second);
+        assert_eq!(verify(&place.path()).unwrap().fault, None, "at {length}");
+    }
+}
+
+#[test]
+fn zeros_that_a_power_loss_left_are_a_torn_tail() {
+    let place = Place::new();
+    let mut log = place.open();
+    let record = drift(&log, "/etc/a");
+    log.append(&[record]);
+    drop(log);
+    let mut file = fs::OpenOptions::new().append(true).open(place.current()).unwrap();
+    file.write_all(&[0; 5000]).unwrap();
+    file.write_all(b"\n{\"half\n").unwrap();
+    drop(file);
+    drop(place.open());
+    assert_eq!(place.kinds(), [RecordKind::Drift, RecordKind::Repaired]);
+    assert_eq!(verify(&place.path()).unwrap().fault, None);
+}
+
+#[test]
+fn an_entry_that_was_changed_is_kept_and_told_not_cut_off() {
+    let place = Place::new();
+    let mut log = place.open();
+    let records: Vec<Record> = (0..3).map(|n| drift(&log, &format!("/etc/{n}"))).collect();
+    log.append(&records);
+    drop(log);
+    let changed = fs::read_to_string(place.current()).unwrap().replace("/etc/1", "/etc/x");
+    fs::write(place.current(), &changed).unwrap();
+    drop(place.open());
+    assert!(fs::read_to_string(place.current()).unwrap().starts_with(&changed), "evidence was cut off");
+    assert_eq!(place.kinds().last(), Some(&RecordKind::Tamper));
+    assert_eq!(verify(&place.path()).unwrap().fault.unwrap().line, 2);
+}
+
+#[test]
+fn files_are_rotated_by_size_linked_and_the_oldest_removed() {
+    let mut place = Place::new();
+    place.limits = Limits { file_bytes: 4000, files: 3, ..Limits::default() };
+    let mut log = place.open();
+    for n in 0..60 {
+        let record = drift(&log, &format!("/etc/{n}"));
+        assert_eq!(log.append(&[record]), Durability::Written);
+    }
+    let all = files(&place.path()).unwrap();
+    assert_eq!(all.len(), 4, "{all:?}");
+    assert_eq!(all.last().unwrap(), &place.current());
+    let found = verify(&place.path()).unwrap();
+    assert_eq!(found.fault, None);
+    assert!(found.first_seq > Some(1), "the oldest are gone: {found:?}");
+    for file in &all[1..] {
+        let first = fs::read_to_string(file).unwrap().lines().next().unwrap().to_owned();
+        let entry: Entry = serde_json::from_str(&first).unwrap();
+        assert_eq!(entry.record.kind, RecordKind::Rotation);
+        assert_eq!(entry.record.detail["last_hash"], entry.previous_hash);
+        assert_eq!(entry.record.detail["last_seq"], entry.seq - 1);
+    }
+    // A file in the middle that is gone is found.
+    fs::remove_file(&all[1]).unwrap();
+    assert_eq!(verify(&place.path()).unwrap().fault.unwrap().file, all[2]);
+}
+
+#[test]
+fn a_restart_right_after_a_rotation_takes_the_chain_up() {
+    let mut place = Place::new();
+    place.limits.file_bytes = 1000;
+    let mut log = place.open();
+    let records: Vec<Record> = (0..5).map(|n| drift(&log, &format!("/etc/{n}"))).collect();
+    log.append(&records);
+    drop(log);
+    // Killed between the rename and the first line of the next file.
+    fs::rename(place.current(), place.path().join("forensic-00000000000000000005.jsonl")).unwrap();
+    let mut log = place.open();
+    let record = drift(&log, "/etc/next");
+    log.append(&[record]);
+    let found = verify(&place.path()).unwrap();
+    assert_eq!((found.fault, found.last_seq), (None, Some(6)));
+}
+
+#[test]
+fn a_checkpoint_stands_after_every_so_many_entries() {
+    let mut place = Place::new();
+    place.limits.checkpoint_every = 10;
+    let mut log = place.open();
+    let records: Vec<Record> = (0..25).map(|n| drift(&log, &format!("/etc/{n}"))).collect();
+    log.append(&records);
+    let at: Vec<u64> = place
+        .entries()
+        .into_iter()
+        .filter(|entry| entry.record.kind == RecordKind::Checkpoint)
+        .map(|entry| entry.seq)
+        .collect();
+    assert_eq!(at, [10, 20]);
+    assert_eq!(verify(&place.path()).unwrap().fault, None);
+}
+
+#[test]
+fn a_disk_that_refuses_loses_nothing_that_fits_into_memory() {
+    let place = Place::new();
+    let mut log = place.open();
+    let first = drift(&log, "/etc/0");
+    log.append(&[first]);
+    FAIL.set(Some(Errno::ENOSPC));
+    for n in 1..4 {
+        let record = drift(&log, &format!("/etc/{n}"));
+        assert_eq!(log.append(&[record]), Durability::Pending);
+    }
+    assert!(log.degraded().unwrap().contains("No space left"), "{:?}", log.degraded());
+    assert!(place.metric("holdfast_forensic_degraded 1") && place.metric("holdfast_forensic_pending 3"));
+    FAIL.set(None);
+    // Not before the pause is over, so that a dead disk is not hammered.
+    assert_eq!(log.append(&[]), Durability::Pending);
+    place.clock.forward(log.retry_in().unwrap());
+    assert_eq!(log.append(&[]), Durability::Written);
+    assert_eq!(log.degraded(), None);
+    let paths: Vec<_> = place.entries().into_iter().filter_map(|entry| entry.record.path).collect();
+    assert_eq!(paths, ["/etc/0", "/etc/1", "/etc/2", "/etc/3"]);
+    let found = verify(&place.path()).unwrap();
+    assert_eq!((found.fault, found.entries), (None, 4), "no half line, no repeated one, no repair");
+    assert!(place.metric("holdfast_forensic_degraded 0") && place.metric("holdfast_forensic_pending 0"));
+}
+
+#[test]
+fn beyond_the_bound_the_oldest_go_and_the_log_says_how_many() {
+    let mut place = Place::new();
+    place.limits.memory_bytes = 20_000;
+    let mut log = place.open();
+    FAIL.set(Some(Errno::EIO));
+    for n in 0..100 {
+        let record = drift(&log, &format!("/etc/{n}"));
+        log.append(&[record]);
+        place.clock.forward(Duration::from_millis(1));
+    }
+    let kept = log.pending().count();
+    assert!((2..60).contains(&kept), "{kept}");
+    FAIL.set(None);
+    place.clock.forward(MAXIMUM_BACKOFF);
+    assert_eq!(log.append(&[]), Durability::Written);
+    let entries = place.entries();
+    assert_eq!(entries[0].record.kind, RecordKind::Gap);
+    assert_eq!(entries[0].record.detail["dropped"], 100 - kept);
+    assert!(entries[0].record.detail["error"].as_str().unwrap().contains("Input/output error"));
+    let paths: Vec<_> = entries.iter().filter_map(|entry| entry.record.path.clone()).collect();
+    assert_eq!(paths.last().map(String::as_str), Some("/etc/99"));
+    assert_eq!(paths.len(), kept);
+    assert!(place.metric(&format!("holdfast_forensic_dropped_total {}", 100 - kept)));
+    assert_eq!(verify(&place.path()).unwrap().fault, None);
+}
+
+#[test]
+fn attempts_come_more_and_more_rarely_while_the_disk_refuses() {
+    let place = Place::new();
+    let mut log = place.open();
+    FAIL.set(Some(Errno::EROFS));
+    let mut pauses = Vec::new();
+    for _ in 0..12 {
+        let record = drift(&log, "/etc/a");
+        log.append(&[record]);
+        let pause = log.retry_in().unwrap();
+        pauses.push(pause);
+        place.clock.forward(pause);
+    }
+    FAIL.set(None);
+    assert_eq!(pauses[..3], [FIRST_BACKOFF, FIRST_BACKOFF * 2, FIRST_BACKOFF * 4]);
+    assert_eq!(pauses[11], MAXIMUM_BACKOFF);
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_yet_degrades_and_is_used_when_it_can() {
+    let place = Place::new();
+    let parent = place.directory.path().join("later");
+    let clock = Arc::clone(&place.clock) as Arc<dyn Clock>;
+    let telemetry = Arc::clone(&place.telemetry);
+    let mut log =
+        ForensicLog::open(&parent.join("log"), place.limits, clock, "boot".to_owned(), telemetry).unwrap();
+    assert!(log.degraded().is_some());
+    let record = drift(&log, "/etc/a");
+    assert_eq!(log.append(&[record]), Durability::Pending);
+    fs::create_dir(&parent).unwrap();
+    place.clock.forward(log.retry_in().unwrap());
+    assert_eq!(log.append(&[]), Durability::Written);
+    assert_eq!(verify(&parent.join("log")).unwrap().entries, 1);
+}
+
+#[test]
+fn a_log_that_someone_removes_emptied_or_writes_to_tells_of_it() {
+    let acts: [fn(&Path); 4] = [
+        |log| fs::remove_file(log).unwrap(),
+        |log| drop(fs::File::create(log).unwrap()),
+        |log| fs::rename(log, log.with_extension("moved")).unwrap(),
+        |log| fs::OpenOptions::new().append(true).open(log).unwrap().write_all(b"noise\n").unwrap(),
+    ];
+    for (number, act) in acts.into_iter().enumerate() {
+        let place = Place::new();
+        let mut log = place.open();
+        let record = drift(&log, "/etc/before");
+        log.append(&[record.clone(), record.clone()]);
+        act(&place.current());
+        assert_eq!(log.append(&[record]), Durability::Written, "act {number}");
+        let entries = place.entries();
+        let told: Vec<_> = entries.iter().filter(|entry| entry.record.kind == RecordKind::Tamper).collect();
+        assert_eq!(told.len(), 1, "act {number}: {entries:?}");
+        // The numbers go on, so that a copy kept elsewhere shows what is gone.
+        assert!(told[0].seq >= 3, "act {number}: {told:?}");
+        assert_eq!(entries.last().unwrap().record.kind, RecordKind::Drift, "act {number}");
+    }
+}
+
+#[test]
+fn two_daemons_cannot_write_one_log() {
+    let place = Place::new();
+    let first = place.open();
+    assert!(matches!(place.try_open(), Err(ForensicError::Busy { .. })));
+    drop(first);
+    place.open();
+}
+
+#[test]
+fn a_link_in_the_place_of_the_log_or_its_directory_is_not_followed() {
+    let place = Place::new();
+    let elsewhere = place.directory.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, place.path()).unwrap();
+    assert!(matches!(place.try_open(), Err(ForensicError::Directory { .. })));
+    fs::remove_file(place.path()).unwrap();
+    fs::create_dir(place.path()).unwrap();
+    fs::write(elsewhere.join("target"), "").unwrap();
+    std::os::unix::fs::symlink(elsewhere.join("target"), place.current()).unwrap();
+    assert!(matches!(place.try_open(), Err(ForensicError::Directory { .. })));
+    assert_eq!(fs::read(elsewhere.join("target")).unwrap(), b"");
+}
+
+#[test]
+fn entries_are_shown_by_path_kind_and_time() {
+    let place = Place::new();
+    let mut log = place.open();
+    for (n, path) in ["/etc/a", "/etc/a/b", "/etc/ab"].into_iter().enumerate() {
+        let mut record = drift(&log, path);
+        if n == 1 {
+            record.kind = RecordKind::Recovered;
+        }
+        log.append(&[record]);
+        place.clock.forward(Duration::from_secs(1));
+    }
+    let shown = |filter: Filter| {
+        let mut paths = Vec::new();
+        show(&place.path(), &filter, &mut |entry| paths.extend(entry.record.path)).unwrap();
+        paths
+    };
+    let path = Some(PathBuf::from("/etc/a"));
+    assert_eq!(shown(Filter { path, ..Filter::default() }), ["/etc/a", "/etc/a/b"]);
+    assert_eq!(shown(Filter { kinds: vec![RecordKind::Recovered], ..Filter::default() }), ["/etc/a/b"]);
+    let since = Some("2026-01-02T03:04:06Z".parse().unwrap());
+    assert_eq!(shown(Filter { since, ..Filter::default() }), ["/etc/a/b", "/etc/ab"]);
+    assert_eq!(tail(&place.path(), 1, &Filter::default()).unwrap()[0].seq, 3);
+    assert!(tail(&place.path(), 0, &Filter::default()).unwrap().is_empty());
+}
+
+#[test]
+fn the_drifts_that_are_open_at_the_end_are_told_with_their_beginning() {
+    let place = Place::new();
+    let mut log = place.open();
+    let begin = place.clock.now();
+    let mut records = vec![drift(&log, "/etc/open"), drift(&log, "/etc/gone"), drift(&log, "/etc/touched")];
+    place.clock.forward(Duration::from_secs(5));
+    records.push(drift(&log, "/etc/open"));
+    for (kind, path) in [(RecordKind::Recovered, "/etc/gone"), (RecordKind::Touched, "/etc/touched")] {
+        let mut record = log.record(kind);
+        record.path = Some(path.to_owned());
+        records.push(record);
+    }
+    log.append(&records);
+    let open = open_drifts(&place.path()).unwrap();
+    assert_eq!(open.keys().collect::<Vec<_>>(), ["/etc/open"]);
+    assert_eq!(open["/etc/open"].since, begin);
+    assert_eq!(open["/etc/open"].kinds, [DifferenceKind::Content]);
+}

@@ -111,7 +111,7 @@ fn latency() -> Histogram {
 }
 
 impl Families {
-    /// Makes the metrics and registers them. The order here is the order on the page.
+    /// Makes the metrics and registers them.
     pub(super) fn new(registry: &mut Registry, build: BuildLabels) -> Self {
         let ours = registry.sub_registry_with_prefix("holdfast");
         ours.register(

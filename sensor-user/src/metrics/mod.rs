@@ -7,6 +7,7 @@
 
 mod families;
 mod process;
+mod words;
 
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,9 @@ use std::{
     time::Duration,
 };
 use tracing::{debug, error, info, warn};
+use words::{DIFFERENCE_KINDS, difference_name, record_name, verdict_name};
+
+pub use words::{ActorClass, HookMode, LossStage};
 
 /// Content type of the page.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -46,109 +50,6 @@ pub struct BuildInfo {
     pub object: String,
     /// Release of the running kernel.
     pub kernel: String,
-}
-
-/// Where an event was lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LossStage {
-    /// The kernel's change ring.
-    Ring,
-    /// The kernel's process and execution maps.
-    Process,
-    /// Decoding of a record.
-    Decode,
-    /// A queue between two stages of the daemon.
-    Queue,
-    /// The fanotify queue.
-    Fanotify,
-    /// A kernel program that did not run (recursion).
-    Program,
-}
-
-impl LossStage {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Ring => "ring",
-            Self::Process => "process",
-            Self::Decode => "decode",
-            Self::Queue => "queue",
-            Self::Fanotify => "fanotify",
-            Self::Program => "program",
-        }
-    }
-}
-
-/// How a hook is attached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum HookMode {
-    /// As a BPF LSM program.
-    Lsm,
-    /// As an fentry program on a `security_*` function.
-    Fentry,
-    /// As a tracepoint program.
-    Tracepoint,
-    /// As a fanotify group.
-    Fanotify,
-}
-
-impl HookMode {
-    /// The word for it in metrics and reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Lsm => "lsm",
-            Self::Fentry => "fentry",
-            Self::Tracepoint => "tracepoint",
-            Self::Fanotify => "fanotify",
-        }
-    }
-}
-
-/// What kind of actor made a change: the `actor` label, which must stay a short closed list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ActorClass {
-    /// Holdfast itself.
-    Holdfast,
-    /// A process of a container.
-    Container,
-    /// A process of someone who logged in, also behind sudo.
-    Login,
-    /// A process of a systemd unit.
-    Unit,
-    /// Some other process.
-    Process,
-    /// Nobody could be named.
-    Unknown,
-}
-
-impl ActorClass {
-    /// The class of an actor. A container wins over a login, since its processes inherit login ids of
-    /// whoever started the runtime.
-    pub fn of(actor: Option<&Actor>) -> Self {
-        let Some(actor) = actor else { return Self::Unknown };
-        if actor.holdfast {
-            Self::Holdfast
-        } else if actor.container_id.is_some() || actor.pod_uid.is_some() {
-            Self::Container
-        } else if actor.login_uid.is_some() {
-            Self::Login
-        } else if actor.unit.is_some() {
-            Self::Unit
-        } else {
-            Self::Process
-        }
-    }
-
-    /// The word for it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Holdfast => "holdfast",
-            Self::Container => "container",
-            Self::Login => "login",
-            Self::Unit => "unit",
-            Self::Process => "process",
-            Self::Unknown => "unknown",
-        }
-    }
 }
 
 /// A drift that is open.
@@ -391,7 +292,7 @@ impl Telemetry {
         let was = self.families.forensic_degraded.set(reason.is_some().into());
         match (was, reason) {
             (0, Some(reason)) => {
-                error!(reason, pending, "the forensic log cannot be written; records wait in memory")
+                error!(reason, pending, "the forensic log cannot be written; records wait in memory");
             }
             (1, None) => info!("the forensic log is written again"),
             _ => {}
@@ -420,76 +321,5 @@ impl Telemetry {
         self.families.drift_open_since.set(oldest.map_or(0, Timestamp::as_second));
         let last = open.last.filter(|_| !open.drifts.is_empty());
         self.families.mcd_config_drift.set(last.map_or(0, Timestamp::as_second));
-    }
-}
-
-const DIFFERENCE_KINDS: [DifferenceKind; 17] = [
-    DifferenceKind::Content,
-    DifferenceKind::Mode,
-    DifferenceKind::Owner,
-    DifferenceKind::Label,
-    DifferenceKind::Xattr,
-    DifferenceKind::Attribute,
-    DifferenceKind::Type,
-    DifferenceKind::Missing,
-    DifferenceKind::Unexpected,
-    DifferenceKind::LinkTarget,
-    DifferenceKind::UnitEnablement,
-    DifferenceKind::UnitMask,
-    DifferenceKind::SshKey,
-    DifferenceKind::KernelArgument,
-    DifferenceKind::OsImage,
-    DifferenceKind::MountOver,
-    DifferenceKind::Unreadable,
-];
-
-/// The word of a kind in labels: the one it has in records.
-const fn difference_name(kind: DifferenceKind) -> &'static str {
-    match kind {
-        DifferenceKind::Content => "content",
-        DifferenceKind::Mode => "mode",
-        DifferenceKind::Owner => "owner",
-        DifferenceKind::Label => "label",
-        DifferenceKind::Xattr => "xattr",
-        DifferenceKind::Attribute => "attribute",
-        DifferenceKind::Type => "type",
-        DifferenceKind::Missing => "missing",
-        DifferenceKind::Unexpected => "unexpected",
-        DifferenceKind::LinkTarget => "link-target",
-        DifferenceKind::UnitEnablement => "unit-enablement",
-        DifferenceKind::UnitMask => "unit-mask",
-        DifferenceKind::SshKey => "ssh-key",
-        DifferenceKind::KernelArgument => "kernel-argument",
-        DifferenceKind::OsImage => "os-image",
-        DifferenceKind::MountOver => "mount-over",
-        DifferenceKind::Unreadable => "unreadable",
-    }
-}
-
-const fn verdict_name(verdict: VerdictKind) -> &'static str {
-    match verdict {
-        VerdictKind::Compliant => "compliant",
-        VerdictKind::Touched => "touched",
-        VerdictKind::Unknown => "unknown",
-        VerdictKind::Drifted => "drifted",
-    }
-}
-
-/// The word of a record's kind in labels and filters: the one it has in records.
-pub(crate) const fn record_name(kind: RecordKind) -> &'static str {
-    match kind {
-        RecordKind::Start => "start",
-        RecordKind::Stop => "stop",
-        RecordKind::Drift => "drift",
-        RecordKind::Touched => "touched",
-        RecordKind::Recovered => "recovered",
-        RecordKind::Exec => "exec",
-        RecordKind::Denied => "denied",
-        RecordKind::Reverted => "reverted",
-        RecordKind::Gap => "gap",
-        RecordKind::Rotation => "rotation",
-        RecordKind::Checkpoint => "checkpoint",
-        RecordKind::Repaired => "repaired",
-        RecordKind::Tamper => "tamper",
     }
 }

@@ -1,1 +1,186 @@
-//! x
+//! The page of metrics.
+
+use super::*;
+use sensor_model::difference::Difference;
+
+fn telemetry() -> Telemetry {
+    let build = BuildInfo {
+        version: "0.1.0".to_owned(),
+        commit: "abc".to_owned(),
+        object: "ff00".to_owned(),
+        kernel: "6.12.0".to_owned(),
+    };
+    Telemetry::new(build, Timestamp::UNIX_EPOCH)
+}
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_767_323_000 + seconds).unwrap()
+}
+
+fn difference(kind: DifferenceKind) -> Difference {
+    Difference { kind, expected: String::new(), found: String::new(), text: format!("{kind:?}") }
+}
+
+fn value(telemetry: &Telemetry, series: &str) -> Option<String> {
+    let page = telemetry.page().unwrap();
+    page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ').map(str::to_owned))
+}
+
+/// The page without the process's own numbers, the samples of a metric sorted.
+fn page(telemetry: &Telemetry) -> String {
+    let mut blocks: Vec<(Vec<String>, Vec<String>)> = Vec::new();
+    for line in telemetry.page().unwrap().lines() {
+        let head = line.starts_with('#');
+        if head && blocks.last().is_none_or(|(_, samples)| !samples.is_empty() || line.starts_with("# HELP"))
+        {
+            blocks.push((Vec::new(), Vec::new()));
+        }
+        let Some((heads, samples)) = blocks.last_mut() else { continue };
+        if head { heads } else { samples }.push(line.to_owned());
+    }
+    let mut page = String::new();
+    for (heads, mut samples) in blocks {
+        if heads.iter().any(|line| line.contains(" process_")) {
+            continue;
+        }
+        if !heads.iter().any(|line| line.ends_with(" histogram")) {
+            samples.sort();
+        }
+        for line in heads.into_iter().chain(samples) {
+            page.push_str(&line);
+            page.push('\n');
+        }
+    }
+    page
+}
+
+#[test]
+fn the_page_is_the_one_that_dashboards_and_alerts_are_written_for() {
+    let telemetry = telemetry();
+    let actor = Actor { login_uid: Some(1000), ..Actor::default() };
+    telemetry.event(Operation::Write);
+    telemetry.event(Operation::Rename);
+    telemetry.event(Operation::Write);
+    telemetry.lost(LossStage::Ring, "full", 3);
+    telemetry.verdict(VerdictKind::Drifted, Some(Duration::from_micros(1500)));
+    let differences = [difference(DifferenceKind::Content), difference(DifferenceKind::Mode)];
+    telemetry.drift("/etc/a", &differences, Some("50-a"), Some(&actor), at(1));
+    telemetry.verified(Duration::from_micros(90));
+    telemetry.verified_all(12, Duration::from_millis(20), at(2));
+    telemetry.hook("file_open", HookMode::Lsm, true);
+    telemetry.hook("inode_file_setattr", HookMode::Lsm, false);
+    telemetry.backend(HookMode::Lsm, 2);
+    telemetry.canary(at(3));
+    telemetry.gap_opened("ring-full");
+    telemetry.reverted("/etc/a", Ok(()));
+    telemetry.recorded(RecordKind::Drift, 500);
+    telemetry.checkpoint(at(4));
+    telemetry.forensic(Some("No space left on device"), 4, 2);
+    insta::assert_snapshot!(page(&telemetry));
+}
+
+#[test]
+fn the_page_ends_as_openmetrics_asks() {
+    assert!(telemetry().page().unwrap().ends_with("# EOF\n"));
+}
+
+#[test]
+fn the_process_tells_of_itself() {
+    let page = telemetry().page().unwrap();
+    for name in ["process_cpu_seconds_total ", "process_resident_memory_bytes ", "process_open_fds "] {
+        assert!(page.lines().any(|line| line.starts_with(name)), "{name} in {page}");
+    }
+}
+
+#[test]
+fn gauges_of_drift_rise_once_and_fall_again() {
+    let telemetry = telemetry();
+    let (content, mode) = (difference(DifferenceKind::Content), difference(DifferenceKind::Mode));
+    let drift = |path: &str, differences: &[Difference], second| {
+        telemetry.drift(path, differences, None, None, at(second));
+    };
+    drift("/etc/a", std::slice::from_ref(&content), 10);
+    drift("/etc/a", std::slice::from_ref(&content), 11);
+    assert_eq!(value(&telemetry, "holdfast_node_drift{kind=\"content\"}").unwrap(), "1");
+    let detected = "holdfast_drift_detected_total{kind=\"content\",actor=\"unknown\"}";
+    assert_eq!(value(&telemetry, detected).unwrap(), "1", "told twice, counted once");
+    drift("/etc/b", &[content.clone(), mode.clone()], 20);
+    assert_eq!(value(&telemetry, "holdfast_node_drift{kind=\"content\"}").unwrap(), "2");
+    assert_eq!(
+        value(&telemetry, "holdfast_drift_open_since_timestamp_seconds").unwrap(),
+        at(10).as_second().to_string()
+    );
+    drift("/etc/b", &[mode], 30);
+    assert_eq!(value(&telemetry, "holdfast_node_drift{kind=\"content\"}").unwrap(), "1");
+    telemetry.recovered("/etc/a");
+    telemetry.recovered("/etc/a");
+    assert_eq!(value(&telemetry, "holdfast_node_drift{kind=\"content\"}").unwrap(), "0");
+    assert_eq!(value(&telemetry, "holdfast_node_drift{kind=\"mode\"}").unwrap(), "1");
+    telemetry.recovered("/etc/b");
+    assert_eq!(value(&telemetry, "holdfast_drift_open_since_timestamp_seconds").unwrap(), "0");
+}
+
+#[test]
+fn mcd_config_drift_is_the_last_drift_while_there_is_one_and_zero_otherwise() {
+    let telemetry = telemetry();
+    let shown = || value(&telemetry, "mcd_config_drift").unwrap();
+    assert_eq!(shown(), "0");
+    telemetry.drift("/etc/a", &[difference(DifferenceKind::Content)], None, None, at(10));
+    telemetry.drift("/etc/b", &[difference(DifferenceKind::Content)], None, None, at(20));
+    telemetry.drift("/etc/b", &[difference(DifferenceKind::Content)], None, None, at(25));
+    assert_eq!(shown(), at(20).as_second().to_string());
+    telemetry.recovered("/etc/b");
+    assert_eq!(shown(), at(20).as_second().to_string(), "one is still open");
+    telemetry.recovered("/etc/a");
+    assert_eq!(shown(), "0");
+}
+
+#[test]
+fn drifts_that_were_open_before_a_restart_are_shown_and_cleared_but_not_counted() {
+    let telemetry = telemetry();
+    let open = |second| OpenDrift { kinds: vec![DifferenceKind::Missing], since: at(second) };
+    telemetry.restore([("/etc/a".to_owned(), open(5)), ("/etc/b".to_owned(), open(7))]);
+    assert_eq!(value(&telemetry, "mcd_config_drift").unwrap(), at(7).as_second().to_string());
+    assert_eq!(value(&telemetry, "holdfast_node_drift{kind=\"missing\"}").unwrap(), "2");
+    // The first full verification finds one of them still there, and the other gone.
+    telemetry.drift("/etc/a", &[difference(DifferenceKind::Missing)], None, None, at(100));
+    telemetry.recovered("/etc/b");
+    assert_eq!(value(&telemetry, "mcd_config_drift").unwrap(), at(7).as_second().to_string());
+    assert!(
+        !telemetry.page().unwrap().contains("holdfast_drift_detected_total{"),
+        "nothing new was detected"
+    );
+    telemetry.recovered("/etc/a");
+    assert_eq!(value(&telemetry, "mcd_config_drift").unwrap(), "0");
+}
+
+#[test]
+fn words_in_labels_are_those_of_records() {
+    for kind in DIFFERENCE_KINDS {
+        assert_eq!(serde_json::to_value(kind).unwrap(), difference_name(kind));
+    }
+    for verdict in [VerdictKind::Compliant, VerdictKind::Touched, VerdictKind::Unknown, VerdictKind::Drifted]
+    {
+        assert_eq!(serde_json::to_value(verdict).unwrap(), verdict_name(verdict));
+    }
+    for kind in [RecordKind::Start, RecordKind::Reverted, RecordKind::Checkpoint, RecordKind::Tamper] {
+        assert_eq!(serde_json::to_value(kind).unwrap(), record_name(kind));
+    }
+}
+
+#[test]
+fn actors_fall_into_the_class_that_says_most() {
+    let login = Actor { login_uid: Some(1000), unit: Some("session-1.scope".to_owned()), ..Actor::default() };
+    let container = Actor { container_id: Some("c".to_owned()), ..login.clone() };
+    let unit = Actor { unit: Some("chronyd.service".to_owned()), ..Actor::default() };
+    for (actor, class) in [
+        (Some(Actor { holdfast: true, ..container.clone() }), "holdfast"),
+        (Some(container), "container"),
+        (Some(login), "login"),
+        (Some(unit), "unit"),
+        (Some(Actor::default()), "process"),
+        (None, "unknown"),
+    ] {
+        assert_eq!(ActorClass::of(actor.as_ref()).name(), class);
+    }
+}

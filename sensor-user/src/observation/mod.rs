@@ -193,10 +193,10 @@ impl Observer {
                     Err(Refused { errno: Errno::ENOENT | Errno::ENOTDIR, .. }) => return Ok(None),
                     other => other?,
                 };
-                self.find_again(|| self.reader.find(&directory, name))?
+                Self::find_again(|| self.reader.find(&directory, name))?
             }
             // The root has no parent; it is its own object.
-            _ => self.find_again(|| self.reader.find(self.root.directory(), OsStr::new(".")))?,
+            _ => Self::find_again(|| self.reader.find(self.root.directory(), OsStr::new(".")))?,
         };
         if let Some(found) = found.as_ref().filter(|found| found.file.is_some()) {
             on_open(&opened_object(found, OpenedKind::Object, path));
@@ -204,10 +204,7 @@ impl Observer {
         Ok(found)
     }
 
-    fn find_again(
-        &self,
-        look: impl Fn() -> Result<Option<Found>, Refused>,
-    ) -> Result<Option<Found>, Refused> {
+    fn find_again(look: impl Fn() -> Result<Option<Found>, Refused>) -> Result<Option<Found>, Refused> {
         let mut found = look();
         for _ in 1..ATTEMPTS {
             match found {

@@ -229,7 +229,7 @@ impl Reader {
 }
 
 /// Flags of an observation open, `O_NOATIME` to be tried first.
-fn observe_flags() -> OFlag {
+pub(crate) fn observe_flags() -> OFlag {
     #[expect(clippy::cast_possible_wrap, reason = "three low bits of the flag word")]
     OFlag::from_bits_retain(OBSERVE_OPEN_FLAGS as i32).union(OFlag::O_RDONLY).union(OFlag::O_CLOEXEC)
 }

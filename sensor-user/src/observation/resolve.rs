@@ -139,6 +139,12 @@ impl Root {
         Ok((handle, real))
     }
 
+    /// From now on as on a kernel without `openat2`.
+    #[cfg(test)]
+    pub(crate) fn refuse_openat2(&self) {
+        self.openat2.store(false, Ordering::Relaxed);
+    }
+
     /// The root itself.
     pub(crate) fn directory(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()

@@ -1,0 +1,97 @@
+//! The server, over a real socket.
+
+use super::*;
+use crate::metrics::BuildInfo;
+use jiff::Timestamp;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::oneshot,
+    task::JoinHandle,
+};
+
+struct Server {
+    address: SocketAddr,
+    readiness: Readiness,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<io::Result<()>>,
+}
+
+async fn server() -> Server {
+    let build = BuildInfo {
+        version: "1".to_owned(),
+        commit: "c".to_owned(),
+        object: "o".to_owned(),
+        kernel: "k".to_owned(),
+    };
+    let telemetry = Arc::new(Telemetry::new(build, Timestamp::UNIX_EPOCH));
+    let readiness = Readiness::default();
+    let pages = Pages { telemetry, readiness: readiness.clone() };
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = oneshot::channel();
+    let task = tokio::spawn(serve(listener, pages, async { drop(stopped.await) }));
+    Server { address, readiness, stop, task }
+}
+
+async fn ask(server: &Server, request: &str) -> String {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(format!("{request}\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+async fn get(server: &Server, path: &str) -> String {
+    ask(server, &format!("GET {path} HTTP/1.1")).await
+}
+
+#[tokio::test]
+async fn metrics_come_in_the_format_that_prometheus_asks_for() {
+    let server = server().await;
+    let answer = get(&server, "/metrics").await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    assert!(answer.contains(&format!("content-type: {CONTENT_TYPE}\r\n")), "{answer}");
+    assert!(answer.contains("\nmcd_config_drift 0\n") && answer.ends_with("# EOF\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn readiness_says_all_that_is_missing_and_ends_when_nothing_is() {
+    let server = server().await;
+    server.readiness.not_ready("verification", "0 of 12 things verified");
+    server.readiness.not_ready("kernel", "no hook fires");
+    let answer = get(&server, "/readyz").await;
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    assert!(answer.ends_with("kernel: no hook fires\nverification: 0 of 12 things verified\n"), "{answer}");
+    assert!(get(&server, "/healthz").await.starts_with("HTTP/1.1 200 "));
+    server.readiness.ready("kernel");
+    server.readiness.ready("verification");
+    assert!(get(&server, "/readyz").await.starts_with("HTTP/1.1 200 "));
+}
+
+#[tokio::test]
+async fn other_paths_and_methods_are_refused() {
+    let server = server().await;
+    assert!(get(&server, "/").await.starts_with("HTTP/1.1 404 "));
+    assert!(get(&server, "/metrics/../metrics").await.starts_with("HTTP/1.1 404 "));
+    let posted = ask(&server, "POST /metrics HTTP/1.1").await;
+    assert!(posted.starts_with("HTTP/1.1 405 ") && posted.contains("allow: GET, HEAD"), "{posted}");
+    let head = ask(&server, "HEAD /metrics HTTP/1.1").await;
+    assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
+    assert!(ask(&server, "nonsense").await.starts_with("HTTP/1.1 400 "));
+}
+
+#[tokio::test]
+async fn a_shutdown_closes_idle_connections_and_the_listener() {
+    let server = server().await;
+    let mut idle = TcpStream::connect(server.address).await.unwrap();
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut first = [0; 12];
+    idle.read_exact(&mut first).await.unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200");
+    server.stop.send(()).unwrap();
+    server.task.await.unwrap().unwrap();
+    let mut rest = Vec::new();
+    idle.read_to_end(&mut rest).await.unwrap();
+    assert!(TcpStream::connect(server.address).await.is_err());
+}

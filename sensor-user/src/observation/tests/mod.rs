@@ -1,0 +1,102 @@
+//! What the observer sees, in directories made for it.
+
+mod objects;
+mod opens;
+mod paths;
+mod units;
+
+use super::*;
+use sensor_model::expectation::{
+    ClosedDirectoryExpectation, DirectoryExpectation, FileExpectation, LinkExpectation, Source,
+    UnitExpectation,
+};
+use std::fs;
+use tempfile::TempDir;
+
+/// A root of its own with an observer on it.
+struct Host {
+    root: TempDir,
+    observer: Observer,
+}
+
+impl Host {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let observer = Observer::new(root.path()).unwrap();
+        Self { root, observer }
+    }
+
+    /// A path of this machine for a path of the root.
+    fn at(&self, path: &str) -> PathBuf {
+        self.root.path().join(path.trim_start_matches('/'))
+    }
+
+    fn directory(&self, path: &str) {
+        fs::create_dir_all(self.at(path)).unwrap();
+    }
+
+    fn file(&self, path: &str, content: &str) {
+        self.directory(Path::new(path).parent().unwrap().to_str().unwrap());
+        fs::write(self.at(path), content).unwrap();
+    }
+
+    fn link(&self, target: &str, path: &str) {
+        self.directory(Path::new(path).parent().unwrap().to_str().unwrap());
+        std::os::unix::fs::symlink(target, self.at(path)).unwrap();
+    }
+
+    fn observe_file(&self, path: &str) -> Observation {
+        self.observer.observe(&file(path)).observation
+    }
+
+    fn object(&self, expectation: &Expectation) -> ObjectObservation {
+        match self.observer.observe(expectation).observation {
+            Observation::Object(object) => *object,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn expectation(thing: Thing, expected: Expected) -> Expectation {
+    let source = Source { machine_config: "50-test".to_owned(), origin: "test.yaml".to_owned() };
+    Expectation { thing, expected, ssh_keys: false, source }
+}
+
+fn file(path: &str) -> Expectation {
+    owned_file(path, Owner::Id(0))
+}
+
+fn owned_file(path: &str, user: Owner) -> Expectation {
+    let file = FileExpectation {
+        content: None,
+        keys: Vec::new(),
+        layout_free: false,
+        mode: 0o644,
+        user,
+        group: Owner::Id(0),
+        label: None,
+        may_be_missing: false,
+    };
+    expectation(Thing::File { path: path.into() }, Expected::File(file))
+}
+
+fn link(path: &str, target: &str, hard: bool) -> Expectation {
+    let link = LinkExpectation { target: target.into(), hard, user: Owner::Id(0), group: Owner::Id(0) };
+    expectation(Thing::Link { path: path.into() }, Expected::Link(link))
+}
+
+fn directory(path: &str) -> Expectation {
+    let directory = DirectoryExpectation { mode: 0o755, user: Owner::Id(0), group: Owner::Id(0) };
+    expectation(Thing::Directory { path: path.into() }, Expected::Directory(directory))
+}
+
+fn closed_directory(path: &str, ssh_keys: bool) -> Expectation {
+    let closed = ClosedDirectoryExpectation { names: Vec::new(), suffix: None, ssh_keys };
+    let thing = Thing::ClosedDirectory { path: path.into() };
+    Expectation { ssh_keys, ..expectation(thing, Expected::ClosedDirectory(closed)) }
+}
+
+fn unit(name: &str) -> Expectation {
+    let unit = UnitExpectation { enabled: Some(true), masked: None, install_directories: Vec::new() };
+    expectation(Thing::Unit { name: name.to_owned() }, Expected::Unit(unit))
+}
