@@ -1,7 +1,8 @@
 //! The pure domain logic of Holdfast: no I/O, no async, no clock.
 //!
-//! In reading order, which is the order of the data flow: a MachineConfig becomes a set of
-//! [`expectation`]s; what is on the disk is an [`observation`]; comparing the two gives
+//! In reading order, which is the order of the data flow: MachineConfigs are read ([`machine_config`],
+//! [`ignition`]), become one rendered config ([`merge`]) and a set of [`expectation`]s
+//! ([`expectations`]); what is on the disk is an [`observation`]; comparing the two gives
 //! [`difference`]s and a [`verdict`], and what happened is kept as a forensic [`record`].
 #![forbid(unsafe_code)]
 
