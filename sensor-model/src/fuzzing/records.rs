@@ -11,11 +11,11 @@ use std::path::Path;
 pub fn cgroup(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     for placement in [Placement::of_path(text), Placement::of_proc(text)] {
-        let is_id = |id: &String| id.len() == 64 && id.bytes().all(|digit| digit.is_ascii_hexdigit());
-        assert!(placement.container_id.as_ref().is_none_or(is_id));
+        let is_container = |id: &String| id.len() == 64 && id.bytes().all(|digit| digit.is_ascii_hexdigit());
+        assert!(placement.container_id.as_ref().is_none_or(is_container));
         assert!(placement.runtime.is_none() || placement.container_id.is_some());
-        let is_uid = |uid: &String| matches!(uid.len(), 32 | 36) && !uid.contains(['/', '\n']);
-        assert!(placement.pod_uid.as_ref().is_none_or(is_uid));
+        let is_pod = |uid: &String| matches!(uid.len(), 32 | 36) && !uid.contains(['/', '\n']);
+        assert!(placement.pod_uid.as_ref().is_none_or(is_pod));
         assert!(placement.unit.is_none_or(|unit| !unit.contains('/')));
     }
 }
