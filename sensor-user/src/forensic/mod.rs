@@ -5,7 +5,6 @@
 //! that is not what was written. When the disk refuses, the newest records are kept in memory up to a
 //! bound and written later, in order, once. It never rewrites an entry and never holds file contents.
 
-mod chain;
 mod read;
 mod segment;
 
@@ -16,10 +15,12 @@ use crate::{
     clock::{Clock, rfc3339},
     metrics::Telemetry,
 };
-use chain::Place;
 use nix::errno::Errno;
 use segment::{CURRENT, Segment, Tail, open_directory};
-use sensor_model::record::{Record, RecordKind, SCHEMA};
+use sensor_model::{
+    chain::{Place, seal},
+    record::{Record, RecordKind, SCHEMA},
+};
 use serde_json::{Map, Value, json};
 use std::{
     collections::VecDeque,
@@ -30,8 +31,8 @@ use std::{
     time::Duration,
 };
 
-pub use chain::Entry;
 pub use read::{Fault, Filter, ReadError, Verification, files, open_drifts, show, tail, verify};
+pub use sensor_model::chain::Entry;
 
 /// First pause after a failed write; it doubles up to [`MAXIMUM_BACKOFF`].
 const FIRST_BACKOFF: Duration = Duration::from_millis(250);
@@ -263,7 +264,14 @@ impl ForensicLog {
         let mut lines = Lines { place: self.place.clone().unwrap_or_default(), ..Lines::default() };
         let lost = self.lost();
         for record in lost.iter().chain(&self.pending.records) {
-            lines.add(record)?;
+            if let Err(error) = lines.add(record) {
+                // A record that cannot be written must not keep all later ones from being written.
+                let mut stripped = self.record(record.kind);
+                stripped.path.clone_from(&record.path);
+                stripped.actor.clone_from(&record.actor);
+                stripped.detail = detail(json!({ "unwritable": error.to_string() }));
+                lines.add(&stripped)?;
+            }
             if lines.place.seq.is_multiple_of(self.limits.checkpoint_every) {
                 let mut anchor = self.record(RecordKind::Checkpoint);
                 anchor.detail.insert("entries".to_owned(), lines.place.seq.into());
@@ -385,7 +393,7 @@ struct Lines {
 
 impl Lines {
     fn add(&mut self, record: &Record) -> io::Result<()> {
-        let (line, next) = chain::seal(&self.place, record)?;
+        let (line, next) = seal(&self.place, record)?;
         self.sizes.push((record.kind, line.len() + 1));
         self.text.push_str(&line);
         self.text.push('\n');

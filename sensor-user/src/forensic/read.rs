@@ -4,14 +4,14 @@
 //! not what was written; the drifts that were open at its end. Reading takes no lock and never
 //! changes a file, so it works beside the daemon that writes.
 
-use super::{
-    chain::{self, Entry, ORIGIN, Place},
-    segment::CURRENT,
-};
+use super::segment::CURRENT;
 use crate::metrics::OpenDrift;
 use jiff::Timestamp;
 use rustix::fs::{RenameFlags, renameat_with};
-use sensor_model::record::RecordKind;
+use sensor_model::{
+    chain::{self, Chain, Entry, Place, sound_tail},
+    record::RecordKind,
+};
 use std::{
     collections::{BTreeMap, VecDeque},
     fs::{self, File},
@@ -35,8 +35,8 @@ pub struct ReadError {
 pub struct Fault {
     /// The file it is in.
     pub file: PathBuf,
-    /// Its line, from 1.
-    pub line: u64,
+    /// Its line, from 1; `None` for the end of the file.
+    pub line: Option<u64>,
     /// The number that it should have, where that is known.
     pub seq: Option<u64>,
     /// What is wrong with it.
@@ -59,7 +59,7 @@ pub struct Verification {
     /// The first entry that is not what was written.
     pub fault: Option<Fault>,
     /// Bytes of an unfinished line at the very end: one being written, or torn by a power loss.
-    pub unfinished: u64,
+    pub unfinished: usize,
 }
 
 /// Which entries to show. What is `None` does not matter.
@@ -139,49 +139,25 @@ pub(super) fn remove_oldest(directory: &Path, keep: usize) -> io::Result<Vec<Str
 pub(super) fn last_place(directory: &Path) -> Option<Place> {
     let mut rotated = files(directory).ok()?;
     rotated.retain(|file| !file.ends_with(CURRENT));
-    let mut last = None;
-    for_each_line(rotated.last()?, &mut |_, line, whole| {
-        if let (true, Ok(entry)) = (whole, chain::open(line)) {
-            last = Some(Place { seq: entry.seq + 1, previous_hash: entry.hash });
-        }
-        true
-    })
-    .ok()?;
-    last
-}
-
-/// Calls `each` with line number, line and whether it is whole, until it says no.
-fn for_each_line(file: &Path, each: &mut dyn FnMut(u64, &[u8], bool) -> bool) -> Result<(), ReadError> {
-    let error = |source| ReadError { path: file.to_owned(), source };
-    let mut reader = BufReader::new(File::open(file).map_err(error)?);
-    let mut line = Vec::new();
-    let mut number = 0;
-    loop {
-        line.clear();
-        if reader.read_until(b'\n', &mut line).map_err(error)? == 0 {
-            return Ok(());
-        }
-        number += 1;
-        let whole = line.last() == Some(&b'\n');
-        let text = line.strip_suffix(b"\n").unwrap_or(&line);
-        if !each(number, text, whole) {
-            return Ok(());
-        }
-    }
+    sound_tail(&fs::read(rotated.last()?).ok()?).place
 }
 
 /// Calls `sink` with every entry that the filter matches, in order. Lines that are no entries are
 /// passed over: [`verify`] is there to find them.
 pub fn show(directory: &Path, filter: &Filter, sink: &mut dyn FnMut(Entry)) -> Result<(), ReadError> {
     for file in files(directory)? {
-        for_each_line(&file, &mut |_, line, whole| {
-            if let (true, Ok(entry)) = (whole, serde_json::from_slice::<Entry>(line))
+        let error = |source| ReadError { path: file.clone(), source };
+        let mut lines = BufReader::new(File::open(&file).map_err(error)?);
+        let mut line = Vec::new();
+        while lines.read_until(b'\n', &mut line).map_err(error)? > 0 {
+            if let Ok(entry) = serde_json::from_slice::<Entry>(&line)
+                && line.ends_with(b"\n")
                 && filter.matches(&entry)
             {
                 sink(entry);
             }
-            true
-        })?;
+            line.clear();
+        }
     }
     Ok(())
 }
@@ -204,54 +180,37 @@ pub fn tail(directory: &Path, count: usize, filter: &Filter) -> Result<Vec<Entry
 pub fn verify(directory: &Path) -> Result<Verification, ReadError> {
     let files = files(directory)?;
     let mut found = Verification { files: files.len(), ..Verification::default() };
+    let mut chain = Chain::default();
     let last = files.last().cloned();
     for file in files {
-        let is_last = Some(&file) == last.as_ref();
-        for_each_line(&file, &mut |number, line, whole| {
-            if !whole && is_last {
-                found.unfinished = line.len() as u64;
-                return false;
+        let error = |source| ReadError { path: file.clone(), source };
+        let lines = BufReader::new(File::open(&file).map_err(error)?);
+        match chain::verify(&mut chain, lines).map_err(error)? {
+            Ok(0) => {}
+            Ok(unfinished) if Some(&file) == last.as_ref() => found.unfinished = unfinished,
+            Ok(_) => {
+                let seq = chain.place.as_ref().map(|place| place.seq);
+                let reason = "a file that was put aside ends in the middle of an entry".to_owned();
+                found.fault = Some(Fault { file: file.clone(), line: None, seq, reason });
             }
-            let expected = found.last_seq.map(|seq| seq + 1);
-            match chain::open(line).and_then(|entry| follows(&found, &entry).map(|()| entry)) {
-                Ok(entry) => {
-                    found.entries += 1;
-                    found.first_seq.get_or_insert(entry.seq);
-                    found.last_seq = Some(entry.seq);
-                    found.last_hash = Some(entry.hash);
-                    true
-                }
-                Err(reason) => {
-                    found.fault = Some(Fault { file: file.clone(), line: number, seq: expected, reason });
-                    false
-                }
+            Err(bad) => {
+                found.fault = Some(Fault {
+                    file: file.clone(),
+                    line: Some(bad.line),
+                    seq: bad.seq,
+                    reason: bad.reason,
+                });
             }
-        })?;
+        }
         if found.fault.is_some() {
             break;
         }
     }
+    found.entries = chain.entries;
+    found.first_seq = chain.first_seq;
+    found.last_seq = chain.place.as_ref().map(|place| place.seq.saturating_sub(1));
+    found.last_hash = chain.place.map(|place| place.previous_hash);
     Ok(found)
-}
-
-/// Whether an entry is the one that has to come next. The first of all may follow removed ones only
-/// when it does not claim to be the first.
-fn follows(found: &Verification, entry: &Entry) -> Result<(), String> {
-    let (seq, hash) = match (found.last_seq, &found.last_hash) {
-        (Some(seq), Some(hash)) => (seq + 1, hash.as_str()),
-        _ if entry.seq == 1 => (1, ORIGIN),
-        _ => return Ok(()),
-    };
-    if entry.seq != seq {
-        return Err(format!("it has number {}, but {seq} comes here", entry.seq));
-    }
-    if entry.previous_hash != hash {
-        return Err(format!(
-            "it follows an entry with the hash {}, but the one before it has {hash}",
-            entry.previous_hash
-        ));
-    }
-    Ok(())
 }
 
 /// The drifts that were open at the end of the log, by path: what the metrics start from after a restart.

@@ -4,12 +4,12 @@
 //! append left behind the last whole entry is cut off on opening. It writes at the end only, follows
 //! no link, and never rewrites.
 
-use super::chain::{self, Place};
 use nix::{
     errno::Errno,
     fcntl::{AtFlags, Flock, FlockArg, OFlag, open, openat},
     sys::stat::{Mode, fstat, fstatat},
 };
+use sensor_model::chain::{Place, sound_tail};
 use sha2::{Digest as _, Sha256};
 use std::{
     fs::File,
@@ -127,13 +127,13 @@ impl Segment {
                 0 => 0,
                 _ => bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |at| at + 1),
             };
-            let found = look(&bytes[begin..]);
+            let found = sound_tail(&bytes[begin..]);
             if found.place.is_none() && from > 0 {
                 window = window.saturating_mul(4);
                 continue;
             }
-            let keep = from + begin as u64 + found.good;
-            let torn = &bytes[begin + usize::try_from(found.good).unwrap_or(usize::MAX)..];
+            let keep = from + (begin + found.sound) as u64;
+            let torn = &bytes[begin + found.sound..];
             let mut tail = Tail { place: found.place, cut: None, broken: found.broken };
             if !torn.is_empty() {
                 tail.cut = Some((self.length - keep, hex::encode(Sha256::digest(torn))));
@@ -144,45 +144,6 @@ impl Segment {
             return Ok(tail);
         }
     }
-}
-
-/// What the end of a file holds.
-struct Found {
-    /// Bytes up to and with the last whole entry.
-    good: u64,
-    place: Option<Place>,
-    broken: Option<String>,
-}
-
-fn look(bytes: &[u8]) -> Found {
-    let mut found = Found { good: 0, place: None, broken: None };
-    let mut at = 0;
-    let mut fault: Option<String> = None;
-    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
-        at += line.len() as u64;
-        let Some(text) = line.strip_suffix(b"\n") else { break };
-        match chain::open(text) {
-            Ok(entry) => {
-                // An entry that stands is behind one that does not: no power loss does that to what was
-                // synced, so nothing is cut off.
-                let follows = found.place.as_ref().is_none_or(|place| {
-                    (place.seq, place.previous_hash.as_str()) == (entry.seq, entry.previous_hash.as_str())
-                });
-                if !follows {
-                    fault.get_or_insert_with(|| {
-                        format!("entry {} does not follow the one before it", entry.seq)
-                    });
-                }
-                found.broken = found.broken.or(fault.take());
-                found.good = at;
-                found.place = Some(Place { seq: entry.seq + 1, previous_hash: entry.hash });
-            }
-            Err(reason) => {
-                fault.get_or_insert(reason);
-            }
-        }
-    }
-    found
 }
 
 /// Fault injection: what a full disk does cannot be asked of a real one without being root.

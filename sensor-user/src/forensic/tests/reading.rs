@@ -1,0 +1,111 @@
+//! Reading logs, whole and broken.
+
+use super::*;
+
+#[test]
+fn entries_are_shown_by_path_kind_and_time() {
+    let place = Place::new();
+    let mut log = place.open();
+    for (n, path) in ["/etc/a", "/etc/a/b", "/etc/ab"].into_iter().enumerate() {
+        let mut record = drift(&log, path);
+        if n == 1 {
+            record.kind = RecordKind::Recovered;
+        }
+        log.append(&[record]);
+        place.clock.forward(Duration::from_secs(1));
+    }
+    let shown = |filter: Filter| {
+        let mut paths = Vec::new();
+        show(&place.path(), &filter, &mut |entry| paths.extend(entry.record.path)).unwrap();
+        paths
+    };
+    let path = Some(PathBuf::from("/etc/a"));
+    assert_eq!(shown(Filter { path, ..Filter::default() }), ["/etc/a", "/etc/a/b"]);
+    assert_eq!(shown(Filter { kinds: vec![RecordKind::Recovered], ..Filter::default() }), ["/etc/a/b"]);
+    let since = Some("2026-01-02T03:04:06Z".parse().unwrap());
+    assert_eq!(shown(Filter { since, ..Filter::default() }), ["/etc/a/b", "/etc/ab"]);
+    assert_eq!(tail(&place.path(), 1, &Filter::default()).unwrap()[0].seq, 3);
+    assert!(tail(&place.path(), 0, &Filter::default()).unwrap().is_empty());
+}
+
+#[test]
+fn the_drifts_that_are_open_at_the_end_are_told_with_their_beginning() {
+    let place = Place::new();
+    let mut log = place.open();
+    let begin = place.clock.now();
+    let mut records = vec![drift(&log, "/etc/open"), drift(&log, "/etc/gone"), drift(&log, "/etc/touched")];
+    place.clock.forward(Duration::from_secs(5));
+    records.push(drift(&log, "/etc/open"));
+    for (kind, path) in [(RecordKind::Recovered, "/etc/gone"), (RecordKind::Touched, "/etc/touched")] {
+        let mut record = log.record(kind);
+        record.path = Some(path.to_owned());
+        records.push(record);
+    }
+    log.append(&records);
+    let open = open_drifts(&place.path()).unwrap();
+    assert_eq!(open.keys().collect::<Vec<_>>(), ["/etc/open"]);
+    assert_eq!(open["/etc/open"].since, begin);
+    assert_eq!(open["/etc/open"].kinds, [DifferenceKind::Content]);
+}
+
+#[test]
+fn a_rotated_file_that_was_cut_short_is_found() {
+    let mut place = Place::new();
+    place.limits.file_bytes = 1500;
+    let mut log = place.open();
+    for n in 0..10 {
+        let record = drift(&log, &format!("/etc/{n}"));
+        log.append(&[record]);
+    }
+    let first = files(&place.path()).unwrap().remove(0);
+    let whole = fs::read(&first).unwrap();
+    fs::write(&first, &whole[..whole.len() - 10]).unwrap();
+    let fault = verify(&place.path()).unwrap().fault.unwrap();
+    assert_eq!((fault.file, fault.line), (first, None));
+}
+
+#[test]
+fn removed_swapped_and_repeated_entries_are_found() {
+    let place = Place::new();
+    let mut log = place.open();
+    let records: Vec<Record> = (0..4).map(|n| drift(&log, &format!("/etc/{n}"))).collect();
+    log.append(&records);
+    drop(log);
+    let text = fs::read_to_string(place.current()).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    for (order, line) in [(vec![0, 2, 3], 2), (vec![0, 2, 1, 3], 2), (vec![0, 1, 1, 2], 3), (vec![3, 0], 2)] {
+        let kept: Vec<&str> = order.iter().map(|n| lines[*n]).collect();
+        let changed = format!("{}\n", kept.join("\n"));
+        fs::write(place.current(), changed).unwrap();
+        let fault = verify(&place.path()).unwrap().fault.unwrap();
+        assert_eq!((fault.line, fault.file), (Some(line), place.current()), "{order:?}: {}", fault.reason);
+    }
+}
+
+#[test]
+fn every_change_of_a_written_byte_is_found_and_named() {
+    let place = Place::new();
+    let mut log = place.open();
+    let records: Vec<Record> = (0..4).map(|n| drift(&log, &format!("/etc/{n}"))).collect();
+    log.append(&records);
+    drop(log);
+    let whole = fs::read(place.current()).unwrap();
+    let mut line = 1;
+    for at in 0..whole.len() {
+        let mut changed = whole.clone();
+        changed[at] ^= 0x01;
+        fs::write(place.current(), &changed).unwrap();
+        let found = verify(&place.path()).unwrap();
+        let last = at == whole.len() - 1;
+        let fault = found.fault.as_ref().map(|fault| (fault.line.unwrap(), fault.seq.unwrap_or(1)));
+        if last {
+            // Without its end the last line is one that is still being written.
+            assert!(fault.is_none() && found.unfinished > 0, "byte {at}: {found:?}");
+        } else {
+            assert_eq!(fault, Some((line, line)), "byte {at}: {found:?}");
+        }
+        if whole[at] == b'\n' {
+            line += 1;
+        }
+    }
+}
