@@ -1,8 +1,10 @@
 //! Holdfast's daemon and command line, as a library of pipeline stages.
 
+pub mod agent;
 pub mod attribution;
 pub mod cli;
 pub mod clock;
+pub mod event;
 pub mod forensic;
 pub mod http;
 pub mod kernel;

@@ -1,5 +1,6 @@
 //! The command line: parsing, and one module for each command.
 
+pub mod agent;
 pub mod doctor;
 
 use clap::{Parser, Subcommand};
@@ -25,6 +26,8 @@ pub struct Cli {
 /// Every command.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Run the daemon.
+    Agent(Box<agent::Agent>),
     /// Say what this kernel offers, which backend will be used and what is not seen here.
     Doctor(doctor::Doctor),
 }

@@ -66,10 +66,7 @@ pub const HOOKS: &[Hook] = &[
     always("file_mprotect", &["vma", "prot"], "shared mappings made writable"),
     always("file_ioctl", &["file", "cmd"], "inode flags and content-swapping ioctls"),
     always("inode_setattr", &["dentry", "attr"], "mode, owner, size and times"),
-    Hook {
-        since: Some("6.17"),
-        ..always("inode_file_setattr", &["dentry"], "file_setattr(2)")
-    },
+    Hook { since: Some("6.17"), ..always("inode_file_setattr", &["dentry"], "file_setattr(2)") },
     always("inode_setxattr", &["dentry"], "extended attributes set"),
     always("inode_removexattr", &["dentry"], "extended attributes removed"),
     Hook { since: Some("6.2"), ..always("inode_set_acl", &["dentry"], "access control lists set") },

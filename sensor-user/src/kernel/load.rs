@@ -28,11 +28,12 @@ pub const OBJECT_SHA256: &str = env!("HOLDFAST_EBPF_SHA256");
 /// The running kernel's types.
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// Maps that outlive the daemon. `IDENTITY` is only ever used between two system calls.
-const PINNED_MAPS: [&str; 8] = [
+/// Maps that outlive the daemon: all of them, since adopted programs go on using theirs.
+const PINNED_MAPS: [&str; 9] = [
     "MANAGED",
     "BITMAP",
     "CONTROL",
+    "IDENTITY",
     "CHANGES",
     "PROCESSES",
     "EXECUTIONS",
@@ -203,14 +204,8 @@ pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
     let (mut maps, processes, ring) = Maps::take(&mut ebpf, cpus)?;
     maps.set_control(Control { agent_tgid: std::process::id(), abi_version: ABI_VERSION })?;
 
-    let mut sensor = Sensor {
-        ebpf,
-        mode,
-        hooks,
-        links: BTreeMap::new(),
-        writer_links: Vec::new(),
-        writers: false,
-    };
+    let mut sensor =
+        Sensor { ebpf, mode, hooks, links: BTreeMap::new(), writer_links: Vec::new(), writers: false };
     let adopted = sensor.attach_all(&wanted, &kernel, pins.as_ref())?;
     if let Some(pins) = &pins {
         for path in pins.foreign() {

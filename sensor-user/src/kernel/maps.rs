@@ -8,7 +8,7 @@ use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, RingBuf};
 use sensor_common::map::{
     Control, Counter, Execution, Identity, InodeKey, Managed, Process, bitmap_position, execution_slot,
 };
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use thiserror::Error;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -190,6 +190,12 @@ impl Ring {
 impl AsFd for Ring {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Ring {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
     }
 }
 

@@ -17,7 +17,8 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
 fn accepted(lines: &[&str]) -> Result<String> {
     ensure!(lines.len() > 20, "only {} hooks: {lines:?}", lines.len());
     for line in lines {
-        let fine = line.ends_with("Attached") || line.ends_with("Waiting") || line.contains("has no function");
+        let fine =
+            line.ends_with("Attached") || line.ends_with("Waiting") || line.contains("has no function");
         ensure!(fine, "{line}");
     }
     Ok(format!("{} hooks", lines.len()))

@@ -6,6 +6,7 @@
 
 mod doctor;
 mod smoke;
+mod thread;
 
 use crate::guest::Context;
 
@@ -87,6 +88,16 @@ pub const SCENARIOS: &[Scenario] = &[
         needs_holdfast: true,
         limit: 180,
         run: doctor::bare,
+    },
+    Scenario {
+        name: "thread",
+        shows: "one edit of one file: drift with its actor, recovery, touch, and nothing else",
+        guest: Guest::Bare,
+        kernels: &[],
+        parameters: &[],
+        needs_holdfast: true,
+        limit: 240,
+        run: thread::bare,
     },
 ];
 

@@ -1,0 +1,88 @@
+//! Choosing a backend: by what loads and fires, never by a version.
+//!
+//! In: a state directory for the canary. Out: a loaded sensor whose canary was heard, or every reason
+//! why there is none.
+
+use super::canary::{Canary, Pulse};
+use super::look::Witness;
+use crate::event;
+use crate::kernel::hooks::Mode;
+use crate::kernel::load::{self, HookState, Sensor};
+use crate::kernel::maps::{ProcessMaps, Ring};
+use crate::observation::Observer;
+use std::path::Path;
+
+/// A backend that was heard.
+#[derive(Debug)]
+pub struct Backend {
+    /// Programs and links.
+    pub sensor: Sensor,
+    /// Managed inodes.
+    pub witness: Witness,
+    /// Process cache.
+    pub processes: ProcessMaps,
+    /// Changes.
+    pub ring: Ring,
+    /// Records that came in while the canary was tried.
+    pub backlog: Vec<Vec<u8>>,
+    /// The canary.
+    pub canary: Canary,
+    /// Nothing was missed since the last run.
+    pub adopted: bool,
+}
+
+/// Tries LSM, then fentry. `Err` holds one reason for each.
+pub fn choose(state: &Path, pins: Option<&Path>, observer: &Observer) -> Result<Box<Backend>, Vec<String>> {
+    let mut reasons = Vec::new();
+    for mode in [Mode::Lsm, Mode::Fentry] {
+        match attempt(mode, state, pins, observer) {
+            Ok(backend) => return Ok(backend),
+            Err(reason) => {
+                tracing::warn!(mode = mode.prefix(), reason, "This backend does not work here.");
+                reasons.push(format!("{}: {reason}", mode.prefix()));
+            }
+        }
+    }
+    Err(reasons)
+}
+
+fn attempt(
+    mode: Mode,
+    state: &Path,
+    pins: Option<&Path>,
+    observer: &Observer,
+) -> Result<Box<Backend>, String> {
+    let loaded = load::load(mode, pins).map_err(|error| error.to_string())?;
+    let mut witness = Witness::new(loaded.maps);
+    let mut ring = loaded.ring;
+    let mut canary = Canary::new(state, observer, &mut witness).map_err(|error| error.to_string())?;
+    canary.sing(observer, &mut witness);
+    let mut backlog = Vec::new();
+    ring.drain(|bytes| {
+        match event::decode(bytes) {
+            Ok(change) if change.record.id == super::canary::CANARY_ID => canary.heard(),
+            // Malformed ones too: they are counted where all records are.
+            _ => backlog.push(bytes.to_vec()),
+        }
+    });
+    match canary.listen(&mut witness) {
+        Pulse::Alive => Ok(Box::new(Backend {
+            sensor: loaded.sensor,
+            witness,
+            processes: loaded.processes,
+            ring,
+            backlog,
+            canary,
+            adopted: loaded.adopted,
+        })),
+        Pulse::Blind(reason) => {
+            for (hook, state) in &loaded.sensor.hooks {
+                if let HookState::Off(why) = state {
+                    tracing::warn!(hook, why, "This hook is off.");
+                }
+            }
+            loaded.sensor.detach(pins);
+            Err(reason)
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Is anybody there? The daemon changes a file of its own and wants to hear of it from the kernel.
+//!
+//! In: the maps, the ring (through the count of canary records drained), `ftrace_enabled`. Out: alive,
+//! or blind and why. It exercises the whole chain: hook, map, ring, decode.
+
+use super::look::Witness;
+use super::registry::FIRST_OWN;
+use crate::kernel::maps::MapsError;
+use crate::observation::Observer;
+use sensor_common::map::{InodeKey, MOUNTS_KEY};
+use sensor_common::op::{ROLE_FILE, ROLE_TAMPER};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// The canary's number.
+pub const CANARY_ID: u32 = FIRST_OWN;
+/// The mount table's number.
+pub const MOUNTS_ID: u32 = FIRST_OWN + 1;
+/// The first of the watched tunables and devices.
+pub const TAMPER_ID: u32 = FIRST_OWN + 2;
+
+/// What switches the kernel's function tracing, and with it the programs, off.
+pub const FTRACE_ENABLED: &str = "/proc/sys/kernel/ftrace_enabled";
+
+/// The daemon's own watched objects.
+#[derive(Debug)]
+pub struct Canary {
+    path: PathBuf,
+    key: Option<InodeKey>,
+    expected: u64,
+    /// Canary records drained since the last tick.
+    heard: bool,
+    /// Kept open so that the inodes, and so their numbers, stay: procfs makes new ones otherwise.
+    held: Vec<File>,
+    tamper: Vec<PathBuf>,
+}
+
+/// What a tick found.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Pulse {
+    /// The last change came back.
+    Alive,
+    /// It did not, and why that may be.
+    Blind(String),
+}
+
+impl Canary {
+    /// Makes the file and enrols it, the mount table, the tunable and the block devices.
+    pub fn new(directory: &Path, observer: &Observer, witness: &mut Witness) -> Result<Self, MapsError> {
+        let mut canary = Self {
+            path: directory.join("canary"),
+            key: None,
+            expected: 0,
+            heard: false,
+            held: Vec::new(),
+            tamper: Vec::new(),
+        };
+        witness.maps().enrol(MOUNTS_KEY, MOUNTS_ID, ROLE_FILE)?;
+        if let Err(error) = fs::write(&canary.path, b"0") {
+            tracing::warn!(path = %canary.path.display(), %error, "Cannot make the canary file.");
+        }
+        canary.key = observer.open(&canary.path).ok().and_then(|_| witness.identity());
+        if let Some(key) = canary.key {
+            witness.maps().enrol(key, CANARY_ID, ROLE_FILE)?;
+        }
+        canary.watch_tamper(observer, witness)?;
+        Ok(canary)
+    }
+
+    /// Tunables and devices whose opening for writing could blind or by-pass the sensor.
+    fn watch_tamper(&mut self, observer: &Observer, witness: &mut Witness) -> Result<(), MapsError> {
+        for path in [FTRACE_ENABLED] {
+            let path = PathBuf::from(path);
+            if let Ok(file) = File::open(&path) {
+                self.held.push(file);
+                if let Some(key) = observer.open(&path).ok().and_then(|_| witness.identity()) {
+                    let number = TAMPER_ID + u32::try_from(self.tamper.len()).unwrap_or(0);
+                    witness.maps().enrol(key, number, ROLE_TAMPER)?;
+                    self.tamper.push(path);
+                }
+            }
+        }
+        // Devices are not opened: their numbers in devtmpfs come from stat, the file system's from its root.
+        let root = observer.open(Path::new("/dev")).ok().and_then(|_| witness.identity());
+        let Some(root) = root else { return Ok(()) };
+        for (path, ino) in block_devices() {
+            let key = InodeKey { ino, dev: root.dev, padding: 0 };
+            let number = TAMPER_ID + u32::try_from(self.tamper.len()).unwrap_or(0);
+            witness.maps().enrol(key, number, ROLE_TAMPER)?;
+            self.tamper.push(path);
+        }
+        Ok(())
+    }
+
+    /// The tunable or device of a number.
+    pub fn tampered(&self, id: u32) -> Option<&Path> {
+        self.tamper.get(id.checked_sub(TAMPER_ID)? as usize).map(PathBuf::as_path)
+    }
+
+    /// A canary record came through the ring.
+    pub fn heard(&mut self) {
+        self.heard = true;
+    }
+
+    /// Changes the file. [`Canary::listen`] tells, after the ring was drained, whether it was heard.
+    pub fn sing(&mut self, observer: &Observer, witness: &mut Witness) {
+        self.heard = false;
+        // The marked open takes the dirty bit away, so that the change pushes a record.
+        let identified = observer.open(&self.path).ok().and_then(|_| witness.identity());
+        if identified.is_some() && identified != self.key {
+            self.key = identified;
+            if let Some(key) = self.key
+                && let Err(error) = witness.maps().enrol(key, CANARY_ID, ROLE_FILE)
+            {
+                tracing::warn!(%error, "Cannot enrol the canary.");
+            }
+        }
+        self.expected = self.counter(witness).unwrap_or(0);
+        let write = OpenOptions::new().write(true).create(true).truncate(false).open(&self.path);
+        if let Err(error) = write.and_then(|mut file| file.write_all(b"1")) {
+            tracing::warn!(path = %self.path.display(), %error, "Cannot write the canary file.");
+        }
+    }
+
+    fn counter(&self, witness: &mut Witness) -> Option<u64> {
+        Some(witness.maps().entry(self.key?).ok()??.counter)
+    }
+
+    /// Whether the change was counted and its record came.
+    pub fn listen(&self, witness: &mut Witness) -> Pulse {
+        if fs::read_to_string(FTRACE_ENABLED).is_ok_and(|text| text.trim() == "0") {
+            return Pulse::Blind("ftrace-disabled".to_owned());
+        }
+        match self.counter(witness) {
+            None => Pulse::Blind("canary-not-enrolled".to_owned()),
+            Some(counter) if counter <= self.expected => Pulse::Blind("canary-not-seen".to_owned()),
+            Some(_) if !self.heard => Pulse::Blind("canary-not-heard".to_owned()),
+            Some(_) => Pulse::Alive,
+        }
+    }
+}
+
+/// Block devices in `/dev` with their inode numbers.
+fn block_devices() -> Vec<(PathBuf, u64)> {
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    let Ok(entries) = fs::read_dir("/dev") else { return Vec::new() };
+    entries
+        .filter_map(|entry| {
+            let path = entry.ok()?.path();
+            let metadata = fs::symlink_metadata(&path).ok()?;
+            metadata.file_type().is_block_device().then(|| (path, metadata.ino()))
+        })
+        .collect()
+}

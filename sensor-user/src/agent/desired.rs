@@ -1,0 +1,122 @@
+//! What should be: MachineConfigs and drift policies, read from files.
+//!
+//! In: paths. Out: expectations, the ids they name, and the policy. Every error names file, field and
+//! reason, and nothing is used of a set in which one file is bad.
+
+use crate::observation::Observer;
+use anyhow::{Context, bail};
+use sensor_model::compare::Ids;
+use sensor_model::drift_policy::{Action, DriftPolicy, DriftPolicyFile};
+use sensor_model::expectation::{Expectation, Expected, Owner};
+use sensor_model::expectations::expectations;
+use sensor_model::machine_config::{MachineConfig, parse};
+use sensor_model::merge::{Rendered, merge};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// File name endings that are read in a directory.
+const ENDINGS: [&str; 4] = ["yaml", "yml", "json", "ign"];
+
+/// The desired state of a node.
+#[derive(Debug, Default)]
+pub struct Desired {
+    /// What each managed thing should be, without those that the policy ignores.
+    pub expectations: Vec<Expectation>,
+    /// Users and groups that they name.
+    pub ids: Ids,
+    /// What is done about drift.
+    pub policy: DriftPolicy,
+    /// MachineConfigs in the order of the merge.
+    pub sources: Vec<String>,
+}
+
+/// Reads the merge of MachineConfigs (with contents; drop it when done).
+pub fn rendered(configs: &[PathBuf]) -> anyhow::Result<Rendered> {
+    let mut machine_configs: Vec<MachineConfig> = Vec::new();
+    for path in files(configs)? {
+        let bytes = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+        let manifest = parse(&path.display().to_string(), &bytes)?;
+        for config in &manifest.machine_configs {
+            for warning in &config.warnings {
+                tracing::warn!(machine_config = config.source.machine_config, "{warning}");
+            }
+        }
+        machine_configs.extend(manifest.machine_configs);
+    }
+    if machine_configs.is_empty() {
+        bail!("no MachineConfig or Ignition config in {}", list(configs));
+    }
+    Ok(merge(machine_configs)?)
+}
+
+/// Reads everything.
+pub fn load(configs: &[PathBuf], policies: &[PathBuf], observer: &Observer) -> anyhow::Result<Desired> {
+    let rendered = rendered(configs)?;
+    let mut files_of_policy = Vec::new();
+    for path in files(policies)? {
+        let bytes = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+        files_of_policy.push(DriftPolicyFile::parse(&path.display().to_string(), &bytes)?);
+    }
+    let policy = DriftPolicy::merge(&files_of_policy)?;
+    let mut expectations = expectations(&rendered)?;
+    expectations
+        .retain(|expectation| policy.decide(&expectation.thing.path(), None).action != Action::Ignore);
+    let ids = ids(&expectations, observer);
+    let sources = rendered.sources.iter().map(|source| source.machine_config.clone()).collect();
+    Ok(Desired { expectations, ids, policy, sources })
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// Files among `paths`, and in directories among them those with a known ending, by name.
+fn files(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for path in paths {
+        let metadata = fs::metadata(path).with_context(|| format!("read {}", path.display()))?;
+        if !metadata.is_dir() {
+            found.push(path.clone());
+            continue;
+        }
+        let mut inside = Vec::new();
+        for entry in fs::read_dir(path).with_context(|| format!("read {}", path.display()))? {
+            let entry = entry.with_context(|| format!("read {}", path.display()))?.path();
+            if entry.is_file() && has_known_ending(&entry) {
+                inside.push(entry);
+            }
+        }
+        inside.sort();
+        found.extend(inside);
+    }
+    Ok(found)
+}
+
+fn has_known_ending(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ENDINGS.iter().any(|known| ending == *known))
+}
+
+fn ids(expectations: &[Expectation], observer: &Observer) -> Ids {
+    let mut ids = Ids::default();
+    let mut note = |user: &Owner, group: &Owner| {
+        if let Owner::Name(name) = user
+            && let Some(uid) = observer.uid(name)
+        {
+            ids.users.insert(name.clone(), uid);
+        }
+        if let Owner::Name(name) = group
+            && let Some(gid) = observer.gid(name)
+        {
+            ids.groups.insert(name.clone(), gid);
+        }
+    };
+    for expectation in expectations {
+        match &expectation.expected {
+            Expected::File(file) => note(&file.user, &file.group),
+            Expected::Directory(directory) => note(&directory.user, &directory.group),
+            Expected::Link(link) => note(&link.user, &link.group),
+            _ => {}
+        }
+    }
+    ids
+}

@@ -1,0 +1,237 @@
+//! From ring records to the detector: which things a change may concern, and who made it.
+
+use super::canary::{CANARY_ID, MOUNTS_ID, Pulse, TAMPER_ID};
+use super::mounts::MountTable;
+use super::{Agent, registry};
+use crate::event::{self, Change};
+use crate::kernel::maps::Ring;
+use crate::metrics::LossStage;
+use sensor_common::map::Counter;
+use sensor_common::op::Operation;
+use sensor_model::protocol::{Event, Scope};
+use sensor_model::record::{Actor, RecordKind};
+
+/// The newest change of a thing, kept until its verdict.
+#[derive(Debug, Clone)]
+pub(super) struct Noted {
+    pub(super) actor: Actor,
+    pub(super) operation: &'static str,
+    /// Boot-time nanoseconds.
+    pub(super) at_ns: u64,
+    /// Of the first change of the episode, for the latency.
+    pub(super) first_ns: u64,
+}
+
+impl Agent {
+    /// Reads the ring to empty, then the loss counters; sweeps the dirty bits after a loss.
+    pub(super) fn drain(&mut self, ring: &mut Ring) -> anyhow::Result<()> {
+        let mut failed = None;
+        ring.drain(|bytes| {
+            if failed.is_none() {
+                failed = self.record(bytes).err();
+            }
+        });
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let Some(witness) = self.witness() else { return Ok(()) };
+        let (lost, processes) =
+            (witness.maps().count(Counter::Lost)?, witness.maps().count(Counter::ProcessLost)?);
+        self.telemetry.lost(LossStage::Process, "full", processes.saturating_sub(self.lost_processes));
+        self.lost_processes = processes;
+        let before = self.lost_records;
+        self.lost_records = lost;
+        if self.detector.drained(lost) {
+            self.telemetry.lost(LossStage::Ring, "full", lost.saturating_sub(before));
+            self.sweep();
+        }
+        Ok(())
+    }
+
+    /// After a loss only the dirty bits know what changed.
+    fn sweep(&mut self) {
+        let now = self.clock.boot_ns();
+        let Some(witness) = self.witness() else { return };
+        let dirty: Vec<u32> = witness
+            .maps()
+            .entries()
+            .filter(|(_, entry)| entry.dirty != 0)
+            .map(|(_, entry)| entry.id)
+            .collect();
+        for id in dirty {
+            if id == MOUNTS_ID {
+                self.compare_mounts();
+                continue;
+            }
+            // Which name it was is lost too, so everything that the inode may concern is looked at.
+            let names = self.looker.registry.concerned(id, Some(std::ffi::OsStr::new("")), true, true);
+            let object = self.looker.registry.concerned(id, None, false, true);
+            for thing in names.direct.into_iter().chain(object.direct) {
+                self.detector.event(thing, now, Event { own: false, beyond: false });
+            }
+            for thing in object.beyond {
+                self.detector.event(thing, now, Event { own: false, beyond: true });
+            }
+        }
+    }
+
+    /// One record.
+    pub(super) fn record(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        let change = match event::decode(bytes) {
+            Ok(change) => change,
+            Err(error) => {
+                tracing::error!(%error, "A record is malformed.");
+                self.telemetry.lost(LossStage::Decode, "malformed", 1);
+                return Ok(());
+            }
+        };
+        self.telemetry.event(change.operation);
+        match change.record.id {
+            CANARY_ID => self.canary.heard(),
+            MOUNTS_ID => self.mounts_changed(&change),
+            TAMPER_ID.. => self.tampered(&change),
+            _ => self.changed(&change)?,
+        }
+        Ok(())
+    }
+
+    fn changed(&mut self, change: &Change) -> anyhow::Result<()> {
+        let record = &change.record;
+        let concerned =
+            self.looker.registry.concerned(record.id, change.name(), change.name_cut(), change.moves());
+        if concerned == registry::Concerned::default() {
+            return Ok(());
+        }
+        let actor = self.attributor.attribute(record, &self.processes);
+        if change.operation == Operation::Exec {
+            for thing in concerned.direct {
+                self.executed(thing, change, &actor);
+            }
+            return Ok(());
+        }
+        let now = self.clock.boot_ns();
+        let own = actor.holdfast;
+        for (things, beyond) in [(&concerned.direct, false), (&concerned.beyond, true)] {
+            for thing in things {
+                self.note(*thing, change, &actor);
+                self.detector.event(*thing, now, Event { own, beyond });
+            }
+        }
+        for watch in concerned.stale {
+            self.looker.enrol(watch)?;
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, thing: u32, change: &Change, actor: &Actor) {
+        let at_ns = change.record.time_ns;
+        let first_ns = self.changes.get(&thing).map_or(at_ns, |noted| noted.first_ns);
+        let noted = Noted { actor: actor.clone(), operation: change.operation.name(), at_ns, first_ns };
+        self.changes.insert(thing, noted);
+    }
+
+    /// A managed file was executed: who, and was it as expected at that moment.
+    fn executed(&mut self, thing: u32, change: &Change, actor: &Actor) {
+        let expectation = &self.desired.expectations[thing as usize];
+        let mut record = self.log.record(RecordKind::Exec);
+        record.monotonic_ns = change.record.time_ns;
+        record.time = self.wall(change.record.time_ns);
+        record.path = Some(expectation.thing.path().display().to_string());
+        record.operation = Some(change.operation.name().to_owned());
+        record.actor = Some(actor.clone());
+        record.verdict = self.detector.standing(thing).map(|standing| standing.verdict);
+        record.source = Some(expectation.source.machine_config.clone());
+        if let Some(open) = self.drifts.get(&thing) {
+            record.differences.clone_from(&open.differences);
+        }
+        self.group.push(record);
+    }
+
+    fn mounts_changed(&mut self, change: &Change) {
+        let actor = self.attributor.attribute(&change.record, &self.processes);
+        self.mount_actor = Some((actor, change.clone()));
+        self.compare_mounts_soon();
+    }
+
+    /// A hook runs before its mount is there, so the table is compared now and again a little later.
+    fn compare_mounts_soon(&mut self) {
+        self.compare_mounts();
+        self.mounts_due = Some(self.clock.boot_ns() + 50_000_000);
+    }
+
+    /// Compares the mount table with the last one, and looks at everything that a difference touches.
+    pub(super) fn compare_mounts(&mut self) {
+        let table = match MountTable::read() {
+            Ok(table) => table,
+            Err(error) => {
+                tracing::error!(%error, "Cannot read the mount table.");
+                return;
+            }
+        };
+        let points = self.mounts.differences(&table);
+        self.mounts = table;
+        let now = self.clock.boot_ns();
+        for point in points {
+            for thing in self.looker.registry.under_mount(&point) {
+                if let Some((actor, change)) = self.mount_actor.clone() {
+                    self.note(thing, &change, &actor);
+                }
+                self.detector.event(thing, now, Event { own: false, beyond: true });
+            }
+        }
+    }
+
+    /// Compares the mount table again when that is due.
+    pub(super) fn follow_mounts(&mut self) {
+        if self.mounts_due.is_some_and(|at| at <= self.clock.boot_ns()) {
+            self.mounts_due = None;
+            self.compare_mounts();
+        }
+    }
+
+    /// Something that could blind or by-pass the sensor was opened for writing.
+    fn tampered(&mut self, change: &Change) {
+        let Some(path) = self.canary.tampered(change.record.id).map(|path| path.display().to_string()) else {
+            return;
+        };
+        let actor = self.attributor.attribute(&change.record, &self.processes);
+        tracing::warn!(path, pid = actor.pid, exe = actor.exe, "Opened for writing.");
+        let mut record = self.log.record(RecordKind::Tamper);
+        record.time = self.wall(change.record.time_ns);
+        record.monotonic_ns = change.record.time_ns;
+        record.path = Some(path);
+        record.operation = Some(change.operation.name().to_owned());
+        record.actor = Some(actor);
+        self.group.push(record);
+        // What a raw write did shows at once where the page cache is shared, and else when it is read anew.
+        self.detector.recheck(Scope::All, self.clock.boot_ns());
+    }
+
+    /// Sings, listens, and opens or ends blindness.
+    pub(super) fn check_canary(&mut self, ring: &mut Ring) -> anyhow::Result<()> {
+        let observer = std::sync::Arc::clone(&self.looker.observer);
+        let Some(witness) = self.looker.witness.as_mut() else { return Ok(()) };
+        self.canary.sing(&observer, witness);
+        self.drain(ring)?;
+        let Some(witness) = self.looker.witness.as_mut() else { return Ok(()) };
+        let pulse = self.canary.listen(witness);
+        let now = self.clock.boot_ns();
+        match (pulse, self.blindness.take()) {
+            (Pulse::Alive, None) => self.telemetry.canary(self.clock.now()),
+            (Pulse::Alive, Some((number, _))) => {
+                self.telemetry.canary(self.clock.now());
+                self.readiness.ready("canary");
+                let told = self.detector.end_blindness(number, now);
+                self.tell(told, None);
+            }
+            (Pulse::Blind(reason), None) => {
+                self.readiness.not_ready("canary", reason.as_str());
+                let gap = self.detector.open_blindness(Scope::All, &reason, now);
+                self.blindness = Some((gap.number, reason));
+                self.tell(vec![sensor_model::protocol::Report::GapOpened(gap)], None);
+            }
+            (Pulse::Blind(_), known) => self.blindness = known,
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,265 @@
+//! Enrolling inodes, and looking at a thing with the kernel as a witness.
+//!
+//! In: a thing's number. Out: what it is, how that differs from what it should be, and the kernel's
+//! evidence about the look. Opening an object marks it to the kernel programs, which answer with the
+//! identity under which they know it; when a path turns out to lead to an inode that is not enrolled,
+//! it is enrolled and looked at again.
+
+use super::desired::Desired;
+use super::registry::Registry;
+use crate::kernel::maps::{Maps, MapsError};
+use crate::observation::{Observer, OpenedKind, OpenedObject};
+use crate::systemd::UnitStates;
+use sensor_common::map::{InodeKey, Managed};
+use sensor_model::compare::compare;
+use sensor_model::difference::Difference;
+use sensor_model::expectation::Thing;
+use sensor_model::observation::Observation;
+use sensor_model::protocol::{Evidence, Finding, Outcome, is_transient};
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Looks at one thing until its inode is enrolled, so many times at most.
+const ATTEMPTS: usize = 4;
+
+/// The magic numbers of file systems on which others can change files without this kernel taking part,
+/// or whose daemon can (include/uapi/linux/magic.h): NFS, SMB2, Ceph, FUSE, 9p, AFS.
+const FOREIGN_FILE_SYSTEMS: [(u64, &str); 6] = [
+    (0x6969, "nfs"),
+    (0xfe53_4d42, "smb2"),
+    (0x00c3_6400, "ceph"),
+    (0x6573_5546, "fuse"),
+    (0x0102_1997, "9p"),
+    (0x6b41_4653, "afs"),
+];
+
+/// The kernel side of looking: absent on the fanotify backend.
+#[derive(Debug)]
+pub struct Witness {
+    maps: Maps,
+    sequence: u64,
+}
+
+impl Witness {
+    /// Wraps the maps of a loaded sensor.
+    pub fn new(maps: Maps) -> Self {
+        Self { maps, sequence: 0 }
+    }
+
+    /// The maps.
+    pub fn maps(&mut self) -> &mut Maps {
+        &mut self.maps
+    }
+
+    /// The key of the object opened just now.
+    pub fn identity(&mut self) -> Option<InodeKey> {
+        self.identify().map(|(key, _)| key)
+    }
+
+    /// What the kernel calls the object opened just now; `None` when the programs did not see the open.
+    fn identify(&mut self) -> Option<(InodeKey, u64)> {
+        let identity = self.maps.identity().ok()?;
+        if identity.sequence == self.sequence {
+            return None;
+        }
+        self.sequence = identity.sequence;
+        Some((identity.key, identity.magic))
+    }
+}
+
+/// What one look gave.
+#[derive(Debug)]
+pub struct Sight {
+    /// What was seen.
+    pub observation: Observation,
+    /// Every difference.
+    pub differences: Vec<Difference>,
+    /// For the protocol.
+    pub outcome: Outcome,
+    /// A file system that the sensor cannot vouch for.
+    pub foreign: Option<&'static str>,
+}
+
+/// What is remembered of the last decided look, to tell an open without a write from a change.
+type Known = (Option<InodeKey>, i128);
+
+/// Looks at things.
+#[derive(Debug)]
+pub struct Looker {
+    /// The host's files.
+    pub observer: Arc<Observer>,
+    /// Where the kernel side is.
+    pub witness: Option<Witness>,
+    /// Which paths are watched.
+    pub registry: Registry,
+    units: UnitStates,
+    known: HashMap<u32, Known>,
+}
+
+impl Looker {
+    /// Enrols nothing yet; see [`Looker::enrol_all`].
+    pub fn new(observer: Arc<Observer>, root: &Path, witness: Option<Witness>, desired: &Desired) -> Self {
+        let registry = Registry::new(&desired.expectations, |path| observer.way(path).directories);
+        let units = UnitStates::new(Arc::clone(&observer), root);
+        Self { observer, witness, registry, units, known: HashMap::new() }
+    }
+
+    /// Enrols every watched path. Removes entries of an earlier run that nothing leads to any more.
+    pub fn enrol_all(&mut self) -> Result<(), MapsError> {
+        for id in 0..self.registry.len() {
+            self.enrol(id)?;
+        }
+        let Some(witness) = &mut self.witness else { return Ok(()) };
+        let stale: Vec<InodeKey> = witness
+            .maps
+            .entries()
+            .filter(|(key, entry)| {
+                key.ino != 0
+                    && entry.id < super::registry::FIRST_OWN
+                    && self.registry.get(entry.id).is_none_or(|watch| watch.key != Some(*key))
+            })
+            .map(|(key, _)| key)
+            .collect();
+        for key in stale {
+            witness.maps.remove(key)?;
+        }
+        Ok(())
+    }
+
+    /// Opens a watched path and enrols what it leads to.
+    pub fn enrol(&mut self, id: u32) -> Result<(), MapsError> {
+        let Some(watch) = self.registry.get(id) else { return Ok(()) };
+        let opened = self.observer.open(&watch.path);
+        let Some(witness) = &mut self.witness else { return Ok(()) };
+        let key = opened.ok().and_then(|_| witness.identify()).map(|(key, _)| key);
+        self.apply(id, key)
+    }
+
+    fn apply(&mut self, id: u32, key: Option<InodeKey>) -> Result<(), MapsError> {
+        let changes = self.registry.resolved(id, key);
+        let Some(witness) = &mut self.witness else { return Ok(()) };
+        for (key, enrolment) in changes {
+            match enrolment {
+                Some((id, roles)) => witness.maps.enrol(key, id, roles)?,
+                None => witness.maps.remove(key)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at a thing.
+    pub async fn look(&mut self, thing: u32, desired: &Desired) -> Result<Sight, MapsError> {
+        let expectation = &desired.expectations[thing as usize];
+        let path = expectation.thing.path();
+        let own = self.registry.find(&path);
+        let mut foreign = None;
+        let (mut observation, mut keys) = (Observation::Missing, Keys::default());
+        for _ in 0..ATTEMPTS {
+            keys = Keys::default();
+            let witness = &mut self.witness;
+            observation = self.observer.observe_with(expectation, &mut |opened: &OpenedObject| {
+                let Some((key, magic)) = witness.as_mut().and_then(Witness::identify) else { return };
+                foreign = FOREIGN_FILE_SYSTEMS.iter().find(|(known, _)| *known == magic).map(|(_, n)| *n);
+                match opened.kind {
+                    OpenedKind::Parent if keys.parent.is_none() => keys.parent = Some(key),
+                    OpenedKind::Parent => {}
+                    OpenedKind::Object => keys.object = Some(key),
+                }
+            });
+            if self.settle_keys(&path, own, &observation, keys)? {
+                break;
+            }
+        }
+        if let (Thing::Unit { name }, Observation::Unit(unit)) = (&expectation.thing, &mut observation)
+            && let Some(state) = self.units.state(name).await
+        {
+            unit.file_state = state;
+        }
+        let differences = compare(expectation, &observation, &desired.ids);
+        let evidence = match expectation.thing {
+            // What systemd says of a unit is not one inode's affair.
+            Thing::Unit { .. } => None,
+            _ => self.evidence(keys, &observation)?,
+        };
+        let changed_ns = match &observation {
+            Observation::Object(object) => object.changed_ns,
+            _ => 0,
+        };
+        let now: Known = (keys.object, changed_ns);
+        let before = self.known.insert(thing, now);
+        let finding = if differences.is_empty() {
+            Finding::Compliant { untouched: changed_ns != 0 && before == Some(now) }
+        } else {
+            let mut hasher = DefaultHasher::new();
+            differences.hash(&mut hasher);
+            let new_inode = before.is_some_and(|(key, _)| key != keys.object);
+            Finding::Differs {
+                fingerprint: hasher.finish(),
+                transient: is_transient(&differences, new_inode),
+            }
+        };
+        Ok(Sight { observation, differences, outcome: Outcome { finding, evidence }, foreign })
+    }
+
+    /// Enrols what the look met for the first time. `true` when everything was enrolled already, and so
+    /// the look counts.
+    fn settle_keys(
+        &mut self,
+        path: &Path,
+        own: Option<u32>,
+        observation: &Observation,
+        keys: Keys,
+    ) -> Result<bool, MapsError> {
+        if self.witness.is_none() {
+            return Ok(true);
+        }
+        let mut settled = true;
+        if let Some(own) = own {
+            let known = self.registry.get(own).and_then(|watch| watch.key);
+            let there = !matches!(observation, Observation::Missing);
+            if known != keys.object && (keys.object.is_some() || there || known.is_some()) {
+                self.apply(own, keys.object)?;
+                settled = keys.object.is_none();
+            }
+        }
+        if let (Some(parent), Some(key)) =
+            (path.parent().and_then(|path| self.registry.find(path)), keys.parent)
+            && self.registry.get(parent).is_some_and(|watch| watch.key != Some(key))
+        {
+            self.enrol(parent)?;
+            settled = self.registry.get(parent).is_none_or(|watch| watch.key != Some(key)) && settled;
+        }
+        Ok(settled)
+    }
+
+    /// The kernel's word: on the object's own inode (which covers its directory's lock too), or, where
+    /// there is none that can be opened, on the directory in which the name was looked up.
+    fn evidence(&self, keys: Keys, observation: &Observation) -> Result<Option<Evidence>, MapsError> {
+        let Some(witness) = &self.witness else { return Ok(None) };
+        let key = match (keys.object, observation) {
+            (Some(object), _) => Some(object),
+            (None, Observation::Missing | Observation::Object(_)) => keys.parent,
+            (None, _) => None,
+        };
+        let Some(key) = key else { return Ok(None) };
+        Ok(witness.maps.entry(key)?.map(|entry| evidence_of(&entry)))
+    }
+}
+
+/// What the kernel told of the two opens of a look.
+#[derive(Debug, Clone, Copy, Default)]
+struct Keys {
+    parent: Option<InodeKey>,
+    object: Option<InodeKey>,
+}
+
+fn evidence_of(entry: &Managed) -> Evidence {
+    Evidence {
+        observed_counter: entry.observed_counter,
+        counter: entry.counter,
+        writers: entry.observed_writers != 0,
+        locked: entry.observed_locked != 0,
+    }
+}

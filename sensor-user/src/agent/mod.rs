@@ -1,0 +1,431 @@
+//! The daemon: the detect pipeline as one loop.
+//!
+//! In: ring records, timers, signals. Out: verdicts, as forensic records, metrics and the status file.
+//! One thread; nothing in it waits for anything but the ring, a timer or the disk.
+
+pub mod backend;
+pub mod canary;
+pub mod desired;
+mod events;
+pub mod look;
+pub mod mounts;
+pub mod registry;
+mod reports;
+pub mod status;
+
+use crate::attribution::{Attributor, ProcessTable};
+use crate::clock::{Clock, SystemClock, boot_id, rfc3339};
+use crate::forensic::{ForensicLog, Limits};
+use crate::http::{self, Pages, Readiness};
+use crate::kernel::hooks::{HOOKS, TRACEPOINTS};
+use crate::kernel::load::{HookState, OBJECT_SHA256, Sensor};
+use crate::kernel::maps::{ProcessMaps, Ring};
+use crate::metrics::{BuildInfo, HookMode, Telemetry};
+use crate::observation::Observer;
+use anyhow::Context;
+use canary::Canary;
+use desired::Desired;
+use look::{Looker, Witness};
+use mounts::MountTable;
+use sensor_common::map::{Execution, Process};
+use sensor_model::protocol::{Config, Detector, Scope};
+use sensor_model::record::{Record, RecordKind};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+/// What the daemon is told.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The host's root directory.
+    pub root: PathBuf,
+    /// MachineConfigs and Ignition configs: files and directories.
+    pub configs: Vec<PathBuf>,
+    /// Drift policies: files and directories.
+    pub policies: Vec<PathBuf>,
+    /// Where the canary lives.
+    pub state: PathBuf,
+    /// Where the status file goes.
+    pub run: PathBuf,
+    /// Where the forensic log goes.
+    pub log: PathBuf,
+    /// Where links and maps are pinned; `None` keeps nothing beyond the process.
+    pub pins: Option<PathBuf>,
+    /// Address of the metrics page; `None` for none.
+    pub listen: Option<SocketAddr>,
+    /// Pause between full verifications.
+    pub verify_every: Duration,
+    /// Pause between canaries.
+    pub canary_every: Duration,
+}
+
+/// Things looked at before the loop turns to new records again.
+const LOOKS_A_TURN: usize = 64;
+
+/// Longest sleep without a deadline.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// The hooks on every read and write are attached when a managed file still has writers after this
+/// long, so that an ordinary open, write and close never pays for attaching.
+const WRITERS_PATIENCE: Duration = Duration::from_millis(200);
+
+/// And detached when it has had none for this long.
+const WRITERS_LINGER: Duration = Duration::from_secs(30);
+
+impl ProcessTable for ProcessMaps {
+    fn process(&self, tgid: u32) -> Option<Process> {
+        Self::process(self, tgid)
+    }
+
+    fn execution(&self, exec_id: u64) -> Option<Execution> {
+        Self::execution(self, exec_id)
+    }
+}
+
+/// The running daemon.
+struct Agent {
+    options: Options,
+    clock: Arc<dyn Clock>,
+    boot_id: String,
+    telemetry: Arc<Telemetry>,
+    readiness: Readiness,
+    desired: Desired,
+    looker: Looker,
+    detector: Detector,
+    sensor: Sensor,
+    canary: Canary,
+    processes: ProcessMaps,
+    attributor: Attributor,
+    log: ForensicLog,
+    mounts: MountTable,
+    /// Records of this turn, written as one group.
+    group: Vec<Record>,
+    /// The newest change of each thing in an episode.
+    changes: HashMap<u32, events::Noted>,
+    drifts: HashMap<u32, reports::Open>,
+    /// Drifts that were open when the last daemon stopped, by path.
+    restored: HashMap<String, crate::metrics::OpenDrift>,
+    blindness: Option<(u32, String)>,
+    lost_processes: u64,
+    lost_records: u64,
+    mounts_due: Option<u64>,
+    /// Who changed mounts last.
+    mount_actor: Option<(sensor_model::record::Actor, crate::event::Change)>,
+    writers_since: Option<u64>,
+    no_writers_since: Option<u64>,
+    verification: Option<Verification>,
+    changed: bool,
+}
+
+/// A full verification in progress.
+struct Verification {
+    began: u64,
+}
+
+/// Runs the daemon until it is told to stop.
+pub async fn run(options: Options) -> anyhow::Result<()> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    for directory in [&options.state, &options.run] {
+        make_directory(directory)?;
+    }
+    let observer = Arc::new(Observer::new(&options.root)?);
+    let desired = desired::load(&options.configs, &options.policies, &observer)?;
+    let boot_id = boot_id(Path::new("/proc")).context("read the boot id")?;
+    let telemetry = Arc::new(Telemetry::new(
+        BuildInfo {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            commit: option_env!("HOLDFAST_COMMIT").unwrap_or("unknown").to_owned(),
+            object: OBJECT_SHA256.to_owned(),
+            kernel: nix::sys::utsname::uname()?.release().to_string_lossy().into_owned(),
+        },
+        clock.now(),
+    ));
+    let restored: HashMap<_, _> =
+        crate::forensic::open_drifts(&options.log).unwrap_or_default().into_iter().collect();
+    telemetry.restore(restored.clone());
+    let log = ForensicLog::open(
+        &options.log,
+        Limits::default(),
+        Arc::clone(&clock),
+        boot_id.clone(),
+        Arc::clone(&telemetry),
+    )?;
+    let backend = backend::choose(&options.state, options.pins.as_deref(), &observer)
+        .map_err(|reasons| anyhow::anyhow!("no backend works on this host: {}", reasons.join("; ")))?;
+    let backend = *backend;
+    let looker = Looker::new(Arc::clone(&observer), &options.root, Some(backend.witness), &desired);
+    let attributor =
+        Attributor::new(Arc::clone(&observer), &options.root, Path::new("/proc"), std::process::id())?;
+    let readiness = Readiness::default();
+    readiness.not_ready("verification", "the first full verification is not finished");
+    let mut agent = Agent {
+        mounts: MountTable::read().unwrap_or_default(),
+        clock,
+        boot_id,
+        telemetry,
+        readiness,
+        desired,
+        looker,
+        detector: Detector::new(Config::default()),
+        sensor: backend.sensor,
+        canary: backend.canary,
+        processes: backend.processes,
+        attributor,
+        log,
+        group: Vec::new(),
+        changes: HashMap::new(),
+        drifts: HashMap::new(),
+        restored,
+        blindness: None,
+        lost_processes: 0,
+        lost_records: 0,
+        mounts_due: None,
+        mount_actor: None,
+        writers_since: None,
+        no_writers_since: None,
+        verification: None,
+        changed: true,
+        options,
+    };
+    agent.begin(backend.adopted)?;
+    for bytes in &backend.backlog {
+        agent.record(bytes)?;
+    }
+    agent.serve(backend.ring).await
+}
+
+fn make_directory(path: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.with_context(|| format!("make directory {}", path.display()))
+}
+
+impl Agent {
+    /// Enrols everything, and says that we are here.
+    fn begin(&mut self, adopted: bool) -> anyhow::Result<()> {
+        self.looker.enrol_all()?;
+        let now = self.clock.boot_ns();
+        for id in (0..).take(self.desired.expectations.len()) {
+            self.detector.add(id, now);
+        }
+        self.verification = Some(Verification { began: now });
+        let mode = match self.sensor.mode {
+            crate::kernel::hooks::Mode::Lsm => HookMode::Lsm,
+            crate::kernel::hooks::Mode::Fentry => HookMode::Fentry,
+        };
+        let mut off = 0;
+        for (name, state) in &self.sensor.hooks {
+            let tracepoint = TRACEPOINTS.iter().any(|(_, tracepoint)| tracepoint == name);
+            let attached = matches!(state, HookState::Attached | HookState::Adopted);
+            let mode = if tracepoint { HookMode::Tracepoint } else { mode };
+            self.telemetry.hook(*name, mode, attached);
+            if let HookState::Off(reason) = state
+                && HOOKS.iter().any(|hook| hook.name == *name && hook.since.is_none())
+            {
+                off += 1;
+                tracing::warn!(hook = name, reason, "This hook is off.");
+            }
+        }
+        self.telemetry.backend(mode, off);
+        let mut start = self.log.record(RecordKind::Start);
+        start.detail.insert("version".into(), env!("CARGO_PKG_VERSION").into());
+        start.detail.insert("object".into(), OBJECT_SHA256.into());
+        start.detail.insert("backend".into(), self.sensor.mode.prefix().into());
+        start.detail.insert("adopted".into(), adopted.into());
+        start.detail.insert("things".into(), self.desired.expectations.len().into());
+        self.group.push(start);
+        if !adopted {
+            let told = self.detector.open_gap(Scope::All, "sensor-start", now);
+            self.tell(told, None);
+        }
+        Ok(())
+    }
+
+    async fn serve(mut self, ring: Ring) -> anyhow::Result<()> {
+        #[expect(
+            deprecated,
+            reason = "the replacement is unsafe; the ring owns its descriptor while it is watched"
+        )]
+        let ring = AsyncFd::with_interest(ring, Interest::READABLE);
+        let mut ring = ring.context("watch the ring")?;
+        let mut canary = interval(self.options.canary_every);
+        let mut verify = interval(self.options.verify_every);
+        let mut watchdog = interval(watchdog_pause());
+        for timer in [&mut canary, &mut verify, &mut watchdog] {
+            timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            timer.reset();
+        }
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let (stop, stopped) = tokio::sync::watch::channel(false);
+        let server = self.start_pages(stopped).await?;
+        loop {
+            // Records first, then the kernel's loss counter: a loss before the last record is seen.
+            self.drain(ring.get_mut())?;
+            self.turn().await?;
+            let next = self.detector.next_deadline().into_iter().chain(self.mounts_due).min();
+            let deadline =
+                next.map_or(IDLE, |at| Duration::from_nanos(at.saturating_sub(self.clock.boot_ns())));
+            tokio::select! {
+                biased;
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                guard = ring.readable_mut() => guard?.clear_ready(),
+                _ = canary.tick() => self.check_canary(ring.get_mut())?,
+                _ = verify.tick() => self.verify_everything(),
+                _ = watchdog.tick() => notify(&[sd_notify::NotifyState::Watchdog]),
+                () = sleep(deadline) => {}
+            }
+        }
+        notify(&[sd_notify::NotifyState::Stopping]);
+        self.drain(ring.get_mut())?;
+        self.turn().await?;
+        let stop_record = self.log.record(RecordKind::Stop);
+        self.group.push(stop_record);
+        self.write();
+        stop.send_replace(true);
+        if let Some(server) = server {
+            server.await?;
+        }
+        Ok(())
+    }
+
+    async fn start_pages(
+        &self,
+        mut stopped: tokio::sync::watch::Receiver<bool>,
+    ) -> anyhow::Result<Option<tokio::task::JoinHandle<()>>> {
+        let Some(address) = self.options.listen else { return Ok(None) };
+        let listener = tokio::net::TcpListener::bind(address)
+            .await
+            .with_context(|| format!("listen on {address} for metrics"))?;
+        let pages = Pages { telemetry: Arc::clone(&self.telemetry), readiness: self.readiness.clone() };
+        Ok(Some(tokio::spawn(async move {
+            let shutdown = async move {
+                // An error means that the daemon is gone, which is a shutdown as well.
+                let _ = stopped.changed().await;
+            };
+            if let Err(error) = http::serve(listener, pages, shutdown).await {
+                tracing::error!(%error, "The metrics page has ended.");
+            }
+        })))
+    }
+
+    /// Looks at what is due, and writes what came of it as one group.
+    async fn turn(&mut self) -> anyhow::Result<()> {
+        let due = self.detector.due(self.clock.boot_ns(), LOOKS_A_TURN);
+        for id in due {
+            let began = self.clock.boot_ns();
+            let sight = self.looker.look(id, &self.desired).await?;
+            let now = self.clock.boot_ns();
+            self.telemetry.verified(Duration::from_nanos(now.saturating_sub(began)));
+            let told = self.detector.verified(id, now, &sight.outcome);
+            self.settled(id, &sight);
+            self.tell(told, Some((id, sight)));
+        }
+        self.follow_mounts();
+        self.finish_verification();
+        self.follow_writers();
+        self.write();
+        // Let the metrics page answer between two turns of a long verification.
+        tokio::task::yield_now().await;
+        Ok(())
+    }
+
+    fn finish_verification(&mut self) {
+        let now = self.clock.boot_ns();
+        let Some(verification) = &self.verification else { return };
+        let waiting = self.detector.next_deadline().is_some_and(|at| at <= now);
+        if waiting {
+            return;
+        }
+        let took = Duration::from_nanos(now.saturating_sub(verification.began));
+        self.telemetry.verified_all(self.desired.expectations.len(), took, self.clock.now());
+        if !self.readiness.reasons().is_empty() {
+            self.readiness.ready("verification");
+            notify(&[sd_notify::NotifyState::Ready]);
+        }
+        self.verification = None;
+        self.changed = true;
+    }
+
+    fn verify_everything(&mut self) {
+        let now = self.clock.boot_ns();
+        self.compare_mounts();
+        self.detector.recheck(Scope::All, now);
+        self.verification = Some(Verification { began: now });
+    }
+
+    /// Attaches the hooks on reads and writes while a managed file stays open for writing.
+    fn follow_writers(&mut self) {
+        let now = self.clock.boot_ns();
+        let patience =
+            |since: u64, limit: Duration| u128::from(now.saturating_sub(since)) >= limit.as_nanos();
+        let wanted = if self.detector.wants_rw_hook() {
+            self.no_writers_since = None;
+            let since = *self.writers_since.get_or_insert(now);
+            if !patience(since, WRITERS_PATIENCE) {
+                return;
+            }
+            true
+        } else {
+            self.writers_since = None;
+            let since = *self.no_writers_since.get_or_insert(now);
+            if !patience(since, WRITERS_LINGER) {
+                return;
+            }
+            false
+        };
+        match self.sensor.set_writers(wanted) {
+            Ok(true) => tracing::debug!(attached = wanted, "Hooks on reads and writes."),
+            Ok(false) => {}
+            Err(error) => tracing::error!(%error, "Cannot attach the hooks on reads and writes."),
+        }
+    }
+
+    /// Writes the records of this turn, and the status if anything changed.
+    fn write(&mut self) {
+        if !self.group.is_empty() || self.log.degraded().is_some() {
+            let group = std::mem::take(&mut self.group);
+            self.log.append(&group);
+            match self.log.degraded() {
+                Some(reason) => self.readiness.not_ready("forensic-log", reason),
+                None => self.readiness.ready("forensic-log"),
+            }
+        }
+        if std::mem::take(&mut self.changed) {
+            let status = self.status();
+            if let Err(error) = status::write(&self.options.run, &status) {
+                tracing::error!(%error, directory = %self.options.run.display(), "Cannot write the status.");
+            }
+        }
+    }
+
+    fn wall(&self, boot_ns: u64) -> String {
+        rfc3339(self.clock.wall_at(boot_ns))
+    }
+
+    fn witness(&mut self) -> Option<&mut Witness> {
+        self.looker.witness.as_mut()
+    }
+}
+
+/// Half of the watchdog's patience, where systemd has one.
+fn watchdog_pause() -> Duration {
+    std::env::var("WATCHDOG_USEC")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .map_or(Duration::from_secs(3600), |micros: u64| Duration::from_micros(micros / 2))
+}
+
+/// Tells systemd, where it asked to be told.
+fn notify(states: &[sd_notify::NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!(%error, "Cannot notify systemd.");
+    }
+}

@@ -1,0 +1,264 @@
+//! Which paths are watched for which things, and which inode each path leads to.
+//!
+//! In: expectations, and identities that the kernel gave. Out: for a record, the things it may concern;
+//! for the maps, keys with roles. No I/O.
+
+use sensor_common::map::InodeKey;
+use sensor_common::op::{ROLE_ANCESTOR, ROLE_DIRECTORY, ROLE_FILE};
+use sensor_model::expectation::{Expectation, Thing};
+use sensor_model::expectation_watch::{WatchRole, watches};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+/// Numbers from here on are the sensor's own watches (canary, mount table, tunables).
+pub const FIRST_OWN: u32 = 1 << 30;
+
+/// One watched path.
+#[derive(Debug, Default)]
+pub struct Watch {
+    /// The path, below the host root.
+    pub path: PathBuf,
+    /// `ROLE_*`, without what missing children add.
+    roles: u32,
+    /// The inode it leads to; `None` when there is none that can be opened.
+    pub key: Option<InodeKey>,
+    /// Things that are the object at the path.
+    objects: Vec<u32>,
+    /// Things that depend on a name in it.
+    names: BTreeMap<OsString, Vec<u32>>,
+    /// Things that depend on every name in it.
+    everything: Vec<u32>,
+    /// Things that lead through it by a symbolic link elsewhere.
+    through: Vec<u32>,
+    /// Names in it that lie on the way to watched paths.
+    children: BTreeSet<OsString>,
+    /// Children that could not be enrolled, so that their names matter.
+    unresolved: BTreeSet<OsString>,
+}
+
+/// What a record concerns.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Concerned {
+    /// Things whose own inode or directory it is about.
+    pub direct: Vec<u32>,
+    /// Things below a directory that moved, vanished or appeared: their evidence does not cover it.
+    pub beyond: Vec<u32>,
+    /// Watches to be enrolled anew.
+    pub stale: Vec<u32>,
+}
+
+/// All watches.
+#[derive(Debug, Default)]
+pub struct Registry {
+    watches: Vec<Watch>,
+    by_path: BTreeMap<PathBuf, u32>,
+    by_key: HashMap<InodeKey, Vec<u32>>,
+    things: Vec<PathBuf>,
+}
+
+impl Registry {
+    /// Watches for a set of expectations; a thing's number is its index. `way` gives, for a directory,
+    /// the directories that lead to it when links are followed.
+    pub fn new(expectations: &[Expectation], mut way: impl FnMut(&Path) -> Vec<PathBuf>) -> Self {
+        let mut registry = Self::default();
+        let mut ways: HashMap<PathBuf, Vec<PathBuf>> = HashMap::new();
+        for (thing, expectation) in (0..).zip(expectations) {
+            registry.things.push(expectation.thing.path());
+            registry.add(thing, expectation);
+            let path = expectation.thing.path();
+            let parent = path.parent().unwrap_or(Path::new("/")).to_owned();
+            let directories = ways.entry(parent.clone()).or_insert_with(|| way(&path)).clone();
+            for directory in directories {
+                if !path.starts_with(&directory) {
+                    let watch = registry.watch(&directory, ROLE_ANCESTOR | ROLE_DIRECTORY);
+                    // The parent itself, by its real path: the name is created and removed there.
+                    watch
+                        .names
+                        .entry(path.file_name().unwrap_or_default().to_owned())
+                        .or_default()
+                        .push(thing);
+                    watch.through.push(thing);
+                }
+            }
+        }
+        registry
+    }
+
+    fn add(&mut self, thing: u32, expectation: &Expectation) {
+        let found = watches(expectation, &[]);
+        let own = expectation.thing.path();
+        for watched in &found {
+            let parent_of: Vec<OsString> = found
+                .iter()
+                .filter(|other| other.path.parent() == Some(&watched.path))
+                .filter_map(|other| Some(other.path.file_name()?.to_owned()))
+                .collect();
+            let role = match watched.role {
+                WatchRole::Object => ROLE_FILE,
+                WatchRole::Directory => ROLE_DIRECTORY | ROLE_ANCESTOR,
+                WatchRole::Ancestor => ROLE_ANCESTOR,
+            };
+            let all_names = watched.role == WatchRole::Directory
+                && match expectation.thing {
+                    Thing::ClosedDirectory { .. } => watched.path == own,
+                    Thing::Unit { .. } => Some(watched.path.as_path()) != own.parent(),
+                    _ => false,
+                };
+            let entry = self.watch(&watched.path, role);
+            if watched.role == WatchRole::Object {
+                entry.objects.push(thing);
+            }
+            if all_names {
+                entry.everything.push(thing);
+            }
+            for name in parent_of {
+                if watched.role == WatchRole::Directory {
+                    entry.names.entry(name.clone()).or_default().push(thing);
+                }
+                entry.children.insert(name);
+            }
+        }
+    }
+
+    fn watch(&mut self, path: &Path, roles: u32) -> &mut Watch {
+        let id = match self.by_path.get(path) {
+            Some(id) => *id as usize,
+            None => {
+                let id = self.watches.len();
+                self.by_path.insert(path.to_owned(), u32::try_from(id).unwrap_or(FIRST_OWN));
+                self.watches.push(Watch { path: path.to_owned(), ..Watch::default() });
+                id
+            }
+        };
+        let watch = &mut self.watches[id];
+        watch.roles |= roles;
+        watch
+    }
+
+    /// Number of watches; they are numbered from 0, parents not necessarily first.
+    pub fn len(&self) -> u32 {
+        u32::try_from(self.watches.len()).unwrap_or(FIRST_OWN)
+    }
+
+    /// Whether nothing is watched.
+    pub fn is_empty(&self) -> bool {
+        self.watches.is_empty()
+    }
+
+    /// A watch by number.
+    pub fn get(&self, id: u32) -> Option<&Watch> {
+        self.watches.get(id as usize)
+    }
+
+    /// A watch by path.
+    pub fn find(&self, path: &Path) -> Option<u32> {
+        self.by_path.get(path).copied()
+    }
+
+    /// The watch's path leads to this inode now (or to none that can be opened). Gives the keys to be
+    /// enrolled with their number and roles, and those to be removed.
+    pub fn resolved(&mut self, id: u32, key: Option<InodeKey>) -> Vec<(InodeKey, Option<(u32, u32)>)> {
+        let Some(watch) = self.watches.get_mut(id as usize) else { return Vec::new() };
+        let before = std::mem::replace(&mut watch.key, key);
+        let path = watch.path.clone();
+        let mut changes = Vec::new();
+        if before != key {
+            if let Some(before) = before {
+                let others = self.by_key.entry(before).or_default();
+                others.retain(|other| *other != id);
+                if others.is_empty() {
+                    self.by_key.remove(&before);
+                }
+                changes.push(before);
+            }
+            if let Some(key) = key {
+                self.by_key.entry(key).or_default().push(id);
+            }
+        }
+        changes.extend(key);
+        if let (Some(parent), Some(name)) = (path.parent(), path.file_name())
+            && let Some(parent) = self.find(parent)
+        {
+            let parent = &mut self.watches[parent as usize];
+            let changed = match key {
+                None => parent.unresolved.insert(name.to_owned()),
+                Some(_) => parent.unresolved.remove(name),
+            };
+            if changed {
+                changes.extend(parent.key);
+            }
+        }
+        changes.sort_unstable_by_key(|key| (key.dev, key.ino));
+        changes.dedup();
+        changes.into_iter().map(|key| (key, self.enrolment(key))).collect()
+    }
+
+    /// Number and roles under which an inode is to be enrolled: those of all paths that lead to it.
+    fn enrolment(&self, key: InodeKey) -> Option<(u32, u32)> {
+        let ids = self.by_key.get(&key)?;
+        let roles = ids.iter().fold(0, |roles, id| {
+            let watch = &self.watches[*id as usize];
+            let names = if watch.unresolved.is_empty() { 0 } else { ROLE_DIRECTORY };
+            roles | watch.roles | names
+        });
+        Some((*ids.first()?, roles))
+    }
+
+    /// What a record about the inode numbered `id` concerns. `name`: the entry, for a record about a
+    /// name in the directory; `None` for one about the object. `whole`: the name was cut.
+    pub fn concerned(&self, id: u32, name: Option<&OsStr>, cut: bool, moved: bool) -> Concerned {
+        let mut concerned = Concerned::default();
+        let Some(watch) = self.get(id) else { return concerned };
+        let same = watch.key.and_then(|key| self.by_key.get(&key)).map_or(&[][..], Vec::as_slice);
+        for id in same {
+            let watch = &self.watches[*id as usize];
+            match name {
+                Some(_) if cut => {
+                    concerned.direct.extend(watch.names.values().flatten());
+                    concerned.direct.extend(&watch.everything);
+                }
+                Some(name) => {
+                    concerned.direct.extend(watch.names.get(name).into_iter().flatten());
+                    concerned.direct.extend(&watch.everything);
+                    if watch.children.contains(name) {
+                        self.below(&watch.path.join(name), &mut concerned);
+                    }
+                }
+                None => {
+                    concerned.direct.extend(&watch.objects);
+                    if moved {
+                        concerned.direct.extend(&watch.everything);
+                        if watch.roles & ROLE_ANCESTOR != 0 {
+                            self.below(&watch.path, &mut concerned);
+                            concerned.beyond.extend(&watch.through);
+                        }
+                    }
+                }
+            }
+        }
+        for list in [&mut concerned.direct, &mut concerned.beyond, &mut concerned.stale] {
+            list.sort_unstable();
+            list.dedup();
+        }
+        concerned
+    }
+
+    /// Watches and things at and below a path.
+    fn below(&self, path: &Path, concerned: &mut Concerned) {
+        let within = self.by_path.range(path.to_owned()..).take_while(|(other, _)| other.starts_with(path));
+        concerned.stale.extend(within.map(|(_, id)| *id));
+        let things = (0..).zip(&self.things).filter(|(_, thing)| thing.starts_with(path) && *thing != path);
+        concerned.beyond.extend(things.map(|(thing, _)| thing));
+    }
+
+    /// Every thing on whose way a mount point lies, or which lies on the way to it.
+    pub fn under_mount(&self, point: &Path) -> Vec<u32> {
+        let related = |thing: &&PathBuf| thing.starts_with(point) || point.starts_with(thing);
+        (0..).zip(&self.things).filter(|(_, thing)| related(thing)).map(|(id, _)| id).collect()
+    }
+}
+
+#[cfg(test)]
+#[path = "registry_tests.rs"]
+mod tests;

@@ -1,0 +1,98 @@
+use super::*;
+use sensor_model::expectation::{Expected, FileExpectation, Owner, Source};
+
+fn file(path: &str) -> Expectation {
+    Expectation {
+        thing: Thing::File { path: path.into() },
+        expected: Expected::File(FileExpectation {
+            content: None,
+            mode: 0o644,
+            user: Owner::Id(0),
+            group: Owner::Id(0),
+            label: None,
+            may_be_missing: false,
+        }),
+        ssh_keys: false,
+        source: Source { machine_config: "test".into(), origin: "test.yaml".into() },
+    }
+}
+
+fn key(ino: u64) -> Option<InodeKey> {
+    Some(InodeKey { ino, dev: 1, padding: 0 })
+}
+
+fn resolved(paths: &[&str]) -> Registry {
+    let expectations: Vec<_> = paths.iter().map(|path| file(path)).collect();
+    let mut registry = Registry::new(&expectations, |_| Vec::new());
+    for id in 0..registry.len() {
+        registry.resolved(id, key(u64::from(id) + 10));
+    }
+    registry
+}
+
+#[test]
+fn a_name_in_a_directory_concerns_only_the_thing_of_that_name() {
+    let registry = resolved(&["/etc/a", "/etc/b"]);
+    let etc = registry.find(Path::new("/etc")).unwrap();
+    assert_eq!(registry.concerned(etc, Some(OsStr::new("b")), false, true).direct, [1]);
+    assert_eq!(registry.concerned(etc, Some(OsStr::new("c")), false, true), Concerned::default());
+}
+
+#[test]
+fn a_cut_name_concerns_everything_in_the_directory() {
+    let registry = resolved(&["/etc/a", "/etc/b"]);
+    let etc = registry.find(Path::new("/etc")).unwrap();
+    assert_eq!(registry.concerned(etc, Some(OsStr::new("x")), true, true).direct, [0, 1]);
+}
+
+#[test]
+fn a_moved_ancestor_concerns_all_below_it_and_makes_their_watches_stale() {
+    let registry = resolved(&["/etc/d/a", "/usr/b"]);
+    let etc = registry.find(Path::new("/etc")).unwrap();
+    let concerned = registry.concerned(etc, None, false, true);
+    assert_eq!(concerned.beyond, [0]);
+    assert!(concerned.stale.contains(&registry.find(Path::new("/etc/d/a")).unwrap()));
+    assert!(!concerned.stale.contains(&registry.find(Path::new("/usr/b")).unwrap()));
+}
+
+#[test]
+fn two_paths_to_one_inode_are_both_concerned() {
+    let expectations = [file("/etc/a"), file("/srv/hardlink")];
+    let mut registry = Registry::new(&expectations, |_| Vec::new());
+    let (a, b) = (Path::new("/etc/a"), Path::new("/srv/hardlink"));
+    let (a, b) = (registry.find(a).unwrap(), registry.find(b).unwrap());
+    registry.resolved(a, key(7));
+    let changes = registry.resolved(b, key(7));
+    assert!(changes.iter().any(|(changed, to)| Some(*changed) == key(7) && to.unwrap().0 == a));
+    assert_eq!(registry.concerned(a, None, false, false).direct, [0, 1]);
+}
+
+#[test]
+fn an_inode_is_removed_only_when_no_path_leads_to_it() {
+    let expectations = [file("/etc/a"), file("/etc/b")];
+    let mut registry = Registry::new(&expectations, |_| Vec::new());
+    let a = registry.find(Path::new("/etc/a")).unwrap();
+    let b = registry.find(Path::new("/etc/b")).unwrap();
+    registry.resolved(a, key(7));
+    registry.resolved(b, key(7));
+    let kept = registry.resolved(a, key(8));
+    assert!(kept.iter().any(|(changed, to)| Some(*changed) == key(7) && to.is_some()));
+    let gone = registry.resolved(b, key(8));
+    assert!(gone.iter().any(|(changed, to)| Some(*changed) == key(7) && to.is_none()));
+}
+
+#[test]
+fn names_matter_in_an_ancestor_while_a_path_below_it_does_not_resolve() {
+    let expectations = [file("/opt/missing/deeper/a")];
+    let mut registry = Registry::new(&expectations, |_| Vec::new());
+    let opt = registry.find(Path::new("/opt")).unwrap();
+    let missing = registry.find(Path::new("/opt/missing")).unwrap();
+    let roles = |changes: Vec<(InodeKey, Option<(u32, u32)>)>, wanted: Option<InodeKey>| {
+        changes.into_iter().find(|(changed, _)| Some(*changed) == wanted).unwrap().1.unwrap().1
+    };
+    registry.resolved(opt, key(5));
+    assert_ne!(roles(registry.resolved(missing, None), key(5)) & ROLE_DIRECTORY, 0);
+    let concerned = registry.concerned(opt, Some(OsStr::new("missing")), false, true);
+    assert_eq!(concerned.beyond, [0]);
+    assert_eq!(roles(registry.resolved(missing, key(6)), key(5)) & ROLE_DIRECTORY, 0);
+}

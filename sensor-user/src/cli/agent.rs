@@ -1,0 +1,87 @@
+//! `holdfast agent`: the daemon.
+
+use crate::agent::{Options, run};
+use crate::http::DEFAULT_ADDRESS;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where links and maps are pinned.
+pub const PINS: &str = "/sys/fs/bpf/holdfast";
+/// Where the status file goes.
+pub const RUN: &str = "/run/holdfast";
+/// Where the forensic log goes.
+pub const LOG: &str = "/var/log/holdfast";
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Agent {
+    /// Run on one host without a cluster.
+    #[arg(long, required = true)]
+    standalone: bool,
+    /// MachineConfig manifests or Ignition configs: files, or directories of them.
+    #[arg(long, required = true, num_args = 1.., value_name = "PATH")]
+    config: Vec<PathBuf>,
+    /// Drift policies: files, or directories of them. Without any, all drift degrades.
+    #[arg(long, num_args = 1.., value_name = "PATH")]
+    policy: Vec<PathBuf>,
+    /// Root of the host's file system.
+    #[arg(long, default_value = "/", value_name = "DIRECTORY")]
+    host_root: PathBuf,
+    /// Where the canary file lives.
+    #[arg(long, default_value = "/var/lib/holdfast", value_name = "DIRECTORY")]
+    state: PathBuf,
+    /// Where the status file goes.
+    #[arg(long, default_value = RUN, value_name = "DIRECTORY")]
+    run: PathBuf,
+    /// Where the forensic log goes.
+    #[arg(long, default_value = LOG, value_name = "DIRECTORY")]
+    log: PathBuf,
+    /// Where the kernel programs are pinned, so that detection outlives the daemon.
+    #[arg(long, default_value = PINS, value_name = "DIRECTORY")]
+    pins: PathBuf,
+    /// Do not pin: detection ends with the daemon.
+    #[arg(long)]
+    no_pins: bool,
+    /// Address of the metrics and health pages; `none` for no pages.
+    #[arg(long, default_value_t = DEFAULT_ADDRESS.to_string(), value_name = "ADDRESS:PORT")]
+    listen: String,
+    /// Seconds between full verifications.
+    #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    verify_every: u64,
+    /// Seconds between canaries.
+    #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    canary_every: u64,
+}
+
+impl Agent {
+    /// Runs until a signal.
+    pub fn run(self) -> anyhow::Result<u8> {
+        let listen: Option<SocketAddr> = match self.listen.as_str() {
+            "none" => None,
+            address => match address.parse() {
+                Ok(address) => Some(address),
+                Err(error) => {
+                    tracing::error!(%error, address, "`--listen` needs an address and a port, or `none`.");
+                    return Ok(super::USAGE);
+                }
+            },
+        };
+        let options = Options {
+            root: self.host_root,
+            configs: self.config,
+            policies: self.policy,
+            state: self.state,
+            run: self.run,
+            log: self.log,
+            pins: (!self.no_pins).then_some(self.pins),
+            listen,
+            verify_every: Duration::from_secs(self.verify_every),
+            canary_every: Duration::from_secs(self.canary_every),
+        };
+        // One thread: the budget for memory and for a change's cost counts every switch.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(run(options))?;
+        Ok(super::IN_SYNC)
+    }
+}

@@ -1,0 +1,90 @@
+//! The thin thread through the whole: one file, one edit, one record.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::guest::agent::Agent;
+use crate::guest::{Context, run, shell};
+
+const CONFIG: &str = r#"apiVersion: machineconfiguration.openshift.io/v1
+kind: MachineConfig
+metadata:
+  name: 99-worker-thread
+  labels: {machineconfiguration.openshift.io/role: worker}
+spec:
+  config:
+    ignition: {version: 3.4.0}
+    storage:
+      files:
+      - path: /etc/thread/managed.conf
+        mode: 420
+        contents: {source: "data:,content%0A"}
+"#;
+
+const FILE: &str = "/etc/thread/managed.conf";
+
+/// Edits, restores, replaces and touches one managed file.
+pub(super) fn bare(context: &mut Context) -> Result<()> {
+    shell(&format!("mkdir -p /etc/thread && echo content > {FILE} && chmod 644 {FILE}"))?;
+    fs::write("/run/thread.yaml", CONFIG)?;
+    let mut agent = Agent::start(&["--standalone", "--config", "/run/thread.yaml"])?;
+    agent.wait_for("the first gap to close", 0, |record| record["detail"]["until"].is_string())?;
+
+    context.check("edit", edit(&mut agent));
+    context.check("restore", restore(&mut agent));
+    context.check("replace_with_same", replace(&mut agent));
+    context.check("chmod", change(&mut agent, "chmod 600", "mode", "set-attributes"));
+    shell(&format!("chmod 644 {FILE}"))?;
+    context.check("unlink", change(&mut agent, "rm", "missing", "unlink"));
+    context.check("metrics", metrics());
+    agent.stop()?;
+    Ok(())
+}
+
+fn find(agent: &mut Agent, skip: usize, kind: &str) -> Result<Value> {
+    agent.wait_for(kind, skip, |record| record["kind"] == kind && record["path"] == FILE)
+}
+
+fn edit(agent: &mut Agent) -> Result<String> {
+    let before = agent.records()?.len();
+    shell(&format!("echo drift >> {FILE}"))?;
+    let record = find(agent, before, "drift")?;
+    ensure!(record["differences"][0]["kind"] == "content", "{record}");
+    ensure!(record["actor"]["argv"][0] == "/bin/sh", "{record}");
+    ensure!(record["source"] == "99-worker-thread", "{record}");
+    Ok(record.to_string())
+}
+
+fn restore(agent: &mut Agent) -> Result<String> {
+    let before = agent.records()?.len();
+    shell(&format!("echo content > {FILE}"))?;
+    Ok(find(agent, before, "recovered")?.to_string())
+}
+
+fn replace(agent: &mut Agent) -> Result<String> {
+    let before = agent.records()?.len();
+    shell(&format!("echo content > {FILE}.new && chmod 644 {FILE}.new && mv {FILE}.new {FILE}"))?;
+    let record = find(agent, before, "touched")?;
+    let drifted = agent.records()?.into_iter().skip(before).any(|record| record["kind"] == "drift");
+    ensure!(!drifted, "an atomic replacement by the same content was called drift");
+    Ok(record.to_string())
+}
+
+fn change(agent: &mut Agent, command: &str, kind: &str, operation: &str) -> Result<String> {
+    let before = agent.records()?.len();
+    shell(&format!("{command} {FILE}"))?;
+    let record = find(agent, before, "drift")?;
+    ensure!(record["differences"][0]["kind"] == kind, "{record}");
+    ensure!(record["operation"] == operation, "{record}");
+    ensure!(record["actor"].is_object(), "{record}");
+    Ok(record.to_string())
+}
+
+fn metrics() -> Result<String> {
+    let page = run("wget", &["-q", "-O", "-", "http://127.0.0.1:9464/metrics"])?;
+    let line = page.lines().find(|line| line.starts_with("mcd_config_drift ")).context("no metric")?;
+    ensure!(!line.ends_with(" 0"), "{line}");
+    Ok(line.to_owned())
+}
