@@ -1,7 +1,6 @@
 //! What crosses the ring buffer: one fixed-size record for each change.
 
 use crate::limits::{NAME_BYTES, RECORD_BYTES};
-use crate::map::InodeKey;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// One change to a managed inode, with the identity of the task that made it. Everything else about
@@ -17,8 +16,6 @@ pub struct ChangeRecord {
     pub start_ns: u64,
     /// Cgroup id (cgroup v2).
     pub cgroup: u64,
-    /// The inode acted on: for an entry of a directory the entry's inode (zero when it does not exist yet).
-    pub target: InodeKey,
     /// Operation-specific: `ia_valid`, ioctl command, open flags.
     pub detail: u64,
     /// The daemon's number for the managed inode.
@@ -53,9 +50,8 @@ pub struct ChangeRecord {
 
 const _: () = {
     assert!(size_of::<ChangeRecord>() <= RECORD_BYTES);
-    assert!(size_of::<ChangeRecord>() == 240);
-    assert!(core::mem::offset_of!(ChangeRecord, target) == 32);
-    assert!(core::mem::offset_of!(ChangeRecord, id) == 56);
-    assert!(core::mem::offset_of!(ChangeRecord, operation) == 88);
-    assert!(core::mem::offset_of!(ChangeRecord, name) == 112);
+    assert!(size_of::<ChangeRecord>() == 224);
+    assert!(core::mem::offset_of!(ChangeRecord, id) == 40);
+    assert!(core::mem::offset_of!(ChangeRecord, operation) == 72);
+    assert!(core::mem::offset_of!(ChangeRecord, name) == 96);
 };

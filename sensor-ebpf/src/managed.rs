@@ -57,8 +57,6 @@ pub(crate) struct Change {
     pub(crate) operation: Operation,
     /// Operation-specific number for the record.
     pub(crate) detail: u64,
-    /// The inode acted on, when it is not the managed one.
-    pub(crate) target: Pointer,
     /// The directory entry, or null.
     pub(crate) dentry: Pointer,
 }
@@ -67,7 +65,7 @@ impl Change {
     /// A change of the managed inode itself.
     #[inline(always)]
     pub(crate) fn of(operation: Operation, detail: u64) -> Self {
-        Self { operation, detail, target: Pointer::NULL, dentry: Pointer::NULL }
+        Self { operation, detail, dentry: Pointer::NULL }
     }
 }
 
@@ -75,13 +73,13 @@ impl Change {
 /// record unless the same writer's same operation is still waiting to be looked at.
 #[inline(always)]
 pub(crate) fn changed(entry: *mut Managed, change: &Change) {
-    // A call with five words in registers; inlined, a rename would hold four copies of the body.
-    let _: u64 = note(entry, change.operation as u64, change.detail, change.target.0, change.dentry.0);
+    // A call with four words in registers; inlined, a rename would hold four copies of the body.
+    let _: u64 = note(entry, change.operation as u64, change.detail, change.dentry.0);
 }
 
 /// The body of [`changed`], one function in the object.
 #[inline(never)]
-fn note(entry: *mut Managed, operation: u64, detail: u64, target: *const u8, dentry: *const u8) -> u64 {
+fn note(entry: *mut Managed, operation: u64, detail: u64, dentry: *const u8) -> u64 {
     let dentry = Pointer(dentry);
     let operation = operation as u32;
     maps::add_one(entry.cast::<u64>());
@@ -101,7 +99,7 @@ fn note(entry: *mut Managed, operation: u64, detail: u64, target: *const u8, den
         if waiting {
             maps::count(Counter::Coalesced);
         } else {
-            push(entry, operation, detail, Pointer(target), dentry);
+            push(entry, operation, detail, dentry);
         }
     }
     0
@@ -112,13 +110,7 @@ fn note(entry: *mut Managed, operation: u64, detail: u64, target: *const u8, den
 /// # Safety
 /// `entry` must come from a map look-up in this program run.
 #[inline(always)]
-pub(crate) unsafe fn push(
-    entry: *mut Managed,
-    operation: u32,
-    detail: u64,
-    target: Pointer,
-    dentry: Pointer,
-) {
+pub(crate) unsafe fn push(entry: *mut Managed, operation: u32, detail: u64, dentry: Pointer) {
     let Some(mut slot) = CHANGES.reserve::<ChangeRecord>(0) else {
         maps::count(Counter::Lost);
         return;
@@ -133,11 +125,6 @@ pub(crate) unsafe fn push(
         (*record).id = (*entry).id;
         (*record).operation = operation as u16;
         (*record).padding = 0;
-        (*record).target = if target.is_null() {
-            InodeKey { ino: 0, dev: 0, padding: 0 }
-        } else {
-            key(target, target.load(kernel::inode_ino()))
-        };
         let mut flags = who::describe(record);
         let mut length = 0u16;
         if dentry.is_null() {

@@ -6,9 +6,8 @@ use sensor_common::op::{Operation, ROLE_DIRECTORY, ROLE_FILE};
 
 /// Notes `operation` when the entry's inode is managed.
 #[inline(always)]
-fn changed(dentry: Option<Pointer>, operation: Operation, detail: u64) -> i32 {
-    let Some(dentry) = dentry else { return 0 };
-    let inode = dentry.follow(kernel::dentry_inode());
+fn changed(dentry: Pointer, operation: Operation, detail: u64) -> i32 {
+    let Some(inode) = dentry.follow(kernel::dentry_inode()).known() else { return 0 };
     if let Some(entry) = managed::lookup(inode) {
         // SAFETY: the entry comes from a map look-up.
         if unsafe { (*entry).roles } & (ROLE_FILE | ROLE_DIRECTORY) != 0 {
@@ -23,35 +22,41 @@ fn changed(dentry: Option<Pointer>, operation: Operation, detail: u64) -> i32 {
 pub(crate) fn inode_setattr(args: Arguments) -> i32 {
     let Some(attributes) = args.pointer(kernel::arg_inode_setattr_attr()) else { return 0 };
     let valid: u32 = attributes.load(kernel::iattr_valid());
-    changed(args.pointer(kernel::arg_inode_setattr_dentry()), Operation::SetAttributes, u64::from(valid))
+    let Some(dentry) = args.pointer(kernel::arg_inode_setattr_dentry()) else { return 0 };
+    changed(dentry, Operation::SetAttributes, u64::from(valid))
 }
 
 /// `inode_file_setattr(dentry, fa)`, since 6.17: flags and project ids.
 #[inline(always)]
 pub(crate) fn inode_file_setattr(args: Arguments) -> i32 {
-    changed(args.pointer(kernel::arg_inode_file_setattr_dentry()), Operation::SetFlags, 0)
+    let Some(dentry) = args.pointer(kernel::arg_inode_file_setattr_dentry()) else { return 0 };
+    changed(dentry, Operation::SetFlags, 0)
 }
 
 /// `inode_setxattr(dentry, name, …)`.
 #[inline(always)]
 pub(crate) fn inode_setxattr(args: Arguments) -> i32 {
-    changed(args.pointer(kernel::arg_inode_setxattr_dentry()), Operation::SetXattr, 0)
+    let Some(dentry) = args.pointer(kernel::arg_inode_setxattr_dentry()) else { return 0 };
+    changed(dentry, Operation::SetXattr, 0)
 }
 
 /// `inode_removexattr(dentry, name)`.
 #[inline(always)]
 pub(crate) fn inode_removexattr(args: Arguments) -> i32 {
-    changed(args.pointer(kernel::arg_inode_removexattr_dentry()), Operation::RemoveXattr, 0)
+    let Some(dentry) = args.pointer(kernel::arg_inode_removexattr_dentry()) else { return 0 };
+    changed(dentry, Operation::RemoveXattr, 0)
 }
 
 /// `inode_set_acl(dentry, …)`, since 6.2; before that it was an extended attribute like any other.
 #[inline(always)]
 pub(crate) fn inode_set_acl(args: Arguments) -> i32 {
-    changed(args.pointer(kernel::arg_inode_set_acl_dentry()), Operation::SetAcl, 0)
+    let Some(dentry) = args.pointer(kernel::arg_inode_set_acl_dentry()) else { return 0 };
+    changed(dentry, Operation::SetAcl, 0)
 }
 
 /// `inode_remove_acl(dentry, …)`, since 6.2.
 #[inline(always)]
 pub(crate) fn inode_remove_acl(args: Arguments) -> i32 {
-    changed(args.pointer(kernel::arg_inode_remove_acl_dentry()), Operation::RemoveAcl, 0)
+    let Some(dentry) = args.pointer(kernel::arg_inode_remove_acl_dentry()) else { return 0 };
+    changed(dentry, Operation::RemoveAcl, 0)
 }

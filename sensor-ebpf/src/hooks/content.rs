@@ -16,7 +16,7 @@ const VM_SHARED: u64 = 8;
 /// Notes `operation` when `file`'s inode is a managed file.
 #[inline(always)]
 fn changed(file: Pointer, operation: Operation, detail: u64) {
-    let inode = file.follow(kernel::file_inode());
+    let Some(inode) = file.follow(kernel::file_inode()).known() else { return };
     let Some(entry) = managed::lookup(inode) else { return };
     // SAFETY: the entry comes from a map look-up.
     if unsafe { (*entry).roles } & ROLE_FILE != 0 {
@@ -74,8 +74,7 @@ pub(crate) fn file_mprotect(args: Arguments) -> i32 {
     if flags & VM_SHARED == 0 {
         return 0;
     }
-    let file = vma.follow(kernel::vma_file());
-    if !file.is_null() {
+    if let Some(file) = vma.follow(kernel::vma_file()).known() {
         changed(file, Operation::Protect, prot);
     }
     0

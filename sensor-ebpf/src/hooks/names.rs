@@ -11,18 +11,15 @@ fn in_directory(dir: Pointer, dentry: Pointer, operation: Operation) {
     let Some(entry) = managed::lookup(dir) else { return };
     // SAFETY: the entry comes from a map look-up.
     if unsafe { (*entry).roles } & ROLE_DIRECTORY != 0 {
-        let target = dentry.follow(kernel::dentry_inode());
-        managed::changed(entry, &Change { operation, detail: 0, target, dentry });
+        managed::changed(entry, &Change { operation, detail: 0, dentry });
     }
 }
 
 /// Notes that the object itself loses or changes its name.
 #[inline(always)]
 fn of_object(dentry: Pointer, operation: Operation) {
-    let inode = dentry.follow(kernel::dentry_inode());
-    if inode.is_null() {
-        return;
-    }
+    // Null for a name that does not exist yet.
+    let Some(inode) = dentry.follow(kernel::dentry_inode()).known() else { return };
     let Some(entry) = managed::lookup(inode) else { return };
     // SAFETY: the entry comes from a map look-up.
     if unsafe { (*entry).roles } & (ROLE_FILE | ROLE_DIRECTORY | ROLE_ANCESTOR) != 0 {
@@ -32,73 +29,75 @@ fn of_object(dentry: Pointer, operation: Operation) {
 
 /// A new name in a directory.
 #[inline(always)]
-fn created(dir: Option<Pointer>, dentry: Option<Pointer>, operation: Operation) -> i32 {
-    if let (Some(dir), Some(dentry)) = (dir, dentry) {
-        in_directory(dir, dentry, operation);
-    }
+fn created(dir: Pointer, dentry: Pointer, operation: Operation) -> i32 {
+    in_directory(dir, dentry, operation);
     0
 }
 
 /// A name goes, and perhaps the object with it.
 #[inline(always)]
-fn removed(dir: Option<Pointer>, dentry: Option<Pointer>, operation: Operation) -> i32 {
-    if let (Some(dir), Some(dentry)) = (dir, dentry) {
-        of_object(dentry, operation);
-        in_directory(dir, dentry, operation);
-    }
+fn removed(dir: Pointer, dentry: Pointer, operation: Operation) -> i32 {
+    of_object(dentry, operation);
+    in_directory(dir, dentry, operation);
     0
 }
 
 /// `inode_create(dir, dentry, mode)`.
 #[inline(always)]
 pub(crate) fn inode_create(args: Arguments) -> i32 {
-    let dir = args.pointer(kernel::arg_inode_create_dir());
-    created(dir, args.pointer(kernel::arg_inode_create_dentry()), Operation::Create)
+    let Some(dir) = args.pointer(kernel::arg_inode_create_dir()) else { return 0 };
+    let Some(dentry) = args.pointer(kernel::arg_inode_create_dentry()) else { return 0 };
+    created(dir, dentry, Operation::Create)
 }
 
 /// `inode_mkdir(dir, dentry, mode)`.
 #[inline(always)]
 pub(crate) fn inode_mkdir(args: Arguments) -> i32 {
-    let dir = args.pointer(kernel::arg_inode_mkdir_dir());
-    created(dir, args.pointer(kernel::arg_inode_mkdir_dentry()), Operation::MakeDirectory)
+    let Some(dir) = args.pointer(kernel::arg_inode_mkdir_dir()) else { return 0 };
+    let Some(dentry) = args.pointer(kernel::arg_inode_mkdir_dentry()) else { return 0 };
+    created(dir, dentry, Operation::MakeDirectory)
 }
 
 /// `inode_mknod(dir, dentry, mode, dev)`.
 #[inline(always)]
 pub(crate) fn inode_mknod(args: Arguments) -> i32 {
-    let dir = args.pointer(kernel::arg_inode_mknod_dir());
-    created(dir, args.pointer(kernel::arg_inode_mknod_dentry()), Operation::MakeNode)
+    let Some(dir) = args.pointer(kernel::arg_inode_mknod_dir()) else { return 0 };
+    let Some(dentry) = args.pointer(kernel::arg_inode_mknod_dentry()) else { return 0 };
+    created(dir, dentry, Operation::MakeNode)
 }
 
 /// `inode_symlink(dir, dentry, name)`.
 #[inline(always)]
 pub(crate) fn inode_symlink(args: Arguments) -> i32 {
-    let dir = args.pointer(kernel::arg_inode_symlink_dir());
-    created(dir, args.pointer(kernel::arg_inode_symlink_dentry()), Operation::Symlink)
+    let Some(dir) = args.pointer(kernel::arg_inode_symlink_dir()) else { return 0 };
+    let Some(dentry) = args.pointer(kernel::arg_inode_symlink_dentry()) else { return 0 };
+    created(dir, dentry, Operation::Symlink)
 }
 
 /// `inode_link(old_dentry, dir, new_dentry)`.
 #[inline(always)]
 pub(crate) fn inode_link(args: Arguments) -> i32 {
-    if let Some(old) = args.pointer(kernel::arg_inode_link_old_dentry()) {
-        of_object(old, Operation::Link);
-    }
-    let dir = args.pointer(kernel::arg_inode_link_dir());
-    created(dir, args.pointer(kernel::arg_inode_link_new_dentry()), Operation::Link)
+    let Some(old) = args.pointer(kernel::arg_inode_link_old_dentry()) else { return 0 };
+    of_object(old, Operation::Link);
+    let Some(dir) = args.pointer(kernel::arg_inode_link_dir()) else { return 0 };
+    let Some(dentry) = args.pointer(kernel::arg_inode_link_new_dentry()) else { return 0 };
+    created(dir, dentry, Operation::Link)
 }
 
 /// `inode_unlink(dir, dentry)`.
 #[inline(always)]
 pub(crate) fn inode_unlink(args: Arguments) -> i32 {
-    let dir = args.pointer(kernel::arg_inode_unlink_dir());
-    removed(dir, args.pointer(kernel::arg_inode_unlink_dentry()), Operation::Unlink)
+    let Some(dir) = args.pointer(kernel::arg_inode_unlink_dir()) else { return 0 };
+    let Some(dentry) = args.pointer(kernel::arg_inode_unlink_dentry()) else { return 0 };
+    removed(dir, dentry, Operation::Unlink)
 }
 
 /// `inode_rmdir(dir, dentry)`.
 #[inline(always)]
 pub(crate) fn inode_rmdir(args: Arguments) -> i32 {
-    let dir = args.pointer(kernel::arg_inode_rmdir_dir());
-    removed(dir, args.pointer(kernel::arg_inode_rmdir_dentry()), Operation::RemoveDirectory)
+    let Some(dir) = args.pointer(kernel::arg_inode_rmdir_dir()) else { return 0 };
+    let Some(dentry) = args.pointer(kernel::arg_inode_rmdir_dentry()) else { return 0 };
+    removed(dir, dentry, Operation::RemoveDirectory)
 }
 
 /// `inode_rename(old_dir, old_dentry, new_dir, new_dentry)`; twice for an exchange.

@@ -15,7 +15,7 @@ pub(crate) const MODE_WRITE: u32 = 2;
 #[inline(always)]
 pub(crate) fn file_open(args: Arguments) -> i32 {
     let Some(file) = args.pointer(kernel::arg_file_open_file()) else { return 0 };
-    let inode = file.follow(kernel::file_inode());
+    let Some(inode) = file.follow(kernel::file_inode()).known() else { return 0 };
     let flags: u32 = file.load(kernel::file_flags());
     let ino: u64 = inode.load(kernel::inode_ino());
     if flags & OBSERVE_OPEN_FLAGS == OBSERVE_OPEN_FLAGS && managed::is_agent() {
@@ -85,12 +85,11 @@ fn locked(file: Pointer, inode: Pointer) -> u32 {
     if kernel::has_rwsem() == 0 {
         return 0;
     }
-    let parent = file
-        .follow(kernel::file_path() + kernel::path_dentry())
-        .follow(kernel::dentry_parent())
-        .follow(kernel::dentry_inode());
-    let own: u64 = inode.load(kernel::inode_rwsem());
-    let above: u64 = parent.load(kernel::inode_rwsem());
     // RWSEM_WRITER_LOCKED is bit 0 of the count (kernel/locking/rwsem.c, since 5.3).
-    ((own | above) & 1) as u32
+    let own = inode.load::<u64>(kernel::inode_rwsem()) & 1;
+    let Some(dentry) = file.follow(kernel::file_path() + kernel::path_dentry()).known() else { return 1 };
+    let Some(parent) = dentry.follow(kernel::dentry_parent()).known() else { return 1 };
+    let Some(directory) = parent.follow(kernel::dentry_inode()).known() else { return 1 };
+    let above = directory.load::<u64>(kernel::inode_rwsem()) & 1;
+    (own | above) as u32
 }

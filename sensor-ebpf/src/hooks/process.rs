@@ -42,8 +42,8 @@ pub(crate) fn fork(args: Arguments) -> i32 {
 pub(crate) fn exec(args: Arguments) -> i32 {
     let task = who::current();
     let Some(binprm) = args.pointer(2) else { return 0 };
-    let file = binprm.follow(kernel::binprm_file());
-    let inode = file.follow(kernel::file_inode());
+    let Some(file) = binprm.follow(kernel::binprm_file()).known() else { return 0 };
+    let Some(inode) = file.follow(kernel::file_inode()).known() else { return 0 };
     let tgid: u32 = read(task, kernel::task_tgid());
 
     let Some(sequence) = EXECUTION_SEQUENCE.get_ptr_mut(0) else { return 0 };
@@ -85,7 +85,7 @@ pub(crate) fn exec(args: Arguments) -> i32 {
         // SAFETY: the entry comes from a map look-up in this run.
         unsafe {
             if (*entry).roles & ROLE_FILE != 0 {
-                managed::push(entry, Operation::Exec as u32, id, Pointer::NULL, Pointer::NULL);
+                managed::push(entry, Operation::Exec as u32, id, Pointer::NULL);
             }
         }
     }

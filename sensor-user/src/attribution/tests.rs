@@ -72,7 +72,6 @@ fn record(tgid: u32, start_ns: u64, time_ns: u64) -> ChangeRecord {
         counter: 1,
         start_ns,
         cgroup: 0,
-        target: InodeKey::default(),
         detail: 0,
         id: 1,
         tgid,

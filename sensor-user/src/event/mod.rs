@@ -92,8 +92,8 @@ mod tests {
             operation in 1u16..=28,
             length in 0u16..=128,
         ) {
-            bytes[88..90].copy_from_slice(&operation.to_le_bytes());
-            bytes[92..94].copy_from_slice(&length.to_le_bytes());
+            bytes[72..74].copy_from_slice(&operation.to_le_bytes());
+            bytes[76..78].copy_from_slice(&length.to_le_bytes());
             prop_assert!(decode(&bytes).is_ok());
         }
     }
