@@ -5,6 +5,7 @@ pub mod attribution;
 pub mod cli;
 pub mod clock;
 pub mod event;
+pub mod fanotify;
 pub mod forensic;
 pub mod http;
 pub mod kernel;

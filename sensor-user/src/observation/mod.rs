@@ -143,6 +143,19 @@ impl Observer {
         found.file.as_ref().map(|_| opened_object(&found, OpenedKind::Object, path)).ok_or(Errno::EINVAL)
     }
 
+    /// A directory or regular file, opened without following its last component, for marks on it.
+    pub(crate) fn open_file(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        let handle = self.root.open_at(path, HANDLE | OFlag::O_NOFOLLOW)?;
+        self.open_again(handle)
+    }
+
+    /// The same object once more, by a handle of it.
+    pub(crate) fn open_again(&self, handle: OwnedFd) -> Result<OwnedFd, Errno> {
+        let found =
+            self.reader.find_handle(handle, || Err(Errno::ENOSYS)).map_err(|refused| refused.errno)?;
+        found.file.ok_or(Errno::EINVAL)
+    }
+
     /// The directories that lie on the way to `path`, for enrolment as ancestors.
     pub fn way(&self, path: &Path) -> Way {
         let Some(parent) = path.parent() else {

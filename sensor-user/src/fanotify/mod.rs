@@ -1,0 +1,309 @@
+//! Change events from fanotify, for where no kernel program can be loaded or fires.
+//!
+//! In: the paths to watch. Out: the same operations as from the kernel programs, with the number of
+//! the process that did it, if it is still known; an overflow is told as a loss. It knows objects by
+//! the file handles that events carry, learnt by opening each object once under its mark, so that it
+//! needs no look-up by handle. It never blocks, never delays or refuses an operation, and what it cannot
+//! see is in [`BLIND_SPOTS`].
+
+mod record;
+
+#[cfg(test)]
+mod tests;
+
+use crate::{clock::Clock, observation::Observer};
+use nix::{
+    errno::Errno,
+    libc,
+    sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags},
+    unistd::read,
+};
+use record::{Handle, RawEvent};
+use sensor_common::op::Operation;
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+pub use record::MalformedEvent;
+
+/// What this backend cannot see, for `doctor`, the log and the documentation.
+pub const BLIND_SPOTS: [&str; 8] = [
+    "who made a change, once that process is gone: fanotify tells a process number only",
+    "stores through a writable mapping, until the file is closed",
+    "the order of changes, and how many there were: the kernel merges equal events of one process",
+    "which attribute changed: mode, owner, times, extended attributes and access control lists are one event",
+    "inode flags (immutable, append-only)",
+    "mounts over a managed path",
+    "writes to the block device below the file system",
+    "changes that are refused: nothing can be denied",
+];
+
+/// Bytes read at once: several hundred events.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Reads in a row, so that a flood of events cannot hold the daemon.
+const READS: usize = 64;
+
+/// What is asked for about names in a directory, and about the directory itself.
+const DIRECTORY_MASK: MaskFlags = MaskFlags::FAN_CREATE
+    .union(MaskFlags::FAN_DELETE)
+    .union(MaskFlags::FAN_MOVED_FROM)
+    .union(MaskFlags::FAN_MOVED_TO)
+    .union(MaskFlags::FAN_ATTRIB)
+    .union(MaskFlags::FAN_DELETE_SELF)
+    .union(MaskFlags::FAN_MOVE_SELF)
+    .union(MaskFlags::FAN_ONDIR);
+
+/// What is asked for about a file.
+const FILE_MASK: MaskFlags = MaskFlags::FAN_MODIFY
+    .union(MaskFlags::FAN_CLOSE_WRITE)
+    .union(MaskFlags::FAN_ATTRIB)
+    .union(MaskFlags::FAN_OPEN_EXEC)
+    .union(MaskFlags::FAN_DELETE_SELF)
+    .union(MaskFlags::FAN_MOVE_SELF);
+
+/// Fanotify cannot be used, or not for this object.
+#[derive(Debug, thiserror::Error)]
+pub enum FanotifyError {
+    /// No group could be made: no privilege, or a kernel without file handles in events (before 5.9).
+    #[error("fanotify cannot be used here: {}", .0.desc())]
+    Group(Errno),
+    /// The object could not be opened or marked: its file system may have no stable handles.
+    #[error("fanotify cannot watch {}: {}", path.display(), errno.desc())]
+    Watch {
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        errno: Errno,
+    },
+    /// The mark is there, but opening the object under it was not heard.
+    #[error("fanotify does not tell of {}", path.display())]
+    Silent {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The queue could not be read.
+    #[error("cannot read fanotify events: {}", .0.desc())]
+    Read(Errno),
+    /// The queue held something else than events.
+    #[error(transparent)]
+    Malformed(#[from] MalformedEvent),
+}
+
+/// One change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangeEvent {
+    /// The path under which the object or directory is watched.
+    pub path: PathBuf,
+    /// The name in that directory; `None` for a change to the watched object itself.
+    pub name: Option<OsString>,
+    /// What was done.
+    pub operation: Operation,
+    /// The process that did it; `None` when it is outside our pid namespace.
+    pub pid: Option<u32>,
+    /// Boot-time nanoseconds at which the event was read: fanotify does not tell when it happened.
+    pub read_ns: u64,
+}
+
+/// What a read of the queue gives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Happening {
+    /// A change to something watched.
+    Change(ChangeEvent),
+    /// The queue was full: events were lost, nobody knows which.
+    Lost,
+}
+
+/// A group with marks on what is watched.
+#[derive(Debug)]
+pub struct FanotifyBackend {
+    group: Fanotify,
+    observer: Arc<Observer>,
+    clock: Arc<dyn Clock>,
+    own: u32,
+    paths: HashMap<Handle, PathBuf>,
+    handles: HashMap<PathBuf, Handle>,
+    /// Read while a handle was learnt.
+    backlog: Vec<Happening>,
+}
+
+impl FanotifyBackend {
+    /// A group without marks. Needs `CAP_SYS_ADMIN`.
+    pub fn new(observer: Arc<Observer>, clock: Arc<dyn Clock>) -> Result<Self, FanotifyError> {
+        let handles = InitFlags::from_bits_retain(libc::FAN_REPORT_FID | libc::FAN_REPORT_DFID_NAME);
+        let flags = InitFlags::FAN_CLASS_NOTIF
+            | InitFlags::FAN_CLOEXEC
+            | InitFlags::FAN_NONBLOCK
+            | InitFlags::FAN_UNLIMITED_MARKS
+            | handles;
+        let group = Fanotify::init(flags, EventFFlags::O_RDONLY | EventFFlags::O_CLOEXEC)
+            .map_err(FanotifyError::Group)?;
+        Ok(Self {
+            group,
+            observer,
+            clock,
+            own: std::process::id(),
+            paths: HashMap::new(),
+            handles: HashMap::new(),
+            backlog: Vec::new(),
+        })
+    }
+
+    /// Watches the directory or regular file at `path` (not what a link there points to). Called again
+    /// after the path led to another object, it watches that one; says whether the object is another.
+    ///
+    /// What happens meanwhile is kept for the next [`Self::read`], and the descriptor does not become
+    /// readable for it: read when [`Self::has_waiting`] says so.
+    pub fn watch(&mut self, path: &Path) -> Result<bool, FanotifyError> {
+        let error = |errno| FanotifyError::Watch { path: path.to_owned(), errno };
+        let object = self.observer.open_file(path).map_err(error)?;
+        let stat = nix::sys::stat::fstat(&object).map_err(error)?;
+        let is_directory = stat.st_mode & libc::S_IFMT == libc::S_IFDIR;
+        let events = if is_directory { DIRECTORY_MASK } else { FILE_MASK } | MaskFlags::FAN_OPEN;
+        self.group.mark(MarkFlags::FAN_MARK_ADD, events, &object, None::<&Path>).map_err(error)?;
+        let learnt = self.learn(&object);
+        let removed =
+            self.group.mark(MarkFlags::FAN_MARK_REMOVE, MaskFlags::FAN_OPEN, &object, None::<&Path>);
+        removed.map_err(error)?;
+        let Some(handle) = learnt? else { return Err(FanotifyError::Silent { path: path.to_owned() }) };
+        if self.handles.get(path) == Some(&handle) {
+            return Ok(false);
+        }
+        self.unwatch(path);
+        self.paths.insert(handle.clone(), path.to_owned());
+        self.handles.insert(path.to_owned(), handle);
+        Ok(true)
+    }
+
+    /// What becomes of the object is no longer told.
+    pub fn unwatch(&mut self, path: &Path) {
+        if let Some(handle) = self.handles.remove(path) {
+            self.paths.remove(&handle);
+        }
+    }
+
+    /// Whether events were taken from the descriptor that [`Self::read`] has not given yet.
+    pub fn has_waiting(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// Everything that happened since the last call. Never blocks; readiness can be awaited on the
+    /// descriptor. Many events take many calls.
+    pub fn read(&mut self) -> Result<Vec<Happening>, FanotifyError> {
+        let mut happenings = std::mem::take(&mut self.backlog);
+        for _ in 0..READS {
+            let events = self.read_once()?;
+            if events.is_empty() {
+                break;
+            }
+            for event in events {
+                self.interpret(&event, &mut happenings);
+            }
+        }
+        Ok(happenings)
+    }
+
+    /// Opens the object once more and takes its handle from the event that this makes.
+    fn learn(&mut self, object: &OwnedFd) -> Result<Option<Handle>, FanotifyError> {
+        let again =
+            object.try_clone().map_err(|_| Errno::EMFILE).and_then(|object| self.observer.open_again(object));
+        drop(again.map_err(FanotifyError::Read)?);
+        let mut learnt = None;
+        let mut happenings = Vec::new();
+        loop {
+            let events = self.read_once()?;
+            if events.is_empty() {
+                break;
+            }
+            for event in events {
+                // Only this object is marked for opens; its own directory record, or its own object record.
+                if event.mask.contains(MaskFlags::FAN_OPEN) && event.pid == self.own {
+                    let directory = event.entry.clone().filter(|(_, name)| name.is_none());
+                    learnt = directory.map(|(handle, _)| handle).or(event.object.clone());
+                }
+                self.interpret(&event, &mut happenings);
+            }
+        }
+        self.backlog.append(&mut happenings);
+        Ok(learnt)
+    }
+
+    fn read_once(&self) -> Result<Vec<RawEvent>, FanotifyError> {
+        let mut buffer = vec![0; BUFFER_BYTES];
+        loop {
+            match read(&self.group, &mut buffer) {
+                Ok(length) => return Ok(record::parse(&buffer[..length])?),
+                Err(Errno::EAGAIN) => return Ok(Vec::new()),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(FanotifyError::Read(errno)),
+            }
+        }
+    }
+
+    /// What an event says about what is watched: nothing, one or several changes.
+    fn interpret(&self, event: &RawEvent, happenings: &mut Vec<Happening>) {
+        if event.mask.contains(MaskFlags::FAN_Q_OVERFLOW) {
+            happenings.push(Happening::Lost);
+            return;
+        }
+        let on_directory = event.mask.contains(MaskFlags::FAN_ONDIR);
+        let object = event.object.as_ref().and_then(|handle| self.paths.get(handle)).map(|path| (path, None));
+        let entry =
+            event.entry.as_ref().and_then(|(handle, name)| Some((self.paths.get(handle)?, name.clone())));
+        for (bit, operation, in_directory) in OPERATIONS {
+            if !event.mask.contains(bit) {
+                continue;
+            }
+            let operation = match operation {
+                Operation::Create if on_directory => Operation::MakeDirectory,
+                Operation::Unlink if on_directory => Operation::RemoveDirectory,
+                other => other,
+            };
+            // A change of a name belongs to its directory, a change of an object to the object itself.
+            let about = match &entry {
+                Some((path, Some(name))) if in_directory => Some((*path, Some(name.clone()))),
+                Some((path, None)) if !in_directory => Some((*path, None)),
+                _ if !in_directory => object.clone(),
+                _ => None,
+            };
+            let Some((path, name)) = about else { continue };
+            happenings.push(Happening::Change(ChangeEvent {
+                path: path.clone(),
+                name,
+                operation,
+                pid: Some(event.pid).filter(|pid| *pid != 0),
+                read_ns: self.clock.boot_ns(),
+            }));
+        }
+    }
+}
+
+/// Bits of an event, what they are called here, and whether they are about a name in a directory.
+const OPERATIONS: [(MaskFlags, Operation, bool); 10] = [
+    (MaskFlags::FAN_MODIFY, Operation::Write, false),
+    (MaskFlags::FAN_ATTRIB, Operation::SetAttributes, false),
+    (MaskFlags::FAN_CLOSE_WRITE, Operation::Release, false),
+    (MaskFlags::FAN_OPEN_EXEC, Operation::Exec, false),
+    (MaskFlags::FAN_DELETE_SELF, Operation::Unlink, false),
+    (MaskFlags::FAN_MOVE_SELF, Operation::Rename, false),
+    (MaskFlags::FAN_CREATE, Operation::Create, true),
+    (MaskFlags::FAN_DELETE, Operation::Unlink, true),
+    (MaskFlags::FAN_MOVED_FROM, Operation::Rename, true),
+    (MaskFlags::FAN_MOVED_TO, Operation::RenameOver, true),
+];
+
+impl AsFd for FanotifyBackend {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.group.as_fd()
+    }
+}
+
+impl AsRawFd for FanotifyBackend {
+    fn as_raw_fd(&self) -> RawFd {
+        self.group.as_raw_fd()
+    }
+}
