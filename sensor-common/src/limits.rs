@@ -28,3 +28,6 @@ pub const ARGV_BYTES: usize = 1024;
 
 /// Bytes of the path handed to execve that are kept.
 pub const FILENAME_BYTES: usize = 256;
+
+/// Allowed actors of all deny rules together.
+pub const ALLOWED_ENTRIES: u32 = 4096;

@@ -47,6 +47,29 @@ pub struct Managed {
     pub observed_sequence: u32,
 }
 
+/// Whom a rule allows to change what it denies to all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Allowed {
+    /// Number of the rule.
+    pub rule: u32,
+    /// `ALLOWED_*`.
+    pub kind: u32,
+    /// Inode number, cgroup id or login uid.
+    pub value: u64,
+    /// Device of the inode; zero for the other kinds.
+    pub dev: u32,
+    /// Zero.
+    pub padding: u32,
+}
+
+/// The executable's inode.
+pub const ALLOWED_EXE: u32 = 1;
+/// The cgroup (v2) that the process is in.
+pub const ALLOWED_CGROUP: u32 = 2;
+/// The audit login uid.
+pub const ALLOWED_LOGIN: u32 = 3;
+
 /// What the kernel tells of an object that the daemon opened for enrolment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -177,6 +200,7 @@ const _: () = {
     assert!(size_of::<InodeKey>() == 16);
     assert!(size_of::<Managed>() == 64);
     assert!(size_of::<Identity>() == 40);
+    assert!(size_of::<Allowed>() == 24);
     assert!(size_of::<Process>() == 32);
     assert!(size_of::<Execution>() == 8 + 8 + 16 + 8 + 24 + 16 + 8 + FILENAME_BYTES + ARGV_BYTES);
     assert!(core::mem::offset_of!(Managed, dirty) == 44);

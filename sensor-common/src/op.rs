@@ -151,6 +151,9 @@ pub const ROLE_TAMPER: u32 = 1 << 3;
 /// Changes are refused unless the actor is allowed (LSM only).
 pub const ROLE_DENY: u32 = 1 << 4;
 
+/// Bits of `roles` above the roles themselves: the number of the policy rule for [`ROLE_DENY`].
+pub const RULE_SHIFT: u32 = 16;
+
 /// Flags that together mark the daemon's observation open: they have no effect on a read-only open of
 /// a regular file or directory, no other program combines them, and one mask test finds them.
 /// `O_NOCTTY | O_NONBLOCK | O_DSYNC` of x86-64 and arm64 (asm-generic/fcntl.h).

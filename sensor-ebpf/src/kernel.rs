@@ -59,6 +59,7 @@ globals! {
     OFF_TASK_STRUCT_REAL_PARENT => task_real_parent;
     OFF_TASK_STRUCT_GROUP_LEADER => task_group_leader;
     OFF_TASK_STRUCT_START_BOOTTIME => task_start;
+    OFF_MM_STRUCT_EXE_FILE => mm_exe_file;
     OFF_MM_STRUCT_ARG_START => mm_arg_start;
     OFF_MM_STRUCT_ARG_END => mm_arg_end;
     OFF_CRED_FSUID => cred_fsuid;

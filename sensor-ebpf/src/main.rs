@@ -30,8 +30,9 @@ macro_rules! change_hook {
         #[doc = concat!("fentry program on `", $function, "`.")]
         #[fentry(function = $function)]
         pub fn $fentry(ctx: FEntryContext) -> u32 {
-            // The trampoline ignores what an fentry program returns.
-            $body(Arguments(ctx.as_ptr())) as u32
+            // An fentry program cannot refuse, and the verifier wants it to return 0.
+            let _: i32 = $body(Arguments(ctx.as_ptr()));
+            0
         }
     };
 }

@@ -8,7 +8,7 @@ use crate::who;
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_boot_ns, bpf_probe_read_kernel_str_bytes};
 use sensor_common::limits::NAME_BYTES;
 use sensor_common::map::{Control, Counter, InodeKey, Managed, bitmap_position};
-use sensor_common::op::{Operation, RECORD_IN_DIRECTORY, RECORD_NAME_CUT};
+use sensor_common::op::{Operation, RECORD_IN_DIRECTORY, RECORD_NAME_CUT, ROLE_DENY, RULE_SHIFT};
 use sensor_common::record::ChangeRecord;
 
 /// The entry of a managed inode, or `None` for all others and for null.
@@ -72,16 +72,33 @@ impl Change {
 /// Notes a change that is about to land: the counter first, then the dirty bit and the writer, then a
 /// record unless the same writer's same operation is still waiting to be looked at.
 #[inline(always)]
-pub(crate) fn changed(entry: *mut Managed, change: &Change) {
+pub(crate) fn changed(entry: *mut Managed, change: &Change) -> i32 {
     // A call with four words in registers; inlined, a rename would hold four copies of the body.
-    let _: u64 = note(entry, change.operation as u64, change.detail, change.dentry.0);
+    if note(entry, change.operation as u64, change.detail, change.dentry.0) == 0 { 0 } else { REFUSED }
 }
 
-/// The body of [`changed`], one function in the object.
+/// `-EPERM`, what a refused operation gives.
+pub(crate) const REFUSED: i32 = -1;
+
+/// Whether a deny rule refuses this task. It never refuses the daemon.
+#[inline(always)]
+fn denied(roles: u32, operation: u32) -> bool {
+    roles & ROLE_DENY != 0 && operation != Operation::Release as u32 && !who::is_allowed(roles >> RULE_SHIFT)
+}
+
+/// The body of [`changed`], one function in the object. Not zero when the change is refused.
 #[inline(never)]
 fn note(entry: *mut Managed, operation: u64, detail: u64, dentry: *const u8) -> u64 {
     let dentry = Pointer(dentry);
     let operation = operation as u32;
+    // SAFETY: the entry comes from a map look-up in this program run.
+    unsafe {
+        if denied((*entry).roles, operation) && !is_agent() {
+            maps::count(Counter::Denied);
+            push(entry, Operation::Denied as u32, u64::from(operation), dentry);
+            return 1;
+        }
+    }
     maps::add_one(entry.cast::<u64>());
     let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
     // SAFETY: `entry` comes from a map look-up and stays valid while the program runs (RCU); fields are

@@ -3,7 +3,9 @@
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf};
 use sensor_common::limits;
-use sensor_common::map::{COUNTERS, Control, Counter, Execution, Identity, InodeKey, Managed, Process};
+use sensor_common::map::{
+    Allowed, COUNTERS, Control, Counter, Execution, Identity, InodeKey, Managed, Process,
+};
 
 /// Do not set memory aside for entries that are not there (`BPF_F_NO_PREALLOC`).
 const NO_PREALLOC: u32 = 1;
@@ -16,6 +18,11 @@ pub(crate) static MANAGED: HashMap<InodeKey, Managed> =
 /// One bit for each hashed inode number; see `managed::in_bitmap`.
 #[map]
 pub(crate) static BITMAP: Array<u64> = Array::with_max_entries(limits::BITMAP_WORDS, 0);
+
+/// Whom deny rules allow.
+#[map]
+pub(crate) static ALLOWED: HashMap<Allowed, u8> =
+    HashMap::with_max_entries(limits::ALLOWED_ENTRIES, NO_PREALLOC);
 
 /// Who the daemon is.
 #[map]

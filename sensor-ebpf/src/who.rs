@@ -2,7 +2,9 @@
 //! needs no typed task pointer (5.10 has no helper that gives one).
 
 use crate::kernel;
+use crate::maps::ALLOWED;
 use aya_ebpf::helpers::{bpf_get_current_task, bpf_probe_read_kernel};
+use sensor_common::map::{ALLOWED_CGROUP, ALLOWED_EXE, ALLOWED_LOGIN, Allowed};
 use sensor_common::op::RECORD_KERNEL_THREAD;
 use sensor_common::record::ChangeRecord;
 
@@ -82,4 +84,23 @@ pub(crate) unsafe fn describe(record: *mut ChangeRecord) -> u16 {
     }
     let flags: u32 = read(task, kernel::task_flags());
     if flags & KERNEL_THREAD != 0 { RECORD_KERNEL_THREAD } else { 0 }
+}
+
+/// Whether a rule allows the current task: by its executable, its cgroup or its login.
+#[inline(always)]
+pub(crate) fn is_allowed(rule: u32) -> bool {
+    let task = current();
+    let (login, _) = login(task);
+    let mm: u64 = read(task, kernel::task_mm());
+    let file: u64 = read(mm, kernel::mm_exe_file());
+    let inode: u64 = read(file, kernel::file_inode());
+    let sb: u64 = read(inode, kernel::inode_sb());
+    listed(rule, ALLOWED_LOGIN, u64::from(login), 0)
+        || listed(rule, ALLOWED_CGROUP, cgroup(task), 0)
+        || listed(rule, ALLOWED_EXE, read(inode, kernel::inode_ino()), read(sb, kernel::super_dev()))
+}
+
+#[inline(always)]
+fn listed(rule: u32, kind: u32, value: u64, dev: u32) -> bool {
+    ALLOWED.get_ptr(Allowed { rule, kind, value, dev, padding: 0 }).is_some()
 }

@@ -8,13 +8,12 @@ use sensor_common::op::{Operation, ROLE_DIRECTORY, ROLE_FILE};
 #[inline(always)]
 fn changed(dentry: Pointer, operation: Operation, detail: u64) -> i32 {
     let Some(inode) = dentry.follow(kernel::dentry_inode()).known() else { return 0 };
-    if let Some(entry) = managed::lookup(inode) {
-        // SAFETY: the entry comes from a map look-up.
-        if unsafe { (*entry).roles } & (ROLE_FILE | ROLE_DIRECTORY) != 0 {
-            managed::changed(entry, &Change::of(operation, detail));
-        }
+    let Some(entry) = managed::lookup(inode) else { return 0 };
+    // SAFETY: the entry comes from a map look-up.
+    if unsafe { (*entry).roles } & (ROLE_FILE | ROLE_DIRECTORY) == 0 {
+        return 0;
     }
-    0
+    managed::changed(entry, &Change::of(operation, detail))
 }
 
 /// `inode_setattr(dentry, attr)`: chmod, chown, truncate, utimes and their relatives.

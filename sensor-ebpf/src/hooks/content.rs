@@ -15,13 +15,14 @@ const VM_SHARED: u64 = 8;
 
 /// Notes `operation` when `file`'s inode is a managed file.
 #[inline(always)]
-fn changed(file: Pointer, operation: Operation, detail: u64) {
-    let Some(inode) = file.follow(kernel::file_inode()).known() else { return };
-    let Some(entry) = managed::lookup(inode) else { return };
+fn changed(file: Pointer, operation: Operation, detail: u64) -> i32 {
+    let Some(inode) = file.follow(kernel::file_inode()).known() else { return 0 };
+    let Some(entry) = managed::lookup(inode) else { return 0 };
     // SAFETY: the entry comes from a map look-up.
-    if unsafe { (*entry).roles } & ROLE_FILE != 0 {
-        managed::changed(entry, &Change::of(operation, detail));
+    if unsafe { (*entry).roles } & ROLE_FILE == 0 {
+        return 0;
     }
+    managed::changed(entry, &Change::of(operation, detail))
 }
 
 /// `file_permission(file, mask)`: attached only while some managed file has writers.
@@ -31,10 +32,8 @@ pub(crate) fn file_permission(args: Arguments) -> i32 {
     if mask & MAY_WRITE == 0 {
         return 0;
     }
-    if let Some(file) = args.pointer(kernel::arg_file_permission_file()) {
-        changed(file, Operation::Write, 0);
-    }
-    0
+    let Some(file) = args.pointer(kernel::arg_file_permission_file()) else { return 0 };
+    changed(file, Operation::Write, 0)
 }
 
 /// `file_release(file)`: the last reference to an open file goes; attached with `file_permission`.
@@ -42,10 +41,10 @@ pub(crate) fn file_permission(args: Arguments) -> i32 {
 pub(crate) fn file_release(args: Arguments) -> i32 {
     let Some(file) = args.pointer(kernel::arg_file_release_file()) else { return 0 };
     let mode: u32 = file.load(kernel::file_mode());
-    if mode & MODE_WRITE != 0 {
-        changed(file, Operation::Release, 0);
+    if mode & MODE_WRITE == 0 {
+        return 0;
     }
-    0
+    changed(file, Operation::Release, 0)
 }
 
 /// `mmap_file(file, prot, flags)`: null for anonymous memory.
@@ -56,10 +55,8 @@ pub(crate) fn mmap_file(args: Arguments) -> i32 {
     if prot & PROT_WRITE == 0 || flags & MAP_SHARED == 0 {
         return 0;
     }
-    if let Some(file) = args.pointer(kernel::arg_mmap_file_file()) {
-        changed(file, Operation::Map, prot);
-    }
-    0
+    let Some(file) = args.pointer(kernel::arg_mmap_file_file()) else { return 0 };
+    changed(file, Operation::Map, prot)
 }
 
 /// `file_mprotect(vma, prot)`.
@@ -74,10 +71,8 @@ pub(crate) fn file_mprotect(args: Arguments) -> i32 {
     if flags & VM_SHARED == 0 {
         return 0;
     }
-    if let Some(file) = vma.follow(kernel::vma_file()).known() {
-        changed(file, Operation::Protect, prot);
-    }
-    0
+    let Some(file) = vma.follow(kernel::vma_file()).known() else { return 0 };
+    changed(file, Operation::Protect, prot)
 }
 
 /// Whether an ioctl command can change a file's content, flags or blocks. The type byte (bits 8 to 15)
@@ -96,10 +91,8 @@ pub(crate) fn file_ioctl(args: Arguments) -> i32 {
     if !changes_files(command) || reads_only(command) {
         return 0;
     }
-    if let Some(file) = args.pointer(kernel::arg_file_ioctl_file()) {
-        changed(file, Operation::Ioctl, command);
-    }
-    0
+    let Some(file) = args.pointer(kernel::arg_file_ioctl_file()) else { return 0 };
+    changed(file, Operation::Ioctl, command)
 }
 
 /// The commands of those families that only read and that tools issue all the time: FS_IOC_GETFLAGS,

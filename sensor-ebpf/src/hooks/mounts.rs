@@ -11,10 +11,8 @@ use sensor_common::op::Operation;
 /// like those of a file.
 #[inline(always)]
 fn changed(operation: Operation) -> i32 {
-    if let Some(entry) = MANAGED.get_ptr_mut(MOUNTS_KEY) {
-        managed::changed(entry, &Change::of(operation, 0));
-    }
-    0
+    let Some(entry) = MANAGED.get_ptr_mut(MOUNTS_KEY) else { return 0 };
+    managed::changed(entry, &Change::of(operation, 0))
 }
 
 /// `sb_mount(…)`: mount(2), bind mounts and remounts.

@@ -32,12 +32,14 @@ pub(crate) fn file_open(args: Arguments) -> i32 {
     let Some(entry) = managed::lookup(inode) else { return 0 };
     // SAFETY: the entry comes from a map look-up.
     let roles = unsafe { (*entry).roles };
-    if roles & ROLE_TAMPER != 0 {
-        managed::changed(entry, &Change::of(Operation::OpenTamper, u64::from(flags)));
+    let operation = if roles & ROLE_TAMPER != 0 {
+        Operation::OpenTamper
     } else if roles & ROLE_FILE != 0 {
-        managed::changed(entry, &Change::of(Operation::OpenWrite, u64::from(flags)));
-    }
-    0
+        Operation::OpenWrite
+    } else {
+        return 0;
+    };
+    managed::changed(entry, &Change::of(operation, u64::from(flags)))
 }
 
 /// The daemon looks at an object: tell it who the kernel thinks this is, and put down, from before the

@@ -91,7 +91,7 @@ impl DriftPolicy {
 
 impl AllowedActors {
     /// Whether any entry fits. Holdfast itself is always allowed.
-    pub(super) fn allow(&self, subject: &Subject<'_>) -> bool {
+    pub fn allow(&self, subject: &Subject<'_>) -> bool {
         subject.holdfast
             || any(&self.units, subject.unit)
             || any(&self.exes, subject.exe)

@@ -9,7 +9,7 @@ use crate::metrics::LossStage;
 use sensor_common::map::Counter;
 use sensor_common::op::Operation;
 use sensor_model::protocol::{Event, Scope};
-use sensor_model::record::{Actor, RecordKind};
+use sensor_model::record::{Actor, Record, RecordKind};
 
 /// The newest change of a thing, kept until its verdict.
 #[derive(Debug, Clone)]
@@ -103,6 +103,13 @@ impl Agent {
             return Ok(());
         }
         let actor = self.attributor.attribute(record, &self.processes);
+        if change.operation == Operation::Denied {
+            let things = if concerned.direct.is_empty() { &concerned.beyond } else { &concerned.direct };
+            if let Some(thing) = things.first() {
+                self.refused(*thing, change, &actor);
+            }
+            return Ok(());
+        }
         if change.operation == Operation::Exec {
             for thing in concerned.direct {
                 self.executed(thing, change, &actor);
@@ -130,10 +137,26 @@ impl Agent {
         self.changes.insert(thing, noted);
     }
 
+    /// A deny rule refused a change.
+    fn refused(&mut self, thing: u32, change: &Change, actor: &Actor) {
+        let code = u16::try_from(change.record.detail).unwrap_or(0);
+        let operation = Operation::from_code(code).unwrap_or(change.operation);
+        let mut record = self.about(RecordKind::Denied, thing, change, actor);
+        record.operation = Some(operation.name().to_owned());
+        tracing::warn!(path = record.path, operation = operation.name(), pid = actor.pid, "Refused.");
+        self.group.push(record);
+    }
+
     /// A managed file was executed: who, and was it as expected at that moment.
     fn executed(&mut self, thing: u32, change: &Change, actor: &Actor) {
+        let record = self.about(RecordKind::Exec, thing, change, actor);
+        self.group.push(record);
+    }
+
+    /// A record about a thing at the moment of a change that is not itself a change of the thing.
+    fn about(&self, kind: RecordKind, thing: u32, change: &Change, actor: &Actor) -> Record {
         let expectation = &self.desired.expectations[thing as usize];
-        let mut record = self.log.record(RecordKind::Exec);
+        let mut record = self.log.record(kind);
         record.monotonic_ns = change.record.time_ns;
         record.time = self.wall(change.record.time_ns);
         record.path = Some(expectation.thing.path().display().to_string());
@@ -144,7 +167,7 @@ impl Agent {
         if let Some(open) = self.drifts.get(&thing) {
             record.differences.clone_from(&open.differences);
         }
-        self.group.push(record);
+        record
     }
 
     fn mounts_changed(&mut self, change: &Change) {
@@ -213,6 +236,7 @@ impl Agent {
         let Some(witness) = self.looker.witness.as_mut() else { return Ok(()) };
         self.canary.sing(&observer, witness);
         self.drain(ring)?;
+        self.refresh_allowed();
         let Some(witness) = self.looker.witness.as_mut() else { return Ok(()) };
         let pulse = self.canary.listen(witness);
         let now = self.clock.boot_ns();

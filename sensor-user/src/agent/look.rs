@@ -158,6 +158,7 @@ impl Looker {
         let (mut observation, mut keys) = (Observation::Missing, Keys::default());
         for _ in 0..ATTEMPTS {
             keys = Keys::default();
+            let mut opened_as = None;
             let witness = &mut self.witness;
             observation = self.observer.observe_with(expectation, &mut |opened: &OpenedObject| {
                 let Some((key, magic)) = witness.as_mut().and_then(Witness::identify) else { return };
@@ -165,9 +166,16 @@ impl Looker {
                 match opened.kind {
                     OpenedKind::Parent if keys.parent.is_none() => keys.parent = Some(key),
                     OpenedKind::Parent => {}
-                    OpenedKind::Object => keys.object = Some(key),
+                    OpenedKind::Object => {
+                        keys.object = Some(key);
+                        opened_as = Some((opened.device, opened.inode));
+                    }
                 }
             });
+            if opened_as.is_some_and(|inode| !self.observer.leads_to(&path, inode)) {
+                // Replaced between look-up and open: what was read is not what is there.
+                continue;
+            }
             if self.settle_keys(&path, own, &observation, keys)? {
                 break;
             }

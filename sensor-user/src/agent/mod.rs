@@ -5,6 +5,7 @@
 
 pub mod backend;
 pub mod canary;
+mod deny;
 pub mod desired;
 mod events;
 pub mod look;
@@ -104,6 +105,7 @@ struct Agent {
     attributor: Attributor,
     log: ForensicLog,
     mounts: MountTable,
+    deny: deny::DenyRules,
     /// Records of this turn, written as one group.
     group: Vec<Record>,
     /// The newest change of each thing in an episode.
@@ -159,13 +161,23 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     let backend = backend::choose(&options.state, options.pins.as_deref(), &observer)
         .map_err(|reasons| anyhow::anyhow!("no backend works on this host: {}", reasons.join("; ")))?;
     let backend = *backend;
-    let looker = Looker::new(Arc::clone(&observer), &options.root, Some(backend.witness), &desired);
+    let mut looker = Looker::new(Arc::clone(&observer), &options.root, Some(backend.witness), &desired);
+    let mut deny = deny::DenyRules::default();
+    if backend.sensor.mode == crate::kernel::hooks::Mode::Lsm {
+        deny = deny::DenyRules::new(&desired.policy, &desired.expectations);
+    }
+    for thing in (0..).take(desired.expectations.len()) {
+        if let Some(rule) = deny.protects(thing) {
+            looker.registry.protect(thing, rule);
+        }
+    }
     let attributor =
         Attributor::new(Arc::clone(&observer), &options.root, Path::new("/proc"), std::process::id())?;
     let readiness = Readiness::default();
     readiness.not_ready("verification", "the first full verification is not finished");
     let mut agent = Agent {
         mounts: MountTable::read().unwrap_or_default(),
+        deny,
         clock,
         boot_id,
         telemetry,
@@ -209,6 +221,10 @@ fn make_directory(path: &Path) -> anyhow::Result<()> {
 impl Agent {
     /// Enrols everything, and says that we are here.
     fn begin(&mut self, adopted: bool) -> anyhow::Result<()> {
+        if let Some(witness) = self.witness() {
+            witness.maps().disallow_all()?;
+        }
+        self.refresh_allowed();
         self.looker.enrol_all()?;
         let now = self.clock.boot_ns();
         for id in (0..).take(self.desired.expectations.len()) {
@@ -408,6 +424,14 @@ impl Agent {
 
     fn wall(&self, boot_ns: u64) -> String {
         rfc3339(self.clock.wall_at(boot_ns))
+    }
+
+    /// Tells the kernel whom deny rules allow now.
+    fn refresh_allowed(&mut self) {
+        let observer = Arc::clone(&self.looker.observer);
+        if let Some(witness) = self.looker.witness.as_mut() {
+            self.deny.refresh(&self.options.root, &observer, witness);
+        }
     }
 
     fn witness(&mut self) -> Option<&mut Witness> {

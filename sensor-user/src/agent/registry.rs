@@ -4,7 +4,7 @@
 //! for the maps, keys with roles. No I/O.
 
 use sensor_common::map::InodeKey;
-use sensor_common::op::{ROLE_ANCESTOR, ROLE_DIRECTORY, ROLE_FILE};
+use sensor_common::op::{ROLE_ANCESTOR, ROLE_DENY, ROLE_DIRECTORY, ROLE_FILE, RULE_SHIFT};
 use sensor_model::expectation::{Expectation, Thing};
 use sensor_model::expectation_watch::{WatchRole, watches};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -55,6 +55,8 @@ pub struct Registry {
     by_path: BTreeMap<PathBuf, u32>,
     by_key: HashMap<InodeKey, Vec<u32>>,
     things: Vec<PathBuf>,
+    /// Things that a deny rule protects, and its number.
+    deny: HashMap<u32, u32>,
 }
 
 impl Registry {
@@ -83,6 +85,11 @@ impl Registry {
             }
         }
         registry
+    }
+
+    /// Protects a thing's inode, and a closed directory's names, by a deny rule. Before enrolment.
+    pub fn protect(&mut self, thing: u32, rule: u32) {
+        self.deny.insert(thing, rule);
     }
 
     fn add(&mut self, thing: u32, expectation: &Expectation) {
@@ -202,7 +209,12 @@ impl Registry {
             let names = if watch.unresolved.is_empty() { 0 } else { ROLE_DIRECTORY };
             roles | watch.roles | names
         });
-        Some((*ids.first()?, roles))
+        let protected = ids.iter().find_map(|id| {
+            let watch = &self.watches[*id as usize];
+            watch.objects.iter().chain(&watch.everything).find_map(|thing| self.deny.get(thing))
+        });
+        let deny = protected.map_or(0, |rule| ROLE_DENY | rule << RULE_SHIFT);
+        Some((*ids.first()?, roles | deny))
     }
 
     /// What a record about the inode numbered `id` concerns. `name`: the entry, for a record about a

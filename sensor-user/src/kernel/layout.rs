@@ -82,6 +82,7 @@ pub const FIELDS: &[KernelField] = &[
     actor("OFF_TASK_STRUCT_REAL_PARENT", "task_struct", "real_parent", Pointer),
     actor("OFF_TASK_STRUCT_GROUP_LEADER", "task_struct", "group_leader", Pointer),
     actor("OFF_TASK_STRUCT_START_BOOTTIME", "task_struct", "start_boottime", Word(8)),
+    actor("OFF_MM_STRUCT_EXE_FILE", "mm_struct", "exe_file", Pointer),
     actor("OFF_MM_STRUCT_ARG_START", "mm_struct", "arg_start", Word(8)),
     actor("OFF_MM_STRUCT_ARG_END", "mm_struct", "arg_end", Word(8)),
     actor("OFF_CRED_FSUID", "cred", "fsuid", Word(4)),

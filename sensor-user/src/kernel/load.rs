@@ -29,9 +29,10 @@ pub const OBJECT_SHA256: &str = env!("HOLDFAST_EBPF_SHA256");
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// Maps that outlive the daemon: all of them, since adopted programs go on using theirs.
-const PINNED_MAPS: [&str; 9] = [
+const PINNED_MAPS: [&str; 10] = [
     "MANAGED",
     "BITMAP",
+    "ALLOWED",
     "CONTROL",
     "IDENTITY",
     "CHANGES",

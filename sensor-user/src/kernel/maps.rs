@@ -6,7 +6,8 @@
 
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, RingBuf};
 use sensor_common::map::{
-    Control, Counter, Execution, Identity, InodeKey, Managed, Process, bitmap_position, execution_slot,
+    Allowed, Control, Counter, Execution, Identity, InodeKey, Managed, Process, bitmap_position,
+    execution_slot,
 };
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use thiserror::Error;
@@ -16,6 +17,7 @@ const KEY: usize = size_of::<InodeKey>();
 const MANAGED: usize = size_of::<Managed>();
 const CONTROL: usize = size_of::<Control>();
 const IDENTITY: usize = size_of::<Identity>();
+const ALLOWED: usize = size_of::<Allowed>();
 const PROCESS: usize = size_of::<Process>();
 const EXECUTION: usize = size_of::<Execution>();
 
@@ -47,6 +49,7 @@ pub struct Maps {
     bitmap: Array<MapData, u64>,
     control: Array<MapData, [u8; CONTROL]>,
     identity: Array<MapData, [u8; IDENTITY]>,
+    allowed: HashMap<MapData, [u8; ALLOWED], u8>,
     counts: PerCpuArray<MapData, u64>,
 }
 
@@ -88,6 +91,7 @@ impl Maps {
             bitmap: take(ebpf, "BITMAP")?,
             control: take(ebpf, "CONTROL")?,
             identity: take(ebpf, "IDENTITY")?,
+            allowed: take(ebpf, "ALLOWED")?,
             counts: take(ebpf, "COUNTS")?,
         };
         let processes =
@@ -158,6 +162,28 @@ impl Maps {
         })
     }
 
+    /// Allows an actor to change what its rule denies to others.
+    pub fn allow(&mut self, actor: Allowed) -> Result<(), MapsError> {
+        self.allowed.insert(allowed_bytes(actor), 1, 0).map_err(refused("ALLOWED", "insert"))
+    }
+
+    /// Takes that back.
+    pub fn disallow(&mut self, actor: Allowed) -> Result<(), MapsError> {
+        match self.allowed.remove(&allowed_bytes(actor)) {
+            Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
+            Err(error) => Err(refused("ALLOWED", "remove")(error)),
+        }
+    }
+
+    /// Takes all of them back, those of an earlier run included.
+    pub fn disallow_all(&mut self) -> Result<(), MapsError> {
+        let keys: Vec<_> = self.allowed.keys().flatten().collect();
+        for key in keys {
+            self.allowed.remove(&key).map_err(refused("ALLOWED", "remove"))?;
+        }
+        Ok(())
+    }
+
     /// Sum of a counter over all CPUs.
     pub fn count(&self, counter: Counter) -> Result<u64, MapsError> {
         let values = self.counts.get(&(counter as u32), 0).map_err(refused("COUNTS", "get"))?;
@@ -197,6 +223,12 @@ impl AsRawFd for Ring {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
+}
+
+fn allowed_bytes(actor: Allowed) -> [u8; ALLOWED] {
+    let mut bytes = [0; ALLOWED];
+    bytes.copy_from_slice(actor.as_bytes());
+    bytes
 }
 
 fn key_bytes(key: InodeKey) -> [u8; KEY] {

@@ -156,6 +156,16 @@ impl Observer {
         found.file.ok_or(Errno::EINVAL)
     }
 
+    /// Whether a path leads to this inode (`st_dev`, `st_ino`), its last component not followed. Asked after
+    /// everything was read: what was opened may have been replaced between look-up and open.
+    pub fn leads_to(&self, path: &Path, device_and_inode: (u64, u64)) -> bool {
+        self.root
+            .open_at(path, HANDLE | OFlag::O_NOFOLLOW)
+            .ok()
+            .and_then(|handle| stat_handle(handle.as_fd(), StatxFlags::INO).ok())
+            .is_some_and(|stat| (device(&stat), stat.stx_ino) == device_and_inode)
+    }
+
     /// The directories that lie on the way to `path`, for enrolment as ancestors.
     pub fn way(&self, path: &Path) -> Way {
         let Some(parent) = path.parent() else {

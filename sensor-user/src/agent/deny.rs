@@ -1,0 +1,126 @@
+//! Deny rules in the kernel: which inodes they protect, and whom they allow.
+//!
+//! In: the drift policy. Out: a number for each rule, and the allowed actors as the kernel can tell
+//! them: inodes of executables, cgroups of units and pods, login uids. Only the LSM backend refuses;
+//! on the others what a deny rule names is drift that degrades.
+
+use super::look::Witness;
+use crate::observation::Observer;
+use sensor_common::map::{ALLOWED_CGROUP, ALLOWED_EXE, ALLOWED_LOGIN, Allowed};
+use sensor_model::cgroup::Placement;
+use sensor_model::drift_policy::{Action, DriftPolicy, Rule, Subject};
+use sensor_model::expectation::Expectation;
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Where cgroups are.
+const CGROUPS: &str = "sys/fs/cgroup";
+
+/// Cgroups nest this deep on a node at most: slices, pod, container, and a system inside it.
+const DEPTH: usize = 8;
+
+/// The deny rules of a policy.
+#[derive(Debug, Default)]
+pub(super) struct DenyRules {
+    rules: Vec<Rule>,
+    /// By thing, the rule that protects it.
+    things: HashMap<u32, u32>,
+    told: BTreeSet<(u32, u32, u64, u32)>,
+}
+
+impl DenyRules {
+    /// Finds the rules, numbered from 1, and the things that they protect.
+    pub(super) fn new(policy: &DriftPolicy, expectations: &[Expectation]) -> Self {
+        let mut deny = Self::default();
+        for (thing, expectation) in (0..).zip(expectations) {
+            let decision = policy.decide(&expectation.thing.path(), None);
+            let (Action::Deny, Some((rule, _))) = (decision.action, decision.rule) else { continue };
+            let number = match deny.rules.iter().position(|known| known == rule) {
+                Some(position) => position + 1,
+                None => {
+                    deny.rules.push(rule.clone());
+                    deny.rules.len()
+                }
+            };
+            deny.things.insert(thing, u32::try_from(number).unwrap_or(u32::MAX));
+        }
+        deny
+    }
+
+    /// The rule that protects a thing; things are numbered as their expectations.
+    pub(super) fn protects(&self, thing: u32) -> Option<u32> {
+        self.things.get(&thing).copied()
+    }
+
+    /// Brings the kernel's list of allowed actors up to date. Units get new cgroups when they start, so
+    /// this is done again and again.
+    pub(super) fn refresh(&mut self, root: &Path, observer: &Observer, witness: &mut Witness) {
+        if self.rules.is_empty() {
+            return;
+        }
+        let mut wanted = BTreeSet::new();
+        let cgroups = cgroups(&root.join(CGROUPS));
+        for (number, rule) in (1..).zip(&self.rules) {
+            for exe in &rule.allowed_actors.exes {
+                // A glob has no inode: such actors are told apart after the fact only.
+                let opened = observer.open(Path::new(exe)).ok();
+                if let Some(key) = opened.and_then(|_| witness.identity()) {
+                    wanted.insert((number, ALLOWED_EXE, key.ino, key.dev));
+                }
+            }
+            for user in &rule.allowed_actors.users {
+                if let Some(uid) = observer.uid(user) {
+                    wanted.insert((number, ALLOWED_LOGIN, u64::from(uid), 0));
+                }
+            }
+            for (path, id) in &cgroups {
+                let placement = Placement::of_path(path);
+                let subject = Subject {
+                    unit: placement.unit.as_deref(),
+                    pod_uid: placement.pod_uid.as_deref(),
+                    ..Subject::default()
+                };
+                if rule.allowed_actors.allow(&subject) {
+                    wanted.insert((number, ALLOWED_CGROUP, *id, 0));
+                }
+            }
+        }
+        for (rule, kind, value, dev) in self.told.difference(&wanted) {
+            let key = Allowed { rule: *rule, kind: *kind, value: *value, dev: *dev, padding: 0 };
+            if let Err(error) = witness.maps().disallow(key) {
+                tracing::warn!(%error, "Cannot remove an allowed actor.");
+            }
+        }
+        for (rule, kind, value, dev) in wanted.difference(&self.told) {
+            let key = Allowed { rule: *rule, kind: *kind, value: *value, dev: *dev, padding: 0 };
+            if let Err(error) = witness.maps().allow(key) {
+                tracing::warn!(%error, "Cannot add an allowed actor.");
+            }
+        }
+        self.told = wanted;
+    }
+}
+
+/// Every cgroup below a mounted hierarchy: its path there and its id, which is its inode number.
+fn cgroups(top: &Path) -> Vec<(String, u64)> {
+    let mut found = Vec::new();
+    let mut waiting: Vec<(PathBuf, usize)> = vec![(top.to_owned(), 0)];
+    while let Some((directory, depth)) = waiting.pop() {
+        let Ok(entries) = fs::read_dir(&directory) else { continue };
+        for entry in entries.flatten() {
+            let (Ok(metadata), path) = (entry.metadata(), entry.path()) else { continue };
+            if !metadata.is_dir() {
+                continue;
+            }
+            if let Ok(inside) = path.strip_prefix(top) {
+                found.push((format!("/{}", inside.display()), metadata.ino()));
+            }
+            if depth + 1 < DEPTH {
+                waiting.push((path, depth + 1));
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,94 @@
+//! Deny rules: refused with EPERM, recorded, and open to the actors that the rule allows.
+
+use std::fs;
+
+use anyhow::{Result, bail, ensure};
+
+use crate::guest::agent::Agent;
+use crate::guest::{Context, shell};
+
+const CONFIG: &str = r#"apiVersion: machineconfiguration.openshift.io/v1
+kind: MachineConfig
+metadata:
+  name: 99-worker-deny
+  labels: {machineconfiguration.openshift.io/role: worker}
+spec:
+  config:
+    ignition: {version: 3.4.0}
+    storage:
+      files:
+      - path: /etc/deny/protected.conf
+        mode: 420
+        contents: {source: "data:,content%0A"}
+      - path: /etc/deny/open.conf
+        mode: 420
+        contents: {source: "data:,content%0A"}
+"#;
+
+const POLICY: &str = r#"apiVersion: holdfast.dev/v1alpha1
+kind: DriftPolicy
+metadata: {name: deny}
+spec:
+  rules:
+  - path: /etc/deny/protected.conf
+    action: deny
+    allowedActors:
+      exes: [/run/allowed]
+"#;
+
+const FILE: &str = "/etc/deny/protected.conf";
+
+/// Tries to change a protected file in several ways, and once as an allowed actor.
+pub(super) fn bare(context: &mut Context) -> Result<()> {
+    shell("mkdir -p /etc/deny && for f in protected open; do echo content > /etc/deny/$f.conf; done")?;
+    shell("chmod 644 /etc/deny/*.conf && cp /bin/busybox /run/allowed")?;
+    fs::write("/run/deny.yaml", CONFIG)?;
+    fs::write("/run/policy.yaml", POLICY)?;
+    let mut agent =
+        Agent::start(&["--standalone", "--config", "/run/deny.yaml", "--policy", "/run/policy.yaml"])?;
+    agent.wait_for("the first gap to close", 0, |record| record["detail"]["until"].is_string())?;
+    for (name, command, operation) in [
+        ("write", format!("echo drift >> {FILE}"), "open-write"),
+        ("chmod", format!("chmod 600 {FILE}"), "set-attributes"),
+        ("unlink", format!("rm -f {FILE}"), "unlink"),
+        ("rename_away", format!("mv {FILE} /etc/deny/elsewhere"), "rename"),
+        ("rename_over", format!("echo x > /etc/deny/new && mv -f /etc/deny/new {FILE}"), "rename-over"),
+    ] {
+        context.check(name, refused(&mut agent, &command, operation));
+    }
+    context.check("others_are_not_protected", others(&mut agent));
+    context.check("allowed_actor", allowed(&mut agent));
+    agent.stop()?;
+    Ok(())
+}
+
+fn refused(agent: &mut Agent, command: &str, operation: &str) -> Result<String> {
+    let before = agent.records()?.len();
+    match shell(command) {
+        Ok(_) => bail!("`{command}` was not refused"),
+        Err(error) => ensure!(format!("{error:#}").contains("not permitted"), "{error:#}"),
+    }
+    ensure!(fs::read_to_string(FILE)? == "content\n", "the content changed");
+    let record = agent.wait_for("denied", before, |record| record["kind"] == "denied")?;
+    ensure!(record["path"] == FILE && record["operation"] == operation, "{record}");
+    ensure!(record["actor"]["pid"].is_u64(), "{record}");
+    Ok(String::new())
+}
+
+fn others(agent: &mut Agent) -> Result<String> {
+    let before = agent.records()?.len();
+    shell("echo drift >> /etc/deny/open.conf")?;
+    agent.wait_for("drift", before, |record| {
+        record["kind"] == "drift" && record["path"] == "/etc/deny/open.conf"
+    })?;
+    Ok(String::new())
+}
+
+fn allowed(agent: &mut Agent) -> Result<String> {
+    let before = agent.records()?.len();
+    shell(&format!("/run/allowed chmod 640 {FILE}"))?;
+    let record =
+        agent.wait_for("drift", before, |record| record["kind"] == "drift" && record["path"] == FILE)?;
+    ensure!(record["detail"]["policy"] == "observe" && record["detail"]["allowed"] == true, "{record}");
+    Ok(String::new())
+}
