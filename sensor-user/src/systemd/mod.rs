@@ -5,6 +5,9 @@
 //! guest, a container without the bus, a manager that hangs) the links on the disk tell, as
 //! [`crate::observation`] reads them. It only asks; it never starts, stops or enables anything.
 
+#[cfg(test)]
+mod tests;
+
 use crate::observation::{Observed, Observer};
 use sensor_model::{
     expectation::{Expectation, Thing},
@@ -16,7 +19,7 @@ use std::{
     time::Duration,
 };
 use tokio::time::{Instant, timeout};
-use zbus::{Connection, connection::Builder};
+use zbus::{Connection, connection::Builder, fdo};
 use zbus_systemd::systemd1::ManagerProxy;
 
 /// systemd's own socket: it works before and without a bus, for root.
@@ -78,7 +81,9 @@ impl UnitStates {
         let answer = timeout(PATIENCE, manager.get_unit_file_state(name.to_owned())).await;
         match answer {
             Ok(Ok(state)) => Some(Some(state).filter(|state| !state.is_empty())),
-            Ok(Err(zbus::Error::MethodError(error, _, _))) if is_no_such_unit(error.as_str()) => Some(None),
+            Ok(Err(error)) if is_no_such_unit(&error) => Some(None),
+            // It answered, but not for this unit (a loop of links, say): the links are told as they are.
+            Ok(Err(error)) if is_about_the_unit(&error) => None,
             Ok(Err(error)) => {
                 self.lose(&error.to_string());
                 None
@@ -121,10 +126,24 @@ impl UnitStates {
     }
 }
 
-/// Whether an error means that the manager has no such unit file: its name cannot be loaded either.
-fn is_no_such_unit(name: &str) -> bool {
-    ["org.freedesktop.systemd1.NoSuchUnit", "org.freedesktop.DBus.Error.FileNotFound"].contains(&name)
-        || name == "org.freedesktop.DBus.Error.InvalidArgs"
+/// Whether the manager says that it has no such unit file.
+fn is_no_such_unit(error: &zbus::Error) -> bool {
+    match error {
+        zbus::Error::FDO(error) => matches!(**error, fdo::Error::FileNotFound(_)),
+        zbus::Error::MethodError(name, _, _) => name.as_str() == "org.freedesktop.systemd1.NoSuchUnit",
+        _ => false,
+    }
+}
+
+/// Whether the manager itself answered, so that asking it for other units may go on.
+fn is_about_the_unit(error: &zbus::Error) -> bool {
+    match error {
+        zbus::Error::MethodError(..) => true,
+        zbus::Error::FDO(error) => {
+            matches!(**error, fdo::Error::Failed(_) | fdo::Error::InvalidArgs(_) | fdo::Error::IOError(_))
+        }
+        _ => false,
+    }
 }
 
 async fn connect(root: &Path) -> zbus::Result<ManagerProxy<'static>> {

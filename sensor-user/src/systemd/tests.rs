@@ -1,0 +1,106 @@
+//! A manager played by this test, at the place of systemd's own socket.
+
+use super::*;
+use sensor_model::expectation::{Expected, Source, UnitExpectation};
+use std::fs;
+use tempfile::TempDir;
+use tokio::{net::UnixListener, task::JoinHandle};
+use zbus::{Guid, interface};
+
+struct Manager;
+
+#[interface(name = "org.freedesktop.systemd1.Manager")]
+impl Manager {
+    #[expect(clippy::unused_self, reason = "the signature that the interface macro asks for")]
+    fn get_unit_file_state(&self, file: &str) -> fdo::Result<String> {
+        match file {
+            "a.service" => Ok("enabled-by-the-manager".to_owned()),
+            "gone.service" => Err(fdo::Error::FileNotFound("no such file".to_owned())),
+            _ => Err(fdo::Error::Failed("too many levels of symbolic links".to_owned())),
+        }
+    }
+}
+
+struct Host {
+    root: TempDir,
+    units: UnitStates,
+}
+
+fn host() -> Host {
+    let root = tempfile::tempdir().unwrap();
+    let units = root.path().join("etc/systemd/system");
+    fs::create_dir_all(&units).unwrap();
+    for name in ["a.service", "gone.service", "loop.service"] {
+        fs::write(units.join(name), "[Install]\nWantedBy=x.target\n").unwrap();
+    }
+    let observer = Arc::new(Observer::new(root.path()).unwrap());
+    let units = UnitStates::new(observer, root.path());
+    Host { root, units }
+}
+
+/// Answers one connection after another at systemd's private socket of the root.
+fn play_manager(root: &TempDir) -> JoinHandle<()> {
+    let socket = root.path().join(PRIVATE_SOCKET);
+    fs::create_dir_all(socket.parent().unwrap()).unwrap();
+    let listener = UnixListener::bind(socket).unwrap();
+    tokio::spawn(async move {
+        let mut connections = Vec::new();
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let builder = Builder::unix_stream(stream.into_std().unwrap()).server(Guid::generate()).p2p();
+            let builder = builder.serve_at("/org/freedesktop/systemd1", Manager);
+            connections.push(builder.build().await.unwrap());
+        }
+    })
+}
+
+async fn seen(host: &mut Host, name: &str) -> (Option<String>, UnitSource) {
+    let unit = UnitExpectation { enabled: Some(true), masked: None, install_directories: Vec::new() };
+    let expectation = Expectation {
+        thing: Thing::Unit { name: name.to_owned() },
+        expected: Expected::Unit(unit),
+        ssh_keys: false,
+        source: Source { machine_config: "50-test".to_owned(), origin: "test.yaml".to_owned() },
+    };
+    let (observed, source) = host.units.observe(&expectation).await;
+    match observed.observation {
+        Observation::Unit(unit) => (unit.file_state, source),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn the_managers_word_is_taken_where_it_gives_one() {
+    let mut host = host();
+    let manager = play_manager(&host.root);
+    let state = Some("enabled-by-the-manager".to_owned());
+    assert_eq!(seen(&mut host, "a.service").await, (state, UnitSource::Manager));
+    assert_eq!(seen(&mut host, "gone.service").await, (None, UnitSource::Manager));
+    manager.abort();
+}
+
+#[tokio::test]
+async fn a_manager_that_cannot_say_leaves_it_to_the_links_and_is_asked_again() {
+    let mut host = host();
+    let manager = play_manager(&host.root);
+    assert_eq!(seen(&mut host, "loop.service").await, (Some("disabled".to_owned()), UnitSource::Links));
+    assert_eq!(seen(&mut host, "a.service").await.1, UnitSource::Manager);
+    manager.abort();
+}
+
+#[tokio::test]
+async fn without_a_manager_the_links_tell() {
+    let mut host = host();
+    assert_eq!(seen(&mut host, "a.service").await, (Some("disabled".to_owned()), UnitSource::Links));
+}
+
+#[tokio::test]
+async fn a_manager_that_went_away_is_not_waited_for() {
+    let mut host = host();
+    let manager = play_manager(&host.root);
+    assert_eq!(seen(&mut host, "a.service").await.1, UnitSource::Manager);
+    manager.abort();
+    assert!(manager.await.unwrap_err().is_cancelled());
+    fs::remove_file(host.root.path().join(PRIVATE_SOCKET)).unwrap();
+    assert_eq!(seen(&mut host, "a.service").await, (Some("disabled".to_owned()), UnitSource::Links));
+}

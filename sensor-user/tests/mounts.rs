@@ -1,0 +1,170 @@
+//! What takes mounts to be shown: each test runs itself again in a mount namespace of its own, which
+//! a plain user may make too where user namespaces are allowed.
+
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail the test")]
+
+use holdfast::{
+    clock::Clock,
+    forensic::{Durability, ForensicLog, Limits, verify},
+    metrics::{BuildInfo, Telemetry},
+    observation::Observer,
+};
+use jiff::Timestamp;
+use nix::mount::{MsFlags, mount};
+use sensor_model::{
+    expectation::{DirectoryExpectation, Expectation, Expected, FileExpectation, Owner, Source, Thing},
+    observation::Observation,
+    record::{Record, RecordKind},
+};
+use std::{
+    env, fs,
+    path::Path,
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// Says to the second run that it is one.
+const INSIDE: &str = "HOLDFAST_TEST_NAMESPACE";
+
+/// Whether this is the run within the namespace; if not, makes that run and takes its result.
+fn inside(test: &str) -> bool {
+    if env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    let allowed = Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|status| status.success());
+    if !allowed {
+        println!("skipped: no mount namespace can be made here");
+        return false;
+    }
+    let status = Command::new("unshare")
+        .arg("-rm")
+        .arg(env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(INSIDE, "1")
+        .status()
+        .unwrap();
+    assert!(status.success(), "{test} failed in its namespace");
+    false
+}
+
+fn bind(from: &Path, to: &Path) {
+    mount(Some(from), to, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+}
+
+fn expectation(thing: Thing, expected: Expected) -> Expectation {
+    let source = Source { machine_config: "50-test".to_owned(), origin: "test.yaml".to_owned() };
+    Expectation { thing, expected, ssh_keys: false, source }
+}
+
+fn is_mounted_over(observer: &Observer, expectation: &Expectation) -> bool {
+    match observer.observe(expectation).observation {
+        Observation::Object(object) => object.mounted_over,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_mount_over_a_managed_file_or_directory_is_seen() {
+    if !inside("a_mount_over_a_managed_file_or_directory_is_seen") {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let etc = root.path().join("etc");
+    fs::create_dir_all(etc.join("d")).unwrap();
+    fs::write(etc.join("file"), "declared").unwrap();
+    fs::write(root.path().join("other"), "other").unwrap();
+    let observer = Observer::new(root.path()).unwrap();
+    let (user, group) = (Owner::Id(0), Owner::Id(0));
+    let file = expectation(
+        Thing::File { path: "/etc/file".into() },
+        Expected::File(FileExpectation {
+            content: None,
+            keys: Vec::new(),
+            layout_free: false,
+            mode: 0o644,
+            user: user.clone(),
+            group: group.clone(),
+            label: None,
+            may_be_missing: false,
+        }),
+    );
+    let directory = expectation(
+        Thing::Directory { path: "/etc/d".into() },
+        Expected::Directory(DirectoryExpectation { mode: 0o755, user, group }),
+    );
+    assert!(!is_mounted_over(&observer, &file) && !is_mounted_over(&observer, &directory));
+    // The very same file system, so that no device number tells it.
+    bind(&root.path().join("other"), &etc.join("file"));
+    mount(Some("none"), &etc.join("d"), Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+    assert!(is_mounted_over(&observer, &file) && is_mounted_over(&observer, &directory));
+    // A mount over an ancestor hides the thing, but is none over the thing itself.
+    bind(&etc, &etc);
+    assert!(!is_mounted_over(&observer, &file));
+}
+
+/// A clock that is moved by hand.
+#[derive(Debug, Default)]
+struct Hand(AtomicU64);
+
+impl Clock for Hand {
+    fn now(&self) -> Timestamp {
+        Timestamp::UNIX_EPOCH
+    }
+    fn boot_ns(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+fn drift(log: &ForensicLog, n: usize) -> Record {
+    let mut record = log.record(RecordKind::Drift);
+    record.path = Some(format!("/etc/{n}"));
+    record
+}
+
+#[test]
+fn a_disk_that_is_really_full_loses_no_record() {
+    if !inside("a_disk_that_is_really_full_loses_no_record") {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    mount(Some("none"), root.path(), Some("tmpfs"), MsFlags::empty(), Some("size=256k")).unwrap();
+    let clock = Arc::new(Hand::default());
+    let build = BuildInfo {
+        version: String::new(),
+        commit: String::new(),
+        object: String::new(),
+        kernel: String::new(),
+    };
+    let telemetry = Arc::new(Telemetry::new(build, Timestamp::UNIX_EPOCH));
+    let directory = root.path().join("log");
+    let shared = Arc::clone(&clock) as Arc<dyn Clock>;
+    let mut log =
+        ForensicLog::open(&directory, Limits::default(), shared, "boot".to_owned(), telemetry).unwrap();
+    let filler = root.path().join("filler");
+    let mut next = 0;
+    for _ in 0..3 {
+        let refused = fs::write(&filler, vec![0; 1 << 20]).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(nix::libc::ENOSPC));
+        // One page at a time is left over in the last block of the log; a group of many needs more.
+        for _ in 0..3 {
+            let group: Vec<Record> = (0..40)
+                .map(|_| {
+                    next += 1;
+                    drift(&log, next)
+                })
+                .collect();
+            assert_eq!(log.append(&group), Durability::Pending);
+        }
+        assert!(log.degraded().unwrap().contains("No space left"), "{:?}", log.degraded());
+        fs::remove_file(&filler).unwrap();
+        let pause = u64::try_from(log.retry_in().unwrap().as_nanos()).unwrap();
+        clock.0.fetch_add(pause, Ordering::Relaxed);
+        assert_eq!(log.append(&[]), Durability::Written);
+        assert_eq!(log.degraded(), None);
+    }
+    let found = verify(&directory).unwrap();
+    assert_eq!((found.fault, found.entries), (None, next as u64));
+}
