@@ -74,11 +74,11 @@ impl Change {
 #[inline(always)]
 pub(crate) fn changed(entry: *mut Managed, change: &Change) -> i32 {
     // A call with four words in registers; inlined, a rename would hold four copies of the body.
-    if note(entry, change.operation as u64, change.detail, change.dentry.0) == 0 { 0 } else { REFUSED }
+    note(entry, change.operation as u64, change.detail, change.dentry.0) as i32
 }
 
 /// `-EPERM`, what a refused operation gives.
-pub(crate) const REFUSED: i32 = -1;
+const REFUSED: i32 = -1;
 
 /// Whether a deny rule refuses this task. It never refuses the daemon.
 #[inline(always)]
@@ -86,9 +86,9 @@ fn denied(roles: u32, operation: u32) -> bool {
     roles & ROLE_DENY != 0 && operation != Operation::Release as u32 && !who::is_allowed(roles >> RULE_SHIFT)
 }
 
-/// The body of [`changed`], one function in the object. Not zero when the change is refused.
+/// The body of [`changed`], one function in the object. 0, or what a refused operation gives.
 #[inline(never)]
-fn note(entry: *mut Managed, operation: u64, detail: u64, dentry: *const u8) -> u64 {
+fn note(entry: *mut Managed, operation: u64, detail: u64, dentry: *const u8) -> i64 {
     let dentry = Pointer(dentry);
     let operation = operation as u32;
     // SAFETY: the entry comes from a map look-up in this program run.
@@ -96,7 +96,9 @@ fn note(entry: *mut Managed, operation: u64, detail: u64, dentry: *const u8) -> 
         if denied((*entry).roles, operation) && !is_agent() {
             maps::count(Counter::Denied);
             push(entry, Operation::Denied as u32, u64::from(operation), dentry);
-            return 1;
+            // The very value that the hook returns: the verifier follows constants, not what a
+            // compiler makes of a negation.
+            return i64::from(REFUSED);
         }
     }
     maps::add_one(entry.cast::<u64>());

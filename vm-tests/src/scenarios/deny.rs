@@ -33,7 +33,7 @@ spec:
   - path: /etc/deny/protected.conf
     action: deny
     allowedActors:
-      exes: [/run/allowed]
+      exes: [/run/allowed/busybox]
 "#;
 
 const FILE: &str = "/etc/deny/protected.conf";
@@ -41,7 +41,7 @@ const FILE: &str = "/etc/deny/protected.conf";
 /// Tries to change a protected file in several ways, and once as an allowed actor.
 pub(super) fn bare(context: &mut Context) -> Result<()> {
     shell("mkdir -p /etc/deny && for f in protected open; do echo content > /etc/deny/$f.conf; done")?;
-    shell("chmod 644 /etc/deny/*.conf && cp /bin/busybox /run/allowed")?;
+    shell("chmod 644 /etc/deny/*.conf && mkdir /run/allowed && cp /bin/busybox /run/allowed/")?;
     fs::write("/run/deny.yaml", CONFIG)?;
     fs::write("/run/policy.yaml", POLICY)?;
     let mut agent =
@@ -86,7 +86,7 @@ fn others(agent: &mut Agent) -> Result<String> {
 
 fn allowed(agent: &mut Agent) -> Result<String> {
     let before = agent.records()?.len();
-    shell(&format!("/run/allowed chmod 640 {FILE}"))?;
+    shell(&format!("/run/allowed/busybox chmod 640 {FILE}"))?;
     let record =
         agent.wait_for("drift", before, |record| record["kind"] == "drift" && record["path"] == FILE)?;
     ensure!(record["detail"]["policy"] == "observe" && record["detail"]["allowed"] == true, "{record}");
