@@ -11,4 +11,5 @@ pub mod http;
 pub mod kernel;
 pub mod metrics;
 pub mod observation;
+pub mod repair;
 pub mod systemd;

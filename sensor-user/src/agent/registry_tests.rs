@@ -5,6 +5,8 @@ fn file(path: &str) -> Expectation {
     Expectation {
         thing: Thing::File { path: path.into() },
         expected: Expected::File(FileExpectation {
+            keys: Vec::new(),
+            layout_free: false,
             content: None,
             mode: 0o644,
             user: Owner::Id(0),

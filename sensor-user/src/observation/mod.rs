@@ -8,7 +8,7 @@
 
 mod identity;
 mod object;
-mod resolve;
+pub(crate) mod resolve;
 mod unit;
 
 #[cfg(test)]
@@ -141,6 +141,11 @@ impl Observer {
         let by_name = || without_access_time(|flags| self.root.open_at(path, flags | OFlag::O_NOFOLLOW));
         let found = self.reader.find_handle(handle, by_name).map_err(|refused| refused.errno)?;
         found.file.as_ref().map(|_| opened_object(&found, OpenedKind::Object, path)).ok_or(Errno::EINVAL)
+    }
+
+    /// The root of the host, for writing expected state back by the same paths that are looked at.
+    pub(crate) fn root(&self) -> &Root {
+        &self.root
     }
 
     /// A directory or regular file, opened without following its last component, for marks on it.

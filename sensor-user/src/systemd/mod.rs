@@ -95,7 +95,7 @@ impl UnitStates {
         }
     }
 
-    async fn manager(&mut self) -> Option<ManagerProxy<'static>> {
+    pub(crate) async fn manager(&mut self) -> Option<ManagerProxy<'static>> {
         if let Some(manager) = &self.manager {
             return Some(manager.clone());
         }

@@ -1,0 +1,137 @@
+//! Directories, links, and directories in which only declared names may be.
+
+use super::{
+    RepairError,
+    metadata::{self, Metadata},
+    place::{Host, Place, failed, refused},
+};
+use nix::{
+    dir::Dir,
+    fcntl::AtFlags,
+    unistd::{Gid, Uid, fchownat, linkat, symlinkat},
+};
+use sensor_model::{
+    difference::{Difference, DifferenceKind},
+    expectation::{ClosedDirectoryExpectation, DirectoryExpectation, LinkExpectation},
+};
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt as _,
+    path::Path,
+};
+
+impl Host<'_> {
+    /// A declared directory: made, or its metadata set. What is in its place and is none stays.
+    pub(super) fn declared_directory(
+        &self,
+        path: &Path,
+        expected: &DirectoryExpectation,
+        differences: &[Difference],
+    ) -> Result<Vec<String>, RepairError> {
+        if let Some(difference) =
+            differences.iter().find(|difference| difference.kind == DifferenceKind::Type)
+        {
+            let found = &difference.found;
+            return Err(refused(path, format!("a {found} is in its place; move it away first")));
+        }
+        let missing = differences.iter().any(|difference| difference.kind == DifferenceKind::Missing);
+        let (user, group) = self.owners(path, &expected.user, &expected.group)?;
+        self.directory(path, None)?;
+        let file = self.place(path, None)?.open(self.observer)?;
+        let wanted = Metadata { mode: Some(expected.mode), user, group, label: None };
+        let mut actions = metadata::apply(&file, path, wanted)?;
+        if missing {
+            actions.insert(0, "directory made".to_owned());
+        }
+        Ok(actions)
+    }
+
+    /// A declared link, made anew and put in the place of whatever has its name.
+    pub(super) fn link(&self, path: &Path, expected: &LinkExpectation) -> Result<Vec<String>, RepairError> {
+        let place = self.place(path, None)?;
+        if expected.hard {
+            let target = path.parent().unwrap_or(Path::new("/")).join(&expected.target);
+            let from = self
+                .existing_place(&target)?
+                .filter(|from| from.stat().is_ok_and(|stat| stat.is_some()))
+                .ok_or_else(|| {
+                    refused(path, format!("the target of the hard link, {}, is missing", target.display()))
+                })?;
+            place.clear_way(self.observer)?;
+            let ((), temporary) = place.temporary("make the hard link", |name| {
+                linkat(&from.directory, from.name.as_os_str(), &place.directory, name, AtFlags::empty())
+            })?;
+            place.rename(temporary)?;
+            return Ok(vec!["hard link made".to_owned()]);
+        }
+        let (user, group) = self.owners(path, &expected.user, &expected.group)?;
+        place.clear_way(self.observer)?;
+        place.symlink(expected.target.as_os_str(), (user, group))?;
+        Ok(vec!["link made".to_owned()])
+    }
+
+    /// Removes undeclared names.
+    pub(super) fn closed_directory(
+        &self,
+        path: &Path,
+        expected: &ClosedDirectoryExpectation,
+    ) -> Result<Vec<String>, RepairError> {
+        let mut actions = Vec::new();
+        for name in self.names(path)? {
+            let text = name.to_string_lossy();
+            let counts = expected.suffix.is_none_or(|suffix| text.ends_with(suffix));
+            if !counts || expected.names.iter().any(|declared| *declared == text) {
+                continue;
+            }
+            let Some(place) = self.existing_place(&path.join(&name))? else { continue };
+            if place.remove(self.observer)? {
+                actions.push(format!("undeclared {text} removed"));
+            }
+            place.sync()?;
+        }
+        Ok(actions)
+    }
+
+    /// Names in a directory, sorted.
+    pub(super) fn names(&self, path: &Path) -> Result<Vec<OsString>, RepairError> {
+        use nix::fcntl::OFlag;
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
+        let directory = self
+            .observer
+            .root()
+            .open_at(path, flags)
+            .map_err(|errno| failed(path, "open the directory", errno))?;
+        let mut listed = Dir::from_fd(directory).map_err(|errno| failed(path, "read", errno))?;
+        let mut names = Vec::new();
+        for entry in listed.iter() {
+            let entry = entry.map_err(|errno| failed(path, "read", errno))?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push(OsStr::from_bytes(name).to_owned());
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+}
+
+impl Place {
+    /// Puts a symbolic link in the place of whatever has the name.
+    pub(super) fn symlink(
+        &self,
+        target: &OsStr,
+        (user, group): (Option<u32>, Option<u32>),
+    ) -> Result<(), RepairError> {
+        let ((), temporary) =
+            self.temporary("make the link", |name| symlinkat(target, &self.directory, name))?;
+        fchownat(
+            &self.directory,
+            temporary.name.as_os_str(),
+            user.map(Uid::from_raw),
+            group.map(Gid::from_raw),
+            AtFlags::AT_SYMLINK_NOFOLLOW,
+        )
+        .map_err(self.failed("change the owner"))?;
+        self.rename(temporary)
+    }
+}

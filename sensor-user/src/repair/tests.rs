@@ -1,0 +1,306 @@
+//! Things of all kinds restored below a root of their own.
+
+use super::*;
+use nix::unistd::mkfifo;
+use sensor_model::{expectation::Thing, expectations::expectations, machine_config::parse, merge::merge};
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink},
+};
+use tempfile::TempDir;
+
+const CONFIG: &str = r"
+apiVersion: machineconfiguration.openshift.io/v1
+kind: MachineConfig
+metadata: {name: 99-test, labels: {machineconfiguration.openshift.io/role: worker}}
+spec:
+  config:
+    ignition: {version: 3.4.0}
+    passwd: {users: [{name: core, sshAuthorizedKeys: ['ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIqDlmSXCDxZYgp7FmqGdVRTgEDgNPZQSADQBy8tGzRb declared']}]}
+    storage:
+      directories:
+      - {path: /etc/deep, mode: 448}
+      files:
+      - {path: /etc/app.conf, mode: 384, contents: {source: 'data:,declared%0A'}}
+      - {path: /etc/deep/er/file, mode: 420, contents: {source: 'data:,x'}}
+      links:
+      - {path: /etc/link, target: /etc/app.conf}
+      - {path: /etc/hard, target: app.conf, hard: true}
+    systemd:
+      units:
+      - name: on.service
+        enabled: true
+        contents: |
+          [Service]
+          ExecStart=/bin/true
+          [Install]
+          WantedBy=multi-user.target
+        dropins: [{name: 10-declared.conf, contents: '[Service]'}]
+      - {name: off.service, enabled: false}
+      - {name: never.service, mask: true}
+";
+
+struct Case {
+    root: TempDir,
+    restorer: Restorer,
+    rendered: Rendered,
+    expectations: Vec<Expectation>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Case {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let etc = root.path().join("etc");
+        fs::create_dir_all(etc.join("systemd/system")).unwrap();
+        fs::write(etc.join("passwd"), "root:x:0:0\ncore:x:1000:1000\n").unwrap();
+        fs::write(etc.join("group"), "root:x:0\ncore:x:1000\n").unwrap();
+        let manifest = parse("test.yaml", CONFIG.as_bytes()).unwrap();
+        let rendered = merge(manifest.machine_configs).unwrap();
+        let expectations = expectations(&rendered).unwrap();
+        let observer = Arc::new(Observer::new(root.path()).unwrap());
+        let restorer = Restorer::new(observer, root.path());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        Self { root, restorer, rendered, expectations, runtime }
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.root.path().join(path.trim_start_matches('/'))
+    }
+
+    fn restore_thing(&mut self, thing: &Thing) -> Result<Vec<String>, RepairError> {
+        let expectation =
+            self.expectations.iter().find(|expectation| expectation.thing == *thing).unwrap().clone();
+        let ids = Ids::default();
+        let restore = self.restorer.restore(&self.rendered, &expectation, &ids);
+        self.runtime.block_on(restore).map(|restored| restored.actions)
+    }
+
+    fn file(&mut self, path: &str) -> Result<Vec<String>, RepairError> {
+        self.restore_thing(&Thing::File { path: path.into() })
+    }
+
+    fn unit(&mut self, name: &str) -> Result<Vec<String>, RepairError> {
+        self.restore_thing(&Thing::Unit { name: name.to_owned() })
+    }
+
+    /// Names in a directory that we made for temporary files and forgot.
+    fn leftovers(&self, path: &str) -> Vec<String> {
+        let names = fs::read_dir(self.at(path)).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with(".holdfast")).collect()
+    }
+}
+
+#[test]
+fn a_changed_file_gets_content_mode_and_owner_back_in_a_new_inode() {
+    let mut case = Case::new();
+    let path = case.at("/etc/app.conf");
+    fs::write(&path, "tampered").unwrap();
+    let before = fs::metadata(&path).unwrap().ino();
+    assert_eq!(case.file("/etc/app.conf").unwrap(), ["content written"]);
+    let metadata = fs::metadata(&path).unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "declared\n");
+    assert_eq!((metadata.mode() & 0o7777, metadata.uid(), metadata.gid()), (0o600, 0, 0));
+    assert_ne!(metadata.ino(), before, "it is replaced, not written into");
+    assert_eq!(case.leftovers("/etc"), [""; 0]);
+}
+
+#[test]
+fn a_wrong_mode_is_set_without_replacing_the_file() {
+    let mut case = Case::new();
+    let path = case.at("/etc/app.conf");
+    fs::write(&path, "declared\n").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o4777)).unwrap();
+    let before = fs::metadata(&path).unwrap().ino();
+    assert_eq!(case.file("/etc/app.conf").unwrap(), ["mode set to 0600"]);
+    let metadata = fs::metadata(&path).unwrap();
+    assert_eq!((metadata.mode() & 0o7777, metadata.ino()), (0o600, before));
+}
+
+#[test]
+fn what_is_as_declared_is_not_touched() {
+    let mut case = Case::new();
+    assert_eq!(case.file("/etc/app.conf").unwrap(), ["file made"]);
+    let path = case.at("/etc/app.conf");
+    let before = fs::metadata(&path).unwrap();
+    assert_eq!(case.file("/etc/app.conf").unwrap(), [""; 0]);
+    let after = fs::metadata(&path).unwrap();
+    assert_eq!((before.ino(), before.ctime_nsec()), (after.ino(), after.ctime_nsec()));
+}
+
+#[test]
+fn a_link_or_fifo_in_the_place_of_a_file_is_replaced_and_never_followed() {
+    let mut case = Case::new();
+    let (path, victim) = (case.at("/etc/app.conf"), case.at("/etc/victim"));
+    fs::write(&victim, "mine").unwrap();
+    symlink("victim", &path).unwrap();
+    case.file("/etc/app.conf").unwrap();
+    assert!(fs::symlink_metadata(&path).unwrap().is_file());
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "mine");
+    fs::remove_file(&path).unwrap();
+    mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    case.file("/etc/app.conf").unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "declared\n");
+}
+
+#[test]
+fn a_parent_that_leads_out_of_the_root_leads_back_into_it() {
+    let mut case = Case::new();
+    let outside = tempfile::tempdir().unwrap();
+    symlink(outside.path(), case.at("/etc/deep")).unwrap();
+    let error = case.file("/etc/deep/er/file").unwrap_err().to_string();
+    assert!(error.contains("a link that leads nowhere"), "{error}");
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn missing_parents_get_the_mode_that_is_declared_for_them() {
+    let mut case = Case::new();
+    case.file("/etc/deep/er/file").unwrap();
+    let mode = |path: &str| fs::metadata(case.at(path)).unwrap().mode() & 0o7777;
+    assert_eq!((mode("/etc/deep"), mode("/etc/deep/er"), mode("/etc/deep/er/file")), (0o700, 0o755, 0o644));
+}
+
+#[test]
+fn a_directory_with_something_in_it_is_not_destroyed_for_a_file() {
+    let mut case = Case::new();
+    fs::create_dir_all(case.at("/etc/app.conf")).unwrap();
+    fs::write(case.at("/etc/app.conf/kept"), "kept").unwrap();
+    let error = case.file("/etc/app.conf").unwrap_err();
+    assert!(matches!(error, RepairError::Refused { .. }), "{error}");
+    assert!(case.at("/etc/app.conf/kept").exists());
+    assert_eq!(case.leftovers("/etc"), [""; 0]);
+    fs::remove_file(case.at("/etc/app.conf/kept")).unwrap();
+    case.file("/etc/app.conf").unwrap();
+}
+
+#[test]
+fn an_undeclared_attribute_is_removed_where_it_is() {
+    let mut case = Case::new();
+    case.file("/etc/app.conf").unwrap();
+    let path = case.at("/etc/app.conf");
+    let set = rustix::fs::setxattr(&path, "user.note", b"v", rustix::fs::XattrFlags::empty());
+    if set == Err(rustix::io::Errno::OPNOTSUPP) {
+        return;
+    }
+    set.unwrap();
+    assert_eq!(case.file("/etc/app.conf").unwrap(), ["extended attribute user.note removed"]);
+}
+
+#[test]
+fn links_point_where_they_should_again() {
+    let mut case = Case::new();
+    case.file("/etc/app.conf").unwrap();
+    symlink("/elsewhere", case.at("/etc/link")).unwrap();
+    case.restore_thing(&Thing::Link { path: "/etc/link".into() }).unwrap();
+    assert_eq!(fs::read_link(case.at("/etc/link")).unwrap(), Path::new("/etc/app.conf"));
+    fs::write(case.at("/etc/hard"), "another inode").unwrap();
+    case.restore_thing(&Thing::Link { path: "/etc/hard".into() }).unwrap();
+    let inode = |path: &str| fs::metadata(case.at(path)).unwrap().ino();
+    assert_eq!(inode("/etc/hard"), inode("/etc/app.conf"));
+    assert_eq!(case.leftovers("/etc"), [""; 0]);
+}
+
+#[test]
+fn a_directory_is_made_and_one_in_whose_place_a_file_is_is_refused() {
+    let mut case = Case::new();
+    let thing = Thing::Directory { path: "/etc/deep".into() };
+    assert_eq!(case.restore_thing(&thing).unwrap(), ["directory made"]);
+    fs::set_permissions(case.at("/etc/deep"), fs::Permissions::from_mode(0o777)).unwrap();
+    assert_eq!(case.restore_thing(&thing).unwrap(), ["mode set to 0700"]);
+    fs::remove_dir(case.at("/etc/deep")).unwrap();
+    fs::write(case.at("/etc/deep"), "kept").unwrap();
+    let error = case.restore_thing(&thing).unwrap_err().to_string();
+    assert!(error.contains("a regular file is in its place"), "{error}");
+    assert_eq!(fs::read_to_string(case.at("/etc/deep")).unwrap(), "kept");
+}
+
+#[test]
+fn only_undeclared_drop_ins_are_removed() {
+    let mut case = Case::new();
+    let directory = case.at("/etc/systemd/system/on.service.d");
+    fs::create_dir_all(&directory).unwrap();
+    for name in ["10-declared.conf", "99-evil.conf", "readme"] {
+        fs::write(directory.join(name), "").unwrap();
+    }
+    let thing = Thing::ClosedDirectory { path: "/etc/systemd/system/on.service.d".into() };
+    assert_eq!(case.restore_thing(&thing).unwrap(), ["undeclared 99-evil.conf removed"]);
+    assert!(directory.join("10-declared.conf").exists() && directory.join("readme").exists());
+}
+
+#[test]
+fn a_unit_is_enabled_by_the_links_that_it_asks_for() {
+    let mut case = Case::new();
+    case.file("/etc/systemd/system/on.service").unwrap();
+    assert_eq!(case.unit("on.service").unwrap(), ["enabled"]);
+    let link = case.at("/etc/systemd/system/multi-user.target.wants/on.service");
+    assert_eq!(fs::read_link(link).unwrap(), Path::new("/etc/systemd/system/on.service"));
+}
+
+#[test]
+fn a_unit_is_disabled_by_removing_every_link_to_it() {
+    let mut case = Case::new();
+    let usr = case.at("/usr/lib/systemd/system");
+    fs::create_dir_all(&usr).unwrap();
+    fs::write(usr.join("off.service"), "[Install]\nWantedBy=a.target\nAlias=also.service\n").unwrap();
+    let system = case.at("/etc/systemd/system");
+    fs::create_dir_all(system.join("a.target.wants")).unwrap();
+    symlink("/usr/lib/systemd/system/off.service", system.join("a.target.wants/off.service")).unwrap();
+    symlink("/usr/lib/systemd/system/off.service", system.join("also.service")).unwrap();
+    symlink("/usr/lib/systemd/system/other.service", system.join("a.target.wants/other.service")).unwrap();
+    assert_eq!(case.unit("off.service").unwrap(), ["disabled"]);
+    assert!(fs::symlink_metadata(system.join("also.service")).is_err());
+    assert!(fs::symlink_metadata(system.join("a.target.wants/other.service")).is_ok());
+}
+
+#[test]
+fn a_unit_without_an_install_section_is_not_enabled_by_guessing() {
+    let mut case = Case::new();
+    let error = case.unit("on.service").unwrap_err().to_string();
+    assert!(error.contains("no unit file to enable"), "{error}");
+}
+
+#[test]
+fn a_unit_is_masked_and_unmasked() {
+    let mut case = Case::new();
+    let link = case.at("/etc/systemd/system/never.service");
+    fs::write(&link, "[Service]").unwrap();
+    assert_eq!(case.unit("never.service").unwrap(), ["masked"]);
+    assert_eq!(fs::read_link(&link).unwrap(), Path::new("/dev/null"));
+}
+
+#[test]
+fn undeclared_keys_are_taken_out_of_a_users_own_file_and_declared_ones_stay() {
+    let mut case = Case::new();
+    let path = case.at("/home/core/.ssh/authorized_keys");
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let declared = CONFIG.lines().find_map(|line| line.split('\'').nth(1)).unwrap();
+    let other = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx evil";
+    fs::write(&path, format!("# mine\n{other}\n{declared}\nnot a key\n")).unwrap();
+    std::os::unix::fs::chown(&path, Some(1000), Some(1000)).unwrap();
+    let done = case.file("/home/core/.ssh/authorized_keys").unwrap();
+    assert_eq!(done, ["2 undeclared lines removed"]);
+    assert_eq!(fs::read_to_string(&path).unwrap(), format!("# mine\n{declared}\n"));
+    assert_eq!(fs::metadata(&path).unwrap().uid(), 1000);
+}
+
+#[test]
+fn declared_keys_come_with_a_directory_that_only_their_user_can_write() {
+    let mut case = Case::new();
+    let declared = "/home/core/.ssh/authorized_keys.d/ignition";
+    let error = case.file(declared).unwrap_err().to_string();
+    assert!(error.contains("home directory is missing"), "{error}");
+    fs::create_dir_all(case.at("/home/core")).unwrap();
+    assert_eq!(case.file(declared).unwrap(), ["file made"]);
+    let made = fs::metadata(case.at("/home/core/.ssh")).unwrap();
+    assert_eq!((made.mode() & 0o7777, made.uid()), (0o700, 1000));
+}
+
+#[test]
+fn no_error_shows_contents() {
+    let mut case = Case::new();
+    fs::create_dir_all(case.at("/etc/app.conf/in")).unwrap();
+    let error = case.file("/etc/app.conf").unwrap_err();
+    assert!(!format!("{error} {error:?}").contains("declared\\n"), "{error:?}");
+}
