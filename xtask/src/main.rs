@@ -7,6 +7,7 @@
 mod apt;
 mod cache;
 mod checks;
+mod demo;
 mod dist;
 mod kernels;
 mod matrix;
@@ -41,6 +42,15 @@ enum Command {
         #[arg(long)]
         ebpf: bool,
         /// Build `holdfast` with the dev profile.
+        #[arg(long)]
+        debug: bool,
+    },
+    /// Show the main job: a node in a virtual machine, an edit behind a login and sudo, and what Holdfast makes of it.
+    Demo {
+        /// Kernel series: 6.1, 6.12 or 7.x.
+        #[arg(long, default_value = "6.12")]
+        kernel: String,
+        /// Show a debug build of holdfast, which is quicker to make.
         #[arg(long)]
         debug: bool,
     },
@@ -108,6 +118,7 @@ fn work(command: Command) -> Result<()> {
         }
         Command::Build { ebpf: true, .. } => dist::build_ebpf().map(drop),
         Command::Build { debug, .. } => dist::build_holdfast(profile(debug)).map(drop),
+        Command::Demo { kernel, debug } => demo::run(&kernel, profile(debug)),
         Command::Test { quick, kernel } => checks::run(quick, &kernel),
         Command::Vm { kernel, all_kernels, guest, scenario, debug, jobs, icount, verbose } => {
             let kernels = if all_kernels { Vec::new() } else { kernel };

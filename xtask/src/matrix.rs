@@ -180,7 +180,7 @@ impl Tally {
 }
 
 /// What went wrong in a boot.
-fn problems(name: &str, outcome: &Outcome) -> Vec<String> {
+pub(crate) fn problems(name: &str, outcome: &Outcome) -> Vec<String> {
     let results = &outcome.seen.results;
     let failed = results.iter().filter(|result| result.ending == Ending::Fail);
     let mut problems: Vec<String> = failed.map(|r| format!("{name}: {}: {}", r.name, r.detail)).collect();

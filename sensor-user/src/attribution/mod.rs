@@ -226,7 +226,7 @@ impl Attributor {
             login_uid,
             login_user: login_uid.and_then(|uid| self.observer.user(uid)),
             session,
-            tty: execution.and_then(|execution| text(&execution.tty)).or(live.and_then(Live::terminal)),
+            tty: execution.and_then(|execution| terminal(&execution.tty)).or(live.and_then(Live::terminal)),
             holdfast: asked.tgid == self.own_tgid,
             ..Actor::default()
         };
@@ -304,6 +304,13 @@ impl Program {
 fn arguments(execution: &Execution) -> Vec<String> {
     let length = usize::try_from(execution.argv_length).unwrap_or(usize::MAX).min(execution.argv.len());
     split_arguments(&execution.argv[..length])
+}
+
+/// A terminal's name from the kernel, which calls the device `pts/0` by the name `pts0`.
+fn terminal(bytes: &[u8]) -> Option<String> {
+    let name = text(bytes)?;
+    let number = name.strip_prefix("pts").filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    Some(number.map_or_else(|| name.clone(), |number| format!("pts/{number}")))
 }
 
 /// The text of a zero-padded field; `None` when it is empty.

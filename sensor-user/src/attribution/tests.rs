@@ -55,7 +55,7 @@ impl Table {
         };
         let filename = format!("/usr/bin/{}", argv[0]);
         execution.filename[..filename.len()].copy_from_slice(filename.as_bytes());
-        execution.tty[..5].copy_from_slice(b"pts/0");
+        execution.tty[..4].copy_from_slice(b"pts0");
         let joined = format!("{}\0", argv.join("\0"));
         execution.argv[..joined.len()].copy_from_slice(joined.as_bytes());
         execution.argv_length = u32::try_from(joined.len()).unwrap();

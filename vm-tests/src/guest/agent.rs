@@ -4,7 +4,7 @@
 //! exit. Dropping it kills the daemon, so that a failed scenario leaves none behind.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -61,17 +61,7 @@ impl Agent {
 
     /// All records of the forensic log so far; a line that is still being written is left out.
     pub fn records(&self) -> Result<Vec<Value>> {
-        let text = match fs::read_to_string(&self.log) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            other => other.with_context(|| format!("cannot read {}", self.log.display()))?,
-        };
-        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        whole
-            .lines()
-            .map(|line| {
-                serde_json::from_str(line).with_context(|| format!("no JSON in the forensic log: {line}"))
-            })
-            .collect()
+        read_records(&self.log)
     }
 
     /// Waits for a record after the first `skip` ones that `wanted` accepts. `what` completes "waiting for ...".
@@ -112,6 +102,21 @@ impl Drop for Agent {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// All records of a forensic log; a line that is still being written is left out.
+pub(super) fn read_records(log: &Path) -> Result<Vec<Value>> {
+    let text = match fs::read_to_string(log) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.with_context(|| format!("cannot read {}", log.display()))?,
+    };
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole
+        .lines()
+        .map(|line| {
+            serde_json::from_str(line).with_context(|| format!("no JSON in the forensic log: {line}"))
+        })
+        .collect()
 }
 
 /// The last lines of a text.

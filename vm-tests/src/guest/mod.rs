@@ -1,12 +1,14 @@
 //! The guest side: from the kernel's start of `/init` to the last line and power off.
 //!
 //! Comes in: kernel parameters (`hf.scenario`, `hf.guest`, `hf.kernel`). Goes out: messages on the second serial
-//! port. Helpers for scenarios live beside this file: `agent` for the daemon, `disks` for file systems, `wait` for
-//! things that take a moment. Runs only in a guest: it mounts, loads modules and powers off.
+//! port. Helpers for scenarios live beside this file: `agent` for the daemon, `service` for a node that runs it under
+//! systemd, `disks` for file systems, `wait` for things that take a moment. Runs only in a guest: it mounts, loads
+//! modules and powers off.
 
 pub mod agent;
 pub mod boot;
 pub mod disks;
+pub mod service;
 pub mod wait;
 
 use std::fs::{self, File, OpenOptions};

@@ -4,6 +4,7 @@
 //! host reads the table to start guests, the guest reads it to find the function. A scenario reports each of its
 //! checks; an error or a panic in it is a failed check of its own.
 
+mod demo;
 mod doctor;
 mod smoke;
 mod thread;
@@ -58,7 +59,7 @@ impl Scenario {
 }
 
 /// All scenarios, in the order in which they are run.
-pub const SCENARIOS: &[Scenario] = &[
+pub static SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "smoke",
         shows: "the bare guest has what the other scenarios build on",
@@ -98,6 +99,16 @@ pub const SCENARIOS: &[Scenario] = &[
         needs_holdfast: true,
         limit: 240,
         run: thread::bare,
+    },
+    Scenario {
+        name: "demo",
+        shows: "the main job: an edit behind a login and sudo, its drift, record, metric, repair and recovery",
+        guest: Guest::Systemd,
+        kernels: &["6.1", "6.12", "7.x"],
+        parameters: &[],
+        needs_holdfast: true,
+        limit: 300,
+        run: demo::systemd,
     },
 ];
 

@@ -67,13 +67,15 @@ pub(crate) fn lines() -> (Sender<String>, Receiver<String>) {
     channel()
 }
 
-/// Follows a guest to its end.
+/// Follows a guest to its end. `mirror` is the name under which each line is repeated on standard error; `narrate` is
+/// given the scenario's notes as they come.
 pub(crate) fn watch(
     guest: &mut Child,
     lines: &Receiver<String>,
     limits: Limits,
     log: &mut File,
     mirror: Option<&str>,
+    narrate: Option<fn(&str)>,
 ) -> Result<Seen> {
     let start = Instant::now();
     let mut seen = Seen { results: Vec::new(), release: None, end: End::Died };
@@ -102,6 +104,7 @@ pub(crate) fn watch(
             Some(Message::Result(result)) => seen.results.push(result),
             Some(Message::Done) if seen.end == End::Died => seen.end = End::Done,
             None if is_panic(&line) => seen.end = End::Panic(line),
+            Some(Message::Note { text }) => narrate.into_iter().for_each(|tell| tell(&text)),
             Some(_) | None => {}
         }
     }

@@ -85,6 +85,8 @@ pub(crate) struct Vm {
     pub(crate) icount: bool,
     /// Repeat every line on standard error.
     pub(crate) verbose: bool,
+    /// Who is given the scenario's notes as they come.
+    pub(crate) narrate: Option<fn(&str)>,
 }
 
 /// What a boot gave.
@@ -103,7 +105,15 @@ pub(crate) struct Outcome {
 impl Vm {
     /// A boot with nothing special.
     pub(crate) fn new(kernel: Kernel, scenario: &'static Scenario) -> Self {
-        Self { kernel, scenario, parameters: Vec::new(), files: Vec::new(), icount: false, verbose: false }
+        Self {
+            kernel,
+            scenario,
+            parameters: Vec::new(),
+            files: Vec::new(),
+            icount: false,
+            verbose: false,
+            narrate: None,
+        }
     }
 
     /// Name in messages and of the log.
@@ -177,7 +187,8 @@ impl Vm {
         accept(&listener, sender);
         let limits = Limits { silence: SILENCE, total: Duration::from_secs(self.scenario.limit) };
         let name = self.name();
-        let seen = console::watch(&mut guest, &lines, limits, log, self.verbose.then_some(name.as_str()));
+        let mirror = self.verbose.then_some(name.as_str());
+        let seen = console::watch(&mut guest, &lines, limits, log, mirror, self.narrate);
         // Whatever went wrong, no emulator is left behind.
         let _ = guest.kill();
         let _ = guest.wait();

@@ -1,0 +1,162 @@
+//! The main job, told as a story: a node, a login, an edit, and everything that Holdfast makes of it.
+//!
+//! Comes in: a node that runs the daemon as its service. Goes out: notes that `cargo xtask demo` shows to a person,
+//! and a check for each step, so that the story is a test as well. In a note a line that begins with `## ` is a
+//! heading, one with `$ ` a command, and all others are what came of it.
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::guest::Context;
+use crate::guest::service::{CONFIG_NAME, Node, as_alice};
+
+/// The file that alice edits.
+const FILE: &str = "/etc/chrony.conf";
+/// What she does to it, and what undoes that.
+const EDIT: &str = "sudo sed -i s/time1.example.com/time.attacker.example/ /etc/chrony.conf";
+const UNDO: &str = "sudo sed -i s/time.attacker.example/time1.example.com/ /etc/chrony.conf";
+
+/// Tells it.
+pub(super) fn systemd(context: &mut Context) -> Result<()> {
+    let node = Node::start()?;
+    step(context, "start", started(&node))?;
+    let before = node.records()?.len();
+    step(context, "edit", edited())?;
+    step(context, "drift", drifted(&node))?;
+    let record = node.wait_for("the drift record", before, |record| is(record, "drift"))?;
+    step(context, "login_behind_sudo", attributed(&record))?;
+    step(context, "metric", measured(&node))?;
+    step(context, "repair", repaired(&node, before))?;
+    step(context, "recovery", recovered(&node))
+}
+
+/// Tells a step and reports it; the first that did not happen ends the story.
+fn step(context: &mut Context, name: &str, told: Result<String>) -> Result<()> {
+    context.note(told?);
+    context.check(name, Ok(String::new()));
+    Ok(())
+}
+
+fn is(record: &Value, kind: &str) -> bool {
+    record["kind"] == kind && record["path"] == FILE
+}
+
+fn started(node: &Node) -> Result<String> {
+    let status = node.wait_for_verdict("compliant")?;
+    ensure!(node.property("Type")? == "notify" && node.property("ActiveState")? == "active", "not running");
+    ensure!(status["drifted"].as_array().is_some_and(Vec::is_empty), "{status}");
+    ensure!(status["sources"][0] == CONFIG_NAME, "{status}");
+    Ok(format!(
+        "## A node, and what it should be\n\
+         The node runs Debian with systemd. A MachineConfig, {CONFIG_NAME}, says what it should be: its time\n\
+         servers, who may log in and how, kernel settings, a service. Holdfast runs as a systemd service.\n\
+         $ systemctl show -p ActiveState,SubState,MainPID holdfast\n\
+         ActiveState={} SubState={} MainPID={}\n\
+         {} things are managed, all are as declared; changes are seen through {} hooks in the kernel.",
+        node.property("ActiveState")?,
+        node.property("SubState")?,
+        node.property("MainPID")?,
+        status["counters"]["managed"],
+        status["backend"].as_str().unwrap_or_default(),
+    ))
+}
+
+fn edited() -> Result<String> {
+    as_alice(EDIT)?;
+    Ok(format!(
+        "## Somebody logs in and changes it\n\
+         alice logs in by ssh with her key and points the clock at a server of her own, as root.\n\
+         $ ssh alice@node {EDIT}"
+    ))
+}
+
+fn drifted(node: &Node) -> Result<String> {
+    let status = node.wait_for_verdict("drifted")?;
+    let drifted = &status["drifted"][0];
+    ensure!(drifted["path"] == FILE && drifted["source"] == CONFIG_NAME, "{status}");
+    ensure!(status["degraded"] == true, "{status}");
+    Ok(format!(
+        "## What drifted\n{FILE}\n  {}\n  declared by {CONFIG_NAME}, drifted since {}",
+        drifted["differences"][0]["text"].as_str().unwrap_or_default(),
+        drifted["since"].as_str().unwrap_or_default(),
+    ))
+}
+
+/// The record names the person, the session and the way from the login to the edit.
+fn attributed(record: &Value) -> Result<String> {
+    let actor = &record["actor"];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    ensure!(record["differences"][0]["kind"] == "content", "{record}");
+    ensure!(actor["login_user"] == "alice" && actor["uid"] == 0, "{record}");
+    ensure!(text(&actor["exe"]).ends_with("/sed"), "{record}");
+    let unit = text(&actor["unit"]);
+    let session = actor["session"].as_u64().context("no session")?;
+    ensure!(unit == format!("session-{session}.scope"), "{record}");
+    ensure!(text(&actor["tty"]).starts_with("pts/"), "{record}");
+    let mut ancestors: Vec<String> =
+        actor["ancestors"].as_array().into_iter().flatten().map(command).collect();
+    // sudo keeps a process for the terminal beside the one that it became.
+    ancestors.dedup();
+    for program in ["sudo", "sshd"] {
+        ensure!(
+            ancestors.iter().any(|line| line.starts_with(program) || line.contains(&format!("/{program}"))),
+            "no {program}: {record}"
+        );
+    }
+    Ok(format!(
+        "## Who did it\n\
+         The forensic log has a record of it, chained by hashes to those before it.\n\
+         when      {}\n\
+         what      {} by {} (pid {}, uid {})\n\
+         login     {} (uid {}), session {session}, {}, {unit}\n\
+         through   {}\n\
+         hash      {}",
+        text(&record["time"]),
+        text(&record["operation"]),
+        command(actor),
+        actor["pid"],
+        actor["uid"],
+        text(&actor["login_user"]),
+        actor["login_uid"],
+        text(&actor["tty"]),
+        ancestors.join("\n          "),
+        text(&record["hash"]),
+    ))
+}
+
+/// The command line of a process.
+fn command(actor: &Value) -> String {
+    let words: Vec<&str> = actor["argv"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if words.is_empty() { actor["exe"].as_str().unwrap_or_default().to_owned() } else { words.join(" ") }
+}
+
+fn measured(node: &Node) -> Result<String> {
+    let drift = node.metric("holdfast_node_drift{kind=\"content\"}")?;
+    let since = node.metric("mcd_config_drift")?;
+    ensure!(drift > 0.0 && since > 0.0, "drift {drift}, since {since}");
+    Ok(format!(
+        "## What monitoring sees\n\
+         $ curl http://127.0.0.1:9464/metrics\n\
+         holdfast_node_drift{{kind=\"content\"}} {drift}\n\
+         mcd_config_drift {since}"
+    ))
+}
+
+fn repaired(node: &Node, before: usize) -> Result<String> {
+    as_alice(UNDO)?;
+    let record = node.wait_for("the recovery record", before, |record| is(record, "recovered"))?;
+    Ok(format!(
+        "## The repair\n$ ssh alice@node {UNDO}\n{} {FILE} is as declared again",
+        record["time"].as_str().unwrap_or_default()
+    ))
+}
+
+fn recovered(node: &Node) -> Result<String> {
+    let status = node.wait_for_verdict("compliant")?;
+    let drift = node.metric("holdfast_node_drift{kind=\"content\"}")?;
+    let since = node.metric("mcd_config_drift")?;
+    ensure!(drift == 0.0 && since == 0.0, "drift {drift}, since {since}: {status}");
+    Ok("## The node has recovered by itself\nNo reboot and no annotation to edit: the verdict is compliant and both \
+        metrics are 0."
+        .to_owned())
+}
