@@ -203,6 +203,11 @@ fn the_operators_texts_are_kept_to_the_letter() {
     };
     assert_eq!(text(|seen| object(seen).sha256 = Some([0; 32])), r#"content mismatch for file "/etc/foo""#);
     assert_eq!(
+        text(|seen| (object(seen).sha256, object(seen).size) = (None, 1 << 40)),
+        r#"content mismatch for file "/etc/foo""#,
+        "a size that differs is enough"
+    );
+    assert_eq!(
         text(|seen| object(seen).mode = 0o600),
         r#"mode mismatch for file: "/etc/foo"; expected: -rw-r--r--/420/0644; received: -rw-------/384/0600"#
     );
