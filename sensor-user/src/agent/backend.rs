@@ -12,6 +12,9 @@ use crate::kernel::maps::{ProcessMaps, Ring};
 use crate::observation::Observer;
 use std::path::Path;
 
+/// Records read while the canary is tried: a full ring of an earlier run, whose canary must fit as well.
+const BACKLOG: usize = 8192;
+
 /// A backend that was heard.
 #[derive(Debug)]
 pub struct Backend {
@@ -58,7 +61,8 @@ fn attempt(
     let mut canary = Canary::new(state, observer, &mut witness).map_err(|error| error.to_string())?;
     canary.sing(observer, &mut witness);
     let mut backlog = Vec::new();
-    ring.drain(|bytes| {
+    // What a longer backlog leaves in the ring is read by the loop.
+    ring.drain(BACKLOG, |bytes| {
         match event::decode(bytes) {
             Ok(change) if change.record.id == super::canary::CANARY_ID => canary.heard(),
             // Malformed ones too: they are counted where all records are.

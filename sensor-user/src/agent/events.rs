@@ -11,6 +11,9 @@ use sensor_common::op::Operation;
 use sensor_model::protocol::{Event, Scope};
 use sensor_model::record::{Actor, Record, RecordKind};
 
+/// Records read before things are looked at: a full ring, so that a burst is read at once.
+const RECORDS_A_TURN: usize = 4096;
+
 /// The newest change of a thing, kept until its verdict.
 #[derive(Debug, Clone)]
 pub(super) struct Noted {
@@ -23,10 +26,11 @@ pub(super) struct Noted {
 }
 
 impl Agent {
-    /// Reads the ring to empty, then the loss counters; sweeps the dirty bits after a loss.
-    pub(super) fn drain(&mut self, ring: &mut Ring) -> anyhow::Result<()> {
+    /// Reads the ring and, once it is empty, the loss counters; sweeps the dirty bits after a loss. `false`
+    /// when a flood left records in the ring: things are looked at in between.
+    pub(super) fn drain(&mut self, ring: &mut Ring) -> anyhow::Result<bool> {
         let mut failed = None;
-        ring.drain(|bytes| {
+        let empty = ring.drain(RECORDS_A_TURN, |bytes| {
             if failed.is_none() {
                 failed = self.record(bytes).err();
             }
@@ -34,7 +38,10 @@ impl Agent {
         if let Some(error) = failed {
             return Err(error);
         }
-        let Some(witness) = self.witness() else { return Ok(()) };
+        if !empty {
+            return Ok(false);
+        }
+        let Some(witness) = self.witness() else { return Ok(true) };
         let (lost, processes) =
             (witness.maps().count(Counter::Lost)?, witness.maps().count(Counter::ProcessLost)?);
         self.telemetry.lost(LossStage::Process, "full", processes.saturating_sub(self.lost_processes));
@@ -45,7 +52,7 @@ impl Agent {
             self.telemetry.lost(LossStage::Ring, "full", lost.saturating_sub(before));
             self.sweep();
         }
-        Ok(())
+        Ok(true)
     }
 
     /// After a loss only the dirty bits know what changed.
@@ -237,6 +244,8 @@ impl Agent {
         self.canary.sing(&observer, witness);
         self.drain(ring)?;
         self.refresh_allowed();
+        // Some calls that change mounts fire no hook.
+        self.compare_mounts();
         let Some(witness) = self.looker.witness.as_mut() else { return Ok(()) };
         let pulse = self.canary.listen(witness);
         let now = self.clock.boot_ns();

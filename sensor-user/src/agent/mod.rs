@@ -12,6 +12,7 @@ pub mod look;
 pub mod mounts;
 pub mod registry;
 mod reports;
+mod revert;
 pub mod status;
 
 use crate::attribution::{Attributor, ProcessTable};
@@ -113,6 +114,9 @@ struct Agent {
     drifts: HashMap<u32, reports::Open>,
     /// Drifts that were open when the last daemon stopped, by path.
     restored: HashMap<String, crate::metrics::OpenDrift>,
+    /// Things to be written back this turn, and when each was before.
+    reverts: Vec<u32>,
+    reverted_at: HashMap<u32, Vec<u64>>,
     blindness: Option<(u32, String)>,
     lost_processes: u64,
     lost_records: u64,
@@ -194,6 +198,8 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         changes: HashMap::new(),
         drifts: HashMap::new(),
         restored,
+        reverts: Vec::new(),
+        reverted_at: HashMap::new(),
         blindness: None,
         lost_processes: 0,
         lost_records: 0,
@@ -343,7 +349,9 @@ impl Agent {
             let told = self.detector.verified(id, now, &sight.outcome);
             self.settled(id, &sight);
             self.tell(told, Some((id, sight)));
+            self.forget(id);
         }
+        self.revert().await;
         self.follow_mounts();
         self.finish_verification();
         self.follow_writers();

@@ -50,6 +50,17 @@ impl Agent {
         }
     }
 
+    /// Forgets who changed a thing once it is decided and quiet: the next episode has its own actor.
+    pub(super) fn forget(&mut self, id: u32) {
+        let quiet = self
+            .detector
+            .standing(id)
+            .is_some_and(|standing| standing.verdict == VerdictKind::Compliant && !standing.in_flux);
+        if quiet {
+            self.changes.remove(&id);
+        }
+    }
+
     fn path(&self, id: u32) -> String {
         self.desired.expectations[id as usize].thing.path().display().to_string()
     }
@@ -106,6 +117,9 @@ impl Agent {
             record.actor.as_ref(),
             self.clock.now(),
         );
+        if action == Action::Revert {
+            self.reverts.push(id);
+        }
         let open =
             Open { differences: record.differences.clone(), since, actor: record.actor.clone(), action };
         self.drifts.insert(id, open);

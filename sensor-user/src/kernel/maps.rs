@@ -205,11 +205,15 @@ impl ProcessMaps {
 }
 
 impl Ring {
-    /// Hands every waiting record's bytes to `each`, until the ring is empty.
-    pub fn drain(&mut self, mut each: impl FnMut(&[u8])) {
-        while let Some(record) = self.0.next() {
-            each(&record);
+    /// Hands waiting records' bytes to `each`, `limit` at most. `true` when the ring was found empty.
+    pub fn drain(&mut self, limit: usize, mut each: impl FnMut(&[u8])) -> bool {
+        for _ in 0..limit {
+            match self.0.next() {
+                Some(record) => each(&record),
+                None => return true,
+            }
         }
+        false
     }
 }
 

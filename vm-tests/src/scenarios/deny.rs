@@ -1,6 +1,7 @@
-//! Deny rules: refused with EPERM, recorded, and open to the actors that the rule allows.
+//! Deny and revert rules: refused with EPERM, recorded, and open to the actors that the rule allows; written back.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use anyhow::{Result, bail, ensure};
 
@@ -20,6 +21,9 @@ spec:
       - path: /etc/deny/protected.conf
         mode: 420
         contents: {source: "data:,content%0A"}
+      - path: /etc/deny/reverted.conf
+        mode: 384
+        contents: {source: "data:,declared%0A"}
       - path: /etc/deny/open.conf
         mode: 420
         contents: {source: "data:,content%0A"}
@@ -34,6 +38,8 @@ spec:
     action: deny
     allowedActors:
       exes: [/run/allowed/busybox]
+  - path: /etc/deny/reverted.conf
+    action: revert
 "#;
 
 const FILE: &str = "/etc/deny/protected.conf";
@@ -41,7 +47,8 @@ const FILE: &str = "/etc/deny/protected.conf";
 /// Tries to change a protected file in several ways, and once as an allowed actor.
 pub(super) fn bare(context: &mut Context) -> Result<()> {
     shell("mkdir -p /etc/deny && for f in protected open; do echo content > /etc/deny/$f.conf; done")?;
-    shell("chmod 644 /etc/deny/*.conf && mkdir /run/allowed && cp /bin/busybox /run/allowed/")?;
+    shell("echo declared > /etc/deny/reverted.conf")?;
+    shell("chmod 644 /etc/deny/*.conf && chmod 600 /etc/deny/reverted.conf && mkdir /run/allowed && cp /bin/busybox /run/allowed/")?;
     fs::write("/run/deny.yaml", CONFIG)?;
     fs::write("/run/policy.yaml", POLICY)?;
     let mut agent =
@@ -58,8 +65,29 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     }
     context.check("others_are_not_protected", others(&mut agent));
     context.check("allowed_actor", allowed(&mut agent));
+    context.check("revert_content", reverted(&mut agent, "echo drift >> /etc/deny/reverted.conf"));
+    context.check("revert_mode", reverted(&mut agent, "chmod 644 /etc/deny/reverted.conf"));
+    context.check("revert_removal", reverted(&mut agent, "rm /etc/deny/reverted.conf"));
     agent.stop()?;
     Ok(())
+}
+
+/// Changes the file under the revert rule; wants drift with an actor, the declared state, and recovery.
+fn reverted(agent: &mut Agent, command: &str) -> Result<String> {
+    const FILE: &str = "/etc/deny/reverted.conf";
+    let before = agent.records()?.len();
+    shell(command)?;
+    let find = |agent: &mut Agent, kind: &str| {
+        agent.wait_for(kind, before, |record| record["kind"] == kind && record["path"] == FILE)
+    };
+    let drift = find(agent, "drift")?;
+    ensure!(drift["actor"]["holdfast"] == false, "{drift}");
+    let done = find(agent, "reverted")?;
+    ensure!(done["detail"]["actions"].is_array(), "{done}");
+    find(agent, "recovered")?;
+    ensure!(fs::read_to_string(FILE)? == "declared\n", "the content was not written back");
+    ensure!(fs::metadata(FILE)?.permissions().mode() & 0o7777 == 0o600, "the mode was not set back");
+    Ok(done["detail"]["actions"].to_string())
 }
 
 fn refused(agent: &mut Agent, command: &str, operation: &str) -> Result<String> {
