@@ -4,6 +4,7 @@
 //! port. To add a scenario, write a file in `scenarios/` and a row in its table; `cargo xtask test` runs it on
 //! every kernel that the row names. Nothing here starts a virtual machine: that is xtask's part.
 
+pub mod bench;
 pub mod guest;
 pub mod protocol;
 pub mod scenarios;

@@ -5,6 +5,7 @@
 //! It never changes the machine's package sources, and it downloads through apt and cargo only.
 
 mod apt;
+mod bench;
 mod cache;
 mod checks;
 mod demo;
@@ -63,6 +64,21 @@ enum Command {
         #[arg(long)]
         kernel: Vec<String>,
     },
+    /// Measure what watching costs, in executed instructions, and compare it with the budgets.
+    Bench {
+        /// Kernel series.
+        #[arg(long, default_value = "6.12")]
+        kernel: String,
+        /// What to print.
+        #[arg(long, short, value_enum, default_value_t = bench::Output::Table)]
+        output: bench::Output,
+        /// Write `docs/performance.md`.
+        #[arg(long)]
+        write_docs: bool,
+        /// Show what the guest prints.
+        #[arg(long, short)]
+        verbose: bool,
+    },
     /// Boot virtual machines and run scenarios in them; on kernel 6.12 unless told otherwise.
     Vm {
         /// Kernel series: 5.10, 6.1, 6.12, 6.18 or 7.x; may be repeated.
@@ -120,6 +136,9 @@ fn work(command: Command) -> Result<()> {
         Command::Build { debug, .. } => dist::build_holdfast(profile(debug)).map(drop),
         Command::Demo { kernel, debug } => demo::run(&kernel, profile(debug)),
         Command::Test { quick, kernel } => checks::run(quick, &kernel),
+        Command::Bench { kernel, output, write_docs, verbose } => {
+            bench::run(&kernel, output, write_docs, verbose)
+        }
         Command::Vm { kernel, all_kernels, guest, scenario, debug, jobs, icount, verbose } => {
             let kernels = if all_kernels { Vec::new() } else { kernel };
             let profile = profile(debug);

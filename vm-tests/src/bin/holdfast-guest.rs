@@ -1,8 +1,14 @@
-//! The program in the guest: `/init` of the initramfs, and `holdfast-guest run` to run the scenario.
+//! The program in the guest: `/init` of the initramfs, `holdfast-guest run` to run the scenario, and
+//! `holdfast-guest measure` for the bench's measuring process.
 
 use anyhow::Result;
-use vm_tests::guest;
+use vm_tests::{bench::operations, guest};
 
 fn main() -> Result<()> {
-    if std::process::id() == 1 { guest::boot::init() } else { guest::run_and_power_off() }
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.split_first() {
+        Some((verb, rest)) if verb == operations::ARGUMENT => operations::main(rest),
+        _ if std::process::id() == 1 => guest::boot::init(),
+        _ => guest::run_and_power_off(),
+    }
 }

@@ -114,7 +114,8 @@ pub static SCENARIOS: &[Scenario] = &[
 
 /// Finds a scenario.
 pub fn find(guest: &str, name: &str) -> Option<&'static Scenario> {
-    SCENARIOS.iter().find(|scenario| scenario.name == name && scenario.guest.name() == guest)
+    let all = SCENARIOS.iter().chain([&crate::bench::SCENARIO]);
+    all.into_iter().find(|scenario| scenario.name == name && scenario.guest.name() == guest)
 }
 
 #[cfg(test)]

@@ -44,6 +44,11 @@ impl Parts {
     /// Finds, fetches and builds them; the root disk only if it is asked for. The cache is closed before the build,
     /// so that nobody waits for a compiler.
     pub(crate) fn ensure(cache: Cache, systemd: bool) -> Result<Self> {
+        Self::ensure_with(cache, systemd, dist::Profile::Dev)
+    }
+
+    /// The same with a choice of how the guest's own program is built.
+    pub(crate) fn ensure_with(cache: Cache, systemd: bool, guest: dist::Profile) -> Result<Self> {
         let qemu = Qemu::ensure(&cache)?;
         let busybox = images::busybox(&cache)?;
         let disks = images::file_systems(&cache)?;
@@ -54,7 +59,7 @@ impl Parts {
             busybox,
             disks,
             systemd_root,
-            guest_program: dist::build_static("vm-tests", "holdfast-guest", dist::Profile::Dev, &[])?,
+            guest_program: dist::build_static("vm-tests", "holdfast-guest", guest, &[])?,
         })
     }
 }

@@ -1,0 +1,55 @@
+//! Changes of managed files: all work of everybody for one.
+//!
+//! Comes in: nothing; the files are known. Goes out: nanoseconds of work for a change, made in three ways. It runs in
+//! the measuring process, which was started after whoever watches: the kernel audits no older one.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::files::Target;
+use super::usage::Busy;
+use crate::guest::wait;
+
+/// Between two changes that are to have nothing to do with each other.
+pub(super) const APART: Duration = Duration::from_millis(50);
+/// Longer than anybody works on a change after it was made.
+pub(super) const QUIET: Duration = Duration::from_secs(2);
+
+/// Changes of one file in a row.
+const ROW: usize = 4_000;
+/// Changes of so many files by turns.
+const TURNS: usize = 10_000;
+/// Files that take turns.
+pub(super) const TURN_FILES: usize = 1_000;
+/// Changes with a pause after each.
+const SINGLE: usize = 100;
+
+/// Measures all three.
+pub(super) fn measure() -> Result<BTreeMap<String, f64>> {
+    let target = Target::new(0);
+    let targets: Vec<Target> = (0..TURN_FILES).map(Target::new).collect();
+    let row = all_work(ROW, Duration::ZERO, |_| target.rewrite())?;
+    let turns = all_work(TURNS, Duration::ZERO, |turn| targets[turn % TURN_FILES].rewrite())?;
+    let single = all_work(SINGLE, APART, |_| target.rewrite())?;
+    Ok([("row", row), ("turns", turns), ("single", single)].map(|(n, v)| (n.to_owned(), v)).into())
+}
+
+/// Work of everybody for each of `count` changes with a pause after each, until all is quiet again.
+fn all_work(count: usize, pause: Duration, mut change: impl FnMut(usize) -> Result<()>) -> Result<f64> {
+    for turn in 0..10 {
+        change(turn)?;
+    }
+    wait::pause(QUIET);
+    let busy = Busy::start()?;
+    for turn in 0..count {
+        change(turn)?;
+        if !pause.is_zero() {
+            wait::pause(pause);
+        }
+    }
+    wait::pause(QUIET);
+    #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
+    Ok(busy.nanoseconds()? / count as f64)
+}

@@ -1,0 +1,212 @@
+//! The bench: what watching costs, in executed instructions.
+//!
+//! Comes in: a bare guest with one CPU whose nanoseconds are executed instructions. Goes out: one measurement for each
+//! stage, for `cargo xtask bench` to put into a table. Base, ours and base again are measured in one boot, the peers
+//! last. It is no test: `cargo xtask test` never runs it, and nothing here judges a number.
+
+mod changes;
+mod files;
+pub mod operations;
+mod peers;
+mod usage;
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::mount::{MsFlags, mount};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use serde_json::{Value, json};
+
+use crate::guest::agent::Agent;
+use crate::guest::{Context, wait};
+use crate::scenarios::{Guest, Scenario};
+use changes::{APART, QUIET, TURN_FILES};
+use files::Target;
+use usage::Busy;
+
+/// The scenario, which is in no test run.
+pub const SCENARIO: Scenario = Scenario {
+    name: "bench",
+    shows: "what watching costs, in executed instructions",
+    guest: Guest::Bare,
+    kernels: &[],
+    parameters: &[],
+    needs_holdfast: true,
+    limit: 1800,
+    run,
+};
+
+/// Managed files.
+pub const FILES: usize = 10_000;
+/// Where unmanaged files are; the same file system as the managed ones.
+const UNMANAGED: &str = "/bench-unmanaged";
+/// Where the daemon pins its programs.
+const PINS: &str = "/sys/fs/bpf/holdfast";
+/// The folder of the daemon's log.
+const LOG: &str = "/var/log/holdfast";
+
+/// What boot leaves to do is done after this.
+const SETTLE: Duration = Duration::from_secs(6);
+/// For how long an idle daemon is watched.
+const IDLE: Duration = Duration::from_mins(1);
+/// Changes whose way to a verdict is timed.
+const TIMED: usize = 200;
+/// Changes as fast as they can be made, to see what is lost.
+const BURST: usize = 100_000;
+
+fn run(context: &mut Context) -> Result<()> {
+    context.note("writing the managed files");
+    files::make(FILES)?;
+    // A file system of its own: watching the log would make the kernel work more on all others beside it.
+    fs::create_dir_all(LOG)?;
+    mount(Some("tmpfs"), LOG, Some("tmpfs"), MsFlags::empty(), None::<&str>)?;
+    wait::pause(SETTLE);
+    base(context, "base-1")?;
+    ours(context)?;
+    // What the daemon pinned goes on watching until it is removed.
+    fs::remove_dir_all(PINS).context("cannot remove the pins")?;
+    wait::pause(QUIET);
+    base(context, "base-2")?;
+    peers::run(context)
+}
+
+fn operations(context: &mut Context, stage: &str, wanted: &[&str]) -> Result<()> {
+    context.note(format!("{stage}: operations"));
+    let measured = operations::measure(Path::new(UNMANAGED), wanted)?;
+    context.measured(&format!("{stage} operations"), format!("{measured:.0?}"), json!(measured));
+    Ok(())
+}
+
+fn one(context: &mut Context, name: &str, value: Value) {
+    context.measured(name, value.to_string(), value);
+}
+
+/// The machine without anybody who watches.
+fn base(context: &mut Context, stage: &str) -> Result<()> {
+    operations(context, stage, &operations::ALL)?;
+    idle(context, stage)?;
+    changes(context, stage)
+}
+
+/// Work done while nothing happens, for each second.
+fn idle(context: &mut Context, stage: &str) -> Result<()> {
+    let busy = Busy::start()?;
+    wait::pause(IDLE);
+    let each = busy.nanoseconds()? / IDLE.as_secs_f64();
+    one(context, &format!("{stage} idle second"), json!(each));
+    Ok(())
+}
+
+/// Opening, writing and closing managed files.
+fn changes(context: &mut Context, stage: &str) -> Result<()> {
+    context.note(format!("{stage}: changes of managed files"));
+    let measured = operations::measure(Path::new(UNMANAGED), &[operations::CHANGES])?;
+    context.measured(&format!("{stage} changes"), format!("{measured:.0?}"), json!(measured));
+    Ok(())
+}
+
+/// The same with the daemon, and what only the daemon has.
+fn ours(context: &mut Context) -> Result<()> {
+    context.note("ours: starting");
+    let began = Instant::now();
+    let mut agent = Agent::start(&["--standalone", "--config", files::CONFIGS])?;
+    let pid = agent.pid();
+    let (start_wall, start_cpu) = (began.elapsed(), usage::cpu_time(pid)?);
+    agent.wait_for("the first verification", 0, |record| record["detail"]["until"].is_string())?;
+    let verified = usage::cpu_time(pid)? - start_cpu;
+    one(context, "start", json!({ "wall_ns": nanoseconds(start_wall), "cpu_ns": start_cpu }));
+    one(context, "first verification", json!(verified));
+    wait::pause(QUIET);
+    memory(context, "memory at start", pid)?;
+    one(context, "map memory", json!(usage::map_memory(pid)?));
+    operations(context, "ours", &operations::ALL)?;
+    idle(context, "ours")?;
+    changes(context, "ours")?;
+    latency(context, &mut agent)?;
+    writers(context, &agent)?;
+    burst(context, &agent)?;
+    memory(context, "memory at end", pid)?;
+    agent.stop().map(drop)
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn memory(context: &mut Context, name: &str, pid: u32) -> Result<()> {
+    let data = json!({
+        "resident_kib": usage::memory(pid, "VmRSS")?,
+        "anonymous_kib": usage::memory(pid, "RssAnon")?,
+        "peak_kib": usage::memory(pid, "VmHWM")?,
+    });
+    one(context, name, data);
+    Ok(())
+}
+
+/// From before a write to the verdict's record in the log, drift and recovery by turns.
+fn latency(context: &mut Context, agent: &mut Agent) -> Result<()> {
+    context.note("ours: from write to verdict");
+    let inotify = Inotify::init(InitFlags::empty())?;
+    inotify.add_watch(LOG, AddWatchFlags::IN_MODIFY)?;
+    let before = agent.records()?.len();
+    let mut times: [Vec<u64>; 2] = [Vec::new(), Vec::new()];
+    for turn in 0..TIMED {
+        let target = Target::new(turn / 2);
+        wait::pause(APART);
+        let start = Instant::now();
+        if turn % 2 == 0 {
+            target.spoil()?;
+        } else {
+            target.rewrite()?;
+        }
+        inotify.read_events()?;
+        times[turn % 2].push(nanoseconds(start.elapsed()));
+    }
+    wait::pause(QUIET);
+    let kinds: Vec<Value> =
+        agent.records()?.drain(before..).map(|mut record| record["kind"].take()).collect();
+    for (kind, times) in ["drift", "recovered"].into_iter().zip(&mut times) {
+        let found = kinds.iter().filter(|found| **found == kind).count();
+        ensure!(found == TIMED / 2, "{found} records of the kind {kind} for {} changes", TIMED / 2);
+        times.sort_unstable();
+        let data = json!({ "median_ns": times[times.len() / 2], "p99_ns": times[times.len() * 99 / 100] });
+        one(context, &format!("{kind} latency"), data);
+    }
+    Ok(())
+}
+
+/// Reads and writes of unmanaged files while a managed one is open for writing.
+fn writers(context: &mut Context, agent: &Agent) -> Result<()> {
+    context.note("ours: with a managed file open for writing");
+    let before = usage::links(agent.pid())?;
+    let held = Target::new(1).hold()?;
+    // The hooks are links that the daemon holds.
+    wait::until("the hooks on reads and writes", Duration::from_secs(10), || {
+        Ok((usage::links(agent.pid())? >= before + 2).then_some(()))
+    })?;
+    wait::pause(QUIET);
+    operations(context, "ours, writing", &operations::READ_WRITE)?;
+    drop(held);
+    wait::until("their end", Duration::from_mins(2), || {
+        Ok((usage::links(agent.pid())? == before).then_some(()))
+    })
+}
+
+/// Changes as fast as one CPU makes them.
+fn burst(context: &mut Context, agent: &Agent) -> Result<()> {
+    context.note("ours: burst");
+    let targets: Vec<Target> = (0..TURN_FILES).map(Target::new).collect();
+    let before = usage::cpu_time(agent.pid())?;
+    let start = Instant::now();
+    for turn in 0..BURST {
+        targets[turn % TURN_FILES].rewrite()?;
+    }
+    let wall = nanoseconds(start.elapsed());
+    wait::pause(QUIET);
+    let data =
+        json!({ "changes": BURST, "wall_ns": wall, "daemon_ns": usage::cpu_time(agent.pid())? - before });
+    one(context, "burst", data);
+    Ok(())
+}

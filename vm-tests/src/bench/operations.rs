@@ -1,0 +1,139 @@
+//! The measured operations, in a process of their own.
+//!
+//! Comes in: names of operations and a folder that nobody manages. Goes out: nanoseconds of each operation as JSON on
+//! standard output; with counted instructions a nanosecond is an instruction. Each operation runs in loops, and the
+//! best loop counts, so that timer ticks and the daemon's own timers stay out of it.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{PipeReader, PipeWriter, Read as _, Write as _, pipe};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+
+/// First argument of the guest's program when it is to measure.
+pub const ARGUMENT: &str = "measure";
+
+/// Every operation, in the order of the table.
+pub const ALL: [&str; 9] =
+    ["getppid", "open-read", "open-write", "write", "read", "pipe", "rename", "create-unlink", "exec"];
+
+/// Stands for the changes of managed files, which give a table of their own.
+pub const CHANGES: &str = "changes";
+
+/// Operations that the hooks on reads and writes can touch.
+pub const READ_WRITE: [&str; 3] = ["write", "read", "pipe"];
+
+/// Loops of each operation, of which the best counts; one more before them warms up.
+const LOOPS: u32 = 7;
+/// Operations in a loop, and executions in one, which take a hundred times as long.
+const REPEATS: u32 = 2_000;
+const EXECUTIONS: u32 = 25;
+/// Files that the opens take in turns, so that no single inode number decides.
+const FILES: usize = 16;
+
+/// What the operations work on.
+struct Stage {
+    files: Vec<PathBuf>,
+    open: File,
+    reader: PipeReader,
+    writer: PipeWriter,
+    names: [PathBuf; 2],
+    fresh: PathBuf,
+    buffer: [u8; 64],
+}
+
+impl Stage {
+    fn new(folder: &Path) -> Result<Self> {
+        fs::create_dir_all(folder)?;
+        let files: Vec<PathBuf> = (0..FILES).map(|number| folder.join(format!("file-{number}"))).collect();
+        for file in &files {
+            fs::write(file, [b'x'; 4096])?;
+        }
+        let names = [folder.join("name-a"), folder.join("name-b")];
+        fs::write(&names[0], "x")?;
+        let open = OpenOptions::new().read(true).write(true).open(&files[0])?;
+        let (reader, writer) = pipe()?;
+        Ok(Self { files, open, reader, writer, names, fresh: folder.join("fresh"), buffer: [b'y'; 64] })
+    }
+
+    /// One operation; `turn` counts them.
+    fn once(&mut self, operation: &str, turn: usize) -> Result<()> {
+        match operation {
+            "getppid" => {
+                std::hint::black_box(std::os::unix::process::parent_id());
+            }
+            "open-read" => drop(File::open(&self.files[turn % FILES])?),
+            "open-write" => drop(OpenOptions::new().write(true).open(&self.files[turn % FILES])?),
+            "write" => self.open.write_all_at(&self.buffer, 0)?,
+            "read" => self.open.read_exact_at(&mut self.buffer, 0)?,
+            "pipe" => {
+                self.writer.write_all(&self.buffer)?;
+                self.reader.read_exact(&mut self.buffer)?;
+            }
+            "rename" => fs::rename(&self.names[turn % 2], &self.names[(turn + 1) % 2])?,
+            "create-unlink" => {
+                drop(File::create_new(&self.fresh)?);
+                fs::remove_file(&self.fresh)?;
+            }
+            "exec" => {
+                let status = Command::new("/bin/busybox").arg("true").status()?;
+                if !status.success() {
+                    bail!("busybox true: {status}");
+                }
+            }
+            other => bail!("there is no operation {other}"),
+        }
+        Ok(())
+    }
+
+    /// Nanoseconds of one operation.
+    fn measure(&mut self, operation: &str) -> Result<f64> {
+        let repeats = if operation == "exec" { EXECUTIONS } else { REPEATS };
+        let mut best = f64::INFINITY;
+        for warm in 0..=LOOPS {
+            let start = Instant::now();
+            for turn in 0..repeats as usize {
+                self.once(operation, turn)?;
+            }
+            let took = start.elapsed().as_secs_f64() * 1e9 / f64::from(repeats);
+            if warm > 0 {
+                best = best.min(took);
+            }
+        }
+        Ok(best)
+    }
+}
+
+/// What the process does: measures the operations named by `arguments` (the folder first) and prints them.
+pub fn main(arguments: &[String]) -> Result<()> {
+    let (folder, operations) = arguments.split_first().context("no folder")?;
+    if operations == [CHANGES] {
+        println!("{}", serde_json::to_string(&super::changes::measure()?)?);
+        return Ok(());
+    }
+    let mut stage = Stage::new(Path::new(folder))?;
+    let mut measured = BTreeMap::new();
+    for operation in operations {
+        measured.insert(operation, stage.measure(operation).with_context(|| operation.clone())?);
+    }
+    println!("{}", serde_json::to_string(&measured)?);
+    Ok(())
+}
+
+/// Starts such a process and gives what it measured.
+pub fn measure(folder: &Path, operations: &[&str]) -> Result<BTreeMap<String, f64>> {
+    let output = Command::new("/proc/self/exe")
+        .arg(ARGUMENT)
+        .arg(folder)
+        .args(operations)
+        .output()
+        .context("cannot start the measuring process")?;
+    if !output.status.success() {
+        bail!("measuring: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    }
+    serde_json::from_slice(&output.stdout).context("no measurements")
+}

@@ -1,0 +1,44 @@
+//! auditd for the guest.
+//!
+//! Comes in: the cache. Goes out: Debian's auditd, auditctl and the libraries they need, at the places where they
+//! look for them. Nothing is installed on this machine.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::apt;
+use crate::cache::Cache;
+use crate::run::output;
+use crate::tools::Tree;
+use crate::vm::Vm;
+
+const PROGRAMS: [&str; 2] = ["auditd", "auditctl"];
+const LIBRARIES: &str = "/lib/x86_64-linux-gnu";
+
+/// Unpacks it, once.
+pub(super) fn ensure(cache: &Cache) -> Result<Tree> {
+    if let Some(tree) = Tree::cached(cache, "auditd") {
+        return Ok(tree);
+    }
+    let release = apt::codename()?;
+    Tree::make(cache, "auditd", &[&release], &release, &["auditd"])
+}
+
+/// Gives it to a guest.
+pub(super) fn add(tree: &Tree, vm: &mut Vm) -> Result<()> {
+    for name in PROGRAMS {
+        let program = tree.program(name).with_context(|| format!("the package auditd holds no {name}"))?;
+        for line in output(tree.command("ldd".as_ref()).arg(&program))?.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match words[..] {
+                [library, "=>", path, _] => vm.add_file(path.into(), &format!("{LIBRARIES}/{library}"))?,
+                // The loader, by its path.
+                [path, _] if path.starts_with('/') => vm.add_file(PathBuf::from(path), path)?,
+                _ => {}
+            }
+        }
+        vm.add_file(program, &format!("/usr/sbin/{name}"))?;
+    }
+    Ok(())
+}

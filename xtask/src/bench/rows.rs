@@ -1,0 +1,236 @@
+//! The budgets, and what was measured for each.
+//!
+//! Comes in: measurements of a guest by name. Goes out: rows. A row without a budget is told and not judged.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use serde_json::Value;
+
+/// What a guest measured, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Measured(BTreeMap<String, Value>);
+
+impl Measured {
+    /// Adds one measurement.
+    pub(crate) fn add(&mut self, name: String, data: Value) {
+        self.0.insert(name, data);
+    }
+
+    fn number(&self, name: &str, field: &str) -> Result<f64> {
+        self.optional(name, field).with_context(|| format!("the guest did not measure {name} {field}"))
+    }
+
+    fn optional(&self, name: &str, field: &str) -> Option<f64> {
+        let value = self.0.get(name)?;
+        if field.is_empty() { value.as_f64() } else { value.get(field)?.as_f64() }
+    }
+}
+
+/// In what a row counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Unit {
+    /// Executed instructions.
+    Instructions,
+    /// MiB.
+    Mebibytes,
+    /// Milliseconds of a CPU with 10^9 instructions a second.
+    Milliseconds,
+}
+
+/// One line of the table.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Row {
+    /// What was done, or what is told.
+    pub(crate) name: &'static str,
+    /// In what it is counted.
+    pub(crate) unit: Unit,
+    /// Without anybody who watches, where that makes sense.
+    pub(crate) base: Option<f64>,
+    /// What Holdfast adds, or takes.
+    pub(crate) ours: f64,
+    /// At most.
+    pub(crate) budget: Option<f64>,
+    /// Whether that was kept, within what two measurements of the base differ by.
+    pub(crate) pass: Option<bool>,
+    /// What others add, by their names.
+    pub(crate) peers: BTreeMap<&'static str, f64>,
+}
+
+/// Peers, by the names of their stages.
+pub(crate) const PEERS: [&str; 2] = ["inotify", "auditd"];
+
+/// Two measurements of the same thing differ by no more than this part of it.
+const NOISE: f64 = 0.001;
+
+/// Name of the row, field of the operation, stage of ours, at most.
+const OPERATIONS: [(&str, &str, &str, f64); 12] = [
+    ("getppid", "getppid", "ours", 0.0),
+    ("open read-only, unmanaged", "open-read", "ours", 220.0),
+    ("open for write, unmanaged", "open-write", "ours", 260.0),
+    ("write 64 B, unmanaged, idle", "write", "ours", 0.0),
+    ("write 64 B, unmanaged, while a managed file is open for writing", "write", "ours, writing", 300.0),
+    ("read 64 B, unmanaged, idle", "read", "ours", 0.0),
+    ("read 64 B, unmanaged, while a managed file is open for writing", "read", "ours, writing", 190.0),
+    ("pipe write + read, idle", "pipe", "ours", 0.0),
+    ("pipe write + read, while a managed file is open for writing", "pipe", "ours, writing", 400.0),
+    ("rename, unmanaged", "rename", "ours", 700.0),
+    ("create + unlink, unmanaged", "create-unlink", "ours", 1_100.0),
+    ("vfork + exec + wait", "exec", "ours", 4_000.0),
+];
+
+/// Name of the row, measurement, field, at most.
+const CHANGES: [(&str, &str, &str, Option<f64>); 4] = [
+    ("open, write, close of a managed file, all CPU work", "changes", "row", Some(12_000.0)),
+    ("the same over 1,000 files by turns", "changes", "turns", None),
+    ("the same once in 50 ms, each with its own verdict and record", "changes", "single", None),
+    ("nothing happens for a second", "idle second", "", None),
+];
+
+/// Name of the row, measurement, field, unit, divisor, at most.
+type Quantity = (&'static str, &'static str, &'static str, Unit, f64, Option<f64>);
+
+const OTHERS: [Quantity; 12] = [
+    ("memory with 10,000 managed files", "memory at start", "resident_kib", Unit::Mebibytes, KIB, Some(20.0)),
+    (
+        "of that not backed by the program's file",
+        "memory at start",
+        "anonymous_kib",
+        Unit::Mebibytes,
+        KIB,
+        None,
+    ),
+    ("memory at its highest, while starting", "memory at start", "peak_kib", Unit::Mebibytes, KIB, None),
+    ("memory after all that follows", "memory at end", "resident_kib", Unit::Mebibytes, KIB, None),
+    ("kernel maps with 10,000 managed files", "map memory", "", Unit::Mebibytes, KIB * KIB, None),
+    (
+        "CPU until the programs are attached and the files known",
+        "start",
+        "cpu_ns",
+        Unit::Milliseconds,
+        NS,
+        None,
+    ),
+    (
+        "CPU of the first verification of 10,000 files",
+        "first verification",
+        "",
+        Unit::Milliseconds,
+        NS,
+        Some(2_000.0),
+    ),
+    (
+        "write to verdict and record of drift, median",
+        "drift latency",
+        "median_ns",
+        Unit::Milliseconds,
+        NS,
+        Some(2.0),
+    ),
+    (
+        "write to verdict and record of drift, p99",
+        "drift latency",
+        "p99_ns",
+        Unit::Milliseconds,
+        NS,
+        Some(10.0),
+    ),
+    (
+        "write to verdict and record of recovery, median",
+        "recovered latency",
+        "median_ns",
+        Unit::Milliseconds,
+        NS,
+        Some(2.0),
+    ),
+    (
+        "write to verdict and record of recovery, p99",
+        "recovered latency",
+        "p99_ns",
+        Unit::Milliseconds,
+        NS,
+        Some(10.0),
+    ),
+    ("100,000 changes of 1,000 managed files on one CPU", "burst", "wall_ns", Unit::Milliseconds, NS, None),
+];
+
+const KIB: f64 = 1024.0;
+/// Nanoseconds of a millisecond.
+const NS: f64 = 1e6;
+
+/// All rows, in the order of the table.
+pub(crate) fn rows(measured: &Measured) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (name, field, stage, budget) in OPERATIONS {
+        let of = |stage: &str| measured.number(&format!("{stage} operations"), field);
+        let mut row = added(name, [of("base-1")?, of("base-2")?], of(stage)?, Some(budget));
+        if stage == "ours" {
+            row.add_peers(|peer| measured.optional(&format!("{peer} operations"), field));
+        }
+        rows.push(row);
+    }
+    for (name, what, field, budget) in CHANGES {
+        let of = |stage: &str| measured.number(&format!("{stage} {what}"), field);
+        let mut row = added(name, [of("base-1")?, of("base-2")?], of("ours")?, budget);
+        row.add_peers(|peer| measured.optional(&format!("{peer} {what}"), field));
+        rows.push(row);
+    }
+    for (name, what, field, unit, divisor, budget) in OTHERS {
+        let ours = measured.number(what, field)? / divisor;
+        let pass = budget.map(|budget| ours <= budget);
+        rows.push(Row { name, unit, base: None, ours, budget, pass, peers: BTreeMap::new() });
+    }
+    Ok(rows)
+}
+
+/// Whether a row of that name is judged.
+#[cfg(test)]
+pub(crate) fn has_budget(name: &str) -> bool {
+    OPERATIONS.iter().any(|row| row.0 == name)
+        || CHANGES.iter().any(|row| row.0 == name && row.3.is_some())
+        || OTHERS.iter().any(|row| row.0 == name && row.5.is_some())
+}
+
+fn added(name: &'static str, bases: [f64; 2], ours: f64, budget: Option<f64>) -> Row {
+    let base = f64::midpoint(bases[0], bases[1]);
+    let noise = (bases[0] - bases[1]).abs().max(base * NOISE);
+    let added = ours - base;
+    let pass = budget.map(|budget| added <= budget + noise);
+    Row {
+        name,
+        unit: Unit::Instructions,
+        base: Some(base),
+        ours: added,
+        budget,
+        pass,
+        peers: BTreeMap::new(),
+    }
+}
+
+impl Row {
+    fn add_peers(&mut self, measured: impl Fn(&str) -> Option<f64>) {
+        let Some(base) = self.base else { return };
+        let found = PEERS.into_iter().filter_map(|peer| Some((peer, measured(peer)? - base)));
+        self.peers.extend(found);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_two_bases_differ_by_is_no_miss_and_what_is_above_it_is_one() {
+        let pass = |ours| added("x", [100.0, 110.0], ours, Some(50.0)).pass;
+        assert_eq!(pass(165.0), Some(true));
+        assert_eq!(pass(166.0), Some(false));
+    }
+
+    #[test]
+    fn a_measurement_that_is_missing_is_named() {
+        let error = rows(&Measured::default()).unwrap_err().to_string();
+        assert!(error.contains("base-1 operations getppid"), "{error}");
+    }
+}
