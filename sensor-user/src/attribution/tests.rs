@@ -168,12 +168,13 @@ fn a_change_made_before_an_exec_is_that_of_the_program_before_it() {
 #[test]
 fn a_number_that_was_used_again_does_not_answer_for_the_one_before() {
     let mut table = Table::default();
-    table.fork(0, DEAD, 1000);
+    table.fork(0, DEAD + 1, 5);
+    table.fork(DEAD + 1, DEAD, 1000);
     table.exec(DEAD, 1001, &["innocent"]);
     let actor = host().attributor.attribute(&record(DEAD, 10, 20), &table);
     assert_eq!((actor.exe.as_deref(), actor.argv.as_slice()), (None, &["[comm]".to_owned()][..]));
     assert_eq!(actor.start_ns, 10);
-    assert!(actor.ancestors.is_empty());
+    assert!(actor.ancestors.is_empty(), "the parent of another process: {:?}", actor.ancestors);
 }
 
 #[test]
