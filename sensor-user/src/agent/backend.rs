@@ -5,19 +5,31 @@
 
 use super::canary::{Canary, Pulse};
 use super::look::Witness;
+use crate::clock::Clock;
 use crate::event;
+use crate::fanotify::{BLIND_SPOTS, FanotifyBackend};
 use crate::kernel::hooks::Mode;
 use crate::kernel::load::{self, HookState, Sensor};
 use crate::kernel::maps::{ProcessMaps, Ring};
 use crate::observation::Observer;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Records read while the canary is tried: a full ring of an earlier run, whose canary must fit as well.
 const BACKLOG: usize = 8192;
 
-/// A backend that was heard.
+/// What tells of changes.
 #[derive(Debug)]
-pub struct Backend {
+pub enum Backend {
+    /// Kernel programs that were heard.
+    Programs(Box<Programs>),
+    /// Fanotify, and why no program works.
+    Fanotify(Box<FanotifyBackend>),
+}
+
+/// Kernel programs that were heard.
+#[derive(Debug)]
+pub struct Programs {
     /// Programs and links.
     pub sensor: Sensor,
     /// Managed inodes.
@@ -34,19 +46,35 @@ pub struct Backend {
     pub adopted: bool,
 }
 
-/// Tries LSM, then fentry. `Err` holds one reason for each.
-pub fn choose(state: &Path, pins: Option<&Path>, observer: &Observer) -> Result<Box<Backend>, Vec<String>> {
+/// Tries LSM, then fentry, then fanotify. `Err` holds one reason for each.
+pub fn choose(
+    state: &Path,
+    pins: Option<&Path>,
+    observer: &Arc<Observer>,
+    clock: &Arc<dyn Clock>,
+) -> Result<Backend, Vec<String>> {
     let mut reasons = Vec::new();
     for mode in [Mode::Lsm, Mode::Fentry] {
         match attempt(mode, state, pins, observer) {
-            Ok(backend) => return Ok(backend),
+            Ok(programs) => return Ok(Backend::Programs(programs)),
             Err(reason) => {
                 tracing::warn!(mode = mode.prefix(), reason, "This backend does not work here.");
                 reasons.push(format!("{}: {reason}", mode.prefix()));
             }
         }
     }
-    Err(reasons)
+    match FanotifyBackend::new(Arc::clone(observer), Arc::clone(clock)) {
+        Ok(backend) => {
+            for unseen in BLIND_SPOTS {
+                tracing::warn!(unseen, "Detection runs on fanotify.");
+            }
+            Ok(Backend::Fanotify(Box::new(backend)))
+        }
+        Err(error) => {
+            reasons.push(format!("fanotify: {error}"));
+            Err(reasons)
+        }
+    }
 }
 
 fn attempt(
@@ -54,7 +82,7 @@ fn attempt(
     state: &Path,
     pins: Option<&Path>,
     observer: &Observer,
-) -> Result<Box<Backend>, String> {
+) -> Result<Box<Programs>, String> {
     let loaded = load::load(mode, pins).map_err(|error| error.to_string())?;
     let mut witness = Witness::new(loaded.maps);
     let mut ring = loaded.ring;
@@ -70,7 +98,7 @@ fn attempt(
         }
     });
     match canary.listen(&mut witness) {
-        Pulse::Alive => Ok(Box::new(Backend {
+        Pulse::Alive => Ok(Box::new(Programs {
             sensor: loaded.sensor,
             witness,
             processes: loaded.processes,

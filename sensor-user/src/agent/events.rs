@@ -3,13 +3,16 @@
 use super::canary::{CANARY_ID, MOUNTS_ID, Pulse, TAMPER_ID};
 use super::mounts::MountTable;
 use super::{Agent, registry};
+use crate::attribution::NoTable;
 use crate::event::{self, Change};
+use crate::fanotify::{ChangeEvent, FanotifyBackend, Happening};
 use crate::kernel::maps::Ring;
 use crate::metrics::LossStage;
 use sensor_common::map::Counter;
 use sensor_common::op::Operation;
 use sensor_model::protocol::{Event, Scope};
 use sensor_model::record::{Actor, Record, RecordKind};
+use std::path::Path;
 
 /// Records read before things are looked at: a full ring, so that a burst is read at once.
 const RECORDS_A_TURN: usize = 4096;
@@ -17,12 +20,19 @@ const RECORDS_A_TURN: usize = 4096;
 /// The newest change of a thing, kept until its verdict.
 #[derive(Debug, Clone)]
 pub(super) struct Noted {
-    pub(super) actor: Actor,
+    pub(super) actor: Option<Actor>,
     pub(super) operation: &'static str,
     /// Boot-time nanoseconds.
     pub(super) at_ns: u64,
     /// Of the first change of the episode, for the latency.
     pub(super) first_ns: u64,
+}
+
+/// Watches a path, where there is something to be watched.
+pub(super) fn watch(fanotify: &mut FanotifyBackend, path: &Path) {
+    if let Err(error) = fanotify.watch(path) {
+        tracing::debug!(%error, "Not watched by fanotify.");
+    }
 }
 
 impl Agent {
@@ -94,7 +104,11 @@ impl Agent {
         };
         self.telemetry.event(change.operation);
         match change.record.id {
-            CANARY_ID => self.canary.heard(),
+            CANARY_ID => {
+                if let Some(canary) = &mut self.canary {
+                    canary.heard();
+                }
+            }
             MOUNTS_ID => self.mounts_changed(&change),
             TAMPER_ID.. => self.tampered(&change),
             _ => self.changed(&change)?,
@@ -109,7 +123,7 @@ impl Agent {
         if concerned == registry::Concerned::default() {
             return Ok(());
         }
-        let actor = self.attributor.attribute(record, &self.processes);
+        let actor = self.attributor.attribute(record, &*self.processes);
         if change.operation == Operation::Denied {
             let things = if concerned.direct.is_empty() { &concerned.beyond } else { &concerned.direct };
             if let Some(thing) = things.first() {
@@ -127,7 +141,7 @@ impl Agent {
         let own = actor.holdfast;
         for (things, beyond) in [(&concerned.direct, false), (&concerned.beyond, true)] {
             for thing in things {
-                self.note(*thing, change, &actor);
+                self.note(*thing, change.operation, record.time_ns, Some(&actor));
                 self.detector.event(*thing, now, Event { own, beyond });
             }
         }
@@ -137,11 +151,55 @@ impl Agent {
         Ok(())
     }
 
-    fn note(&mut self, thing: u32, change: &Change, actor: &Actor) {
-        let at_ns = change.record.time_ns;
+    fn note(&mut self, thing: u32, operation: Operation, at_ns: u64, actor: Option<&Actor>) {
         let first_ns = self.changes.get(&thing).map_or(at_ns, |noted| noted.first_ns);
-        let noted = Noted { actor: actor.clone(), operation: change.operation.name(), at_ns, first_ns };
+        let noted = Noted { actor: actor.cloned(), operation: operation.name(), at_ns, first_ns };
         self.changes.insert(thing, noted);
+    }
+
+    /// Events of the fanotify backend, which has no evidence to give: every look is followed by a second.
+    pub(super) fn happened(&mut self, fanotify: &mut FanotifyBackend) -> anyhow::Result<()> {
+        for happening in fanotify.read()? {
+            let now = self.clock.boot_ns();
+            match happening {
+                Happening::Lost => {
+                    self.telemetry.lost(LossStage::Fanotify, "overflow", 1);
+                    let told = self.detector.open_gap(Scope::All, "fanotify-overflow", now);
+                    self.tell(told, None);
+                }
+                Happening::Change(change) => self.heard(fanotify, &change, now),
+            }
+        }
+        Ok(())
+    }
+
+    fn heard(&mut self, fanotify: &mut FanotifyBackend, change: &ChangeEvent, now: u64) {
+        self.telemetry.event(change.operation);
+        let Some(id) = self.looker.registry.find(&change.path) else { return };
+        let moved = matches!(
+            change.operation,
+            Operation::Rename | Operation::RenameOver | Operation::Unlink | Operation::RemoveDirectory
+        );
+        let concerned = self.looker.registry.concerned(id, change.name.as_deref(), false, moved);
+        if concerned == registry::Concerned::default() || change.operation == Operation::Exec {
+            return;
+        }
+        let actor = change.pid.and_then(|pid| self.attributor.attribute_pid(pid, change.read_ns, &NoTable));
+        let own = actor.as_ref().is_some_and(|actor| actor.holdfast);
+        for thing in concerned.direct.iter().chain(&concerned.beyond) {
+            self.note(*thing, change.operation, change.read_ns, actor.as_ref());
+            self.detector.event(*thing, now, Event { own, beyond: true });
+        }
+        // The path may lead to another object now.
+        let objects = concerned
+            .direct
+            .iter()
+            .filter_map(|thing| Some(self.desired.expectations.get(*thing as usize)?.thing.path()));
+        let stale =
+            concerned.stale.iter().filter_map(|watch| Some(self.looker.registry.get(*watch)?.path.clone()));
+        for path in objects.chain(stale) {
+            watch(fanotify, &path);
+        }
     }
 
     /// A deny rule refused a change.
@@ -178,8 +236,8 @@ impl Agent {
     }
 
     fn mounts_changed(&mut self, change: &Change) {
-        let actor = self.attributor.attribute(&change.record, &self.processes);
-        self.mount_actor = Some((actor, change.clone()));
+        let actor = self.attributor.attribute(&change.record, &*self.processes);
+        self.mount_actor = Some((actor, change.operation, change.record.time_ns));
         self.compare_mounts_soon();
     }
 
@@ -203,8 +261,8 @@ impl Agent {
         let now = self.clock.boot_ns();
         for point in points {
             for thing in self.looker.registry.under_mount(&point) {
-                if let Some((actor, change)) = self.mount_actor.clone() {
-                    self.note(thing, &change, &actor);
+                if let Some((actor, operation, at_ns)) = self.mount_actor.clone() {
+                    self.note(thing, operation, at_ns, Some(&actor));
                 }
                 self.detector.event(thing, now, Event { own: false, beyond: true });
             }
@@ -221,10 +279,14 @@ impl Agent {
 
     /// Something that could blind or by-pass the sensor was opened for writing.
     fn tampered(&mut self, change: &Change) {
-        let Some(path) = self.canary.tampered(change.record.id).map(|path| path.display().to_string()) else {
+        let canary = self.canary.as_ref();
+        let Some(path) = canary
+            .and_then(|canary| canary.tampered(change.record.id))
+            .map(|path| path.display().to_string())
+        else {
             return;
         };
-        let actor = self.attributor.attribute(&change.record, &self.processes);
+        let actor = self.attributor.attribute(&change.record, &*self.processes);
         tracing::warn!(path, pid = actor.pid, exe = actor.exe, "Opened for writing.");
         let mut record = self.log.record(RecordKind::Tamper);
         record.time = self.wall(change.record.time_ns);
@@ -240,14 +302,18 @@ impl Agent {
     /// Sings, listens, and opens or ends blindness.
     pub(super) fn check_canary(&mut self, ring: &mut Ring) -> anyhow::Result<()> {
         let observer = std::sync::Arc::clone(&self.looker.observer);
-        let Some(witness) = self.looker.witness.as_mut() else { return Ok(()) };
-        self.canary.sing(&observer, witness);
-        self.drain(ring)?;
-        self.refresh_allowed();
         // Some calls that change mounts fire no hook.
         self.compare_mounts();
-        let Some(witness) = self.looker.witness.as_mut() else { return Ok(()) };
-        let pulse = self.canary.listen(witness);
+        self.refresh_allowed();
+        let (Some(witness), Some(canary)) = (self.looker.witness.as_mut(), self.canary.as_mut()) else {
+            return Ok(());
+        };
+        canary.sing(&observer, witness);
+        self.drain(ring)?;
+        let (Some(witness), Some(canary)) = (self.looker.witness.as_mut(), self.canary.as_ref()) else {
+            return Ok(());
+        };
+        let pulse = canary.listen(witness);
         let now = self.clock.boot_ns();
         match (pulse, self.blindness.take()) {
             (Pulse::Alive, None) => self.telemetry.canary(self.clock.now()),

@@ -15,16 +15,18 @@ mod reports;
 mod revert;
 pub mod status;
 
-use crate::attribution::{Attributor, ProcessTable};
+use crate::attribution::{Attributor, NoTable, ProcessTable};
 use crate::clock::{Clock, SystemClock, boot_id, rfc3339};
+use crate::fanotify::FanotifyBackend;
 use crate::forensic::{ForensicLog, Limits};
 use crate::http::{self, Pages, Readiness};
-use crate::kernel::hooks::{HOOKS, TRACEPOINTS};
+use crate::kernel::hooks::{HOOKS, Mode, TRACEPOINTS};
 use crate::kernel::load::{HookState, OBJECT_SHA256, Sensor};
 use crate::kernel::maps::{ProcessMaps, Ring};
 use crate::metrics::{BuildInfo, HookMode, Telemetry};
 use crate::observation::Observer;
 use anyhow::Context;
+use backend::Backend;
 use canary::Canary;
 use desired::Desired;
 use look::{Looker, Witness};
@@ -34,6 +36,7 @@ use sensor_model::protocol::{Config, Detector, Scope};
 use sensor_model::record::{Record, RecordKind};
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,9 +103,11 @@ struct Agent {
     desired: Desired,
     looker: Looker,
     detector: Detector,
-    sensor: Sensor,
-    canary: Canary,
-    processes: ProcessMaps,
+    mode: HookMode,
+    /// Absent on the fanotify backend, like the canary.
+    sensor: Option<Sensor>,
+    canary: Option<Canary>,
+    processes: Box<dyn ProcessTable>,
     attributor: Attributor,
     log: ForensicLog,
     mounts: MountTable,
@@ -122,7 +127,7 @@ struct Agent {
     lost_records: u64,
     mounts_due: Option<u64>,
     /// Who changed mounts last.
-    mount_actor: Option<(sensor_model::record::Actor, crate::event::Change)>,
+    mount_actor: Option<(sensor_model::record::Actor, sensor_common::op::Operation, u64)>,
     writers_since: Option<u64>,
     no_writers_since: Option<u64>,
     verification: Option<Verification>,
@@ -162,12 +167,12 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         boot_id.clone(),
         Arc::clone(&telemetry),
     )?;
-    let backend = backend::choose(&options.state, options.pins.as_deref(), &observer)
+    let backend = backend::choose(&options.state, options.pins.as_deref(), &observer, &clock)
         .map_err(|reasons| anyhow::anyhow!("no backend works on this host: {}", reasons.join("; ")))?;
-    let backend = *backend;
-    let mut looker = Looker::new(Arc::clone(&observer), &options.root, Some(backend.witness), &desired);
+    let parts = Parts::of(backend);
+    let mut looker = Looker::new(Arc::clone(&observer), &options.root, parts.witness, &desired);
     let mut deny = deny::DenyRules::default();
-    if backend.sensor.mode == crate::kernel::hooks::Mode::Lsm {
+    if parts.mode == HookMode::Lsm {
         deny = deny::DenyRules::new(&desired.policy, &desired.expectations);
     }
     for thing in (0..).take(desired.expectations.len()) {
@@ -189,9 +194,10 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         desired,
         looker,
         detector: Detector::new(Config::default()),
-        sensor: backend.sensor,
-        canary: backend.canary,
-        processes: backend.processes,
+        mode: parts.mode,
+        sensor: parts.sensor,
+        canary: parts.canary,
+        processes: parts.processes,
         attributor,
         log,
         group: Vec::new(),
@@ -211,11 +217,68 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         changed: true,
         options,
     };
-    agent.begin(backend.adopted)?;
-    for bytes in &backend.backlog {
+    agent.begin(parts.adopted)?;
+    for bytes in &parts.backlog {
         agent.record(bytes)?;
     }
-    agent.serve(backend.ring).await
+    agent.serve(parts.changes).await
+}
+
+/// Where changes are read.
+enum Changes {
+    Ring(Ring),
+    Fanotify(Box<FanotifyBackend>),
+}
+
+impl AsRawFd for Changes {
+    fn as_raw_fd(&self) -> RawFd {
+        match self {
+            Self::Ring(ring) => ring.as_raw_fd(),
+            Self::Fanotify(backend) => backend.as_raw_fd(),
+        }
+    }
+}
+
+/// A backend, taken apart.
+struct Parts {
+    mode: HookMode,
+    sensor: Option<Sensor>,
+    witness: Option<Witness>,
+    canary: Option<Canary>,
+    processes: Box<dyn ProcessTable>,
+    changes: Changes,
+    backlog: Vec<Vec<u8>>,
+    adopted: bool,
+}
+
+impl Parts {
+    fn of(backend: Backend) -> Self {
+        match backend {
+            Backend::Programs(programs) => Self {
+                mode: match programs.sensor.mode {
+                    Mode::Lsm => HookMode::Lsm,
+                    Mode::Fentry => HookMode::Fentry,
+                },
+                sensor: Some(programs.sensor),
+                witness: Some(programs.witness),
+                canary: Some(programs.canary),
+                processes: Box::new(programs.processes),
+                changes: Changes::Ring(programs.ring),
+                backlog: programs.backlog,
+                adopted: programs.adopted,
+            },
+            Backend::Fanotify(backend) => Self {
+                mode: HookMode::Fanotify,
+                sensor: None,
+                witness: None,
+                canary: None,
+                processes: Box::new(NoTable),
+                changes: Changes::Fanotify(backend),
+                backlog: Vec::new(),
+                adopted: false,
+            },
+        }
+    }
 }
 
 fn make_directory(path: &Path) -> anyhow::Result<()> {
@@ -237,28 +300,27 @@ impl Agent {
             self.detector.add(id, now);
         }
         self.verification = Some(Verification { began: now });
-        let mode = match self.sensor.mode {
-            crate::kernel::hooks::Mode::Lsm => HookMode::Lsm,
-            crate::kernel::hooks::Mode::Fentry => HookMode::Fentry,
-        };
-        let mut off = 0;
-        for (name, state) in &self.sensor.hooks {
-            let tracepoint = TRACEPOINTS.iter().any(|(_, tracepoint)| tracepoint == name);
-            let attached = matches!(state, HookState::Attached | HookState::Adopted);
-            let mode = if tracepoint { HookMode::Tracepoint } else { mode };
-            self.telemetry.hook(*name, mode, attached);
-            if let HookState::Off(reason) = state
-                && HOOKS.iter().any(|hook| hook.name == *name && hook.since.is_none())
-            {
-                off += 1;
-                tracing::warn!(hook = name, reason, "This hook is off.");
+        let mut off = crate::fanotify::BLIND_SPOTS.len();
+        if let Some(sensor) = &self.sensor {
+            off = 0;
+            for (name, state) in &sensor.hooks {
+                let tracepoint = TRACEPOINTS.iter().any(|(_, tracepoint)| tracepoint == name);
+                let attached = matches!(state, HookState::Attached | HookState::Adopted);
+                let mode = if tracepoint { HookMode::Tracepoint } else { self.mode };
+                self.telemetry.hook(*name, mode, attached);
+                if let HookState::Off(reason) = state
+                    && HOOKS.iter().any(|hook| hook.name == *name && hook.since.is_none())
+                {
+                    off += 1;
+                    tracing::warn!(hook = name, reason, "This hook is off.");
+                }
             }
         }
-        self.telemetry.backend(mode, off);
+        self.telemetry.backend(self.mode, off);
         let mut start = self.log.record(RecordKind::Start);
         start.detail.insert("version".into(), env!("CARGO_PKG_VERSION").into());
         start.detail.insert("object".into(), OBJECT_SHA256.into());
-        start.detail.insert("backend".into(), self.sensor.mode.prefix().into());
+        start.detail.insert("backend".into(), self.mode.name().into());
         start.detail.insert("adopted".into(), adopted.into());
         start.detail.insert("things".into(), self.desired.expectations.len().into());
         self.group.push(start);
@@ -269,13 +331,20 @@ impl Agent {
         Ok(())
     }
 
-    async fn serve(mut self, ring: Ring) -> anyhow::Result<()> {
+    async fn serve(mut self, mut changes: Changes) -> anyhow::Result<()> {
+        if let Changes::Fanotify(backend) = &mut changes {
+            for id in 0..self.looker.registry.len() {
+                if let Some(watched) = self.looker.registry.get(id) {
+                    events::watch(backend, &watched.path);
+                }
+            }
+        }
         #[expect(
             deprecated,
             reason = "the replacement is unsafe; the ring owns its descriptor while it is watched"
         )]
-        let ring = AsyncFd::with_interest(ring, Interest::READABLE);
-        let mut ring = ring.context("watch the ring")?;
+        let changes = AsyncFd::with_interest(changes, Interest::READABLE);
+        let mut changes = changes.context("watch for changes")?;
         let mut canary = interval(self.options.canary_every);
         let mut verify = interval(self.options.verify_every);
         let mut watchdog = interval(watchdog_pause());
@@ -289,7 +358,7 @@ impl Agent {
         let server = self.start_pages(stopped).await?;
         loop {
             // Records first, then the kernel's loss counter: a loss before the last record is seen.
-            self.drain(ring.get_mut())?;
+            self.read(changes.get_mut())?;
             self.turn().await?;
             let next = self.detector.next_deadline().into_iter().chain(self.mounts_due).min();
             let deadline =
@@ -298,15 +367,15 @@ impl Agent {
                 biased;
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
-                guard = ring.readable_mut() => guard?.clear_ready(),
-                _ = canary.tick() => self.check_canary(ring.get_mut())?,
+                guard = changes.readable_mut() => guard?.clear_ready(),
+                _ = canary.tick() => self.tick(changes.get_mut())?,
                 _ = verify.tick() => self.verify_everything(),
                 _ = watchdog.tick() => notify(&[sd_notify::NotifyState::Watchdog]),
                 () = sleep(deadline) => {}
             }
         }
         notify(&[sd_notify::NotifyState::Stopping]);
-        self.drain(ring.get_mut())?;
+        self.read(changes.get_mut())?;
         self.turn().await?;
         let stop_record = self.log.record(RecordKind::Stop);
         self.group.push(stop_record);
@@ -316,6 +385,28 @@ impl Agent {
             server.await?;
         }
         Ok(())
+    }
+
+    /// Reads what changed. `false` when there is more.
+    fn read(&mut self, changes: &mut Changes) -> anyhow::Result<bool> {
+        match changes {
+            Changes::Ring(ring) => self.drain(ring),
+            Changes::Fanotify(backend) => {
+                self.happened(backend)?;
+                Ok(!backend.has_waiting())
+            }
+        }
+    }
+
+    /// What is done every few seconds.
+    fn tick(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
+        match changes {
+            Changes::Ring(ring) => self.check_canary(ring),
+            Changes::Fanotify(_) => {
+                self.compare_mounts();
+                Ok(())
+            }
+        }
     }
 
     async fn start_pages(
@@ -405,7 +496,8 @@ impl Agent {
             }
             false
         };
-        match self.sensor.set_writers(wanted) {
+        let Some(sensor) = &mut self.sensor else { return };
+        match sensor.set_writers(wanted) {
             Ok(true) => tracing::debug!(attached = wanted, "Hooks on reads and writes."),
             Ok(false) => {}
             Err(error) => tracing::error!(%error, "Cannot attach the hooks on reads and writes."),

@@ -222,7 +222,9 @@ impl Registry {
     pub fn concerned(&self, id: u32, name: Option<&OsStr>, cut: bool, moved: bool) -> Concerned {
         let mut concerned = Concerned::default();
         let Some(watch) = self.get(id) else { return concerned };
-        let same = watch.key.and_then(|key| self.by_key.get(&key)).map_or(&[][..], Vec::as_slice);
+        // Without a key (the fanotify backend has none) the path speaks for itself.
+        let alone = [id];
+        let same = watch.key.and_then(|key| self.by_key.get(&key)).map_or(&alone[..], Vec::as_slice);
         for id in same {
             let watch = &self.watches[*id as usize];
             match name {

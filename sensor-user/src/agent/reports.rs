@@ -76,7 +76,7 @@ impl Agent {
         record.path = Some(self.path(id));
         record.operation =
             Some(noted.as_ref().map_or_else(|| "sweep".to_owned(), |noted| noted.operation.to_owned()));
-        record.actor = noted.as_ref().map(|noted| noted.actor.clone());
+        record.actor = noted.as_ref().and_then(|noted| noted.actor.clone());
         record.source = Some(self.desired.expectations[id as usize].source.machine_config.clone());
         record.after = sight.and_then(|sight| snapshot(&sight.observation));
         let latency =
@@ -190,7 +190,7 @@ impl Agent {
             schema: SCHEMA.to_owned(),
             verdict: self.detector.node_verdict(),
             degraded: self.drifts.values().any(|open| open.action >= Action::Degrade),
-            backend: self.sensor.mode.prefix().to_owned(),
+            backend: self.mode.name().to_owned(),
             time: rfc3339(self.clock.now()),
             pid: std::process::id(),
             boot_id: self.boot_id.clone(),
@@ -204,7 +204,13 @@ impl Agent {
 
 /// The metric's label is a word from a closed list.
 fn known_reason(reason: &str) -> &'static str {
-    const KNOWN: [&str; 5] =
-        ["sensor-start", "ftrace-disabled", "canary-not-seen", "canary-not-heard", "canary-not-enrolled"];
+    const KNOWN: [&str; 6] = [
+        "fanotify-overflow",
+        "sensor-start",
+        "ftrace-disabled",
+        "canary-not-seen",
+        "canary-not-heard",
+        "canary-not-enrolled",
+    ];
     KNOWN.into_iter().find(|known| *known == reason).unwrap_or("other")
 }
