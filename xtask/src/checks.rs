@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use crate::matrix::Selection;
 use crate::run::{cargo, say, show};
-use crate::{cache::Cache, dist, toolchain::EbpfToolchain};
+use crate::{alerts, cache::Cache, dist, toolchain::EbpfToolchain};
 
 /// Runs them: the quick ones, and those on real kernels unless `quick`.
 pub(crate) fn run(quick: bool, kernels: &[String]) -> Result<()> {
@@ -23,6 +23,8 @@ pub(crate) fn run(quick: bool, kernels: &[String]) -> Result<()> {
     say("test", "kernel programs: format and lints");
     parts.push(("kernel programs", kernel_programs()));
     if !quick {
+        say("test", "alerts");
+        parts.push(("alerts", alerts::test()));
         say("test", "virtual machines");
         parts.push((
             "virtual machines",

@@ -4,6 +4,7 @@
 //! cache (`~/.cache/holdfast`, or `$HOLDFAST_CACHE`), progress on standard error.
 //! It never changes the machine's package sources, and it downloads through apt and cargo only.
 
+mod alerts;
 mod apt;
 mod bench;
 mod cache;

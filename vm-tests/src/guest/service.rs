@@ -77,15 +77,16 @@ pub struct Node {
 
 impl Node {
     /// Waits for the node's systemd, brings the node into the declared state, lets alice log in, and starts the
-    /// daemon. Returns when systemd calls it started, which is after its first full verification.
-    pub fn start() -> Result<Self> {
+    /// daemon, with more MachineConfigs (name and text) than the example. Returns when systemd calls it started,
+    /// which is after its first full verification.
+    pub fn start(more: &[(&str, &str)]) -> Result<Self> {
         wait::until("systemd to finish starting", Duration::from_secs(90), || {
             let jobs = run("systemctl", &["list-jobs", "--no-legend"])?;
             Ok(jobs.trim().is_empty().then_some(()))
         })?;
         first_boot()?;
         let_alice_in()?;
-        install()?;
+        install(more)?;
         let node = Self { _private: () };
         if let Err(error) = run("systemctl", &["start", "holdfast.service"]) {
             bail!("{error:#}\n{}", journal());
@@ -194,9 +195,11 @@ fn let_alice_in() -> Result<()> {
 }
 
 /// Installs the daemon as docs/operations.md says.
-fn install() -> Result<()> {
+fn install(more: &[(&str, &str)]) -> Result<()> {
     fs::create_dir_all("/etc/holdfast/machine-configs")?;
-    fs::write(format!("/etc/holdfast/machine-configs/{CONFIG_NAME}.yaml"), CONFIG)?;
+    for (name, config) in [(CONFIG_NAME, CONFIG)].iter().chain(more) {
+        fs::write(format!("/etc/holdfast/machine-configs/{name}.yaml"), config)?;
+    }
     fs::create_dir_all("/etc/holdfast/policies")?;
     fs::write("/etc/holdfast/policies/default.yaml", POLICY)?;
     fs::write("/etc/systemd/system/holdfast.service", UNIT)?;

@@ -18,7 +18,7 @@ const UNDO: &str = "sudo sed -i s/time.attacker.example/time1.example.com/ /etc/
 
 /// Tells it.
 pub(super) fn systemd(context: &mut Context) -> Result<()> {
-    let node = Node::start()?;
+    let node = Node::start(&[])?;
     step(context, "start", started(&node))?;
     let before = node.records()?.len();
     step(context, "edit", edited())?;
