@@ -1,28 +1,34 @@
 //! The `holdfast` command.
 
-use clap::Parser;
-use holdfast::cli::{Cli, Command, FAILURE};
+use holdfast::cli::{self, Command, output};
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let command = cli::parse().command;
+    // A command that answers a question says only what went wrong beside it.
+    let level = if matches!(command, Command::Agent(_)) { LevelFilter::INFO } else { LevelFilter::WARN };
     tracing_subscriber::fmt()
-        .with_env_filter(
-            EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env_lossy(),
-        )
+        .with_env_filter(EnvFilter::builder().with_default_directive(level.into()).from_env_lossy())
+        .with_ansi(std::io::stderr().is_terminal() && output::wants_colour())
         .with_writer(std::io::stderr)
         .init();
-    let result = match cli.command {
-        Command::Agent(agent) => agent.run(),
-        Command::Doctor(doctor) => doctor.run(&mut std::io::stdout().lock()),
-    };
+    let mut screen = output::Screen::stdout();
+    let result = cli::run(command, &mut screen).and_then(|code| {
+        screen.flush()?;
+        Ok(code)
+    });
     match result {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::from(FAILURE)
+            let code = cli::exit_code(&error);
+            // Whoever read our output has gone away; that is no error of theirs or ours.
+            if code != cli::IN_SYNC {
+                eprintln!("error: {}", output::clean(&format!("{error:#}")));
+            }
+            ExitCode::from(code)
         }
     }
 }

@@ -1,9 +1,29 @@
 //! The command line: parsing, and one module for each command.
+//!
+//! In: arguments. Out: text or JSON on standard output, an exit code. Each command reads what it needs,
+//! says what it found and ends; only `agent` stays, and only `repair` writes.
 
+pub mod adopt;
 pub mod agent;
+pub mod check;
+pub mod completions;
 pub mod doctor;
+pub mod explain;
+pub mod log;
+pub mod output;
+pub mod people;
+pub mod repair;
+pub mod sources;
+pub mod status;
+pub mod who;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use output::Screen;
+use sensor_model::{
+    drift_policy::DriftPolicyError, expectations::ExpectationError, machine_config::ManifestError,
+    merge::MergeError,
+};
+use std::io;
 
 /// Exit codes: in sync.
 pub const IN_SYNC: u8 = 0;
@@ -15,6 +35,8 @@ pub const USAGE: u8 = 2;
 pub const FAILURE: u8 = 3;
 
 /// Node security and drift sensor.
+///
+/// Exit codes: 0 in sync, 1 drift, 2 wrong usage or input, 3 failure.
 #[derive(Debug, Parser)]
 #[command(name = "holdfast", version = version())]
 pub struct Cli {
@@ -28,11 +50,124 @@ pub struct Cli {
 pub enum Command {
     /// Run the daemon.
     Agent(Box<agent::Agent>),
+    /// Compare the host with its configuration once, without the daemon.
+    Check(check::Check),
+    /// Say how the host stands, by the running daemon.
+    Status(status::Status),
+    /// Say who changed a path last, when and how.
+    Who(who::Who),
+    /// Say what is declared of a path and by whom, how it stands, and what is done about drift of it.
+    Explain(explain::Explain),
+    /// Read and check the forensic log.
+    Log(log::Log),
+    /// Write the expected state back.
+    Repair(repair::Repair),
+    /// Print the MachineConfig that would make the present state the declared one.
+    Adopt(adopt::Adopt),
     /// Say what this kernel offers, which backend will be used and what is not seen here.
     Doctor(doctor::Doctor),
+    /// Print a completion script for a shell.
+    Completions(completions::Completions),
+}
+
+/// An input that is wrong: a flag's value, or a file that it names.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:#}")]
+pub struct BadInput(anyhow::Error);
+
+impl BadInput {
+    /// Says what is wrong with an input.
+    pub fn new(reason: impl Into<String>) -> anyhow::Error {
+        Self(anyhow::Error::msg(reason.into())).into()
+    }
+
+    /// Says that an error is the input's.
+    pub fn wrap(error: impl Into<anyhow::Error>) -> anyhow::Error {
+        Self(error.into()).into()
+    }
+}
+
+/// The whole command line. Parsers, completions and documentation all come from here.
+pub fn command() -> clap::Command {
+    // A list that ends with the next flag is handy, but would swallow a path that comes after it.
+    Cli::command().mut_subcommand("check", |check| {
+        check.mut_arg("config", |arg| arg.num_args(1..)).mut_arg("policy", |arg| arg.num_args(1..))
+    })
+}
+
+/// Parses the arguments of this process; prints and ends where clap does.
+pub fn parse() -> Cli {
+    let mut command = command();
+    match Cli::from_arg_matches(&command.get_matches_mut()) {
+        Ok(cli) => cli,
+        Err(error) => error.format(&mut command).exit(),
+    }
+}
+
+/// Runs a command; gives the exit code.
+///
+/// # Errors
+/// What kept the command from its answer; [`exit_code`] tells whose fault it is.
+pub fn run(command: Command, screen: &mut Screen) -> anyhow::Result<u8> {
+    match command {
+        Command::Agent(agent) => agent.run(),
+        Command::Check(check) => check.run(screen),
+        Command::Status(status) => status.run(screen),
+        Command::Who(who) => who.run(screen),
+        Command::Explain(explain) => explain.run(screen),
+        Command::Log(log) => log.run(screen),
+        Command::Repair(repair) => repair.run(screen),
+        Command::Adopt(adopt) => adopt.run(screen),
+        Command::Doctor(doctor) => doctor.run(screen),
+        Command::Completions(completions) => completions.run(screen),
+    }
+}
+
+/// The exit code of an error. A reader that went away is none.
+pub fn exit_code(error: &anyhow::Error) -> u8 {
+    for cause in error.chain() {
+        if cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+            return IN_SYNC;
+        }
+        let input = cause.is::<BadInput>()
+            || cause.is::<ManifestError>()
+            || cause.is::<MergeError>()
+            || cause.is::<ExpectationError>()
+            || cause.is::<DriftPolicyError>();
+        if input {
+            return USAGE;
+        }
+    }
+    FAILURE
 }
 
 /// Version and the hash of the embedded kernel programs.
 fn version() -> &'static str {
     concat!(env!("CARGO_PKG_VERSION"), " (eBPF object ", env!("HOLDFAST_EBPF_SHA256"), ")")
+}
+
+/// A runtime for commands that have to ask systemd.
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn only_bad_input_is_the_users_fault() {
+        assert_eq!(exit_code(&BadInput::new("no")), USAGE);
+        assert_eq!(exit_code(&BadInput::new("no").context("more")), USAGE);
+        assert_eq!(exit_code(&anyhow::anyhow!("no")), FAILURE);
+        let manifest = sensor_model::machine_config::parse("a.yaml", b"kind: MachineConfig").unwrap_err();
+        assert_eq!(exit_code(&manifest.into()), USAGE);
+        let gone = io::Error::from(io::ErrorKind::BrokenPipe);
+        assert_eq!(exit_code(&anyhow::Error::from(gone).context("write")), IN_SYNC);
+    }
 }

@@ -1,0 +1,116 @@
+//! `holdfast check`: one comparison of everything, without daemon and kernel programs.
+
+use super::{
+    DRIFT, IN_SYNC,
+    output::{Output, Screen, Tone, clean, count},
+    runtime,
+    sources::Sources,
+};
+use crate::repair::Restorer;
+use sensor_model::{difference::Difference, verdict::VerdictKind};
+use serde::Serialize;
+use std::sync::Arc;
+
+/// The value of [`Report::schema`].
+pub const SCHEMA: &str = "holdfast.check/v1";
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Check {
+    #[command(flatten)]
+    sources: Sources,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// What was found.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Always [`SCHEMA`].
+    pub schema: &'static str,
+    /// Compliant or drifted.
+    pub verdict: VerdictKind,
+    /// Things that were looked at.
+    pub checked: usize,
+    /// Those that are not as declared.
+    pub drifted: Vec<Drifted>,
+    /// What the configuration declares and nothing here compares.
+    pub not_checked: Vec<&'static str>,
+}
+
+/// One thing that is not as declared.
+#[derive(Debug, Serialize)]
+pub struct Drifted {
+    /// Its path.
+    pub path: String,
+    /// Every difference.
+    pub differences: Vec<Difference>,
+    /// The MachineConfig that says what it should be.
+    pub source: String,
+    /// The file of that MachineConfig.
+    pub origin: String,
+}
+
+impl Check {
+    /// Compares and reports.
+    ///
+    /// # Errors
+    /// Bad input; what cannot be read on the host is a difference, no error.
+    pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
+        let loaded = self.sources.load()?;
+        let mut restorer = Restorer::new(Arc::clone(&loaded.observer), &loaded.root);
+        let desired = &loaded.desired;
+        let drifted = runtime()?.block_on(async {
+            let mut drifted = Vec::new();
+            for expectation in &desired.expectations {
+                let (_, differences) = restorer.look(expectation, &desired.ids).await;
+                if !differences.is_empty() {
+                    drifted.push(Drifted {
+                        path: expectation.thing.path().to_string_lossy().into_owned(),
+                        differences,
+                        source: expectation.source.machine_config.clone(),
+                        origin: expectation.source.origin.clone(),
+                    });
+                }
+            }
+            drifted
+        });
+        let report = Report {
+            schema: SCHEMA,
+            verdict: if drifted.is_empty() { VerdictKind::Compliant } else { VerdictKind::Drifted },
+            checked: desired.expectations.len(),
+            drifted,
+            not_checked: loaded.not_checked(),
+        };
+        if self.output.is_json() {
+            screen.json(&report)?;
+        } else {
+            text(&report, screen)?;
+        }
+        Ok(if report.drifted.is_empty() { IN_SYNC } else { DRIFT })
+    }
+}
+
+fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
+    for thing in &report.drifted {
+        let word = screen.paint(Tone::Bad, "drifted");
+        let path = clean(&thing.path);
+        let source = screen.paint(Tone::Quiet, &clean(&format!("({})", thing.source)));
+        screen.line(&format!("{word} {path} {source}"))?;
+        for difference in &thing.differences {
+            screen.line(&format!("  {}", clean(&difference.text)))?;
+        }
+    }
+    let things = count(report.checked, "thing");
+    if report.drifted.is_empty() {
+        let word = screen.paint(Tone::Good, "in sync");
+        screen.line(&format!("{word}: {things} as declared"))?;
+    } else {
+        screen.line(&format!("{} of {things} drifted", report.drifted.len()))?;
+    }
+    if !report.not_checked.is_empty() {
+        let word = screen.paint(Tone::Notable, "not checked");
+        screen.line(&format!("{word}: {}", report.not_checked.join(", ")))?;
+    }
+    Ok(())
+}

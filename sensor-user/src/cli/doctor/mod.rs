@@ -1,0 +1,324 @@
+//! `holdfast doctor`: tries what the daemon would do, and says what came of it.
+//!
+//! In: the kernel. Out: what it offers, each hook in both modes, which backend the daemon would use, what
+//! is not seen here and what to do about it. What it loads goes away with it; nothing is pinned.
+
+mod facts;
+
+use super::{
+    DRIFT, IN_SYNC,
+    output::{Output, Screen, Tone, clean, count},
+};
+use crate::{
+    agent::{
+        canary::{CANARY_ID, Canary, Pulse},
+        look::Witness,
+    },
+    clock::SystemClock,
+    event,
+    fanotify::{BLIND_SPOTS, FanotifyBackend},
+    kernel::{
+        hooks::{HOOKS, Mode},
+        load::{self, HookState},
+    },
+    observation::Observer,
+};
+use facts::{Fact, State, facts};
+use serde::Serialize;
+use std::{fs, io, os::unix::fs::DirBuilderExt as _, path::Path, sync::Arc};
+
+/// The value of [`Report::schema`].
+pub const SCHEMA: &str = "holdfast.doctor/v1";
+
+/// What no backend sees as it happens.
+const SWEPT: &str = "stores through mappings, raw writes to a block device, changes of mount attributes and edits \
+while the host was off are found by the periodic verification, without an actor";
+
+/// Records that are read while the canary is listened for; others may be on the ring before it.
+const RECORDS: usize = 4096;
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Doctor {
+    /// Print a line for every hook in every mode.
+    #[arg(long)]
+    hooks: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// What was found.
+#[derive(Debug, Serialize)]
+struct Report {
+    schema: &'static str,
+    /// Whether changes are seen as well as on any host.
+    healthy: bool,
+    facts: Vec<Fact>,
+    /// What the daemon would use; null when nothing works.
+    backend: Option<&'static str>,
+    modes: Vec<Tried>,
+    not_seen: Vec<NotSeen>,
+}
+
+/// What came of one backend.
+#[derive(Debug, Serialize)]
+struct Tried {
+    mode: &'static str,
+    usable: bool,
+    /// Why it is not usable.
+    reason: Option<String>,
+    hooks: Vec<TriedHook>,
+}
+
+#[derive(Debug, Serialize)]
+struct TriedHook {
+    hook: &'static str,
+    /// `attached`, `waiting` or `off`.
+    state: &'static str,
+    reason: Option<String>,
+    #[serde(skip)]
+    line: String,
+}
+
+/// Something that is not seen on this host.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct NotSeen {
+    what: String,
+    because: String,
+    advice: Option<String>,
+}
+
+impl Doctor {
+    /// Loads the programs in both modes, listens for a canary, and reports.
+    ///
+    /// # Errors
+    /// No directory for the canary.
+    pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
+        let observer = Arc::new(Observer::new(Path::new("/"))?);
+        let nest = Nest::make()?;
+        let mut modes: Vec<Tried> =
+            [Mode::Lsm, Mode::Fentry].into_iter().map(|mode| attempt(mode, &nest.0, &observer)).collect();
+        modes.push(fanotify(&observer));
+        let facts = facts(Path::new("/"));
+        let chosen = modes.iter().find(|tried| tried.usable);
+        let not_seen = not_seen(chosen);
+        let report = Report {
+            schema: SCHEMA,
+            healthy: chosen.is_some_and(|chosen| chosen.mode != "fanotify")
+                && not_seen.is_empty()
+                && facts.iter().all(|fact| fact.state != State::Bad),
+            backend: chosen.map(|chosen| chosen.mode),
+            not_seen,
+            facts,
+            modes,
+        };
+        if self.output.is_json() {
+            screen.json(&report)?;
+        } else {
+            self.text(&report, screen)?;
+        }
+        Ok(if report.healthy { IN_SYNC } else { DRIFT })
+    }
+
+    fn text(&self, report: &Report, screen: &mut Screen) -> io::Result<()> {
+        let rows: Vec<_> = report
+            .facts
+            .iter()
+            .map(|fact| {
+                let tone = (fact.state != State::Good).then(|| fact.state.tone());
+                (tone, vec![fact.name.to_owned(), clean(&fact.value)])
+            })
+            .collect();
+        screen.table(0, &rows)?;
+        for tried in &report.modes {
+            let attached = tried.hooks.iter().filter(|hook| hook.state != "off").count();
+            let hooks = match tried.hooks.len() {
+                0 => String::new(),
+                all => format!(", {attached} of {}", count(all, "hook")),
+            };
+            let (tone, word) =
+                if tried.usable { (Tone::Good, "works") } else { (Tone::Notable, "does not work") };
+            let word = screen.paint(tone, word);
+            let reason =
+                tried.reason.as_ref().map_or_else(String::new, |reason| format!(": {}", clean(reason)));
+            screen.line(&format!("backend {} {word}{hooks}{reason}", tried.mode))?;
+        }
+        if self.hooks {
+            for tried in &report.modes {
+                for hook in &tried.hooks {
+                    screen.line(&clean(&format!("{} {}: {}", tried.mode, hook.hook, hook.line)))?;
+                }
+            }
+        }
+        for missed in &report.not_seen {
+            let word = screen.paint(Tone::Bad, "not seen");
+            screen.line(&format!("{word}: {}", clean(&format!("{} ({})", missed.what, missed.because))))?;
+            if let Some(advice) = &missed.advice {
+                screen.line(&format!("  hint: {advice}"))?;
+            }
+        }
+        for fact in &report.facts {
+            if let Some(advice) = fact.advice {
+                screen.line(&format!("hint: {}: {advice}", fact.name))?;
+            }
+        }
+        screen.line(&format!("note: {SWEPT}"))?;
+        let word =
+            if report.healthy { screen.paint(Tone::Good, "ok") } else { screen.paint(Tone::Bad, "degraded") };
+        screen.line(&format!(
+            "{word}: the daemon would use {}",
+            report.backend.unwrap_or("nothing and not start")
+        ))
+    }
+}
+
+/// A directory for the canary, which a daemon that runs does not share.
+#[derive(Debug)]
+struct Nest(std::path::PathBuf);
+
+impl Nest {
+    fn make() -> io::Result<Self> {
+        let path = std::env::temp_dir().join(format!("holdfast-doctor-{}", std::process::id()));
+        fs::DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Nest {
+    fn drop(&mut self) {
+        // A leftover in the temporary directory is all that a failure costs.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Loads the programs in a mode and listens for a canary, as the daemon does.
+fn attempt(mode: Mode, nest: &Path, observer: &Observer) -> Tried {
+    let mut tried = Tried { mode: mode.prefix(), usable: false, reason: None, hooks: Vec::new() };
+    let loaded = match load::load(mode, None) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            tried.reason = Some(error.to_string());
+            return tried;
+        }
+    };
+    tried.hooks = loaded
+        .sensor
+        .hooks
+        .iter()
+        .map(|(hook, state)| {
+            let (word, reason) = match state {
+                HookState::Attached | HookState::Adopted => ("attached", None),
+                HookState::Waiting => ("waiting", None),
+                HookState::Off(reason) => ("off", Some(reason.clone())),
+            };
+            TriedHook { hook, state: word, reason, line: format!("{state:?}") }
+        })
+        .collect();
+    let mut witness = Witness::new(loaded.maps);
+    let mut ring = loaded.ring;
+    let mut canary = match Canary::new(nest, observer, &mut witness) {
+        Ok(canary) => canary,
+        Err(error) => {
+            tried.reason = Some(error.to_string());
+            return tried;
+        }
+    };
+    canary.sing(observer, &mut witness);
+    ring.drain(RECORDS, |bytes| {
+        if event::decode(bytes).is_ok_and(|change| change.record.id == CANARY_ID) {
+            canary.heard();
+        }
+    });
+    match canary.listen(&mut witness) {
+        Pulse::Alive => tried.usable = true,
+        Pulse::Blind(reason) => tried.reason = Some(reason),
+    }
+    loaded.sensor.detach(None);
+    tried
+}
+
+fn fanotify(observer: &Arc<Observer>) -> Tried {
+    let reason = FanotifyBackend::new(Arc::clone(observer), Arc::new(SystemClock))
+        .err()
+        .map(|error| error.to_string());
+    Tried { mode: "fanotify", usable: reason.is_none(), reason, hooks: Vec::new() }
+}
+
+/// What the chosen backend does not see here, and could see elsewhere.
+fn not_seen(chosen: Option<&Tried>) -> Vec<NotSeen> {
+    let Some(chosen) = chosen else {
+        return vec![NotSeen {
+            what: "every change, as it happens".to_owned(),
+            because: "no backend works".to_owned(),
+            advice: Some("`holdfast check` from a timer finds what has drifted".to_owned()),
+        }];
+    };
+    if chosen.mode == "fanotify" {
+        let blind = |what: &&str| NotSeen {
+            what: (*what).to_owned(),
+            because: "fanotify does not tell".to_owned(),
+            advice: None,
+        };
+        return BLIND_SPOTS.iter().map(blind).collect();
+    }
+    let off = chosen.hooks.iter().filter(|hook| hook.state == "off");
+    off.filter_map(|tried| {
+        let hook = HOOKS.iter().find(|hook| hook.name == tried.hook);
+        let reason = tried.reason.clone().unwrap_or_default();
+        match hook {
+            // An older kernel does the same through other hooks.
+            Some(hook) if hook.since.is_some() && reason.contains("has no function") => None,
+            Some(hook) => Some(NotSeen {
+                what: hook.sees.to_owned(),
+                because: format!("hook {}: {reason}", hook.name),
+                advice: Some("report this kernel's release and the reason".to_owned()),
+            }),
+            None => Some(NotSeen {
+                what: "processes that are gone when their change is looked at".to_owned(),
+                because: format!("tracepoint {}: {reason}", tried.hook),
+                advice: None,
+            }),
+        }
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tried(mode: &'static str, hooks: &[(&'static str, Option<&str>)]) -> Tried {
+        let hooks = hooks
+            .iter()
+            .map(|(hook, reason)| TriedHook {
+                hook,
+                state: if reason.is_some() { "off" } else { "attached" },
+                reason: reason.map(str::to_owned),
+                line: String::new(),
+            })
+            .collect();
+        Tried { mode, usable: true, reason: None, hooks }
+    }
+
+    #[test]
+    fn a_hook_that_is_off_is_told_by_what_it_would_see() {
+        let missed =
+            not_seen(Some(&tried("lsm", &[("inode_rename", Some("refused")), ("inode_unlink", None)])));
+        assert_eq!(missed.len(), 1);
+        assert_eq!(missed[0].what, "renames and replacements");
+    }
+
+    #[test]
+    fn a_hook_that_this_kernel_never_had_hides_nothing() {
+        let missed =
+            not_seen(Some(&tried("fentry", &[("inode_set_acl", Some("this kernel has no function x"))])));
+        assert_eq!(missed, []);
+    }
+
+    #[test]
+    fn without_any_backend_nothing_is_seen_and_the_way_out_is_named() {
+        let missed = not_seen(None);
+        assert!(missed[0].advice.as_ref().is_some_and(|advice| advice.contains("holdfast check")));
+        assert_eq!(not_seen(Some(&tried("fanotify", &[]))).len(), BLIND_SPOTS.len());
+    }
+}

@@ -1,0 +1,189 @@
+//! `holdfast explain`: all that is known of one path.
+
+use super::{
+    DRIFT, IN_SYNC,
+    output::{Output, Screen, Tone, clean},
+    people, runtime,
+    sources::{Loaded, Sources, host_path},
+    who::{self, Change},
+};
+use crate::{observation::snapshot, repair::Restorer};
+use sensor_model::{
+    difference::Difference,
+    drift_policy::Action,
+    expectation::{Expectation, Expected, Source, Thing},
+    observation::Observation,
+    verdict::VerdictKind,
+};
+use serde::Serialize;
+use std::{path::PathBuf, sync::Arc};
+
+/// The value of [`Report::schema`].
+pub const SCHEMA: &str = "holdfast.explain/v1";
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Explain {
+    /// The path on the host; that of a unit's file for a unit.
+    #[arg(value_parser = host_path)]
+    path: PathBuf,
+    #[command(flatten)]
+    sources: Sources,
+    /// Where the forensic log is.
+    #[arg(long, default_value = super::agent::LOG, value_name = "DIRECTORY")]
+    log: PathBuf,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// All that is known of a path.
+#[derive(Debug, Serialize)]
+struct Report {
+    schema: &'static str,
+    path: String,
+    /// Whether anything is declared of it.
+    managed: bool,
+    verdict: VerdictKind,
+    /// What is declared of it, each by itself: a unit's file and its enablement have one path.
+    things: Vec<Stands>,
+    policy: Policy,
+    /// The newest change in the forensic log.
+    last_change: Option<Change>,
+}
+
+/// One declared thing and how it stands.
+#[derive(Debug, Serialize)]
+struct Stands {
+    thing: Thing,
+    expected: Expected,
+    source: Source,
+    verdict: VerdictKind,
+    differences: Vec<Difference>,
+    /// Metadata and digest; null when it is missing or cannot be read.
+    found: Option<serde_json::Value>,
+    #[serde(skip)]
+    observation: Observation,
+}
+
+/// What is done about drift of the path.
+#[derive(Debug, Serialize)]
+struct Policy {
+    action: Action,
+    /// The rule's path; null for the default.
+    rule: Option<String>,
+    /// The file of the rule.
+    origin: Option<String>,
+    secret: bool,
+    reason: Option<String>,
+}
+
+impl Policy {
+    fn of(loaded: &Loaded, path: &std::path::Path) -> Self {
+        let decision = loaded.decision(path);
+        Self {
+            action: decision.action,
+            rule: decision.rule.map(|(rule, _)| rule.path.clone()),
+            origin: decision.rule.map(|(_, origin)| origin.to_owned()),
+            secret: decision.secret,
+            reason: decision.rule.and_then(|(rule, _)| rule.reason.clone()),
+        }
+    }
+}
+
+impl Explain {
+    /// Looks and reports.
+    ///
+    /// # Errors
+    /// Bad input.
+    pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
+        let loaded = self.sources.load()?;
+        let mut restorer = Restorer::new(Arc::clone(&loaded.observer), &loaded.root);
+        let expectations = loaded.things_at(&self.path)?;
+        let things = runtime()?.block_on(async {
+            let mut things = Vec::new();
+            for Expectation { thing, expected, ssh_keys, source } in expectations {
+                let expectation = Expectation { thing, expected, ssh_keys, source };
+                let (observation, differences) = restorer.look(&expectation, &loaded.desired.ids).await;
+                let Expectation { thing, expected, source, .. } = expectation;
+                things.push(Stands {
+                    thing,
+                    expected,
+                    source,
+                    verdict: verdict(differences.is_empty()),
+                    differences,
+                    found: snapshot(&observation),
+                    observation,
+                });
+            }
+            things
+        });
+        let report = Report {
+            schema: SCHEMA,
+            path: self.path.to_string_lossy().into_owned(),
+            managed: !things.is_empty(),
+            verdict: verdict(things.iter().all(|thing| thing.verdict == VerdictKind::Compliant)),
+            things,
+            policy: Policy::of(&loaded, &self.path),
+            // Without a log nothing is known of changes, and the rest is still worth saying.
+            last_change: who::changes(&self.log, &self.path, 1).unwrap_or_default().into_iter().next(),
+        };
+        if self.output.is_json() {
+            screen.json(&report)?;
+        } else {
+            text(&report, screen)?;
+        }
+        Ok(if report.verdict == VerdictKind::Compliant { IN_SYNC } else { DRIFT })
+    }
+}
+
+fn verdict(compliant: bool) -> VerdictKind {
+    if compliant { VerdictKind::Compliant } else { VerdictKind::Drifted }
+}
+
+fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
+    let path = clean(&report.path);
+    if !report.managed {
+        screen.line(&format!("{path} is not managed: no MachineConfig declares anything of it"))?;
+    }
+    for stands in &report.things {
+        let good = stands.verdict == VerdictKind::Compliant;
+        let word =
+            if good { screen.paint(Tone::Good, "as declared") } else { screen.paint(Tone::Bad, "drifted") };
+        let thing = clean(&stands.thing.path().to_string_lossy());
+        screen.line(&format!("{} {thing}: {word}", people::kind(&stands.expected)))?;
+        let source = format!("{} ({})", stands.source.machine_config, stands.source.origin);
+        let mut rows = vec![(None, vec!["declared by".to_owned(), clean(&source)])];
+        rows.extend(
+            people::expected(&stands.expected)
+                .into_iter()
+                .map(|(word, value)| (None, vec![word.to_owned(), value])),
+        );
+        rows.push((None, vec!["found".to_owned(), people::found(&stands.observation)]));
+        rows.extend(
+            stands
+                .differences
+                .iter()
+                .map(|difference| (Some(Tone::Bad), vec!["differs".to_owned(), clean(&difference.text)])),
+        );
+        screen.table(2, &rows)?;
+    }
+    if report.managed {
+        let action = serde_json::to_value(report.policy.action).unwrap_or_default();
+        let action = action.as_str().unwrap_or_default();
+        let by = match (&report.policy.rule, &report.policy.origin) {
+            (Some(rule), Some(origin)) => clean(&format!("rule {rule} of {origin}")),
+            _ => "the default".to_owned(),
+        };
+        let reason =
+            report.policy.reason.as_ref().map_or_else(String::new, |reason| format!(": {}", clean(reason)));
+        screen.line(&format!("drift policy: {action}, by {by}{reason}"))?;
+    }
+    match &report.last_change {
+        Some(change) => {
+            screen.line("last change:")?;
+            who::text(change, screen)
+        }
+        None if report.managed => screen.line("last change: none in the log"),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,296 @@
+//! `holdfast log`: the forensic log, read and checked.
+
+use super::{
+    BadInput, DRIFT, IN_SYNC,
+    output::{Output, Screen, Tone, clean, count},
+    sources::host_path,
+    who::{self, Change},
+};
+use crate::forensic::{self, Entry, Filter, Verification};
+use anyhow::Context as _;
+use canon_json::CanonJsonSerialize as _;
+use jiff::{SignedDuration, Timestamp};
+use sensor_model::record::RecordKind;
+use serde::Serialize;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// The value of [`Report::schema`].
+pub const SCHEMA: &str = "holdfast.log-verify/v1";
+
+/// How often a log that is followed is looked at.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Log {
+    /// What to do with it.
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Print the newest entries.
+    Tail {
+        /// How many.
+        #[arg(short = 'n', long = "lines", default_value_t = 10, value_name = "NUMBER")]
+        lines: usize,
+        /// Go on with entries as they are written.
+        #[arg(short, long)]
+        follow: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Print entries.
+    Show {
+        /// Only entries about this path, or what is below it.
+        #[arg(long, value_parser = host_path)]
+        path: Option<PathBuf>,
+        /// Only entries of this kind; may be repeated.
+        #[arg(long, value_parser = kind)]
+        kind: Vec<RecordKind>,
+        /// Only entries from then on: RFC 3339, or a time span before now such as `90m` or `24h`.
+        #[arg(long, value_parser = since, value_name = "TIME")]
+        since: Option<Timestamp>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Check that every entry is what was written, and name the first that is not.
+    Verify {
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// Where the forensic log is.
+    #[arg(long, default_value = super::agent::LOG, value_name = "DIRECTORY")]
+    log: PathBuf,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// What the check found.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    schema: &'static str,
+    sound: bool,
+    files: usize,
+    entries: u64,
+    first_seq: Option<u64>,
+    last_seq: Option<u64>,
+    last_hash: Option<&'a str>,
+    /// Bytes of an unfinished line at the very end.
+    unfinished: usize,
+    fault: Option<Fault<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Fault<'a> {
+    file: &'a Path,
+    line: Option<u64>,
+    seq: Option<u64>,
+    reason: &'a str,
+}
+
+/// A record kind by its word.
+fn kind(word: &str) -> Result<RecordKind, String> {
+    serde_json::from_value(word.into()).map_err(|error| error.to_string())
+}
+
+/// A moment, or how long ago it was.
+fn since(text: &str) -> Result<Timestamp, String> {
+    if let Ok(time) = text.parse() {
+        return Ok(time);
+    }
+    let span: SignedDuration =
+        text.parse().map_err(|_| "neither a time as in RFC 3339 nor a time span such as 90m".to_owned())?;
+    Timestamp::now().checked_sub(span.abs()).map_err(|error| error.to_string())
+}
+
+impl Log {
+    /// Reads and prints.
+    ///
+    /// # Errors
+    /// A log that cannot be read.
+    pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
+        match &self.command {
+            Command::Tail { lines, follow, place } => {
+                let entries = forensic::tail(&place.log, *lines, &Filter::default()).map_err(unreadable)?;
+                let mut newest = entries.last().map_or(0, |entry| entry.seq);
+                if entries.is_empty() && *follow {
+                    // With `-n 0` only what is new counts.
+                    newest = newest_of(&place.log)?;
+                }
+                print(&entries, place.output, screen)?;
+                if *follow {
+                    self::follow(place, newest, screen)?;
+                }
+                Ok(IN_SYNC)
+            }
+            Command::Show { path, kind, since, place } => {
+                let filter = Filter { path: path.clone(), kinds: kind.clone(), since: *since };
+                let mut written = Ok(());
+                forensic::show(&place.log, &filter, &mut |entry| {
+                    if written.is_ok() {
+                        written = print(&[entry], place.output, screen);
+                    }
+                })
+                .map_err(unreadable)?;
+                written?;
+                Ok(IN_SYNC)
+            }
+            Command::Verify { place } => {
+                let found = forensic::verify(&place.log).map_err(unreadable)?;
+                if place.output.is_json() {
+                    screen.json(&report(&found))?;
+                } else {
+                    text(&found, screen)?;
+                }
+                Ok(if found.fault.is_none() { IN_SYNC } else { DRIFT })
+            }
+        }
+    }
+}
+
+fn unreadable(error: forensic::ReadError) -> anyhow::Error {
+    if error.source.kind() == std::io::ErrorKind::NotFound {
+        return BadInput::wrap(anyhow::Error::from(error).context("--log"));
+    }
+    error.into()
+}
+
+fn newest_of(log: &Path) -> anyhow::Result<u64> {
+    Ok(forensic::tail(log, 1, &Filter::default()).map_err(unreadable)?.last().map_or(0, |entry| entry.seq))
+}
+
+/// Prints what is newer than an entry, as it comes, over rotations, until the reader goes away.
+fn follow(place: &Place, mut newest: u64, screen: &mut Screen) -> anyhow::Result<()> {
+    let mut size = None;
+    loop {
+        screen.flush()?;
+        std::thread::sleep(PAUSE);
+        // Reading all of a log that did not grow would be waste.
+        let files = forensic::files(&place.log).map_err(unreadable)?;
+        let now: Vec<(PathBuf, u64)> = files
+            .into_iter()
+            .map(|file| {
+                let length = std::fs::metadata(&file).map_or(0, |metadata| metadata.len());
+                (file, length)
+            })
+            .collect();
+        if size.as_ref() == Some(&now) {
+            continue;
+        }
+        size = Some(now);
+        let mut fresh = Vec::new();
+        forensic::show(&place.log, &Filter::default(), &mut |entry| {
+            if entry.seq > newest {
+                fresh.push(entry);
+            }
+        })
+        .map_err(unreadable)?;
+        newest = fresh.last().map_or(newest, |entry| entry.seq);
+        print(&fresh, place.output, screen)?;
+    }
+}
+
+/// Entries in two lines and more for people, or as the log's own lines.
+fn print(entries: &[Entry], output: Output, screen: &mut Screen) -> anyhow::Result<()> {
+    for entry in entries {
+        if output.is_json() {
+            screen.line(&line(entry)?)?;
+            continue;
+        }
+        match &entry.record.path {
+            Some(path) => {
+                screen.line(&clean(&format!("#{} {path}", entry.seq)))?;
+                who::text(&Change::from(entry.clone()), screen)?;
+            }
+            None => {
+                let kind = serde_json::to_value(entry.record.kind)?;
+                let mut text = format!(
+                    "#{} {} {}",
+                    entry.seq,
+                    super::people::time(&entry.record.time),
+                    kind.as_str().unwrap_or_default()
+                );
+                for (name, value) in &entry.record.detail {
+                    let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                    text.push_str(&format!(" {name}={value}"));
+                }
+                screen.line(&clean(&text))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The entry in the form in which it was written: its hash can be checked.
+fn line(entry: &Entry) -> anyhow::Result<String> {
+    let mut value = serde_json::to_value(&entry.record)?;
+    if let Some(map) = value.as_object_mut() {
+        map.insert("seq".into(), entry.seq.into());
+        map.insert("previous_hash".into(), entry.previous_hash.clone().into());
+        map.insert("hash".into(), entry.hash.clone().into());
+    }
+    let bytes = value.to_canon_json_vec().context("write an entry")?;
+    Ok(String::from_utf8(bytes)?)
+}
+
+fn report(found: &Verification) -> Report<'_> {
+    Report {
+        schema: SCHEMA,
+        sound: found.fault.is_none(),
+        files: found.files,
+        entries: found.entries,
+        first_seq: found.first_seq,
+        last_seq: found.last_seq,
+        last_hash: found.last_hash.as_deref(),
+        unfinished: found.unfinished,
+        fault: found.fault.as_ref().map(|fault| Fault {
+            file: &fault.file,
+            line: fault.line,
+            seq: fault.seq,
+            reason: &fault.reason,
+        }),
+    }
+}
+
+fn text(found: &Verification, screen: &mut Screen) -> std::io::Result<()> {
+    let entries =
+        count(usize::try_from(found.entries).unwrap_or(usize::MAX), "entry").replace("entrys", "entries");
+    let files = count(found.files, "file");
+    if let Some(fault) = &found.fault {
+        let word = screen.paint(Tone::Bad, "broken");
+        let mut place = fault.file.display().to_string();
+        if let Some(line) = fault.line {
+            place.push_str(&format!(", line {line}"));
+        }
+        if let Some(seq) = fault.seq {
+            place.push_str(&format!(", entry {seq}"));
+        }
+        screen.line(&format!("{word}: {}", clean(&format!("{place}: {}", fault.reason))))?;
+        return screen.line(&format!("{entries} before it are what was written"));
+    }
+    let word = screen.paint(Tone::Good, "sound");
+    let range = match (found.first_seq, found.last_seq) {
+        (Some(first), Some(last)) => format!(", {first} to {last}"),
+        _ => String::new(),
+    };
+    screen.line(&format!("{word}: {entries}{range} in {files}"))?;
+    if found.first_seq.is_some_and(|first| first > 1) {
+        screen.line("older entries were removed by rotation")?;
+    }
+    if found.unfinished > 0 {
+        screen.line(&format!("{} bytes of an entry that is being written", found.unfinished))?;
+    }
+    match &found.last_hash {
+        Some(hash) if found.entries > 0 => screen.line(&format!("last hash {hash}")),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,193 @@
+//! What commands print: one line for each thing said, aligned tables, or JSON.
+//!
+//! In: texts and values. Out: standard output, with colour only where a person looks on. Text that came
+//! from elsewhere is never allowed to speak to the terminal: control characters are shown, not sent.
+
+use serde::Serialize;
+use std::{
+    fmt::Write as _,
+    io::{self, IsTerminal as _, Write},
+};
+
+/// How a command answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs; the schemas are in `docs/schemas`.
+    Json,
+}
+
+/// The option that chooses.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct Output {
+    /// How to answer.
+    #[arg(short = 'o', long = "output", value_name = "FORMAT", value_enum, default_value_t)]
+    pub format: Format,
+}
+
+impl Output {
+    /// Whether programs read it.
+    pub fn is_json(self) -> bool {
+        self.format == Format::Json
+    }
+}
+
+/// What a word means. Colours repeat what the word says and never say more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tone {
+    /// As it should be.
+    Good,
+    /// Not as it should be.
+    Bad,
+    /// Worth a look.
+    Notable,
+    /// Less important.
+    Quiet,
+}
+
+/// Where a command prints to.
+pub struct Screen {
+    to: Box<dyn Write>,
+    colour: bool,
+}
+
+impl std::fmt::Debug for Screen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Screen").field("colour", &self.colour).finish_non_exhaustive()
+    }
+}
+
+impl Screen {
+    /// Standard output, with colour on a terminal unless `NO_COLOR` is set.
+    pub fn stdout() -> Self {
+        let colour = io::stdout().is_terminal() && wants_colour();
+        Self { to: Box::new(io::stdout()), colour }
+    }
+
+    /// Anything else, without colour.
+    pub fn plain(to: Box<dyn Write>) -> Self {
+        Self { to, colour: false }
+    }
+
+    /// Where to write.
+    pub fn writer(&mut self) -> &mut dyn Write {
+        &mut self.to
+    }
+
+    /// A word in its tone.
+    pub fn paint(&self, tone: Tone, word: &str) -> String {
+        if !self.colour {
+            return word.to_owned();
+        }
+        let code = match tone {
+            Tone::Good => "32",
+            Tone::Bad => "31",
+            Tone::Notable => "33",
+            Tone::Quiet => "2",
+        };
+        format!("\x1b[{code}m{word}\x1b[0m")
+    }
+
+    /// Prints a line.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn line(&mut self, text: &str) -> io::Result<()> {
+        writeln!(self.to, "{text}")
+    }
+
+    /// Prints rows with their columns aligned, the first column in the row's tone.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn table(&mut self, indent: usize, rows: &[(Option<Tone>, Vec<String>)]) -> io::Result<()> {
+        let columns = rows.iter().map(|(_, cells)| cells.len()).max().unwrap_or(0);
+        let width = |column: usize| {
+            rows.iter()
+                .filter(|(_, cells)| cells.len() > column + 1)
+                .filter_map(|(_, cells)| Some(cells.get(column)?.chars().count()))
+                .max()
+        };
+        let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+        for (tone, cells) in rows {
+            let mut line = " ".repeat(indent);
+            for (column, cell) in cells.iter().enumerate() {
+                let last = column + 1 == cells.len();
+                let padding = if last { 0 } else { widths[column].saturating_sub(cell.chars().count()) + 2 };
+                match tone {
+                    Some(tone) if column == 0 => line.push_str(&self.paint(*tone, cell)),
+                    _ => line.push_str(cell),
+                }
+                line.push_str(&" ".repeat(padding));
+            }
+            writeln!(self.to, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+
+    /// Prints a value as indented JSON.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn json(&mut self, value: &impl Serialize) -> io::Result<()> {
+        serde_json::to_writer_pretty(&mut self.to, value).map_err(io::Error::from)?;
+        self.line("")
+    }
+
+    /// Hands over everything that was printed.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+/// Whether the environment allows colour.
+pub fn wants_colour() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+        && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Text from elsewhere with its control characters shown: a file name or an argument may hold the
+/// sequences that move a terminal's cursor.
+pub fn clean(text: &str) -> String {
+    let mut cleaned = String::with_capacity(text.len());
+    for character in text.chars() {
+        let hidden = character.is_control()
+            || matches!(character, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        if hidden {
+            // Writing to a string cannot fail.
+            let _ = write!(cleaned, "{}", character.escape_unicode());
+        } else {
+            cleaned.push(character);
+        }
+    }
+    cleaned
+}
+
+/// `1 thing`, `2 things`.
+pub fn count(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_from_elsewhere_cannot_drive_the_terminal() {
+        assert_eq!(clean("/etc/\x1b[2Jx\n\u{202e}y"), "/etc/\\u{1b}[2Jx\\u{a}\\u{202e}y");
+        assert_eq!(clean("/etc/grüße"), "/etc/grüße");
+    }
+
+    #[test]
+    fn numbers_agree_with_their_nouns() {
+        assert_eq!(
+            [count(0, "thing"), count(1, "thing"), count(2, "thing")],
+            ["0 things", "1 thing", "2 things"]
+        );
+    }
+}

@@ -1,0 +1,113 @@
+//! Where a command's expectations come from, and the host that they are about.
+
+use super::BadInput;
+use crate::{
+    agent::desired::{self, Desired},
+    observation::Observer,
+};
+use anyhow::Context as _;
+use sensor_model::{
+    drift_policy::Decision,
+    expectation::{Expectation, Thing},
+    expectations::expectations,
+    merge::Rendered,
+    path::check_absolute,
+};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Options of every command that compares.
+#[derive(Debug, clap::Args)]
+pub struct Sources {
+    /// MachineConfig manifests or Ignition configs: a file, or a directory of them; may be repeated.
+    #[arg(long, required = true, value_name = "PATH")]
+    pub config: Vec<PathBuf>,
+    /// Drift policies: a file, or a directory of them; may be repeated. Without any, all drift degrades.
+    #[arg(long, value_name = "PATH")]
+    pub policy: Vec<PathBuf>,
+    /// Root of the host's file system.
+    #[arg(long, default_value = "/", value_name = "DIRECTORY")]
+    pub host_root: PathBuf,
+}
+
+/// The host, and what should be on it.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The host's root.
+    pub root: PathBuf,
+    /// Its files.
+    pub observer: Arc<Observer>,
+    /// The merge of all MachineConfigs.
+    pub rendered: Rendered,
+    /// Expectations without those that the policy ignores, and the policy.
+    pub desired: Desired,
+}
+
+impl Sources {
+    /// Reads everything.
+    ///
+    /// # Errors
+    /// A file that cannot be read or used, with file, field and reason.
+    pub fn load(&self) -> anyhow::Result<Loaded> {
+        let observer = Arc::new(
+            Observer::new(&self.host_root)
+                .map_err(|error| BadInput::wrap(anyhow::Error::from(error).context("--host-root")))?,
+        );
+        let desired = desired::load(&self.config, &self.policy, &observer).map_err(BadInput::wrap)?;
+        let rendered = desired::rendered(&self.config).map_err(BadInput::wrap)?;
+        Ok(Loaded { root: self.host_root.clone(), observer, rendered, desired })
+    }
+}
+
+impl Loaded {
+    /// Everything that is declared of a path, also what the policy ignores; with the closed directory
+    /// that the path is in.
+    ///
+    /// # Errors
+    /// Contents that cannot be decoded.
+    pub fn things_at(&self, path: &Path) -> anyhow::Result<Vec<Expectation>> {
+        let mut all = expectations(&self.rendered).context("expectations")?;
+        all.retain(|expectation| {
+            let thing = &expectation.thing;
+            let within =
+                matches!(thing, Thing::ClosedDirectory { .. }) && path.parent() == Some(&*thing.path());
+            thing.path() == path || within
+        });
+        // A declared name in a closed directory is said by its own expectation.
+        if all.iter().any(|expectation| expectation.thing.path() == path) {
+            all.retain(|expectation| expectation.thing.path() == path);
+        }
+        Ok(all)
+    }
+
+    /// What the policy says of drift of a path by somebody unknown.
+    pub fn decision(&self, path: &Path) -> Decision<'_> {
+        self.desired.policy.decide(path, None)
+    }
+
+    /// What the configuration declares and nothing here compares.
+    pub fn not_checked(&self) -> Vec<&'static str> {
+        let rendered = &self.rendered;
+        [
+            ("kernelArguments", !rendered.kernel_arguments.is_empty()),
+            ("kernelType", rendered.kernel_type.is_some()),
+            ("extensions", !rendered.extensions.is_empty()),
+            ("fips", rendered.fips.is_some()),
+            ("osImageURL", rendered.os_image_url.is_some()),
+        ]
+        .into_iter()
+        .filter_map(|(name, declared)| declared.then_some(name))
+        .collect()
+    }
+}
+
+/// A path of the host as an argument: absolute and cleaned.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn host_path(text: &str) -> Result<PathBuf, String> {
+    check_absolute(text)?;
+    Ok(PathBuf::from(text))
+}

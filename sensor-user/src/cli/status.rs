@@ -1,0 +1,159 @@
+//! `holdfast status`: what the daemon said last, and whether it still runs.
+
+use super::{
+    DRIFT, FAILURE, IN_SYNC,
+    output::{Output, Screen, Tone, clean, count},
+    people,
+};
+use crate::{
+    agent::status::{self, FILE, SCHEMA},
+    clock::boot_id,
+};
+use anyhow::Context as _;
+use sensor_model::verdict::VerdictKind;
+use serde::Serialize;
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Status {
+    /// Where the daemon writes its status.
+    #[arg(long, default_value = super::agent::RUN, value_name = "DIRECTORY")]
+    run: PathBuf,
+    /// Where procfs is.
+    #[arg(long, default_value = "/proc", value_name = "DIRECTORY", hide = true)]
+    proc: PathBuf,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// The daemon's status, and whether it can be believed.
+#[derive(Debug, Serialize)]
+struct Report {
+    /// Whether the daemon that wrote it still runs.
+    running: bool,
+    /// Why not.
+    reason: Option<String>,
+    #[serde(flatten)]
+    status: status::Status,
+}
+
+impl Status {
+    /// Reads and reports.
+    ///
+    /// # Errors
+    /// A status file that cannot be read, other than because there is none.
+    pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
+        let report = self.report()?;
+        if self.output.is_json() {
+            screen.json(&report)?;
+        } else {
+            text(&report, screen)?;
+        }
+        Ok(match report.status.verdict {
+            VerdictKind::Compliant | VerdictKind::Touched => IN_SYNC,
+            VerdictKind::Drifted => DRIFT,
+            VerdictKind::Unknown => FAILURE,
+        })
+    }
+
+    fn report(&self) -> anyhow::Result<Report> {
+        let read = status::read(&self.run);
+        let (mut status, mut reason) = match read {
+            Ok(status) => (status, None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                (nothing_said(), Some("it has not said anything in this boot".to_owned()))
+            }
+            Err(error) => {
+                return Err(error).with_context(|| format!("read {}", self.run.join(FILE).display()));
+            }
+        };
+        if reason.is_none() {
+            reason = self.gone(&status);
+        }
+        if reason.is_some() {
+            // What was true then need not be true now.
+            status.verdict = VerdictKind::Unknown;
+        }
+        Ok(Report { running: reason.is_none(), reason, status })
+    }
+
+    /// Why the daemon that wrote the status is not there any more; `None` when it is.
+    fn gone(&self, status: &status::Status) -> Option<String> {
+        match boot_id(&self.proc) {
+            Ok(boot) if boot != status.boot_id => return Some("its status is of another boot".to_owned()),
+            Ok(_) => {}
+            Err(error) => return Some(format!("the boot id cannot be read: {error}")),
+        }
+        (!is_holdfast(&self.proc, status.pid)).then(|| format!("process {} is gone", status.pid))
+    }
+}
+
+/// Whether a process is ours: another one may have got the number since.
+fn is_holdfast(proc: &Path, pid: u32) -> bool {
+    let comm = fs::read_to_string(proc.join(pid.to_string()).join("comm"));
+    comm.is_ok_and(|comm| comm.trim_end().starts_with("holdfast"))
+}
+
+fn nothing_said() -> status::Status {
+    status::Status {
+        schema: SCHEMA.to_owned(),
+        verdict: VerdictKind::Unknown,
+        degraded: false,
+        backend: String::new(),
+        time: String::new(),
+        pid: 0,
+        boot_id: String::new(),
+        sources: Vec::new(),
+        drifted: Vec::new(),
+        gaps: Vec::new(),
+        counters: BTreeMap::new(),
+    }
+}
+
+fn text(report: &Report, screen: &mut Screen) -> io::Result<()> {
+    let status = &report.status;
+    if let Some(reason) = &report.reason {
+        let word = screen.paint(Tone::Bad, "not running");
+        screen.line(&format!("{word}: {}", clean(reason)))?;
+        if status.time.is_empty() {
+            return Ok(());
+        }
+        screen.line(&format!("what it said at {}:", people::time(&status.time)))?;
+    }
+    let things = status.counters.get("things").copied().unwrap_or(0);
+    let things = count(usize::try_from(things).unwrap_or(usize::MAX), "thing");
+    let tone = match status.verdict {
+        VerdictKind::Compliant => Tone::Good,
+        VerdictKind::Drifted => Tone::Bad,
+        _ => Tone::Notable,
+    };
+    if report.running {
+        let verdict = serde_json::to_value(status.verdict).unwrap_or_default();
+        let verdict = screen.paint(tone, verdict.as_str().unwrap_or_default());
+        let degraded = if status.degraded { ", the node is degraded" } else { "" };
+        screen.line(&format!("{verdict}: {things}, backend {}{degraded}", clean(&status.backend)))?;
+    }
+    for thing in &status.drifted {
+        let word = screen.paint(Tone::Bad, "drifted");
+        screen.line(&format!(
+            "{word} {} since {} ({})",
+            clean(&thing.path),
+            people::time(&thing.since),
+            clean(&thing.source)
+        ))?;
+        for difference in &thing.differences {
+            screen.line(&format!("  {}", clean(&difference.text)))?;
+        }
+        screen.line(&format!("  by {}", people::actor(thing.actor.as_ref())))?;
+    }
+    for gap in status.gaps.iter().filter(|gap| gap.until.is_none()) {
+        let word = screen.paint(Tone::Notable, "gap");
+        screen.line(&format!("{word} since {}: {}", people::time(&gap.since), clean(&gap.reason)))?;
+    }
+    Ok(())
+}

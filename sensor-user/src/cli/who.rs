@@ -1,0 +1,151 @@
+//! `holdfast who`: the last changes of a path, by the forensic log.
+
+use super::{
+    BadInput, IN_SYNC,
+    output::{Output, Screen, Tone, clean, count},
+    people,
+    sources::host_path,
+};
+use crate::forensic::{self, Entry, Filter};
+use sensor_model::{
+    difference::Difference,
+    record::{Actor, RecordKind},
+    verdict::VerdictKind,
+};
+use serde::Serialize;
+use std::{
+    collections::VecDeque,
+    path::{Path, PathBuf},
+};
+
+/// The value of [`Report::schema`].
+pub const SCHEMA: &str = "holdfast.who/v1";
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Who {
+    /// The path on the host.
+    #[arg(value_parser = host_path)]
+    path: PathBuf,
+    /// How many changes, the newest first.
+    #[arg(short = 'n', long = "lines", default_value_t = 10, value_name = "NUMBER")]
+    lines: usize,
+    /// Where the forensic log is.
+    #[arg(long, default_value = super::agent::LOG, value_name = "DIRECTORY")]
+    log: PathBuf,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Who changed a path.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Always [`SCHEMA`].
+    pub schema: &'static str,
+    /// The path.
+    pub path: String,
+    /// Its changes, the newest first.
+    pub changes: Vec<Change>,
+}
+
+/// One change.
+#[derive(Debug, Serialize)]
+pub struct Change {
+    /// Number of the log's entry.
+    pub seq: u64,
+    /// When, RFC 3339.
+    pub time: String,
+    /// What the entry is about.
+    pub kind: RecordKind,
+    /// The operation that the kernel saw, or `sweep`.
+    pub operation: Option<String>,
+    /// Who; null when nobody could be named.
+    pub actor: Option<Actor>,
+    /// How the thing stood after it.
+    pub verdict: Option<VerdictKind>,
+    /// Every difference then.
+    pub differences: Vec<Difference>,
+    /// The MachineConfig that said what it should be.
+    pub source: Option<String>,
+}
+
+impl From<Entry> for Change {
+    fn from(entry: Entry) -> Self {
+        let record = entry.record;
+        Self {
+            seq: entry.seq,
+            time: record.time,
+            kind: record.kind,
+            operation: record.operation,
+            actor: record.actor,
+            verdict: record.verdict,
+            differences: record.differences,
+            source: record.source,
+        }
+    }
+}
+
+/// The newest changes of exactly this path, the newest first.
+///
+/// # Errors
+/// A log that cannot be read.
+pub fn changes(log: &Path, path: &Path, number: usize) -> Result<Vec<Change>, forensic::ReadError> {
+    let filter = Filter { path: Some(path.to_owned()), ..Filter::default() };
+    let mut newest: VecDeque<Entry> = VecDeque::new();
+    forensic::show(log, &filter, &mut |entry| {
+        // The filter lets everything below the path through as well.
+        if entry.record.path.as_deref().map(Path::new) == Some(path) && number > 0 {
+            newest.truncate(number - 1);
+            newest.push_front(entry);
+        }
+    })?;
+    Ok(newest.into_iter().map(Change::from).collect())
+}
+
+impl Who {
+    /// Reads and reports.
+    ///
+    /// # Errors
+    /// A log that cannot be read.
+    pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
+        let changes = changes(&self.log, &self.path, self.lines)
+            .map_err(|error| BadInput::wrap(anyhow::Error::from(error).context("--log")))?;
+        let report = Report { schema: SCHEMA, path: self.path.to_string_lossy().into_owned(), changes };
+        if self.output.is_json() {
+            screen.json(&report)?;
+            return Ok(IN_SYNC);
+        }
+        if report.changes.is_empty() {
+            screen.line(&format!("no change of {} is in the log", clean(&report.path)))?;
+            return Ok(IN_SYNC);
+        }
+        for change in &report.changes {
+            text(change, screen)?;
+        }
+        let changes = count(report.changes.len(), "change");
+        screen.line(&screen.paint(Tone::Quiet, &format!("{changes}, the newest first")))?;
+        Ok(IN_SYNC)
+    }
+}
+
+/// Prints a change in two lines and one for each difference.
+///
+/// # Errors
+/// Those of the writer.
+pub fn text(change: &Change, screen: &mut Screen) -> std::io::Result<()> {
+    let kind = serde_json::to_value(change.kind).unwrap_or_default();
+    let kind = kind.as_str().unwrap_or_default();
+    let tone = match change.kind {
+        RecordKind::Drift | RecordKind::Denied => Tone::Bad,
+        RecordKind::Recovered | RecordKind::Reverted => Tone::Good,
+        _ => Tone::Notable,
+    };
+    let operation = change.operation.as_deref().unwrap_or("no operation");
+    let kind = screen.paint(tone, kind);
+    screen.line(&format!("{} {kind} by {}", people::time(&change.time), clean(operation)))?;
+    screen.line(&format!("  {}", people::actor(change.actor.as_ref())))?;
+    for difference in &change.differences {
+        screen.line(&format!("  {}", clean(&difference.text)))?;
+    }
+    Ok(())
+}
