@@ -8,3 +8,4 @@ pub mod bench;
 pub mod guest;
 pub mod protocol;
 pub mod scenarios;
+pub mod vectors;

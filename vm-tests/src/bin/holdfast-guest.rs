@@ -1,13 +1,14 @@
 //! The program in the guest: `/init` of the initramfs, `holdfast-guest run` to run the scenario, and
-//! `holdfast-guest measure` for the bench's measuring process.
+//! `holdfast-guest act ID PATH` to do a vector, `holdfast-guest measure` for the bench's measuring process.
 
 use anyhow::Result;
-use vm_tests::{bench::operations, guest};
+use vm_tests::{bench::operations, guest, vectors};
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.split_first() {
         Some((verb, rest)) if verb == operations::ARGUMENT => operations::main(rest),
+        Some((verb, rest)) if verb == "act" => std::process::exit(vectors::perform(rest)?),
         _ if std::process::id() == 1 => guest::boot::init(),
         _ => guest::run_and_power_off(),
     }

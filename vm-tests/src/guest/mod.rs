@@ -9,6 +9,7 @@ pub mod agent;
 pub mod boot;
 pub mod disks;
 pub mod service;
+pub mod status;
 pub mod wait;
 
 use std::fs::{self, File, OpenOptions};

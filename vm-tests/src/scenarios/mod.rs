@@ -4,10 +4,14 @@
 //! host reads the table to start guests, the guest reads it to find the function. A scenario reports each of its
 //! checks; an error or a panic in it is a failed check of its own.
 
+mod blindness;
+pub(crate) mod burst;
 mod demo;
 mod doctor;
+mod simple;
 mod smoke;
 mod thread;
+pub(crate) mod vectors;
 
 use crate::guest::Context;
 
@@ -109,6 +113,46 @@ pub static SCENARIOS: &[Scenario] = &[
         needs_holdfast: true,
         limit: 300,
         run: demo::systemd,
+    },
+    Scenario {
+        name: "vectors",
+        shows: "every vector on every file system is reported with its actor, or swept",
+        guest: Guest::Bare,
+        kernels: &[],
+        parameters: &[],
+        needs_holdfast: true,
+        limit: 400,
+        run: vectors::bare,
+    },
+    Scenario {
+        name: "blindness",
+        shows: "what blinds the sensor ends in a gap or in adoption, never in a wrong word or a panic",
+        guest: Guest::Bare,
+        kernels: &[],
+        parameters: &[],
+        needs_holdfast: true,
+        limit: 300,
+        run: blindness::bare,
+    },
+    Scenario {
+        name: "without-lsm",
+        shows: "without bpf among the security modules the daemon sees through fentry",
+        guest: Guest::Bare,
+        kernels: &[],
+        parameters: &["lsm=lockdown,yama,apparmor"],
+        needs_holdfast: true,
+        limit: 240,
+        run: blindness::without_lsm,
+    },
+    Scenario {
+        name: "burst",
+        shows: "a flood of changes by several writers hides no drift",
+        guest: Guest::Bare,
+        kernels: &[],
+        parameters: &[],
+        needs_holdfast: true,
+        limit: 500,
+        run: burst::bare,
     },
 ];
 

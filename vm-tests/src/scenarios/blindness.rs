@@ -1,0 +1,283 @@
+//! Ways to blind the sensor: each ends in a gap or in adoption, none in a wrong word of compliance, none in a panic.
+//!
+//! Comes in: a node with a few managed files. Goes out: one check for each way.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use super::simple;
+use crate::guest::agent::Agent;
+use crate::guest::{Context, run, shell, status, wait};
+
+const DIRECTORY: &str = "/etc/blindness";
+const CONFIG: &str = "/run/blindness.json";
+const FTRACE: &str = "/proc/sys/kernel/ftrace_enabled";
+const PINS: &str = "/sys/fs/bpf/holdfast";
+const LIMIT: Duration = Duration::from_mins(1);
+/// More than the ring holds.
+const FLOOD: usize = 3000;
+
+/// A node whose daemon sings often and verifies seldom.
+struct Node {
+    files: Vec<PathBuf>,
+    agent: Agent,
+}
+
+impl Node {
+    fn start(more: &[&str]) -> Result<Self> {
+        let files = simple::files(Path::new(DIRECTORY), 8, Path::new(CONFIG))?;
+        let node = Self { files, agent: agent(more)? };
+        compliant()?;
+        Ok(node)
+    }
+
+    /// Restores every file and waits until the node says so.
+    fn restore(&self) -> Result<()> {
+        for file in &self.files {
+            fs::write(file, simple::CONTENT)?;
+        }
+        compliant()
+    }
+}
+
+/// Waits until the node is as declared.
+fn compliant() -> Result<()> {
+    status::wait_for("compliant", LIMIT).map(drop)
+}
+
+/// Starts the daemon with more arguments, and waits for its start record.
+fn agent(more: &[&str]) -> Result<Agent> {
+    let mut arguments = vec!["--standalone", "--config", CONFIG, "--canary-every", "1"];
+    arguments.extend(more);
+    Agent::start(&arguments)
+}
+
+/// Everything that needs nothing of the boot.
+pub(super) fn bare(context: &mut Context) -> Result<()> {
+    let mut node = Node::start(&["--verify-every", "3"])?;
+    context.check("anonymous_mmap", anonymous(&mut node));
+    match ftrace(&mut node) {
+        Ok(Some(said)) => context.check("ftrace_enabled", Ok(said)),
+        Ok(None) => {
+            context
+                .skip("ftrace_enabled", "this kernel refuses to switch it off while programs are attached");
+        }
+        Err(error) => context.check("ftrace_enabled", Err(error)),
+    }
+    shell(&format!("echo 1 > {FTRACE}"))?;
+    node.agent.stop()?;
+
+    // From here on nothing is verified but at start and after events and gaps.
+    let mut node = Node::start(&["--verify-every", "3600"])?;
+    context.check("full_ring", full_ring(&mut node));
+    let (files, agent) = (node.files, node.agent);
+    let result = killed(&files, agent);
+    let agent = match result {
+        Ok((said, agent)) => {
+            context.check("killed", Ok(said));
+            agent
+        }
+        Err(error) => {
+            context.check("killed", Err(error));
+            self::agent(&[])?
+        }
+    };
+    context.check("pins_removed", unpinned(&files, agent));
+    context.skip("removed_map_entry", "bpf(2) has no safe wrapper, and the guest has no bpftool");
+    Ok(())
+}
+
+/// Booted without `bpf` among the security modules.
+pub(super) fn without_lsm(context: &mut Context) -> Result<()> {
+    let list = fs::read_to_string("/sys/kernel/security/lsm")?;
+    ensure!(!list.trim().split(',').any(|name| name == "bpf"), "bpf is active: {list}");
+    let mut node = Node::start(&["--verify-every", "3600"])?;
+    context.check("backend", backend(&node));
+    context.check("drift", drift(&mut node));
+    context.check("anonymous_mmap", anonymous(&mut node));
+    node.agent.stop()?;
+    Ok(())
+}
+
+fn backend(node: &Node) -> Result<String> {
+    let records = node.agent.records()?;
+    let start = records.iter().find(|record| record["kind"] == "start").context("no start record")?;
+    ensure!(start["detail"]["backend"] == "fentry", "{start}");
+    Ok("fentry".to_owned())
+}
+
+/// Changes a file by a shell; gives the record of it.
+fn drift_of(agent: &mut Agent, file: &Path) -> Result<Value> {
+    let skip = agent.records()?.len();
+    let pid = change(file)?;
+    let record = agent.wait_for("drift", skip, |record| is_drift(record, file))?;
+    ensure!(record["actor"]["pid"] == pid, "{pid} did it, but: {record}");
+    Ok(record)
+}
+
+fn is_drift(record: &Value, file: &Path) -> bool {
+    record["kind"] == "drift" && record["path"].as_str() == file.to_str()
+}
+
+/// Changes a file by a shell that is then gone; gives its process id.
+fn change(file: &Path) -> Result<u32> {
+    let mut child = Command::new("/bin/sh")
+        .args(["-c", "echo drift >> \"$0\""])
+        .arg(file)
+        .stdin(Stdio::null())
+        .spawn()?;
+    let pid = child.id();
+    ensure!(child.wait()?.success(), "the change failed");
+    Ok(pid)
+}
+
+fn drift(node: &mut Node) -> Result<String> {
+    let file = node.files[0].clone();
+    let record = drift_of(&mut node.agent, &file)?;
+    node.restore()?;
+    Ok(record["operation"].to_string())
+}
+
+/// Anonymous memory is a null pointer to some hooks. With and without the hooks on reads and writes.
+fn anonymous(node: &mut Node) -> Result<String> {
+    let map = || -> Result<()> {
+        for pages in 1..200 {
+            let region = vm_memory::MmapRegion::<()>::new(pages * 4096).context("map")?;
+            drop(region);
+        }
+        // A thread's stack is mapped, and its guard page is protected.
+        std::thread::spawn(|| ()).join().map_err(|_| anyhow::anyhow!("a thread failed"))
+    };
+    map()?;
+    let file = OpenOptions::new().append(true).open(&node.files[7])?;
+    wait::pause(Duration::from_secs(2));
+    map()?;
+    drop(file);
+    drift(node)
+}
+
+/// Switches the programs off behind the daemon's back, where the kernel lets us: `None` where not.
+fn ftrace(node: &mut Node) -> Result<Option<String>> {
+    let skip = node.agent.records()?.len();
+    let off = OpenOptions::new().write(true).open(FTRACE)?.write_all(b"0\n");
+    let is_off = fs::read_to_string(FTRACE)?.trim() == "0";
+    if off.is_err() || !is_off {
+        // Nothing was switched off, so nothing may have been lost.
+        drift(node)?;
+        return Ok(None);
+    }
+    let gap = node.agent.wait_for("a gap", skip, |record| {
+        record["kind"] == "gap" && record["detail"]["reason"] == "ftrace-disabled"
+    })?;
+    ensure!(gap["verdict"] == "unknown", "{gap}");
+    ensure!(status::verdict() == "unknown", "blind and {}", status::verdict());
+    let file = node.files[1].clone();
+    change(&file)?;
+    node.agent.wait_for("drift found blindly", skip, |record| is_drift(record, &file))?;
+    fs::write(&file, simple::CONTENT)?;
+    status::wait_for("unknown", LIMIT)?;
+    for _ in 0..20 {
+        ensure!(status::verdict() != "compliant", "compliant while blind");
+        wait::pause(Duration::from_millis(200));
+    }
+    fs::write(FTRACE, "1\n")?;
+    node.agent.wait_for("the gap to close", skip, |record| {
+        record["detail"]["reason"] == "ftrace-disabled" && record["detail"]["until"].is_string()
+    })?;
+    compliant()?;
+    drift(node)?;
+    Ok(Some("gap, drift found, never compliant, and seeing again".to_owned()))
+}
+
+/// Stops the daemon, fills the ring, then changes every file.
+fn full_ring(node: &mut Node) -> Result<String> {
+    let skip = node.agent.records()?.len();
+    node.agent.signal(Signal::SIGSTOP)?;
+    for n in 0..FLOOD {
+        let noise = Path::new(DIRECTORY).join(format!("noise-{n}"));
+        fs::write(&noise, "")?;
+        fs::remove_file(&noise)?;
+    }
+    for file in &node.files {
+        change(file)?;
+    }
+    node.agent.signal(Signal::SIGCONT)?;
+    for file in node.files.clone() {
+        node.agent.wait_for("drift after the flood", skip, |record| is_drift(record, &file))?;
+    }
+    let page = run("wget", &["-q", "-O", "-", "http://127.0.0.1:9464/metrics"])?;
+    let line = page
+        .lines()
+        .find(|line| line.starts_with("holdfast_events_lost_total") && line.contains("stage=\"ring\""))
+        .context("no metric of losses")?;
+    ensure!(!line.ends_with(" 0"), "nothing was lost, so nothing is shown: {line}");
+    let said = line.to_owned();
+    node.restore()?;
+    Ok(said)
+}
+
+/// Kills the daemon, changes a file, starts it again: the change and its actor are known.
+fn killed(files: &[PathBuf], agent: Agent) -> Result<(String, Agent)> {
+    agent.kill()?;
+    let pid = change(&files[2])?;
+    let mut agent = started_again(true)?;
+    let record = agent.wait_for("drift of when it was dead", 0, |record| {
+        is_drift(record, &files[2]) && record["actor"]["pid"] == pid
+    })?;
+    ensure!(record["operation"] != "sweep", "{record}");
+    fs::write(&files[2], simple::CONTENT)?;
+    compliant()?;
+
+    agent.stop()?;
+    let pid = change(&files[3])?;
+    let mut agent = started_again(true)?;
+    agent.wait_for("drift of when it was stopped", 0, |record| {
+        is_drift(record, &files[3]) && record["actor"]["pid"] == pid
+    })?;
+    fs::write(&files[3], simple::CONTENT)?;
+    compliant()?;
+    Ok(("killed and stopped: adopted, both changes named".to_owned(), agent))
+}
+
+/// Starts the daemon and wants its newest start record to say whether it adopted what was pinned.
+fn started_again(adopted: bool) -> Result<Agent> {
+    let agent = agent(&["--verify-every", "3600"])?;
+    let records = agent.records()?;
+    let start = records.iter().rfind(|record| record["kind"] == "start").context("no start record")?;
+    ensure!(start["detail"]["adopted"] == adopted, "{start}");
+    Ok(agent)
+}
+
+/// Stops the daemon, removes what it pinned, changes a file, starts it again: a gap, and the change is found.
+fn unpinned(files: &[PathBuf], agent: Agent) -> Result<String> {
+    let before = agent.records()?.len();
+    agent.stop()?;
+    remove_pins(Path::new(PINS))?;
+    change(&files[4])?;
+    let mut agent = started_again(false)?;
+    agent.wait_for("the gap", before, |record| record["detail"]["reason"] == "sensor-start")?;
+    agent.wait_for("drift of when nothing was attached", before, |record| is_drift(record, &files[4]))?;
+    agent.wait_for("the gap to close", before, |record| {
+        record["detail"]["reason"] == "sensor-start" && record["detail"]["until"].is_string()
+    })?;
+    ensure!(status::verdict() == "drifted", "the verdict is {}", status::verdict());
+    fs::write(&files[4], simple::CONTENT)?;
+    compliant()?;
+    agent.stop()?;
+    Ok("gap, and the change found".to_owned())
+}
+
+fn remove_pins(directory: &Path) -> Result<()> {
+    let entries: Vec<_> = fs::read_dir(directory)?.collect::<std::io::Result<_>>()?;
+    if entries.is_empty() {
+        bail!("nothing is pinned below {}", directory.display());
+    }
+    fs::remove_dir_all(directory).with_context(|| format!("remove {}", directory.display()))
+}

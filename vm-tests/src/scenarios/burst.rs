@@ -1,0 +1,138 @@
+//! A flood of changes by several writers: nothing is lost but details, and those are counted.
+//!
+//! Comes in: a thousand managed files. Goes out: every one of them changed very often and found drifted, losses
+//! counted, and never a word of compliance meanwhile.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+
+use super::simple;
+use crate::guest::agent::Agent;
+use crate::guest::disks::FileSystem;
+use crate::guest::{Context, run, status, wait};
+
+/// What a writing process is called with.
+pub(crate) const WRITER: &str = "burst-writer";
+const FILES: usize = 1000;
+const WRITERS: usize = 4;
+/// The full number on the first kernel, a tenth on the others.
+const CHANGES: usize = 1_000_000;
+const FULL_ON: &str = "6.12";
+const LIMIT: Duration = Duration::from_mins(6);
+
+/// One writing process: `<directory>/<changes>`, where the last name is the number of changes. Each change opens a
+/// file, writes to it and closes it; what is written is never what is declared.
+pub(crate) fn write(place: &Path) -> Result<()> {
+    let directory = place.parent().context("a path with a directory")?;
+    let changes: usize = place.file_name().and_then(|n| n.to_str()).context("a number")?.parse()?;
+    for change in 0..changes {
+        let file = directory.join(format!("{:04}", change % FILES));
+        let file = OpenOptions::new().write(true).open(&file)?;
+        file.write_all_at(format!("{:08}", change % 100_000_000).as_bytes(), 0)?;
+    }
+    Ok(())
+}
+
+/// The whole.
+pub(super) fn bare(context: &mut Context) -> Result<()> {
+    let place = Path::new("/mnt/tmpfs");
+    FileSystem::Tmpfs.mount(place)?;
+    let directory = place.join("burst");
+    let config = Path::new("/run/burst.json");
+    simple::files(&directory, FILES, config)?;
+    let mut agent = Agent::start(&["--standalone", "--config", "/run/burst.json"])?;
+    agent.wait_for("the first gap to close", 0, |record| record["detail"]["until"].is_string())?;
+    ensure!(status::verdict() == "compliant", "the verdict before is {}", status::verdict());
+
+    let changes = if context.kernel == FULL_ON { CHANGES } else { CHANGES / 10 };
+    let start = Instant::now();
+    let mut writers: Vec<Child> = (0..WRITERS)
+        .map(|_| {
+            Command::new("/proc/self/exe")
+                .args(["act", WRITER])
+                .arg(directory.join((changes / WRITERS).to_string()))
+                .spawn()
+                .context("start a writer")
+        })
+        .collect::<Result<_>>()?;
+    let mut seen = Vec::new();
+    let mut said = Instant::now();
+    wait::until("the writers to end", LIMIT, || {
+        let verdict = status::verdict();
+        if seen.last() != Some(&verdict) && !verdict.is_empty() {
+            seen.push(verdict);
+        }
+        if said.elapsed() > Duration::from_secs(30) {
+            context.note("writing");
+            said = Instant::now();
+        }
+        for writer in &mut writers {
+            if writer.try_wait()?.is_none() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(()))
+    })?;
+    for writer in &mut writers {
+        ensure!(writer.wait()?.success(), "a writer failed");
+    }
+    let wrote = start.elapsed();
+    context.note("written");
+    let found = wait::until("every file to be found", LIMIT, || {
+        let verdict = status::verdict();
+        if seen.last() != Some(&verdict) && !verdict.is_empty() {
+            seen.push(verdict);
+        }
+        if said.elapsed() > Duration::from_secs(30) {
+            context.note("looking");
+            said = Instant::now();
+        }
+        let drifted = status::drifted().unwrap_or_default().len();
+        Ok((drifted == FILES).then_some(drifted))
+    });
+    let after = start.elapsed().saturating_sub(wrote);
+    context.check(
+        "every_drift_found",
+        found
+            .map(|n| format!("{n} of {FILES}"))
+            .with_context(|| format!("{:?} drifted", status::drifted().map(|d| d.len()))),
+    );
+    context.check("never_compliant", never_compliant(&seen));
+    context.check("losses_counted", losses());
+    context.measured(
+        "burst",
+        format!(
+            "{changes} changes in {:.1} s, found {:.1} s later",
+            wrote.as_secs_f64(),
+            after.as_secs_f64()
+        ),
+        json!({ "changes": changes, "seconds": wrote.as_secs_f64(), "after": after.as_secs_f64() }),
+    );
+    agent.stop()?;
+    Ok(())
+}
+
+fn never_compliant(seen: &[String]) -> Result<String> {
+    let first = seen.iter().position(|verdict| verdict == "drifted").context("never drifted")?;
+    ensure!(!seen[first..].iter().any(|verdict| verdict == "compliant"), "verdicts were {seen:?}");
+    Ok(seen.join(", "))
+}
+
+/// What was lost in the ring is in the metric and in the status, and they agree.
+fn losses() -> Result<String> {
+    let page = run("wget", &["-q", "-O", "-", "http://127.0.0.1:9464/metrics"])?;
+    let counted: u64 = page
+        .lines()
+        .filter(|line| line.starts_with("holdfast_events_lost_total") && line.contains("stage=\"ring\""))
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+        .sum();
+    let lost = status::read()?["counters"]["records_lost"].as_u64().context("no counter")?;
+    ensure!(counted == lost, "the metric says {counted}, the status {lost}");
+    Ok(format!("{lost} records lost"))
+}

@@ -1,0 +1,36 @@
+//! Managed files for scenarios that need a handful, or a thousand, all alike.
+//!
+//! Comes in: a directory and a number. Goes out: the files as declared, and the MachineConfig that declares them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+/// What each of the files is declared to hold.
+pub(super) const CONTENT: &str = "declared\n";
+
+/// Makes the files and their MachineConfig at `config`.
+pub(super) fn files(directory: &Path, count: usize, config: &Path) -> Result<Vec<PathBuf>> {
+    fs::create_dir_all(directory)?;
+    let files: Vec<PathBuf> = (0..count).map(|n| directory.join(format!("{n:04}"))).collect();
+    for file in &files {
+        fs::write(file, CONTENT)?;
+    }
+    let declared: Vec<Value> = files
+        .iter()
+        .map(|file| json!({ "path": file, "mode": 0o644, "contents": { "source": "data:,declared%0A" } }))
+        .collect();
+    let machine_config = json!({
+        "apiVersion": "machineconfiguration.openshift.io/v1",
+        "kind": "MachineConfig",
+        "metadata": {
+            "name": "99-worker-simple",
+            "labels": { "machineconfiguration.openshift.io/role": "worker" },
+        },
+        "spec": { "config": { "ignition": { "version": "3.4.0" }, "storage": { "files": declared } } },
+    });
+    fs::write(config, machine_config.to_string())?;
+    Ok(files)
+}

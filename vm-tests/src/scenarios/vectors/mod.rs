@@ -1,0 +1,286 @@
+//! Every vector on every file system, against one running daemon.
+//!
+//! Comes in: the vector table. Goes out: for each vector and file system one check, and a row of the coverage table.
+//! All vectors have things of their own, so they are done one after the other without waiting, and then the records
+//! are waited for: the daemon sees a busy node, and the run takes seconds.
+
+mod judge;
+mod place;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use crate::guest::agent::Agent;
+use crate::guest::disks::FileSystem;
+use crate::guest::{Context, status, wait};
+use crate::vectors::{self, Does, Expected, REFUSED, Vector};
+use judge::{Found, judge};
+pub(crate) use place::declared_content;
+use place::{Place, config};
+
+/// Full verifications come this often, so that what is swept is found soon.
+const VERIFY_EVERY: &str = "8";
+/// How long records may take after everything was done.
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// The host takes a silent guest for a stuck one.
+const SAY_EVERY: Duration = Duration::from_secs(20);
+/// After this long without anything to wait for, silence is taken as an answer.
+const QUIET: Duration = Duration::from_secs(12);
+/// A periodic look may come before the record of the change that it finds; so many at most.
+const SWEPT_EARLY: usize = 12;
+
+/// One vector on one file system.
+#[derive(Debug)]
+struct Case {
+    vector: &'static Vector,
+    place: Place,
+    /// A process that began before the daemon.
+    early: Option<(Child, ChildStdin)>,
+    done: Option<Done>,
+}
+
+/// What came of doing it.
+#[derive(Debug)]
+enum Done {
+    /// By this process.
+    By(u32),
+    /// The kernel or the file system has no such operation.
+    Refused(String),
+    /// It went wrong.
+    Failed(String),
+}
+
+impl Case {
+    fn name(&self) -> String {
+        format!("{}/{}", self.vector.id, self.place.kind.name())
+    }
+}
+
+/// All vectors.
+pub(super) fn bare(context: &mut Context) -> Result<()> {
+    let places = place::mount_all()?;
+    let mut cases: Vec<Case> = Vec::new();
+    for kind in FileSystem::ALL {
+        for vector in vectors::all().filter(|vector| vector.runs_on(kind)) {
+            let place = Place::prepare(vector, kind)?;
+            cases.push(Case { vector, place, early: None, done: None });
+        }
+    }
+    place::mount_overlay(&places)?;
+    for case in &mut cases {
+        case.place.finish(case.vector).with_context(|| format!("prepare {}", case.name()))?;
+        if let Does::Early(_) = case.vector.does {
+            case.early = Some(begin_early(case).with_context(|| format!("begin {}", case.name()))?);
+        }
+    }
+    std::fs::write("/run/vectors.json", config(cases.iter().map(|case| (case.vector, &case.place))))?;
+    let mut agent = Agent::start(&[
+        "--standalone",
+        "--config",
+        "/run/vectors.json",
+        "--verify-every",
+        VERIFY_EVERY,
+        "--canary-every",
+        "2",
+    ])?;
+    agent.wait_for("the first gap to close", 0, |record| record["detail"]["until"].is_string())?;
+    context.note(format!("{} cases", cases.len()));
+    let first = agent.records()?.len();
+    as_expected_at_first(context, &agent, &cases)?;
+    // The hooks on reads and writes go up a moment after the first look found files open.
+    wait::pause(Duration::from_secs(2));
+    let mut said = Instant::now();
+    for case in &mut cases {
+        case.done = Some(match perform(case) {
+            Ok(done) => done,
+            Err(error) => Done::Failed(format!("{error:#}")),
+        });
+        if case.vector.alone {
+            settle(&agent, case, first);
+        }
+        if said.elapsed() > SAY_EVERY {
+            context.note(format!("{} is done", case.name()));
+            said = Instant::now();
+        }
+    }
+    context.note("all vectors are done");
+    report(context, &mut agent, &cases, first)?;
+    context.check("status", status_agrees(&cases));
+    agent.stop()?;
+    Ok(())
+}
+
+fn guest_program(vector: &Vector, place: &Place) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("act").arg(vector.id).arg(&place.acts_on);
+    command
+}
+
+/// Starts a process that waits for the daemon, up to where it is ready.
+fn begin_early(case: &Case) -> Result<(Child, ChildStdin)> {
+    let mut child =
+        guest_program(case.vector, &case.place).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().context("stdout was asked for")?).read_line(&mut line)?;
+    ensure!(line == "ready\n", "it said {line:?}");
+    let stdin = child.stdin.take().context("stdin was asked for")?;
+    Ok((child, stdin))
+}
+
+/// Does a vector and waits until the process that does it has ended.
+fn perform(case: &mut Case) -> Result<Done> {
+    let child = match (case.early.take(), case.vector.does) {
+        (Some((child, mut stdin)), _) => {
+            stdin.write_all(b"go\n")?;
+            child
+        }
+        (None, Does::Shell(line)) => {
+            let file = &case.place.acts_on;
+            let directory = file.parent().context("a path with a directory")?;
+            Command::new("/bin/sh").args(["-c", line]).env("F", file).env("D", directory).spawn()?
+        }
+        (None, _) => guest_program(case.vector, &case.place).stderr(Stdio::piped()).spawn()?,
+    };
+    let pid = child.id();
+    let out = child.wait_with_output()?;
+    let said = String::from_utf8_lossy(&out.stderr).trim().to_owned();
+    match out.status.code() {
+        Some(0) => Ok(Done::By(pid)),
+        Some(REFUSED) => Ok(Done::Refused(said)),
+        _ => bail!("{}: {said}", out.status),
+    }
+}
+
+/// Waits until something was said of a vector, right or wrong, or nothing was for a while: that is judged later.
+fn settle(agent: &Agent, case: &Case, first: usize) {
+    let said = wait::until("a record of a vector that is done alone", QUIET, || {
+        let records = agent.records()?;
+        let mut later = records.get(first..).unwrap_or_default().iter();
+        Ok(later.any(|record| record["path"] == case.place.reported).then_some(()))
+    });
+    drop(said);
+}
+
+/// Before anything is done, drifted is exactly what was prepared to be.
+fn as_expected_at_first(context: &mut Context, agent: &Agent, cases: &[Case]) -> Result<()> {
+    let records = agent.records()?;
+    let drifted = |path: &str| records.iter().any(|r| r["kind"] == "drift" && r["path"] == path);
+    let wrong: Vec<String> = cases
+        .iter()
+        .filter(|case| drifted(&case.place.reported) != case.vector.target.begins_drifted())
+        .map(|case| {
+            let said = records.iter().find(|r| r["kind"] == "drift" && r["path"] == case.place.reported);
+            format!("{}: {}", case.name(), said.map_or(Value::Null, |r| r["differences"].clone()))
+        })
+        .collect();
+    let result = if wrong.is_empty() {
+        Ok(format!("{} things", cases.len()))
+    } else {
+        Err(anyhow::anyhow!("wrong before anything was done: {}", wrong.join("; ")))
+    };
+    context.check("before", result);
+    Ok(())
+}
+
+/// Waits for the records, and reports each case.
+fn report(context: &mut Context, agent: &mut Agent, cases: &[Case], first: usize) -> Result<()> {
+    let start = Instant::now();
+    let mut early: Vec<String> = Vec::new();
+    let mut open: Vec<&Case> = cases.iter().collect();
+    loop {
+        let records = agent.records()?;
+        let records = records.get(first..).unwrap_or_default();
+        // What must not be said, and what is known not to be right, is judged when all the rest is.
+        let waiting = open.iter().any(|case| {
+            case.vector.expected != Expected::Nothing && case.vector.known_on(case.place.kind).is_none()
+        });
+        let late = start.elapsed() > LIMIT || (!waiting && start.elapsed() > QUIET);
+        let mut left = Vec::new();
+        for case in open {
+            match &case.done {
+                Some(Done::By(pid)) => match judge(case.vector, &case.place.reported, *pid, records) {
+                    Found::Right(row) => context.measured(&case.name(), row.summary(), row.data(case)),
+                    Found::NotYet(_) if !late => left.push(case),
+                    Found::Swept if early.len() < SWEPT_EARLY => early.push(case.name()),
+                    Found::Swept => context.check(&case.name(), Err(anyhow::anyhow!("swept"))),
+                    Found::NotYet(_) if case.vector.expected == Expected::Nothing => {
+                        context.measured(&case.name(), "nothing, as it must be".into(), not_shown(case));
+                    }
+                    Found::NotYet(why) | Found::Wrong(why) => match case.vector.known_on(case.place.kind) {
+                        Some(known) => context.skip(&case.name(), &format!("known: {known}")),
+                        None => context.check(&case.name(), Err(why)),
+                    },
+                },
+                Some(Done::Refused(said)) => context.skip(&case.name(), &format!("not offered here: {said}")),
+                Some(Done::Failed(said)) => {
+                    context.check(&case.name(), Err(anyhow::anyhow!("could not be done: {said}")));
+                }
+                None => bail!("{} was not done", case.name()),
+            }
+        }
+        open = left;
+        if open.is_empty() {
+            if !early.is_empty() {
+                context.note(format!("swept before their events were read: {}", early.join(", ")));
+            }
+            return Ok(());
+        }
+        wait::pause(Duration::from_millis(200));
+    }
+}
+
+fn not_shown(case: &Case) -> Value {
+    json!({ "vector": case.vector.id, "file_system": case.place.kind.name(), "outcome": "not-shown" })
+}
+
+/// The status names everything that must be drifted now, and nothing else.
+fn status_agrees(cases: &[Case]) -> Result<String> {
+    let mut wrong = Vec::new();
+    ensure!(status::verdict() == "drifted", "the verdict is {}", status::verdict());
+    let drifted = status::drifted()?;
+    for case in cases {
+        let Some(Done::By(_)) = case.done else { continue };
+        let wanted = match case.vector.expected {
+            Expected::Drift(_) | Expected::TamperThenDrift(_) => true,
+            Expected::Touched | Expected::Recovered | Expected::Exec | Expected::Nothing => false,
+        };
+        if drifted.contains(&case.place.reported) != wanted {
+            wrong.push(case.name());
+        }
+    }
+    ensure!(wrong.is_empty(), "wrong in the status: {}", wrong.join(", "));
+    Ok(format!("{} drifted", drifted.len()))
+}
+
+/// A row of the coverage table.
+#[derive(Debug)]
+struct Row {
+    operation: String,
+    swept: bool,
+}
+
+impl Row {
+    fn summary(&self) -> String {
+        if self.swept { "swept".to_owned() } else { self.operation.clone() }
+    }
+
+    fn data(&self, case: &Case) -> Value {
+        json!({
+            "vector": case.vector.id,
+            "file_system": case.place.kind.name(),
+            "outcome": if self.swept { "swept" } else { "reported" },
+            "operation": self.operation,
+        })
+    }
+}
+
+/// Where a file system is mounted.
+fn place_of(kind: FileSystem) -> PathBuf {
+    PathBuf::from("/mnt").join(kind.name())
+}

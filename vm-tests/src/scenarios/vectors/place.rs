@@ -1,0 +1,181 @@
+//! Where each vector's thing is, and what declares it.
+//!
+//! Comes in: vectors and file systems. Goes out: things as they are declared (or as their target says), and one
+//! MachineConfig that declares them all.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use nix::mount::{MsFlags, mount};
+use serde_json::{Value, json};
+
+use crate::guest::disks::{FileSystem, overlay_layers};
+use crate::vectors::{Target, Vector, prepare};
+
+/// Where drop-ins are.
+const UNITS: &str = "/etc/systemd/system";
+const DECLARED_DROPIN: &str = "10-declared.conf";
+
+/// A thing of a vector on a file system.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) kind: FileSystem,
+    /// What the vector is done to.
+    pub(super) acts_on: PathBuf,
+    /// The path that records name.
+    pub(super) reported: String,
+    unit: String,
+}
+
+/// Mounts all but the overlay, whose lower layer is filled first.
+pub(super) fn mount_all() -> Result<PathBuf> {
+    let overlay = super::place_of(FileSystem::Overlay);
+    for kind in FileSystem::ALL.into_iter().filter(|kind| *kind != FileSystem::Overlay) {
+        kind.mount(&super::place_of(kind))?;
+    }
+    let layers = overlay_layers(&overlay);
+    fs::create_dir_all(&layers)?;
+    mount(Some("tmpfs"), &layers, Some("tmpfs"), MsFlags::empty(), None::<&str>)?;
+    fs::create_dir(layers.join("lower"))?;
+    Ok(overlay)
+}
+
+/// Mounts the overlay.
+pub(super) fn mount_overlay(place: &Path) -> Result<()> {
+    FileSystem::Overlay.mount(place)
+}
+
+impl Place {
+    /// Makes the thing, in the lower layer where it is an overlay.
+    pub(super) fn prepare(vector: &Vector, kind: FileSystem) -> Result<Self> {
+        let top = super::place_of(kind).join(vector.id);
+        let made_in = match kind {
+            FileSystem::Overlay => overlay_layers(&super::place_of(kind)).join("lower").join(vector.id),
+            _ => top.clone(),
+        };
+        let unit = format!("{}-{}.service", vector.id.to_lowercase(), kind.name());
+        let (acts_on, reported) = if vector.target == Target::ClosedDirectory {
+            (top.join("d"), format!("{UNITS}/{unit}.d"))
+        } else {
+            let file = top.join("d/file");
+            (file.clone(), file.display().to_string())
+        };
+        let place = Self { kind, acts_on, reported, unit };
+        place.make(vector, &made_in.join("d")).with_context(|| format!("make {}", made_in.display()))?;
+        Ok(place)
+    }
+
+    fn make(&self, vector: &Vector, directory: &Path) -> Result<()> {
+        fs::create_dir_all(directory.parent().context("a path with a directory")?)?;
+        if vector.target == Target::AbsentDirectory {
+            return Ok(());
+        }
+        fs::create_dir(directory)?;
+        let file = directory.join("file");
+        match vector.target {
+            Target::AbsentFile | Target::AbsentDirectory => {}
+            Target::Link => symlink("/etc/declared", &file)?,
+            Target::Directory => {
+                fs::create_dir(&file)?;
+                fs::set_permissions(&file, Permissions::from_mode(0o755))?;
+            }
+            Target::ClosedDirectory => fs::write(directory.join(DECLARED_DROPIN), "[Unit]\n")?,
+            Target::Script | Target::Program => {
+                fs::write(&file, content(vector.target, &self.acts_on))?;
+                fs::set_permissions(&file, Permissions::from_mode(0o755))?;
+            }
+            Target::File
+            | Target::FileInMount
+            | Target::FileMountedOver
+            | Target::FileWithXattr
+            | Target::FileWithAcl => fs::write(&file, declared_content(&self.acts_on))?,
+        }
+        Ok(())
+    }
+
+    /// What can be done only when every file system is mounted.
+    pub(super) fn finish(&self, vector: &Vector) -> Result<()> {
+        match vector.target {
+            Target::ClosedDirectory => {
+                let directory = Path::new(&self.reported);
+                fs::create_dir_all(directory)?;
+                prepare::bind(&self.acts_on, directory)
+            }
+            Target::FileMountedOver => prepare::mount_over(&self.acts_on),
+            Target::FileInMount => {
+                let directory = self.acts_on.parent().context("a path with a directory")?;
+                let hidden = directory.with_extension("hidden");
+                fs::create_dir(&hidden)?;
+                fs::copy(&self.acts_on, hidden.join("file"))?;
+                fs::remove_file(&self.acts_on)?;
+                prepare::bind(&hidden, directory)
+            }
+            Target::FileWithXattr => prepare::set_undeclared(&self.acts_on),
+            Target::FileWithAcl => prepare::set_acl(&self.acts_on),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a file at a path is declared to hold: text, longer than any vector needs, that no other file holds.
+pub(crate) fn declared_content(path: &Path) -> String {
+    format!("# declared content of {}\n", path.display()).repeat(5)
+}
+
+fn content(target: Target, path: &Path) -> Vec<u8> {
+    match target {
+        Target::Script => b"#!/bin/sh\nexit 0\n".to_vec(),
+        Target::Program => prepare::smallest_program(),
+        _ => declared_content(path).into_bytes(),
+    }
+}
+
+/// The MachineConfig that declares every thing.
+pub(super) fn config<'a>(things: impl Iterator<Item = (&'a Vector, &'a Place)>) -> String {
+    let (mut files, mut links, mut directories, mut units) = (vec![], vec![], vec![], vec![]);
+    for (vector, place) in things {
+        let path = &place.acts_on;
+        match vector.target {
+            Target::Link => links.push(json!({ "path": path, "target": "/etc/declared" })),
+            Target::Directory => directories.push(json!({ "path": path, "mode": 0o755 })),
+            Target::ClosedDirectory => units.push(json!({
+                "name": place.unit,
+                "dropins": [{ "name": DECLARED_DROPIN, "contents": "[Unit]\n" }],
+            })),
+            target => {
+                let mode = if matches!(target, Target::Script | Target::Program) { 0o755 } else { 0o644 };
+                let source = data_url(&content(target, path));
+                files.push(json!({ "path": path, "mode": mode, "contents": { "source": source } }));
+            }
+        }
+    }
+    let config: Value = json!({
+        "apiVersion": "machineconfiguration.openshift.io/v1",
+        "kind": "MachineConfig",
+        "metadata": {
+            "name": "99-worker-vectors",
+            "labels": { "machineconfiguration.openshift.io/role": "worker" },
+        },
+        "spec": { "config": {
+            "ignition": { "version": "3.4.0" },
+            "storage": { "files": files, "links": links, "directories": directories },
+            "systemd": { "units": units },
+        } },
+    });
+    config.to_string()
+}
+
+/// Bytes as a data URL, each percent-encoded.
+pub(crate) fn data_url(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold("data:,".to_owned(), |mut url, byte| {
+        // Writing to a string cannot fail.
+        let _ = match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'.' => url.write_char(char::from(*byte)),
+            _ => write!(url, "%{byte:02X}"),
+        };
+        url
+    })
+}

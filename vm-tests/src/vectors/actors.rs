@@ -1,0 +1,55 @@
+//! Actors that are hard to name, and executions of managed files.
+//!
+//! Comes in: a managed file. Goes out: the file changed by a process that is gone, orphaned, or deep below a shell; or
+//! executed.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+
+use super::{Does, Expected, Target, Vector, Who};
+
+const OPEN: &[&str] = &["file_open"];
+const EXEC: &[&str] = &["sched_process_exec"];
+
+const SCRIPT: &str = "when an exec is traced, the kernel knows only the script's interpreter";
+
+/// The family.
+pub(super) const VECTORS: &[Vector] = &[
+    Vector::file(
+        "V86a",
+        "subshell three levels deep",
+        OPEN,
+        Does::Shell("sh -c 'sh -c \"echo drift >> \\\"$F\\\"; true\"; true'"),
+    )
+    .by(Who::Child),
+    Vector::file("V86b", "program that a shell starts", OPEN, Does::Shell("cp /proc/version \"$F\"; true"))
+        .by(Who::Child),
+    Vector::file(
+        "V86c",
+        "double fork: the writer belongs to init",
+        OPEN,
+        Does::Shell("(sh -c 'sleep 1; echo drift >> \"$1\"' orphan \"$F\" &) &"),
+    )
+    .by(Who::Orphan),
+    Vector::file("V92a", "a managed program is executed", EXEC, Does::Call(execute))
+        .on(Target::Program)
+        .expecting(Expected::Exec)
+        .by(Who::Child),
+    Vector::file("V92b", "a managed script is executed", EXEC, Does::Call(execute))
+        .on(Target::Script)
+        .expecting(Expected::Exec)
+        .by(Who::Child)
+        .known(SCRIPT, &[]),
+    Vector::file("V92c", "a managed script becomes the process", EXEC, Does::Shell("exec \"$F\""))
+        .on(Target::Script)
+        .expecting(Expected::Exec)
+        .known(SCRIPT, &[]),
+];
+
+fn execute(path: &Path) -> Result<()> {
+    let status = Command::new(path).status()?;
+    ensure!(status.success(), "it ended with {status}");
+    Ok(())
+}

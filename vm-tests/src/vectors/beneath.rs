@@ -1,0 +1,88 @@
+//! From beneath the file system: block devices. No hook sees the file change; the opening of the device is seen.
+//!
+//! Comes in: a managed file on a disk. Goes out: other bytes in its blocks, and an empty page cache.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use super::{Does, Expected, Vector, Who};
+use crate::guest::disks::FileSystem;
+
+/// The family.
+pub(super) const VECTORS: &[Vector] = &[
+    Vector::file("V68", "raw write to the block device", &[], Does::Call(raw_write))
+        .expecting(Expected::TamperThenDrift("content"))
+        .by(Who::Nobody)
+        // Btrfs notices by its checksums, and then the file cannot be read at all.
+        .only(&[FileSystem::Ext4, FileSystem::Xfs]),
+    Vector::not_performed("V18", "NVMe passthrough by io_uring", &[], "the guests have no NVMe disk"),
+    Vector::not_performed(
+        "V69",
+        "backing file of a loop device, tables of the device mapper",
+        &[],
+        "the same as V68 to the file system on top; opens of /dev/loop* and /dev/dm-* are seen",
+    ),
+    Vector::not_performed("V70", "SCSI and NVMe passthrough ioctls", &[], "the guests have no such disk"),
+    Vector::not_performed("V71", "debugfs -w, xfs_db -x", &[], "the same system calls as V68"),
+    Vector::not_performed(
+        "V75",
+        "change by another node of a network file system",
+        &[],
+        "nothing managed lives there",
+    ),
+    Vector::not_performed("V76", "FUSE daemon changes content", &[], "nothing managed lives there"),
+];
+
+/// Finds the file's content on its disk and changes a few bytes of it there.
+fn raw_write(path: &Path) -> Result<()> {
+    let content = fs::read(path)?;
+    nix::unistd::sync();
+    drop_caches()?;
+    let device = device_of(path)?;
+    let mut disk = OpenOptions::new().read(true).write(true).open(&device)?;
+    let at = find(&mut disk, &content)?;
+    disk.write_all_at(b"DRIFT", at)?;
+    disk.sync_all()?;
+    drop(disk);
+    drop_caches()
+}
+
+fn drop_caches() -> Result<()> {
+    Ok(fs::write("/proc/sys/vm/drop_caches", "3")?)
+}
+
+/// The device of the deepest mount above a path.
+fn device_of(path: &Path) -> Result<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mounts")?;
+    let deepest = table
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split(' ');
+            Some((fields.next()?, fields.next()?))
+        })
+        .filter(|(_, point)| path.starts_with(point))
+        .max_by_key(|(_, point)| point.len());
+    Ok(PathBuf::from(deepest.context("no mount above the path")?.0))
+}
+
+/// Where the bytes are on the disk; files begin where a block begins, which has 1 KiB at least.
+fn find(disk: &mut File, wanted: &[u8]) -> Result<u64> {
+    const BLOCK: usize = 1024;
+    let mut chunk = vec![0; 256 * BLOCK];
+    let mut at = 0;
+    disk.seek(SeekFrom::Start(0))?;
+    loop {
+        let n = disk.read(&mut chunk)?;
+        if n == 0 {
+            bail!("the content is not on the disk");
+        }
+        if let Some(block) = chunk[..n].chunks(BLOCK).position(|block| block.starts_with(wanted)) {
+            return Ok(at + (block * BLOCK) as u64);
+        }
+        at += n as u64;
+    }
+}
