@@ -136,9 +136,33 @@ pub struct Detector {
     things: BTreeMap<u32, ThingState>,
     /// When to look at what: `(at, id)` of every thing with a time set.
     timers: BTreeSet<(u64, u32)>,
+    tally: Tally,
     gaps: Gaps,
     /// The kernel's loss counter when it was last read.
     lost: u64,
+}
+
+/// How many things stand how, kept in step, so that no turn of the daemon looks at all of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Tally {
+    verdicts: BTreeMap<VerdictKind, usize>,
+    writers: usize,
+}
+
+impl Tally {
+    fn enter(&mut self, thing: &ThingState) {
+        *self.verdicts.entry(thing.verdict).or_default() += 1;
+        self.writers += usize::from(thing.writers);
+    }
+
+    fn leave(&mut self, verdict: VerdictKind, writers: bool) {
+        if let Some(count) = self.verdicts.get_mut(&verdict) {
+            *count = count.saturating_sub(1);
+        }
+        // No entry for none, so that equal states are equal however they were reached.
+        self.verdicts.retain(|_, count| *count > 0);
+        self.writers -= usize::from(writers);
+    }
 }
 
 /// Why a thing is unknown that no gap touches.
@@ -147,21 +171,29 @@ const NOT_VERIFIED: &str = "not verified yet";
 impl Detector {
     /// Nothing managed yet.
     pub fn new(config: Config) -> Self {
-        Self { config, things: BTreeMap::new(), timers: BTreeSet::new(), gaps: Gaps::default(), lost: 0 }
+        Self {
+            config,
+            things: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            tally: Tally::default(),
+            gaps: Gaps::default(),
+            lost: 0,
+        }
     }
 
     /// Manages a thing from now on; it is unknown and due at once. A known id starts over.
     pub fn add(&mut self, id: u32, now: u64) {
-        self.forget_timer(id);
-        self.things.insert(id, ThingState::new(now, &self.config));
+        self.forget(id);
+        let thing = ThingState::new(now, &self.config);
+        self.tally.enter(&thing);
+        self.things.insert(id, thing);
         self.gaps.include(id);
         self.timers.insert((now, id));
     }
 
     /// Manages a thing no longer; gives back gaps that waited only for it.
     pub fn remove(&mut self, id: u32, now: u64) -> Vec<Report> {
-        self.forget_timer(id);
-        self.things.remove(&id);
+        self.forget(id);
         self.gaps.removed(id);
         self.gaps.close(now).map(Report::GapClosed).collect()
     }
@@ -267,7 +299,7 @@ impl Detector {
     /// Whether reads and writes are to be hooked: something managed was seen open for writing. The hook is
     /// not needed for a right verdict (looks go on meanwhile), but for a prompt one and for its actor.
     pub fn wants_rw_hook(&self) -> bool {
-        self.things.values().any(|thing| thing.writers)
+        self.tally.writers > 0
     }
 
     /// How a thing stands; `None` when it is not managed.
@@ -283,12 +315,12 @@ impl Detector {
     /// unknown even where nothing is managed.
     pub fn node_verdict(&self) -> VerdictKind {
         let doubt = self.gaps.iter().next().map(|_| VerdictKind::Unknown);
-        self.things.values().map(|thing| thing.verdict).chain(doubt).max().unwrap_or(VerdictKind::Compliant)
+        self.tally.verdicts.keys().copied().chain(doubt).max().unwrap_or(VerdictKind::Compliant)
     }
 
     /// How many things stand as `verdict`.
     pub fn count(&self, verdict: VerdictKind) -> usize {
-        self.things.values().filter(|thing| thing.verdict == verdict).count()
+        self.tally.verdicts.get(&verdict).copied().unwrap_or(0)
     }
 
     /// The open gaps, oldest first.
@@ -320,7 +352,12 @@ impl Detector {
     fn with(&mut self, id: u32, change: impl FnOnce(&mut ThingState, &Config)) {
         let Some(thing) = self.things.get_mut(&id) else { return };
         let before = thing.at;
+        let (verdict, writers) = (thing.verdict, thing.writers);
         change(thing, &self.config);
+        if (thing.verdict, thing.writers) != (verdict, writers) {
+            self.tally.leave(verdict, writers);
+            self.tally.enter(thing);
+        }
         if thing.at != before {
             if let Some(at) = before {
                 self.timers.remove(&(at, id));
@@ -331,8 +368,10 @@ impl Detector {
         }
     }
 
-    fn forget_timer(&mut self, id: u32) {
-        if let Some(at) = self.things.get(&id).and_then(|thing| thing.at) {
+    fn forget(&mut self, id: u32) {
+        let Some(thing) = self.things.remove(&id) else { return };
+        self.tally.leave(thing.verdict, thing.writers);
+        if let Some(at) = thing.at {
             self.timers.remove(&(at, id));
         }
     }

@@ -258,3 +258,31 @@ fn only_the_marks_of_a_save_are_transient() {
     assert!(!is(&[DifferenceKind::Mode], false));
     assert!(!is(&[DifferenceKind::Mode, DifferenceKind::Content], true));
 }
+
+#[test]
+fn the_sums_agree_with_the_things_whatever_happens_to_them() {
+    let check = |detector: &Detector, writers: bool| {
+        for kind in [VerdictKind::Compliant, VerdictKind::Unknown, VerdictKind::Drifted] {
+            let standing = detector.managed().filter(|id| verdict(detector, *id) == kind).count();
+            assert_eq!(detector.count(kind), standing, "{kind:?}");
+        }
+        assert_eq!(detector.wants_rw_hook(), writers);
+    };
+    let mut detector = compliant(3);
+    detector.event(0, MS, THEIRS);
+    look(&mut detector, &bad(9, QUIET));
+    check(&detector, false);
+    detector.event(1, 2 * MS, THEIRS);
+    look(&mut detector, &good(WRITERS));
+    check(&detector, true);
+    assert_eq!(detector.open_gap(Scope::All, "test", 3 * MS).len(), 1);
+    check(&detector, true);
+    detector.add(0, 4 * MS);
+    check(&detector, true);
+    detector.remove(1, 5 * MS);
+    check(&detector, false);
+    detector.remove(0, 6 * MS);
+    detector.remove(2, 7 * MS);
+    check(&detector, false);
+    assert_eq!(detector.node_verdict(), VerdictKind::Compliant);
+}
