@@ -8,6 +8,7 @@ mod blindness;
 pub(crate) mod burst;
 mod demo;
 mod doctor;
+mod node;
 mod simple;
 mod smoke;
 mod thread;
@@ -113,6 +114,16 @@ pub static SCENARIOS: &[Scenario] = &[
         needs_holdfast: true,
         limit: 300,
         run: demo::systemd,
+    },
+    Scenario {
+        name: "node",
+        shows: "units, logins, services, containers and editors on a node with systemd",
+        guest: Guest::Systemd,
+        kernels: &["6.1", "6.12", "7.x"],
+        parameters: &[],
+        needs_holdfast: true,
+        limit: 900,
+        run: node::systemd,
     },
     Scenario {
         name: "vectors",

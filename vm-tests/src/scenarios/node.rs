@@ -1,0 +1,238 @@
+//! What only a whole system shows: units, logins, services, containers' cgroups, and editors.
+//!
+//! Comes in: a node that runs the daemon as its systemd service. Goes out: one check for each way in which people and
+//! services change such a node: drift of the right kind at the right path with the right actor, recovery after it is
+//! undone, and no drift where an editor or a tool put the same content back.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::guest::service::{Node, as_alice};
+use crate::guest::{Context, run, shell};
+
+/// Declares two units that the distribution brings, and that so can be masked.
+const CONFIG: &str = "apiVersion: machineconfiguration.openshift.io/v1
+kind: MachineConfig
+metadata:
+  name: 99-worker-trim
+  labels: {machineconfiguration.openshift.io/role: worker}
+spec:
+  config:
+    ignition: {version: 3.4.0}
+    systemd:
+      units:
+      - {name: fstrim.timer, enabled: true}
+      - {name: apt-daily.timer, mask: true}
+";
+
+const UNIT: &str = "/etc/systemd/system/node-inventory.service";
+const TRIM: &str = "/etc/systemd/system/fstrim.timer";
+const APT: &str = "/etc/systemd/system/apt-daily.timer";
+const DROPINS: &str = "/etc/systemd/system/node-inventory.service.d";
+const CHRONY: &str = "/etc/chrony.conf";
+const SYSCTL: &str = "/etc/sysctl.d/90-baseline.conf";
+const KEYS: &str = "/home/core/.ssh/authorized_keys";
+/// Names as containerd and the kubelet give them.
+const CONTAINER: &str = "5a3f0c2e1b4d69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0";
+const POD: &str = "01234567-89ab-cdef-0123-456789abcdef";
+
+/// Changes the node in every way and undoes each.
+pub(super) fn systemd(context: &mut Context) -> Result<()> {
+    shell("systemctl enable --quiet fstrim.timer")?;
+    let node = Node::start(&[("99-worker-trim", CONFIG)])?;
+    node.wait_for_verdict("compliant")?;
+
+    context.check("login", login(&node));
+    context.check("unit_disabled", disabled(&node));
+    context.check("unit_masked", masked(&node));
+    context.check("unit_linked_away", linked_away(&node));
+    context.check("drop_in_added", drop_in(&node));
+    context.check("ssh_key_added", ssh_key(&node));
+    context.check("service", service(&node));
+    context.check("container", container(&node));
+    context.check("editors_do_not_flap", editors(&node));
+    context.check("killed_daemon", killed(&node));
+    let status = node.wait_for_verdict("compliant")?;
+    context.check("compliant_at_the_end", ended(&status));
+    Ok(())
+}
+
+/// Makes a change and waits for its drift.
+fn drift(node: &Node, path: &str, kind: &str, change: impl FnOnce() -> Result<String>) -> Result<Value> {
+    let before = node.records()?.len();
+    change()?;
+    let has = |record: &Value| {
+        record["differences"].as_array().is_some_and(|all| all.iter().any(|one| one["kind"] == kind))
+    };
+    node.wait_for(&format!("drift ({kind}) of {path}"), before, |record| {
+        record["kind"] == "drift" && record["path"] == path && has(record)
+    })
+}
+
+/// Undoes it and waits for the recovery.
+fn recovery(node: &Node, path: &str, change: impl FnOnce() -> Result<String>) -> Result<()> {
+    let before = node.records()?.len();
+    change()?;
+    node.wait_for(&format!("recovery of {path}"), before, |record| {
+        record["kind"] == "recovered" && record["path"] == path
+    })?;
+    Ok(())
+}
+
+/// Wants alice's login in a record; gives who it was in words.
+fn by_alice(record: &Value) -> Result<String> {
+    let actor = &record["actor"];
+    ensure!(actor["login_user"] == "alice", "the login is not alice's: {record}");
+    let session = actor["session"].as_u64().context("no session")?;
+    ensure!(actor["unit"] == format!("session-{session}.scope"), "{record}");
+    let exes: Vec<&str> =
+        actor["ancestors"].as_array().into_iter().flatten().filter_map(|one| one["exe"].as_str()).collect();
+    ensure!(exes.iter().any(|exe| exe.ends_with("/sudo")), "no sudo: {record}");
+    ensure!(exes.iter().any(|exe| exe.ends_with("/sshd")), "no sshd: {record}");
+    Ok(format!("{} by alice, session {session}", record["operation"]))
+}
+
+fn login(node: &Node) -> Result<String> {
+    let record = drift(node, CHRONY, "content", || as_alice(&format!("echo pool x | sudo tee -a {CHRONY}")))?;
+    let who = by_alice(&record)?;
+    recovery(node, CHRONY, || as_alice(&format!("sudo sed -i /pool/d {CHRONY}")))?;
+    let record = drift(node, CHRONY, "mode", || as_alice(&format!("sudo chmod 666 {CHRONY}")))?;
+    by_alice(&record)?;
+    recovery(node, CHRONY, || as_alice(&format!("sudo chmod 644 {CHRONY}")))?;
+    Ok(who)
+}
+
+/// `systemctl` asks the manager, and so the manager is who did it.
+fn disabled(node: &Node) -> Result<String> {
+    let record = drift(node, UNIT, "unit-enablement", || {
+        as_alice("sudo systemctl disable --quiet node-inventory.service")
+    })?;
+    ensure!(record["actor"]["pid"] == 1, "{record}");
+    recovery(node, UNIT, || as_alice("sudo systemctl enable --quiet node-inventory.service"))?;
+    Ok(record["differences"][0]["text"].to_string())
+}
+
+/// Masked although declared enabled, and unmasked although declared masked.
+fn masked(node: &Node) -> Result<String> {
+    let record =
+        drift(node, TRIM, "unit-enablement", || as_alice("sudo systemctl mask --quiet fstrim.timer"))?;
+    ensure!(record["differences"][0]["found"] == "masked", "{record}");
+    recovery(node, TRIM, || {
+        as_alice("sudo systemctl unmask --quiet fstrim.timer; sudo systemctl enable --quiet fstrim.timer")
+    })?;
+    let record = drift(node, APT, "unit-mask", || as_alice("sudo systemctl unmask --quiet apt-daily.timer"))?;
+    recovery(node, APT, || as_alice("sudo systemctl mask --quiet apt-daily.timer"))?;
+    Ok(record["differences"][0]["text"].to_string())
+}
+
+/// What masking a unit with a file of its own comes to.
+fn linked_away(node: &Node) -> Result<String> {
+    let record = drift(node, UNIT, "type", || {
+        as_alice(&format!("sudo cp {UNIT} /run/unit; sudo ln -sf /dev/null {UNIT}"))
+    })?;
+    let who = by_alice(&record)?;
+    recovery(node, UNIT, || {
+        as_alice(&format!(
+            "sudo rm {UNIT}; sudo install -m 644 /run/unit {UNIT}; sudo systemctl daemon-reload"
+        ))
+    })?;
+    Ok(who)
+}
+
+fn drop_in(node: &Node) -> Result<String> {
+    let path = format!("{DROPINS}/99-other.conf");
+    let record = drift(node, DROPINS, "unexpected", || {
+        as_alice(&format!("printf '[Service]\\nUser=alice\\n' | sudo tee {path}"))
+    })?;
+    let who = by_alice(&record)?;
+    ensure!(record["differences"][0]["found"] == path, "{record}");
+    recovery(node, DROPINS, || as_alice(&format!("sudo rm {path}")))?;
+    Ok(who)
+}
+
+fn ssh_key(node: &Node) -> Result<String> {
+    let record = drift(node, KEYS, "ssh-key", || {
+        as_alice(&format!("sudo tee -a {KEYS} < /home/alice/.ssh/authorized_keys"))
+    })?;
+    let who = by_alice(&record)?;
+    recovery(node, KEYS, || as_alice(&format!("sudo rm {KEYS}")))?;
+    Ok(who)
+}
+
+/// A service is named by its unit, and nobody's login is made up.
+fn service(node: &Node) -> Result<String> {
+    let line = format!("cp {SYSCTL} /run/sysctl && echo kernel.panic = 1 >> {SYSCTL}");
+    let record = drift(node, SYSCTL, "content", || {
+        run("systemd-run", &["--quiet", "--wait", "--unit=tuner", "/bin/sh", "-c", &line])
+    })?;
+    let actor = &record["actor"];
+    ensure!(actor["unit"] == "tuner.service" && actor["slice"] == "system.slice", "{record}");
+    ensure!(actor["login_user"].is_null() && actor["session"].is_null(), "{record}");
+    recovery(node, SYSCTL, || shell(&format!("cp /run/sysctl {SYSCTL}")))?;
+    Ok(actor["unit"].to_string())
+}
+
+/// A process where a container of a pod would be. It stays, as a container does: a control group that is gone before
+/// the daemon asks for its name has none.
+fn container(node: &Node) -> Result<String> {
+    let slice = format!("--slice=kubepods-besteffort-pod{}.slice", POD.replace('-', "_"));
+    let scope = format!("cri-containerd-{CONTAINER}.scope");
+    let line = format!("cp {SYSCTL} /run/sysctl; echo kernel.panic = 1 >> {SYSCTL}; exec sleep infinity");
+    let record = drift(node, SYSCTL, "content", || {
+        shell(&format!(
+            "systemd-run --quiet --scope {slice} --unit={scope} /bin/sh -c '{line}' > /dev/null 2>&1 &"
+        ))
+    })?;
+    let actor = &record["actor"];
+    ensure!(actor["container_id"] == CONTAINER && actor["pod_uid"] == POD, "{record}");
+    run("systemctl", &["stop", &scope])?;
+    recovery(node, SYSCTL, || shell(&format!("cp /run/sysctl {SYSCTL}")))?;
+    Ok(actor["container_id"].to_string())
+}
+
+/// Each of these puts the same content back in its own way; none is drift.
+fn editors(node: &Node) -> Result<String> {
+    let before = node.records()?.len();
+    for (editor, line) in [
+        ("sed", format!("sudo sed -i s/rtcsync/rtcsync/ {CHRONY}")),
+        // Writes the backup, then the file anew under its name, then removes the backup.
+        ("vim", format!("sudo sh -c 'mv {CHRONY} {CHRONY}~ && cp -p {CHRONY}~ {CHRONY} && rm {CHRONY}~'")),
+        // Truncates the file and writes it in place.
+        ("nano", format!("sudo sh -c 'cp {CHRONY} /run/same && cat /run/same > {CHRONY}'")),
+        ("install", format!("sudo sh -c 'cp {CHRONY} /run/same && install -m 644 /run/same {CHRONY}'")),
+    ] {
+        let skip = node.records()?.len();
+        as_alice(&line)?;
+        node.wait_for(&format!("the touch of {editor}"), skip, |record| {
+            record["kind"] == "touched" && record["path"] == CHRONY
+        })?;
+    }
+    let records = node.records()?;
+    let drifted = records.iter().skip(before).find(|record| record["kind"] == "drift");
+    ensure!(drifted.is_none(), "an edit that changed nothing was called drift: {drifted:?}");
+    Ok(format!("{} touches", records.len() - before))
+}
+
+/// systemd brings the daemon back, and what happened meanwhile is found with who did it.
+fn killed(node: &Node) -> Result<String> {
+    let pid = node.property("MainPID")?;
+    let record = drift(node, CHRONY, "content", || {
+        run("systemctl", &["kill", "--signal=KILL", "holdfast.service"])?;
+        as_alice(&format!("echo pool x | sudo tee -a {CHRONY}"))
+    })?;
+    ensure!(node.property("MainPID")? != pid, "the daemon was not killed");
+    let starts: Vec<Value> = node.records()?.into_iter().filter(|record| record["kind"] == "start").collect();
+    let last = starts.last().context("no start record")?;
+    ensure!(starts.len() == 2 && last["detail"]["adopted"] == true, "{starts:?}");
+    let who = by_alice(&record)?;
+    recovery(node, CHRONY, || as_alice(&format!("sudo sed -i /pool/d {CHRONY}")))?;
+    Ok(who)
+}
+
+fn ended(status: &Value) -> Result<String> {
+    ensure!(status["drifted"].as_array().is_some_and(Vec::is_empty), "{status}");
+    ensure!(status["gaps"].as_array().is_some_and(Vec::is_empty), "{status}");
+    fs::read_to_string("/run/node-inventory").context("the declared service did not run")
+}
