@@ -9,6 +9,7 @@ mod apt;
 mod bench;
 mod cache;
 mod checks;
+mod coverage;
 mod demo;
 mod dist;
 mod kernels;
@@ -80,6 +81,8 @@ enum Command {
         #[arg(long, short)]
         verbose: bool,
     },
+    /// Write `docs/vectors.md` from the newest runs of the scenario `vectors`.
+    Coverage,
     /// Boot virtual machines and run scenarios in them; on kernel 6.12 unless told otherwise.
     Vm {
         /// Kernel series: 5.10, 6.1, 6.12, 6.18 or 7.x; may be repeated.
@@ -136,6 +139,7 @@ fn work(command: Command) -> Result<()> {
         Command::Build { ebpf: true, .. } => dist::build_ebpf().map(drop),
         Command::Build { debug, .. } => dist::build_holdfast(profile(debug)).map(drop),
         Command::Demo { kernel, debug } => demo::run(&kernel, profile(debug)),
+        Command::Coverage => coverage::write(),
         Command::Test { quick, kernel } => checks::run(quick, &kernel),
         Command::Bench { kernel, output, write_docs, verbose } => {
             bench::run(&kernel, output, write_docs, verbose)

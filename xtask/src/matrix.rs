@@ -12,6 +12,7 @@ use vm_tests::protocol::Ending;
 use vm_tests::scenarios::{Guest, SCENARIOS, Scenario};
 
 use crate::cache::Cache;
+use crate::coverage;
 use crate::dist;
 use crate::kernels::{self, Kernel};
 use crate::run::say;
@@ -149,6 +150,9 @@ impl Tally {
             }
         }
         let mut problems = problems(name, &outcome);
+        if let Err(error) = coverage::keep(name, &outcome.seen.results) {
+            problems.push(format!("{name}: {error:#}"));
+        }
         self.retries += outcome.retries;
         let release = outcome.seen.release.as_deref().unwrap_or("no kernel");
         let what =

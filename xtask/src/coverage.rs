@@ -1,0 +1,165 @@
+//! The coverage table: which vector is seen on which file system and kernel, from what the runs measured.
+//!
+//! Comes in: the results that runs of the scenario `vectors` left in `target/vm-logs`, and the vector table. Goes out:
+//! `docs/vectors.md`. What was not run is not claimed; a vector that is in the code and not in the document, or the
+//! other way round, fails a test.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::fs;
+
+use anyhow::{Context, Result, bail};
+use vm_tests::guest::disks::FileSystem;
+use vm_tests::protocol::{Ending, ResultLine};
+use vm_tests::vectors::{self, Does, Vector};
+
+use crate::run::say;
+use crate::{dist, kernels};
+
+const SCENARIO: &str = "bare-vectors";
+const DOCUMENT: &str = "docs/vectors.md";
+
+const HEAD: &str = "# Vectors
+
+The ways in which a managed thing can change, and whether Holdfast sees them. Made by `cargo xtask coverage` from runs of
+`cargo xtask vm --guest bare --scenario vectors --all-kernels`; do not edit. Each vector is done for real, by a process
+of its own, on each file system; what is said of it has to name the right path and that process.
+
+- **reported**: a hook saw it; the record names who did it.
+- **swept**: found by looking, without naming anybody, as no hook can see it.
+- **not shown**: it does not change what the node shows, and nothing was said.
+- **known**: not reported as it should be yet; the notes below say why.
+- **refused**: the kernel or the file system has no such operation.
+- A kernel series stands before a word that holds for it alone. `-` was not run.
+
+";
+
+/// Keeps the results of a boot, for the table.
+pub(crate) fn keep(name: &str, results: &[ResultLine]) -> Result<()> {
+    if !name.ends_with(SCENARIO) {
+        return Ok(());
+    }
+    let path = dist::root().join("target/vm-logs").join(format!("{name}.json"));
+    fs::write(&path, serde_json::to_vec(results)?).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// What a run said of a vector on a file system.
+type Said = BTreeMap<(String, String), Vec<(String, &'static str)>>;
+
+/// Writes the document.
+pub(crate) fn write() -> Result<()> {
+    let mut said = Said::new();
+    let mut run = Vec::new();
+    for series in kernels::series() {
+        let path = dist::root().join("target/vm-logs").join(format!("{series}-{SCENARIO}.json"));
+        let Ok(text) = fs::read(&path) else { continue };
+        let results: Vec<ResultLine> =
+            serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))?;
+        run.push(series);
+        for result in results {
+            if let Some((id, kind)) = result.name.split_once('/') {
+                let row = said.entry((id.to_owned(), kind.to_owned())).or_default();
+                row.push((series.to_owned(), word(&result)));
+            }
+        }
+    }
+    if run.is_empty() {
+        bail!("no run of the vectors\n    run: cargo xtask vm --guest bare --scenario vectors --all-kernels");
+    }
+    fs::write(dist::root().join(DOCUMENT), document(&said, &run))?;
+    say("coverage", &format!("{DOCUMENT}, from runs on {}", run.join(", ")));
+    Ok(())
+}
+
+/// The outcome in one word.
+fn word(result: &ResultLine) -> &'static str {
+    match (result.ending, result.data["outcome"].as_str()) {
+        (Ending::Fail, _) => "FAILED",
+        (Ending::Skip, _) if result.detail.starts_with("known") => "known",
+        (Ending::Skip, _) => "refused",
+        (Ending::Pass, Some("swept")) => "swept",
+        (Ending::Pass, Some("not-shown")) => "not shown",
+        (Ending::Pass, _) => "reported",
+    }
+}
+
+fn document(said: &Said, run: &[&str]) -> String {
+    let mut text = HEAD.to_owned();
+    let kinds = FileSystem::ALL.map(FileSystem::name);
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "Kernels run: {}.\n", run.join(", "));
+    let _ = writeln!(text, "| id | vector | hooks | {} |", kinds.join(" | "));
+    let _ = writeln!(text, "|---|---|---|{}", "---|".repeat(kinds.len()));
+    let (mut notes, mut absent) = (BTreeSet::new(), String::new());
+    for vector in vectors::all() {
+        if let Does::NotPerformed(reason) = vector.does {
+            let _ = writeln!(absent, "| {} | {} | {} | {reason} |", vector.id, vector.name, hooks(vector));
+            continue;
+        }
+        let cells: Vec<String> =
+            FileSystem::ALL.into_iter().map(|kind| cell(vector, kind, said, run.len())).collect();
+        let _ =
+            writeln!(text, "| {} | {} | {} | {} |", vector.id, vector.name, hooks(vector), cells.join(" | "));
+        notes.extend(vector.known.map(|(what, _)| (what, vector.id)));
+    }
+    text.push_str("\n## Known\n\n");
+    for (what, id) in notes {
+        let _ = writeln!(text, "- {id}: {what}.");
+    }
+    text.push_str("\n## Not performed\n\n| id | vector | hooks | why |\n|---|---|---|---|\n");
+    text.push_str(&absent);
+    text
+}
+
+fn hooks(vector: &Vector) -> String {
+    if vector.hooks.is_empty() { "none".to_owned() } else { vector.hooks.join(", ") }
+}
+
+fn cell(vector: &Vector, kind: FileSystem, said: &Said, runs: usize) -> String {
+    if !vector.runs_on(kind) {
+        return "n/a".to_owned();
+    }
+    let Some(row) = said.get(&(vector.id.to_owned(), kind.name().to_owned())) else { return "-".to_owned() };
+    let words: BTreeSet<&str> = row.iter().map(|(_, word)| *word).collect();
+    match words.first() {
+        Some(word) if words.len() == 1 && row.len() == runs => (*word).to_owned(),
+        _ => row.iter().map(|(series, word)| format!("{series} {word}")).collect::<Vec<_>>().join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// First three cells of every row of both tables.
+    fn rows(text: &str) -> Vec<[String; 3]> {
+        text.lines()
+            .filter(|line| line.starts_with("| V"))
+            .filter_map(|line| {
+                let mut cells = line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned());
+                Some([cells.next()?, cells.next()?, cells.next()?])
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_document_lists_the_vectors_of_the_code_with_their_hooks_and_no_others() {
+        let text = fs::read_to_string(dist::root().join(DOCUMENT)).expect("docs/vectors.md");
+        let mut documented = rows(&text);
+        let mut coded: Vec<[String; 3]> =
+            vectors::all().map(|v| [v.id.to_owned(), v.name.to_owned(), hooks(v)]).collect();
+        documented.sort();
+        coded.sort();
+        assert_eq!(documented, coded, "run cargo xtask vm --scenario vectors --all-kernels, then coverage");
+    }
+
+    #[test]
+    fn a_word_that_differs_between_kernels_names_them_and_what_was_not_run_is_not_claimed() {
+        let vector = vectors::all().next().expect("a vector");
+        let key = (vector.id.to_owned(), "tmpfs".to_owned());
+        let row = vec![("5.10".to_owned(), "refused"), ("6.12".to_owned(), "reported")];
+        let said = Said::from([(key, row)]);
+        assert_eq!(cell(vector, FileSystem::Tmpfs, &said, 2), "5.10 refused, 6.12 reported");
+        assert_eq!(cell(vector, FileSystem::Ext4, &said, 2), "-");
+    }
+}
