@@ -70,15 +70,13 @@ impl Canary {
 
     /// Tunables and devices whose opening for writing could blind or by-pass the sensor.
     fn watch_tamper(&mut self, observer: &Observer, witness: &mut Witness) -> Result<(), MapsError> {
-        for path in [FTRACE_ENABLED] {
-            let path = PathBuf::from(path);
-            if let Ok(file) = File::open(&path) {
-                self.held.push(file);
-                if let Some(key) = observer.open(&path).ok().and_then(|_| witness.identity()) {
-                    let number = TAMPER_ID + u32::try_from(self.tamper.len()).unwrap_or(0);
-                    witness.maps().enrol(key, number, ROLE_TAMPER)?;
-                    self.tamper.push(path);
-                }
+        let tunable = PathBuf::from(FTRACE_ENABLED);
+        if let Ok(file) = File::open(&tunable) {
+            self.held.push(file);
+            if let Some(key) = observer.open(&tunable).ok().and_then(|_| witness.identity()) {
+                let number = TAMPER_ID + u32::try_from(self.tamper.len()).unwrap_or(0);
+                witness.maps().enrol(key, number, ROLE_TAMPER)?;
+                self.tamper.push(tunable);
             }
         }
         // Devices are not opened: their numbers in devtmpfs come from stat, the file system's from its root.

@@ -37,12 +37,11 @@ impl DenyRules {
         for (thing, expectation) in (0..).zip(expectations) {
             let decision = policy.decide(&expectation.thing.path(), None);
             let (Action::Deny, Some((rule, _))) = (decision.action, decision.rule) else { continue };
-            let number = match deny.rules.iter().position(|known| known == rule) {
-                Some(position) => position + 1,
-                None => {
-                    deny.rules.push(rule.clone());
-                    deny.rules.len()
-                }
+            let number = if let Some(position) = deny.rules.iter().position(|known| known == rule) {
+                position + 1
+            } else {
+                deny.rules.push(rule.clone());
+                deny.rules.len()
             };
             deny.things.insert(thing, u32::try_from(number).unwrap_or(u32::MAX));
         }

@@ -74,7 +74,7 @@ pub struct Options {
 const LOOKS_A_TURN: usize = 64;
 
 /// Longest sleep without a deadline.
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE: Duration = Duration::from_mins(1);
 
 /// The hooks on every read and write are attached when a managed file still has writers after this
 /// long, so that an ordinary open, write and close never pays for attaching.
@@ -439,7 +439,7 @@ impl Agent {
             self.telemetry.verified(Duration::from_nanos(now.saturating_sub(began)));
             let told = self.detector.verified(id, now, &sight.outcome);
             self.settled(id, &sight);
-            self.tell(told, Some((id, sight)));
+            self.tell(told, Some(&sight));
             self.forget(id);
         }
         self.revert().await;
@@ -544,7 +544,7 @@ fn watchdog_pause() -> Duration {
     std::env::var("WATCHDOG_USEC")
         .ok()
         .and_then(|text| text.parse().ok())
-        .map_or(Duration::from_secs(3600), |micros: u64| Duration::from_micros(micros / 2))
+        .map_or(Duration::from_hours(1), |micros: u64| Duration::from_micros(micros / 2))
 }
 
 /// Tells systemd, where it asked to be told.

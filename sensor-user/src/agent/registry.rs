@@ -129,14 +129,13 @@ impl Registry {
     }
 
     fn watch(&mut self, path: &Path, roles: u32) -> &mut Watch {
-        let id = match self.by_path.get(path) {
-            Some(id) => *id as usize,
-            None => {
-                let id = self.watches.len();
-                self.by_path.insert(path.to_owned(), u32::try_from(id).unwrap_or(FIRST_OWN));
-                self.watches.push(Watch { path: path.to_owned(), ..Watch::default() });
-                id
-            }
+        let id = if let Some(id) = self.by_path.get(path) {
+            *id as usize
+        } else {
+            let id = self.watches.len();
+            self.by_path.insert(path.to_owned(), u32::try_from(id).unwrap_or(FIRST_OWN));
+            self.watches.push(Watch { path: path.to_owned(), ..Watch::default() });
+            id
         };
         let watch = &mut self.watches[id];
         watch.roles |= roles;
@@ -188,11 +187,11 @@ impl Registry {
             && let Some(parent) = self.find(parent)
         {
             let parent = &mut self.watches[parent as usize];
-            let changed = match key {
+            let moved = match key {
                 None => parent.unresolved.insert(name.to_owned()),
                 Some(_) => parent.unresolved.remove(name),
             };
-            if changed {
+            if moved {
                 changes.extend(parent.key);
             }
         }

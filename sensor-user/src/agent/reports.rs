@@ -23,13 +23,13 @@ pub(super) struct Open {
 
 impl Agent {
     /// Tells what a look, a gap or its end gave.
-    pub(super) fn tell(&mut self, reports: Vec<Report>, sight: Option<(u32, Sight)>) {
+    pub(super) fn tell(&mut self, reports: Vec<Report>, sight: Option<&Sight>) {
         for report in reports {
             self.changed = true;
             match report {
-                Report::Drifted { id, .. } => self.drifted(id, sight.as_ref().map(|(_, sight)| sight)),
-                Report::Touched { id } => self.touched(id, sight.as_ref().map(|(_, sight)| sight)),
-                Report::Recovered { id } => self.recovered(id, sight.as_ref().map(|(_, sight)| sight)),
+                Report::Drifted { id, .. } => self.drifted(id, sight),
+                Report::Touched { id } => self.touched(id, sight),
+                Report::Recovered { id } => self.recovered(id, sight),
                 Report::GapOpened(gap) => self.gap(&gap, true),
                 Report::GapClosed(gap) => self.gap(&gap, false),
             }

@@ -129,7 +129,7 @@ impl Adopt {
         }
         if object.size > MAXIMUM_CONTENT as u64 {
             let reason = format!("{}: larger than a MachineConfig may be", path.display());
-            return Err(BadInput::new(reason));
+            return Err(BadInput::because(reason));
         }
         let file = loaded.observer.open_file(path).with_context(|| format!("read {}", path.display()))?;
         let mut bytes = Vec::new();

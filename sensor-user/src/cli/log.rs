@@ -173,6 +173,10 @@ fn follow(place: &Place, mut newest: u64, screen: &mut Screen) -> anyhow::Result
     let mut size = None;
     loop {
         screen.flush()?;
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a reader beside the daemon has nothing else to wait for"
+        )]
         std::thread::sleep(PAUSE);
         // Reading all of a log that did not grow would be waste.
         let files = forensic::files(&place.log).map_err(unreadable)?;
@@ -206,26 +210,19 @@ fn print(entries: &[Entry], output: Output, screen: &mut Screen) -> anyhow::Resu
             screen.line(&line(entry)?)?;
             continue;
         }
-        match &entry.record.path {
-            Some(path) => {
-                screen.line(&clean(&format!("#{} {path}", entry.seq)))?;
-                who::text(&Change::from(entry.clone()), screen)?;
-            }
-            None => {
-                let kind = serde_json::to_value(entry.record.kind)?;
-                let mut text = format!(
-                    "#{} {} {}",
-                    entry.seq,
-                    super::people::time(&entry.record.time),
-                    kind.as_str().unwrap_or_default()
-                );
-                for (name, value) in &entry.record.detail {
-                    let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                    text.push_str(&format!(" {name}={value}"));
-                }
-                screen.line(&clean(&text))?;
-            }
+        if let Some(path) = &entry.record.path {
+            screen.line(&clean(&format!("#{} {path}", entry.seq)))?;
+            who::text(&Change::from(entry.clone()), screen)?;
+            continue;
         }
+        let kind = serde_json::to_value(entry.record.kind)?;
+        let time = super::people::time(&entry.record.time);
+        let mut text = format!("#{} {time} {}", entry.seq, kind.as_str().unwrap_or_default());
+        for (name, value) in &entry.record.detail {
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            text.extend([" ", name, "=", &value]);
+        }
+        screen.line(&clean(&text))?;
     }
     Ok(())
 }
@@ -269,10 +266,10 @@ fn text(found: &Verification, screen: &mut Screen) -> std::io::Result<()> {
         let word = screen.paint(Tone::Bad, "broken");
         let mut place = fault.file.display().to_string();
         if let Some(line) = fault.line {
-            place.push_str(&format!(", line {line}"));
+            place.extend([", line ", &line.to_string()]);
         }
         if let Some(seq) = fault.seq {
-            place.push_str(&format!(", entry {seq}"));
+            place.extend([", entry ", &seq.to_string()]);
         }
         screen.line(&format!("{word}: {}", clean(&format!("{place}: {}", fault.reason))))?;
         return screen.line(&format!("{entries} before it are what was written"));

@@ -77,7 +77,7 @@ pub struct BadInput(anyhow::Error);
 
 impl BadInput {
     /// Says what is wrong with an input.
-    pub fn new(reason: impl Into<String>) -> anyhow::Error {
+    pub fn because(reason: impl Into<String>) -> anyhow::Error {
         Self(anyhow::Error::msg(reason.into())).into()
     }
 
@@ -162,8 +162,8 @@ mod tests {
 
     #[test]
     fn only_bad_input_is_the_users_fault() {
-        assert_eq!(exit_code(&BadInput::new("no")), USAGE);
-        assert_eq!(exit_code(&BadInput::new("no").context("more")), USAGE);
+        assert_eq!(exit_code(&BadInput::because("no")), USAGE);
+        assert_eq!(exit_code(&BadInput::because("no").context("more")), USAGE);
         assert_eq!(exit_code(&anyhow::anyhow!("no")), FAILURE);
         let manifest = sensor_model::machine_config::parse("a.yaml", b"kind: MachineConfig").unwrap_err();
         assert_eq!(exit_code(&manifest.into()), USAGE);

@@ -22,7 +22,7 @@ pub fn actor(actor: Option<&Actor>) -> String {
         (None, None) => format!("uid {} without a login", actor.uid),
     };
     if let Some(exe) = &actor.exe {
-        text.push_str(&format!(": {exe}"));
+        text.extend([": ", exe]);
     }
     if !actor.argv.is_empty() {
         let command = actor.argv.join(" ");
@@ -30,11 +30,11 @@ pub fn actor(actor: Option<&Actor>) -> String {
         if short.len() < command.len() {
             short.push('…');
         }
-        text.push_str(&format!(" ({short})"));
+        text.extend([" (", &short, ")"]);
     }
-    text.push_str(&format!(", pid {}", actor.pid));
+    text.extend([", pid ", &actor.pid.to_string()]);
     if let Some(session) = actor.session {
-        text.push_str(&format!(", session {session}"));
+        text.extend([", session ", &session.to_string()]);
     }
     for (what, value) in
         [("on", &actor.tty), ("in", &actor.unit), ("container", &actor.container_id), ("pod", &actor.pod_uid)]
@@ -42,7 +42,7 @@ pub fn actor(actor: Option<&Actor>) -> String {
         if let Some(value) = value {
             let value: String =
                 if what == "container" { value.chars().take(12).collect() } else { value.clone() };
-            text.push_str(&format!(" {what} {value}"));
+            text.extend([" ", what, " ", &value]);
         }
     }
     clean(&text)

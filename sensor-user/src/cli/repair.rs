@@ -86,7 +86,7 @@ impl Repair {
             }
             drifted
         });
-        if !drifted.is_empty() && !self.yes && !self.ask(&drifted)? {
+        if !drifted.is_empty() && !self.yes && !ask(&drifted)? {
             return Ok(DRIFT);
         }
         let report = runtime.block_on(restore(&mut restorer, &loaded, &drifted));
@@ -105,11 +105,11 @@ impl Repair {
             let found = loaded.things_at(path)?;
             if found.is_empty() {
                 let reason = format!("{}: no MachineConfig declares anything of it", path.display());
-                return Err(BadInput::new(reason));
+                return Err(BadInput::because(reason));
             }
             if let Some(closed) = found.iter().find(|expectation| expectation.thing.path() != *path) {
                 let directory = closed.thing.path();
-                return Err(BadInput::new(format!(
+                return Err(BadInput::because(format!(
                     "{}: nothing declares it; `repair {}` removes all that is not declared there",
                     path.display(),
                     directory.display()
@@ -121,25 +121,25 @@ impl Repair {
         things.dedup_by(|later, earlier| later.thing == earlier.thing);
         Ok(things)
     }
+}
 
-    /// Shows what is to be repaired and asks.
-    fn ask(&self, drifted: &[(Expectation, Vec<Difference>)]) -> anyhow::Result<bool> {
-        if !io::stdin().is_terminal() {
-            return Err(BadInput::new("nobody can be asked without a terminal; give `--yes` to repair"));
-        }
-        let mut to = io::stderr().lock();
-        for (expectation, differences) in drifted {
-            writeln!(to, "{}", clean(&expectation.thing.path().to_string_lossy()))?;
-            for difference in differences {
-                writeln!(to, "  {}", clean(&difference.text))?;
-            }
-        }
-        write!(to, "Write the expected state of {} back? [y/N] ", count(drifted.len(), "thing"))?;
-        to.flush()?;
-        let mut answer = String::new();
-        io::stdin().lock().read_line(&mut answer)?;
-        Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+/// Shows what is to be repaired and asks.
+fn ask(drifted: &[(Expectation, Vec<Difference>)]) -> anyhow::Result<bool> {
+    if !io::stdin().is_terminal() {
+        return Err(BadInput::because("nobody can be asked without a terminal; give `--yes` to repair"));
     }
+    let mut to = io::stderr().lock();
+    for (expectation, differences) in drifted {
+        writeln!(to, "{}", clean(&expectation.thing.path().to_string_lossy()))?;
+        for difference in differences {
+            writeln!(to, "  {}", clean(&difference.text))?;
+        }
+    }
+    write!(to, "Write the expected state of {} back? [y/N] ", count(drifted.len(), "thing"))?;
+    to.flush()?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
 async fn restore(
@@ -147,18 +147,19 @@ async fn restore(
     loaded: &Loaded,
     drifted: &[(Expectation, Vec<Difference>)],
 ) -> Report {
-    let (mut repaired, mut refused) = (Vec::new(), Vec::new());
+    let mut repaired = Vec::new();
+    let mut refused = Vec::new();
     let mut units = false;
     for (expectation, _) in drifted {
         let path = expectation.thing.path().to_string_lossy().into_owned();
         match restorer.restore(&loaded.rendered, expectation, &loaded.desired.ids).await {
-            Ok(restored) => {
+            Ok(done) => {
                 units |=
                     !matches!(expectation.thing, Thing::Unit { .. }) && path.starts_with(SYSTEMD_DIRECTORY);
                 repaired.push(Repaired {
                     path,
-                    differences: restored.before,
-                    actions: restored.actions,
+                    differences: done.before,
+                    actions: done.actions,
                     source: expectation.source.machine_config.clone(),
                 });
             }

@@ -142,8 +142,9 @@ impl Pins {
             links: root.join(format!("links-{}-{}", &OBJECT_SHA256[..12], mode.prefix())),
         };
         for path in [&pins.root, &pins.maps, &pins.links] {
-            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-            made.and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o700)))
+            let created = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+            created
+                .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o700)))
                 .map_err(|source| LoadError::Pins { path: path.clone(), source })?;
         }
         Ok(pins)

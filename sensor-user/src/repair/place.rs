@@ -93,14 +93,14 @@ impl Host<'_> {
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(errno) => return Err(failed(path, "make the directory", errno)),
         }
-        let made =
+        let opened =
             openat(&place.directory, place.name.as_os_str(), DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty())
                 .map_err(|errno| failed(path, "open the directory", errno))?;
-        own(&made, user, group).map_err(|errno| failed(path, "change the owner", errno))?;
-        super::metadata::remove_attributes(&made, path)?;
-        fchmod(&made, bits(mode)).map_err(|errno| failed(path, "change the mode", errno))?;
+        own(&opened, user, group).map_err(|errno| failed(path, "change the owner", errno))?;
+        super::metadata::remove_attributes(&opened, path)?;
+        fchmod(&opened, bits(mode)).map_err(|errno| failed(path, "change the mode", errno))?;
         place.sync()?;
-        Ok(made)
+        Ok(opened)
     }
 
     fn declared_parent(
@@ -210,8 +210,8 @@ impl Place {
             // No ending that anything reads in a drop-in directory.
             let name = OsString::from(format!(".holdfast-{}-{number}.new", std::process::id()));
             match make(&name) {
-                Ok(made) => {
-                    return Ok((made, Temporary { directory: &self.directory, name, renamed: false }));
+                Ok(object) => {
+                    return Ok((object, Temporary { directory: &self.directory, name, renamed: false }));
                 }
                 Err(Errno::EEXIST) => {}
                 Err(errno) => return Err(self.failed(operation)(errno)),

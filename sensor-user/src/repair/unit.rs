@@ -52,17 +52,14 @@ pub(super) async fn restore(
     let Thing::Unit { name } = &expectation.thing else { return Ok(Vec::new()) };
     let mut actions = Vec::new();
     if differences.iter().any(|difference| difference.kind == DifferenceKind::UnitMask) {
-        match expected.masked {
-            Some(true) => {
-                let place = host.place(&Path::new(SYSTEMD_DIRECTORY).join(name), None)?;
-                place.clear_way(host.observer)?;
-                place.symlink(DEV_NULL.as_ref(), (Some(0), Some(0)))?;
-                actions.push("masked".to_owned());
-            }
-            _ => {
-                unmask(host, name)?;
-                actions.push("unmasked".to_owned());
-            }
+        if expected.masked == Some(true) {
+            let place = host.place(&Path::new(SYSTEMD_DIRECTORY).join(name), None)?;
+            place.clear_way(host.observer)?;
+            place.symlink(DEV_NULL.as_ref(), (Some(0), Some(0)))?;
+            actions.push("masked".to_owned());
+        } else {
+            unmask(host, name)?;
+            actions.push("unmasked".to_owned());
         }
         reload(units).await?;
     }
