@@ -152,11 +152,13 @@ pub struct Execution {
 /// The entry that stands for the mount table: no inode has number 0.
 pub const MOUNTS_KEY: InodeKey = InodeKey { ino: 0, dev: 0, padding: 0 };
 
-/// Where an inode number's bit is in the bitmap: the word's index and the bit's mask.
+/// Where an inode's bit is in the bitmap: the word's index and the bit's mask.
 #[inline(always)]
-pub const fn bitmap_position(ino: u64) -> (u32, u64) {
+pub const fn bitmap_position(key: InodeKey) -> (u32, u64) {
+    // Without the device, the small numbers that pipes and every tmpfs hand out would meet those of managed files.
+    let name = key.ino ^ (key.dev as u64) << 32;
     // Fibonacci hashing: neighbouring numbers, which a directory's files tend to have, spread out.
-    let hash = ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - 19);
+    let hash = name.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - 19);
     ((hash >> 6) as u32 & (crate::limits::BITMAP_WORDS - 1), 1 << (hash & 63))
 }
 

@@ -14,17 +14,17 @@ use sensor_common::record::ChangeRecord;
 /// The entry of a managed inode, or `None` for all others and for null.
 #[inline(always)]
 pub(crate) fn lookup(inode: Pointer) -> Option<*mut Managed> {
-    let ino: u64 = inode.load(kernel::inode_ino());
-    if !in_bitmap(ino) {
+    let key = key(inode, inode.load(kernel::inode_ino()));
+    if !in_bitmap(key) {
         return None;
     }
-    MANAGED.get_ptr_mut(key(inode, ino))
+    MANAGED.get_ptr_mut(key)
 }
 
-/// Whether the inode number may be managed.
+/// Whether the inode may be managed.
 #[inline(always)]
-pub(crate) fn in_bitmap(ino: u64) -> bool {
-    let (word, bit) = bitmap_position(ino);
+fn in_bitmap(key: InodeKey) -> bool {
+    let (word, bit) = bitmap_position(key);
     match BITMAP.get_ptr(word) {
         // SAFETY: the pointer comes from a map look-up; a torn read of one word is impossible.
         Some(bits) => (unsafe { *bits }) & bit != 0,

@@ -15,7 +15,7 @@ const NO_PREALLOC: u32 = 1;
 pub(crate) static MANAGED: HashMap<InodeKey, Managed> =
     HashMap::with_max_entries(limits::MANAGED_ENTRIES, NO_PREALLOC);
 
-/// One bit for each hashed inode number; see `managed::in_bitmap`.
+/// One bit for each hashed inode; see `managed::in_bitmap`.
 #[map]
 pub(crate) static BITMAP: Array<u64> = Array::with_max_entries(limits::BITMAP_WORDS, 0);
 

@@ -15,20 +15,16 @@ pub(crate) const MODE_WRITE: u32 = 2;
 #[inline(always)]
 pub(crate) fn file_open(args: Arguments) -> i32 {
     let Some(file) = args.pointer(kernel::arg_file_open_file()) else { return 0 };
-    let Some(inode) = file.follow(kernel::file_inode()).known() else { return 0 };
     let flags: u32 = file.load(kernel::file_flags());
-    let ino: u64 = inode.load(kernel::inode_ino());
     if flags & OBSERVE_OPEN_FLAGS == OBSERVE_OPEN_FLAGS && managed::is_agent() {
-        observe(file, inode, ino);
+        observe(file);
         return 0;
     }
-    if !managed::in_bitmap(ino) {
+    // Most opens are read-only: the flags tell, as the kernel's own OPEN_FMODE does, before anything else is loaded.
+    if flags.wrapping_add(1) & MODE_WRITE == 0 {
         return 0;
     }
-    let mode: u32 = file.load(kernel::file_mode());
-    if mode & MODE_WRITE == 0 {
-        return 0;
-    }
+    let Some(inode) = file.follow(kernel::file_inode()).known() else { return 0 };
     let Some(entry) = managed::lookup(inode) else { return 0 };
     // SAFETY: the entry comes from a map look-up.
     let roles = unsafe { (*entry).roles };
@@ -45,8 +41,9 @@ pub(crate) fn file_open(args: Arguments) -> i32 {
 /// The daemon looks at an object: tell it who the kernel thinks this is, and put down, from before the
 /// daemon reads a byte, what may still be under way on it.
 #[inline(always)]
-fn observe(file: Pointer, inode: Pointer, ino: u64) {
-    let key = managed::key(inode, ino);
+fn observe(file: Pointer) {
+    let Some(inode) = file.follow(kernel::file_inode()).known() else { return };
+    let key = managed::key(inode, inode.load(kernel::inode_ino()));
     if let Some(identity) = IDENTITY.get_ptr_mut(0) {
         // SAFETY: the pointer comes from a map look-up; only the daemon's observer thread gets here.
         unsafe {

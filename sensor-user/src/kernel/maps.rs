@@ -130,15 +130,15 @@ impl Maps {
             None => Managed { id, roles, ..Managed::default() },
         };
         if key.ino != 0 {
-            self.set_bit(key.ino)?;
+            self.set_bit(key)?;
         }
         let mut value = [0; MANAGED];
         value.copy_from_slice(entry.as_bytes());
         self.managed.insert(key_bytes(key), value, 0).map_err(refused("MANAGED", "insert"))
     }
 
-    fn set_bit(&mut self, ino: u64) -> Result<(), MapsError> {
-        let (word, bit) = bitmap_position(ino);
+    fn set_bit(&mut self, key: InodeKey) -> Result<(), MapsError> {
+        let (word, bit) = bitmap_position(key);
         let bits = self.bitmap.get(&word, 0).map_err(refused("BITMAP", "get"))?;
         if bits & bit == 0 {
             self.bitmap.set(word, bits | bit, 0).map_err(refused("BITMAP", "set"))?;
