@@ -6,6 +6,10 @@ use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
+/// Gives back to the kernel what was used to read configs and kernel types; the C library's allocator keeps it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let command = cli::parse().command;
     // A command that answers a question says only what went wrong beside it.
