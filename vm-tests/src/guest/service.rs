@@ -126,6 +126,14 @@ impl Node {
         found.with_context(|| format!("status: {}", self.status().unwrap_or_default()))
     }
 
+    /// Runs a command of holdfast's; gives what it printed if it ended with the exit code that is expected.
+    pub fn holdfast(&self, code: i32, arguments: &[&str]) -> Result<String> {
+        let out = Command::new(super::agent::HOLDFAST).args(arguments).output()?;
+        let (said, error) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        ensure!(out.status.code() == Some(code), "holdfast {arguments:?}: {}: {said}{error}", out.status);
+        Ok(said.trim_end().to_owned())
+    }
+
     /// A property of the daemon's unit, as systemd tells it.
     pub fn property(&self, name: &str) -> Result<String> {
         let value = run("systemctl", &["show", "--value", "-p", name, "holdfast.service"])?;

@@ -12,9 +12,10 @@ use crate::guest::service::{CONFIG_NAME, Node, as_alice};
 
 /// The file that alice edits.
 const FILE: &str = "/etc/chrony.conf";
-/// What she does to it, and what undoes that.
+/// What she does to it.
 const EDIT: &str = "sudo sed -i s/time1.example.com/time.attacker.example/ /etc/chrony.conf";
-const UNDO: &str = "sudo sed -i s/time.attacker.example/time1.example.com/ /etc/chrony.conf";
+/// What undoes it.
+const REPAIR: &[&str] = &["repair", "--yes", "--config", "/etc/holdfast/machine-configs", "/etc/chrony.conf"];
 
 /// Tells it.
 pub(super) fn systemd(context: &mut Context) -> Result<()> {
@@ -75,11 +76,9 @@ fn drifted(node: &Node) -> Result<String> {
     let drifted = &status["drifted"][0];
     ensure!(drifted["path"] == FILE && drifted["source"] == CONFIG_NAME, "{status}");
     ensure!(status["degraded"] == true, "{status}");
-    Ok(format!(
-        "## What drifted\n{FILE}\n  {}\n  declared by {CONFIG_NAME}, drifted since {}",
-        drifted["differences"][0]["text"].as_str().unwrap_or_default(),
-        drifted["since"].as_str().unwrap_or_default(),
-    ))
+    let said = node.holdfast(1, &["status"])?;
+    ensure!(said.contains(FILE), "{said}");
+    Ok(format!("## What drifted\n$ holdfast status\n{said}"))
 }
 
 /// The record names the person, the session and the way from the login to the edit.
@@ -143,12 +142,9 @@ fn measured(node: &Node) -> Result<String> {
 }
 
 fn repaired(node: &Node, before: usize) -> Result<String> {
-    as_alice(UNDO)?;
-    let record = node.wait_for("the recovery record", before, |record| is(record, "recovered"))?;
-    Ok(format!(
-        "## The repair\n$ ssh alice@node {UNDO}\n{} {FILE} is as declared again",
-        record["time"].as_str().unwrap_or_default()
-    ))
+    let said = node.holdfast(0, REPAIR)?;
+    node.wait_for("the recovery record", before, |record| is(record, "recovered"))?;
+    Ok(format!("## The repair\n$ holdfast {}\n{said}", REPAIR.join(" ")))
 }
 
 fn recovered(node: &Node) -> Result<String> {
@@ -156,7 +152,10 @@ fn recovered(node: &Node) -> Result<String> {
     let drift = node.metric("holdfast_node_drift{kind=\"content\"}")?;
     let since = node.metric("mcd_config_drift")?;
     ensure!(drift == 0.0 && since == 0.0, "drift {drift}, since {since}: {status}");
-    Ok("## The node has recovered by itself\nNo reboot and no annotation to edit: the verdict is compliant and both \
-        metrics are 0."
-        .to_owned())
+    let (status, log) = (node.holdfast(0, &["status"])?, node.holdfast(0, &["log", "verify"])?);
+    Ok(format!(
+        "## The node has recovered by itself\n\
+         No reboot and no annotation to edit: the verdict is compliant again and both metrics are 0.\n\
+         $ holdfast status\n{status}\n$ holdfast log verify\n{log}"
+    ))
 }
