@@ -1,0 +1,217 @@
+//! `check`, `explain`, `repair`, `adopt`, `status`, `doctor`, `completions`.
+
+use crate::world::World;
+use insta::assert_snapshot;
+use std::{fs, os::unix::fs::PermissionsExt as _};
+
+/// Content, mode, target, an undeclared drop-in, a disabled unit.
+fn tamper(world: &World) {
+    fs::write(world.host("/etc/app/app.conf"), "key=other\n").unwrap();
+    world.mode("/etc/app/secret", 0o666);
+    fs::remove_file(world.host("/etc/app/current")).unwrap();
+    fs::write(world.host("/etc/systemd/system/app.service.d/99-\u{1b}[31mevil.conf"), "").unwrap();
+    fs::remove_file(world.host("/etc/systemd/system/multi-user.target.wants/app.service")).unwrap();
+}
+
+#[test]
+fn check_says_that_everything_is_in_sync_and_what_it_did_not_check() {
+    let world = World::in_sync();
+    let said = world.run(&["check", "CONFIG"]);
+    assert_snapshot!(said.golden());
+    let report = world.run(&["check", "-o", "json", "CONFIG"]).json("check");
+    assert_eq!(report["verdict"], "compliant");
+    assert_eq!(report["drifted"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn check_names_every_difference_of_every_thing() {
+    let world = World::in_sync();
+    tamper(&world);
+    let said = world.run(&["check", "CONFIG"]);
+    assert_snapshot!(said.golden());
+    let report = world.run(&["check", "-o", "json", "CONFIG"]);
+    assert_eq!(report.code, 1);
+    assert_eq!(report.json("check")["drifted"].as_array().unwrap().len(), 5);
+}
+
+#[test]
+fn check_takes_many_files_in_one_option() {
+    let world = World::in_sync();
+    let config = world.at("config/99-worker-app.yaml").display().to_string();
+    world.write(
+        "other.yaml",
+        "ignition: {version: 3.4.0}\nstorage: {files: [{path: /etc/x, contents: {source: 'data:,x'}}]}\n",
+    );
+    let other = world.at("other.yaml").display().to_string();
+    let root = world.at("root").display().to_string();
+    let said = world.run(&["check", "--config", &config, &other, "--host-root", &root]);
+    assert_eq!(said.code, 1, "{}{}", said.out, said.err);
+    assert!(said.out.contains("/etc/x"), "{}", said.out);
+}
+
+#[test]
+fn repair_restores_everything_and_then_finds_nothing_to_do() {
+    let world = World::in_sync();
+    tamper(&world);
+    let said = world.run(&["repair", "--all", "--yes", "CONFIG"]);
+    assert_snapshot!(said.golden());
+    assert_snapshot!(world.run(&["repair", "--all", "--yes", "CONFIG"]).golden());
+    assert_eq!(world.run(&["check", "CONFIG"]).code, 0);
+}
+
+#[test]
+fn repair_of_one_path_leaves_the_others_and_reports_as_json() {
+    let world = World::in_sync();
+    tamper(&world);
+    let said = world.run(&["repair", "/etc/app/app.conf", "--yes", "-o", "json", "CONFIG"]);
+    let report = said.json("repair");
+    assert_eq!((said.code, &report["repaired"][0]["actions"][0]), (0, &"content written".into()));
+    assert!(!said.out.contains("key="), "no content is shown: {}", said.out);
+    let mode = fs::metadata(world.host("/etc/app/secret")).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode, 0o666);
+}
+
+#[test]
+fn repair_says_why_it_did_not_repair() {
+    let world = World::in_sync();
+    let path = world.host("/etc/app/app.conf");
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("kept"), "").unwrap();
+    let said = world.run(&["repair", "/etc/app/app.conf", "--yes", "CONFIG"]);
+    assert_snapshot!(said.golden());
+    assert!(path.join("kept").exists());
+}
+
+#[test]
+fn repair_without_a_terminal_asks_for_yes_and_changes_nothing() {
+    let world = World::in_sync();
+    tamper(&world);
+    assert_snapshot!(world.run(&["repair", "--all", "CONFIG"]).golden());
+    assert_eq!(fs::read_to_string(world.host("/etc/app/app.conf")).unwrap(), "key=other\n");
+}
+
+#[test]
+fn repair_does_not_take_a_whole_directory_for_one_file_in_it() {
+    let world = World::in_sync();
+    let path = "/etc/systemd/system/app.service.d/99-evil.conf";
+    fs::write(world.host(path), "").unwrap();
+    assert_snapshot!(world.run(&["repair", path, "--yes", "CONFIG"]).golden());
+    assert!(world.host(path).exists());
+}
+
+#[test]
+fn explain_tells_expectation_state_policy_and_last_change() {
+    let world = World::in_sync();
+    tamper(&world);
+    crate::forensic::log(&world);
+    assert_snapshot!(world.run(&["explain", "/etc/app/app.conf", "LOG", "CONFIG"]).golden());
+    let said = world.run(&["explain", "/etc/app/secret", "-o", "json", "LOG", "CONFIG"]);
+    let report = said.json("explain");
+    assert_eq!((said.code, &report["policy"]["action"]), (1, &"revert".into()));
+    assert!(!said.out.contains("hunter2"), "no content is shown");
+}
+
+#[test]
+fn explain_tells_a_units_file_and_its_enablement() {
+    let world = World::in_sync();
+    assert_snapshot!(world.run(&["explain", "/etc/systemd/system/app.service", "LOG", "CONFIG"]).golden());
+}
+
+#[test]
+fn explain_tells_what_nobody_declares_and_what_closes_its_place() {
+    let world = World::in_sync();
+    assert_snapshot!(world.run(&["explain", "/etc/hostname", "LOG", "CONFIG"]).golden());
+    let path = "/etc/systemd/system/app.service.d/99-evil.conf";
+    fs::write(world.host(path), "").unwrap();
+    assert_snapshot!(world.run(&["explain", path, "LOG", "CONFIG"]).golden());
+}
+
+#[test]
+fn adopt_prints_a_manifest_under_which_the_present_state_is_in_sync() {
+    let world = World::in_sync();
+    tamper(&world);
+    let said = world.run(&["adopt", "/etc/app/app.conf", "--name", "99-zz", "CONFIG"]);
+    assert_snapshot!(said.golden());
+    world.write("config/zz.yaml", &said.out);
+    let check = world.run(&["check", "CONFIG"]);
+    assert!(!check.out.contains("/etc/app/app.conf"), "{}", check.out);
+}
+
+#[test]
+fn adopt_leaves_out_what_the_policy_calls_secret_until_told_otherwise() {
+    let world = World::in_sync();
+    let said = world.run(&["adopt", "/etc/app/secret", "CONFIG"]);
+    assert_snapshot!(said.golden());
+    let told = world.run(&["adopt", "/etc/app/secret", "--secrets", "CONFIG"]);
+    assert!(told.code == 0 && told.out.contains("aHVudGVyMg"), "{}", told.golden());
+}
+
+fn status(world: &World, boot: &str, pid: u32) {
+    world.write("proc/sys/kernel/random/boot_id", "boot-1\n");
+    world.write("proc/7/comm", "holdfast\n");
+    world.write("proc/8/comm", "sshd\n");
+    let status = serde_json::json!({
+        "schema": "holdfast.status/v1", "verdict": "drifted", "degraded": true, "backend": "lsm",
+        "time": "2026-01-02T03:04:05.000000000Z", "pid": pid, "boot_id": boot, "sources": ["99-worker-app"],
+        "drifted": [{
+            "path": "/etc/app/app.conf", "since": "2026-01-02T03:04:00.000000000Z", "source": "99-worker-app",
+            "differences": [{"kind": "content", "expected": "sha256:aa (1 bytes)", "found": "sha256:bb (1 bytes)",
+                "text": "content mismatch for file \"/etc/app/app.conf\""}],
+            "actor": null,
+        }],
+        "gaps": [{"since": "2026-01-02T03:04:01.000000000Z", "until": null, "reason": "ring-loss"}],
+        "counters": {"things": 7},
+    });
+    world.write("run/status.json", &status.to_string());
+}
+
+#[test]
+fn status_tells_what_the_running_daemon_says() {
+    let world = World::new();
+    status(&world, "boot-1", 7);
+    let (run, proc) = (world.at("run").display().to_string(), world.at("proc").display().to_string());
+    let said = world.run(&["status", "--run", &run, "--proc", &proc]);
+    assert_snapshot!(said.golden());
+    let report = world.run(&["status", "--run", &run, "--proc", &proc, "-o", "json"]).json("status");
+    assert_eq!((&report["running"], &report["verdict"]), (&true.into(), &"drifted".into()));
+}
+
+#[test]
+fn status_of_a_daemon_that_is_gone_is_unknown() {
+    let world = World::new();
+    let (run, proc) = (world.at("run").display().to_string(), world.at("proc").display().to_string());
+    let arguments = ["status", "--run", &run, "--proc", &proc];
+    assert_snapshot!("no_status", world.run(&arguments).golden());
+    status(&world, "boot-0", 7);
+    assert_snapshot!("another_boot", world.run(&arguments).golden());
+    // Another process has the number now.
+    status(&world, "boot-1", 8);
+    let said = world.run(&["status", "--run", &run, "--proc", &proc, "-o", "json"]);
+    assert_eq!((said.code, &said.json("status")["verdict"]), (3, &"unknown".into()));
+}
+
+#[test]
+fn doctor_reports_by_its_schema_whatever_the_kernel() {
+    let world = World::new();
+    let said = world.run(&["doctor", "-o", "json"]);
+    let report = said.json("doctor");
+    assert_eq!(said.code == 0, report["healthy"] == true, "{}", said.out);
+    let modes: Vec<&str> =
+        report["modes"].as_array().unwrap().iter().filter_map(|mode| mode["mode"].as_str()).collect();
+    assert_eq!(modes, ["lsm", "fentry", "fanotify"]);
+    let text = world.run(&["doctor"]);
+    assert!(text.out.contains("the daemon would use"), "{}", text.golden());
+}
+
+#[test]
+fn completions_know_every_command() {
+    let world = World::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let said = world.run(&["completions", shell]);
+        assert_eq!(said.code, 0);
+        for command in ["agent", "check", "status", "who", "explain", "log", "repair", "adopt", "doctor"] {
+            assert!(said.out.contains(command), "{shell}: {command}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What is wrong with an input is said with file, field and reason, and ends with 2.
+
+use crate::world::World;
+use insta::assert_snapshot;
+use std::{io::Read as _, process::Stdio};
+
+#[test]
+fn a_bad_manifest_is_refused_by_file_field_and_reason() {
+    let world = World::new();
+    world.write(
+        "config/bad.yaml",
+        "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\nmetadata: {name: bad}\nspec: {config: {ignition: {version: 3.4.0}, storage: {files: [{path: etc/x}]}}}\n",
+    );
+    assert_snapshot!(world.run(&["check", "CONFIG"]).golden());
+}
+
+#[test]
+fn a_bad_policy_is_refused_by_file_field_and_reason() {
+    let world = World::new();
+    world.write(
+        "policy/bad.yaml",
+        "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {name: bad}\nspec: {rules: [{path: /etc/x, action: explode}]}\n",
+    );
+    assert_snapshot!(world.run(&["explain", "/etc/x", "CONFIG"]).golden());
+}
+
+#[test]
+fn the_daemon_refuses_the_same_with_the_same_code() {
+    let world = World::new();
+    world.write(
+        "config/bad.yaml",
+        "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\nmetadata: {name: bad}\nspec: {config: {ignition: {version: 3.4.0}, storage: {files: [{path: etc/x}]}}}\n",
+    );
+    let at = |path: &str| world.at(path).display().to_string();
+    let said = world.run(&[
+        "agent",
+        "--standalone",
+        "--config",
+        &at("config"),
+        "--host-root",
+        &at("root"),
+        "--run",
+        &at("run"),
+        "--state",
+        &at("state"),
+        "--log",
+        &at("log"),
+        "--no-pins",
+        "--listen",
+        "none",
+    ]);
+    assert_eq!(said.code, 2, "{}", said.golden());
+    assert!(said.err.contains("bad.yaml"), "{}", said.err);
+}
+
+#[test]
+fn what_is_not_there_is_named() {
+    let world = World::new();
+    let root = world.at("root").display().to_string();
+    assert_snapshot!(
+        "no_config",
+        world.run(&["check", "--config", "/nonexistent/config", "--host-root", &root]).golden()
+    );
+    assert_snapshot!(
+        "no_root",
+        world.run(&["check", "--config", "/nonexistent/config", "--host-root", "/nonexistent/root"]).golden()
+    );
+    assert_snapshot!("no_log", world.run(&["who", "/etc/x", "--log", "/nonexistent/log"]).golden());
+    assert_snapshot!("not_managed", world.run(&["repair", "/etc/x", "--yes", "CONFIG"]).golden());
+}
+
+#[test]
+fn wrong_usage_is_told_apart_from_failure() {
+    let world = World::new();
+    for arguments in [
+        &["check"][..],
+        &["check", "--config"],
+        &["who", "relative/path"],
+        &["who", "/etc/../shadow"],
+        &["repair", "CONFIG"],
+        &["repair", "--all", "/etc/x", "CONFIG"],
+        &["adopt", "/etc/x", "--name", "Not A Name", "CONFIG"],
+        &["log", "show", "--kind", "nonsense", "LOG"],
+        &["log", "show", "--since", "yesterday", "LOG"],
+        &["completions", "tcsh"],
+        &["nonsense"],
+    ] {
+        let said = world.run(arguments);
+        assert_eq!(said.code, 2, "{arguments:?}: {}", said.golden());
+        assert!(said.out.is_empty() && said.err.starts_with("error:"), "{arguments:?}: {}", said.golden());
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let world = World::in_sync();
+    crate::forensic::log(&world);
+    let mut child = world
+        .command(&["completions", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let status = child.wait().unwrap();
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!((status.code(), said.as_str()), (Some(0), ""));
+}

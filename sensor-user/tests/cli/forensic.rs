@@ -1,0 +1,135 @@
+//! `who` and `log`.
+
+use crate::world::World;
+use holdfast::{
+    clock::{Clock, SystemClock},
+    forensic::{ForensicLog, Limits},
+    metrics::{BuildInfo, Telemetry},
+};
+use insta::assert_snapshot;
+use sensor_model::{
+    difference::{Difference, DifferenceKind},
+    record::{Actor, Record, RecordKind},
+    verdict::VerdictKind,
+};
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    process::Stdio,
+    sync::Arc,
+};
+
+fn open(world: &World) -> ForensicLog {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let build = BuildInfo { version: "1".into(), commit: "c".into(), object: "o".into(), kernel: "k".into() };
+    let telemetry = Arc::new(Telemetry::new(build, clock.now()));
+    ForensicLog::open(&world.at("log"), Limits::default(), clock, "boot-1".into(), telemetry).unwrap()
+}
+
+fn record(log: &ForensicLog, kind: RecordKind, path: Option<&str>, second: u32) -> Record {
+    let mut record = log.record(kind);
+    record.time = format!("2026-01-02T03:04:{second:02}.000000000Z");
+    record.path = path.map(str::to_owned);
+    record
+}
+
+/// A drift of `/etc/app/app.conf` by a login behind sudo, its recovery, one of another path.
+pub(crate) fn log(world: &World) {
+    let mut log = open(world);
+    let mut start = record(&log, RecordKind::Start, None, 0);
+    start.detail.insert("backend".into(), "lsm".into());
+    let mut drift = record(&log, RecordKind::Drift, Some("/etc/app/app.conf"), 1);
+    drift.operation = Some("write".into());
+    drift.verdict = Some(VerdictKind::Drifted);
+    drift.source = Some("99-worker-app".into());
+    drift.actor = Some(Actor {
+        pid: 4711,
+        exe: Some("/usr/bin/vim".into()),
+        argv: vec!["vim".into(), "/etc/app/app.conf\u{1b}[2J".into()],
+        login_uid: Some(1000),
+        login_user: Some("alice".into()),
+        session: Some(3),
+        tty: Some("pts/0".into()),
+        unit: Some("session-3.scope".into()),
+        ..Actor::default()
+    });
+    drift.differences = vec![Difference {
+        kind: DifferenceKind::Content,
+        expected: "sha256:aa (10 bytes)".into(),
+        found: "sha256:bb (10 bytes)".into(),
+        text: "content mismatch for file \"/etc/app/app.conf\"".into(),
+    }];
+    let mut recovered = record(&log, RecordKind::Recovered, Some("/etc/app/app.conf"), 2);
+    recovered.operation = Some("rename".into());
+    let other = record(&log, RecordKind::Drift, Some("/etc/app/app.conf.d/below"), 3);
+    log.append(&[start, drift, recovered, other]);
+}
+
+#[test]
+fn who_names_the_login_behind_a_change_and_only_changes_of_this_path() {
+    let world = World::new();
+    log(&world);
+    assert_snapshot!(world.run(&["who", "/etc/app/app.conf", "LOG"]).golden());
+    let report = world.run(&["who", "/etc/app/app.conf", "-n", "1", "-o", "json", "LOG"]).json("who");
+    assert_eq!(report["changes"].as_array().unwrap().len(), 1);
+    assert_eq!(report["changes"][0]["kind"], "recovered");
+    assert_snapshot!("nobody", world.run(&["who", "/etc/other", "LOG"]).golden());
+}
+
+#[test]
+fn log_shows_what_is_asked_for() {
+    let world = World::new();
+    log(&world);
+    assert_snapshot!("tail", world.run(&["log", "tail", "-n", "2", "LOG"]).golden());
+    let kinds = world.run(&["log", "show", "--kind", "start", "--kind", "recovered", "LOG"]);
+    assert_snapshot!("kinds", kinds.golden());
+    let since = world.run(&["log", "show", "--since", "2026-01-02T03:04:03Z", "--path", "/etc/app", "LOG"]);
+    assert!(since.out.contains("#4") && !since.out.contains("#3"), "{}", since.golden());
+}
+
+#[test]
+fn log_lines_as_json_are_those_that_were_written() {
+    let world = World::new();
+    log(&world);
+    let written = fs::read_to_string(world.at("log/forensic.jsonl")).unwrap();
+    assert_eq!(world.run(&["log", "show", "-o", "json", "LOG"]).out, written);
+}
+
+#[test]
+fn log_verify_names_the_first_entry_that_is_not_what_was_written() {
+    let world = World::new();
+    log(&world);
+    let said = world.run(&["log", "verify", "-o", "json", "LOG"]);
+    let report = said.json("log-verify");
+    assert_eq!((said.code, &report["sound"], &report["entries"]), (0, &true.into(), &4.into()));
+    let path = world.at("log/forensic.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("\"pid\":4711", "\"pid\":4712")).unwrap();
+    let said = world.run(&["log", "verify", "LOG"]);
+    // The hashes in the reason are of this run's clock.
+    assert!(
+        said.code == 1 && said.out.starts_with("broken: [HERE]/log/forensic.jsonl, line 2, entry 2: "),
+        "{}",
+        said.golden()
+    );
+    assert!(said.out.ends_with("1 entry before it are what was written\n"), "{}", said.golden());
+    let report = world.run(&["log", "verify", "-o", "json", "LOG"]).json("log-verify");
+    assert_eq!((&report["fault"]["line"], &report["fault"]["seq"]), (&2.into(), &2.into()));
+}
+
+#[test]
+fn log_tail_follows_what_is_written() {
+    let world = World::new();
+    log(&world);
+    let mut child =
+        world.command(&["log", "tail", "-n", "1", "-f", "LOG"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "#4 /etc/app/app.conf.d/below");
+    let mut log = open(&world);
+    let stop = record(&log, RecordKind::Stop, None, 9);
+    log.append(&[stop]);
+    let found = lines.map(Result::unwrap).find(|line| line.starts_with("#5"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(found.as_deref(), Some("#5 2026-01-02 03:04:09Z stop"));
+}
