@@ -7,18 +7,23 @@ use anyhow::{Result, bail};
 
 use crate::matrix::Selection;
 use crate::run::{cargo, say, show};
-use crate::{alerts, cache::Cache, dist, toolchain::EbpfToolchain};
+use crate::{alerts, cache::Cache, dist, kernels, toolchain::EbpfToolchain};
 
 /// Runs them: the quick ones, and those on real kernels unless `quick`.
 pub(crate) fn run(quick: bool, kernels: &[String]) -> Result<()> {
     let mut parts: Vec<(&str, Result<()>)> = Vec::new();
+    // The test that resolves every field and hook against each kernel's BTF must not pass for want of one.
+    let blobs = if quick { None } else { Some(("HOLDFAST_REQUIRE_BTF", "1")) };
+    if !quick {
+        parts.push(("kernels", all_kernels()));
+    }
     for (name, arguments) in [
         ("format", &["fmt", "--all", "--check"][..]),
         ("lints", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"][..]),
         ("tests", &["test", "--workspace", "--quiet"][..]),
     ] {
         say("test", name);
-        parts.push((name, show(cargo().args(arguments).current_dir(dist::root()))));
+        parts.push((name, show(cargo().args(arguments).envs(blobs).current_dir(dist::root()))));
     }
     say("test", "kernel programs: format and lints");
     parts.push(("kernel programs", kernel_programs()));
@@ -40,6 +45,12 @@ pub(crate) fn run(quick: bool, kernels: &[String]) -> Result<()> {
         return Ok(());
     }
     bail!("these parts failed:\n  {}", failed.join("\n  "))
+}
+
+/// Fetches what the tests read of each kernel of the matrix.
+fn all_kernels() -> Result<()> {
+    let cache = Cache::open()?;
+    kernels::series().try_for_each(|series| kernels::ensure(&cache, series).map(drop))
 }
 
 /// The same for the workspace of the kernel programs, which is for another target.

@@ -5,13 +5,16 @@
 
 use super::canary::{Canary, Pulse};
 use super::look::Witness;
+use crate::attribution::{NoTable, ProcessTable};
 use crate::clock::Clock;
 use crate::event;
 use crate::fanotify::{BLIND_SPOTS, FanotifyBackend};
 use crate::kernel::hooks::Mode;
 use crate::kernel::load::{self, HookState, Sensor};
 use crate::kernel::maps::{ProcessMaps, Ring};
+use crate::metrics::HookMode;
 use crate::observation::Observer;
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -115,6 +118,63 @@ fn attempt(
             }
             loaded.sensor.detach(pins);
             Err(reason)
+        }
+    }
+}
+
+/// Where changes are read.
+pub(super) enum Changes {
+    Ring(Ring),
+    Fanotify(Box<FanotifyBackend>),
+}
+
+impl AsRawFd for Changes {
+    fn as_raw_fd(&self) -> RawFd {
+        match self {
+            Self::Ring(ring) => ring.as_raw_fd(),
+            Self::Fanotify(backend) => backend.as_raw_fd(),
+        }
+    }
+}
+
+/// A backend, taken apart.
+pub(super) struct Parts {
+    pub(super) mode: HookMode,
+    pub(super) sensor: Option<Sensor>,
+    pub(super) witness: Option<Witness>,
+    pub(super) canary: Option<Canary>,
+    pub(super) processes: Box<dyn ProcessTable>,
+    pub(super) changes: Changes,
+    pub(super) backlog: Vec<Vec<u8>>,
+    pub(super) adopted: bool,
+}
+
+impl Parts {
+    pub(super) fn of(backend: Backend) -> Self {
+        match backend {
+            Backend::Programs(programs) => Self {
+                mode: match programs.sensor.mode {
+                    Mode::Lsm => HookMode::Lsm,
+                    Mode::Fentry => HookMode::Fentry,
+                },
+                sensor: Some(programs.sensor),
+                witness: Some(programs.witness),
+                canary: Some(programs.canary),
+                processes: Box::new(programs.processes),
+                changes: Changes::Ring(programs.ring),
+                backlog: programs.backlog,
+                adopted: programs.adopted,
+            },
+            Backend::Fanotify(backend) => Self {
+                mode: HookMode::Fanotify,
+                sensor: None,
+                witness: None,
+                canary: None,
+                processes: Box::new(NoTable),
+                changes: Changes::Fanotify(backend),
+                backlog: Vec::new(),
+                adopted: false,
+            },
         }
     }
 }

@@ -15,18 +15,17 @@ mod reports;
 mod revert;
 pub mod status;
 
-use crate::attribution::{Attributor, NoTable, ProcessTable};
+use crate::attribution::{Attributor, ProcessTable};
 use crate::clock::{Clock, SystemClock, boot_id, rfc3339};
-use crate::fanotify::FanotifyBackend;
 use crate::forensic::{ForensicLog, Limits};
 use crate::http::{self, Pages, Readiness};
-use crate::kernel::hooks::{HOOKS, Mode, TRACEPOINTS};
+use crate::kernel::hooks::{HOOKS, TRACEPOINTS};
 use crate::kernel::load::{HookState, OBJECT_SHA256, Sensor};
-use crate::kernel::maps::{ProcessMaps, Ring};
+use crate::kernel::maps::ProcessMaps;
 use crate::metrics::{BuildInfo, HookMode, Telemetry};
 use crate::observation::Observer;
 use anyhow::Context;
-use backend::Backend;
+use backend::{Changes, Parts};
 use canary::Canary;
 use desired::Desired;
 use look::{Looker, Witness};
@@ -36,7 +35,6 @@ use sensor_model::protocol::{Config, Detector, Scope};
 use sensor_model::record::{Record, RecordKind};
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -224,63 +222,6 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     agent.serve(parts.changes).await
 }
 
-/// Where changes are read.
-enum Changes {
-    Ring(Ring),
-    Fanotify(Box<FanotifyBackend>),
-}
-
-impl AsRawFd for Changes {
-    fn as_raw_fd(&self) -> RawFd {
-        match self {
-            Self::Ring(ring) => ring.as_raw_fd(),
-            Self::Fanotify(backend) => backend.as_raw_fd(),
-        }
-    }
-}
-
-/// A backend, taken apart.
-struct Parts {
-    mode: HookMode,
-    sensor: Option<Sensor>,
-    witness: Option<Witness>,
-    canary: Option<Canary>,
-    processes: Box<dyn ProcessTable>,
-    changes: Changes,
-    backlog: Vec<Vec<u8>>,
-    adopted: bool,
-}
-
-impl Parts {
-    fn of(backend: Backend) -> Self {
-        match backend {
-            Backend::Programs(programs) => Self {
-                mode: match programs.sensor.mode {
-                    Mode::Lsm => HookMode::Lsm,
-                    Mode::Fentry => HookMode::Fentry,
-                },
-                sensor: Some(programs.sensor),
-                witness: Some(programs.witness),
-                canary: Some(programs.canary),
-                processes: Box::new(programs.processes),
-                changes: Changes::Ring(programs.ring),
-                backlog: programs.backlog,
-                adopted: programs.adopted,
-            },
-            Backend::Fanotify(backend) => Self {
-                mode: HookMode::Fanotify,
-                sensor: None,
-                witness: None,
-                canary: None,
-                processes: Box::new(NoTable),
-                changes: Changes::Fanotify(backend),
-                backlog: Vec::new(),
-                adopted: false,
-            },
-        }
-    }
-}
-
 fn make_directory(path: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
@@ -461,12 +402,15 @@ impl Agent {
         }
         let took = Duration::from_nanos(now.saturating_sub(verification.began));
         self.telemetry.verified_all(self.desired.expectations.len(), took, self.clock.now());
-        if !self.readiness.reasons().is_empty() {
-            self.readiness.ready("verification");
-            notify(&[sd_notify::NotifyState::Ready]);
-        }
+        let first = self.readiness.reasons().contains_key("verification");
+        self.readiness.ready("verification");
         self.verification = None;
         self.changed = true;
+        if first {
+            // Whoever waited for us finds a status.
+            self.write();
+            notify(&[sd_notify::NotifyState::Ready]);
+        }
     }
 
     fn verify_everything(&mut self) {

@@ -125,7 +125,7 @@ fn text(report: &Report, screen: &mut Screen) -> io::Result<()> {
         }
         screen.line(&format!("what it said at {}:", people::time(&status.time)))?;
     }
-    let things = status.counters.get("things").copied().unwrap_or(0);
+    let things = status.counters.get("managed").copied().unwrap_or(0);
     let things = count(usize::try_from(things).unwrap_or(usize::MAX), "thing");
     let tone = match status.verdict {
         VerdictKind::Compliant => Tone::Good,

@@ -29,7 +29,7 @@ spec:
         contents: {source: "data:,content%0A"}
 "#;
 
-const POLICY: &str = r#"apiVersion: holdfast.dev/v1alpha1
+const POLICY: &str = r"apiVersion: holdfast.dev/v1alpha1
 kind: DriftPolicy
 metadata: {name: deny}
 spec:
@@ -40,7 +40,7 @@ spec:
       exes: [/run/allowed/busybox]
   - path: /etc/deny/reverted.conf
     action: revert
-"#;
+";
 
 const FILE: &str = "/etc/deny/protected.conf";
 
@@ -48,7 +48,9 @@ const FILE: &str = "/etc/deny/protected.conf";
 pub(super) fn bare(context: &mut Context) -> Result<()> {
     shell("mkdir -p /etc/deny && for f in protected open; do echo content > /etc/deny/$f.conf; done")?;
     shell("echo declared > /etc/deny/reverted.conf")?;
-    shell("chmod 644 /etc/deny/*.conf && chmod 600 /etc/deny/reverted.conf && mkdir /run/allowed && cp /bin/busybox /run/allowed/")?;
+    shell(
+        "chmod 644 /etc/deny/*.conf && chmod 600 /etc/deny/reverted.conf && mkdir /run/allowed && cp /bin/busybox /run/allowed/",
+    )?;
     fs::write("/run/deny.yaml", CONFIG)?;
     fs::write("/run/policy.yaml", POLICY)?;
     let mut agent =

@@ -7,6 +7,7 @@
 mod blindness;
 pub(crate) mod burst;
 mod demo;
+mod deny;
 mod doctor;
 mod node;
 mod simple;
@@ -96,6 +97,16 @@ pub static SCENARIOS: &[Scenario] = &[
         run: doctor::bare,
     },
     Scenario {
+        name: "deny",
+        shows: "a deny rule refuses changes to all but the allowed actors, and records them",
+        guest: Guest::Bare,
+        kernels: &["6.1", "6.12", "7.x"],
+        parameters: &[],
+        needs_holdfast: true,
+        limit: 240,
+        run: deny::bare,
+    },
+    Scenario {
         name: "thread",
         shows: "one edit of one file: drift with its actor, recovery, touch, and nothing else",
         guest: Guest::Bare,
@@ -109,7 +120,7 @@ pub static SCENARIOS: &[Scenario] = &[
         name: "demo",
         shows: "the main job: an edit behind a login and sudo, its drift, record, metric, repair and recovery",
         guest: Guest::Systemd,
-        kernels: &["6.1", "6.12", "7.x"],
+        kernels: &["6.12"],
         parameters: &[],
         needs_holdfast: true,
         limit: 300,
@@ -119,7 +130,7 @@ pub static SCENARIOS: &[Scenario] = &[
         name: "node",
         shows: "units, logins, services, containers and editors on a node with systemd",
         guest: Guest::Systemd,
-        kernels: &["6.1", "6.12", "7.x"],
+        kernels: &["6.12"],
         parameters: &[],
         needs_holdfast: true,
         limit: 900,
@@ -129,7 +140,7 @@ pub static SCENARIOS: &[Scenario] = &[
         name: "vectors",
         shows: "every vector on every file system is reported with its actor, or swept",
         guest: Guest::Bare,
-        kernels: &[],
+        kernels: &["6.12"],
         parameters: &[],
         needs_holdfast: true,
         limit: 400,
@@ -139,7 +150,7 @@ pub static SCENARIOS: &[Scenario] = &[
         name: "blindness",
         shows: "what blinds the sensor ends in a gap or in adoption, never in a wrong word or a panic",
         guest: Guest::Bare,
-        kernels: &[],
+        kernels: &["6.12"],
         parameters: &[],
         needs_holdfast: true,
         limit: 300,
@@ -149,7 +160,7 @@ pub static SCENARIOS: &[Scenario] = &[
         name: "without-lsm",
         shows: "without bpf among the security modules the daemon sees through fentry",
         guest: Guest::Bare,
-        kernels: &[],
+        kernels: &["6.12"],
         parameters: &["lsm=lockdown,yama,apparmor"],
         needs_holdfast: true,
         limit: 240,
@@ -159,7 +170,7 @@ pub static SCENARIOS: &[Scenario] = &[
         name: "burst",
         shows: "a flood of changes by several writers hides no drift",
         guest: Guest::Bare,
-        kernels: &[],
+        kernels: &["6.12"],
         parameters: &[],
         needs_holdfast: true,
         limit: 500,
