@@ -19,6 +19,7 @@ fn file(path: &str) -> Expectation {
     }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "what `resolved` takes")]
 fn key(ino: u64) -> Option<InodeKey> {
     Some(InodeKey { ino, dev: 1, padding: 0 })
 }

@@ -161,7 +161,7 @@ fn status(world: &World, boot: &str, pid: u32) {
             "actor": null,
         }],
         "gaps": [{"since": "2026-01-02T03:04:01.000000000Z", "until": null, "reason": "ring-loss"}],
-        "counters": {"things": 7},
+        "counters": {"managed": 7},
     });
     world.write("run/status.json", &status.to_string());
 }
