@@ -82,7 +82,8 @@ fn read_nested(
     }
     let name = object.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Value::as_str);
     let group = api_version.split('/').next().unwrap_or_default();
-    if kind == "MachineConfig" && Some(group) == API_VERSION.split('/').next() {
+    // Without any apiVersion it can only be meant as ours, and is refused below rather than passed over.
+    if kind == "MachineConfig" && (api_version.is_empty() || Some(group) == API_VERSION.split('/').next()) {
         let name = name.unwrap_or_default().to_owned();
         let object_name = if name.is_empty() {
             format!("MachineConfig in {place}")

@@ -175,3 +175,9 @@ fn unknown_fields_are_warnings() {
     let manifest = parse("x", text.as_bytes()).unwrap();
     assert_eq!(manifest.machine_configs[0].warnings, ["spec: unused key kernelArgument"]);
 }
+
+#[test]
+fn a_machine_config_without_an_api_version_is_refused_and_not_passed_over() {
+    let refused = parse("a.yaml", b"kind: MachineConfig\nmetadata: {name: 99-worker-x}").unwrap_err();
+    assert_eq!(refused.field, "apiVersion");
+}
