@@ -26,6 +26,8 @@ pub(super) struct Noted {
     pub(super) at_ns: u64,
     /// Of the first change of the episode, for the latency.
     pub(super) first_ns: u64,
+    /// The path lost its object: what happens to that inode's number from here on is another file's.
+    pub(super) detached: bool,
 }
 
 /// Watches a path, where there is something to be watched.
@@ -139,9 +141,16 @@ impl Agent {
         }
         let now = self.clock.boot_ns();
         let own = actor.holdfast;
+        let of_object = change.name().is_none();
         for (things, beyond) in [(&concerned.direct, false), (&concerned.beyond, true)] {
             for thing in things {
-                self.note(*thing, change.operation, record.time_ns, Some(&actor));
+                let anothers = of_object && self.changes.get(thing).is_some_and(|noted| noted.detached);
+                if !anothers {
+                    self.note(*thing, change.operation, record.time_ns, Some(&actor));
+                }
+                if let Some(noted) = self.changes.get_mut(thing) {
+                    noted.detached |= of_object && change.moves();
+                }
                 self.detector.event(*thing, now, Event { own, beyond });
             }
         }
@@ -152,8 +161,10 @@ impl Agent {
     }
 
     fn note(&mut self, thing: u32, operation: Operation, at_ns: u64, actor: Option<&Actor>) {
-        let first_ns = self.changes.get(&thing).map_or(at_ns, |noted| noted.first_ns);
-        let noted = Noted { actor: actor.cloned(), operation: operation.name(), at_ns, first_ns };
+        let before = self.changes.get(&thing);
+        let first_ns = before.map_or(at_ns, |noted| noted.first_ns);
+        let detached = before.is_some_and(|noted| noted.detached);
+        let noted = Noted { actor: actor.cloned(), operation: operation.name(), at_ns, first_ns, detached };
         self.changes.insert(thing, noted);
     }
 
