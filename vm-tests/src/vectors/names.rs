@@ -96,7 +96,8 @@ pub(super) const VECTORS: &[Vector] = &[
         &["inode_unlink", "inode_rmdir"],
         Does::Call(remove_directory),
     )
-    .expecting(MISSING),
+    .expecting(MISSING)
+    .known(REUSED, REUSING),
     Vector::file(
         "V37e",
         "a managed directory removed",
