@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use crate::matrix::Selection;
 use crate::run::{cargo, say, show};
-use crate::{alerts, cache::Cache, dist, kernels, toolchain::EbpfToolchain};
+use crate::{alerts, cache::Cache, dist, kernels, reference, toolchain::EbpfToolchain};
 
 /// Runs them: the quick ones, and those on real kernels unless `quick`.
 pub(crate) fn run(quick: bool, kernels: &[String]) -> Result<()> {
@@ -25,6 +25,7 @@ pub(crate) fn run(quick: bool, kernels: &[String]) -> Result<()> {
         say("test", name);
         parts.push((name, show(cargo().args(arguments).envs(blobs).current_dir(dist::root()))));
     }
+    parts.push(("generated files", reference::generate(true)));
     say("test", "kernel programs: format and lints");
     parts.push(("kernel programs", kernel_programs()));
     if !quick {

@@ -15,6 +15,7 @@ mod dist;
 mod kernels;
 mod matrix;
 mod qemu;
+mod reference;
 mod run;
 mod toolchain;
 mod tools;
@@ -56,6 +57,12 @@ enum Command {
         /// Show a debug build of holdfast, which is quicker to make.
         #[arg(long)]
         debug: bool,
+    },
+    /// Make `docs/cli.md`, man pages and completion scripts from the command line's definition.
+    Generate {
+        /// Only say whether `docs/cli.md` is what would be made.
+        #[arg(long)]
+        check: bool,
     },
     /// Run the tests: everything, or only what needs no kernel.
     Test {
@@ -140,6 +147,7 @@ fn work(command: Command) -> Result<()> {
         Command::Build { debug, .. } => dist::build_holdfast(profile(debug)).map(drop),
         Command::Demo { kernel, debug } => demo::run(&kernel, profile(debug)),
         Command::Coverage => coverage::write(),
+        Command::Generate { check } => reference::generate(check),
         Command::Test { quick, kernel } => checks::run(quick, &kernel),
         Command::Bench { kernel, output, write_docs, verbose } => {
             bench::run(&kernel, output, write_docs, verbose)

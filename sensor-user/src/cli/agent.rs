@@ -1,5 +1,6 @@
 //! `holdfast agent`: the daemon.
 
+use super::sources::or_of_the_service;
 use crate::agent::{Options, run};
 use crate::http::DEFAULT_ADDRESS;
 use std::net::SocketAddr;
@@ -19,8 +20,9 @@ pub struct Agent {
     /// Run on one host without a cluster.
     #[arg(long, required = true)]
     standalone: bool,
-    /// MachineConfig manifests or Ignition configs: files, or directories of them.
-    #[arg(long, required = true, num_args = 1.., value_name = "PATH")]
+    /// MachineConfig manifests or Ignition configs: files, or directories of them. Without any,
+    /// /etc/holdfast/machine-configs, with the policies in /etc/holdfast/policies.
+    #[arg(long, num_args = 1.., value_name = "PATH")]
     config: Vec<PathBuf>,
     /// Drift policies: files, or directories of them. Without any, all drift degrades.
     #[arg(long, num_args = 1.., value_name = "PATH")]
@@ -67,10 +69,11 @@ impl Agent {
                 }
             },
         };
+        let (configs, policies) = or_of_the_service(&self.config, &self.policy);
         let options = Options {
             root: self.host_root,
-            configs: self.config,
-            policies: self.policy,
+            configs,
+            policies,
             state: self.state,
             run: self.run,
             log: self.log,

@@ -18,11 +18,30 @@ use std::{
     sync::Arc,
 };
 
+/// The service's configs, which count where none are named.
+pub const CONFIGS: &str = "/etc/holdfast/machine-configs";
+/// The service's policies, which count where neither configs nor policies are named.
+pub const POLICIES: &str = "/etc/holdfast/policies";
+
+/// Configs and policies to read: those named, or the service's own. The service's policies are never mixed with
+/// configs from elsewhere, so that an answer about a config does not depend on the machine it is asked on.
+pub fn or_of_the_service(config: &[PathBuf], policy: &[PathBuf]) -> (Vec<PathBuf>, Vec<PathBuf>) {
+    let (mut configs, mut policies) = (config.to_vec(), policy.to_vec());
+    if configs.is_empty() {
+        configs.push(PathBuf::from(CONFIGS));
+        if policies.is_empty() && Path::new(POLICIES).is_dir() {
+            policies.push(PathBuf::from(POLICIES));
+        }
+    }
+    (configs, policies)
+}
+
 /// Options of every command that compares.
 #[derive(Debug, clap::Args)]
 pub struct Sources {
-    /// MachineConfig manifests or Ignition configs: a file, or a directory of them; may be repeated.
-    #[arg(long, required = true, value_name = "PATH")]
+    /// MachineConfig manifests or Ignition configs: a file, or a directory of them; may be repeated. Without any, those
+    /// of the service: /etc/holdfast/machine-configs, with the policies in /etc/holdfast/policies.
+    #[arg(long, value_name = "PATH")]
     pub config: Vec<PathBuf>,
     /// Drift policies: a file, or a directory of them; may be repeated. Without any, all drift degrades.
     #[arg(long, value_name = "PATH")]
@@ -55,8 +74,12 @@ impl Sources {
             Observer::new(&self.host_root)
                 .map_err(|error| BadInput::wrap(anyhow::Error::from(error).context("--host-root")))?,
         );
-        let desired = desired::load(&self.config, &self.policy, &observer).map_err(BadInput::wrap)?;
-        let rendered = desired::rendered(&self.config).map_err(BadInput::wrap)?;
+        let (configs, policies) = or_of_the_service(&self.config, &self.policy);
+        let desired = desired::load(&configs, &policies, &observer).map_err(|error| {
+            let named = !self.config.is_empty();
+            BadInput::wrap(if named { error } else { error.context("without --config, that of the service") })
+        })?;
+        let rendered = desired::rendered(&configs).map_err(BadInput::wrap)?;
         Ok(Loaded { root: self.host_root.clone(), observer, rendered, desired })
     }
 }
@@ -110,4 +133,21 @@ impl Loaded {
 pub fn host_path(text: &str) -> Result<PathBuf, String> {
     check_absolute(text)?;
     Ok(PathBuf::from(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_configs_those_of_the_service_count() {
+        assert_eq!(or_of_the_service(&[], &[]).0, [PathBuf::from(CONFIGS)]);
+    }
+
+    #[test]
+    fn the_services_policies_are_not_mixed_with_other_configs_or_policies() {
+        let (named, policy) = ([PathBuf::from("a.yaml")], [PathBuf::from("p.yaml")]);
+        assert_eq!(or_of_the_service(&named, &[]), (named.to_vec(), vec![]));
+        assert_eq!(or_of_the_service(&[], &policy), (vec![PathBuf::from(CONFIGS)], policy.to_vec()));
+    }
 }

@@ -15,7 +15,7 @@ const FILE: &str = "/etc/chrony.conf";
 /// What she does to it.
 const EDIT: &str = "sudo sed -i s/time1.example.com/time.attacker.example/ /etc/chrony.conf";
 /// What undoes it.
-const REPAIR: &[&str] = &["repair", "--yes", "--config", "/etc/holdfast/machine-configs", "/etc/chrony.conf"];
+const REPAIR: &[&str] = &["repair", "--yes", "/etc/chrony.conf"];
 
 /// Tells it.
 pub(super) fn systemd(context: &mut Context) -> Result<()> {
