@@ -3,13 +3,16 @@
 //! In reading order, which is the order of the data flow: MachineConfigs are read ([`machine_config`],
 //! [`ignition`]), become one rendered config ([`merge`]) and a set of [`expectation`]s
 //! ([`expectations`]); what is on the disk is an [`observation`]; comparing the two gives
-//! [`difference`]s and a [`verdict`], and what happened is kept as a forensic [`record`].
+//! [`difference`]s and a [`verdict`], and what happened is kept as a forensic [`record`]. Two rendered configs
+//! give [`changes`], or why a node cannot be brought from one to the other ([`reconcile`]); under a policy
+//! ([`node_disruption`]) the changes give a [`plan`].
 #![forbid(unsafe_code)]
 
 pub mod adopt;
 pub mod authorized_keys;
 pub mod cgroup;
 pub mod chain;
+pub mod changes;
 pub mod compare;
 pub mod data_url;
 pub mod difference;
@@ -21,10 +24,14 @@ pub mod fuzzing;
 pub mod ignition;
 pub mod machine_config;
 pub mod merge;
+pub mod node_disruption;
 pub mod observation;
 pub mod path;
+pub mod plan;
 pub mod protocol;
+pub mod reconcile;
 pub mod record;
+pub mod registries;
 pub mod text;
 pub mod verdict;
 pub mod xattr;

@@ -25,10 +25,10 @@ use sha2::{Digest as _, Sha256};
 use std::path::Path;
 
 /// Mode of a file that declares none.
-const FILE_MODE: u32 = 0o644;
+pub(crate) const FILE_MODE: u32 = 0o644;
 
 /// Mode of a directory that declares none.
-const DIRECTORY_MODE: u32 = 0o755;
+pub(crate) const DIRECTORY_MODE: u32 = 0o755;
 
 /// Declared files that are never compared: the Machine Config Daemon's certificate writer changes them
 /// without a new MachineConfig.
@@ -135,7 +135,9 @@ fn file_expectation(path: &str, file: &Sourced<RenderedFile>) -> Result<Expectat
 }
 
 /// `None` when the content is not declared.
-fn file_bytes(RenderedFile { file, dialect }: &RenderedFile) -> Result<Option<Vec<u8>>, ContentError> {
+pub(crate) fn file_bytes(
+    RenderedFile { file, dialect }: &RenderedFile,
+) -> Result<Option<Vec<u8>>, ContentError> {
     let contents = file.contents.as_ref();
     let source = contents.and_then(|contents| contents.source.as_deref()).filter(|source| !source.is_empty());
     let (Some(contents), Some(source)) = (contents, source) else {
@@ -168,15 +170,15 @@ fn digest(bytes: &[u8]) -> Content {
 }
 
 /// The range was checked when the config was read.
-fn mode(declared: Option<i64>, default: u32) -> u32 {
+pub(crate) fn mode(declared: Option<i64>, default: u32) -> u32 {
     declared.and_then(|mode| u32::try_from(mode).ok()).map_or(default, |mode| mode & 0o7777)
 }
 
-fn user(declared: Option<&spec::NodeUser>) -> Owner {
+pub(crate) fn user(declared: Option<&spec::NodeUser>) -> Owner {
     declared.map_or(Owner::Id(0), |user| owner(user.id, user.name.as_deref()))
 }
 
-fn group(declared: Option<&spec::NodeGroup>) -> Owner {
+pub(crate) fn group(declared: Option<&spec::NodeGroup>) -> Owner {
     declared.map_or(Owner::Id(0), |group| owner(group.id, group.name.as_deref()))
 }
 

@@ -6,6 +6,8 @@
 
 mod validate;
 
+pub(crate) use validate::FORCE_FILE;
+
 pub use ignition_config::v3_6 as spec;
 
 use ignition_config::{Config, Error};
@@ -36,6 +38,16 @@ pub enum Dialect {
     MachineConfig,
 }
 
+/// What a config is read for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// To keep a node as it says: what cannot be verified is refused.
+    Verify,
+    /// To compare it with another: what no node can be brought to is told by the comparison, with
+    /// everything else that cannot be reconciled.
+    Compare,
+}
+
 /// A config that was accepted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parsed {
@@ -50,6 +62,14 @@ pub struct Parsed {
 /// # Errors
 /// The first field that Ignition would refuse or that cannot be verified, and why.
 pub fn parse(json: &Value, dialect: Dialect) -> Result<Parsed, IgnitionError> {
+    parse_for(json, dialect, Purpose::Verify)
+}
+
+/// Parses and validates a config for a purpose.
+///
+/// # Errors
+/// As [`parse`]; see [`Purpose`] for what differs.
+pub fn parse_for(json: &Value, dialect: Dialect, purpose: Purpose) -> Result<Parsed, IgnitionError> {
     let version = json.pointer("/ignition/version").and_then(Value::as_str);
     let Some(version) = version else {
         return Err(IgnitionError::new("ignition.version", "missing, or not a string"));
@@ -57,7 +77,7 @@ pub fn parse(json: &Value, dialect: Dialect) -> Result<Parsed, IgnitionError> {
     let (newest, mut warnings) = to_newest_spec(json, version)?;
     let mut config = newest;
     validate::normalize(&mut config, minor(version), dialect, &mut warnings);
-    validate::validate(&config, dialect, &mut warnings)?;
+    validate::validate(&config, dialect, purpose, &mut warnings)?;
     Ok(Parsed { config, warnings })
 }
 

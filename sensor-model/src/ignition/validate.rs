@@ -1,6 +1,6 @@
 //! What a config must keep: Ignition's own rules, and that everything can be verified from it alone.
 
-use super::{Dialect, IgnitionError, spec};
+use super::{Dialect, IgnitionError, Purpose, spec};
 use crate::{
     data_url,
     expectation::SYSTEMD_DIRECTORY,
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 const SPECIAL_BITS: i64 = 0o7000;
 
 /// Creating it would make the Machine Config Daemon skip its checks.
-const FORCE_FILE: &str = "/run/machine-config-daemon-force";
+pub(crate) const FORCE_FILE: &str = "/run/machine-config-daemon-force";
 
 const UNIT_SUFFIXES: [&str; 12] = [
     "service",
@@ -51,7 +51,12 @@ pub(super) fn normalize(config: &mut spec::Config, minor: u32, dialect: Dialect,
     }
 }
 
-pub(super) fn validate(config: &spec::Config, dialect: Dialect, warnings: &mut Vec<String>) -> Outcome {
+pub(super) fn validate(
+    config: &spec::Config,
+    dialect: Dialect,
+    purpose: Purpose,
+    warnings: &mut Vec<String>,
+) -> Outcome {
     if let Some(source) = &config.ignition.config
         && (source.replace.as_ref().is_some_and(|replace| replace.source.is_some())
             || source.merge.as_ref().is_some_and(|merge| !merge.is_empty()))
@@ -63,7 +68,7 @@ pub(super) fn validate(config: &spec::Config, dialect: Dialect, warnings: &mut V
     }
     let units = systemd(config)?;
     if let Some(storage) = &config.storage {
-        validate_storage(storage, &units, dialect, warnings)?;
+        validate_storage(storage, &units, dialect, purpose, warnings)?;
     }
     passwd(config, warnings)
 }
@@ -116,6 +121,7 @@ fn validate_storage(
     storage: &spec::Storage,
     units: &BTreeMap<String, String>,
     dialect: Dialect,
+    purpose: Purpose,
     warnings: &mut Vec<String>,
 ) -> Outcome {
     let mut seen: BTreeMap<String, String> = BTreeMap::new();
@@ -133,7 +139,7 @@ fn validate_storage(
     for (index, file) in storage.files.iter().flatten().enumerate() {
         let field = format!("storage.files[{index}]");
         node(&file.path, &field)?;
-        validate_file(file, &field, dialect)?;
+        validate_file(file, &field, dialect, purpose)?;
     }
     for (index, directory) in storage.directories.iter().flatten().enumerate() {
         let field = format!("storage.directories[{index}]");
@@ -150,12 +156,12 @@ fn validate_storage(
     no_path_through_a_link(storage)
 }
 
-fn validate_file(file: &spec::File, field: &str, dialect: Dialect) -> Outcome {
+fn validate_file(file: &spec::File, field: &str, dialect: Dialect, purpose: Purpose) -> Outcome {
     let at = |name: &str| format!("{field}.{name}");
-    if file.path == FORCE_FILE {
+    if file.path == FORCE_FILE && purpose == Purpose::Verify {
         return Err(IgnitionError::new(at("path"), format!("cannot create {FORCE_FILE} via Ignition")));
     }
-    if file.append.as_ref().is_some_and(|append| !append.is_empty()) {
+    if purpose == Purpose::Verify && file.append.as_ref().is_some_and(|append| !append.is_empty()) {
         return Err(IgnitionError::new(
             at("append"),
             "found an append section when checking files. Append is not supported",

@@ -106,10 +106,18 @@ pub struct ManifestError {
 /// The first object that cannot be used. One bad object refuses the file: half a configuration is not
 /// one that anybody asked for.
 pub fn parse(origin: &str, bytes: &[u8]) -> Result<Manifest, ManifestError> {
+    parse_for(origin, bytes, ignition::Purpose::Verify)
+}
+
+/// Reads a file for a purpose; else as [`parse`].
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_for(origin: &str, bytes: &[u8], purpose: ignition::Purpose) -> Result<Manifest, ManifestError> {
     let documents = yaml::documents(origin, bytes)?;
     let mut manifest = Manifest::default();
     for (index, document) in documents.into_iter().enumerate() {
-        object::read(origin, &format!("document {}", index + 1), document, &mut manifest)?;
+        object::read(origin, &format!("document {}", index + 1), document, purpose, &mut manifest)?;
     }
     Ok(manifest)
 }

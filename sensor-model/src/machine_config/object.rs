@@ -3,7 +3,7 @@
 use super::{API_VERSION, MachineConfig, Manifest, ManifestError, OtherObject};
 use crate::{
     expectation::Source,
-    ignition::{self, Dialect},
+    ignition::{self, Dialect, Purpose},
     text::quote,
 };
 use serde_json::{Map, Value};
@@ -34,24 +34,26 @@ pub(super) fn read(
     origin: &str,
     place: &str,
     document: Value,
+    purpose: Purpose,
     manifest: &mut Manifest,
 ) -> Result<(), ManifestError> {
-    read_nested(origin, place, document, manifest, 0)
+    read_nested(origin, place, document, purpose, manifest, 0)
 }
 
 fn read_nested(
     origin: &str,
     place: &str,
     document: Value,
+    purpose: Purpose,
     manifest: &mut Manifest,
     depth: usize,
 ) -> Result<(), ManifestError> {
-    let reader = Reader { origin, object: place.to_owned() };
+    let reader = Reader { origin, object: place.to_owned(), purpose };
     let Value::Object(mut object) = document else {
         return Err(reader.error("content", "not an object"));
     };
     if object.contains_key("ignition") && !object.contains_key("kind") {
-        manifest.machine_configs.push(plain(origin, &Value::Object(object))?);
+        manifest.machine_configs.push(plain(origin, &Value::Object(object), purpose)?);
         return Ok(());
     }
     let kind = match object.get("kind") {
@@ -76,7 +78,7 @@ fn read_nested(
                 item.entry("kind").or_insert_with(|| item_kind.into());
                 item.entry("apiVersion").or_insert_with(|| api_version.clone().into());
             }
-            read_nested(origin, &format!("{place}, items[{index}]"), item, manifest, depth + 1)?;
+            read_nested(origin, &format!("{place}, items[{index}]"), item, purpose, manifest, depth + 1)?;
         }
         return Ok(());
     }
@@ -90,7 +92,7 @@ fn read_nested(
         } else {
             format!("MachineConfig {}", quote(&name))
         };
-        let reader = Reader { origin, object: object_name };
+        let reader = Reader { origin, object: object_name, purpose };
         if api_version != API_VERSION {
             let reason = format!("{} is not supported: {API_VERSION} is", quote(&api_version));
             return Err(reader.error("apiVersion", reason));
@@ -111,11 +113,11 @@ fn read_nested(
     Ok(())
 }
 
-fn plain(origin: &str, config: &Value) -> Result<MachineConfig, ManifestError> {
+fn plain(origin: &str, config: &Value, purpose: Purpose) -> Result<MachineConfig, ManifestError> {
     let name = origin.rsplit('/').next().unwrap_or(origin);
-    let reader = Reader { origin, object: format!("Ignition config {}", quote(name)) };
-    let parsed =
-        ignition::parse(config, Dialect::Plain).map_err(|error| reader.error(&error.field, error.reason))?;
+    let reader = Reader { origin, object: format!("Ignition config {}", quote(name)), purpose };
+    let parsed = ignition::parse_for(config, Dialect::Plain, purpose)
+        .map_err(|error| reader.error(&error.field, error.reason))?;
     Ok(MachineConfig {
         source: Source { machine_config: name.to_owned(), origin: origin.to_owned() },
         dialect: Dialect::Plain,
@@ -136,6 +138,7 @@ fn plain(origin: &str, config: &Value) -> Result<MachineConfig, ManifestError> {
 struct Reader<'a> {
     origin: &'a str,
     object: String,
+    purpose: Purpose,
 }
 
 impl Reader<'_> {
@@ -170,7 +173,7 @@ impl Reader<'_> {
             Some(Value::Object(config)) if config.is_empty() => None,
             Some(config) if !config.is_object() => return Err(self.error("spec.config", "not an object")),
             Some(config) => {
-                let parsed = ignition::parse(config, Dialect::MachineConfig)
+                let parsed = ignition::parse_for(config, Dialect::MachineConfig, self.purpose)
                     .map_err(|error| self.error(&format!("spec.config.{}", error.field), error.reason))?;
                 warnings.extend(parsed.warnings.into_iter().map(|warning| format!("spec.config: {warning}")));
                 Some(parsed.config)

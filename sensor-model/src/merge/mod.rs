@@ -2,9 +2,11 @@
 //!
 //! Parsed MachineConfigs come in, in any order; out comes what they say together, by the Machine
 //! Config Operator's rules (which rest on Ignition's), with the MachineConfig that each part came
-//! from. Contents stay in their encoded form. Disks, file systems, RAID and LUKS are not carried: they
-//! are made once, at the first boot, and are not what a running node can drift from.
+//! from. Contents stay in their encoded form. Disks, file systems, RAID, LUKS and the like are made once,
+//! at the first boot, and are not what a running node can drift from: they are carried as they are
+//! ([`Fixed`]), to be compared.
 
+mod fixed;
 mod rules;
 
 #[cfg(test)]
@@ -13,10 +15,12 @@ mod tests;
 use crate::{
     expectation::Source,
     ignition::{Dialect, spec},
-    machine_config::MachineConfig,
+    machine_config::{GENERATED_BY_ANNOTATION, MachineConfig},
     text::quote,
 };
 use std::collections::BTreeMap;
+
+pub use fixed::{Fixed, Section};
 
 /// A part of the rendered config, and who said it last.
 #[derive(Debug, Clone, PartialEq)]
@@ -87,7 +91,24 @@ pub struct Rendered {
     pub os_image_url: Option<Sourced<String>>,
     /// Extensions image that overrides the cluster's.
     pub base_os_extensions_container_image: Option<Sourced<String>>,
+    /// What only a first boot can make.
+    pub fixed: Fixed,
+    /// Names of MachineConfigs whose owners say which action their content needs, and what they say.
+    pub declarations: BTreeMap<String, Declaration>,
 }
+
+/// What the owner of a MachineConfig says of the disruption that its content needs. Whether it counts is
+/// for a policy to say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Declaration {
+    /// Value of [`DISRUPTION_ANNOTATION`].
+    pub text: String,
+    /// `metadata.labels` of the MachineConfig.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// The annotation by which the owner of a MachineConfig says which action its content needs.
+pub const DISRUPTION_ANNOTATION: &str = "holdfast.dev/disruption";
 
 /// Why MachineConfigs don't go together.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -149,6 +170,19 @@ pub fn merge(mut configs: Vec<MachineConfig>) -> Result<Rendered, MergeError> {
     for config in configs {
         rules::add(&mut rendered, config);
     }
+    rules::check(&rendered)?;
+    Ok(rendered)
+}
+
+/// Takes one MachineConfig as rendered already: it says everything itself, the images included, also where
+/// a controller made it.
+///
+/// # Errors
+/// Parts that cannot stand together.
+pub fn rendered(mut config: MachineConfig) -> Result<Rendered, MergeError> {
+    config.annotations.remove(GENERATED_BY_ANNOTATION);
+    let mut rendered = Rendered::default();
+    rules::add(&mut rendered, config);
     rules::check(&rendered)?;
     Ok(rendered)
 }

@@ -3,7 +3,7 @@
 //! Ignition's: fields that a later config leaves out keep their value; lists merge by key; a file, a
 //! directory and a link of one path replace each other. The Machine Config Operator's are marked.
 
-use super::{MergeError, Rendered, RenderedFile, RenderedUser, Sourced};
+use super::{DISRUPTION_ANNOTATION, Declaration, MergeError, Rendered, RenderedFile, RenderedUser, Sourced};
 use crate::{
     expectation::{SYSTEMD_DIRECTORY, Source},
     ignition::{Dialect, spec},
@@ -40,12 +40,17 @@ pub(super) fn add(rendered: &mut Rendered, mut config: MachineConfig) {
         }
     }
     rendered.sources.push(source.clone());
+    if let Some(text) = annotations.get(DISRUPTION_ANNOTATION) {
+        let declaration = Declaration { text: text.clone(), labels: config.labels.clone() };
+        rendered.declarations.insert(source.machine_config.clone(), declaration);
+    }
     if let Some(ignition) = ignition {
         add_ignition(rendered, ignition, *dialect, source);
     }
 }
 
 fn add_ignition(rendered: &mut Rendered, config: spec::Config, dialect: Dialect, source: &Source) {
+    rendered.fixed.add(&config);
     let storage = config.storage.unwrap_or_default();
     for file in storage.files.into_iter().flatten() {
         rendered.directories.remove(&file.path);
@@ -110,6 +115,9 @@ fn add_file(rendered: &mut Rendered, mut file: spec::File, dialect: Dialect, sou
             over(&mut old.overwrite, file.overwrite);
             over_user(&mut old.user, file.user);
             over_group(&mut old.group, file.group);
+            if let Some(append) = file.append {
+                old.append.get_or_insert_default().extend(append);
+            }
             let mut contents = file.contents.unwrap_or_default();
             // The Machine Config Operator's: to leave the compression out means none, also when the
             // source is left out (it would be the earlier one's, and no longer decompressed).

@@ -1,0 +1,107 @@
+//! Files, directories and links.
+
+use super::{Change, Kind, Operation, arrow, contents, pairs};
+use crate::{
+    expectation::{Owner, Source},
+    expectations::{DIRECTORY_MODE, ExpectationError, FILE_MODE, group, mode, user},
+    ignition::spec,
+    merge::{Rendered, Sourced},
+    text::{octal, quote},
+};
+
+pub(super) fn files(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) -> Result<(), ExpectationError> {
+    for (path, old, new) in pairs(&old.files, &new.files) {
+        let mut details = Vec::new();
+        if let (Some(old), Some(new)) = (old, new) {
+            let fault =
+                |reason| ExpectationError { source_of: new.source.clone(), path: path.to_owned(), reason };
+            if !contents::same(&old.value, &new.value).map_err(fault)? {
+                details.push("content".to_owned());
+            }
+            let (old, new) = (&old.value.file, &new.value.file);
+            modes(mode(old.mode, FILE_MODE), mode(new.mode, FILE_MODE), &mut details);
+            owners(&user(old.user.as_ref()), &user(new.user.as_ref()), "user", &mut details);
+            owners(&group(old.group.as_ref()), &group(new.group.as_ref()), "group", &mut details);
+        }
+        push(Kind::File, path, source(old), source(new), details, found);
+    }
+    Ok(())
+}
+
+pub(super) fn directories(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
+    for (path, old, new) in pairs(&old.directories, &new.directories) {
+        let mut details = Vec::new();
+        if let (Some(Sourced { value: old, .. }), Some(Sourced { value: new, .. })) = (old, new) {
+            modes(mode(old.mode, DIRECTORY_MODE), mode(new.mode, DIRECTORY_MODE), &mut details);
+            owners(&user(old.user.as_ref()), &user(new.user.as_ref()), "user", &mut details);
+            owners(&group(old.group.as_ref()), &group(new.group.as_ref()), "group", &mut details);
+        }
+        push(Kind::Directory, path, source(old), source(new), details, found);
+    }
+}
+
+pub(super) fn links(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
+    for (path, old, new) in pairs(&old.links, &new.links) {
+        let mut details = Vec::new();
+        if let (Some(Sourced { value: old, .. }), Some(Sourced { value: new, .. })) = (old, new) {
+            let target = |link: &spec::Link| quote(link.target.as_deref().unwrap_or_default());
+            if old.target != new.target {
+                details.push(arrow("target", Some(target(old)), Some(target(new))));
+            }
+            let hard = |link: &spec::Link| link.hard == Some(true);
+            if hard(old) != hard(new) {
+                details.push(arrow("hard", Some(hard(old)), Some(hard(new))));
+            }
+            // A hard link has the owner of what it leads to.
+            if !hard(new) {
+                owners(&user(old.user.as_ref()), &user(new.user.as_ref()), "user", &mut details);
+                owners(&group(old.group.as_ref()), &group(new.group.as_ref()), "group", &mut details);
+            }
+        }
+        push(Kind::Link, path, source(old), source(new), details, found);
+    }
+}
+
+fn source<T>(side: Option<&Sourced<T>>) -> Option<&Source> {
+    side.map(|side| &side.source)
+}
+
+/// Notes a thing that only one side has, or in which the sides differ.
+fn push(
+    kind: Kind,
+    path: &str,
+    old: Option<&Source>,
+    new: Option<&Source>,
+    details: Vec<String>,
+    found: &mut Vec<Change>,
+) {
+    if old.is_some() && new.is_some() && details.is_empty() {
+        return;
+    }
+    if let Some(source) = new.or(old) {
+        found.push(Change {
+            kind,
+            name: path.to_owned(),
+            operation: Operation::of(old.is_some(), new.is_some()),
+            details,
+            source: source.clone(),
+        });
+    }
+}
+
+fn modes(old: u32, new: u32, details: &mut Vec<String>) {
+    if old != new {
+        details.push(arrow("mode", Some(octal(old)), Some(octal(new))));
+    }
+}
+
+fn owners(old: &Owner, new: &Owner, what: &str, details: &mut Vec<String>) {
+    let word = |owner: &Owner| match owner {
+        Owner::Id(id) => Some(id.to_string()),
+        Owner::Name(name) => Some(quote(name)),
+        Owner::Undeclared => None,
+    };
+    if old != new {
+        details.push(arrow(what, word(old), word(new)));
+    }
+}

@@ -1,0 +1,103 @@
+//! What the OS backend changes: kernel arguments and type, extensions, FIPS mode, the image.
+
+use super::{Change, Kind, Operation, arrow};
+use crate::{
+    expectation::Source,
+    merge::{Rendered, Sourced},
+    text::quote,
+};
+
+pub(super) fn compare(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
+    kernel_arguments(&old.kernel_arguments, &new.kernel_arguments, found);
+    let default = "default".to_owned();
+    let kernel =
+        |side: &Rendered| side.kernel_type.as_ref().map_or(default.clone(), |kind| kind.value.clone());
+    let (before, after) = (kernel(old), kernel(new));
+    if before != after
+        && let Some(said) = new.kernel_type.as_ref().or(old.kernel_type.as_ref())
+    {
+        let detail = arrow("kernel type", Some(before), Some(&after));
+        found.push(change(Kind::KernelType, after, Operation::Change, vec![detail], &said.source));
+    }
+    extensions(old, new, found);
+    if old.fips.is_some() != new.fips.is_some()
+        && let Some(source) = new.fips.as_ref().or(old.fips.as_ref())
+    {
+        let detail = arrow("fips", Some(old.fips.is_some()), Some(new.fips.is_some()));
+        found.push(change(Kind::Fips, "fips".to_owned(), Operation::Change, vec![detail], source));
+    }
+    image(Kind::OsImage, "image", old.os_image_url.as_ref(), new.os_image_url.as_ref(), found);
+    // Only nodes with extensions take anything from it; the plan tells the two apart.
+    let image_of = |side: &'_ Rendered| side.base_os_extensions_container_image.clone();
+    image(Kind::Extension, "extensions image", image_of(old).as_ref(), image_of(new).as_ref(), found);
+}
+
+fn change(kind: Kind, name: String, operation: Operation, details: Vec<String>, source: &Source) -> Change {
+    Change { kind, name, operation, details, source: source.clone() }
+}
+
+/// Arguments that are given more often, or less often, than before; where only their order differs, one
+/// change for all of them, since a later argument may beat an earlier one.
+fn kernel_arguments(old: &[Sourced<String>], new: &[Sourced<String>], found: &mut Vec<Change>) {
+    let values = |side: &[Sourced<String>]| side.iter().map(|part| part.value.clone()).collect::<Vec<_>>();
+    if values(old) == values(new) {
+        return;
+    }
+    let mut differs = false;
+    for (operation, from, other) in [(Operation::Remove, old, new), (Operation::Add, new, old)] {
+        let mut left = values(other);
+        let mut told: Vec<&str> = Vec::new();
+        for Sourced { value, source } in from {
+            if let Some(at) = left.iter().position(|other| other == value) {
+                left.swap_remove(at);
+                continue;
+            }
+            differs = true;
+            if !told.contains(&value.as_str()) {
+                told.push(value);
+                found.push(change(Kind::KernelArgument, value.clone(), operation, Vec::new(), source));
+            }
+        }
+    }
+    if !differs && let Some(last) = new.last() {
+        let name = values(new).join(" ");
+        let details = vec!["order".to_owned()];
+        found.push(change(Kind::KernelArgument, name, Operation::Change, details, &last.source));
+    }
+}
+
+/// Packages have no order, and asking twice is asking.
+fn extensions(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
+    for (operation, from, other) in [
+        (Operation::Remove, &old.extensions, &new.extensions),
+        (Operation::Add, &new.extensions, &old.extensions),
+    ] {
+        let mut told: Vec<&str> = Vec::new();
+        for Sourced { value, source } in from {
+            if other.iter().any(|other| other.value == *value) || told.contains(&value.as_str()) {
+                continue;
+            }
+            told.push(value);
+            found.push(change(Kind::Extension, value.clone(), operation, Vec::new(), source));
+        }
+    }
+}
+
+fn image(
+    kind: Kind,
+    what: &str,
+    old: Option<&Sourced<String>>,
+    new: Option<&Sourced<String>>,
+    found: &mut Vec<Change>,
+) {
+    let url = |side: Option<&Sourced<String>>| side.map(|side| side.value.clone());
+    if url(old) == url(new) {
+        return;
+    }
+    if let Some(said) = new.or(old) {
+        let operation = Operation::of(old.is_some(), new.is_some());
+        let quoted = |side| url(side).map(|url| quote(&url));
+        let detail = arrow(what, quoted(old), quoted(new));
+        found.push(change(kind, said.value.clone(), operation, vec![detail], &said.source));
+    }
+}

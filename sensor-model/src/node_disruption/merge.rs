@@ -1,0 +1,191 @@
+//! From policy files to one policy, and from a change to what it needs.
+
+use super::{
+    Action, Allowance, Decision, Entry, PolicyFile, Scope, Subject, Verb, declaration, matching::Patterns,
+};
+use crate::{
+    changes::{Change, Kind},
+    expectation::SYSTEMD_DIRECTORY,
+    machine_config::ManifestError,
+    merge::Rendered,
+    reconcile::Overrides,
+};
+use std::collections::BTreeMap;
+
+/// What is shipped.
+const SHIPPED: &str = include_str!("../../../policies/node-disruption/default.yaml");
+
+/// Everything that counts on a node.
+#[derive(Debug, Clone, Default)]
+pub struct Policy {
+    entries: Vec<Entry>,
+    patterns: BTreeMap<Subject, Patterns>,
+    allowances: Vec<Allowance>,
+    overrides: Overrides,
+}
+
+impl Policy {
+    /// The shipped defaults alone.
+    ///
+    /// # Errors
+    /// None that a test would not have found.
+    pub fn shipped() -> Result<Self, ManifestError> {
+        Self::merge(&[], None)
+    }
+
+    /// Merges files over the shipped defaults, for the nodes of a pool. Entries for the same path or name
+    /// replace each other whole.
+    ///
+    /// # Errors
+    /// Two files of the same scope with different entries for the same path or name.
+    pub fn merge(files: &[PolicyFile], pool: Option<&str>) -> Result<Self, ManifestError> {
+        let shipped = PolicyFile::parse_shipped("shipped default", SHIPPED.as_bytes())?;
+        let mut files: Vec<&PolicyFile> = shipped
+            .iter()
+            .chain(files)
+            .filter(|file| match &file.scope {
+                Scope::Pools(pools) => pool.is_some_and(|pool| pools.iter().any(|other| other == pool)),
+                _ => true,
+            })
+            .collect();
+        files.sort_by_key(|file| rank(&file.scope));
+        let mut policy = Self::default();
+        let mut ranks: Vec<u8> = Vec::new();
+        let mut known: BTreeMap<(Subject, &str), usize> = BTreeMap::new();
+        for file in &files {
+            let rank = rank(&file.scope);
+            for entry in &file.entries {
+                match known.get(&(entry.subject, entry.pattern.as_str())) {
+                    Some(at) if ranks[*at] == rank && policy.entries[*at].actions != entry.actions => {
+                        return Err(ManifestError {
+                            origin: file.origin.clone(),
+                            object: "policy".to_owned(),
+                            field: format!("{} {}", entry.subject.key(), entry.pattern),
+                            reason: format!("{} has other actions for the same", policy.entries[*at].origin),
+                        });
+                    }
+                    Some(at) => {
+                        policy.entries[*at] = entry.clone();
+                        ranks[*at] = rank;
+                    }
+                    None => {
+                        known.insert((entry.subject, &entry.pattern), policy.entries.len());
+                        policy.entries.push(entry.clone());
+                        ranks.push(rank);
+                    }
+                }
+            }
+            policy.allowances.extend(file.allowances.iter().cloned());
+            policy.overrides.disks |= file.overrides.disks;
+            policy.overrides.filesystems |= file.overrides.filesystems;
+            policy.overrides.raid |= file.overrides.raid;
+        }
+        for subject in [
+            Subject::Files,
+            Subject::Directories,
+            Subject::Links,
+            Subject::Units,
+            Subject::SshKey,
+            Subject::KernelArguments,
+        ] {
+            let entries = policy.entries.iter().enumerate();
+            let of_subject = entries.filter(|(_, entry)| entry.subject == subject);
+            let patterns = Patterns::new(of_subject.map(|(number, entry)| (entry.pattern.as_str(), number)));
+            policy.patterns.insert(subject, patterns);
+        }
+        Ok(policy)
+    }
+
+    /// Which irreconcilable changes are set aside.
+    pub fn overrides(&self) -> Overrides {
+        self.overrides
+    }
+
+    /// Every entry, in the order of the files.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// What a change from `old` to `new` needs.
+    pub fn decide(&self, change: &Change, old: &Rendered, new: &Rendered) -> Decision {
+        let name = change.name.as_str();
+        let entry = match change.kind {
+            Kind::File => self.path(Subject::Files, name),
+            Kind::Directory => {
+                self.path(Subject::Directories, name).or_else(|| self.path(Subject::Files, name))
+            }
+            Kind::Link => self.path(Subject::Links, name).or_else(|| self.path(Subject::Files, name)),
+            Kind::Unit => self.name(Subject::Units, name),
+            Kind::SshKey | Kind::PasswordHash => self.name(Subject::SshKey, ""),
+            Kind::KernelArgument => self.kernel_argument(name),
+            // An image to take extensions from, on a node that takes none.
+            Kind::Extension if new.extensions.is_empty() && old.extensions.is_empty() => {
+                return Decision {
+                    actions: vec![Action::plain(Verb::None)],
+                    policy: "built in: no extensions are installed".to_owned(),
+                };
+            }
+            Kind::KernelType | Kind::Extension | Kind::Fips | Kind::OsImage => {
+                return Decision::reboot(format!("built in: {} needs a reboot", change.kind.word()));
+            }
+        };
+        match entry {
+            Some(entry) => Decision { actions: entry.actions.clone(), policy: entry.label() },
+            None if change.kind == Kind::KernelArgument => {
+                Decision::reboot("built in: kernel-argument needs a reboot")
+            }
+            None => self.declared(change, old, new),
+        }
+    }
+
+    fn path(&self, subject: Subject, path: &str) -> Option<&Entry> {
+        self.entries.get(self.patterns.get(&subject)?.path(path)?)
+    }
+
+    fn name(&self, subject: Subject, name: &str) -> Option<&Entry> {
+        self.entries.get(self.patterns.get(&subject)?.name(name)?)
+    }
+
+    /// By the whole argument, else by what is before its `=`. A change of order is about all of them.
+    fn kernel_argument(&self, argument: &str) -> Option<&Entry> {
+        let name = argument.split('=').next().unwrap_or(argument);
+        self.name(Subject::KernelArguments, argument).or_else(|| self.name(Subject::KernelArguments, name))
+    }
+
+    /// What the owner of the change's MachineConfig declares, where that is allowed; else a reboot.
+    fn declared(&self, change: &Change, old: &Rendered, new: &Rendered) -> Decision {
+        const NO_ENTRY: &str = "no entry fits: reboot";
+        let name = &change.source.machine_config;
+        // What is removed is in the old config alone.
+        let Some(declared) = new.declarations.get(name).or_else(|| old.declarations.get(name)) else {
+            return Decision::reboot(NO_ENTRY);
+        };
+        let said = format!("annotation holdfast.dev/disruption of MachineConfig {name}");
+        let path = match change.kind {
+            Kind::Unit => format!("{SYSTEMD_DIRECTORY}/{}", change.name),
+            _ => change.name.clone(),
+        };
+        let actions = match declaration::actions(&declared.text) {
+            Ok(actions) => actions,
+            Err(reason) => return Decision::reboot(format!("{NO_ENTRY}; {said}: {reason}")),
+        };
+        let covers =
+            |allowance: &&Allowance| allowance.covers(name, declared, &path) && allowance.allows(&actions);
+        match self.allowances.iter().find(covers) {
+            Some(allowance) => {
+                let policy = format!("{said}, allowed by {}", allowance.label);
+                Decision { actions, policy }
+            }
+            None => Decision::reboot(format!("{NO_ENTRY}; {said} is not allowed by any policy")),
+        }
+    }
+}
+
+fn rank(scope: &Scope) -> u8 {
+    match scope {
+        Scope::Shipped => 0,
+        Scope::Cluster => 1,
+        Scope::Everywhere => 2,
+        Scope::Pools(_) => 3,
+    }
+}

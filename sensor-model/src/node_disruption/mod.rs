@@ -1,0 +1,180 @@
+//! Which actions a change needs: `NodeDisruptionPolicy` in the Machine Config Operator's shape, and more.
+//!
+//! Policy files come in ([`PolicyFile::parse`]), merged over the defaults that are shipped
+//! ([`Policy::merge`]); then a change, and out comes a [`Decision`]. A file with a fault is refused as a
+//! whole. What no entry fits means reboot. Nothing here reads files or acts.
+//!
+//! Which entry decides: one for exactly this path; else the one with the longest fixed beginning that fits,
+//! a directory (everything below it) by its whole length, a glob by what is before its first wildcard; where
+//! these are equal the glob. Of two entries for the same thing the later counts, whole: shipped defaults,
+//! then the cluster's `MachineConfiguration`, then `DisruptionPolicy` files for every pool, then those for
+//! the node's pool. Only where no entry fits, what the owner of the MachineConfig declares counts, if an
+//! entry of `declarations` allows it.
+
+mod declaration;
+pub(crate) mod fields;
+mod forms;
+mod matching;
+mod merge;
+mod parse;
+#[cfg(test)]
+mod tests;
+
+pub use declaration::Allowance;
+pub use merge::Policy;
+
+use crate::reconcile::Overrides;
+use serde::{Deserialize, Serialize};
+
+/// Version of Holdfast's own kind.
+pub const API_VERSION: &str = "holdfast.dev/v1alpha1";
+/// Holdfast's own kind.
+pub const KIND: &str = "DisruptionPolicy";
+/// Version of the Machine Config Operator's kind.
+pub const MCO_API_VERSION: &str = "operator.openshift.io/v1";
+/// The Machine Config Operator's kind.
+pub const MCO_KIND: &str = "MachineConfiguration";
+
+/// What may have to be done about a change.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Verb {
+    /// Nothing.
+    None,
+    /// systemd reads its units again.
+    DaemonReload,
+    /// A unit reads its configuration again.
+    Reload(String),
+    /// A unit is stopped and started.
+    Restart(String),
+    /// What the content asks for, by rules of its own; only shipped defaults say so.
+    Special,
+    /// Workloads leave the node first.
+    Drain,
+    /// The node is rebooted, and drained before.
+    Reboot,
+    /// A word that is not known here, from a policy that somebody else checked: as good as a reboot.
+    Unknown(String),
+}
+
+/// What is done when an action fails or takes too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fallback {
+    /// The node is rebooted.
+    Reboot,
+    /// The old config is put back and the node is degraded.
+    Rollback,
+}
+
+/// One action of an entry.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Action {
+    /// What is done.
+    pub verb: Verb,
+    /// How many seconds it may take, where the policy says.
+    pub timeout_seconds: Option<u64>,
+    /// What is done when it fails or takes longer, where the policy says.
+    pub fallback: Option<Fallback>,
+}
+
+impl Action {
+    /// An action without more.
+    pub fn plain(verb: Verb) -> Self {
+        Self { verb, timeout_seconds: None, fallback: None }
+    }
+}
+
+/// What an entry is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Subject {
+    /// Files by path, directory or glob; directories and links too, where they have no entry of their own.
+    Files,
+    /// Directories, the same way.
+    Directories,
+    /// Links, the same way.
+    Links,
+    /// Units by name or glob.
+    Units,
+    /// ssh keys and password hashes.
+    SshKey,
+    /// Arguments of the kernel, by name or glob.
+    KernelArguments,
+}
+
+impl Subject {
+    /// The key under which a file has its entries.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Files => "files",
+            Self::Directories => "directories",
+            Self::Links => "links",
+            Self::Units => "units",
+            Self::SshKey => "sshkey",
+            Self::KernelArguments => "kernelArguments",
+        }
+    }
+}
+
+/// Which actions changes of some things need.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// What it is about.
+    pub subject: Subject,
+    /// Path, name or glob; empty for ssh keys.
+    pub pattern: String,
+    /// What is done, never empty.
+    pub actions: Vec<Action>,
+    /// The file it is from, for messages.
+    pub origin: String,
+}
+
+impl Entry {
+    /// How a plan names it: `shipped default: files /etc/containers/policy.json`.
+    pub fn label(&self) -> String {
+        let space = if self.pattern.is_empty() { "" } else { " " };
+        format!("{}: {}{space}{}", self.origin, self.subject.key(), self.pattern)
+    }
+}
+
+/// For which nodes a file counts, and over which others.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// Shipped with the program.
+    Shipped,
+    /// The cluster's `MachineConfiguration`.
+    Cluster,
+    /// A `DisruptionPolicy` for every pool.
+    Everywhere,
+    /// A `DisruptionPolicy` for these pools.
+    Pools(Vec<String>),
+}
+
+/// One object of a policy file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyFile {
+    /// The file it was read from, for messages.
+    pub origin: String,
+    /// Where it counts.
+    pub scope: Scope,
+    /// Its entries, in order.
+    pub entries: Vec<Entry>,
+    /// Whose declarations it allows.
+    pub allowances: Vec<Allowance>,
+    /// Which irreconcilable changes it sets aside.
+    pub overrides: Overrides,
+}
+
+/// What a change needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// The actions, never empty.
+    pub actions: Vec<Action>,
+    /// What decided, for people.
+    pub policy: String,
+}
+
+impl Decision {
+    fn reboot(policy: impl Into<String>) -> Self {
+        Self { actions: vec![Action::plain(Verb::Reboot)], policy: policy.into() }
+    }
+}

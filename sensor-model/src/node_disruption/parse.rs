@@ -1,0 +1,364 @@
+//! From the text of a policy file to its entries.
+//!
+//! YAML or JSON comes in, one document or many; out come the objects that are policies, checked, or the first
+//! fault with object and field, in the API server's and the Machine Config Operator's words where they have
+//! words for it. Keys that are not known are faults: a misspelt `actions` must not mean reboot in silence.
+
+use super::{
+    API_VERSION, Action, Allowance, Entry, Fallback, KIND, MCO_API_VERSION, MCO_KIND, PolicyFile, Scope,
+    Subject, Verb,
+    fields::{Parsed, fault, list, mapping, names, required, text, unsupported},
+    forms::{argument_pattern, path_pattern, standalone, timeout, unit},
+    matching::{glob, is_glob},
+};
+use crate::{
+    machine_config::{self, ManifestError, OtherObject},
+    reconcile::Overrides,
+    text::quote,
+};
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most entries of a list in a `MachineConfiguration`.
+const MAXIMUM_ENTRIES: usize = 50;
+/// Most entries of a list in a `DisruptionPolicy`.
+const MAXIMUM_OWN_ENTRIES: usize = 1_000;
+/// Most actions of an entry.
+const MAXIMUM_ACTIONS: usize = 10;
+/// Types that a policy may name.
+const TYPES: [&str; 6] = ["Reboot", "Drain", "Reload", "Restart", "DaemonReload", "None"];
+
+/// Fields of a `MachineConfiguration`'s `spec` that are about something else.
+const OTHER_SPEC_FIELDS: [&str; 10] = [
+    "bootImageSkewEnforcement",
+    "failedRevisionLimit",
+    "forceRedeploymentReason",
+    "logLevel",
+    "managedBootImages",
+    "managementState",
+    "observedConfig",
+    "operatorLogLevel",
+    "succeededRevisionLimit",
+    "unsupportedConfigOverrides",
+];
+
+impl PolicyFile {
+    /// Reads the policies of one file; `origin` is its name for messages. MachineConfigs and other objects in
+    /// it are passed over.
+    ///
+    /// # Errors
+    /// The first fault, and a file without any policy.
+    pub fn parse(origin: &str, bytes: &[u8]) -> Result<Vec<Self>, ManifestError> {
+        Self::parse_as(origin, bytes, false)
+    }
+
+    /// Reads what is shipped, which may say `Special`.
+    pub(super) fn parse_shipped(origin: &str, bytes: &[u8]) -> Result<Vec<Self>, ManifestError> {
+        Self::parse_as(origin, bytes, true)
+    }
+
+    fn parse_as(origin: &str, bytes: &[u8], shipped: bool) -> Result<Vec<Self>, ManifestError> {
+        let objects = machine_config::parse(origin, bytes)?.others;
+        let policies: Result<Vec<Self>, ManifestError> = objects
+            .iter()
+            .filter(|object| is_policy(object))
+            .map(|object| {
+                policy(object, shipped).map_err(|(field, reason)| ManifestError {
+                    origin: origin.to_owned(),
+                    object: format!("{} {}", object.kind, quote(&object.name)),
+                    field,
+                    reason,
+                })
+            })
+            .collect();
+        let policies = policies?;
+        if policies.is_empty() {
+            return Err(ManifestError {
+                origin: origin.to_owned(),
+                object: "file".to_owned(),
+                field: "kind".to_owned(),
+                reason: format!("no {MCO_KIND} of {MCO_API_VERSION} and no {KIND} of {API_VERSION} in it"),
+            });
+        }
+        Ok(policies)
+    }
+}
+
+/// By kind alone, so that another version is refused rather than passed over.
+fn is_policy(object: &OtherObject) -> bool {
+    object.kind == MCO_KIND || object.kind == KIND
+}
+
+fn policy(object: &OtherObject, shipped: bool) -> Parsed<PolicyFile> {
+    let own = object.kind == KIND;
+    let version = if own { API_VERSION } else { MCO_API_VERSION };
+    if object.api_version != version {
+        return Err((
+            "apiVersion".to_owned(),
+            format!("{} is not supported: {version} is", quote(&object.api_version)),
+        ));
+    }
+    let top = mapping(&object.value, "", &["apiVersion", "kind", "metadata", "spec", "status"])?;
+    if !own && object.name != "cluster" {
+        return Err((
+            "metadata.name".to_owned(),
+            format!("must be \"cluster\", not {}: there is only one", quote(&object.name)),
+        ));
+    }
+    if object.name.is_empty() {
+        return Err(("metadata.name".to_owned(), "Required value".to_owned()));
+    }
+    let nothing = Value::Object(Map::new());
+    let spec = top.get("spec").filter(|spec| !spec.is_null()).unwrap_or(&nothing);
+    let mut policy = PolicyFile {
+        origin: object.origin.clone(),
+        scope: if shipped { Scope::Shipped } else { Scope::Cluster },
+        entries: Vec::new(),
+        allowances: Vec::new(),
+        overrides: Overrides::default(),
+    };
+    let mut known = vec!["irreconcilableValidationOverrides"];
+    let at = if own {
+        policy.scope = Scope::Everywhere;
+        known.extend(["pools", "declarations"]);
+        known.extend(BODY);
+        let spec = mapping(spec, "spec", &known)?;
+        if let Some(pools) = spec.get("pools") {
+            policy.scope = Scope::Pools(names(pools, "spec.pools", |_| Ok(()))?);
+        }
+        if let Some(allowed) = spec.get("declarations") {
+            policy.allowances = allowances(allowed, "spec.declarations", &policy.origin)?;
+        }
+        "spec"
+    } else {
+        known.push("nodeDisruptionPolicy");
+        known.extend(OTHER_SPEC_FIELDS);
+        mapping(spec, "spec", &known)?;
+        "spec.nodeDisruptionPolicy"
+    };
+    if let Some(value) = spec.get("irreconcilableValidationOverrides") {
+        policy.overrides = overrides(value, "spec.irreconcilableValidationOverrides")?;
+    }
+    let body = if own { Some(spec) } else { spec.get("nodeDisruptionPolicy") };
+    if let Some(body) = body.filter(|body| !body.is_null()) {
+        if !own {
+            mapping(body, at, &BODY)?;
+        }
+        let reader = Reader { origin: &policy.origin, own, shipped };
+        policy.entries = reader.entries(body, at)?;
+    }
+    Ok(policy)
+}
+
+/// Keys of a policy's entries; the first three are the Machine Config Operator's.
+const BODY: [&str; 6] = ["files", "units", "sshkey", "directories", "links", "kernelArguments"];
+
+fn overrides(value: &Value, at: &str) -> Parsed<Overrides> {
+    let mut overrides = Overrides::default();
+    let Some(storage) = mapping(value, at, &["storage"])?.get("storage") else { return Ok(overrides) };
+    let at = format!("{at}.storage");
+    for (number, value) in list(storage, &at)?.iter().enumerate() {
+        match text(value, &format!("{at}[{number}]"))? {
+            "Disks" => overrides.disks = true,
+            "FileSystems" => overrides.filesystems = true,
+            "Raid" => overrides.raid = true,
+            other => {
+                return Err((
+                    format!("{at}[{number}]"),
+                    unsupported(other, &["Disks", "FileSystems", "Raid"]),
+                ));
+            }
+        }
+    }
+    Ok(overrides)
+}
+
+fn allowances(value: &Value, at: &str, origin: &str) -> Parsed<Vec<Allowance>> {
+    let mut found = Vec::new();
+    for (number, value) in list(value, at)?.iter().enumerate() {
+        let at = format!("{at}[{number}]");
+        let map = mapping(value, &at, &["machineConfigs", "matchLabels", "paths", "actions", "units"])?;
+        let patterns = |key: &str| match map.get(key) {
+            Some(value) => names(value, &format!("{at}.{key}"), |name| {
+                if is_glob(name) { glob(name).map(drop) } else { Ok(()) }
+            }),
+            None => Ok(Vec::new()),
+        };
+        let mut match_labels = BTreeMap::new();
+        if let Some(labels) = map.get("matchLabels") {
+            let at = format!("{at}.matchLabels");
+            let labels = labels.as_object().ok_or_else(|| fault(&at, labels, "a mapping"))?;
+            for (key, value) in labels {
+                let value = value.as_str().ok_or_else(|| fault(&format!("{at}.{key}"), value, "a text"))?;
+                match_labels.insert(key.clone(), value.to_owned());
+            }
+        }
+        let allowance = Allowance {
+            machine_configs: patterns("machineConfigs")?,
+            match_labels,
+            paths: match map.get("paths") {
+                Some(value) => paths(value, &format!("{at}.paths"))?,
+                None => Vec::new(),
+            },
+            actions: names(required(map, "actions", &at)?, &format!("{at}.actions"), |name| {
+                if TYPES.contains(&name) { Ok(()) } else { Err(unsupported(name, &TYPES)) }
+            })?,
+            units: patterns("units")?,
+            label: format!("{origin}: declarations[{number}]"),
+        };
+        if allowance.machine_configs.is_empty() && allowance.match_labels.is_empty() {
+            return Err((at, "machineConfigs or matchLabels must say whose declarations count".to_owned()));
+        }
+        let acts = allowance.actions.iter().any(|word| word == "Reload" || word == "Restart");
+        if acts && allowance.units.is_empty() {
+            return Err((
+                format!("{at}.units"),
+                "Required value: which units may be reloaded and restarted".to_owned(),
+            ));
+        }
+        found.push(allowance);
+    }
+    Ok(found)
+}
+
+fn paths(value: &Value, at: &str) -> Parsed<Vec<String>> {
+    let mut paths = names(value, at, |path| path_pattern(path).map(drop))?;
+    for path in &mut paths {
+        *path = path_pattern(path).map_err(|reason| (at.to_owned(), reason))?;
+    }
+    Ok(paths)
+}
+
+/// Reads the entries of one policy.
+struct Reader<'a> {
+    origin: &'a str,
+    own: bool,
+    shipped: bool,
+}
+
+impl Reader<'_> {
+    fn entries(&self, body: &Value, at: &str) -> Parsed<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for (subject, key) in [
+            (Subject::Files, "path"),
+            (Subject::Directories, "path"),
+            (Subject::Links, "path"),
+            (Subject::Units, "name"),
+            (Subject::KernelArguments, "name"),
+        ] {
+            let at = format!("{at}.{}", subject.key());
+            let Some(value) = body.get(subject.key()).filter(|value| !value.is_null()) else { continue };
+            let items = list(value, &at)?;
+            let most = if self.own { MAXIMUM_OWN_ENTRIES } else { MAXIMUM_ENTRIES };
+            if items.len() > most {
+                return Err((at, format!("Too many: {}: must have at most {most} items", items.len())));
+            }
+            let mut seen = BTreeSet::new();
+            for (number, item) in items.iter().enumerate() {
+                let at = format!("{at}[{number}]");
+                let map = mapping(item, &at, &[key, "actions"])?;
+                let field = format!("{at}.{key}");
+                let written = text(required(map, key, &at)?, &field)?;
+                let pattern = match subject {
+                    Subject::Units => self.unit_pattern(written),
+                    Subject::KernelArguments => argument_pattern(written),
+                    _ => path_pattern(written),
+                }
+                .map_err(|reason| (field, reason))?;
+                if !seen.insert(pattern.clone()) {
+                    return Err((at, format!("Duplicate value: {{{}:{}}}", quote(key), quote(written))));
+                }
+                let actions = self.actions(map, &at)?;
+                entries.push(Entry { subject, pattern, actions, origin: self.origin.to_owned() });
+            }
+        }
+        let at = format!("{at}.sshkey");
+        if let Some(value) = body.get("sshkey").filter(|value| !value.is_null()) {
+            let map = mapping(value, &at, &["actions"])?;
+            // An empty one is none: the default stays.
+            if !map.is_empty() {
+                let actions = self.actions(map, &at)?;
+                let origin = self.origin.to_owned();
+                entries.push(Entry { subject: Subject::SshKey, pattern: String::new(), actions, origin });
+            }
+        }
+        Ok(entries)
+    }
+
+    fn actions(&self, map: &Map<String, Value>, at: &str) -> Parsed<Vec<Action>> {
+        let listed = required(map, "actions", at)?;
+        let at = format!("{at}.actions");
+        let listed = list(listed, &at)?;
+        if listed.is_empty() {
+            return Err((at, "Invalid value: 0: must have at least 1 item".to_owned()));
+        }
+        if listed.len() > MAXIMUM_ACTIONS {
+            let reason = format!("Too many: {}: must have at most {MAXIMUM_ACTIONS} items", listed.len());
+            return Err((at, reason));
+        }
+        let actions = listed
+            .iter()
+            .enumerate()
+            .map(|(number, value)| self.action(value, &format!("{at}[{number}]")))
+            .collect::<Parsed<Vec<Action>>>()?;
+        standalone(&actions).map_err(|reason| (at, format!("Invalid value: {reason}")))?;
+        Ok(actions)
+    }
+
+    fn action(&self, value: &Value, at: &str) -> Parsed<Action> {
+        let map = mapping(value, at, &["type", "reload", "restart", "timeout", "fallback"])?;
+        let field = format!("{at}.type");
+        let word = text(required(map, "type", at)?, &field)?;
+        let service = |key: &str, only: &str| -> Parsed<String> {
+            let field = format!("{at}.{key}");
+            let service = match map.get(key).filter(|value| !value.is_null()) {
+                Some(value) if word == only => mapping(value, &field, &["serviceName"])?,
+                None if word != only => return Ok(String::new()),
+                _ => {
+                    let reason = format!("{key} is required when type is {only}, and forbidden otherwise");
+                    return Err((at.to_owned(), format!("Invalid value: {reason}")));
+                }
+            };
+            let name = text(required(service, "serviceName", &field)?, &format!("{field}.serviceName"))?;
+            unit(name, !self.own)
+                .map_err(|reason| (format!("{field}.serviceName"), format!("Invalid value: {reason}")))
+        };
+        let (reload, restart) = (service("reload", "Reload")?, service("restart", "Restart")?);
+        let verb = match word {
+            "Reboot" => Verb::Reboot,
+            "Drain" => Verb::Drain,
+            "Reload" => Verb::Reload(reload),
+            "Restart" => Verb::Restart(restart),
+            "DaemonReload" => Verb::DaemonReload,
+            "None" => Verb::None,
+            "Special" if self.shipped => Verb::Special,
+            other => return Err((field, unsupported(other, &TYPES))),
+        };
+        let timeout_seconds = match map.get("timeout") {
+            None => None,
+            Some(value) => Some(timeout(value).ok_or_else(|| {
+                let reason = "must be a time from 1s to 24h: 30s, 5m, 1h, or a number of seconds";
+                (format!("{at}.timeout"), reason.to_owned())
+            })?),
+        };
+        let fallback = match map.get("fallback") {
+            None => None,
+            Some(value) => match text(value, &format!("{at}.fallback"))? {
+                "reboot" => Some(Fallback::Reboot),
+                "rollback" => Some(Fallback::Rollback),
+                other => {
+                    return Err((format!("{at}.fallback"), unsupported(other, &["reboot", "rollback"])));
+                }
+            },
+        };
+        Ok(Action { verb, timeout_seconds, fallback })
+    }
+
+    fn unit_pattern(&self, name: &str) -> Result<String, String> {
+        if !is_glob(name) {
+            return unit(name, !self.own);
+        }
+        glob(name)?;
+        Ok(name.to_owned())
+    }
+}

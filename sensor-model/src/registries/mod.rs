@@ -1,0 +1,234 @@
+//! Whether a change of `registries.conf` can hurt workloads that run.
+//!
+//! The old and the new bytes come in, decoded; out comes whether image pulls that work go on to work the same
+//! way, with the rules that decided, by number. A mirror that is asked only for digests cannot give other
+//! images than before; everything that is not known to be harmless is not. Nothing here says what to do.
+//!
+//! 1. `unqualified-search-registries` only gets longer at its end.
+//! 2. No registry goes away. It is known by its prefix, else by its location.
+//! 3. A registry that stays keeps prefix, location, `blocked` and `insecure` and every mirror; a mirror may
+//!    only become `digest-only`; one that is added is `digest-only`, or all of the registry's are.
+//! 4. A registry that is added has only mirrors that are `digest-only`; without mirrors of its own it is
+//!    `mirror-by-digest-only`.
+//! 5. Nothing else changes.
+
+#[cfg(test)]
+mod tests;
+
+use crate::text::quote;
+use std::collections::BTreeMap;
+use toml::{Table, Value};
+
+/// Where the file is.
+pub const PATH: &str = "/etc/containers/registries.conf";
+
+/// The value by which a mirror is asked for digests alone.
+const DIGEST_ONLY: &str = "digest-only";
+
+/// What a change means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Judgement {
+    /// Pulls that work go on to work the same way.
+    pub safe: bool,
+    /// What decided, each with the number of its rule: everything that is not safe; else what was looked at.
+    pub because: Vec<String>,
+}
+
+/// Judges a change. A file that is missing is an empty one.
+///
+/// # Errors
+/// Which of the two cannot be read, and why; no value of the file is in it.
+pub fn judge(old: &[u8], new: &[u8]) -> Result<Judgement, String> {
+    let old = Registries::parse(old).map_err(|reason| format!("the old registries.conf: {reason}"))?;
+    let new = Registries::parse(new).map_err(|reason| format!("the new registries.conf: {reason}"))?;
+    let mut because = Vec::new();
+    if !new.search.starts_with(&old.search) {
+        because.push("rule 1: unqualified-search-registries changes otherwise than at its end".to_owned());
+    }
+    let mut safe = Vec::new();
+    if new.search.len() > old.search.len() {
+        safe.push("rule 1: unqualified-search-registries only gets longer at its end".to_owned());
+    }
+    for (key, registry) in &old.named {
+        match new.named.get(key) {
+            None => because.push(format!("rule 2: registry {} is removed", quote(key))),
+            Some(new) if new != registry => {
+                let before = because.len();
+                stays(key, registry, new, &mut because);
+                if because.len() == before {
+                    safe.push(format!("rule 3: mirrors of registry {} serve digests only", quote(key)));
+                }
+            }
+            Some(_) => {}
+        }
+    }
+    for (key, registry) in new.named.iter().filter(|(key, _)| !old.named.contains_key(*key)) {
+        let harmless = match &registry.mirrors[..] {
+            [] => registry.digest_only,
+            mirrors => mirrors.iter().all(Mirror::digest_only),
+        };
+        let list = if harmless { &mut safe } else { &mut because };
+        let what = if harmless { "only for digests" } else { "also for tags" };
+        list.push(format!("rule 4: registry {} is added, its mirrors are used {what}", quote(key)));
+    }
+    if old.rest != new.rest {
+        let mut keys: Vec<&String> = old.rest.keys().chain(new.rest.keys()).collect();
+        keys.sort();
+        keys.dedup();
+        for key in keys.into_iter().filter(|key| old.rest.get(*key) != new.rest.get(*key)) {
+            because.push(format!("rule 5: {} changes", quote(key)));
+        }
+    }
+    if because.is_empty() {
+        if safe.is_empty() {
+            safe.push("what it says stays the same".to_owned());
+        }
+        return Ok(Judgement { safe: true, because: safe });
+    }
+    Ok(Judgement { safe: false, because })
+}
+
+/// Rule 3.
+fn stays(key: &str, old: &Registry, new: &Registry, because: &mut Vec<String>) {
+    let mut say = |what: String| because.push(format!("rule 3: registry {}: {what}", quote(key)));
+    for (name, same) in [
+        ("prefix", old.prefix == new.prefix),
+        ("location", old.location == new.location),
+        ("blocked", old.blocked == new.blocked),
+        ("insecure", old.insecure == new.insecure),
+        ("mirror-by-digest-only", old.digest_only == new.digest_only || new.digest_only),
+    ] {
+        if !same {
+            say(format!("{name} changes"));
+        }
+    }
+    for mirror in &old.mirrors {
+        let location = quote(&mirror.location);
+        match new.mirrors.iter().find(|other| other.location == mirror.location) {
+            None => say(format!("mirror {location} is removed")),
+            Some(now) if now.pull != mirror.pull && !now.digest_only() => {
+                say(format!("mirror {location} changes pull-from-mirror, and not to digest-only"));
+            }
+            Some(now) if now.rest != mirror.rest => say(format!("mirror {location} changes otherwise")),
+            Some(_) => {}
+        }
+    }
+    let known = |mirror: &&Mirror| old.mirrors.iter().any(|other| other.location == mirror.location);
+    for mirror in new.mirrors.iter().filter(|mirror| !known(mirror)) {
+        if !mirror.digest_only() && !new.digest_only {
+            say(format!("mirror {} is added, also for tags", quote(&mirror.location)));
+        }
+    }
+    if old.rest != new.rest {
+        say("another of its keys changes".to_owned());
+    }
+}
+
+/// What is in the file.
+#[derive(Debug, Default)]
+struct Registries {
+    search: Vec<String>,
+    /// By prefix, else location.
+    named: BTreeMap<String, Registry>,
+    /// Every other key.
+    rest: Table,
+}
+
+#[derive(Debug, PartialEq)]
+struct Registry {
+    prefix: String,
+    location: String,
+    blocked: bool,
+    insecure: bool,
+    /// `mirror-by-digest-only`.
+    digest_only: bool,
+    mirrors: Vec<Mirror>,
+    rest: Table,
+}
+
+#[derive(Debug, PartialEq)]
+struct Mirror {
+    location: String,
+    /// `pull-from-mirror`.
+    pull: String,
+    rest: Table,
+}
+
+impl Mirror {
+    fn digest_only(&self) -> bool {
+        self.pull == DIGEST_ONLY
+    }
+}
+
+impl Registries {
+    fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let text = std::str::from_utf8(bytes).map_err(|error| format!("not UTF-8: {error}"))?;
+        // Only the message: the error's own text quotes the line, which may hold a password in a URL.
+        let mut rest: Table = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+        let mut found = Self::default();
+        for value in list(&mut rest, "unqualified-search-registries")? {
+            match value {
+                Value::String(name) => found.search.push(name),
+                _ => return Err("unqualified-search-registries: not a list of texts".to_owned()),
+            }
+        }
+        for value in list(&mut rest, "registry")? {
+            let registry = Registry::read(value)?;
+            let named = [&registry.prefix, &registry.location].into_iter().find(|name| !name.is_empty());
+            let key = named.ok_or("registry: neither prefix nor location")?.clone();
+            if found.named.insert(key.clone(), registry).is_some() {
+                return Err(format!("registry: {} is there twice", quote(&key)));
+            }
+        }
+        found.rest = rest;
+        Ok(found)
+    }
+}
+
+impl Registry {
+    fn read(value: Value) -> Result<Self, String> {
+        let Value::Table(mut rest) = value else { return Err("registry: not a table".to_owned()) };
+        let mut mirrors: Vec<Mirror> = Vec::new();
+        for value in list(&mut rest, "mirror")? {
+            let Value::Table(mut rest) = value else { return Err("mirror: not a table".to_owned()) };
+            let location = text(&mut rest, "location")?;
+            if mirrors.iter().any(|other| other.location == location) {
+                return Err(format!("mirror: {} is there twice", quote(&location)));
+            }
+            mirrors.push(Mirror { location, pull: text(&mut rest, "pull-from-mirror")?, rest });
+        }
+        Ok(Self {
+            prefix: text(&mut rest, "prefix")?,
+            location: text(&mut rest, "location")?,
+            blocked: flag(&mut rest, "blocked")?,
+            insecure: flag(&mut rest, "insecure")?,
+            digest_only: flag(&mut rest, "mirror-by-digest-only")?,
+            mirrors,
+            rest,
+        })
+    }
+}
+
+fn list(table: &mut Table, key: &str) -> Result<Vec<Value>, String> {
+    match table.remove(key) {
+        None => Ok(Vec::new()),
+        Some(Value::Array(items)) => Ok(items),
+        Some(_) => Err(format!("{key}: not a list")),
+    }
+}
+
+fn text(table: &mut Table, key: &str) -> Result<String, String> {
+    match table.remove(key) {
+        None => Ok(String::new()),
+        Some(Value::String(text)) => Ok(text),
+        Some(_) => Err(format!("{key}: not a text")),
+    }
+}
+
+fn flag(table: &mut Table, key: &str) -> Result<bool, String> {
+    match table.remove(key) {
+        None => Ok(false),
+        Some(Value::Boolean(flag)) => Ok(flag),
+        Some(_) => Err(format!("{key}: not true or false")),
+    }
+}
