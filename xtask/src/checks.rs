@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use crate::matrix::Selection;
 use crate::run::{cargo, say, show};
-use crate::{alerts, cache::Cache, dist, kernels, reference, toolchain::EbpfToolchain};
+use crate::{alerts, cache::Cache, dist, fuzz, kernels, reference, toolchain::EbpfToolchain};
 
 /// Runs them: the quick ones, and those on real kernels unless `quick`.
 pub(crate) fn run(quick: bool, kernels: &[String]) -> Result<()> {
@@ -29,6 +29,8 @@ pub(crate) fn run(quick: bool, kernels: &[String]) -> Result<()> {
     say("test", "kernel programs: format and lints");
     parts.push(("kernel programs", kernel_programs()));
     if !quick {
+        say("test", "fuzz targets");
+        parts.push(("fuzz targets", fuzz::run(&[], fuzz::RUNS_IN_TESTS)));
         say("test", "alerts");
         parts.push(("alerts", alerts::test()));
         say("test", "virtual machines");

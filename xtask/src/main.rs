@@ -12,6 +12,7 @@ mod checks;
 mod coverage;
 mod demo;
 mod dist;
+mod fuzz;
 mod kernels;
 mod matrix;
 mod qemu;
@@ -57,6 +58,14 @@ enum Command {
         /// Show a debug build of holdfast, which is quicker to make.
         #[arg(long)]
         debug: bool,
+    },
+    /// Run the fuzz targets of the parsers, coverage-guided, with the stable compiler.
+    Fuzz {
+        /// Only these; all without any.
+        target: Vec<String>,
+        /// Inputs to try for each.
+        #[arg(long, default_value_t = 1_000_000)]
+        runs: u64,
     },
     /// Make `docs/cli.md`, man pages and completion scripts from the command line's definition.
     Generate {
@@ -147,6 +156,7 @@ fn work(command: Command) -> Result<()> {
         Command::Build { debug, .. } => dist::build_holdfast(profile(debug)).map(drop),
         Command::Demo { kernel, debug } => demo::run(&kernel, profile(debug)),
         Command::Coverage => coverage::write(),
+        Command::Fuzz { target, runs } => fuzz::run(&target, runs),
         Command::Generate { check } => reference::generate(check),
         Command::Test { quick, kernel } => checks::run(quick, &kernel),
         Command::Bench { kernel, output, write_docs, verbose } => {

@@ -1,8 +1,8 @@
 //! The bodies of the fuzz targets: any bytes in, a panic when a property does not hold.
 //!
-//! `cargo fuzz` runs them from `sensor-model/fuzz`; the tests here run them on the seeds, on changed
-//! seeds and on random bytes, so that they are exercised with a stable compiler as well. They are no
-//! part of the model.
+//! `cargo xtask fuzz` runs them from `sensor-model/fuzz`, led by coverage; the tests here run them on the
+//! seeds, on changed seeds and on random bytes, so that they are exercised without libFuzzer as well. They
+//! are no part of the model.
 
 #![expect(clippy::missing_panics_doc, reason = "to panic is what they are for")]
 
