@@ -116,6 +116,16 @@ pub enum Report {
     GapClosed(Gap),
 }
 
+/// What a look led to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conclusion {
+    /// What is to be told.
+    pub reports: Vec<Report>,
+    /// The look counted: it decided how the thing stands, be it as before. What it saw is what the next one
+    /// is compared with, for [`Finding::Compliant`]'s `untouched` and for [`is_transient`].
+    pub decided: bool,
+}
+
 /// How a thing stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Standing<'a> {
@@ -265,6 +275,11 @@ impl Detector {
     /// A look has ended. It may also be one that was not asked for; that one never decides by the
     /// time that has passed, only by its evidence.
     pub fn verified(&mut self, id: u32, now: u64, outcome: &Outcome) -> Vec<Report> {
+        self.conclude(id, now, outcome).reports
+    }
+
+    /// The same as [`Detector::verified`], and whether the look decided how the thing stands.
+    pub fn conclude(&mut self, id: u32, now: u64, outcome: &Outcome) -> Conclusion {
         let mut told = Vec::new();
         let mut decided = false;
         #[cfg(test)]
@@ -288,7 +303,7 @@ impl Detector {
             self.gaps.verified(id);
             told.extend(self.gaps.close(now).map(Report::GapClosed));
         }
-        told
+        Conclusion { reports: told, decided }
     }
 
     /// When [`Detector::due`] will have something, if no event comes before.

@@ -286,3 +286,16 @@ fn the_sums_agree_with_the_things_whatever_happens_to_them() {
     check(&detector, false);
     assert_eq!(detector.node_verdict(), VerdictKind::Compliant);
 }
+
+#[test]
+fn only_a_look_that_counts_decides() {
+    let mut detector = compliant(1);
+    detector.event(0, MS, THEIRS);
+    assert_eq!(detector.due(MS, 1), [0]);
+    assert!(!detector.conclude(0, MS, &good(WRITERS)).decided, "somebody has it open for writing");
+    let at = detector.next_deadline().expect("looks go on");
+    assert_eq!(detector.due(at, 1), [0]);
+    let conclusion = detector.conclude(0, at, &good(QUIET));
+    assert!(conclusion.decided);
+    assert_eq!(conclusion.reports, [Report::Touched { id: 0 }]);
+}

@@ -17,6 +17,12 @@ use std::path::Path;
 /// Records read before things are looked at: a full ring, so that a burst is read at once.
 const RECORDS_A_TURN: usize = 4096;
 
+/// Map entries looked after at each canary: all of most nodes, and those of the largest within minutes.
+const ENTRIES_A_TICK: u32 = 256;
+
+/// A directory on the way to more things than this makes one gap, not one for each of them.
+const GAPS_AT_ONCE: usize = 16;
+
 /// The newest change of a thing, kept until its verdict.
 #[derive(Debug, Clone)]
 pub(super) struct Noted {
@@ -83,13 +89,11 @@ impl Agent {
                 continue;
             }
             // Which name it was is lost too, so everything that the inode may concern is looked at.
-            let names = self.looker.registry.concerned(id, Some(std::ffi::OsStr::new("")), true, true);
-            let object = self.looker.registry.concerned(id, None, false, true);
-            for thing in names.direct.into_iter().chain(object.direct) {
-                self.detector.event(thing, now, Event { own: false, beyond: false });
-            }
-            for thing in object.beyond {
-                self.detector.event(thing, now, Event { own: false, beyond: true });
+            let (direct, beyond) = self.looker.registry.all_concerned(id);
+            for (things, beyond) in [(direct, false), (beyond, true)] {
+                for thing in things {
+                    self.detector.event(thing, now, Event { own: false, beyond });
+                }
             }
         }
     }
@@ -310,12 +314,34 @@ impl Agent {
         self.detector.recheck(Scope::All, self.clock.boot_ns());
     }
 
+    /// Whoever may write to the maps can make the programs forget an inode: what lies behind one that is not
+    /// there as it was put there is unknown until it was looked at again.
+    fn check_entries(&mut self) -> anyhow::Result<()> {
+        for watch in self.looker.check_entries(ENTRIES_A_TICK)? {
+            let (direct, beyond) = self.looker.registry.all_concerned(watch);
+            let path = self.looker.registry.get(watch).map(|watch| watch.path.display().to_string());
+            tracing::warn!(path, "The kernel programs no longer knew it.");
+            let now = self.clock.boot_ns();
+            let things: Vec<u32> = direct.into_iter().chain(beyond).collect();
+            let scopes = match things.len() {
+                ..=GAPS_AT_ONCE => things.into_iter().map(Scope::Thing).collect(),
+                _ => vec![Scope::All],
+            };
+            for scope in scopes {
+                let told = self.detector.open_gap(scope, "entry-removed", now);
+                self.tell(told, None);
+            }
+        }
+        Ok(())
+    }
+
     /// Sings, listens, and opens or ends blindness.
     pub(super) fn check_canary(&mut self, ring: &mut Ring) -> anyhow::Result<()> {
         let observer = std::sync::Arc::clone(&self.looker.observer);
         // Some calls that change mounts fire no hook.
         self.compare_mounts();
         self.refresh_allowed();
+        self.check_entries()?;
         let (Some(witness), Some(canary)) = (self.looker.witness.as_mut(), self.canary.as_mut()) else {
             return Ok(());
         };

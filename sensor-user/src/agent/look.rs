@@ -80,6 +80,8 @@ pub struct Sight {
     pub outcome: Outcome,
     /// A file system that the sensor cannot vouch for.
     pub foreign: Option<&'static str>,
+    /// Which inode it was, and when that last changed.
+    seen: Known,
 }
 
 /// What is remembered of the last decided look, to tell an open without a write from a change.
@@ -96,6 +98,8 @@ pub struct Looker {
     pub registry: Registry,
     units: UnitStates,
     known: HashMap<u32, Known>,
+    /// Where [`Looker::check_entries`] goes on.
+    next_check: u32,
 }
 
 impl Looker {
@@ -103,7 +107,7 @@ impl Looker {
     pub fn new(observer: Arc<Observer>, root: &Path, witness: Option<Witness>, desired: &Desired) -> Self {
         let registry = Registry::new(&desired.expectations, |path| observer.way(path).directories);
         let units = UnitStates::new(Arc::clone(&observer), root);
-        Self { observer, witness, registry, units, known: HashMap::new() }
+        Self { observer, witness, registry, units, known: HashMap::new(), next_check: 0 }
     }
 
     /// Enrols every watched path. Removes entries of an earlier run that nothing leads to any more.
@@ -147,6 +151,26 @@ impl Looker {
             }
         }
         Ok(())
+    }
+
+    /// Goes on through the watches, `count` of them, and puts back what is not in the maps as it was put there.
+    /// Gives the watches of which the programs may have told nothing for a while.
+    pub fn check_entries(&mut self, count: u32) -> Result<Vec<u32>, MapsError> {
+        let mut missing = Vec::new();
+        let Some(witness) = &mut self.witness else { return Ok(missing) };
+        let all = self.registry.len();
+        for _ in 0..count.min(all) {
+            let id = self.next_check % all;
+            self.next_check = id + 1;
+            let Some(key) = self.registry.get(id).and_then(|watch| watch.key) else { continue };
+            let Some((number, roles)) = self.registry.enrolment(key) else { continue };
+            if !witness.maps.is_enrolled(key, number, roles)? {
+                witness.maps.remove(key)?;
+                witness.maps.enrol(key, number, roles)?;
+                missing.push(id);
+            }
+        }
+        Ok(missing)
     }
 
     /// Looks at a thing.
@@ -195,10 +219,11 @@ impl Looker {
             Observation::Object(object) => object.changed_ns,
             _ => 0,
         };
-        let now: Known = (keys.object, changed_ns);
-        let before = self.known.insert(thing, now);
+        let seen: Known = (keys.object, changed_ns);
+        // Looks that decided nothing do not count: a change that one of them met half done is still a change.
+        let before = self.known.get(&thing).copied();
         let finding = if differences.is_empty() {
-            Finding::Compliant { untouched: changed_ns != 0 && before == Some(now) }
+            Finding::Compliant { untouched: changed_ns != 0 && before == Some(seen) }
         } else {
             let mut hasher = DefaultHasher::new();
             differences.hash(&mut hasher);
@@ -208,7 +233,12 @@ impl Looker {
                 transient: is_transient(&differences, new_inode),
             }
         };
-        Ok(Sight { observation, differences, outcome: Outcome { finding, evidence }, foreign })
+        Ok(Sight { observation, differences, outcome: Outcome { finding, evidence }, foreign, seen })
+    }
+
+    /// Remembers what a look saw that decided how its thing stands.
+    pub fn decided(&mut self, thing: u32, sight: &Sight) {
+        self.known.insert(thing, sight.seen);
     }
 
     /// Enrols what the look met for the first time. `true` when everything was enrolled already, and so
@@ -271,3 +301,7 @@ fn evidence_of(entry: &Managed) -> Evidence {
         locked: entry.observed_locked != 0,
     }
 }
+
+#[cfg(test)]
+#[path = "look_tests.rs"]
+mod tests;

@@ -14,6 +14,7 @@ pub mod registry;
 mod reports;
 mod revert;
 pub mod status;
+mod upkeep;
 
 use crate::attribution::{Attributor, ProcessTable};
 use crate::clock::{Clock, SystemClock, boot_id, rfc3339};
@@ -74,13 +75,6 @@ const LOOKS_A_TURN: usize = 64;
 /// Longest sleep without a deadline.
 const IDLE: Duration = Duration::from_mins(1);
 
-/// The hooks on every read and write are attached when a managed file still has writers after this
-/// long, so that an ordinary open, write and close never pays for attaching.
-const WRITERS_PATIENCE: Duration = Duration::from_millis(200);
-
-/// And detached when it has had none for this long.
-const WRITERS_LINGER: Duration = Duration::from_secs(30);
-
 impl ProcessTable for ProcessMaps {
     fn process(&self, tgid: u32) -> Option<Process> {
         Self::process(self, tgid)
@@ -128,13 +122,10 @@ struct Agent {
     mount_actor: Option<(sensor_model::record::Actor, sensor_common::op::Operation, u64)>,
     writers_since: Option<u64>,
     no_writers_since: Option<u64>,
-    verification: Option<Verification>,
+    verification: Option<upkeep::Verification>,
     changed: bool,
-}
-
-/// A full verification in progress.
-struct Verification {
-    began: u64,
+    /// How things stood when the status was last written.
+    written: Option<reports::Standing>,
 }
 
 /// Runs the daemon until it is told to stop.
@@ -213,6 +204,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         no_writers_since: None,
         verification: None,
         changed: true,
+        written: None,
         options,
     };
     agent.begin(parts.adopted)?;
@@ -240,7 +232,7 @@ impl Agent {
         for id in (0..).take(self.desired.expectations.len()) {
             self.detector.add(id, now);
         }
-        self.verification = Some(Verification { began: now });
+        self.verification = Some(upkeep::Verification { began: now });
         let mut off = crate::fanotify::BLIND_SPOTS.len();
         if let Some(sensor) = &self.sensor {
             off = 0;
@@ -378,9 +370,12 @@ impl Agent {
             let sight = self.looker.look(id, &self.desired).await?;
             let now = self.clock.boot_ns();
             self.telemetry.verified(Duration::from_nanos(now.saturating_sub(began)));
-            let told = self.detector.verified(id, now, &sight.outcome);
+            let conclusion = self.detector.conclude(id, now, &sight.outcome);
+            if conclusion.decided {
+                self.looker.decided(id, &sight);
+            }
             self.settled(id, &sight);
-            self.tell(told, Some(&sight));
+            self.tell(conclusion.reports, Some(&sight));
             self.forget(id);
         }
         self.revert().await;
@@ -393,61 +388,6 @@ impl Agent {
         Ok(())
     }
 
-    fn finish_verification(&mut self) {
-        let now = self.clock.boot_ns();
-        let Some(verification) = &self.verification else { return };
-        let waiting = self.detector.next_deadline().is_some_and(|at| at <= now);
-        if waiting {
-            return;
-        }
-        let took = Duration::from_nanos(now.saturating_sub(verification.began));
-        self.telemetry.verified_all(self.desired.expectations.len(), took, self.clock.now());
-        let first = self.readiness.reasons().contains_key("verification");
-        self.readiness.ready("verification");
-        self.verification = None;
-        self.changed = true;
-        if first {
-            // Whoever waited for us finds a status.
-            self.write();
-            notify(&[sd_notify::NotifyState::Ready]);
-        }
-    }
-
-    fn verify_everything(&mut self) {
-        let now = self.clock.boot_ns();
-        self.compare_mounts();
-        self.detector.recheck(Scope::All, now);
-        self.verification = Some(Verification { began: now });
-    }
-
-    /// Attaches the hooks on reads and writes while a managed file stays open for writing.
-    fn follow_writers(&mut self) {
-        let now = self.clock.boot_ns();
-        let patience =
-            |since: u64, limit: Duration| u128::from(now.saturating_sub(since)) >= limit.as_nanos();
-        let wanted = if self.detector.wants_rw_hook() {
-            self.no_writers_since = None;
-            let since = *self.writers_since.get_or_insert(now);
-            if !patience(since, WRITERS_PATIENCE) {
-                return;
-            }
-            true
-        } else {
-            self.writers_since = None;
-            let since = *self.no_writers_since.get_or_insert(now);
-            if !patience(since, WRITERS_LINGER) {
-                return;
-            }
-            false
-        };
-        let Some(sensor) = &mut self.sensor else { return };
-        match sensor.set_writers(wanted) {
-            Ok(true) => tracing::debug!(attached = wanted, "Hooks on reads and writes."),
-            Ok(false) => {}
-            Err(error) => tracing::error!(%error, "Cannot attach the hooks on reads and writes."),
-        }
-    }
-
     /// Writes the records of this turn, and the status if anything changed.
     fn write(&mut self) {
         if !self.group.is_empty() || self.log.degraded().is_some() {
@@ -458,7 +398,11 @@ impl Agent {
                 None => self.readiness.ready("forensic-log"),
             }
         }
-        if std::mem::take(&mut self.changed) {
+        // A thing can be decided without anything to tell: the status has to follow all the same.
+        let standing = self.standing();
+        let moved = self.verification.is_none() && self.written != Some(standing);
+        if std::mem::take(&mut self.changed) || moved {
+            self.written = Some(standing);
             let status = self.status();
             if let Err(error) = status::write(&self.options.run, &status) {
                 tracing::error!(%error, directory = %self.options.run.display(), "Cannot write the status.");

@@ -201,7 +201,7 @@ impl Registry {
     }
 
     /// Number and roles under which an inode is to be enrolled: those of all paths that lead to it.
-    fn enrolment(&self, key: InodeKey) -> Option<(u32, u32)> {
+    pub fn enrolment(&self, key: InodeKey) -> Option<(u32, u32)> {
         let ids = self.by_key.get(&key)?;
         let roles = ids.iter().fold(0, |roles, id| {
             let watch = &self.watches[*id as usize];
@@ -255,6 +255,18 @@ impl Registry {
             list.dedup();
         }
         concerned
+    }
+
+    /// Everything that the inode numbered `id` may concern, whatever happened to it: what its own evidence
+    /// covers, and what lies beyond that.
+    pub fn all_concerned(&self, id: u32) -> (Vec<u32>, Vec<u32>) {
+        let names = self.concerned(id, Some(OsStr::new("")), true, true);
+        let object = self.concerned(id, None, false, true);
+        let mut direct = names.direct;
+        direct.extend(object.direct);
+        direct.sort_unstable();
+        direct.dedup();
+        (direct, object.beyond)
     }
 
     /// Watches and things at and below a path.

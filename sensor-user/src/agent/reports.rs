@@ -6,7 +6,7 @@ use super::{Agent, rfc3339};
 use crate::observation::snapshot;
 use sensor_model::difference::Difference;
 use sensor_model::drift_policy::{Action, Subject};
-use sensor_model::protocol::{Gap, Report};
+use sensor_model::protocol::{Gap, Report, Scope};
 use sensor_model::record::{Actor, Record, RecordKind};
 use sensor_model::verdict::VerdictKind;
 use std::collections::BTreeMap;
@@ -21,7 +21,16 @@ pub(super) struct Open {
     pub(super) action: Action,
 }
 
+/// The verdict of the node, and how many things are compliant, drifted and unknown.
+pub(super) type Standing = (VerdictKind, [usize; 3]);
+
 impl Agent {
+    /// How the node stands, in numbers.
+    pub(super) fn standing(&self) -> Standing {
+        let kinds = [VerdictKind::Compliant, VerdictKind::Drifted, VerdictKind::Unknown];
+        (self.detector.node_verdict(), kinds.map(|kind| self.detector.count(kind)))
+    }
+
     /// Tells what a look, a gap or its end gave.
     pub(super) fn tell(&mut self, reports: Vec<Report>, sight: Option<&Sight>) {
         for report in reports {
@@ -145,6 +154,9 @@ impl Agent {
         let mut record = self.log.record(RecordKind::Gap);
         record.detail.insert("reason".into(), gap.reason.clone().into());
         record.detail.insert("number".into(), gap.number.into());
+        if let Scope::Thing(id) = gap.scope {
+            record.path = Some(self.path(id));
+        }
         record.detail.insert("since".into(), self.wall(gap.since).into());
         if let Some(until) = gap.until {
             record.detail.insert("until".into(), self.wall(until).into());
@@ -204,9 +216,10 @@ impl Agent {
 
 /// The metric's label is a word from a closed list.
 fn known_reason(reason: &str) -> &'static str {
-    const KNOWN: [&str; 6] = [
+    const KNOWN: [&str; 7] = [
         "fanotify-overflow",
         "sensor-start",
+        "entry-removed",
         "ftrace-disabled",
         "canary-not-seen",
         "canary-not-heard",

@@ -137,6 +137,13 @@ impl Maps {
         self.managed.insert(key_bytes(key), value, 0).map_err(refused("MANAGED", "insert"))
     }
 
+    /// Whether the programs would find this inode, under that number and with those roles.
+    pub fn is_enrolled(&self, key: InodeKey, id: u32, roles: u32) -> Result<bool, MapsError> {
+        let entry = self.entry(key)?.is_some_and(|entry| entry.id == id && entry.roles == roles);
+        let (word, bit) = bitmap_position(key);
+        Ok(entry && self.bitmap.get(&word, 0).map_err(refused("BITMAP", "get"))? & bit != 0)
+    }
+
     fn set_bit(&mut self, key: InodeKey) -> Result<(), MapsError> {
         let (word, bit) = bitmap_position(key);
         let bits = self.bitmap.get(&word, 0).map_err(refused("BITMAP", "get"))?;
