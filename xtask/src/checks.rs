@@ -9,8 +9,9 @@ use crate::matrix::Selection;
 use crate::run::{cargo, say, show};
 use crate::{alerts, cache::Cache, dist, fuzz, kernels, reference, toolchain::EbpfToolchain};
 
-/// Runs them: the quick ones, and those on real kernels unless `quick`.
-pub(crate) fn run(quick: bool, kernels: &[String]) -> Result<()> {
+/// Runs them: the quick ones, and those on real kernels unless `quick`. What takes long runs only on some kernels
+/// unless these are given or the run is to be `full`.
+pub(crate) fn run(quick: bool, kernels: &[String], full: bool) -> Result<()> {
     let mut parts: Vec<(&str, Result<()>)> = Vec::new();
     // The test that resolves every field and hook against each kernel's BTF must not pass for want of one.
     let blobs = if quick { None } else { Some(("HOLDFAST_REQUIRE_BTF", "1")) };
@@ -36,7 +37,12 @@ pub(crate) fn run(quick: bool, kernels: &[String]) -> Result<()> {
         say("test", "virtual machines");
         parts.push((
             "virtual machines",
-            Selection { kernels: kernels.to_vec(), ..Selection::default() }.run(),
+            Selection {
+                kernels: kernels.to_vec(),
+                full: full || !kernels.is_empty(),
+                ..Selection::default()
+            }
+            .run(),
         ));
     }
     let failed: Vec<String> = parts

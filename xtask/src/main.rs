@@ -78,9 +78,12 @@ enum Command {
         /// Only formatting, lints and the tests that need no virtual machine.
         #[arg(long)]
         quick: bool,
-        /// Only these kernel series.
-        #[arg(long)]
+        /// Only these kernel series, and everything that can run on them.
+        #[arg(long, conflicts_with = "quick")]
         kernel: Vec<String>,
+        /// Every scenario on every kernel that it can run on, which takes three quarters of an hour.
+        #[arg(long, conflicts_with = "quick")]
+        full: bool,
     },
     /// Measure what watching costs, in executed instructions, and compare it with the budgets.
     Bench {
@@ -158,14 +161,14 @@ fn work(command: Command) -> Result<()> {
         Command::Coverage => coverage::write(),
         Command::Fuzz { target, runs } => fuzz::run(&target, runs),
         Command::Generate { check } => reference::generate(check),
-        Command::Test { quick, kernel } => checks::run(quick, &kernel),
+        Command::Test { quick, kernel, full } => checks::run(quick, &kernel, full),
         Command::Bench { kernel, output, write_docs, verbose } => {
             bench::run(&kernel, output, write_docs, verbose)
         }
         Command::Vm { kernel, all_kernels, guest, scenario, debug, jobs, icount, verbose } => {
             let kernels = if all_kernels { Vec::new() } else { kernel };
             let profile = profile(debug);
-            Selection { kernels, guest, scenario, profile, at_once: jobs, icount, verbose }.run()
+            Selection { kernels, guest, scenario, full: true, profile, at_once: jobs, icount, verbose }.run()
         }
     }
 }

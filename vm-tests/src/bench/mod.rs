@@ -32,6 +32,7 @@ pub const SCENARIO: Scenario = Scenario {
     shows: "what watching costs, in executed instructions",
     guest: Guest::Bare,
     kernels: &[],
+    by_default: None,
     parameters: &[],
     needs_holdfast: true,
     limit: 1800,
@@ -65,9 +66,12 @@ fn run(context: &mut Context) -> Result<()> {
     wait::pause(SETTLE);
     base(context, "base-1")?;
     ours(context)?;
-    // What the daemon pinned goes on watching until it is removed.
+    // What the daemon pinned goes on watching until it is removed; the kernel then takes its time to detach it.
     fs::remove_dir_all(PINS).context("cannot remove the pins")?;
-    wait::pause(QUIET);
+    wait::until("the kernel programs to go", Duration::from_mins(5), || {
+        Ok((usage::programs()? == 0).then_some(()))
+    })?;
+    wait::pause(SETTLE);
     base(context, "base-2")?;
     peers::run(context)
 }

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
+use aya::programs::loaded_programs;
 
 /// Counts the work of the whole machine from when it was made.
 #[derive(Debug)]
@@ -64,6 +65,16 @@ pub(super) fn memory(pid: u32, field: &str) -> Result<u64> {
 /// Links of kernel programs that a process holds open.
 pub(super) fn links(pid: u32) -> Result<usize> {
     Ok(descriptors(pid, "bpf_link")?.len())
+}
+
+/// Programs that are loaded into the kernel, by anybody.
+pub(super) fn programs() -> Result<usize> {
+    let mut count = 0;
+    for program in loaded_programs() {
+        program.context("cannot list the kernel programs")?;
+        count += 1;
+    }
+    Ok(count)
 }
 
 /// Bytes that the kernel says the maps held open by a process take.

@@ -4,13 +4,17 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use aya::maps::{HashMap, Map, MapData};
 use nix::sys::signal::Signal;
+use sensor_common::map::{InodeKey, Managed};
 use serde_json::Value;
+use zerocopy::FromBytes as _;
 
 use super::simple;
 use crate::guest::agent::Agent;
@@ -90,7 +94,9 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
         }
     };
     context.check("pins_removed", unpinned(&files, agent));
-    context.skip("removed_map_entry", "bpf(2) has no safe wrapper, and the guest has no bpftool");
+    let mut node = Node::start(&["--verify-every", "3600"])?;
+    context.check("removed_map_entry", forgotten(&mut node));
+    node.agent.stop()?;
     Ok(())
 }
 
@@ -272,6 +278,41 @@ fn unpinned(files: &[PathBuf], agent: Agent) -> Result<String> {
     compliant()?;
     agent.stop()?;
     Ok("gap, and the change found".to_owned())
+}
+
+/// Takes a file's entry out of the programs' map behind the daemon's back, then changes the file: no hook tells.
+/// After the next canary it is found all the same, and from then on the programs see the file again.
+fn forgotten(node: &mut Node) -> Result<String> {
+    let skip = node.agent.records()?.len();
+    let file = node.files[5].clone();
+    remove_entry(fs::metadata(&file)?.ino())?;
+    change(&file)?;
+    node.agent.wait_for("the gap", skip, |record| {
+        record["detail"]["reason"] == "entry-removed" && record["path"].as_str() == file.to_str()
+    })?;
+    node.agent.wait_for("drift that no hook saw", skip, |record| is_drift(record, &file))?;
+    node.restore()?;
+    let record = drift_of(&mut node.agent, &file)?;
+    node.restore()?;
+    Ok(format!("gap, drift found, and the next change seen: {}", record["operation"]))
+}
+
+/// Removes every entry of this inode number from the map of managed inodes.
+fn remove_entry(ino: u64) -> Result<()> {
+    const KEY: usize = size_of::<InodeKey>();
+    let maps = fs::read_dir(PINS)?.filter_map(|entry| Some(entry.ok()?.path().join("MANAGED")));
+    let pin = maps.into_iter().find(|path| path.exists()).context("no map of managed inodes is pinned")?;
+    let map = Map::from_map_data(MapData::from_pin(&pin)?)?;
+    let mut managed: HashMap<MapData, [u8; KEY], [u8; size_of::<Managed>()]> = map.try_into()?;
+    let keys: Vec<[u8; KEY]> = managed.keys().collect::<Result<_, _>>()?;
+    let of_file = keys.iter().filter(|key| InodeKey::read_from_bytes(*key).is_ok_and(|key| key.ino == ino));
+    let mut removed = 0;
+    for key in of_file {
+        managed.remove(key)?;
+        removed += 1;
+    }
+    ensure!(removed == 1, "{removed} entries of inode {ino}");
+    Ok(())
 }
 
 fn remove_pins(directory: &Path) -> Result<()> {

@@ -36,6 +36,15 @@ impl Guest {
     }
 }
 
+/// A part of the kernels, for tests that take long: everything together is to take a quarter of an hour.
+#[derive(Debug)]
+pub struct ByDefault {
+    /// Kernel series.
+    pub kernels: &'static [&'static str],
+    /// Why these are enough before each merge. All others run with `cargo xtask test --full`.
+    pub because: &'static str,
+}
+
 /// One thing that is shown in a virtual machine.
 #[derive(Debug)]
 pub struct Scenario {
@@ -47,6 +56,8 @@ pub struct Scenario {
     pub guest: Guest,
     /// The kernel series it runs on; empty means all.
     pub kernels: &'static [&'static str],
+    /// Where `cargo xtask test` runs it of those, and why not on all; `None` means on all of them.
+    pub by_default: Option<ByDefault>,
     /// More kernel parameters; a later one overrides an earlier one of the same name.
     pub parameters: &'static [&'static str],
     /// Whether the guest gets the `holdfast` binary.
@@ -58,9 +69,11 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// Whether it runs on a kernel series.
-    pub fn runs_on(&self, series: &str) -> bool {
-        self.kernels.is_empty() || self.kernels.contains(&series)
+    /// Whether it runs on a kernel series; with `full` wherever it can, else where it does by default.
+    pub fn runs_on(&self, series: &str, full: bool) -> bool {
+        let can = self.kernels.is_empty() || self.kernels.contains(&series);
+        let does = self.by_default.as_ref().is_none_or(|by_default| by_default.kernels.contains(&series));
+        can && (full || does)
     }
 }
 
@@ -71,6 +84,7 @@ pub static SCENARIOS: &[Scenario] = &[
         shows: "the bare guest has what the other scenarios build on",
         guest: Guest::Bare,
         kernels: &[],
+        by_default: None,
         parameters: &[],
         needs_holdfast: false,
         limit: 120,
@@ -81,6 +95,7 @@ pub static SCENARIOS: &[Scenario] = &[
         shows: "systemd, a real login and sudo work in the systemd guest",
         guest: Guest::Systemd,
         kernels: &[],
+        by_default: None,
         parameters: &[],
         needs_holdfast: false,
         limit: 180,
@@ -91,6 +106,7 @@ pub static SCENARIOS: &[Scenario] = &[
         shows: "the kernel takes every program, in both modes",
         guest: Guest::Bare,
         kernels: &[],
+        by_default: None,
         parameters: &[],
         needs_holdfast: true,
         limit: 180,
@@ -101,6 +117,7 @@ pub static SCENARIOS: &[Scenario] = &[
         shows: "a deny rule refuses changes to all but the allowed actors, and records them",
         guest: Guest::Bare,
         kernels: &["6.1", "6.12", "7.x"],
+        by_default: None,
         parameters: &[],
         needs_holdfast: true,
         limit: 240,
@@ -111,6 +128,7 @@ pub static SCENARIOS: &[Scenario] = &[
         shows: "one edit of one file: drift with its actor, recovery, touch, and nothing else",
         guest: Guest::Bare,
         kernels: &[],
+        by_default: None,
         parameters: &[],
         needs_holdfast: true,
         limit: 240,
@@ -120,7 +138,11 @@ pub static SCENARIOS: &[Scenario] = &[
         name: "demo",
         shows: "the main job: an edit behind a login and sudo, its drift, record, metric, repair and recovery",
         guest: Guest::Systemd,
-        kernels: &["6.12"],
+        kernels: &["6.1", "6.12", "7.x"],
+        by_default: Some(ByDefault {
+            kernels: &["6.12"],
+            because: "it is for people; `node` shows the same and more",
+        }),
         parameters: &[],
         needs_holdfast: true,
         limit: 300,
@@ -130,7 +152,11 @@ pub static SCENARIOS: &[Scenario] = &[
         name: "node",
         shows: "units, logins, services, containers and editors on a node with systemd",
         guest: Guest::Systemd,
-        kernels: &["6.12"],
+        kernels: &["6.1", "6.12", "7.x"],
+        by_default: Some(ByDefault {
+            kernels: &["6.12"],
+            because: "three minutes each; what differs between kernels is shown by `thread` and `vectors`",
+        }),
         parameters: &[],
         needs_holdfast: true,
         limit: 900,
@@ -141,6 +167,7 @@ pub static SCENARIOS: &[Scenario] = &[
         shows: "every vector on every file system is reported with its actor, or swept",
         guest: Guest::Bare,
         kernels: &["6.12"],
+        by_default: None,
         parameters: &[],
         needs_holdfast: true,
         limit: 400,
@@ -150,7 +177,11 @@ pub static SCENARIOS: &[Scenario] = &[
         name: "blindness",
         shows: "what blinds the sensor ends in a gap or in adoption, never in a wrong word or a panic",
         guest: Guest::Bare,
-        kernels: &["6.12"],
+        kernels: &[],
+        by_default: Some(ByDefault {
+            kernels: &["6.12", "6.18"],
+            because: "where an anonymous mapping panicked; the other ways are alike on all",
+        }),
         parameters: &[],
         needs_holdfast: true,
         limit: 300,
@@ -160,7 +191,11 @@ pub static SCENARIOS: &[Scenario] = &[
         name: "without-lsm",
         shows: "without bpf among the security modules the daemon sees through fentry",
         guest: Guest::Bare,
-        kernels: &["6.12"],
+        kernels: &[],
+        by_default: Some(ByDefault {
+            kernels: &["6.12"],
+            because: "`doctor` loads the same programs on all",
+        }),
         parameters: &["lsm=lockdown,yama,apparmor"],
         needs_holdfast: true,
         limit: 240,
@@ -170,7 +205,11 @@ pub static SCENARIOS: &[Scenario] = &[
         name: "burst",
         shows: "a flood of changes by several writers hides no drift",
         guest: Guest::Bare,
-        kernels: &["6.12"],
+        kernels: &[],
+        by_default: Some(ByDefault {
+            kernels: &["6.12"],
+            because: "the number of changes decides, not the kernel",
+        }),
         parameters: &[],
         needs_holdfast: true,
         limit: 500,

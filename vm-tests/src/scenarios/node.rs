@@ -81,12 +81,20 @@ fn recovery(node: &Node, path: &str, change: impl FnOnce() -> Result<String>) ->
     Ok(())
 }
 
-/// Wants alice's login in a record; gives who it was in words.
+/// Wants alice's login in a record and the unit of its session; gives who it was in words.
 fn by_alice(record: &Value) -> Result<String> {
+    let said = logged_in(record)?;
+    let actor = &record["actor"];
+    ensure!(actor["unit"] == format!("session-{}.scope", actor["session"]), "{record}");
+    Ok(said)
+}
+
+/// Wants alice's login behind sudo in a record. Of a session that ended while no daemon ran there is no more: its
+/// control group is gone, and with it the name of its unit.
+fn logged_in(record: &Value) -> Result<String> {
     let actor = &record["actor"];
     ensure!(actor["login_user"] == "alice", "the login is not alice's: {record}");
     let session = actor["session"].as_u64().context("no session")?;
-    ensure!(actor["unit"] == format!("session-{session}.scope"), "{record}");
     let exes: Vec<&str> =
         actor["ancestors"].as_array().into_iter().flatten().filter_map(|one| one["exe"].as_str()).collect();
     ensure!(exes.iter().any(|exe| exe.ends_with("/sudo")), "no sudo: {record}");
@@ -226,7 +234,7 @@ fn killed(node: &Node) -> Result<String> {
     let starts: Vec<Value> = node.records()?.into_iter().filter(|record| record["kind"] == "start").collect();
     let last = starts.last().context("no start record")?;
     ensure!(starts.len() == 2 && last["detail"]["adopted"] == true, "{starts:?}");
-    let who = by_alice(&record)?;
+    let who = logged_in(&record)?;
     recovery(node, CHRONY, || as_alice(&format!("sudo sed -i /pool/d {CHRONY}")))?;
     Ok(who)
 }
