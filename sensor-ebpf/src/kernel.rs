@@ -123,6 +123,15 @@ globals! {
     ARG_INODE_RENAME_NEW_DENTRY => arg_inode_rename_new_dentry;
 }
 
+/// Offset of a field that the running kernel lacks.
+const MISSING: u32 = u32::MAX;
+
+/// The offset of a field of a structure that lies within another.
+#[inline(always)]
+pub(crate) fn within(outer: u32, inner: u32) -> u32 {
+    if outer == MISSING || inner == MISSING { MISSING } else { outer + inner }
+}
+
 /// A hook's arguments, by index.
 #[derive(Clone, Copy)]
 pub(crate) struct Arguments(pub(crate) *mut c_void);
@@ -196,6 +205,21 @@ impl Pointer {
     pub(crate) fn load<T: Copy>(self, offset: u32) -> T {
         // SAFETY: the verifier admits the load only if the structure has a field of this size there.
         unsafe { core::ptr::read_volatile(self.0.add(offset as usize).cast::<T>()) }
+    }
+
+    /// A field that describes an actor, or zero where this kernel lacks it: the verifier then sees no load.
+    #[inline(always)]
+    pub(crate) fn field<T: Copy + Default>(self, offset: u32) -> T {
+        if offset == MISSING { T::default() } else { self.load(offset) }
+    }
+
+    /// The same for a pointer; `None` also where it is null.
+    #[inline(always)]
+    pub(crate) fn to(self, offset: u32) -> Option<Self> {
+        if offset == MISSING {
+            return None;
+        }
+        self.follow(offset).known()
     }
 
     /// The pointer field at `offset`.

@@ -7,6 +7,8 @@ use sensor_common::op::{Operation, ROLE_FILE};
 
 /// `MAY_WRITE` (include/linux/fs.h).
 const MAY_WRITE: u64 = 2;
+/// `FMODE_PWRITE` (include/linux/fs.h).
+const MODE_PWRITE: u32 = 0x10;
 /// `PROT_WRITE` and `MAP_SHARED`/`MAP_SHARED_VALIDATE` (asm-generic/mman-common.h).
 const PROT_WRITE: u64 = 2;
 const MAP_SHARED: u64 = 1;
@@ -33,7 +35,17 @@ pub(crate) fn file_permission(args: Arguments) -> i32 {
         return 0;
     }
     let Some(file) = args.pointer(kernel::arg_file_permission_file()) else { return 0 };
-    changed(file, Operation::Write, 0)
+    // Pipes, sockets and terminals have no place to write at; a regular file always has.
+    if file.load::<u32>(kernel::file_mode()) & MODE_PWRITE == 0 {
+        return 0;
+    }
+    written(file.0) as i32
+}
+
+/// The rest of it. A function of its own, so that a read, which is turned away above, saves no registers.
+#[inline(never)]
+fn written(file: *const u8) -> i64 {
+    i64::from(changed(Pointer(file), Operation::Write, 0))
 }
 
 /// `file_release(file)`: the last reference to an open file goes; attached with `file_permission`.

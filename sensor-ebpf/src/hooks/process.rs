@@ -1,36 +1,38 @@
 //! Processes: who forked whom, and what each runs. Kept in maps, never pushed: nobody is woken by an
 //! exec, and an actor that is gone can still be named.
 
-use crate::kernel::{self, Arguments, Pointer};
+use crate::kernel::{self, Arguments, Pointer, within};
 use crate::managed;
 use crate::maps::{self, EXECUTION_SEQUENCE, EXECUTIONS, PROCESSES};
-use crate::who::{self, read};
+use crate::who::read;
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use aya_ebpf::helpers::{bpf_get_smp_processor_id, bpf_ktime_get_boot_ns, bpf_probe_read_kernel_str_bytes};
 use sensor_common::limits::ARGV_BYTES;
 use sensor_common::map::{Counter, Execution, Process, execution_id, execution_slot};
 use sensor_common::op::{Operation, ROLE_FILE};
 
+/// Start time of a task's process (its group leader), boot-time nanoseconds. The same as `who::process_start`,
+/// for a task whose type the verifier knows: its fields cost an instruction or two each, not a helper call.
+#[inline(always)]
+fn start_of(task: Pointer) -> u64 {
+    task.to(kernel::task_group_leader()).map_or(0, |leader| leader.field(kernel::task_start()))
+}
+
 /// `sched_process_fork(parent, child)`.
 #[inline(always)]
 pub(crate) fn fork(args: Arguments) -> i32 {
-    let parent = args.get(0);
-    let child = args.get(1);
-    let tgid: u32 = read(child, kernel::task_tgid());
-    let parent_tgid: u32 = read(parent, kernel::task_tgid());
+    let Some(parent) = args.pointer(0) else { return 0 };
+    let Some(child) = args.pointer(1) else { return 0 };
+    let tgid: u32 = child.field(kernel::task_tgid());
+    let parent_tgid: u32 = parent.field(kernel::task_tgid());
     if tgid == parent_tgid {
         // A thread, not a process.
         return 0;
     }
+    let (start_ns, parent_start_ns) = (child.field(kernel::task_start()), start_of(parent));
     // SAFETY: the reference is copied from before the map is written.
     let exec_id = unsafe { PROCESSES.get(parent_tgid) }.map_or(0, |process| process.exec_id);
-    let process = Process {
-        start_ns: read(child, kernel::task_start()),
-        parent_start_ns: who::process_start(parent),
-        exec_id,
-        parent_tgid,
-        padding: 0,
-    };
+    let process = Process { start_ns, parent_start_ns, exec_id, parent_tgid, padding: 0 };
     if PROCESSES.insert(tgid, process, 0).is_err() {
         maps::count(Counter::ProcessLost);
     }
@@ -40,11 +42,11 @@ pub(crate) fn fork(args: Arguments) -> i32 {
 /// `sched_process_exec(task, old_pid, bprm)`.
 #[inline(always)]
 pub(crate) fn exec(args: Arguments) -> i32 {
-    let task = who::current();
+    let Some(task) = args.pointer(0) else { return 0 };
     let Some(binprm) = args.pointer(2) else { return 0 };
     let Some(file) = binprm.follow(kernel::binprm_file()).known() else { return 0 };
     let Some(inode) = file.follow(kernel::file_inode()).known() else { return 0 };
-    let tgid: u32 = read(task, kernel::task_tgid());
+    let tgid: u32 = task.field(kernel::task_tgid());
 
     let Some(sequence) = EXECUTION_SEQUENCE.get_ptr_mut(0) else { return 0 };
     maps::add_one(sequence);
@@ -62,19 +64,17 @@ pub(crate) fn exec(args: Arguments) -> i32 {
         }
     }
 
-    let start_ns = who::process_start(task);
+    let start_ns = start_of(task);
     match PROCESSES.get_ptr_mut(tgid) {
         // SAFETY: the pointer comes from a map look-up; an aligned word is written whole.
         Some(process) if unsafe { (*process).start_ns } == start_ns => unsafe { (*process).exec_id = id },
         _ => {
-            let parent: u64 = read(task, kernel::task_real_parent());
-            let process = Process {
-                start_ns,
-                parent_start_ns: who::process_start(parent),
-                exec_id: id,
-                parent_tgid: read(parent, kernel::task_tgid()),
-                padding: 0,
-            };
+            let mut process =
+                Process { start_ns, parent_start_ns: 0, exec_id: id, parent_tgid: 0, padding: 0 };
+            if let Some(parent) = task.to(kernel::task_real_parent()) {
+                process.parent_start_ns = start_of(parent);
+                process.parent_tgid = parent.field(kernel::task_tgid());
+            }
             if PROCESSES.insert(tgid, process, 0).is_err() {
                 maps::count(Counter::ProcessLost);
             }
@@ -97,32 +97,39 @@ pub(crate) fn exec(args: Arguments) -> i32 {
 /// # Safety
 /// `execution` must come from a map look-up in this program run.
 #[inline(always)]
-unsafe fn fill(execution: *mut Execution, task: u64, id: u64) {
-    let cred: u64 = read(task, kernel::task_cred());
-    let proxy: u64 = read(task, kernel::task_nsproxy());
-    let (login_uid, session) = who::login(task);
-    let signal: u64 = read(task, kernel::task_signal());
-    let tty: u64 = read(signal, kernel::signal_tty());
-    let mm: u64 = read(task, kernel::task_mm());
-    let start: u64 = read(mm, kernel::mm_arg_start());
-    let end: u64 = read(mm, kernel::mm_arg_end());
+unsafe fn fill(execution: *mut Execution, task: Pointer, id: u64) {
+    let cred = task.to(kernel::task_cred());
+    let proxy = task.to(kernel::task_nsproxy());
+    let tty = task.to(kernel::task_signal()).and_then(|signal| signal.to(kernel::signal_tty()));
+    let mm = task.to(kernel::task_mm());
+    let start: u64 = mm.map_or(0, |mm| mm.field(kernel::mm_arg_start()));
+    let end: u64 = mm.map_or(0, |mm| mm.field(kernel::mm_arg_end()));
     let length = end.saturating_sub(start);
     let take = if length > ARGV_BYTES as u64 { ARGV_BYTES as u64 } else { length } as u32;
     // SAFETY: the caller hands over a whole map value; the helpers check the addresses they read from.
     unsafe {
         (*execution).id = id;
         (*execution).at_ns = bpf_ktime_get_boot_ns();
-        (*execution).cgroup = who::cgroup(task);
-        (*execution).mount_namespace = who::mount_namespace(proxy);
-        let pid_namespace: u64 = read(proxy, kernel::nsproxy_pid());
-        (*execution).pid_namespace = read(pid_namespace, kernel::pid_namespace_ns() + kernel::ns_inum());
-        (*execution).uid = read(cred, kernel::cred_euid());
-        (*execution).gid = read(cred, kernel::cred_egid());
-        (*execution).login_uid = login_uid;
-        (*execution).session = session;
+        (*execution).cgroup = cgroup(task);
+        (*execution).mount_namespace = proxy
+            .and_then(|proxy| proxy.to(kernel::nsproxy_mnt()))
+            .map_or(0, |namespace| namespace.field(within(kernel::mnt_namespace_ns(), kernel::ns_inum())));
+        (*execution).pid_namespace = proxy
+            .and_then(|proxy| proxy.to(kernel::nsproxy_pid()))
+            .map_or(0, |namespace| namespace.field(within(kernel::pid_namespace_ns(), kernel::ns_inum())));
+        (*execution).uid = cred.map_or(0, |cred| cred.field(kernel::cred_euid()));
+        (*execution).gid = cred.map_or(0, |cred| cred.field(kernel::cred_egid()));
+        if kernel::has_loginuid() == 0 {
+            (*execution).login_uid = u32::MAX;
+            (*execution).session = u32::MAX;
+        } else {
+            (*execution).login_uid = task.load(kernel::task_loginuid());
+            (*execution).session = task.field(kernel::task_sessionid());
+        }
         (*execution).tty = [0; 16];
-        if tty != 0 {
-            (*execution).tty = read(tty, kernel::tty_name());
+        if let Some(tty) = tty {
+            // The verifier takes the characters of an array one by one; the helper takes them all.
+            (*execution).tty = read(tty.0 as u64, kernel::tty_name());
         }
         (*execution).argv_cut = u32::from(length > ARGV_BYTES as u64);
         (*execution).argv_length = take;
@@ -131,4 +138,16 @@ unsafe fn fill(execution: *mut Execution, task: u64, id: u64) {
             (*execution).argv_length = 0;
         }
     }
+}
+
+/// Cgroup v2 id of a task whose type the verifier knows; 0 where there is none.
+#[inline(always)]
+fn cgroup(task: Pointer) -> u64 {
+    if kernel::has_cgroup() == 0 {
+        return 0;
+    }
+    task.to(kernel::task_cgroups())
+        .and_then(|set| set.to(kernel::css_set_cgroup()))
+        .and_then(|group| group.to(kernel::cgroup_kn()))
+        .map_or(0, |node| node.field(kernel::kernfs_id()))
 }
