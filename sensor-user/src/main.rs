@@ -30,7 +30,7 @@ fn main() -> ExitCode {
             let code = cli::exit_code(&error);
             // Whoever read our output has gone away; that is no error of theirs or ours.
             if code != cli::IN_SYNC {
-                eprintln!("error: {}", output::clean(&format!("{error:#}")));
+                eprintln!("error: {}", output::clean(&cli::told(&error)));
             }
             ExitCode::from(code)
         }

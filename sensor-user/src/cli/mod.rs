@@ -72,7 +72,7 @@ pub enum Command {
 
 /// An input that is wrong: a flag's value, or a file that it names.
 #[derive(Debug, thiserror::Error)]
-#[error("{0:#}")]
+#[error("{}", told(.0))]
 pub struct BadInput(anyhow::Error);
 
 impl BadInput {
@@ -123,6 +123,19 @@ pub fn run(command: Command, screen: &mut Screen) -> anyhow::Result<u8> {
     }
 }
 
+/// An error with its causes in one line. Some errors tell their cause in their own text; it is said once.
+pub fn told(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text.extend([": ", &cause]);
+        }
+    }
+    text
+}
+
 /// The exit code of an error. A reader that went away is none.
 pub fn exit_code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
@@ -158,6 +171,15 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let cause = || io::Error::from(io::ErrorKind::NotFound);
+        let opened = crate::observation::RootError { root: "/x".into(), source: cause() };
+        let error = anyhow::Error::from(opened).context("--host-root");
+        assert_eq!(told(&error), format!("--host-root: cannot open the host root /x: {}", cause()));
+        assert_eq!(told(&anyhow::Error::from(cause()).context("read")), format!("read: {}", cause()));
     }
 
     #[test]
