@@ -3,11 +3,16 @@
 //! Comes in: the working tree. Goes out: success only if every part passed. All parts run even after one failed, so
 //! that one run shows everything; the closing lines repeat which.
 
+use std::process::Command;
+
 use anyhow::{Result, bail};
 
 use crate::matrix::Selection;
-use crate::run::{cargo, say, show};
-use crate::{alerts, cache::Cache, dist, fuzz, kernels, reference, toolchain::EbpfToolchain};
+use crate::run::{cargo, output, say, show};
+use crate::{alerts, cache::Cache, dist, fuzz, kernels, reference, toolchain::EbpfToolchain, tools};
+
+/// Version of cargo-deny.
+const CARGO_DENY: &str = "0.20.2";
 
 /// Runs them: the quick ones, and those on real kernels unless `quick`. What takes long runs only on some kernels
 /// unless these are given or the run is to be `full`.
@@ -30,6 +35,8 @@ pub(crate) fn run(quick: bool, kernels: &[String], full: bool) -> Result<()> {
     say("test", "kernel programs: format and lints");
     parts.push(("kernel programs", kernel_programs()));
     if !quick {
+        say("test", "dependencies");
+        parts.push(("dependencies", dependencies()));
         say("test", "fuzz targets");
         parts.push(("fuzz targets", fuzz::run(&[], fuzz::RUNS_IN_TESTS)));
         say("test", "alerts");
@@ -60,6 +67,23 @@ pub(crate) fn run(quick: bool, kernels: &[String], full: bool) -> Result<()> {
 fn all_kernels() -> Result<()> {
     let cache = Cache::open()?;
     kernels::series().try_for_each(|series| kernels::ensure(&cache, series).map(drop))
+}
+
+/// Licences, sources and banned crates of all three workspaces, by `deny.toml`. Advisories need a database from
+/// outside the package registries and are left to `cargo deny check`.
+fn dependencies() -> Result<()> {
+    // A debug build is made in half the time, and runs for a second.
+    let deny = tools::cargo_tool(&Cache::open()?, "cargo-deny", CARGO_DENY, &["--debug"])?;
+    for workspace in ["", "sensor-ebpf", "sensor-model/fuzz"] {
+        let mut command = Command::new(&deny);
+        command
+            .current_dir(dist::root())
+            .arg("--manifest-path")
+            .arg(dist::root().join(workspace).join("Cargo.toml"));
+        command.args(["check", "--hide-inclusion-graph", "--config"]).arg(dist::root().join("deny.toml"));
+        output(command.args(["licenses", "bans", "sources"]))?;
+    }
+    Ok(())
 }
 
 /// The same for the workspace of the kernel programs, which is for another target.

@@ -13,7 +13,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::apt::{self, Apt};
 use crate::cache::{Cache, Stamp};
-use crate::run::{cargo, find_program, output, say, show};
+use crate::run::{find_program, output, say};
+use crate::tools::cargo_tool;
 
 /// Newest version that is built against LLVM 22, which the pinned compiler carries.
 const BPF_LINKER: &str = "0.10.3";
@@ -139,35 +140,5 @@ fn link_source(cache: &Cache, sysroot: &Path, source: &Path) -> Result<Option<Pa
 }
 
 fn ensure_linker(cache: &Cache) -> Result<PathBuf> {
-    let root = cache.path(&format!("bpf-linker-{BPF_LINKER}"));
-    let program = root.join("bin/bpf-linker");
-    let right_version = |program: &Path| {
-        output(Command::new(program).arg("--version")).is_ok_and(|text| text.contains(BPF_LINKER))
-    };
-    if right_version(&program) {
-        return Ok(program);
-    }
-    say("bpf-linker", &format!("build {BPF_LINKER} (about a minute)"));
-    let target = cache.path("tmp/bpf-linker-target");
-    show(
-        cargo()
-            .args([
-                "install",
-                "bpf-linker",
-                "--quiet",
-                "--locked",
-                "--force",
-                "--version",
-                BPF_LINKER,
-                "--root",
-            ])
-            .arg(&root)
-            .env("CARGO_TARGET_DIR", &target)
-            .current_dir(cache.path("")),
-    )?;
-    crate::cache::remove_tree(&target)?;
-    if !right_version(&program) {
-        bail!("{} does not run after it was built", program.display());
-    }
-    Ok(program)
+    cargo_tool(cache, "bpf-linker", BPF_LINKER, &[])
 }

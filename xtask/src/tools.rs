@@ -1,15 +1,16 @@
-//! Programs from Debian that are unpacked into the cache, and run from there.
+//! Programs that are put into the cache, and run from there: Debian's, unpacked, and cargo's, built.
 //!
-//! Comes in: packages and the suite they come from. Goes out: a tree with them and with the libraries that this
-//! machine lacks, and commands that find both. Nothing is installed on the machine.
+//! Comes in: packages and the suite they come from, or a crate and its version. Goes out: a tree with them and with
+//! the libraries that this machine lacks, and commands that find both. Nothing is installed on the machine.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::apt::{self, Apt};
-use crate::cache::{Cache, Stamp};
+use crate::cache::{Cache, Stamp, remove_tree};
+use crate::run::{cargo, output, say, show};
 
 /// Folders of a tree that hold programs.
 const PROGRAMS: &[&str] = &["usr/bin", "bin", "usr/sbin", "sbin"];
@@ -66,4 +67,31 @@ impl Tree {
         command.env("LD_LIBRARY_PATH", folders.join(":"));
         command
     }
+}
+
+/// The program of a crate, built once in just this version; `options` go to `cargo install`.
+pub(crate) fn cargo_tool(cache: &Cache, name: &str, version: &str, options: &[&str]) -> Result<PathBuf> {
+    let root = cache.path(&format!("{name}-{version}"));
+    let program = root.join("bin").join(name);
+    let right_version = |program: &Path| {
+        output(Command::new(program).arg("--version")).is_ok_and(|text| text.contains(version))
+    };
+    if right_version(&program) {
+        return Ok(program);
+    }
+    say(name, &format!("build {version} (a few minutes)"));
+    let target = cache.path(&format!("tmp/{name}-target"));
+    show(
+        cargo()
+            .args(["install", name, "--quiet", "--locked", "--force", "--version", version, "--root"])
+            .arg(&root)
+            .args(options)
+            .env("CARGO_TARGET_DIR", &target)
+            .current_dir(cache.path("")),
+    )?;
+    remove_tree(&target)?;
+    if !right_version(&program) {
+        bail!("{} does not run after it was built", program.display());
+    }
+    Ok(program)
 }
