@@ -74,14 +74,14 @@ fn all_kernels() -> Result<()> {
 fn dependencies() -> Result<()> {
     // A debug build is made in half the time, and runs for a second.
     let deny = tools::cargo_tool(&Cache::open()?, "cargo-deny", CARGO_DENY, &["--debug"])?;
+    // It reads the deny.toml of the folder that it runs in.
     for workspace in ["", "sensor-ebpf", "sensor-model/fuzz"] {
         let mut command = Command::new(&deny);
         command
             .current_dir(dist::root())
             .arg("--manifest-path")
             .arg(dist::root().join(workspace).join("Cargo.toml"));
-        command.args(["check", "--hide-inclusion-graph", "--config"]).arg(dist::root().join("deny.toml"));
-        output(command.args(["licenses", "bans", "sources"]))?;
+        output(command.args(["check", "--hide-inclusion-graph", "licenses", "bans", "sources"]))?;
     }
     Ok(())
 }
