@@ -10,7 +10,7 @@ use holdfast::{
     observation::Observer,
 };
 use jiff::Timestamp;
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MsFlags, mount, umount};
 use sensor_model::{
     expectation::{DirectoryExpectation, Expectation, Expected, FileExpectation, Owner, Source, Thing},
     observation::Observation,
@@ -103,6 +103,29 @@ fn a_mount_over_a_managed_file_or_directory_is_seen() {
     // A mount over an ancestor hides the thing, but is none over the thing itself.
     bind(&etc, &etc);
     assert!(!is_mounted_over(&observer, &file));
+}
+
+#[test]
+fn a_declared_directory_may_be_a_mount_point_but_not_become_one() {
+    if !inside("a_declared_directory_may_be_a_mount_point_but_not_become_one") {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let data = root.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let tmpfs = || mount(Some("none"), &data, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+    let directory = expectation(
+        Thing::Directory { path: "/data".into() },
+        Expected::Directory(DirectoryExpectation { mode: 0o755, user: Owner::Id(0), group: Owner::Id(0) }),
+    );
+    tmpfs();
+    let observer = Observer::new(root.path()).unwrap();
+    assert!(!is_mounted_over(&observer, &directory), "it was mounted when first looked at");
+    assert!(!is_mounted_over(&observer, &directory));
+    tmpfs();
+    assert!(is_mounted_over(&observer, &directory), "another file system is mounted over it");
+    umount(&data).unwrap();
+    assert!(!is_mounted_over(&observer, &directory));
 }
 
 /// A clock that is moved by hand.

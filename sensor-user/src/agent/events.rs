@@ -335,6 +335,16 @@ impl Agent {
         Ok(())
     }
 
+    /// A call that a program was left out of may have been any change.
+    fn check_recursion(&mut self) -> anyhow::Result<()> {
+        let Some(recursion) = &mut self.recursion else { return Ok(()) };
+        if recursion.missed()? > 0 {
+            let told = self.detector.open_gap(Scope::All, "recursion-missed", self.clock.boot_ns());
+            self.tell(told, None);
+        }
+        Ok(())
+    }
+
     /// Sings, listens, and opens or ends blindness.
     pub(super) fn check_canary(&mut self, ring: &mut Ring) -> anyhow::Result<()> {
         let observer = std::sync::Arc::clone(&self.looker.observer);
@@ -342,6 +352,7 @@ impl Agent {
         self.compare_mounts();
         self.refresh_allowed();
         self.check_entries()?;
+        self.check_recursion()?;
         let (Some(witness), Some(canary)) = (self.looker.witness.as_mut(), self.canary.as_mut()) else {
             return Ok(());
         };

@@ -18,11 +18,12 @@ mod upkeep;
 
 use crate::attribution::{Attributor, ProcessTable};
 use crate::clock::{Clock, SystemClock, boot_id, rfc3339};
-use crate::forensic::{ForensicLog, Limits};
+use crate::forensic::{ForensicLog, Limits, Writer};
 use crate::http::{self, Pages, Readiness};
 use crate::kernel::hooks::{HOOKS, TRACEPOINTS};
 use crate::kernel::load::{HookState, OBJECT_SHA256, Sensor};
 use crate::kernel::maps::ProcessMaps;
+use crate::kernel::recursion::Recursion;
 use crate::metrics::{BuildInfo, HookMode, Telemetry};
 use crate::observation::Observer;
 use anyhow::Context;
@@ -99,9 +100,11 @@ struct Agent {
     /// Absent on the fanotify backend, like the canary.
     sensor: Option<Sensor>,
     canary: Option<Canary>,
+    /// Where the programs are of the kind that can be left out.
+    recursion: Option<Recursion>,
     processes: Box<dyn ProcessTable>,
     attributor: Attributor,
-    log: ForensicLog,
+    log: Writer,
     mounts: MountTable,
     deny: deny::DenyRules,
     /// Records of this turn, written as one group.
@@ -130,6 +133,10 @@ struct Agent {
 
 /// Runs the daemon until it is told to stop.
 pub async fn run(options: Options) -> anyhow::Result<()> {
+    // Huge pages would hold what was given back between what is kept, and the kernel would work at making them.
+    if let Err(error) = nix::sys::prctl::set_thp_disable(true) {
+        tracing::info!(%error, "Huge pages stay on.");
+    }
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     for directory in [&options.state, &options.run] {
         make_directory(directory)?;
@@ -171,6 +178,10 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     }
     let attributor =
         Attributor::new(Arc::clone(&observer), &options.root, Path::new("/proc"), std::process::id())?;
+    let recursion = match parts.mode {
+        HookMode::Fentry => Some(Recursion::watch().context("find the fentry programs")?),
+        _ => None,
+    };
     let readiness = Readiness::default();
     readiness.not_ready("verification", "the first full verification is not finished");
     let mut agent = Agent {
@@ -186,9 +197,10 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         mode: parts.mode,
         sensor: parts.sensor,
         canary: parts.canary,
+        recursion,
         processes: parts.processes,
         attributor,
-        log,
+        log: Writer::new(log),
         group: Vec::new(),
         changes: HashMap::new(),
         drifts: HashMap::new(),
@@ -293,6 +305,10 @@ impl Agent {
             // Records first, then the kernel's loss counter: a loss before the last record is seen.
             self.read(changes.get_mut())?;
             self.turn().await?;
+            while self.log.is_full() {
+                self.log.progress().await?;
+            }
+            self.follow_log();
             let next = self.detector.next_deadline().into_iter().chain(self.mounts_due).min();
             let deadline =
                 next.map_or(IDLE, |at| Duration::from_nanos(at.saturating_sub(self.clock.boot_ns())));
@@ -303,6 +319,7 @@ impl Agent {
                 guard = changes.readable_mut() => guard?.clear_ready(),
                 _ = canary.tick() => self.tick(changes.get_mut())?,
                 _ = verify.tick() => self.verify_everything(),
+                written = self.log.progress() => written?,
                 _ = watchdog.tick() => notify(&[sd_notify::NotifyState::Watchdog]),
                 () = sleep(deadline) => {}
             }
@@ -313,6 +330,7 @@ impl Agent {
         let stop_record = self.log.record(RecordKind::Stop);
         self.group.push(stop_record);
         self.write();
+        self.log.finish().await?;
         stop.send_replace(true);
         if let Some(server) = server {
             server.await?;
@@ -390,14 +408,7 @@ impl Agent {
 
     /// Writes the records of this turn, and the status if anything changed.
     fn write(&mut self) {
-        if !self.group.is_empty() || self.log.degraded().is_some() {
-            let group = std::mem::take(&mut self.group);
-            self.log.append(&group);
-            match self.log.degraded() {
-                Some(reason) => self.readiness.not_ready("forensic-log", reason),
-                None => self.readiness.ready("forensic-log"),
-            }
-        }
+        self.log.append(self.group.drain(..));
         // A thing can be decided without anything to tell: the status has to follow all the same.
         let standing = self.standing();
         let moved = self.verification.is_none() && self.written != Some(standing);
@@ -407,6 +418,14 @@ impl Agent {
             if let Err(error) = status::write(&self.options.run, &status) {
                 tracing::error!(%error, directory = %self.options.run.display(), "Cannot write the status.");
             }
+        }
+    }
+
+    /// Not ready while the records of what happened cannot be written.
+    fn follow_log(&self) {
+        match self.log.degraded() {
+            Some(reason) => self.readiness.not_ready("forensic-log", reason),
+            None => self.readiness.ready("forensic-log"),
         }
     }
 

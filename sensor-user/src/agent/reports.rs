@@ -216,10 +216,11 @@ impl Agent {
 
 /// The metric's label is a word from a closed list.
 fn known_reason(reason: &str) -> &'static str {
-    const KNOWN: [&str; 7] = [
+    const KNOWN: [&str; 8] = [
         "fanotify-overflow",
         "sensor-start",
         "entry-removed",
+        "recursion-missed",
         "ftrace-disabled",
         "canary-not-seen",
         "canary-not-heard",

@@ -7,6 +7,7 @@
 
 mod read;
 mod segment;
+mod writer;
 
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,7 @@ use std::{
 
 pub use read::{Fault, Filter, ReadError, Verification, files, open_drifts, show, tail, verify};
 pub use sensor_model::chain::Entry;
+pub use writer::Writer;
 
 /// First pause after a failed write; it doubles up to [`MAXIMUM_BACKOFF`].
 const FIRST_BACKOFF: Duration = Duration::from_millis(250);
@@ -51,11 +53,19 @@ pub struct Limits {
     pub memory_bytes: usize,
     /// Entries from one checkpoint to the next.
     pub checkpoint_every: u64,
+    /// Time from one checkpoint to the next, also when there is nothing else to be written.
+    pub checkpoint_after: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { file_bytes: 64 << 20, files: 8, memory_bytes: 4 << 20, checkpoint_every: 1000 }
+        Self {
+            file_bytes: 64 << 20,
+            files: 8,
+            memory_bytes: 4 << 20,
+            checkpoint_every: 1000,
+            checkpoint_after: Duration::from_mins(30),
+        }
     }
 }
 
@@ -123,6 +133,29 @@ pub struct ForensicLog {
     in_doubt: Option<u64>,
     pending: Pending,
     refusal: Option<Refusal>,
+    /// Boot-time nanoseconds of the newest checkpoint, or of the start.
+    checkpoint_ns: u64,
+}
+
+/// A record with the time, the boot and the schema filled in and nothing else.
+fn blank(clock: &dyn Clock, boot_id: &str, kind: RecordKind) -> Record {
+    Record {
+        schema: SCHEMA.to_owned(),
+        kind,
+        time: rfc3339(clock.now()),
+        boot_id: boot_id.to_owned(),
+        monotonic_ns: clock.boot_ns(),
+        path: None,
+        operation: None,
+        actor: None,
+        differences: Vec::new(),
+        verdict: None,
+        source: None,
+        before: None,
+        after: None,
+        diff: None,
+        detail: Map::new(),
+    }
 }
 
 impl ForensicLog {
@@ -146,7 +179,9 @@ impl ForensicLog {
             in_doubt: None,
             pending: Pending::default(),
             refusal: None,
+            checkpoint_ns: 0,
         };
+        log.checkpoint_ns = log.clock.boot_ns();
         if let Err(error) = log.reopen(None) {
             match error.raw_os_error().map(Errno::from_raw) {
                 Some(errno @ (Errno::ENOTDIR | Errno::ELOOP)) => {
@@ -163,23 +198,7 @@ impl ForensicLog {
 
     /// A record with the time, the boot and the schema filled in and nothing else.
     pub fn record(&self, kind: RecordKind) -> Record {
-        Record {
-            schema: SCHEMA.to_owned(),
-            kind,
-            time: rfc3339(self.clock.now()),
-            boot_id: self.boot_id.clone(),
-            monotonic_ns: self.clock.boot_ns(),
-            path: None,
-            operation: None,
-            actor: None,
-            differences: Vec::new(),
-            verdict: None,
-            source: None,
-            before: None,
-            after: None,
-            diff: None,
-            detail: Map::new(),
-        }
+        blank(&*self.clock, &self.boot_id, kind)
     }
 
     /// Appends a group of records, all or none of them, and waits until the disk has them. What the
@@ -240,7 +259,7 @@ impl ForensicLog {
 
     /// Tries to write all that waits.
     fn flush(&mut self) {
-        if self.pending.records.is_empty() && self.refusal.is_none() {
+        if self.pending.records.is_empty() && self.refusal.is_none() && !self.checkpoint_is_due() {
             return;
         }
         match self.write_pending() {
@@ -273,10 +292,11 @@ impl ForensicLog {
                 lines.add(&stripped)?;
             }
             if lines.place.seq.is_multiple_of(self.limits.checkpoint_every) {
-                let mut anchor = self.record(RecordKind::Checkpoint);
-                anchor.detail.insert("entries".to_owned(), lines.place.seq.into());
-                lines.add(&anchor)?;
+                lines.add(&self.checkpoint(&lines.place))?;
             }
+        }
+        if self.checkpoint_is_due() {
+            lines.add(&self.checkpoint(&lines.place))?;
         }
         let Some((_, segment)) = &mut self.open else { return Err(io::Error::from(Errno::EBADF)) };
         let length = segment.length();
@@ -292,9 +312,26 @@ impl ForensicLog {
             self.telemetry.recorded(kind, bytes);
             if kind == RecordKind::Checkpoint {
                 self.telemetry.checkpoint(self.clock.now());
+                self.checkpoint_ns = self.clock.boot_ns();
             }
         }
         Ok(())
+    }
+
+    /// How long after now the next checkpoint is due, whatever comes until then.
+    fn checkpoint_in(&self) -> Duration {
+        let since = self.clock.boot_ns().saturating_sub(self.checkpoint_ns);
+        self.limits.checkpoint_after.saturating_sub(Duration::from_nanos(since))
+    }
+
+    fn checkpoint_is_due(&self) -> bool {
+        self.checkpoint_in().is_zero()
+    }
+
+    fn checkpoint(&self, place: &Place) -> Record {
+        let mut record = self.record(RecordKind::Checkpoint);
+        record.detail.insert("entries".to_owned(), place.seq.into());
+        record
     }
 
     /// The record that tells of dropped ones.

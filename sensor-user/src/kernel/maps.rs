@@ -156,8 +156,8 @@ impl Maps {
     /// Removes an inode. Its bit stays: others may share it, and a stale bit costs only time.
     pub fn remove(&mut self, key: InodeKey) -> Result<(), MapsError> {
         match self.managed.remove(&key_bytes(key)) {
-            Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
-            Err(error) => Err(refused("MANAGED", "remove")(error)),
+            Err(error) if !is_absent(&error) => Err(refused("MANAGED", "remove")(error)),
+            _ => Ok(()),
         }
     }
 
@@ -177,8 +177,8 @@ impl Maps {
     /// Takes that back.
     pub fn disallow(&mut self, actor: Allowed) -> Result<(), MapsError> {
         match self.allowed.remove(&allowed_bytes(actor)) {
-            Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
-            Err(error) => Err(refused("ALLOWED", "remove")(error)),
+            Err(error) if !is_absent(&error) => Err(refused("ALLOWED", "remove")(error)),
+            _ => Ok(()),
         }
     }
 
@@ -186,7 +186,10 @@ impl Maps {
     pub fn disallow_all(&mut self) -> Result<(), MapsError> {
         let keys: Vec<_> = self.allowed.keys().flatten().collect();
         for key in keys {
-            self.allowed.remove(&key).map_err(refused("ALLOWED", "remove"))?;
+            match self.allowed.remove(&key) {
+                Err(error) if !is_absent(&error) => return Err(refused("ALLOWED", "remove")(error)),
+                _ => {}
+            }
         }
         Ok(())
     }
@@ -233,6 +236,15 @@ impl AsFd for Ring {
 impl AsRawFd for Ring {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
+    }
+}
+
+/// Whether there was nothing to be removed. The kernel's word for it comes through as it is.
+fn is_absent(error: &MapError) -> bool {
+    match error {
+        MapError::KeyNotFound => true,
+        MapError::SyscallError(error) => error.io_error.kind() == std::io::ErrorKind::NotFound,
+        _ => false,
     }
 }
 

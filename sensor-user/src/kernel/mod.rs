@@ -9,3 +9,4 @@ pub mod hooks;
 pub mod layout;
 pub mod load;
 pub mod maps;
+pub mod recursion;

@@ -24,7 +24,7 @@ use sensor_model::{
     observation::{FileType, ObjectObservation, Observation},
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     ffi::{OsStr, OsString},
     io,
     os::{
@@ -99,14 +99,24 @@ pub struct Observer {
     root: Root,
     reader: Reader,
     identities: Mutex<Identities>,
+    /// What was mounted at declared directories when they were first looked at.
+    mounts: Mutex<HashMap<PathBuf, Option<MountRoot>>>,
 }
+
+/// A mount, and the object that is its root: mount, device and inode number.
+type MountRoot = (u64, u64, u64);
 
 impl Observer {
     /// An observer of the file system below `root`: `/`, or where the host is mounted in a container.
     pub fn new(root: &Path) -> Result<Self, RootError> {
         let opened = Root::open(root).map_err(|source| RootError { root: root.to_owned(), source })?;
         let selinux = Path::new("/sys/fs/selinux/enforce").exists();
-        Ok(Self { root: opened, reader: Reader::new(selinux), identities: Mutex::default() })
+        Ok(Self {
+            root: opened,
+            reader: Reader::new(selinux),
+            identities: Mutex::default(),
+            mounts: Mutex::default(),
+        })
     }
 
     /// Looks at the expectation's thing.
@@ -256,12 +266,25 @@ impl Observer {
         };
         let mut object = self.reader.read(&found, Want { size, keys: expectation.ssh_keys })?;
         self.name_owners(&mut object, &expectation.expected);
+        if matches!(expectation.expected, Expected::Directory(_)) {
+            object.mounted_over &= !self.is_mount_point(&found, path, object.mounted_over);
+        }
         if let Expected::Link(link) = &expectation.expected
             && link.hard
         {
             object.same_inode_as_target = Some(self.is_same_inode(&found, path, &link.target));
         }
         Ok(Observation::Object(Box::new(object)))
+    }
+
+    /// Whether a declared directory is one on which a file system is mounted by design: what was mounted there
+    /// at the first look still is. Its mode and owner are those of the mounted root, as they are meant to be.
+    fn is_mount_point(&self, found: &Found, path: &Path, mounted: bool) -> bool {
+        let now = mounted.then_some((found.stat.stx_mnt_id, found.device(), found.stat.stx_ino));
+        // One map operation at a time: a panic elsewhere cannot leave it broken.
+        let mut mounts = self.mounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = *mounts.entry(path.to_owned()).or_insert(now);
+        mounted && first == now
     }
 
     fn name_owners(&self, object: &mut ObjectObservation, expected: &Expected) {

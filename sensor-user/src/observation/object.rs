@@ -138,7 +138,7 @@ impl Reader {
             None => by_name(),
         };
         let file = file.map_err(Refused::at("open"))?;
-        let opened = stat_handle(file.as_fd(), StatxFlags::BASIC_STATS)?;
+        let opened = stat_handle(file.as_fd(), StatxFlags::BASIC_STATS | StatxFlags::MNT_ID)?;
         if (device(&opened), opened.stx_ino) != (device(&stat), stat.stx_ino) {
             return Err(Refused { operation: "open (replaced meanwhile)", errno: Errno::EAGAIN });
         }

@@ -1,6 +1,7 @@
 //! Writing logs.
 
 mod reading;
+mod writing;
 
 use super::{segment::tests::FAIL, *};
 use crate::metrics::BuildInfo;

@@ -1,0 +1,72 @@
+//! The log behind a loop.
+
+use super::*;
+
+fn path_of(entry: &Entry) -> &str {
+    entry.record.path.as_deref().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn what_comes_while_a_write_is_under_way_is_written_after_it_in_order() {
+    let place = Place::new();
+    let log = place.open();
+    let records: Vec<Record> = (0..200).map(|n| drift(&log, &format!("/etc/{n}"))).collect();
+    let mut writer = Writer::new(log);
+    for record in records.clone() {
+        writer.append([record]);
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(writer.finish().await.unwrap(), Durability::Written);
+    let entries = place.entries();
+    let paths: Vec<&str> = entries.iter().map(path_of).collect();
+    let wanted: Vec<&str> = records.iter().map(|record| record.path.as_deref().unwrap()).collect();
+    assert_eq!(paths, wanted);
+    assert!(verify(&place.path()).unwrap().fault.is_none());
+}
+
+#[tokio::test]
+async fn the_caller_is_told_to_wait_when_too_much_waits_and_no_longer_after_that() {
+    let place = Place::new();
+    let log = place.open();
+    let record = drift(&log, "/etc/a");
+    let mut writer = Writer::new(log);
+    // The first group is taken at once; the others wait for it.
+    writer.append([record.clone()]);
+    writer.append(vec![record; 10_000]);
+    assert!(writer.is_full());
+    writer.progress().await.unwrap();
+    assert!(!writer.is_full());
+    writer.finish().await.unwrap();
+    assert_eq!(place.kinds().iter().filter(|kind| **kind == RecordKind::Drift).count(), 10_001);
+}
+
+#[tokio::test]
+async fn a_disk_that_refused_is_tried_again_by_itself() {
+    let place = Place::new();
+    fs::remove_dir(place.directory.path()).unwrap();
+    let log = place.open();
+    let record = drift(&log, "/etc/a");
+    let mut writer = Writer::new(log);
+    writer.append([record]);
+    writer.progress().await.unwrap();
+    assert!(writer.degraded().is_some());
+    fs::create_dir(place.directory.path()).unwrap();
+    place.clock.forward(MAXIMUM_BACKOFF);
+    // The pause, then the write.
+    writer.progress().await.unwrap();
+    writer.progress().await.unwrap();
+    assert_eq!(writer.degraded(), None);
+    assert!(place.kinds().contains(&RecordKind::Drift));
+}
+
+#[test]
+fn a_checkpoint_is_written_after_half_an_hour_also_when_nothing_happened() {
+    let place = Place::new();
+    let mut log = place.open();
+    assert_eq!(log.append(&[]), Durability::Written);
+    assert_eq!(place.kinds(), []);
+    place.clock.forward(place.limits.checkpoint_after);
+    assert_eq!(log.append(&[]), Durability::Written);
+    log.append(&[]);
+    assert_eq!(place.kinds(), [RecordKind::Checkpoint]);
+}

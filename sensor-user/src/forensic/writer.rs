@@ -1,0 +1,130 @@
+//! The log behind a loop that does not wait for the disk.
+//!
+//! In: groups of records. Out: the same in the same order, written by another thread, one write at a time;
+//! what comes in while one is under way is the next group. When the disk is so slow that too much waits, it
+//! says so, and the caller waits. It tries again by itself when a disk that refused is due for that.
+
+use super::{Durability, ForensicLog, blank};
+use crate::clock::Clock;
+use sensor_model::record::{Record, RecordKind};
+use std::{future::pending, sync::Arc, time::Duration};
+use tokio::task::{JoinError, JoinHandle, spawn_blocking};
+use tokio::time::{Instant, sleep_until};
+
+/// Records that may wait for a write under way; a burst of changes fits.
+const QUEUE: usize = 8192;
+
+/// Where the log is.
+#[derive(Debug)]
+enum State {
+    Idle(Box<ForensicLog>),
+    Busy(JoinHandle<(Box<ForensicLog>, Durability)>),
+    /// Only while one becomes the other.
+    Between,
+}
+
+/// Writes a log from another thread.
+#[derive(Debug)]
+pub struct Writer {
+    clock: Arc<dyn Clock>,
+    boot_id: String,
+    state: State,
+    queue: Vec<Record>,
+    degraded: Option<String>,
+    /// When to write again though nothing new came: a disk that refused, or a checkpoint.
+    again: Instant,
+}
+
+impl Writer {
+    /// Takes over an open log.
+    pub fn new(log: ForensicLog) -> Self {
+        let mut writer = Self {
+            clock: Arc::clone(&log.clock),
+            boot_id: log.boot_id.clone(),
+            state: State::Between,
+            queue: Vec::new(),
+            degraded: None,
+            again: Instant::now(),
+        };
+        writer.rest(Box::new(log));
+        writer
+    }
+
+    /// A record with the time, the boot and the schema filled in and nothing else.
+    pub fn record(&self, kind: RecordKind) -> Record {
+        blank(&*self.clock, &self.boot_id, kind)
+    }
+
+    /// Takes a group of records to be written soon.
+    pub fn append(&mut self, group: impl IntoIterator<Item = Record>) {
+        self.queue.extend(group);
+        if !self.queue.is_empty() {
+            self.start();
+        }
+    }
+
+    /// Why the log could not be written when that was last tried.
+    pub fn degraded(&self) -> Option<&str> {
+        self.degraded.as_deref()
+    }
+
+    /// Whether so much waits that no more should be appended before [`Writer::progress`] was awaited.
+    pub fn is_full(&self) -> bool {
+        self.queue.len() >= QUEUE
+    }
+
+    /// Waits until a write under way has ended, or until it is time to try again; goes on with what waits.
+    /// For ever where there is nothing to wait for. It may be given up at any time.
+    pub async fn progress(&mut self) -> Result<(), JoinError> {
+        match &mut self.state {
+            State::Busy(write) => {
+                let (log, _) = write.await?;
+                self.rest(log);
+                if !self.queue.is_empty() {
+                    self.start();
+                }
+            }
+            State::Idle(_) => {
+                sleep_until(self.again).await;
+                self.start();
+            }
+            State::Between => pending().await,
+        }
+        Ok(())
+    }
+
+    /// Writes everything that waits; what a disk refuses now is lost with the process.
+    pub async fn finish(mut self) -> Result<Durability, JoinError> {
+        self.start();
+        loop {
+            let State::Busy(write) = &mut self.state else { return Ok(Durability::Pending) };
+            let (log, durability) = write.await?;
+            if self.queue.is_empty() {
+                return Ok(durability);
+            }
+            self.rest(log);
+            self.start();
+        }
+    }
+
+    fn rest(&mut self, log: Box<ForensicLog>) {
+        self.degraded = log.degraded().map(str::to_owned);
+        let pause = log.retry_in().unwrap_or_else(|| log.checkpoint_in());
+        // Not at once again, whatever the log says: this would be a loop without a pause.
+        self.again = Instant::now() + pause.max(Duration::from_millis(10));
+        self.state = State::Idle(log);
+    }
+
+    fn start(&mut self) {
+        match std::mem::replace(&mut self.state, State::Between) {
+            State::Idle(mut log) => {
+                let group = std::mem::take(&mut self.queue);
+                self.state = State::Busy(spawn_blocking(move || {
+                    let durability = log.append(&group);
+                    (log, durability)
+                }));
+            }
+            other => self.state = other,
+        }
+    }
+}
