@@ -34,7 +34,8 @@ impl Agent {
     /// Tells what a look, a gap or its end gave.
     pub(super) fn tell(&mut self, reports: Vec<Report>, sight: Option<&Sight>) {
         for report in reports {
-            self.changed = true;
+            // A touch leaves everything as it stood.
+            self.changed |= !matches!(report, Report::Touched { .. });
             match report {
                 Report::Drifted { id, .. } => self.drifted(id, sight),
                 Report::Touched { id } => self.touched(id, sight),

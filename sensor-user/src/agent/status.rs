@@ -74,9 +74,10 @@ pub struct OpenGap {
 /// Replaces the status file. It is gone after a reboot, so it needs no fsync.
 pub fn write(directory: &Path, status: &Status) -> io::Result<()> {
     let temporary = directory.join(".status.json.new");
-    let mut file = File::create(&temporary)?;
-    serde_json::to_writer_pretty(&mut file, status)?;
-    file.write_all(b"\n")?;
+    // In one go: written straight to the file, each of its words would be a system call.
+    let mut text = serde_json::to_vec_pretty(status)?;
+    text.push(b'\n');
+    File::create(&temporary)?.write_all(&text)?;
     fs::rename(temporary, directory.join(FILE))
 }
 
