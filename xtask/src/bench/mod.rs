@@ -39,6 +39,8 @@ struct Report {
     schema: &'static str,
     kernel: String,
     qemu: String,
+    /// By how much of itself the base after the daemon differs from the one before it, at most.
+    between_the_bases: f64,
     rows: Vec<Row>,
 }
 
@@ -77,6 +79,7 @@ pub(crate) fn run(kernel: &str, output: Output, write_docs: bool, verbose: bool)
         schema: "holdfast.bench/v1",
         kernel: outcome.seen.release.context("a guest that is done has said its release")?,
         qemu: qemu.trim_start_matches("QEMU emulator ").to_owned(),
+        between_the_bases: rows::between_the_bases(&measured)?,
         rows: rows::rows(&measured)?,
     };
     match output {

@@ -185,6 +185,19 @@ pub(crate) fn rows(measured: &Measured) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+/// By how much of itself the base after the daemon differs from the one before it, at most: what was left behind.
+pub(crate) fn between_the_bases(measured: &Measured) -> Result<f64> {
+    let operations = OPERATIONS.map(|(_, field, _, _)| ("operations", field));
+    let changes = CHANGES.map(|(_, what, field, _)| (what, field));
+    let mut most: f64 = 0.0;
+    for (what, field) in operations.into_iter().chain(changes) {
+        let of = |stage: &str| measured.number(&format!("{stage} {what}"), field);
+        let (before, after) = (of("base-1")?, of("base-2")?);
+        most = most.max((after - before).abs() / before);
+    }
+    Ok(most)
+}
+
 /// Whether a row of that name is judged.
 #[cfg(test)]
 pub(crate) fn has_budget(name: &str) -> bool {
@@ -194,8 +207,7 @@ pub(crate) fn has_budget(name: &str) -> bool {
 }
 
 fn added(name: &'static str, bases: [f64; 2], ours: f64, budget: Option<f64>) -> Row {
-    // The first base only: the second is measured after the daemon has gone, and shows what it left behind
-    // rather than noise. That it is there at all is checked by reading it.
+    // The first base only: the second shows what the daemon left behind, and is told apart.
     let [base, _after] = bases;
     let noise = base * NOISE;
     let added = ours - base;
@@ -228,6 +240,21 @@ mod tests {
         let pass = |ours| added("x", [1000.0, 1100.0], ours, Some(50.0)).pass;
         assert_eq!(pass(1051.0), Some(true));
         assert_eq!(pass(1052.0), Some(false));
+    }
+
+    #[test]
+    fn the_bases_differ_by_as_much_as_their_most_different_rows() {
+        let mut measured = Measured::default();
+        for (stage, write) in [("base-1", 100.0), ("base-2", 98.0)] {
+            let fields = OPERATIONS.map(|(_, field, _, _)| (field.to_owned(), 10.0));
+            let mut operations: BTreeMap<String, f64> = fields.into();
+            operations.insert("write".to_owned(), write);
+            measured.add(format!("{stage} operations"), serde_json::json!(operations));
+            measured.add(format!("{stage} idle second"), 5.0.into());
+            let changes = serde_json::json!({ "row": 7.0, "turns": 7.0, "single": 7.0 });
+            measured.add(format!("{stage} changes"), changes);
+        }
+        assert!((between_the_bases(&measured).unwrap() - 0.02).abs() < 1e-9);
     }
 
     #[test]
