@@ -10,7 +10,7 @@ mod records;
 #[cfg(test)]
 mod tests;
 
-pub use records::{cgroup, drift_policy, forensic_log};
+pub use records::{cgroup, drift_policy, forensic_log, journal};
 
 use crate::{
     authorized_keys, data_url,

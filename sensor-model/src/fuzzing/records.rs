@@ -64,3 +64,22 @@ pub fn forensic_log(data: &[u8]) {
         }
     }
 }
+
+/// A journal of an apply: what was read is written the same, and a cut one gives the records before the cut.
+pub fn journal(data: &[u8]) {
+    use crate::journal::codec::{line, parse};
+    let Ok(parsed) = parse(data) else { return };
+    assert_eq!(parsed.sound + parsed.torn, data.len());
+    let mut digest = String::new();
+    for record in &parsed.records {
+        let Ok((_, next)) = line(&digest, record) else { return };
+        digest = next;
+    }
+    if let Some(begin) = &parsed.begin {
+        for target in &begin.targets {
+            assert!(target.path.is_absolute(), "{}", target.path.display());
+        }
+    }
+    let again = parse(&data[..parsed.sound]).map(|again| again.records);
+    assert_eq!(again, Ok(parsed.records));
+}

@@ -4,7 +4,7 @@ use std::path::Path;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 8] = [
+const TARGETS: [(&str, Target); 9] = [
     ("manifest", manifest),
     ("ignition", ignition),
     ("data_url", data_url),
@@ -13,6 +13,7 @@ const TARGETS: [(&str, Target); 8] = [
     ("cgroup", cgroup),
     ("drift_policy", drift_policy),
     ("forensic_log", forensic_log),
+    ("journal", journal),
 ];
 
 fn seeds(target: &str) -> Vec<Vec<u8>> {

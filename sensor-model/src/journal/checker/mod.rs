@@ -1,0 +1,167 @@
+//! Runs the machine through every interleaving of its own steps, deaths, failing calls, a reboot and
+//! somebody else who writes or removes a target.
+//!
+//! The machine and its decisions are the real ones; the disk and the journal are models. A test breaks one
+//! rule at a time, and the checker has to find the node that is neither old nor new, or the content of
+//! somebody else that is lost.
+
+mod world;
+
+use super::machine::{Mutation, Rest};
+use stateright::{Checker, HasDiscoveries, Model, Property};
+use world::{Content, Setting, Stranger, World};
+
+/// What is checked.
+#[derive(Debug, Clone)]
+struct Protocol {
+    settings: Vec<Setting>,
+    mutation: Option<Mutation>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Action {
+    /// The machine's next request succeeds.
+    Go,
+    /// It fails and leaves nothing behind.
+    Fail,
+    /// The process dies before it.
+    Die,
+    /// A new process starts.
+    Start,
+    /// The reboot that was asked for, or a power cut.
+    Boot,
+    /// Somebody else.
+    Stranger(usize, Stranger),
+}
+
+const WHOLE: &str = "without a journal the node is all old or all new, but for what somebody else did";
+const KEPT: &str = "what somebody else wrote is at its path, or on its way back there";
+const CLEAN: &str = "without a journal no temporary name is left";
+const TRUE_END: &str = "done means new, rolled back means old";
+const ENDS: &str = "left alone, it comes to an end";
+
+impl Model for Protocol {
+    type State = World;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<World> {
+        self.settings.iter().map(|setting| World::new(setting, self.mutation)).collect()
+    }
+
+    fn actions(&self, world: &World, actions: &mut Vec<Action>) {
+        match &world.machine {
+            None => actions.push(Action::Start),
+            Some(machine) => match machine.rest() {
+                None => {
+                    actions.push(Action::Go);
+                    if world.failures > 0 {
+                        actions.push(Action::Fail);
+                    }
+                    if world.deaths > 0 {
+                        actions.push(Action::Die);
+                    }
+                }
+                Some(Rest::Rebooting) => actions.push(Action::Boot),
+                Some(Rest::Halted(_)) => actions.push(Action::Die),
+                Some(Rest::Closed(_)) => {}
+            },
+        }
+        if world.strangers > 0 {
+            for slot in 0..world.slots.len() {
+                actions.extend([Stranger::Writes, Stranger::Removes].map(|what| Action::Stranger(slot, what)));
+            }
+        }
+    }
+
+    fn next_state(&self, world: &World, action: Action) -> Option<World> {
+        let mut world = world.clone();
+        match action {
+            Action::Go => world.go(),
+            Action::Fail => world.fail(),
+            Action::Die => world.die(),
+            Action::Start => world.start(self.mutation),
+            Action::Boot => world.boot(),
+            Action::Stranger(slot, what) => world.stranger(slot, what)?,
+        }
+        Some(world)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(WHOLE, |_, world: &World| !world.journal.is_empty() || world.is_whole()),
+            Property::always(KEPT, |_, world: &World| {
+                world.slots.iter().all(|slot| {
+                    !slot.written
+                        || slot.path == Content::Strange
+                        || slot.temporary == Some(Content::Strange) && !world.journal.is_empty()
+                })
+            }),
+            Property::always(CLEAN, |_, world: &World| {
+                !world.journal.is_empty() || world.slots.iter().all(|slot| slot.temporary.is_none())
+            }),
+            Property::always(TRUE_END, |_, world: &World| world.ended_truly()),
+            Property::always(ENDS, |model: &Self, world: &World| world.comes_to_an_end(model.mutation)),
+            Property::sometimes("it is done", |_, world: &World| world.is_closed(super::Ended::Done)),
+            Property::sometimes("it is done after a death", |_, world: &World| {
+                world.is_closed(super::Ended::Done) && world.died
+            }),
+            Property::sometimes("it is rolled back", |_, world: &World| {
+                world.is_closed(super::Ended::RolledBack)
+            }),
+            Property::sometimes("something is left to somebody else", |_, world: &World| {
+                world.is_closed(super::Ended::RolledBack) && world.slots.iter().any(|slot| slot.written)
+            }),
+            Property::sometimes("it begins nothing", |_, world: &World| {
+                world.is_closed(super::Ended::Abandoned)
+            }),
+        ]
+    }
+}
+
+fn check(settings: Vec<Setting>) {
+    let checker = Protocol { settings, mutation: None }.checker().threads(2).spawn_bfs().join();
+    println!("{} states, depth {}", checker.unique_state_count(), checker.max_depth());
+    checker.assert_properties();
+}
+
+/// Runs until the property is broken.
+fn breaks(mutation: Mutation, property: &'static str) {
+    let protocol = Protocol { settings: Setting::all(), mutation: Some(mutation) };
+    let checker = protocol
+        .checker()
+        .threads(2)
+        .finish_when(HasDiscoveries::AllOf([property].into()))
+        .spawn_bfs()
+        .join();
+    assert!(checker.discovery(property).is_some(), "{mutation:?} does not break: {property}");
+}
+
+#[test]
+fn no_death_failure_or_stranger_leaves_a_node_that_is_neither_old_nor_new() {
+    check(Setting::all());
+}
+
+#[test]
+fn a_target_written_before_the_journal_says_so_is_found_in_between() {
+    breaks(Mutation::WriteBeforeBegin, WHOLE);
+}
+
+#[test]
+fn what_a_swap_displaced_must_be_looked_at() {
+    breaks(Mutation::DropUnseen, KEPT);
+}
+
+#[test]
+fn a_journal_must_be_worked_off_before_it_is_closed() {
+    breaks(Mutation::CloseOnResume, WHOLE);
+}
+
+#[test]
+fn without_verification_done_is_not_always_new() {
+    breaks(Mutation::SkipVerify, TRUE_END);
+}
+
+#[test]
+fn the_way_back_must_be_journalled_before_it_is_taken() {
+    breaks(Mutation::SkipRollingBack, TRUE_END);
+}

@@ -1,0 +1,331 @@
+//! The disk, the journal and everybody who works on them.
+
+use super::super::{
+    Act, ActKind, Begin, Ended, Fallback, FileImage, Image, Metadata, Record, Target,
+    machine::{Machine, Mutation, Outcome, Request, Rest},
+    settle::{Settling, Side, Sight},
+};
+
+/// What is somewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Content {
+    Nothing,
+    Old,
+    New,
+    Strange,
+}
+
+/// What somebody else does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Stranger {
+    Writes,
+    Removes,
+}
+
+/// What is applied.
+#[derive(Debug, Clone)]
+pub(super) struct Setting {
+    targets: Vec<(Content, Content)>,
+    fallback: Option<Fallback>,
+    reboot: bool,
+    deaths: u8,
+}
+
+impl Setting {
+    pub(super) fn all() -> Vec<Self> {
+        use Content::{New, Nothing, Old};
+        let pairs = [
+            vec![(Old, New), (Nothing, New)],
+            vec![(Old, Nothing), (Old, New)],
+            vec![(Nothing, New), (Old, Nothing)],
+        ];
+        let mut settings = Vec::new();
+        for targets in pairs {
+            for (fallback, reboot) in [
+                (None, false),
+                (None, true),
+                (Some(Fallback::Rollback), false),
+                (Some(Fallback::Reboot), false),
+            ] {
+                settings.push(Self { targets: targets.clone(), fallback, reboot, deaths: 2 });
+            }
+        }
+        settings
+    }
+
+    fn begin(&self) -> Begin {
+        let image = |content: Content| match content {
+            Content::Nothing => Image::Absent,
+            other => Image::File(FileImage {
+                metadata: Metadata::default(),
+                sha256: format!("{other:?}"),
+                size: 0,
+                modified_ns: None,
+                hard: None,
+            }),
+        };
+        let targets = (0..)
+            .zip(&self.targets)
+            .map(|(number, (before, after)): (usize, _)| Target {
+                path: format!("/{number}").into(),
+                before: image(*before),
+                after: image(*after),
+            })
+            .collect();
+        let act = |fallback| Act {
+            kind: ActKind::Restart,
+            unit: Some("a.service".to_owned()),
+            timeout_s: 1,
+            fallback,
+            because: Vec::new(),
+        };
+        Begin {
+            id: 1,
+            previous: None,
+            rollback_to: None,
+            time: String::new(),
+            boot_id: "1".to_owned(),
+            old: String::new(),
+            new: String::new(),
+            targets,
+            units: Vec::new(),
+            os: None,
+            acts: self.fallback.into_iter().map(act).collect(),
+            reboot: self.reboot,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Slot {
+    before: Content,
+    after: Content,
+    pub(super) path: Content,
+    pub(super) temporary: Option<Content>,
+    /// Somebody else wrote or removed it.
+    touched: bool,
+    /// And did so after everything was looked at.
+    late: bool,
+    /// Somebody else wrote it.
+    pub(super) written: bool,
+}
+
+impl Slot {
+    fn side(&self, content: Content) -> Option<Side> {
+        match content {
+            content if content == self.before => Some(Side::Before),
+            content if content == self.after => Some(Side::After),
+            _ => None,
+        }
+    }
+
+    fn content(&self, side: Side) -> Content {
+        match side {
+            Side::Before => self.before,
+            Side::After => self.after,
+        }
+    }
+
+    /// A step. One that cannot be taken any more changes nothing: the next look tells why.
+    fn step(&mut self, step: Settling) {
+        match step {
+            Settling::Make(side) if self.temporary.is_none() => self.temporary = Some(self.content(side)),
+            Settling::Swap if self.path != Content::Nothing => {
+                if let Some(temporary) = self.temporary.replace(self.path) {
+                    self.path = temporary;
+                } else {
+                    self.temporary = None;
+                }
+            }
+            Settling::PutIn if self.path == Content::Nothing => {
+                if let Some(temporary) = self.temporary.take() {
+                    self.path = temporary;
+                }
+            }
+            Settling::TakeAway if self.temporary.is_none() && self.path != Content::Nothing => {
+                self.temporary = Some(self.path);
+                self.path = Content::Nothing;
+            }
+            Settling::Discard => self.temporary = None,
+            _ => {}
+        }
+    }
+}
+
+/// One state of everything.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct World {
+    begin: Begin,
+    pub(super) slots: Vec<Slot>,
+    pub(super) journal: Vec<Record>,
+    pub(super) machine: Option<Machine>,
+    committed: Option<Ended>,
+    boot: u8,
+    pub(super) deaths: u8,
+    pub(super) failures: u8,
+    pub(super) strangers: u8,
+    pub(super) died: bool,
+    /// Something was given back.
+    went_back: bool,
+}
+
+impl World {
+    pub(super) fn new(setting: &Setting, mutation: Option<Mutation>) -> Self {
+        let begin = setting.begin();
+        let slots = setting.targets.iter().map(|(before, after)| Slot {
+            before: *before,
+            after: *after,
+            path: *before,
+            temporary: None,
+            touched: false,
+            late: false,
+            written: false,
+        });
+        Self {
+            slots: slots.collect(),
+            machine: Some(Machine::new(&begin, "1").with(mutation)),
+            begin,
+            journal: Vec::new(),
+            committed: None,
+            boot: 1,
+            deaths: setting.deaths,
+            failures: 1,
+            strangers: 1,
+            died: false,
+            went_back: false,
+        }
+    }
+
+    pub(super) fn go(&mut self) {
+        let Some(request) = self.machine.as_ref().and_then(Machine::next) else { return };
+        let outcome = match request {
+            Request::Begin => {
+                self.journal.push(Record::Begin(Box::new(self.begin.clone())));
+                Outcome::Done
+            }
+            Request::Append(record) => {
+                self.journal.push(record);
+                Outcome::Done
+            }
+            Request::Look(target) => {
+                let slot = &self.slots[target];
+                Outcome::Sight(Sight {
+                    path: slot.side(slot.path),
+                    temporary: slot.temporary.map(|content| slot.side(content)),
+                })
+            }
+            Request::Step(target, step) => {
+                self.went_back |= self.machine.as_ref().is_some_and(Machine::is_going_back);
+                self.slots[target].step(step);
+                Outcome::Done
+            }
+            Request::Verify if self.slots.iter().all(|slot| slot.path == slot.after) => Outcome::Done,
+            Request::Verify => Outcome::Failed("differs".to_owned()),
+            Request::Commit(ended) => {
+                self.committed = Some(ended);
+                Outcome::Done
+            }
+            Request::Close => {
+                self.journal.clear();
+                Outcome::Done
+            }
+            Request::Act(_) | Request::Undo(_) | Request::Reboot => Outcome::Done,
+        };
+        if let Some(machine) = &mut self.machine {
+            machine.answer(outcome);
+        }
+    }
+
+    pub(super) fn fail(&mut self) {
+        self.failures -= 1;
+        if let Some(machine) = &mut self.machine {
+            machine.answer(Outcome::Failed("no".to_owned()));
+        }
+    }
+
+    pub(super) fn die(&mut self) {
+        self.deaths = self.deaths.saturating_sub(1);
+        self.died = true;
+        self.machine = None;
+    }
+
+    pub(super) fn start(&mut self, mutation: Option<Mutation>) {
+        let boot = self.boot.to_string();
+        // Without a journal there is nothing to go on with: the same config is applied once more later.
+        let machine = if self.journal.is_empty() {
+            let mut machine = Machine::new(&self.begin, &boot);
+            machine.answer(Outcome::Failed("nothing was begun".to_owned()));
+            machine
+        } else {
+            Machine::resume(&self.begin, &self.journal, &boot)
+        };
+        self.machine = Some(machine.with(mutation));
+    }
+
+    pub(super) fn boot(&mut self) {
+        self.boot += 1;
+        self.machine = None;
+    }
+
+    pub(super) fn stranger(&mut self, slot: usize, what: Stranger) -> Option<()> {
+        let next = self.machine.as_ref().and_then(Machine::next);
+        let looked = matches!(next, Some(Request::Append(Record::Done)))
+            || self.journal.last() == Some(&Record::Done)
+            || self.is_closed(Ended::Done);
+        let slot = &mut self.slots[slot];
+        match what {
+            Stranger::Writes => slot.path = Content::Strange,
+            Stranger::Removes if slot.path == Content::Nothing => return None,
+            Stranger::Removes => slot.path = Content::Nothing,
+        }
+        slot.touched = true;
+        slot.late = looked;
+        slot.written = what == Stranger::Writes;
+        self.strangers -= 1;
+        Some(())
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        let all = |side| {
+            self.slots.iter().filter(|slot| !slot.touched).all(|slot| slot.path == slot.content(side))
+        };
+        all(Side::Before) || all(Side::After)
+    }
+
+    pub(super) fn is_closed(&self, ended: Ended) -> bool {
+        self.machine.as_ref().and_then(Machine::rest) == Some(&Rest::Closed(ended))
+    }
+
+    pub(super) fn ended_truly(&self) -> bool {
+        match self.committed {
+            // Everything, unless somebody came after the last look.
+            Some(Ended::Done) => {
+                !self.went_back && self.slots.iter().all(|slot| slot.late || slot.path == slot.after)
+            }
+            Some(Ended::RolledBack | Ended::Abandoned) => {
+                self.slots.iter().all(|slot| slot.touched || slot.path == slot.before)
+            }
+            None => true,
+        }
+    }
+
+    /// Without deaths and failures, and started again after every reboot and halt.
+    pub(super) fn comes_to_an_end(&self, mutation: Option<Mutation>) -> bool {
+        // A long way; checked from where a process has just started, which every way passes.
+        let fresh = self.machine.is_none();
+        if !fresh {
+            return true;
+        }
+        let mut world = self.clone();
+        for _ in 0..200 {
+            match world.machine.as_ref().map(|machine| machine.rest().cloned()) {
+                None => world.start(mutation),
+                Some(None) => world.go(),
+                Some(Some(Rest::Rebooting)) => world.boot(),
+                Some(Some(Rest::Halted(_))) => world.die(),
+                Some(Some(Rest::Closed(_))) => return world.journal.is_empty(),
+            }
+        }
+        false
+    }
+}

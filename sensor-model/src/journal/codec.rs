@@ -1,0 +1,174 @@
+//! The journal's text: one line for each record, its digest chained to the line before it.
+//!
+//! In: bytes of the file. Out: the records that were written to the end, and how many bytes are sound. An
+//! unfinished last line is what a death leaves; anything else that does not fit is an error that names the
+//! line, and then nothing is done.
+
+use super::{Begin, Image, Record};
+use crate::path::check_absolute;
+use sha2::{Digest as _, Sha256};
+use std::collections::BTreeSet;
+
+/// Largest journal that is read: 100,000 targets and more.
+pub const MAXIMUM_BYTES: usize = 256 << 20;
+
+const DIGEST: usize = 64;
+
+/// Why a journal cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("apply journal, line {line}: {reason}")]
+pub struct JournalError {
+    /// From 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+/// A journal that was read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Parsed {
+    /// The first record's content; `None` when not even that was finished, and so nothing was done.
+    pub begin: Option<Begin>,
+    /// All records, the first one included.
+    pub records: Vec<Record>,
+    /// Bytes up to the end of the last whole record.
+    pub sound: usize,
+    /// Digest of the last whole record, to which the next one is chained.
+    pub digest: String,
+    /// Bytes of an unfinished record behind it.
+    pub torn: usize,
+}
+
+/// A record as a line, and its digest.
+///
+/// # Errors
+/// A path that is not UTF-8, which cannot be written down.
+pub fn line(previous: &str, record: &Record) -> Result<(String, String), JournalError> {
+    let json = serde_json::to_string(record)
+        .map_err(|error| JournalError { line: 0, reason: error.to_string() })?;
+    let digest = digest(previous, json.as_bytes());
+    Ok((format!("{digest} {json}\n"), digest))
+}
+
+fn digest(previous: &str, json: &[u8]) -> String {
+    let mut hasher = Sha256::new();
+    hasher.update(previous.as_bytes());
+    hasher.update(b"\n");
+    hasher.update(json);
+    hex::encode(hasher.finalize())
+}
+
+/// Reads a journal.
+///
+/// # Errors
+/// A line before the last one that was changed or is no record, records in an impossible order, a path or
+/// digest that we would not have written.
+pub fn parse(bytes: &[u8]) -> Result<Parsed, JournalError> {
+    let error = |line: usize, reason: String| JournalError { line, reason };
+    if bytes.len() > MAXIMUM_BYTES {
+        return Err(error(1, format!("the journal has {} bytes, more than {MAXIMUM_BYTES}", bytes.len())));
+    }
+    let mut parsed = Parsed::default();
+    let mut rest = bytes;
+    let mut number = 0;
+    while !rest.is_empty() {
+        number += 1;
+        let end = rest.iter().position(|byte| *byte == b'\n');
+        let last = end.is_none_or(|end| end + 1 == rest.len());
+        let record = end.map(|end| one(&parsed.digest, &rest[..end]));
+        match (record, end) {
+            (Some(Ok((record, digest))), Some(end)) => {
+                follows(parsed.records.last(), &record).map_err(|reason| error(number, reason))?;
+                if let Record::Begin(begin) = &record {
+                    check(begin).map_err(|reason| error(number, reason))?;
+                    parsed.begin = Some((**begin).clone());
+                }
+                parsed.records.push(record);
+                parsed.digest = digest;
+                parsed.sound += end + 1;
+                rest = &rest[end + 1..];
+            }
+            // Cut off, or a block of it that never reached the disk.
+            (None | Some(Err(_)), _) if last => {
+                parsed.torn = rest.len();
+                break;
+            }
+            (Some(Err(reason)), _) => return Err(error(number, reason)),
+            (None, _) | (Some(Ok(_)), None) => return Err(error(number, "unfinished".to_owned())),
+        }
+    }
+    Ok(parsed)
+}
+
+fn one(previous: &str, line: &[u8]) -> Result<(Record, String), String> {
+    let (said, json) = match line.split_at_checked(DIGEST) {
+        Some((said, [b' ', json @ ..])) => (said, json),
+        _ => return Err("no digest at its beginning".to_owned()),
+    };
+    let digest = digest(previous, json);
+    if said != digest.as_bytes() {
+        return Err("its digest does not fit: it was changed after it was written".to_owned());
+    }
+    let record = serde_json::from_slice(json).map_err(|error| format!("no record: {error}"))?;
+    Ok((record, digest))
+}
+
+/// The records that may come after one.
+fn follows(before: Option<&Record>, record: &Record) -> Result<(), String> {
+    use Record::{
+        Begin, Done, Failed, Finished, RebootRequested, RolledBack, RollingBack, Started, Written,
+    };
+    let fits = match (before, record) {
+        (None, Begin(_)) => true,
+        (None, _) | (Some(_), Begin(_)) => false,
+        (Some(Begin(_)), Written | RollingBack { .. } | RolledBack { .. }) => true,
+        (Some(Written), Started { act: 0 }) => true,
+        (Some(Started { act }), Started { act: again }) => act == again,
+        (Some(Started { act }), Finished { act: same } | Failed { act: same, .. }) => act == same,
+        (Some(Finished { act }), Started { act: next }) => act + 1 == *next,
+        (
+            Some(Written | Finished { .. } | Failed { .. } | RebootRequested { .. }),
+            RebootRequested { .. } | Done,
+        ) => true,
+        (Some(Written | Started { .. } | Finished { .. } | Failed { .. } | RebootRequested { .. }), RollingBack { .. }) => {
+            true
+        }
+        (Some(RollingBack { .. }), RolledBack { .. } | RollingBack { .. }) => true,
+        _ => false,
+    };
+    if fits { Ok(()) } else { Err("a record that cannot come after the one before it".to_owned()) }
+}
+
+/// What we would have written.
+fn check(begin: &Begin) -> Result<(), String> {
+    let mut paths = BTreeSet::new();
+    for target in &begin.targets {
+        let path = target.path.to_str().unwrap_or_default();
+        check_absolute(path).map_err(|reason| format!("targets: path: {reason}"))?;
+        if path == "/" || !paths.insert(path) {
+            return Err(format!("targets: path: {path}: the root, or one path twice"));
+        }
+        for image in [&target.before, &target.after] {
+            content(image).map_err(|reason| format!("targets: {path}: {reason}"))?;
+        }
+    }
+    for act in &begin.acts {
+        if let Some(unit) = &act.unit {
+            crate::path::check_name(unit).map_err(|reason| format!("acts: unit: {reason}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// The digest names a file of the store, so it must be nothing but a digest.
+fn content(image: &Image) -> Result<(), String> {
+    let Image::File(file) = image else { return Ok(()) };
+    let digits = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    if file.sha256.len() != DIGEST || !file.sha256.bytes().all(digits) {
+        return Err("sha256: 64 hexadecimal digits are needed".to_owned());
+    }
+    if let Some(hard) = &file.hard {
+        check_absolute(hard.to_str().unwrap_or_default()).map_err(|reason| format!("hard: {reason}"))?;
+    }
+    Ok(())
+}

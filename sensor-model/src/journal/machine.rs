@@ -1,0 +1,456 @@
+//! The order of an apply, and of going on after a death.
+//!
+//! In: the outcome of the last request. Out: the next request. Nothing is written before the journal says
+//! what, nothing is called done before everything was looked at, and what cannot be undone is last. A
+//! machine that is made from the records of a dead one goes on where that one was.
+
+use super::{
+    Act, Begin, Ended, Fallback, Kind, Record,
+    settle::{Settling, Side, Sight, settle},
+};
+
+/// What is to be done next. Each one is answered by [`Machine::answer`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Request {
+    /// Write the first record, durably.
+    Begin,
+    /// Add a record, durably.
+    Append(Record),
+    /// Tell what is at a target and at its temporary name. What is half-written there goes away first.
+    Look(usize),
+    /// A step of a target; never `Finished` or `Foreign`.
+    Step(usize, Settling),
+    /// Do an act and await its result.
+    Act(usize),
+    /// The files are back: do the act again, or revert it where it is one of the OS.
+    Undo(usize),
+    /// Sync, and reboot. The answer is that the reboot is under way.
+    Reboot,
+    /// Compare everything with the new config.
+    Verify,
+    /// Make the config that holds now the current one, and write the history. Done twice it is as done once.
+    Commit(Ended),
+    /// Remove the journal and what it needed.
+    Close,
+}
+
+/// The answer to a request.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// It is done.
+    Done,
+    /// For [`Request::Look`].
+    Sight(Sight),
+    /// A directory that shall go away is not empty; it stays.
+    Kept,
+    /// It was not done, and nothing of it stays.
+    Failed(String),
+    /// It was not done, and the journal cannot be relied on to take another record.
+    Broken(String),
+}
+
+/// How a machine stands when it asks for nothing more.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Rest {
+    /// It is over, and no journal is left.
+    Closed(Ended),
+    /// The reboot is under way; the journal goes on after it.
+    Rebooting,
+    /// It cannot go on now; the journal stays, and the next start tries again.
+    Halted(String),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Stage {
+    Opening,
+    Writing { at: usize, sight: Option<Sight> },
+    Sealing,
+    Clearing { at: usize, sight: Option<Sight> },
+    Starting(usize),
+    Acting(usize),
+    Finishing(usize),
+    Failing { act: usize, reason: String },
+    AskingReboot,
+    Rebooting,
+    Verifying,
+    Ending,
+    Turning,
+    Returning { at: usize, sight: Option<Sight> },
+    Undoing(usize),
+    Ended,
+    Committing(Ended),
+    Closing(Ended),
+    Resting(Rest),
+}
+
+/// Faults that a test plants, to show that the checker finds them.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Mutation {
+    /// Targets are written before the journal says what they were.
+    WriteBeforeBegin,
+    /// What a swap displaced is dropped unseen.
+    DropUnseen,
+    /// After a death in the middle of writing the journal is closed as if all were well.
+    CloseOnResume,
+    /// The journal is closed without a look at everything.
+    SkipVerify,
+    /// Files go back before the journal says so.
+    SkipRollingBack,
+}
+
+/// The machine.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Machine {
+    kinds: Vec<Kind>,
+    /// Paths, for messages.
+    names: Vec<String>,
+    acts: Vec<Act>,
+    reboot: bool,
+    /// The record that everything is written is there, so that a start without another record goes on.
+    sealed: bool,
+    boot_id: String,
+    /// Acts that were begun, which have to be undone on the way back.
+    begun: Vec<bool>,
+    /// Why it goes back.
+    reason: String,
+    /// What was left, or failed on the way back.
+    problems: Vec<String>,
+    /// What must be tried again before it can be called over.
+    unfinished: Vec<String>,
+    stage: Stage,
+    #[cfg(test)]
+    pub(super) mutation: Option<Mutation>,
+}
+
+impl Machine {
+    /// An apply that has not begun.
+    pub fn new(begin: &Begin, boot_id: &str) -> Self {
+        Self {
+            kinds: begin.targets.iter().map(super::Target::kind).collect(),
+            names: begin.targets.iter().map(|target| target.path.display().to_string()).collect(),
+            sealed: false,
+            acts: begin.acts.clone(),
+            reboot: begin.reboot,
+            boot_id: boot_id.to_owned(),
+            begun: vec![false; begin.acts.len()],
+            reason: String::new(),
+            problems: Vec::new(),
+            unfinished: Vec::new(),
+            stage: Stage::Opening,
+            #[cfg(test)]
+            mutation: None,
+        }
+    }
+
+    /// Goes on where a dead one was, by its records (the first of which is `begin`'s).
+    pub fn resume(begin: &Begin, records: &[Record], boot_id: &str) -> Self {
+        let mut machine = Self::new(begin, boot_id);
+        machine.stage = machine.turn_back("interrupted while files were written".to_owned());
+        for record in records {
+            machine.stage = match record {
+                Record::Begin(_) => continue,
+                Record::Written => {
+                    machine.reason.clear();
+                    machine.sealed = true;
+                    machine.clear(0)
+                }
+                Record::Started { act } => {
+                    if let Some(begun) = machine.begun.get_mut(*act) {
+                        *begun = true;
+                    }
+                    machine.act(*act)
+                }
+                Record::Finished { act } => machine.act(act + 1),
+                Record::Failed { .. } => Stage::AskingReboot,
+                Record::RebootRequested { boot_id: ended } if ended == boot_id => Stage::Rebooting,
+                Record::RebootRequested { .. } => Stage::Verifying,
+                Record::Done => Stage::Committing(Ended::Done),
+                Record::RollingBack { reason } => {
+                    machine.reason.clone_from(reason);
+                    machine.give_back(0)
+                }
+                Record::RolledBack { problems } => {
+                    machine.problems.clone_from(problems);
+                    Stage::Committing(Ended::RolledBack)
+                }
+            };
+        }
+        machine
+    }
+
+    /// The same with a planted fault.
+    #[cfg(test)]
+    pub(super) fn with(mut self, mutation: Option<Mutation>) -> Self {
+        self.mutation = mutation;
+        match mutation {
+            Some(Mutation::CloseOnResume) if matches!(self.stage, Stage::Turning) => {
+                self.stage = Stage::Closing(Ended::RolledBack);
+            }
+            Some(Mutation::WriteBeforeBegin) if self.stage == Stage::Opening => {
+                self.stage = Stage::Writing { at: 0, sight: None };
+            }
+            _ => {}
+        }
+        self
+    }
+
+    #[cfg(test)]
+    fn has(&self, mutation: Mutation) -> bool {
+        self.mutation == Some(mutation)
+    }
+
+    /// Why it goes or went back; empty while it goes on.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// What was left as somebody else wrote it, and what failed on the way back.
+    pub fn problems(&self) -> &[String] {
+        &self.problems
+    }
+
+    /// How it stands when it asks for nothing.
+    pub fn rest(&self) -> Option<&Rest> {
+        match &self.stage {
+            Stage::Resting(rest) => Some(rest),
+            _ => None,
+        }
+    }
+
+    /// Whether it is on its way back.
+    pub fn is_going_back(&self) -> bool {
+        matches!(
+            self.stage,
+            Stage::Turning | Stage::Returning { .. } | Stage::Undoing(_) | Stage::Ended
+        ) || !self.reason.is_empty()
+    }
+
+    /// What is to be done next; `None` at rest.
+    pub fn next(&self) -> Option<Request> {
+        Some(match &self.stage {
+            Stage::Opening => Request::Begin,
+            Stage::Writing { at, sight } => self.step(*at, Side::After, true, *sight),
+            Stage::Sealing => Request::Append(Record::Written),
+            Stage::Clearing { at, sight } => self.step(*at, Side::After, false, *sight),
+            Stage::Starting(act) => Request::Append(Record::Started { act: *act }),
+            Stage::Acting(act) => Request::Act(*act),
+            Stage::Finishing(act) => Request::Append(Record::Finished { act: *act }),
+            Stage::Failing { act, reason } => {
+                Request::Append(Record::Failed { act: *act, reason: reason.clone() })
+            }
+            Stage::AskingReboot => {
+                Request::Append(Record::RebootRequested { boot_id: self.boot_id.clone() })
+            }
+            Stage::Rebooting => Request::Reboot,
+            Stage::Verifying => Request::Verify,
+            Stage::Ending => Request::Append(Record::Done),
+            Stage::Turning => Request::Append(Record::RollingBack { reason: self.reason.clone() }),
+            Stage::Returning { at, sight } => self.step(self.back(*at), Side::Before, false, *sight),
+            Stage::Undoing(act) => Request::Undo(*act),
+            Stage::Ended => Request::Append(Record::RolledBack { problems: self.problems.clone() }),
+            Stage::Committing(ended) => Request::Commit(*ended),
+            Stage::Closing(_) => Request::Close,
+            Stage::Resting(_) => return None,
+        })
+    }
+
+    /// Targets go back in the other order; other names of a file after that file all the same.
+    fn back(&self, at: usize) -> usize {
+        let count = self.kinds.len();
+        let (files, names): (Vec<usize>, Vec<usize>) =
+            (0..count).rev().partition(|target| !self.kinds[*target].hard);
+        files.into_iter().chain(names).nth(at).unwrap_or_default()
+    }
+
+    fn step(&self, target: usize, goal: Side, keep: bool, sight: Option<Sight>) -> Request {
+        let Some(sight) = sight else { return Request::Look(target) };
+        #[cfg(test)]
+        if self.has(Mutation::DropUnseen) && sight.temporary == Some(None) {
+            return Request::Step(target, Settling::Discard);
+        }
+        Request::Step(target, settle(self.kinds[target], goal, keep, sight))
+    }
+
+    /// Takes the answer to the last request.
+    pub fn answer(&mut self, outcome: Outcome) {
+        if let Outcome::Broken(reason) = outcome {
+            self.stage = Stage::Resting(Rest::Halted(reason));
+            return;
+        }
+        let stage = std::mem::replace(&mut self.stage, Stage::Opening);
+        self.stage = self.after(stage, outcome);
+    }
+
+    fn after(&mut self, stage: Stage, outcome: Outcome) -> Stage {
+        match (stage, outcome) {
+            (Stage::Opening, Outcome::Failed(reason)) => {
+                self.problems.push(reason);
+                Stage::Closing(Ended::Abandoned)
+            }
+            (Stage::Opening, _) => self.write(0),
+            (Stage::Writing { at, .. }, outcome) => self.moved(Phase::Writing, at, outcome),
+            (Stage::Clearing { at, .. }, outcome) => self.moved(Phase::Clearing, at, outcome),
+            (Stage::Returning { at, .. }, outcome) => self.moved(Phase::Returning, at, outcome),
+            (Stage::Sealing, Outcome::Failed(reason)) => self.turn_back(reason),
+            (Stage::Sealing, _) => {
+                self.sealed = true;
+                self.clear(0)
+            }
+            (
+                Stage::Starting(_) | Stage::Finishing(_) | Stage::Failing { .. } | Stage::AskingReboot | Stage::Ending,
+                Outcome::Failed(reason),
+            ) => self.turn_back(reason),
+            (Stage::Starting(act), _) => {
+                if let Some(begun) = self.begun.get_mut(act) {
+                    *begun = true;
+                }
+                Stage::Acting(act)
+            }
+            (Stage::Acting(act), Outcome::Failed(reason)) => match self.acts[act].fallback {
+                Fallback::Reboot => Stage::Failing { act, reason },
+                Fallback::Rollback => self.turn_back(reason),
+            },
+            (Stage::Acting(act), _) => Stage::Finishing(act),
+            (Stage::Finishing(act), _) => self.act(act + 1),
+            (Stage::Failing { .. }, _) => Stage::AskingReboot,
+            (Stage::AskingReboot, _) => Stage::Rebooting,
+            // Asked again at the next start; until then the node waits for its reboot.
+            (Stage::Rebooting, Outcome::Failed(reason)) => Stage::Resting(Rest::Halted(reason)),
+            (Stage::Rebooting, _) => Stage::Resting(Rest::Rebooting),
+            (Stage::Verifying, Outcome::Failed(reason)) => self.turn_back(reason),
+            (Stage::Verifying, _) => Stage::Ending,
+            (Stage::Ending, _) => Stage::Committing(Ended::Done),
+            // What was not sealed goes back at the next start without being told.
+            (Stage::Turning, Outcome::Failed(_)) if !self.sealed => self.give_back(0),
+            (Stage::Turning, Outcome::Failed(reason)) => {
+                // Without that record the next start would go on with the new config, so nothing goes back
+                // before it is there.
+                Stage::Resting(Rest::Halted(format!("{}; and the way back could not begin: {reason}", self.reason)))
+            }
+            (Stage::Turning, _) => self.give_back(0),
+            (Stage::Undoing(act), outcome) => {
+                if let Outcome::Failed(reason) = outcome {
+                    self.problems.push(reason);
+                }
+                self.undo(act + 1)
+            }
+            (Stage::Ended, Outcome::Failed(reason)) => Stage::Resting(Rest::Halted(reason)),
+            (Stage::Ended, _) => Stage::Committing(Ended::RolledBack),
+            (Stage::Committing(_) | Stage::Closing(_), Outcome::Failed(reason)) => {
+                Stage::Resting(Rest::Halted(reason))
+            }
+            (Stage::Committing(ended), _) => Stage::Closing(ended),
+            (Stage::Closing(ended), _) => Stage::Resting(Rest::Closed(ended)),
+            (resting @ Stage::Resting(_), _) => resting,
+        }
+    }
+
+    /// After a look or a step of a target.
+    fn moved(&mut self, phase: Phase, at: usize, outcome: Outcome) -> Stage {
+        let target = if phase == Phase::Returning { self.back(at) } else { at };
+        match outcome {
+            Outcome::Sight(sight) => {
+                let (goal, keep) = match phase {
+                    Phase::Writing => (Side::After, true),
+                    Phase::Clearing => (Side::After, false),
+                    Phase::Returning => (Side::Before, false),
+                };
+                match settle(self.kinds[target], goal, keep, sight) {
+                    Settling::Finished => self.pass(phase, at),
+                    Settling::Foreign if phase == Phase::Returning => {
+                        self.problems.push(format!("{}: left as somebody else wrote it", self.names[target]));
+                        self.pass(phase, at)
+                    }
+                    Settling::Foreign => {
+                        self.turn_back(format!("{}: somebody else changed it meanwhile", self.names[target]))
+                    }
+                    _ => phase.at(at, Some(sight)),
+                }
+            }
+            // A directory that is not empty stays; whoever put something in it keeps it.
+            Outcome::Kept => {
+                self.problems.push(format!("{}: the directory is not empty and stays", self.names[target]));
+                self.pass(phase, at)
+            }
+            Outcome::Failed(reason) if phase == Phase::Returning => {
+                self.unfinished.push(reason);
+                self.pass(phase, at)
+            }
+            Outcome::Failed(reason) => self.turn_back(reason),
+            Outcome::Done | Outcome::Broken(_) => phase.at(at, None),
+        }
+    }
+
+    fn pass(&mut self, phase: Phase, at: usize) -> Stage {
+        match phase {
+            Phase::Writing => self.write(at + 1),
+            Phase::Clearing => self.clear(at + 1),
+            Phase::Returning => self.give_back(at + 1),
+        }
+    }
+
+    fn write(&mut self, at: usize) -> Stage {
+        let next = (at..self.kinds.len()).find(|target| !self.kinds[*target].last);
+        next.map_or(Stage::Sealing, |at| Stage::Writing { at, sight: None })
+    }
+
+    fn clear(&mut self, at: usize) -> Stage {
+        if at < self.kinds.len() { Stage::Clearing { at, sight: None } } else { self.act(0) }
+    }
+
+    fn act(&mut self, act: usize) -> Stage {
+        if act < self.acts.len() {
+            Stage::Starting(act)
+        } else if self.reboot {
+            Stage::AskingReboot
+        } else {
+            #[cfg(test)]
+            if self.has(Mutation::SkipVerify) {
+                return Stage::Ending;
+            }
+            Stage::Verifying
+        }
+    }
+
+    fn turn_back(&mut self, reason: String) -> Stage {
+        self.reason = reason;
+        #[cfg(test)]
+        if self.has(Mutation::SkipRollingBack) {
+            return self.give_back(0);
+        }
+        Stage::Turning
+    }
+
+    fn give_back(&mut self, at: usize) -> Stage {
+        if at < self.kinds.len() {
+            return Stage::Returning { at, sight: None };
+        }
+        if self.unfinished.is_empty() {
+            return self.undo(0);
+        }
+        let reasons = format!("{}; and not everything could be given back: {}", self.reason, self.unfinished.join("; "));
+        Stage::Resting(Rest::Halted(reasons))
+    }
+
+    fn undo(&mut self, act: usize) -> Stage {
+        (act..self.acts.len()).find(|act| self.begun[*act]).map_or(Stage::Ended, Stage::Undoing)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Writing,
+    Clearing,
+    Returning,
+}
+
+impl Phase {
+    fn at(self, at: usize, sight: Option<Sight>) -> Stage {
+        match self {
+            Self::Writing => Stage::Writing { at, sight },
+            Self::Clearing => Stage::Clearing { at, sight },
+            Self::Returning => Stage::Returning { at, sight },
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! The journal of an apply: what is changed, how far it got, and what comes next.
+//!
+//! In: the targets of an apply (each with its image before and after) and its acts. Out: records for the
+//! disk, and through [`machine`] one request after another to whoever does the work. The same machine runs
+//! in the daemon, in the commands and in the model checker. It never reads a clock or a disk itself.
+
+pub mod codec;
+pub mod machine;
+pub mod settle;
+
+#[cfg(test)]
+mod checker;
+#[cfg(test)]
+mod tests;
+
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+/// What is at a path, in full: enough to make it again and to know it when it is seen.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+pub enum Image {
+    /// Nothing.
+    Absent,
+    /// A regular file.
+    File(FileImage),
+    /// A directory, without what is in it.
+    Directory(Metadata),
+    /// A symbolic link.
+    Link(LinkImage),
+}
+
+/// Mode, owner and extended attributes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Metadata {
+    /// Permission bits with setuid, setgid and sticky.
+    pub mode: u32,
+    /// Owning user.
+    pub uid: u32,
+    /// Owning group.
+    pub gid: u32,
+    /// Extended attributes by name, values in hexadecimal digits. In an image that is wanted, those that
+    /// are set; the kernel may add its own (see [`crate::xattr::is_ignored`]).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub xattrs: BTreeMap<String, String>,
+}
+
+/// A regular file.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FileImage {
+    /// Mode, owner, attributes.
+    #[serde(flatten)]
+    pub metadata: Metadata,
+    /// SHA-256 of the content, in hexadecimal digits: its name in the store.
+    pub sha256: String,
+    /// Bytes.
+    pub size: u64,
+    /// When the content was changed, nanoseconds since 1970: given back, never compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modified_ns: Option<i64>,
+    /// The path of which this is to be another name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hard: Option<PathBuf>,
+}
+
+/// A symbolic link.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LinkImage {
+    /// Where it points.
+    pub target: PathBuf,
+    /// Owning user.
+    pub uid: u32,
+    /// Owning group.
+    pub gid: u32,
+}
+
+impl Image {
+    /// Whether something that was seen is this image. Attributes that the kernel writes by itself count
+    /// only where the image names them.
+    pub fn is(&self, seen: &Self) -> bool {
+        match (self, seen) {
+            (Self::Absent, Self::Absent) => true,
+            (Self::File(image), Self::File(seen)) => {
+                image.sha256 == seen.sha256 && image.metadata.is(&seen.metadata)
+            }
+            (Self::Directory(image), Self::Directory(seen)) => image.is(seen),
+            (Self::Link(image), Self::Link(seen)) => image == seen,
+            _ => false,
+        }
+    }
+
+    /// `absent`, `file`, `directory` or `link`.
+    pub fn noun(&self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::File(_) => "file",
+            Self::Directory(_) => "directory",
+            Self::Link(_) => "link",
+        }
+    }
+
+    /// The content's name in the store, for files.
+    pub fn content(&self) -> Option<&str> {
+        match self {
+            Self::File(file) => Some(&file.sha256),
+            _ => None,
+        }
+    }
+}
+
+impl Metadata {
+    fn is(&self, seen: &Self) -> bool {
+        let names = |name: &str| self.xattrs.contains_key(name);
+        let kernels = |name: &str| crate::xattr::is_ignored(name, "") && !names(name);
+        let others: BTreeMap<_, _> = seen.xattrs.iter().filter(|(name, _)| !kernels(name)).collect();
+        (self.mode, self.uid, self.gid) == (seen.mode, seen.uid, seen.gid)
+            && others.len() == self.xattrs.len()
+            && self.xattrs.iter().all(|(name, value)| others.get(name) == Some(&value))
+    }
+}
+
+/// One path that is changed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Target {
+    /// Absolute, cleaned.
+    pub path: PathBuf,
+    /// What was there.
+    pub before: Image,
+    /// What shall be there.
+    pub after: Image,
+}
+
+impl Target {
+    /// What the machine has to know of it.
+    pub fn kind(&self) -> Kind {
+        let directory = |image: &Image| matches!(image, Image::Directory(_));
+        Kind {
+            before_absent: self.before == Image::Absent,
+            after_absent: self.after == Image::Absent,
+            in_place: directory(&self.before) && directory(&self.after),
+            last: directory(&self.before) && self.after == Image::Absent,
+            hard: matches!(&self.after, Image::File(file) if file.hard.is_some()),
+        }
+    }
+
+    /// The name beside the path that is ours while an apply is under way; `.part` is added to it while
+    /// it is being written. It has no ending that anything reads in a drop-in directory.
+    pub fn temporary(&self, id: u64, number: usize) -> PathBuf {
+        self.path.parent().unwrap_or(Path::new("/")).join(format!("{TEMPORARY}{id}-{number}"))
+    }
+}
+
+/// How every temporary name begins.
+pub const TEMPORARY: &str = ".holdfast-apply-";
+
+/// How a target has to be treated.
+#[expect(clippy::struct_excessive_bools, reason = "five facts of one target, read by name")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Kind {
+    /// Nothing was there.
+    pub before_absent: bool,
+    /// Nothing shall be there.
+    pub after_absent: bool,
+    /// A directory that stays one: its metadata is set where it is.
+    pub in_place: bool,
+    /// A directory that goes away, which it can only when everything in it is gone for good.
+    pub last: bool,
+    /// Another name of a file, made anew after that file.
+    pub hard: bool,
+}
+
+/// What is done when an act fails or takes too long.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fallback {
+    /// Reboot: everything starts anew with the new config.
+    #[default]
+    Reboot,
+    /// Give the old config back and degrade.
+    Rollback,
+}
+
+/// What is done; nothing outside this list ever is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ActKind {
+    /// systemd reads its units again.
+    DaemonReload,
+    /// A unit reloads.
+    Reload,
+    /// A unit is restarted; started where it did not run.
+    Restart,
+    /// A unit reloads where it can and is restarted where not.
+    ReloadOrRestart,
+    /// A unit is stopped: it was taken away or masked.
+    Stop,
+    /// Kernel arguments, kernel type, extensions or OS image, by the OS backend.
+    Os,
+}
+
+/// One act after the files are written.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Act {
+    /// What.
+    pub kind: ActKind,
+    /// The unit, with its suffix.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
+    /// Seconds that it may take.
+    pub timeout_s: u64,
+    /// What is done when it does not succeed.
+    pub fallback: Fallback,
+    /// Which changes need it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub because: Vec<String>,
+}
+
+/// What is to be done in all, written down before anything is done.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Begin {
+    /// Number of the apply; that of its generation.
+    pub id: u64,
+    /// The generation before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<u64>,
+    /// The generation whose config this one brings back, for a rollback that a person asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollback_to: Option<u64>,
+    /// When, RFC 3339.
+    pub time: String,
+    /// The boot in which it began.
+    pub boot_id: String,
+    /// Digest of the config before.
+    pub old: String,
+    /// Digest of the config after.
+    pub new: String,
+    /// Paths in the order in which they are written.
+    pub targets: Vec<Target>,
+    /// Units whose enablement, mask or files change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub units: Vec<String>,
+    /// What the OS has to be changed to, for the OS backend; it reads its own words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub os: Option<OsChange>,
+    /// What follows.
+    pub acts: Vec<Act>,
+    /// Whether a reboot ends it.
+    pub reboot: bool,
+}
+
+/// What changes of the operating system itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct OsChange {
+    /// Image before.
+    pub old_image: Option<String>,
+    /// Image after.
+    pub new_image: Option<String>,
+    /// Kernel arguments that go.
+    pub remove_arguments: Vec<String>,
+    /// Kernel arguments that come.
+    pub add_arguments: Vec<String>,
+    /// Kernel type before (`default`, `realtime`, `64k-pages`).
+    pub old_kernel: String,
+    /// Kernel type after.
+    pub new_kernel: String,
+    /// Extensions that go.
+    pub remove_extensions: Vec<String>,
+    /// Extensions that come.
+    pub add_extensions: Vec<String>,
+}
+
+impl OsChange {
+    /// The change that undoes this one.
+    pub fn reversed(&self) -> Self {
+        Self {
+            old_image: self.new_image.clone(),
+            new_image: self.old_image.clone(),
+            remove_arguments: self.add_arguments.clone(),
+            add_arguments: self.remove_arguments.clone(),
+            old_kernel: self.new_kernel.clone(),
+            new_kernel: self.old_kernel.clone(),
+            remove_extensions: self.add_extensions.clone(),
+            add_extensions: self.remove_extensions.clone(),
+        }
+    }
+}
+
+/// How an apply ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ended {
+    /// The node is what the new config says.
+    Done,
+    /// The node is what the old config says.
+    RolledBack,
+    /// Nothing was begun.
+    Abandoned,
+}
+
+/// One line of the journal.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "record", rename_all = "kebab-case")]
+pub enum Record {
+    /// The first.
+    Begin(Box<Begin>),
+    /// Every target is what it shall be.
+    Written,
+    /// An act begins.
+    Started {
+        /// Its number.
+        act: usize,
+    },
+    /// It succeeded.
+    Finished {
+        /// Its number.
+        act: usize,
+    },
+    /// It did not, and its fallback is a reboot.
+    Failed {
+        /// Its number.
+        act: usize,
+        /// Why.
+        reason: String,
+    },
+    /// The reboot is asked for.
+    RebootRequested {
+        /// The boot that it ends.
+        boot_id: String,
+    },
+    /// The new config holds.
+    Done,
+    /// From here on everything goes back.
+    RollingBack {
+        /// Why.
+        reason: String,
+    },
+    /// Everything is back but what somebody else wrote.
+    RolledBack {
+        /// What was left as somebody else wrote it, and acts that failed on the way back.
+        problems: Vec<String>,
+    },
+}

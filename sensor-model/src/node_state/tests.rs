@@ -1,0 +1,50 @@
+//! The table, and the drawing of it.
+
+use super::*;
+
+#[test]
+fn no_state_has_two_ways_for_one_event_and_every_state_can_be_left() {
+    for (at, (from, event, _)) in TRANSITIONS.iter().enumerate() {
+        assert!(!TRANSITIONS[at + 1..].iter().any(|(other, on, _)| (other, on) == (from, event)), "{from:?} {event:?}");
+    }
+    for state in NodeState::ALL {
+        assert!(TRANSITIONS.iter().any(|(from, _, to)| *from == state && *to != state), "{state:?}");
+        assert!(TRANSITIONS.iter().any(|(_, _, to)| *to == state), "{state:?}");
+    }
+    for event in NodeEvent::ALL {
+        assert!(TRANSITIONS.iter().any(|(_, on, _)| *on == event), "{event:?}");
+    }
+}
+
+#[test]
+fn from_every_state_the_node_can_become_done_again() {
+    for state in NodeState::ALL {
+        let mut reached = vec![state];
+        let mut at = 0;
+        while at < reached.len() {
+            for (from, _, to) in TRANSITIONS {
+                if *from == reached[at] && !reached.contains(to) {
+                    reached.push(*to);
+                }
+            }
+            at += 1;
+        }
+        assert!(reached.contains(&NodeState::Done), "{state:?}");
+    }
+}
+
+#[test]
+fn done_comes_only_from_a_look_at_everything() {
+    for (_, event, to) in TRANSITIONS {
+        assert!(*to != NodeState::Done || *event == NodeEvent::Verified);
+    }
+    assert!(next(NodeState::Rebooting, NodeEvent::Verified).is_err());
+}
+
+#[test]
+fn the_drawing_in_the_documentation_is_that_of_the_code() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/apply.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let drawing = format!("```mermaid\n{}```\n", mermaid());
+    assert!(page.contains(&drawing), "docs/apply.md needs this drawing:\n{drawing}");
+}
