@@ -1,6 +1,7 @@
 //! Holdfast's daemon and command line, as a library of pipeline stages.
 
 pub mod agent;
+pub mod apply;
 pub mod attribution;
 pub mod cli;
 pub mod clock;

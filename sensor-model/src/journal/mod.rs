@@ -239,6 +239,12 @@ pub struct Begin {
     pub new: String,
     /// Paths in the order in which they are written.
     pub targets: Vec<Target>,
+    /// Paths among them that no config declared before: what is there is their original.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unmanaged: Vec<PathBuf>,
+    /// Paths among them that no config declares any more: their originals are given back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub released: Vec<PathBuf>,
     /// Units whose enablement, mask or files change.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub units: Vec<String>,

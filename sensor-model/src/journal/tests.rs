@@ -29,6 +29,8 @@ fn begin() -> Begin {
                 after: Image::Link(LinkImage { target: "/dev/null".into(), uid: 0, gid: 0 }),
             },
         ],
+        unmanaged: vec!["/etc/l".into()],
+        released: Vec::new(),
         units: vec!["a.service".to_owned()],
         os: None,
         acts: vec![Act {

@@ -71,7 +71,7 @@ fn list(paths: &[PathBuf]) -> String {
 }
 
 /// Files among `paths`, and in directories among them those with a known ending, by name.
-fn files(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+pub(crate) fn files(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for path in paths {
         let metadata = fs::metadata(path).with_context(|| format!("read {}", path.display()))?;
@@ -96,7 +96,7 @@ fn has_known_ending(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ENDINGS.iter().any(|known| ending == *known))
 }
 
-fn ids(expectations: &[Expectation], observer: &Observer) -> Ids {
+pub(crate) fn ids(expectations: &[Expectation], observer: &Observer) -> Ids {
     let mut ids = Ids::default();
     let mut note = |user: &Owner, group: &Owner| {
         if let Owner::Name(name) = user

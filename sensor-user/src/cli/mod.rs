@@ -5,14 +5,17 @@
 
 pub mod adopt;
 pub mod agent;
+pub mod apply;
 pub mod check;
 pub mod completions;
 pub mod doctor;
 pub mod explain;
+pub mod history;
 pub mod log;
 pub mod output;
 pub mod people;
 pub mod repair;
+pub mod rollback;
 pub mod sources;
 pub mod status;
 pub mod who;
@@ -33,6 +36,8 @@ pub const DRIFT: u8 = 1;
 pub const USAGE: u8 = 2;
 /// Something failed.
 pub const FAILURE: u8 = 3;
+/// A config cannot be applied to a running node.
+pub const NOT_RECONCILABLE: u8 = 4;
 
 /// Node security and drift sensor.
 ///
@@ -60,6 +65,12 @@ pub enum Command {
     Explain(explain::Explain),
     /// Read and check the forensic log.
     Log(log::Log),
+    /// Bring the host from its config to another one, or back if that fails.
+    Apply(apply::Apply),
+    /// List what was applied, with plan, duration and result.
+    History(history::History),
+    /// Apply the config that was there before the current one.
+    Rollback(rollback::Rollback),
     /// Write the expected state back.
     Repair(repair::Repair),
     /// Print the MachineConfig that would make the present state the declared one.
@@ -116,6 +127,9 @@ pub fn run(command: Command, screen: &mut Screen) -> anyhow::Result<u8> {
         Command::Who(who) => who.run(screen),
         Command::Explain(explain) => explain.run(screen),
         Command::Log(log) => log.run(screen),
+        Command::Apply(apply) => apply.run(screen),
+        Command::History(history) => history.run(screen),
+        Command::Rollback(rollback) => rollback.run(screen),
         Command::Repair(repair) => repair.run(screen),
         Command::Adopt(adopt) => adopt.run(screen),
         Command::Doctor(doctor) => doctor.run(screen),

@@ -110,7 +110,7 @@ impl Host<'_> {
 }
 
 /// The lines that are comments, blank or declared keys, and how many others there are.
-fn declared_lines(bytes: &[u8], declared: &[SshKey]) -> (Vec<u8>, usize) {
+pub(crate) fn declared_lines(bytes: &[u8], declared: &[SshKey]) -> (Vec<u8>, usize) {
     let mut kept = Vec::with_capacity(bytes.len());
     let mut removed = 0;
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {

@@ -10,10 +10,13 @@ mod file;
 mod metadata;
 mod node;
 mod place;
-mod unit;
+pub(crate) mod unit;
 
 #[cfg(test)]
 mod tests;
+
+pub(crate) use file::declared_lines;
+
 
 use crate::{observation::Observer, systemd::UnitStates};
 use nix::errno::Errno;

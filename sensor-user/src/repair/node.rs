@@ -5,6 +5,7 @@ use super::{
     metadata::{self, Metadata},
     place::{Host, Place, failed, refused},
 };
+use crate::observation::Observer;
 use nix::{
     dir::Dir,
     fcntl::AtFlags,
@@ -77,7 +78,7 @@ impl Host<'_> {
         expected: &ClosedDirectoryExpectation,
     ) -> Result<Vec<String>, RepairError> {
         let mut actions = Vec::new();
-        for name in self.names(path)? {
+        for name in names_in(self.observer, path)? {
             let text = name.to_string_lossy();
             let counts = expected.suffix.is_none_or(|suffix| text.ends_with(suffix));
             if !counts || expected.names.iter().any(|declared| *declared == text) {
@@ -91,28 +92,25 @@ impl Host<'_> {
         }
         Ok(actions)
     }
+}
 
-    /// Names in a directory, sorted.
-    pub(super) fn names(&self, path: &Path) -> Result<Vec<OsString>, RepairError> {
-        use nix::fcntl::OFlag;
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
-        let directory = self
-            .observer
-            .root()
-            .open_at(path, flags)
-            .map_err(|errno| failed(path, "open the directory", errno))?;
-        let mut listed = Dir::from_fd(directory).map_err(|errno| failed(path, "read", errno))?;
-        let mut names = Vec::new();
-        for entry in listed.iter() {
-            let entry = entry.map_err(|errno| failed(path, "read", errno))?;
-            let name = entry.file_name().to_bytes();
-            if name != b"." && name != b".." {
-                names.push(OsStr::from_bytes(name).to_owned());
-            }
+/// Names in a directory, sorted.
+pub(super) fn names_in(observer: &Observer, path: &Path) -> Result<Vec<OsString>, RepairError> {
+    use nix::fcntl::OFlag;
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
+    let directory =
+        observer.root().open_at(path, flags).map_err(|errno| failed(path, "open the directory", errno))?;
+    let mut listed = Dir::from_fd(directory).map_err(|errno| failed(path, "read", errno))?;
+    let mut names = Vec::new();
+    for entry in listed.iter() {
+        let entry = entry.map_err(|errno| failed(path, "read", errno))?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(OsStr::from_bytes(name).to_owned());
         }
-        names.sort_unstable();
-        Ok(names)
     }
+    names.sort_unstable();
+    Ok(names)
 }
 
 impl Place {

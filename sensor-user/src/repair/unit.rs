@@ -5,9 +5,10 @@
 
 use super::{
     RepairError,
+    node::names_in,
     place::{Host, refused},
 };
-use crate::systemd::UnitStates;
+use crate::{observation::Observer, systemd::UnitStates};
 use nix::fcntl::OFlag;
 use sensor_model::{
     difference::{Difference, DifferenceKind},
@@ -111,22 +112,35 @@ fn systemd(unit: &str, error: &zbus::Error) -> RepairError {
 }
 
 fn unmask(host: &Host<'_>, name: &str) -> Result<(), RepairError> {
-    for directory in LINK_DIRECTORIES {
-        let path = Path::new(directory).join(name);
-        if link_target(host, &path).as_deref() == Some(Path::new(DEV_NULL))
-            && let Some(place) = host.existing_place(&path)?
-        {
-            place.remove(host.observer)?;
-            place.sync()?;
-        }
-    }
-    Ok(())
+    remove(host, mask_links(host.observer, name))
+}
+
+/// Links that mask a unit.
+pub(crate) fn mask_links(observer: &Observer, name: &str) -> Vec<PathBuf> {
+    let links = LINK_DIRECTORIES.map(|directory| Path::new(directory).join(name));
+    let is_mask = |path: &PathBuf| link_target(observer, path).as_deref() == Some(Path::new(DEV_NULL));
+    links.into_iter().filter(is_mask).collect()
 }
 
 /// Makes the links that the unit's `[Install]` section asks for.
 fn enable(host: &Host<'_>, name: &str) -> Result<(), RepairError> {
+    for (link, file) in links_to_enable(host.observer, name, None)? {
+        let place = host.place(&link, None)?;
+        place.clear_way(host.observer)?;
+        place.symlink(file.as_os_str(), (Some(0), Some(0)))?;
+    }
+    Ok(())
+}
+
+/// The links that enable a unit, and what they point to: by its `[Install]` section in `declared` (the unit's file and
+/// text), else in the file that the host has.
+pub(crate) fn links_to_enable(
+    observer: &Observer,
+    name: &str,
+    declared: Option<(PathBuf, String)>,
+) -> Result<Vec<(PathBuf, PathBuf)>, RepairError> {
     let own = Path::new(SYSTEMD_DIRECTORY).join(name);
-    let Some((file, text)) = unit_file(host, name) else {
+    let Some((file, text)) = declared.or_else(|| unit_file(observer, name)) else {
         return Err(refused(&own, "there is no unit file to enable"));
     };
     let install = Install::parse(&text);
@@ -144,52 +158,59 @@ fn enable(host: &Host<'_>, name: &str) -> Result<(), RepairError> {
     let mut links: Vec<PathBuf> =
         install.directories.iter().map(|directory| system.join(directory).join(&link_name)).collect();
     links.extend(install.aliases.iter().map(|alias| system.join(alias)));
-    for link in links {
-        let place = host.place(&link, None)?;
-        place.clear_way(host.observer)?;
-        place.symlink(file.as_os_str(), (Some(0), Some(0)))?;
-    }
-    Ok(())
+    Ok(links.into_iter().map(|link| (link, file.clone())).collect())
 }
 
 /// Removes the links that enable the unit.
 fn disable(host: &Host<'_>, name: &str) -> Result<(), RepairError> {
+    remove(host, enabling_links(host.observer, name))
+}
+
+/// Links that enable a unit, wherever they are.
+pub(crate) fn enabling_links(observer: &Observer, name: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
     for directory in LINK_DIRECTORIES.map(Path::new) {
-        let Ok(names) = host.names(directory) else { continue };
+        let Ok(names) = names_in(observer, directory) else { continue };
         for entry in names {
             let path = directory.join(&entry);
             let wants = LINK_SUFFIXES.iter().any(|suffix| entry.as_bytes().ends_with(suffix.as_bytes()));
             let is_alias = entry != name
-                && link_target(host, &path).is_some_and(|target| target.file_name() == Some(name.as_ref()));
+                && link_target(observer, &path).is_some_and(|target| target.file_name() == Some(name.as_ref()));
             let link = if wants { path.join(name) } else { path };
-            if !wants && !is_alias || link_target(host, &link).is_none() {
-                continue;
+            if (wants || is_alias) && link_target(observer, &link).is_some() {
+                found.push(link);
             }
-            if let Some(place) = host.existing_place(&link)? {
-                place.remove(host.observer)?;
-                place.sync()?;
-            }
+        }
+    }
+    found
+}
+
+fn remove(host: &Host<'_>, links: Vec<PathBuf>) -> Result<(), RepairError> {
+    for link in links {
+        if let Some(place) = host.existing_place(&link)? {
+            place.remove(host.observer)?;
+            place.sync()?;
         }
     }
     Ok(())
 }
 
 /// The target of a symbolic link; `None` for everything else.
-fn link_target(host: &Host<'_>, path: &Path) -> Option<PathBuf> {
+fn link_target(observer: &Observer, path: &Path) -> Option<PathBuf> {
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW;
-    let handle = host.observer.root().open_at(path, flags).ok()?;
+    let handle = observer.root().open_at(path, flags).ok()?;
     crate::observation::resolve::link_target(std::os::fd::AsFd::as_fd(&handle)).ok()?.map(PathBuf::from)
 }
 
 /// The unit's file and its text; that of its template for an instance.
-fn unit_file(host: &Host<'_>, name: &str) -> Option<(PathBuf, String)> {
+fn unit_file(observer: &Observer, name: &str) -> Option<(PathBuf, String)> {
     let template = name
         .split_once('@')
         .and_then(|(prefix, rest)| rest.rsplit_once('.').map(|(_, suffix)| format!("{prefix}@.{suffix}")));
     [Some(name.to_owned()), template].into_iter().flatten().find_map(|name| {
         UNIT_DIRECTORIES.iter().find_map(|directory| {
             let path = Path::new(directory).join(&name);
-            let file = host.observer.root().open_at(&path, OFlag::O_RDONLY | OFlag::O_NONBLOCK).ok()?;
+            let file = observer.root().open_at(&path, OFlag::O_RDONLY | OFlag::O_NONBLOCK).ok()?;
             let mut text = String::new();
             File::from(file).take(UNIT_BYTES).read_to_string(&mut text).ok()?;
             Some((path, text))

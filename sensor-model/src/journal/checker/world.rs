@@ -88,6 +88,8 @@ impl Setting {
             old: String::new(),
             new: String::new(),
             targets,
+            unmanaged: Vec::new(),
+            released: Vec::new(),
             units: Vec::new(),
             os: None,
             acts: self.fallback.into_iter().map(act).collect(),

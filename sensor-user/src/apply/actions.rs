@@ -1,0 +1,230 @@
+//! Acts after the files are written: systemd's, through D-Bus, and the operating system's.
+//!
+//! In: an act. Out: whether it succeeded, after its job was waited for and the unit's state was looked at. Nothing is
+//! ever run by a shell, and nothing but the declared set of acts.
+
+use super::os;
+use crate::{observation::Observer, systemd::UnitStates};
+use sensor_model::journal::{Act, ActKind, OsChange};
+use std::{future::Future, path::Path, pin::Pin, sync::Arc, time::Duration};
+use tokio::time::{sleep, timeout};
+use zbus::export::futures_core::Stream;
+use zbus_systemd::{
+    login1,
+    systemd1::{JobRemovedStream, ManagerProxy, UnitProxy},
+};
+
+/// How long an act may take where nobody says.
+pub(super) const TIMEOUT_S: u64 = 90;
+
+/// How long systemd may take to answer at all.
+const ANSWER: Duration = Duration::from_secs(30);
+
+type Answer<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + 'a>>;
+
+/// Who carries acts out.
+pub trait Actor {
+    /// Does an act and awaits its end.
+    fn act<'a>(&'a mut self, act: &'a Act, os: Option<&'a OsChange>) -> Answer<'a>;
+    /// The files are the old ones again: does it again, or reverts it.
+    fn undo<'a>(&'a mut self, act: &'a Act, os: Option<&'a OsChange>) -> Answer<'a>;
+    /// Syncs and asks for a reboot.
+    fn reboot(&mut self) -> Answer<'_>;
+}
+
+/// Carries out nothing, for a root that is not running: what is written takes effect at its next boot.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoActs;
+
+impl Actor for NoActs {
+    fn act<'a>(&'a mut self, _: &'a Act, _: Option<&'a OsChange>) -> Answer<'a> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn undo<'a>(&'a mut self, _: &'a Act, _: Option<&'a OsChange>) -> Answer<'a> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn reboot(&mut self) -> Answer<'_> {
+        Box::pin(async { Err("no act is run in this root, so no reboot either".to_owned()) })
+    }
+}
+
+/// The running systemd, and the host's OS backend.
+#[derive(Debug)]
+pub struct Systemd {
+    units: UnitStates,
+    os: os::Backend,
+    /// Keeps others from shutting the host down meanwhile; given up before our own reboot.
+    inhibitor: Option<zbus::OwnedFd>,
+}
+
+impl Systemd {
+    /// For the host at `root`.
+    pub fn new(observer: &Arc<Observer>, root: &Path) -> Self {
+        Self {
+            units: UnitStates::new(Arc::clone(observer), root),
+            os: os::Backend::find(root),
+            inhibitor: None,
+        }
+    }
+
+    /// Asks logind to hold back shutdowns. Without logind there is nobody to ask.
+    pub async fn inhibit(&mut self, why: &str) {
+        let Ok(Ok(connection)) = timeout(ANSWER, zbus::Connection::system()).await else { return };
+        let Ok(login) = login1::ManagerProxy::new(&connection).await else { return };
+        let word = |text: &str| text.to_owned();
+        match login.inhibit(word("shutdown"), word("holdfast"), word(why), word("block")).await {
+            Ok(lock) => self.inhibitor = Some(lock),
+            Err(error) => tracing::info!(%error, "No lock against a shutdown."),
+        }
+    }
+
+    async fn manager(&mut self) -> Result<ManagerProxy<'static>, String> {
+        self.units.manager().await.ok_or_else(|| "systemd does not answer".to_owned())
+    }
+
+    async fn run(&mut self, act: &Act, os: Option<&OsChange>) -> Result<(), String> {
+        let limit = Duration::from_secs(act.timeout_s);
+        let what = describe(act);
+        if act.kind == ActKind::Os {
+            let change = os.ok_or("nothing is said of the OS change")?;
+            return self.os.apply(change).map_err(|error| format!("{what}: {error}"));
+        }
+        let manager = self.manager().await?;
+        if act.kind == ActKind::DaemonReload {
+            return match timeout(limit, manager.reload()).await {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(error)) => Err(format!("{what}: {error}")),
+                Err(_) => Err(format!("{what}: no answer within {} s", act.timeout_s)),
+            };
+        }
+        let unit = act.unit.as_deref().ok_or_else(|| format!("{what}: no unit is named"))?;
+        job(&manager, act.kind, unit, limit).await.map_err(|reason| format!("{what}: {reason}"))
+    }
+}
+
+impl Actor for Systemd {
+    fn act<'a>(&'a mut self, act: &'a Act, os: Option<&'a OsChange>) -> Answer<'a> {
+        Box::pin(self.run(act, os))
+    }
+
+    fn undo<'a>(&'a mut self, act: &'a Act, os: Option<&'a OsChange>) -> Answer<'a> {
+        Box::pin(async move {
+            match os.filter(|_| act.kind == ActKind::Os) {
+                Some(change) => self.run(act, Some(&change.reversed())).await,
+                None => self.run(act, os).await,
+            }
+        })
+    }
+
+    fn reboot(&mut self) -> Answer<'_> {
+        Box::pin(async {
+            self.inhibitor = None;
+            nix::unistd::sync();
+            let text = |error: zbus::Error| format!("reboot: {error}");
+            let connection = zbus::Connection::system().await.map_err(text)?;
+            let login = login1::ManagerProxy::new(&connection).await.map_err(text)?;
+            login.reboot(false).await.map_err(text)
+        })
+    }
+}
+
+/// `reload chronyd.service`.
+pub(super) fn describe(act: &Act) -> String {
+    let verb = match act.kind {
+        ActKind::DaemonReload => "daemon-reload",
+        ActKind::Reload => "reload",
+        ActKind::Restart => "restart",
+        ActKind::ReloadOrRestart => "reload-or-restart",
+        ActKind::Stop => "stop",
+        ActKind::Os => "the change of the OS",
+    };
+    match &act.unit {
+        Some(unit) => format!("{verb} {unit}"),
+        None => verb.to_owned(),
+    }
+}
+
+/// Queues a job, waits until it is removed, and looks at the unit.
+async fn job(manager: &ManagerProxy<'_>, kind: ActKind, name: &str, limit: Duration) -> Result<(), String> {
+    let text = |error: zbus::Error| error.to_string();
+    // Signals come only to those who asked, and are asked for before the job is queued.
+    let mut removed = manager.receive_job_removed().await.map_err(text)?;
+    // The private socket sends them to everybody and knows no subscription.
+    let _ = manager.subscribe().await;
+    let unit = unit_of(manager, name).await?;
+    let (load, active) = states(&unit).await?;
+    // A unit that is masked or has no file any more can only be stopped.
+    let kind = if matches!(load.as_str(), "masked" | "not-found") { ActKind::Stop } else { kind };
+    let is_running = matches!(active.as_str(), "active" | "reloading" | "activating");
+    if !is_running && matches!(kind, ActKind::Reload | ActKind::Stop) {
+        return Ok(());
+    }
+    let (name, mode) = (name.to_owned(), "replace".to_owned());
+    let queued = match kind {
+        ActKind::Reload => manager.reload_unit(name, mode).await,
+        ActKind::Restart => manager.restart_unit(name, mode).await,
+        ActKind::ReloadOrRestart => manager.reload_or_restart_unit(name, mode).await,
+        ActKind::Stop => manager.stop_unit(name, mode).await,
+        ActKind::DaemonReload | ActKind::Os => return Ok(()),
+    };
+    let queued = queued.map_err(text)?;
+    let result = match timeout(limit, result_of(&mut removed, queued.as_str())).await {
+        Ok(result) => result?,
+        Err(_) => {
+            // Nobody waits for it any more; left alone it could still happen after the fallback.
+            if let Some(id) = queued.rsplit('/').next().and_then(|id| id.parse().ok()) {
+                let _ = manager.cancel_job(id).await;
+            }
+            return Err(format!("not done within {} s", limit.as_secs()));
+        }
+    };
+    if result != "done" {
+        return Err(format!("the job ended as `{result}`"));
+    }
+    settled(&unit, kind).await
+}
+
+async fn unit_of(manager: &ManagerProxy<'_>, name: &str) -> Result<UnitProxy<'static>, String> {
+    let text = |error: zbus::Error| error.to_string();
+    let path = manager.load_unit(name.to_owned()).await.map_err(text)?;
+    let connection = manager.inner().connection().clone();
+    UnitProxy::builder(&connection)
+        .destination("org.freedesktop.systemd1")
+        .path(path)
+        .cache_properties(zbus::proxy::CacheProperties::No)
+        .build()
+        .await
+        .map_err(text)
+}
+
+async fn states(unit: &UnitProxy<'_>) -> Result<(String, String), String> {
+    let text = |error: zbus::Error| error.to_string();
+    Ok((unit.load_state().await.map_err(text)?, unit.active_state().await.map_err(text)?))
+}
+
+/// The result of the job with this path.
+async fn result_of(removed: &mut JobRemovedStream, job: &str) -> Result<String, String> {
+    loop {
+        let signal = std::future::poll_fn(|context| Pin::new(&mut *removed).poll_next(context)).await;
+        let signal = signal.ok_or("the connection to systemd is gone")?;
+        let arguments = signal.args().map_err(|error| error.to_string())?;
+        if arguments.job.as_str() == job {
+            return Ok(arguments.result.clone());
+        }
+    }
+}
+
+/// A job that is done may leave a unit that failed right after.
+async fn settled(unit: &UnitProxy<'_>, kind: ActKind) -> Result<(), String> {
+    for _ in 0..50 {
+        let (_, active) = states(unit).await?;
+        match active.as_str() {
+            "failed" if kind != ActKind::Stop => return Err("the unit failed".to_owned()),
+            "reloading" | "deactivating" => sleep(Duration::from_millis(100)).await,
+            _ => return Ok(()),
+        }
+    }
+    Err("the unit does not come to rest".to_owned())
+}

@@ -1,0 +1,420 @@
+//! An apply from its beginning to its end, and going on with one that was interrupted.
+//!
+//! In: manifests, their plan, the host. Out: what became of it. One writer at a time; an open journal is worked off
+//! before anything new is begun.
+
+use super::{
+    ApplyError, Entry,
+    actions::{Actor, TIMEOUT_S},
+    os, preflight,
+    run::{Ending, Progress, Run},
+    standing,
+    store::Store,
+    targets::Planner,
+    verify::Verifier,
+};
+use crate::{agent::desired, clock::{boot_id, rfc3339}, observation::Observer};
+use jiff::Timestamp;
+use sensor_model::{
+    expectations::expectations,
+    journal::{
+        Act, ActKind, Begin, Ended, Fallback,
+        codec::Parsed,
+        machine::{Machine, Rest},
+    },
+    merge::Rendered,
+    node_disruption,
+    node_state::NodeEvent,
+    plan::{Plan, StepAction},
+};
+use sha2::{Digest as _, Sha256};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Where an apply works.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The host's root directory.
+    pub root: PathBuf,
+    /// The state directory.
+    pub state: PathBuf,
+    /// Write although the Machine Config Operator's daemon runs.
+    pub beside_mco: bool,
+}
+
+/// What is to be applied.
+#[derive(Debug)]
+pub struct Request {
+    /// The manifests by file name, as they were read.
+    pub manifests: Vec<(String, Vec<u8>)>,
+    /// The config that the host has.
+    pub old: Rendered,
+    /// The config that it shall have.
+    pub new: Rendered,
+    /// How to get there.
+    pub plan: Plan,
+    /// Bring everything that is declared to its declared state, drift or not, and reboot.
+    pub force: bool,
+    /// Run the plan's acts, the reboot included; without them the files alone are written.
+    pub act: bool,
+    /// The generation that is brought back.
+    pub rollback_to: Option<u64>,
+}
+
+/// What became of an apply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Applied {
+    /// Its number.
+    pub id: u64,
+    /// How it came to rest.
+    pub rest: Rest,
+    /// Why it went back, or what was left.
+    pub reason: String,
+    /// What was left as somebody else wrote it, and what failed on the way back.
+    pub problems: Vec<String>,
+}
+
+/// What became of an apply that was interrupted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Recovered {
+    /// None was.
+    Nothing,
+    /// It was not even begun, or is over now.
+    Over(Applied),
+    /// Another process is at work on it.
+    AtWork,
+}
+
+/// Applies configs to one host.
+#[derive(Debug)]
+pub struct Engine {
+    options: Options,
+    observer: Arc<Observer>,
+    store: Store,
+    boot_id: String,
+}
+
+impl Engine {
+    /// For the host of the options.
+    ///
+    /// # Errors
+    /// A state directory that cannot be made.
+    pub fn new(options: Options, observer: &Arc<Observer>) -> Result<Self, ApplyError> {
+        let store = Store::open(&options.state)?;
+        let proc = Path::new("/proc");
+        let boot_id = boot_id(proc).map_err(|error| ApplyError::store(proc, "read the boot id", &error))?;
+        Ok(Self { options, observer: Arc::clone(observer), store, boot_id })
+    }
+
+    /// What it keeps.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Finishes or gives back an apply that was interrupted.
+    ///
+    /// # Errors
+    /// A journal that cannot be relied on; nothing is changed then.
+    pub async fn recover(
+        &self,
+        actor: &mut dyn Actor,
+        may_reboot: bool,
+        progress: Progress<'_>,
+    ) -> Result<Recovered, ApplyError> {
+        let Some(_lock) = self.store.lock()? else { return Ok(Recovered::AtWork) };
+        self.recover_locked(actor, may_reboot, progress).await
+    }
+
+    async fn recover_locked(
+        &self,
+        actor: &mut dyn Actor,
+        may_reboot: bool,
+        progress: Progress<'_>,
+    ) -> Result<Recovered, ApplyError> {
+        let Some(parsed) = self.store.open_journal()? else { return Ok(Recovered::Nothing) };
+        let Some(begin) = parsed.begin.clone() else {
+            // Not even its first record was finished, so nothing was written.
+            self.store.close()?;
+            self.store.forget_contents()?;
+            return Ok(Recovered::Nothing);
+        };
+        progress(&format!("an earlier apply (number {}) was interrupted", begin.id));
+        let rendered = self.rendered_of(begin.id)?;
+        let journal = self.store.go_on(&parsed)?;
+        let mut ending = Notes::new(self, &begin);
+        if rebooted(&parsed, &self.boot_id) {
+            ending.happened(NodeEvent::Booted, "", "the comparison after the reboot");
+        }
+        let run = Run {
+            observer: &self.observer,
+            store: &self.store,
+            begin: &begin,
+            machine: Machine::resume(&begin, &parsed.records, &self.boot_id),
+            journal: Some(journal),
+            may_reboot,
+        };
+        self.drive(run, &rendered, actor, &mut ending, progress).await.map(Recovered::Over)
+    }
+
+    /// The merge of a generation's manifests.
+    fn rendered_of(&self, id: u64) -> Result<Rendered, ApplyError> {
+        let path = self.store.config(id);
+        desired::rendered(std::slice::from_ref(&path))
+            .map_err(|error| ApplyError::refused(&path, format!("{error:#}")))
+    }
+
+    /// Applies a config.
+    ///
+    /// # Errors
+    /// Why nothing was begun. What went wrong later is in the result.
+    pub async fn apply(
+        &self,
+        request: Request,
+        actor: &mut dyn Actor,
+        progress: Progress<'_>,
+    ) -> Result<Applied, ApplyError> {
+        let Some(_lock) = self.store.lock()? else {
+            return Err(ApplyError::Locked(self.store.path().join("lock")));
+        };
+        if let Recovered::Over(Applied { rest: Rest::Rebooting | Rest::Halted(_), id, reason, .. }) =
+            self.recover_locked(actor, false, progress).await?
+        {
+            return Err(ApplyError::Unfinished(format!("number {id}: {reason}")));
+        }
+        let began = Timestamp::now();
+        if !request.plan.reconcilable {
+            let reasons = request.plan.reasons.clone();
+            self.note(NodeEvent::NotReconcilable, &reasons.join("; "))?;
+            return Err(ApplyError::Unreconcilable(reasons));
+        }
+        self.store.forget_contents()?;
+        let planner = Planner {
+            observer: &self.observer,
+            store: &self.store,
+            old: &request.old,
+            new: &request.new,
+            everything: request.force,
+            today: began.as_second() / 86_400,
+        };
+        let writes = planner.writes().inspect_err(|error| self.refused(&error.to_string()))?;
+        let os = os::change(&request.old, &request.new).filter(|_| request.act);
+        let problems = self.preflight(&request, &writes, os.as_ref()).await?;
+        if !problems.is_empty() {
+            self.refused(&problems.join("; "));
+            self.store.forget_contents()?;
+            return Err(ApplyError::Preflight(problems));
+        }
+        let id = self.store.generations()?.last().map_or(1, |last| last + 1);
+        let config = digest(&request.manifests);
+        let previous = self.store.current().map(|(id, _)| id);
+        let begin = Begin {
+            id,
+            previous,
+            rollback_to: request.rollback_to,
+            time: rfc3339(began),
+            boot_id: self.boot_id.clone(),
+            old: previous.and_then(|id| self.store.history::<Entry>(id).ok()??.config.into()).unwrap_or_default(),
+            new: config.clone(),
+            acts: if request.act { acts(&request.plan, os.is_some()) } else { Vec::new() },
+            reboot: request.act && (request.plan.reboot || request.force || os.is_some()),
+            targets: writes.targets,
+            unmanaged: writes.unmanaged,
+            released: writes.released,
+            units: writes.units,
+            os,
+        };
+        self.store.add_generation(id, &request.manifests)?;
+        self.store.set_history(id, &Entry {
+            id,
+            previous,
+            rollback_to: request.rollback_to,
+            began: begin.time.clone(),
+            ended: None,
+            result: None,
+            reason: String::new(),
+            problems: Vec::new(),
+            config,
+            plan: request.plan,
+            paths: begin.targets.len(),
+        })?;
+        let run = Run {
+            observer: &self.observer,
+            store: &self.store,
+            begin: &begin,
+            machine: Machine::new(&begin, &self.boot_id),
+            journal: None,
+            may_reboot: true,
+        };
+        let mut ending = Notes::new(self, &begin);
+        self.drive(run, &request.new, actor, &mut ending, progress).await
+    }
+
+    async fn drive(
+        &self,
+        mut run: Run<'_>,
+        rendered: &Rendered,
+        actor: &mut dyn Actor,
+        ending: &mut Notes<'_>,
+        progress: Progress<'_>,
+    ) -> Result<Applied, ApplyError> {
+        let expectations = expectations(rendered).map_err(ApplyError::Expectation)?;
+        let mut verifier = Verifier::new(&self.observer, &self.options.root, rendered, expectations);
+        let rest = run.drive(actor, &mut verifier, ending, progress).await;
+        let machine = &run.machine;
+        let reason = match &rest {
+            Rest::Halted(reason) => reason.clone(),
+            Rest::Closed(Ended::Abandoned) => machine.problems().join("; "),
+            _ => machine.reason().to_owned(),
+        };
+        Ok(Applied { id: run.begin.id, rest, reason, problems: machine.problems().to_vec() })
+    }
+
+    async fn preflight(
+        &self,
+        request: &Request,
+        writes: &super::targets::Writes,
+        os: Option<&sensor_model::journal::OsChange>,
+    ) -> Result<Vec<String>, ApplyError> {
+        let mut problems = Vec::new();
+        if !request.force {
+            let old = expectations(&request.old).map_err(ApplyError::Expectation)?;
+            let new = expectations(&request.new).map_err(ApplyError::Expectation)?;
+            let mut verifier = Verifier::new(&self.observer, &self.options.root, &request.old, old);
+            problems.extend(preflight::drift(&mut verifier).await);
+            problems.extend(preflight::closed(&self.observer, &new, &writes.targets));
+        }
+        problems.extend(preflight::space(&self.observer, writes)?);
+        if !self.options.beside_mco {
+            problems.extend(preflight::mco_daemon(&self.options.root));
+        }
+        problems.extend(os.and_then(|change| os::Backend::find(&self.options.root).refuses(change)));
+        Ok(problems)
+    }
+
+    fn refused(&self, reason: &str) {
+        if let Err(error) = self.note(NodeEvent::Refused, reason) {
+            tracing::error!(%error, "The node's state cannot be noted.");
+        }
+    }
+
+    fn note(&self, event: NodeEvent, reason: &str) -> Result<(), ApplyError> {
+        standing::note(&self.store, event, None, reason, "", Timestamp::now()).map(drop)
+    }
+}
+
+/// Whether the journal asked for a reboot, and it has happened.
+fn rebooted(parsed: &Parsed, boot_id: &str) -> bool {
+    matches!(parsed.records.last(),
+        Some(sensor_model::journal::Record::RebootRequested { boot_id: ended }) if ended != boot_id)
+}
+
+/// The plan's steps as acts of the journal.
+fn acts(plan: &Plan, os: bool) -> Vec<Act> {
+    let os = os.then(|| Act {
+        kind: ActKind::Os,
+        unit: None,
+        timeout_s: 3600,
+        fallback: Fallback::Rollback,
+        because: Vec::new(),
+    });
+    let steps = plan.steps.iter().filter_map(|step| {
+        let kind = match step.action {
+            StepAction::DaemonReload => ActKind::DaemonReload,
+            StepAction::Reload => ActKind::Reload,
+            StepAction::Restart => ActKind::Restart,
+            StepAction::Drain | StepAction::Write | StepAction::Reboot => return None,
+        };
+        Some(Act {
+            kind,
+            unit: step.target.clone(),
+            timeout_s: step.timeout_seconds.unwrap_or(TIMEOUT_S),
+            fallback: match step.fallback {
+                Some(node_disruption::Fallback::Rollback) => Fallback::Rollback,
+                Some(node_disruption::Fallback::Reboot) | None => Fallback::Reboot,
+            },
+            because: step.because.clone(),
+        })
+    });
+    os.into_iter().chain(steps).collect()
+}
+
+/// One digest for all manifests.
+fn digest(manifests: &[(String, Vec<u8>)]) -> String {
+    let mut hasher = Sha256::new();
+    for (_, bytes) in manifests {
+        hasher.update((bytes.len() as u64).to_le_bytes());
+        hasher.update(bytes);
+    }
+    hex::encode(hasher.finalize())
+}
+
+/// Keeps state and history in step with the journal.
+struct Notes<'a> {
+    engine: &'a Engine,
+    begin: &'a Begin,
+}
+
+impl<'a> Notes<'a> {
+    fn new(engine: &'a Engine, begin: &'a Begin) -> Self {
+        Self { engine, begin }
+    }
+}
+
+impl Ending for Notes<'_> {
+    fn happened(&mut self, event: NodeEvent, reason: &str, waiting_for: &str) {
+        let (store, id) = (&self.engine.store, Some(self.begin.id));
+        if let Err(error) = standing::note(store, event, id, reason, waiting_for, Timestamp::now()) {
+            tracing::error!(%error, "The node's state cannot be noted.");
+        }
+    }
+
+    fn waits(&mut self, what: &str) {
+        let store = &self.engine.store;
+        let noted = store.standing().and_then(|standing| {
+            let mut standing = standing.unwrap_or_default();
+            what.clone_into(&mut standing.waiting_for);
+            store.set_standing(&standing)
+        });
+        if let Err(error) = noted {
+            tracing::error!(%error, "What is waited for cannot be noted.");
+        }
+    }
+
+    fn commit(&mut self, ended: Ended, machine: &Machine) -> Result<(), ApplyError> {
+        let store = &self.engine.store;
+        if ended == Ended::Done {
+            let unmanaged: BTreeSet<&PathBuf> = self.begin.unmanaged.iter().collect();
+            for target in &self.begin.targets {
+                if unmanaged.contains(&target.path) {
+                    store.keep_original(&target.path, &target.before)?;
+                }
+            }
+            for path in &self.begin.released {
+                store.forget_original(path)?;
+            }
+            store.set_current(self.begin.id)?;
+        }
+        if let Some(mut entry) = store.history::<Entry>(self.begin.id)? {
+            entry.ended = Some(rfc3339(Timestamp::now()));
+            entry.result = Some(ended);
+            machine.reason().clone_into(&mut entry.reason);
+            entry.problems = machine.problems().to_vec();
+            store.set_history(self.begin.id, &entry)?;
+        }
+        match ended {
+            Ended::Done => self.happened(NodeEvent::Verified, "", ""),
+            Ended::RolledBack => {
+                let mut reason = machine.reason().to_owned();
+                for problem in machine.problems() {
+                    reason = format!("{reason}; {problem}");
+                }
+                self.happened(NodeEvent::RolledBack, &reason, "");
+            }
+            Ended::Abandoned => {}
+        }
+        Ok(())
+    }
+}

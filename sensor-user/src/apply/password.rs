@@ -1,0 +1,119 @@
+//! Password hashes, as lines of the shadow file.
+//!
+//! In: the users of the old and the new config, and the present file. Out: the file as it shall be, or nothing when it
+//! is so already. A user whose hash is no longer declared gets none that any password has. No hash reaches a log.
+
+use super::{
+    ApplyError,
+    targets::{Planner, Wanted},
+};
+use sensor_model::{
+    journal::{Image, Metadata},
+    merge::Rendered,
+};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+};
+
+/// Where hashes are.
+pub(super) const SHADOW: &str = "/etc/shadow";
+
+/// No password has this hash.
+const LOCKED: &str = "*";
+
+/// The shadow file that is wanted.
+pub(super) fn wanted(planner: &Planner<'_>) -> Result<Option<Wanted>, ApplyError> {
+    let (old, new) = (hashes(planner.old), hashes(planner.new));
+    let mut set: BTreeMap<&str, &str> = BTreeMap::new();
+    for (user, hash) in &new {
+        if planner.everything || old.get(user) != Some(hash) {
+            set.insert(user, hash);
+        }
+    }
+    for user in old.keys().filter(|user| !new.contains_key(*user)) {
+        set.insert(user, LOCKED);
+    }
+    if set.is_empty() {
+        return Ok(None);
+    }
+    let path = Path::new(SHADOW);
+    let Image::File(file) = planner.image(path)? else {
+        return Err(ApplyError::refused(path, "password hashes are declared, and it is not there"));
+    };
+    let bytes = planner.store.content(&file.sha256)?;
+    let Metadata { mode, uid, gid, .. } = file.metadata;
+    let content = edit(&bytes, &set, planner.today)
+        .map_err(|user| ApplyError::refused(path, format!("the host has no user `{user}`")))?;
+    Ok(Some(Wanted::File { content: Some(content), mode, uid: Some(uid), gid: Some(gid) }))
+}
+
+/// Whether every declared hash is in a shadow file; the name of the first user whose is not.
+pub(super) fn missing(rendered: &Rendered, shadow: &[u8]) -> Option<String> {
+    let lines: BTreeMap<&[u8], &[u8]> = shadow
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| {
+            let mut fields = line.split(|byte| *byte == b':');
+            Some((fields.next()?, fields.next()?))
+        })
+        .collect();
+    hashes(rendered)
+        .into_iter()
+        .find(|(user, hash)| lines.get(user.as_bytes()) != Some(&hash.as_bytes()))
+        .map(|(user, _)| user.to_owned())
+}
+
+fn hashes(rendered: &Rendered) -> BTreeMap<&str, &str> {
+    let of = |user: &'_ sensor_model::merge::RenderedUser| user.user.should_exist != Some(false);
+    let declared = rendered.users.iter().filter(|(_, user)| of(user));
+    declared
+        .filter_map(|(name, user)| {
+            Some((name.as_str(), user.user.password_hash.as_deref().filter(|hash| !hash.is_empty())?))
+        })
+        .collect()
+}
+
+/// Sets hashes and the day of their change; the name of a user who has no line is an error.
+fn edit(shadow: &[u8], set: &BTreeMap<&str, &str>, today: i64) -> Result<Vec<u8>, String> {
+    let mut left: BTreeMap<&str, &str> = set.clone();
+    let mut edited = Vec::with_capacity(shadow.len() + 256);
+    for line in shadow.split_inclusive(|byte| *byte == b'\n') {
+        let (text, end) = line.strip_suffix(b"\n").map_or((line, &b""[..]), |text| (text, b"\n"));
+        let mut fields: Vec<Vec<u8>> = text.split(|byte| *byte == b':').map(<[u8]>::to_vec).collect();
+        let user = String::from_utf8_lossy(&fields[0]).into_owned();
+        if let (Some(hash), true) = (left.remove(user.as_str()), fields.len() >= 3)
+            && fields[1] != hash.as_bytes()
+        {
+            fields[1] = hash.as_bytes().to_vec();
+            fields[2] = today.to_string().into_bytes();
+        }
+        edited.extend_from_slice(&fields.join(&b':'));
+        edited.extend_from_slice(end);
+    }
+    match left.keys().next() {
+        // Whoever is gone needs no lock.
+        Some(user) if left[user] != LOCKED => Err((*user).to_owned()),
+        _ => Ok(edited),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_named_users_line_changes_and_the_rest_stays_byte_for_byte() {
+        let shadow = b"root:*:1:0:99999:7:::\ncore:!:2:0:99999:7:::\nodd line\n\nlast:x:3";
+        let set = BTreeMap::from([("core", "$6$a$b")]);
+        let edited = edit(shadow, &set, 20_000).unwrap();
+        let wanted = b"root:*:1:0:99999:7:::\ncore:$6$a$b:20000:0:99999:7:::\nodd line\n\nlast:x:3";
+        assert_eq!(String::from_utf8_lossy(&edited), String::from_utf8_lossy(wanted));
+        assert_eq!(edit(&edited, &set, 30_000).unwrap(), edited, "a hash that is there keeps its day");
+    }
+
+    #[test]
+    fn a_user_who_is_not_there_is_named_and_one_who_is_to_be_locked_need_not_be() {
+        assert_eq!(edit(b"root:*:1\n", &BTreeMap::from([("core", "h")]), 1), Err("core".to_owned()));
+        assert_eq!(edit(b"root:*:1\n", &BTreeMap::from([("core", LOCKED)]), 1), Ok(b"root:*:1\n".to_vec()));
+    }
+}

@@ -1,0 +1,327 @@
+//! Doing what the journal's machine asks for.
+//!
+//! In: a machine and the records on which it rests. Out: how it came to rest. Each request is one step; what the
+//! machine decides is in `sensor_model::journal` and is checked there.
+
+use super::{
+    ApplyError,
+    actions::Actor,
+    image::Place,
+    store::{AppendError, JournalFile, Store},
+    sys,
+    verify::Verifier,
+};
+use crate::observation::Observer;
+use nix::{errno::Errno, fcntl::OFlag};
+use sensor_model::journal::{
+    Begin, Ended, FileImage, Image, Record, Target,
+    machine::{Machine, Outcome, Request, Rest},
+    settle::{Settling, Side, Sight},
+};
+use sensor_model::node_state::NodeEvent;
+use std::{ffi::OsString, path::Path};
+
+/// Told how it goes on, one line for each step.
+pub(super) type Progress<'a> = &'a mut dyn FnMut(&str);
+
+/// Who takes note of what happens, besides the journal.
+pub(super) trait Ending {
+    /// The node's state changes.
+    fn happened(&mut self, event: NodeEvent, reason: &str, waiting_for: &str);
+    /// It waits for something, in the same state.
+    fn waits(&mut self, what: &str);
+    /// The config that holds now becomes the current one, and the history says so. May be called twice.
+    fn commit(&mut self, ended: Ended, machine: &Machine) -> Result<(), ApplyError>;
+}
+
+/// One apply under way.
+#[derive(Debug)]
+pub(super) struct Run<'a> {
+    pub(super) observer: &'a Observer,
+    pub(super) store: &'a Store,
+    pub(super) begin: &'a Begin,
+    pub(super) machine: Machine,
+    /// Absent until the first record is written.
+    pub(super) journal: Option<JournalFile>,
+    /// Whether a reboot may be asked for now.
+    pub(super) may_reboot: bool,
+}
+
+impl Run<'_> {
+    /// Works until the machine rests.
+    pub(super) async fn drive(
+        &mut self,
+        actor: &mut dyn Actor,
+        verifier: &mut Verifier<'_>,
+        ending: &mut dyn Ending,
+        progress: Progress<'_>,
+    ) -> Rest {
+        while let Some(request) = self.machine.next() {
+            if let Some(line) = self.line(&request) {
+                progress(&line);
+            }
+            let was_going_back = self.machine.is_going_back();
+            let outcome = match request {
+                Request::Begin => {
+                    let begun = self.begin();
+                    if begun == Outcome::Done {
+                        ending.happened(NodeEvent::Begun, "", "files to be written");
+                    }
+                    begun
+                }
+                Request::Append(record) => self.append(&record),
+                Request::Look(target) => self.look(target).map_or_else(failed, Outcome::Sight),
+                Request::Step(target, step) => self.step(target, step),
+                Request::Act(act) => {
+                    let act = &self.begin.acts[act];
+                    ending.waits(&format!("{}, {} s at most", super::actions::describe(act), act.timeout_s));
+                    match actor.act(act, self.begin.os.as_ref()).await {
+                        Ok(()) => Outcome::Done,
+                        Err(reason) => Outcome::Failed(reason),
+                    }
+                }
+                Request::Undo(act) => match actor.undo(&self.begin.acts[act], self.begin.os.as_ref()).await {
+                    Ok(()) => Outcome::Done,
+                    Err(reason) => Outcome::Failed(reason),
+                },
+                Request::Reboot if !self.may_reboot => {
+                    return Rest::Halted("a reboot is needed; `holdfast apply --resume` asks for it".to_owned());
+                }
+                Request::Reboot => {
+                    ending.happened(NodeEvent::RebootRequested, "the new config needs a reboot", "the reboot");
+                    match actor.reboot().await {
+                        Ok(()) => Outcome::Done,
+                        Err(reason) => Outcome::Failed(reason),
+                    }
+                }
+                Request::Verify => match verifier.verify().await {
+                    problems if problems.is_empty() => Outcome::Done,
+                    problems => Outcome::Failed(problems.join("; ")),
+                },
+                Request::Commit(ended) => {
+                    ending.commit(ended, &self.machine).map_or_else(failed, |()| Outcome::Done)
+                }
+                Request::Close => self.close().map_or_else(failed, |()| Outcome::Done),
+            };
+            if let Outcome::Failed(reason) | Outcome::Broken(reason) = &outcome {
+                progress(&format!("failed: {reason}"));
+            }
+            self.machine.answer(outcome);
+            if self.machine.is_going_back() && !was_going_back {
+                progress(&format!("going back: {}", self.machine.reason()));
+            }
+        }
+        let rest = self.machine.rest().cloned().unwrap_or(Rest::Halted("no next step".to_owned()));
+        if let Rest::Halted(reason) = &rest {
+            ending.happened(NodeEvent::Stuck, reason, "the next start");
+        }
+        rest
+    }
+
+    /// What a person is told before a request.
+    fn line(&self, request: &Request) -> Option<String> {
+        let path = |target: usize| self.begin.targets[target].path.display().to_string();
+        Some(match request {
+            Request::Begin => format!("write down {} changes of paths", self.begin.targets.len()),
+            Request::Step(target, Settling::PutIn | Settling::Swap | Settling::Set(_)) => {
+                let verb = if self.machine.is_going_back() { "give back" } else { "write" };
+                format!("{verb} {}", path(*target))
+            }
+            Request::Step(target, Settling::TakeAway) => format!("remove {}", path(*target)),
+            Request::Act(act) => format!("run {}", super::actions::describe(&self.begin.acts[*act])),
+            Request::Undo(act) => {
+                format!("run {} again, with the old config", super::actions::describe(&self.begin.acts[*act]))
+            }
+            Request::Reboot => "reboot".to_owned(),
+            Request::Verify => "compare everything with the new config".to_owned(),
+            Request::Append(_)
+            | Request::Look(_)
+            | Request::Step(..)
+            | Request::Commit(_)
+            | Request::Close => return None,
+        })
+    }
+
+    fn begin(&mut self) -> Outcome {
+        match self.store.begin(&Record::Begin(Box::new(self.begin.clone()))) {
+            Ok(journal) => {
+                self.journal = Some(journal);
+                Outcome::Done
+            }
+            Err(error) => failed(error),
+        }
+    }
+
+    fn append(&mut self, record: &Record) -> Outcome {
+        let Some(journal) = &mut self.journal else { return Outcome::Broken("no journal".to_owned()) };
+        match journal.append(record) {
+            Ok(()) => Outcome::Done,
+            Err(AppendError::Clean(error)) => failed(error),
+            Err(AppendError::Broken(error)) => Outcome::Broken(error.to_string()),
+        }
+    }
+
+    fn close(&mut self) -> Result<(), ApplyError> {
+        self.store.close()?;
+        self.journal = None;
+        // Contents that stay behind are removed by the next apply, and are readable to root alone.
+        if let Err(error) = self.store.forget_contents() {
+            tracing::warn!(%error, "Contents of an apply that is over stay in the store.");
+        }
+        Ok(())
+    }
+
+    fn place(&self, target: &Target) -> Result<Option<Place>, ApplyError> {
+        Place::find(self.observer.root(), &target.path)
+    }
+
+    fn temporary(&self, number: usize) -> OsString {
+        let path = self.begin.targets[number].temporary(self.begin.id, number);
+        path.file_name().map(OsString::from).unwrap_or_default()
+    }
+
+    fn look(&self, number: usize) -> Result<Sight, ApplyError> {
+        let target = &self.begin.targets[number];
+        let absent = |image: &Image| *image == Image::Absent;
+        let Some(place) = self.place(target)? else {
+            let side = match (absent(&target.before), absent(&target.after)) {
+                (true, _) => Some(Side::Before),
+                (_, true) => Some(Side::After),
+                _ => None,
+            };
+            return Ok(Sight { path: side, temporary: None });
+        };
+        let name = self.temporary(number);
+        let part = super::image::part(&name);
+        // What was never finished counts for nothing.
+        if let Some(is_directory) = kind(&place, &part)? {
+            sys::remove(&place.directory, &part, is_directory)
+                .map_err(|errno| ApplyError::failed(&target.path, "remove what was never finished", errno))?;
+        }
+        let path = place.see()?;
+        let side = self.side(target, path.image.as_ref(), path.identity)?;
+        let beside = place.see_name(&name, &mut |_| Ok(()))?;
+        let temporary = match &beside.image {
+            Some(Image::Absent) => None,
+            image => Some(self.side(target, image.as_ref(), beside.identity)?),
+        };
+        Ok(Sight { path: side, temporary })
+    }
+
+    /// Which of a target's images was seen.
+    fn side(
+        &self,
+        target: &Target,
+        seen: Option<&Image>,
+        identity: Option<super::image::Identity>,
+    ) -> Result<Option<Side>, ApplyError> {
+        let Some(seen) = seen else { return Ok(None) };
+        if target.after.is(seen) && self.is_linked(&target.after, identity)? {
+            return Ok(Some(Side::After));
+        }
+        Ok(target.before.is(seen).then_some(Side::Before))
+    }
+
+    /// Whether another name of a file is one, in truth.
+    fn is_linked(&self, image: &Image, identity: Option<super::image::Identity>) -> Result<bool, ApplyError> {
+        let Image::File(FileImage { hard: Some(of), .. }) = image else { return Ok(true) };
+        let Some(place) = Place::find(self.observer.root(), of)? else { return Ok(false) };
+        Ok(place.see()?.identity == identity)
+    }
+
+    fn step(&self, number: usize, step: Settling) -> Outcome {
+        match self.try_step(number, step) {
+            Ok(outcome) => outcome,
+            // Somebody was faster: the next look tells what is there now.
+            Err(ApplyError::Failed { errno: Errno::ENOENT | Errno::EEXIST, operation, .. })
+                if matches!(operation, "put in" | "swap" | "take away" | "discard") =>
+            {
+                Outcome::Done
+            }
+            Err(error) => failed(error),
+        }
+    }
+
+    fn try_step(&self, number: usize, step: Settling) -> Result<Outcome, ApplyError> {
+        let target = &self.begin.targets[number];
+        let place = self
+            .place(target)?
+            .ok_or_else(|| ApplyError::refused(&target.path, "its directory is gone"))?;
+        let name = self.temporary(number);
+        let failed = |operation| move |errno| ApplyError::failed(&target.path, operation, errno);
+        match step {
+            Settling::Make(side) => {
+                self.make(&place, &name, image(target, side))?;
+                return Ok(Outcome::Done);
+            }
+            Settling::Swap => sys::exchange(&place.directory, &name, &place.name).map_err(failed("swap"))?,
+            Settling::PutIn => sys::rename_free(&place.directory, &name, &place.name).map_err(failed("put in"))?,
+            Settling::TakeAway if kind(&place, &place.name)? == Some(true) => {
+                match sys::remove(&place.directory, &place.name, true) {
+                    Ok(()) => {}
+                    Err(Errno::ENOTEMPTY | Errno::EEXIST) => return Ok(Outcome::Kept),
+                    Err(errno) => return Err(failed("take away")(errno)),
+                }
+            }
+            Settling::TakeAway => {
+                sys::rename_free(&place.directory, &place.name, &name).map_err(failed("take away"))?;
+            }
+            Settling::Set(side) => {
+                let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
+                let file = self.observer.root().open_at(&target.path, flags).map_err(failed("open"))?;
+                if let Image::Directory(metadata) = image(target, side) {
+                    place.set(&file, metadata)?;
+                }
+                sys::sync(&file).map_err(failed("sync"))?;
+            }
+            Settling::Discard => {
+                let is_directory = kind(&place, &name)?;
+                sys::remove(&place.directory, &name, is_directory == Some(true)).map_err(failed("discard"))?;
+            }
+            Settling::Finished | Settling::Foreign => {}
+        }
+        sys::sync(&place.directory).map_err(failed("sync the directory"))?;
+        Ok(Outcome::Done)
+    }
+
+    fn make(&self, place: &Place, name: &std::ffi::OsStr, image: &Image) -> Result<(), ApplyError> {
+        let hard = match image {
+            Image::File(FileImage { hard: Some(of), .. }) => self.same_file(of, image)?,
+            _ => None,
+        };
+        let content = match (&hard, image.content()) {
+            (None, Some(sha256)) => Some(self.store.content(sha256)?),
+            _ => None,
+        };
+        place.make(name, image, content.as_deref(), hard.as_ref())
+    }
+
+    /// The file of which an image is to be another name, where it is what the image says.
+    fn same_file(&self, of: &Path, image: &Image) -> Result<Option<Place>, ApplyError> {
+        let Some(place) = Place::find(self.observer.root(), of)? else { return Ok(None) };
+        let seen = place.see()?;
+        Ok(seen.image.is_some_and(|seen| image.is(&seen)).then_some(place))
+    }
+}
+
+fn image(target: &Target, side: Side) -> &Image {
+    match side {
+        Side::Before => &target.before,
+        Side::After => &target.after,
+    }
+}
+
+/// Whether a name is that of a directory; `None` when nothing has it.
+fn kind(place: &Place, name: &std::ffi::OsStr) -> Result<Option<bool>, ApplyError> {
+    let seen = nix::sys::stat::fstatat(&place.directory, name, nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW);
+    match seen {
+        Ok(stat) => Ok(Some(stat.st_mode & nix::libc::S_IFMT == nix::libc::S_IFDIR)),
+        Err(Errno::ENOENT) => Ok(None),
+        Err(errno) => Err(ApplyError::failed(&place.path, "stat", errno)),
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the last use of an error")]
+fn failed(error: ApplyError) -> Outcome {
+    Outcome::Failed(error.to_string())
+}

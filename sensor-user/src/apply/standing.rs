@@ -1,0 +1,41 @@
+//! How the node stands, kept where the daemon, `status` and people find it.
+
+use super::{ApplyError, Store};
+use crate::clock::rfc3339;
+use jiff::Timestamp;
+use sensor_model::node_state::{NodeEvent, Standing, next};
+
+/// Takes note of what happened; gives how the node stands now. What cannot happen in the present state is said in
+/// the log and changes nothing.
+///
+/// # Errors
+/// A state that cannot be read or written.
+pub fn note(
+    store: &Store,
+    event: NodeEvent,
+    apply: Option<u64>,
+    reason: &str,
+    waiting_for: &str,
+    now: Timestamp,
+) -> Result<Standing, ApplyError> {
+    let before = store.standing()?.unwrap_or_default();
+    let state = match next(before.state, event) {
+        Ok(state) => state,
+        Err(impossible) => {
+            tracing::error!(%impossible, "The node's state stays as it is.");
+            return Ok(before);
+        }
+    };
+    let since = if state == before.state { before.since.clone() } else { rfc3339(now) };
+    let since = if since.is_empty() { rfc3339(now) } else { since };
+    let standing = Standing {
+        state,
+        reason: reason.to_owned(),
+        waiting_for: waiting_for.to_owned(),
+        since,
+        apply: apply.or(before.apply),
+    };
+    store.set_standing(&standing)?;
+    tracing::info!(state = state.name(), reason, waiting_for, "The node's config.");
+    Ok(standing)
+}

@@ -1,0 +1,408 @@
+//! What an apply keeps: contents, originals, generations, the journal, the lock.
+//!
+//! In: the state directory. Out: files that are replaced atomically and synced before anything relies on them;
+//! all of it is closed to everybody but root, since contents may be secret.
+
+use super::{ApplyError, sys};
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
+use sensor_model::{
+    journal::{
+        Image, Record,
+        codec::{self, Parsed},
+    },
+    node_state::Standing,
+};
+use serde::{Serialize, de::DeserializeOwned};
+use sha2::{Digest as _, Sha256};
+use std::{
+    ffi::OsStr,
+    fs::{self, DirBuilder, File},
+    io,
+    os::{fd::OwnedFd, unix::fs::DirBuilderExt as _},
+    path::{Path, PathBuf},
+};
+
+const JOURNAL: &str = "journal";
+const STATE: &str = "state.json";
+const CURRENT: &str = "current";
+const HISTORY: &str = "history.json";
+
+/// Room for the short records that follow the first, so that a full disk cannot keep them out.
+const RESERVE: i64 = 64 << 10;
+
+/// The directory `apply` of the state directory.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+}
+
+/// The original of a path, as it was before Holdfast wrote it first.
+#[derive(Debug, Clone, Serialize, serde::Deserialize)]
+pub(super) struct Original {
+    pub(super) path: PathBuf,
+    pub(super) image: Image,
+}
+
+impl Store {
+    /// Opens it; makes what is missing.
+    ///
+    /// # Errors
+    /// A directory that cannot be made.
+    pub fn open(state: &Path) -> Result<Self, ApplyError> {
+        let store = Self { path: state.join("apply") };
+        for directory in ["", "contents", "originals", "generations"] {
+            let path = store.path.join(directory);
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&path)
+                .map_err(|error| ApplyError::store(&path, "make the directory", &error))?;
+        }
+        Ok(store)
+    }
+
+    /// The same without making anything; `None` when nothing was ever applied.
+    pub fn existing(state: &Path) -> Option<Self> {
+        let store = Self { path: state.join("apply") };
+        store.path.join("generations").is_dir().then_some(store)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// One writer at a time, for as long as this lives; `None` when another one is at work.
+    ///
+    /// # Errors
+    /// A lock file that cannot be opened.
+    pub fn lock(&self) -> Result<Option<Flock<File>>, ApplyError> {
+        let path = self.path.join("lock");
+        let file = fs::OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .map_err(|error| ApplyError::store(&path, "open", &error))?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Some(lock)),
+            Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+            Err((_, errno)) => Err(ApplyError::failed(&path, "lock", errno)),
+        }
+    }
+
+    /// Keeps a content; gives its digest.
+    pub(super) fn keep(&self, bytes: &[u8]) -> Result<String, ApplyError> {
+        let name = hex::encode(Sha256::digest(bytes));
+        let directory = self.path.join("contents");
+        if !directory.join(&name).exists() {
+            self.replace(&directory, &name, bytes)?;
+        }
+        Ok(name)
+    }
+
+    /// A content that was kept, checked against its name.
+    pub(super) fn content(&self, sha256: &str) -> Result<Vec<u8>, ApplyError> {
+        let path = self.path.join("contents").join(sha256);
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(_) => {
+                let path = self.path.join("originals").join(sha256);
+                fs::read(&path).map_err(|error| ApplyError::store(&path, "read", &error))?
+            }
+        };
+        if hex::encode(Sha256::digest(&bytes)) != sha256 {
+            return Err(ApplyError::refused(&path, "the content that was kept has changed"));
+        }
+        Ok(bytes)
+    }
+
+    /// Forgets contents that only an apply under way needs.
+    pub(super) fn forget_contents(&self) -> Result<(), ApplyError> {
+        let directory = self.path.join("contents");
+        let handle = sys::directory(&directory).map_err(|e| ApplyError::failed(&directory, "open", e))?;
+        let list = handle.try_clone().map_err(|error| ApplyError::store(&directory, "open", &error))?;
+        for name in sys::names(list).map_err(|errno| ApplyError::failed(&directory, "read", errno))? {
+            sys::remove(&handle, &name, false)
+                .map_err(|errno| ApplyError::failed(&directory.join(&name), "remove", errno))?;
+        }
+        Ok(())
+    }
+
+    /// The original of a path.
+    pub(super) fn original(&self, path: &Path) -> Result<Option<Original>, ApplyError> {
+        self.json(&self.path.join("originals").join(original_name(path)))
+    }
+
+    /// Keeps the original of a path, unless one is kept already. The first one is the original.
+    pub(super) fn keep_original(&self, path: &Path, image: &Image) -> Result<(), ApplyError> {
+        let (directory, name) = (self.path.join("originals"), original_name(path));
+        if directory.join(&name).exists() {
+            return Ok(());
+        }
+        if let Some(sha256) = image.content() {
+            let bytes = self.content(sha256)?;
+            self.replace(&directory, sha256, &bytes)?;
+        }
+        let original = Original { path: path.to_owned(), image: image.clone() };
+        self.write_json(&directory, &name, &original)
+    }
+
+    /// Forgets the original of a path that is nobody's any more.
+    pub(super) fn forget_original(&self, path: &Path) -> Result<(), ApplyError> {
+        let directory = self.path.join("originals");
+        let failed = |operation| move |errno| ApplyError::failed(path, operation, errno);
+        let handle = sys::directory(&directory).map_err(failed("open the originals"))?;
+        match sys::remove(&handle, OsStr::new(&original_name(path)), false) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(errno) => Err(failed("forget the original")(errno)),
+        }
+    }
+
+    /// How the node stands.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is none of ours.
+    pub fn standing(&self) -> Result<Option<Standing>, ApplyError> {
+        self.json(&self.path.join(STATE))
+    }
+
+    /// Says how the node stands.
+    pub(super) fn set_standing(&self, standing: &Standing) -> Result<(), ApplyError> {
+        self.write_json(&self.path, STATE, standing)
+    }
+
+    /// The generation that is current, and the directory of its manifests.
+    pub fn current(&self) -> Option<(u64, PathBuf)> {
+        let target = fs::read_link(self.path.join(CURRENT)).ok()?;
+        let id = target.iter().nth(1)?.to_str()?.parse().ok()?;
+        Some((id, self.config(id)))
+    }
+
+    /// Where a generation's manifests are.
+    pub fn config(&self, id: u64) -> PathBuf {
+        self.generation(id).join("config")
+    }
+
+    fn generation(&self, id: u64) -> PathBuf {
+        self.path.join("generations").join(id.to_string())
+    }
+
+    /// Numbers of all generations, the oldest first.
+    ///
+    /// # Errors
+    /// A directory that cannot be read.
+    pub fn generations(&self) -> Result<Vec<u64>, ApplyError> {
+        let path = self.path.join("generations");
+        let entries = fs::read_dir(&path).map_err(|error| ApplyError::store(&path, "read", &error))?;
+        let name = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
+        let mut ids: Vec<u64> = entries.filter_map(name).collect();
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    /// Keeps the manifests of a new generation, by file name and bytes.
+    pub(super) fn add_generation(&self, id: u64, manifests: &[(String, Vec<u8>)]) -> Result<(), ApplyError> {
+        let config = self.config(id);
+        for path in [self.generation(id), config.clone()] {
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(ApplyError::store(&path, "make the directory", &error));
+                }
+                _ => {}
+            }
+        }
+        for (name, bytes) in manifests {
+            self.replace(&config, name, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a generation the current one, at once.
+    pub(super) fn set_current(&self, id: u64) -> Result<(), ApplyError> {
+        if self.current().is_some_and(|(current, _)| current == id) {
+            return Ok(());
+        }
+        let failed = |operation| move |errno| ApplyError::failed(&self.path.join(CURRENT), operation, errno);
+        let directory = sys::directory(&self.path).map_err(failed("open"))?;
+        let (name, new) = (OsStr::new(CURRENT), OsStr::new(".current.new"));
+        match sys::remove(&directory, new, false) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(failed("remove what is left of it")(errno)),
+        }
+        let target = format!("generations/{id}/config");
+        sys::symlink(OsStr::new(&target), &directory, new).map_err(failed("make the link"))?;
+        sys::rename_over(&directory, new, name).map_err(failed("rename"))?;
+        sys::sync(&directory).map_err(failed("sync"))
+    }
+
+    /// What became of an apply.
+    ///
+    /// # Errors
+    /// A file that is none of ours.
+    pub fn history<T: DeserializeOwned>(&self, id: u64) -> Result<Option<T>, ApplyError> {
+        self.json(&self.generation(id).join(HISTORY))
+    }
+
+    /// Says what became of an apply.
+    pub(super) fn set_history(&self, id: u64, entry: &impl Serialize) -> Result<(), ApplyError> {
+        self.write_json(&self.generation(id), HISTORY, entry)
+    }
+
+    /// The journal of an apply that is not over; `None` when there is none.
+    ///
+    /// # Errors
+    /// A journal that was changed, or cannot be read.
+    pub fn open_journal(&self) -> Result<Option<Parsed>, ApplyError> {
+        let path = self.path.join(JOURNAL);
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(ApplyError::store(&path, "read", &error)),
+        };
+        codec::parse(&bytes).map(Some).map_err(ApplyError::Journal)
+    }
+
+    /// Begins a journal.
+    pub(super) fn begin(&self, record: &Record) -> Result<JournalFile, ApplyError> {
+        let path = self.path.join(JOURNAL);
+        let failed = |operation| move |errno| ApplyError::failed(&self.path.join(JOURNAL), operation, errno);
+        let directory = sys::directory(&self.path).map_err(failed("open"))?;
+        let file = sys::create(&directory, OsStr::new(JOURNAL)).map_err(failed("make"))?;
+        let mut journal = JournalFile { path, file, digest: String::new(), length: 0 };
+        let begun = sys::reserve(&journal.file, RESERVE)
+            .map_err(failed("reserve space"))
+            .and_then(|()| journal.append(record).map_err(AppendError::into_inner))
+            .and_then(|()| sys::sync(&directory).map_err(failed("sync the directory")));
+        if let Err(error) = begun {
+            self.close()?;
+            return Err(error);
+        }
+        Ok(journal)
+    }
+
+    /// Opens a journal to go on with it, without what is unfinished at its end.
+    pub(super) fn go_on(&self, parsed: &Parsed) -> Result<JournalFile, ApplyError> {
+        let path = self.path.join(JOURNAL);
+        let file = fs::OpenOptions::new()
+            .append(true)
+            .open(&path)
+            .map_err(|error| ApplyError::store(&path, "open", &error))?;
+        let mut journal =
+            JournalFile { path, file: file.into(), digest: parsed.digest.clone(), length: parsed.sound };
+        if parsed.torn > 0 {
+            journal.cut().map_err(|errno| ApplyError::failed(&journal.path, "cut", errno))?;
+        }
+        Ok(journal)
+    }
+
+    /// Removes the journal.
+    pub(super) fn close(&self) -> Result<(), ApplyError> {
+        let failed = |operation| move |errno| ApplyError::failed(&self.path.join(JOURNAL), operation, errno);
+        let directory = sys::directory(&self.path).map_err(failed("open"))?;
+        match sys::remove(&directory, OsStr::new(JOURNAL), false) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(failed("remove")(errno)),
+        }
+        sys::sync(&directory).map_err(failed("sync"))
+    }
+
+    fn json<T: DeserializeOwned>(&self, path: &Path) -> Result<Option<T>, ApplyError> {
+        match fs::read(path) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map(Some)
+                .map_err(|error| ApplyError::refused(path, format!("not what was written: {error}"))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(ApplyError::store(path, "read", &error)),
+        }
+    }
+
+    fn write_json(&self, directory: &Path, name: &str, value: &impl Serialize) -> Result<(), ApplyError> {
+        let mut bytes = serde_json::to_vec_pretty(value)
+            .map_err(|error| ApplyError::refused(&directory.join(name), error.to_string()))?;
+        bytes.push(b'\n');
+        self.replace(directory, name, &bytes)
+    }
+
+    /// Replaces a file of the store, durably.
+    #[expect(clippy::unused_self, reason = "files of the store are replaced through the store")]
+    fn replace(&self, directory: &Path, name: &str, bytes: &[u8]) -> Result<(), ApplyError> {
+        let path = directory.join(name);
+        let failed = |operation| {
+            let path = path.clone();
+            move |errno| ApplyError::failed(&path, operation, errno)
+        };
+        let handle = sys::directory(directory).map_err(failed("open the directory"))?;
+        let temporary = format!(".{name}.new");
+        match sys::remove(&handle, OsStr::new(&temporary), false) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(failed("remove what is left of it")(errno)),
+        }
+        let file = sys::create(&handle, OsStr::new(&temporary)).map_err(failed("make"))?;
+        sys::write(&file, bytes).map_err(failed("write"))?;
+        sys::sync(&file).map_err(failed("sync"))?;
+        sys::rename_over(&handle, OsStr::new(&temporary), OsStr::new(name)).map_err(failed("rename"))?;
+        sys::sync(&handle).map_err(failed("sync the directory"))
+    }
+}
+
+fn original_name(path: &Path) -> String {
+    use std::os::unix::ffi::OsStrExt as _;
+    format!("{}.json", hex::encode(Sha256::digest(path.as_os_str().as_bytes())))
+}
+
+/// A journal that is being written.
+#[derive(Debug)]
+pub(super) struct JournalFile {
+    path: PathBuf,
+    file: OwnedFd,
+    digest: String,
+    /// Bytes of whole records.
+    length: usize,
+}
+
+/// A record was not written.
+#[derive(Debug)]
+pub(super) enum AppendError {
+    /// And nothing of it is left.
+    Clean(ApplyError),
+    /// And the journal's end is unknown.
+    Broken(ApplyError),
+}
+
+impl AppendError {
+    fn into_inner(self) -> ApplyError {
+        match self {
+            Self::Clean(error) | Self::Broken(error) => error,
+        }
+    }
+}
+
+impl JournalFile {
+    /// Adds a record, durably.
+    pub(super) fn append(&mut self, record: &Record) -> Result<(), AppendError> {
+        let (line, digest) = codec::line(&self.digest, record)
+            .map_err(|error| AppendError::Clean(ApplyError::Journal(error)))?;
+        let written = sys::write(&self.file, line.as_bytes()).and_then(|()| sys::sync(&self.file));
+        if let Err(errno) = written {
+            let error = ApplyError::failed(&self.path, "write a record", errno);
+            return Err(match self.cut() {
+                Ok(()) => AppendError::Clean(error),
+                Err(_) => AppendError::Broken(error),
+            });
+        }
+        self.digest = digest;
+        self.length += line.len();
+        Ok(())
+    }
+
+    fn cut(&mut self) -> Result<(), Errno> {
+        let length = i64::try_from(self.length).map_err(|_| Errno::EFBIG)?;
+        sys::truncate(&self.file, length)?;
+        nix::unistd::lseek(&self.file, length, nix::unistd::Whence::SeekSet)?;
+        sys::sync(&self.file)
+    }
+}

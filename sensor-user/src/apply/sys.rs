@@ -1,0 +1,237 @@
+//! The few system calls by which an apply changes a disk.
+//!
+//! In: handles and names. Out: the kernel's answer. With the feature `fault-injection` each call is counted, and
+//! the one that `HOLDFAST_FAULT` names kills the process or fails, so that a test can do either at every single
+//! step. Nothing else of an apply writes.
+
+use nix::{
+    dir::Dir,
+    errno::Errno,
+    fcntl::{AtFlags, OFlag, openat},
+    sys::{
+        stat::{Mode, fchmod, mkdirat},
+        time::TimeSpec,
+    },
+    unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, ftruncate, linkat, symlinkat, unlinkat},
+};
+use rustix::fs::{RenameFlags, XattrFlags, fsetxattr, renameat_with};
+use std::{
+    ffi::OsStr,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+};
+
+type Answer<T = ()> = Result<T, Errno>;
+
+/// Opens a directory of ours by its path.
+pub(super) fn directory(path: &Path) -> Answer<OwnedFd> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    nix::fcntl::open(path, flags, Mode::empty())
+}
+
+/// Makes a file that was not there, readable by nobody else yet.
+pub(super) fn create(directory: impl AsFd, name: &OsStr) -> Answer<OwnedFd> {
+    step("create", true)?;
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    openat(directory, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)
+}
+
+/// Writes all bytes.
+pub(super) fn write(file: impl AsFd, bytes: &[u8]) -> Answer {
+    let mut rest = bytes;
+    #[cfg(feature = "fault-injection")]
+    if fault::kills_next() {
+        // Half a write is what a death in the middle of it leaves.
+        rest = &rest[..rest.len() / 2];
+        let _ = nix::unistd::write(file.as_fd(), rest);
+    }
+    step("write", true)?;
+    while !rest.is_empty() {
+        match nix::unistd::write(file.as_fd(), rest) {
+            Ok(0) => return Err(Errno::EIO),
+            Ok(written) => rest = &rest[written..],
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Keeps room for records to come, without changing the size; a file system that cannot is fine.
+pub(super) fn reserve(file: impl AsFd, bytes: i64) -> Answer {
+    step("fallocate", true)?;
+    match nix::fcntl::fallocate(file, nix::fcntl::FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, bytes) {
+        Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(()),
+        other => other,
+    }
+}
+
+/// Cuts a file.
+pub(super) fn truncate(file: impl AsFd, length: i64) -> Answer {
+    step("ftruncate", false)?;
+    ftruncate(file, length)
+}
+
+/// Makes a file's content or a directory's names durable.
+pub(super) fn sync(file: impl AsFd) -> Answer {
+    step("fsync", false)?;
+    match nix::unistd::fsync(file) {
+        // Directories of some file systems cannot be synced, and need not be.
+        Err(Errno::EINVAL) => Ok(()),
+        other => other,
+    }
+}
+
+/// Makes a directory, closed to all others.
+pub(super) fn mkdir(directory: impl AsFd, name: &OsStr) -> Answer {
+    step("mkdir", true)?;
+    mkdirat(directory, name, Mode::S_IRWXU)
+}
+
+/// Makes a symbolic link.
+pub(super) fn symlink(target: &OsStr, directory: impl AsFd, name: &OsStr) -> Answer {
+    step("symlink", true)?;
+    symlinkat(target, directory, name)
+}
+
+/// Makes another name of a file.
+pub(super) fn link(from: impl AsFd, old: &OsStr, to: impl AsFd, new: &OsStr) -> Answer {
+    step("link", true)?;
+    linkat(from, old, to, new, AtFlags::empty())
+}
+
+/// Gives an object a free name.
+pub(super) fn rename_free(directory: impl AsFd, from: &OsStr, to: &OsStr) -> Answer {
+    rename_with(&directory, from, to, RenameFlags::NOREPLACE)
+}
+
+/// Exchanges two names.
+pub(super) fn exchange(directory: impl AsFd, one: &OsStr, other: &OsStr) -> Answer {
+    rename_with(&directory, one, other, RenameFlags::EXCHANGE)
+}
+
+/// Gives an object a name, whatever had it.
+pub(super) fn rename_over(directory: impl AsFd, from: &OsStr, to: &OsStr) -> Answer {
+    rename_with(&directory, from, to, RenameFlags::empty())
+}
+
+fn rename_with(directory: &impl AsFd, from: &OsStr, to: &OsStr, flags: RenameFlags) -> Answer {
+    step("rename", false)?;
+    renameat_with(directory.as_fd(), from, directory.as_fd(), to, flags).map_err(raw)
+}
+
+/// Removes a name; a directory when it is empty.
+pub(super) fn remove(directory: impl AsFd, name: &OsStr, is_directory: bool) -> Answer {
+    step("unlink", false)?;
+    let flags = if is_directory { UnlinkatFlags::RemoveDir } else { UnlinkatFlags::NoRemoveDir };
+    unlinkat(directory, name, flags)
+}
+
+/// Sets the owner of an open object.
+pub(super) fn own(file: impl AsFd, uid: u32, gid: u32) -> Answer {
+    step("fchown", false)?;
+    fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
+}
+
+/// Sets the owner of a link.
+pub(super) fn own_link(directory: impl AsFd, name: &OsStr, uid: u32, gid: u32) -> Answer {
+    step("fchownat", false)?;
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    fchownat(directory, name, Some(uid), Some(gid), AtFlags::AT_SYMLINK_NOFOLLOW)
+}
+
+/// Sets permission bits.
+pub(super) fn mode(file: impl AsFd, mode: u32) -> Answer {
+    step("fchmod", false)?;
+    fchmod(file, Mode::from_bits_truncate(mode & 0o7777))
+}
+
+/// Sets an extended attribute.
+pub(super) fn set_attribute(file: impl AsFd, name: &str, value: &[u8]) -> Answer {
+    step("fsetxattr", true)?;
+    fsetxattr(file, name, value, XattrFlags::empty()).map_err(raw)
+}
+
+/// Removes an extended attribute.
+pub(super) fn remove_attribute(file: impl AsFd, name: &str) -> Answer {
+    step("fremovexattr", false)?;
+    rustix::fs::fremovexattr(file, name).map_err(raw)
+}
+
+/// Sets when the content was changed.
+pub(super) fn set_modified(file: impl AsFd, ns: i64) -> Answer {
+    step("futimens", false)?;
+    let time = TimeSpec::new(ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
+    nix::sys::stat::futimens(file, &time, &time)
+}
+
+/// Names in a directory, sorted.
+pub(super) fn names(directory: OwnedFd) -> Answer<Vec<std::ffi::OsString>> {
+    use std::os::unix::ffi::OsStrExt as _;
+    let mut names = Vec::new();
+    for entry in Dir::from_fd(directory)?.iter() {
+        let name = entry?.file_name().to_bytes().to_vec();
+        if name != b"." && name != b".." {
+            names.push(OsStr::from_bytes(&name).to_owned());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+pub(super) fn raw(errno: rustix::io::Errno) -> Errno {
+    Errno::from_raw(errno.raw_os_error())
+}
+
+#[cfg(not(feature = "fault-injection"))]
+#[expect(clippy::unnecessary_wraps, reason = "with fault injection it fails")]
+fn step(_call: &'static str, _takes_space: bool) -> Answer {
+    Ok(())
+}
+
+#[cfg(feature = "fault-injection")]
+use fault::step;
+
+/// `HOLDFAST_FAULT=kill:N` dies at the N-th call, `EIO:N` fails that call, `ENOSPC:N` fails it and every later one
+/// that takes space.
+#[cfg(feature = "fault-injection")]
+mod fault {
+    use super::{Answer, Errno};
+    use std::sync::{
+        LazyLock,
+        atomic::{AtomicU64, Ordering},
+    };
+
+    static PLAN: LazyLock<Option<(String, u64)>> = LazyLock::new(|| {
+        let text = std::env::var("HOLDFAST_FAULT").ok()?;
+        let (what, number) = text.split_once(':')?;
+        Some((what.to_owned(), number.parse().ok()?))
+    });
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+
+    /// Whether the next call is the one to die in.
+    pub(super) fn kills_next() -> bool {
+        PLAN.as_ref()
+            .is_some_and(|(what, number)| what == "kill" && CALLS.load(Ordering::Relaxed) + 1 == *number)
+    }
+
+    pub(super) fn step(call: &'static str, takes_space: bool) -> Answer {
+        let count = CALLS.fetch_add(1, Ordering::Relaxed) + 1;
+        match PLAN.as_ref() {
+            Some((what, number)) if what == "kill" && count == *number => {
+                eprintln!("fault: killed at call {count} ({call})");
+                let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+                Err(Errno::EINTR)
+            }
+            Some((what, number)) if what == "EIO" && count == *number => {
+                eprintln!("fault: EIO at call {count} ({call})");
+                Err(Errno::EIO)
+            }
+            Some((what, number)) if what == "ENOSPC" && count >= *number && takes_space => {
+                eprintln!("fault: ENOSPC at call {count} ({call})");
+                Err(Errno::ENOSPC)
+            }
+            _ => Ok(()),
+        }
+    }
+}

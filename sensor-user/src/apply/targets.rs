@@ -1,0 +1,435 @@
+//! What an apply changes on the disk: every path with its image before and after.
+//!
+//! In: the expectations of the old and the new config, and the host. Out: targets in the order in which they are
+//! written, and in the store the contents that they need. Only what the two configs say differently is a target,
+//! and of that only what is not there already. It reads the host and changes nothing on it.
+
+use super::{
+    ApplyError,
+    image::Place,
+    links,
+    password,
+    store::Store,
+};
+use crate::observation::Observer;
+use nix::fcntl::OFlag;
+use sensor_model::{
+    expectation::{
+        DirectoryExpectation, Expectation, Expected, FileExpectation, LinkExpectation, Owner, Thing,
+    },
+    expectations::{expectations, expected_bytes},
+    journal::{FileImage, Image, LinkImage, Metadata, Target},
+    merge::Rendered,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+
+/// Mode of a parent that nobody declares.
+const PARENT_MODE: u32 = 0o755;
+
+/// What a path shall be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// A file; its content stays as it is where there is none.
+    File { content: Option<Vec<u8>>, mode: u32, uid: Option<u32>, gid: Option<u32> },
+    Directory { mode: u32, uid: Option<u32>, gid: Option<u32> },
+    Link { target: PathBuf, uid: u32, gid: u32 },
+    /// Another name of a file.
+    Hard { target: PathBuf },
+    /// Nothing.
+    Gone,
+    /// What was there before Holdfast wrote it first, or what the OS ships, or nothing.
+    Original,
+}
+
+/// Everything that is to be written.
+#[derive(Debug, Default)]
+pub(super) struct Writes {
+    pub(super) targets: Vec<Target>,
+    /// Units whose files, enablement or mask change.
+    pub(super) units: Vec<String>,
+    /// Paths that the old config did not manage: what is there is their original.
+    pub(super) unmanaged: Vec<PathBuf>,
+    /// Paths that no config manages any more.
+    pub(super) released: Vec<PathBuf>,
+}
+
+/// Works out what to write.
+#[derive(Debug)]
+pub(super) struct Planner<'a> {
+    pub(super) observer: &'a Observer,
+    pub(super) store: &'a Store,
+    pub(super) old: &'a Rendered,
+    pub(super) new: &'a Rendered,
+    /// Everything that is declared, and not only what the configs say differently.
+    pub(super) everything: bool,
+    /// Days since 1970, for the day on which a password changed.
+    pub(super) today: i64,
+}
+
+impl Planner<'_> {
+    /// Everything that is to be written; contents are kept in the store.
+    pub(super) fn writes(&self) -> Result<Writes, ApplyError> {
+        let old = expectations(self.old).map_err(ApplyError::Expectation)?;
+        let new = expectations(self.new).map_err(ApplyError::Expectation)?;
+        let mut wanted: BTreeMap<PathBuf, Wanted> = BTreeMap::new();
+        let before: BTreeMap<&Thing, &Expectation> = old.iter().map(|e| (&e.thing, e)).collect();
+        for expectation in &new {
+            let same = before.get(&expectation.thing).is_some_and(|old| old.expected == expectation.expected);
+            if self.everything || !same {
+                self.declared(expectation, &mut wanted)?;
+            }
+        }
+        // Another name of a file that gets a new inode has to follow it.
+        for expectation in &new {
+            if let Expected::Link(LinkExpectation { target, hard: true, .. }) = &expectation.expected {
+                let path = expectation.thing.path();
+                let target = path.parent().unwrap_or(Path::new("/")).join(target);
+                if wanted.contains_key(&target) {
+                    self.declared(expectation, &mut wanted)?;
+                }
+            }
+        }
+        let kept: BTreeSet<PathBuf> = new.iter().filter(|e| is_object(e)).map(|e| e.thing.path()).collect();
+        for expectation in old.iter().filter(|e| is_object(e)) {
+            let path = expectation.thing.path();
+            if !kept.contains(&path) {
+                wanted.entry(path).or_insert(Wanted::Original);
+            }
+        }
+        let units = links::wanted(self, &mut wanted)?;
+        if let Some(shadow) = password::wanted(self)? {
+            wanted.insert(PathBuf::from(password::SHADOW), shadow);
+        }
+        self.emptied(&kept, &mut wanted)?;
+        self.parents(&mut wanted)?;
+        let managed: BTreeSet<PathBuf> = old.iter().filter(|e| is_object(e)).map(|e| e.thing.path()).collect();
+        let mut writes = Writes { units, ..Writes::default() };
+        let mut appearing: Vec<PathBuf> = Vec::new();
+        // Parents sort before what is in them.
+        for (path, wanted) in &wanted {
+            let under_new = appearing.iter().any(|directory| path.starts_with(directory));
+            let before = if under_new { Image::Absent } else { self.image(path)? };
+            let after = self.after(path, wanted, &before)?;
+            if after.is(&before) && !self.needs_link(path, &after)? {
+                continue;
+            }
+            self.possible(path, &before, &after)?;
+            if matches!(after, Image::Directory(_)) && !matches!(before, Image::Directory(_)) {
+                appearing.push(path.clone());
+            }
+            if *wanted == Wanted::Original {
+                writes.released.push(path.clone());
+            } else if !managed.contains(path) && path != Path::new(password::SHADOW) {
+                writes.unmanaged.push(path.clone());
+            }
+            writes.targets.push(Target { path: path.clone(), before, after });
+        }
+        writes.targets.sort_by_cached_key(rank);
+        Ok(writes)
+    }
+
+    fn declared(&self, expectation: &Expectation, wanted: &mut BTreeMap<PathBuf, Wanted>) -> Result<(), ApplyError> {
+        let path = expectation.thing.path();
+        match &expectation.expected {
+            Expected::File(file) => {
+                let want = self.file(&path, file)?;
+                if expectation.ssh_keys && want != Wanted::Gone {
+                    self.ssh_parents(&path, file, wanted)?;
+                }
+                wanted.insert(path, want);
+            }
+            Expected::Directory(DirectoryExpectation { mode, user, group }) => {
+                let (uid, gid) = self.owners(&path, user, group)?;
+                wanted.insert(path, Wanted::Directory { mode: *mode, uid, gid });
+            }
+            Expected::Link(LinkExpectation { target, hard: true, .. }) => {
+                let target = path.parent().unwrap_or(Path::new("/")).join(target);
+                wanted.insert(path, Wanted::Hard { target });
+            }
+            Expected::Link(LinkExpectation { target, user, group, .. }) => {
+                let (uid, gid) = self.owners(&path, user, group)?;
+                let link =
+                    Wanted::Link { target: target.clone(), uid: uid.unwrap_or(0), gid: gid.unwrap_or(0) };
+                wanted.insert(path, link);
+            }
+            // Names and keys that nobody declares stop an apply before it begins; only a forced one removes them.
+            Expected::ClosedDirectory(closed) if self.everything => {
+                for name in links::names(self.observer, &path) {
+                    let counts = closed.suffix.is_none_or(|suffix| name.ends_with(suffix));
+                    if counts && !closed.names.contains(&name) {
+                        wanted.insert(path.join(name), Wanted::Gone);
+                    }
+                }
+            }
+            Expected::AuthorizedKeys(keys) if self.everything => {
+                let Image::File(image) = self.image(&path)? else { return Ok(()) };
+                let bytes = self.store.content(&image.sha256)?;
+                let (bytes, removed) = crate::repair::declared_lines(&bytes, &keys.keys);
+                if removed > 0 {
+                    let Metadata { mode, uid, gid, .. } = image.metadata;
+                    let file = Wanted::File { content: Some(bytes), mode, uid: Some(uid), gid: Some(gid) };
+                    wanted.insert(path, file);
+                }
+            }
+            Expected::Unit(_) | Expected::ClosedDirectory(_) | Expected::AuthorizedKeys(_) => {}
+        }
+        Ok(())
+    }
+
+    fn file(&self, path: &Path, file: &FileExpectation) -> Result<Wanted, ApplyError> {
+        if file.may_be_missing {
+            return Ok(Wanted::Gone);
+        }
+        let (uid, gid) = self.owners(path, &file.user, &file.group)?;
+        let content = file.content.map(|_| expected_bytes(self.new, path).unwrap_or_default());
+        Ok(Wanted::File { content, mode: file.mode, uid, gid })
+    }
+
+    /// The directories of a file of keys: sshd refuses keys that others could have written.
+    fn ssh_parents(
+        &self,
+        path: &Path,
+        file: &FileExpectation,
+        wanted: &mut BTreeMap<PathBuf, Wanted>,
+    ) -> Result<(), ApplyError> {
+        let (uid, gid) = self.owners(path, &file.user, &file.group)?;
+        let ours: Vec<&Path> = path
+            .ancestors()
+            .skip(1)
+            .take_while(|directory| directory.iter().any(|name| name == ".ssh"))
+            .collect();
+        let Some(home) = ours.last().and_then(|ssh| ssh.parent()) else { return Ok(()) };
+        if self.observer.root().open_at(home, OFlag::O_PATH | OFlag::O_DIRECTORY).is_err() {
+            return Err(ApplyError::refused(home, "the user's home directory is missing"));
+        }
+        for directory in ours {
+            // One that is there keeps its mode; the user it must belong to all the same.
+            let present = match self.image(directory)? {
+                Image::Directory(present) => Some(present),
+                _ => None,
+            };
+            let mode = present.as_ref().map_or(0o700, |present| present.mode);
+            if present.is_some_and(|present| uid.is_none_or(|uid| present.uid == uid)) {
+                continue;
+            }
+            wanted.entry(directory.to_owned()).or_insert(Wanted::Directory { mode, uid, gid });
+        }
+        Ok(())
+    }
+
+    /// Parents that were made for what goes now go with it, unless something else is in them.
+    fn emptied(
+        &self,
+        kept: &BTreeSet<PathBuf>,
+        wanted: &mut BTreeMap<PathBuf, Wanted>,
+    ) -> Result<(), ApplyError> {
+        let goes = |wanted: &Wanted| matches!(wanted, Wanted::Gone | Wanted::Original);
+        let below = |path: &Path, parent: &Path| path != parent && path.starts_with(parent);
+        let mut empty = BTreeMap::new();
+        for path in wanted.iter().filter(|(_, wanted)| goes(wanted)).map(|(path, _)| path) {
+            for parent in path.ancestors().skip(1) {
+                if wanted.contains_key(parent) || empty.contains_key(parent) {
+                    continue;
+                }
+                let made = self.store.original(parent)?.is_some_and(|original| original.image == Image::Absent);
+                let needed = kept.range(parent.to_owned()..).next().is_some_and(|path| path.starts_with(parent))
+                    || wanted
+                        .range(parent.to_owned()..)
+                        .take_while(|(path, _)| path.starts_with(parent))
+                        .any(|(path, wanted)| below(path, parent) && !goes(wanted));
+                if !made || needed {
+                    break;
+                }
+                empty.insert(parent.to_owned(), Wanted::Original);
+            }
+        }
+        wanted.extend(empty);
+        Ok(())
+    }
+
+    /// Missing parents of what is to be made.
+    fn parents(&self, wanted: &mut BTreeMap<PathBuf, Wanted>) -> Result<(), ApplyError> {
+        let mut missing: BTreeMap<PathBuf, Wanted> = BTreeMap::new();
+        for (path, want) in wanted.iter() {
+            if matches!(want, Wanted::Gone | Wanted::Original) {
+                continue;
+            }
+            for parent in path.ancestors().skip(1) {
+                if wanted.contains_key(parent) || missing.contains_key(parent) {
+                    continue;
+                }
+                match self.observer.root().open_at(parent, OFlag::O_PATH | OFlag::O_DIRECTORY) {
+                    Ok(_) => break,
+                    Err(nix::errno::Errno::ENOENT) => {
+                        if self.image(parent)? != Image::Absent {
+                            return Err(ApplyError::refused(parent, "a link that leads nowhere is in its place; remove it first"));
+                        }
+                        let made = Wanted::Directory { mode: PARENT_MODE, uid: Some(0), gid: Some(0) };
+                        missing.insert(parent.to_owned(), made);
+                    }
+                    Err(nix::errno::Errno::ENOTDIR) => {
+                        return Err(ApplyError::refused(parent, "it or one of its parents is not a directory; move it away first"));
+                    }
+                    Err(errno) => return Err(ApplyError::failed(parent, "open", errno)),
+                }
+            }
+        }
+        wanted.extend(missing);
+        Ok(())
+    }
+
+    /// What is at a path; its content is kept.
+    pub(super) fn image(&self, path: &Path) -> Result<Image, ApplyError> {
+        let Some(place) = Place::find(self.observer.root(), path)? else { return Ok(Image::Absent) };
+        let mut bytes = Vec::new();
+        let seen = place.see_name(&place.name, &mut |chunk| {
+            bytes.extend_from_slice(chunk);
+            Ok(())
+        })?;
+        let image = seen
+            .image
+            .ok_or_else(|| ApplyError::refused(path, "a device, FIFO or socket is in its place; move it away first"))?;
+        if matches!(image, Image::File(_)) {
+            self.store.keep(&bytes)?;
+        }
+        Ok(image)
+    }
+
+    fn after(&self, path: &Path, wanted: &Wanted, before: &Image) -> Result<Image, ApplyError> {
+        // The label stays with the name; what else hung on the old object is not declared.
+        let label = |before: &Metadata| {
+            before.xattrs.iter().filter(|(name, _)| *name == "security.selinux").map(|(n, v)| (n.clone(), v.clone())).collect()
+        };
+        Ok(match wanted {
+            Wanted::Gone => Image::Absent,
+            Wanted::Original => self.original(path)?,
+            Wanted::Link { target, uid, gid } => {
+                Image::Link(LinkImage { target: target.clone(), uid: *uid, gid: *gid })
+            }
+            Wanted::Directory { mode, uid, gid } => {
+                let present = match before {
+                    Image::Directory(present) => Some(present),
+                    _ => None,
+                };
+                Image::Directory(Metadata {
+                    mode: *mode,
+                    uid: uid.or_else(|| Some(present?.uid)).unwrap_or(0),
+                    gid: gid.or_else(|| Some(present?.gid)).unwrap_or(0),
+                    xattrs: present.map(label).unwrap_or_default(),
+                })
+            }
+            Wanted::File { content, mode, uid, gid } => {
+                let present = match before {
+                    Image::File(present) => Some(present),
+                    _ => None,
+                };
+                let (sha256, size) = match (content, present) {
+                    (Some(bytes), _) => (self.store.keep(bytes)?, bytes.len() as u64),
+                    (None, Some(present)) => (present.sha256.clone(), present.size),
+                    (None, None) => (self.store.keep(&[])?, 0),
+                };
+                Image::File(FileImage {
+                    metadata: Metadata {
+                        mode: *mode,
+                        uid: uid.or_else(|| Some(present?.metadata.uid)).unwrap_or(0),
+                        gid: gid.or_else(|| Some(present?.metadata.gid)).unwrap_or(0),
+                        xattrs: present.map(|present| label(&present.metadata)).unwrap_or_default(),
+                    },
+                    sha256,
+                    size,
+                    modified_ns: None,
+                    hard: None,
+                })
+            }
+            Wanted::Hard { target } => self.hard(path, target)?,
+        })
+    }
+
+    /// Another name of a file has all that the file has.
+    fn hard(&self, path: &Path, target: &Path) -> Result<Image, ApplyError> {
+        let of_config = expectations(self.new).map_err(ApplyError::Expectation)?;
+        let declared = of_config.iter().find_map(|expectation| match &expectation.expected {
+            Expected::File(file) if expectation.thing.path() == target => Some(self.file(target, file)),
+            _ => None,
+        });
+        let present = self.image(target)?;
+        let image = match declared.transpose()? {
+            Some(wanted) => self.after(target, &wanted, &present)?,
+            None => present,
+        };
+        match image {
+            Image::File(file) => Ok(Image::File(FileImage { hard: Some(target.to_owned()), ..file })),
+            _ => {
+                let reason = format!("the target of the hard link, {}, is not a file", target.display());
+                Err(ApplyError::refused(path, reason))
+            }
+        }
+    }
+
+    /// A hard link that has the right content and is another inode.
+    fn needs_link(&self, path: &Path, after: &Image) -> Result<bool, ApplyError> {
+        let Image::File(FileImage { hard: Some(target), .. }) = after else { return Ok(false) };
+        let identity = |path: &Path| -> Result<_, ApplyError> {
+            let place = Place::find(self.observer.root(), path)?;
+            place.map_or(Ok(None), |place| place.see().map(|seen| seen.identity))
+        };
+        Ok(identity(path)? != identity(target)?)
+    }
+
+    /// What a path goes back to when nothing declares it any more: what the OS ships, else what was there before.
+    fn original(&self, path: &Path) -> Result<Image, ApplyError> {
+        if let Ok(below) = path.strip_prefix("/etc") {
+            let shipped = self.image(&Path::new("/usr/etc").join(below))?;
+            if shipped != Image::Absent {
+                return Ok(shipped);
+            }
+        }
+        Ok(self.store.original(path)?.map_or(Image::Absent, |original| original.image))
+    }
+
+    /// Numbers of declared owners.
+    pub(super) fn owners(&self, path: &Path, user: &Owner, group: &Owner) -> Result<(Option<u32>, Option<u32>), ApplyError> {
+        let unknown = |what: &str, name: &str| ApplyError::refused(path, format!("the host has no {what} `{name}`"));
+        let uid = match user {
+            Owner::Id(id) => Some(*id),
+            Owner::Name(name) => Some(self.observer.uid(name).ok_or_else(|| unknown("user", name))?),
+            Owner::Undeclared => None,
+        };
+        let gid = match group {
+            Owner::Id(id) => Some(*id),
+            Owner::Name(name) => Some(self.observer.gid(name).ok_or_else(|| unknown("group", name))?),
+            Owner::Undeclared => None,
+        };
+        Ok((uid, gid))
+    }
+
+    /// What could not be done is said before anything is done.
+    fn possible(&self, path: &Path, before: &Image, after: &Image) -> Result<(), ApplyError> {
+        let leaves = matches!(before, Image::Directory(_)) && matches!(after, Image::File(_) | Image::Link(_));
+        if leaves && !links::names(self.observer, path).is_empty() {
+            return Err(ApplyError::refused(path, "a directory that is not empty is in its place; move it away first"));
+        }
+        Ok(())
+    }
+}
+
+/// Things that are one object at their own path.
+fn is_object(expectation: &Expectation) -> bool {
+    matches!(expectation.expected, Expected::File(_) | Expected::Directory(_) | Expected::Link(_))
+}
+
+/// Directories before what is in them, other names of files after the files, then what goes, directories last.
+fn rank(target: &Target) -> (u8, usize, PathBuf) {
+    let depth = target.path.components().count();
+    let (rank, depth) = match (&target.before, &target.after) {
+        (_, Image::Directory(_)) => (0, depth),
+        (_, Image::File(file)) if file.hard.is_some() => (2, 0),
+        (_, Image::File(_) | Image::Link(_)) => (1, 0),
+        (Image::Directory(_), Image::Absent) => (4, usize::MAX - depth),
+        (_, Image::Absent) => (3, 0),
+    };
+    (rank, depth, target.path.clone())
+}

@@ -1,0 +1,53 @@
+//! Whether the host is what a config says: the sensor's compare over everything.
+//!
+//! In: expectations and the host. Out: every difference in words. The same look as the daemon's and as `check`'s.
+
+use super::password;
+use crate::{observation::Observer, repair::Restorer};
+use nix::fcntl::OFlag;
+use sensor_model::{compare::Ids, expectation::Expectation, merge::Rendered};
+use std::{fs::File, io::Read as _, path::Path, sync::Arc};
+
+/// Compares a host with a config.
+#[derive(Debug)]
+pub(super) struct Verifier<'a> {
+    observer: Arc<Observer>,
+    restorer: Restorer,
+    rendered: &'a Rendered,
+    expectations: Vec<Expectation>,
+    ids: Ids,
+}
+
+impl<'a> Verifier<'a> {
+    pub(super) fn new(
+        observer: &Arc<Observer>,
+        root: &Path,
+        rendered: &'a Rendered,
+        expectations: Vec<Expectation>,
+    ) -> Self {
+        let ids = crate::agent::desired::ids(&expectations, observer);
+        let restorer = Restorer::new(Arc::clone(observer), root);
+        Self { observer: Arc::clone(observer), restorer, rendered, expectations, ids }
+    }
+
+    /// Every difference.
+    pub(super) async fn verify(&mut self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for expectation in &self.expectations {
+            let (_, differences) = self.restorer.look(expectation, &self.ids).await;
+            problems.extend(differences.into_iter().map(|difference| difference.text));
+        }
+        problems.extend(self.passwords());
+        problems
+    }
+
+    fn passwords(&self) -> Option<String> {
+        let mut shadow = Vec::new();
+        if let Ok(file) = self.observer.root().open_at(Path::new(password::SHADOW), OFlag::O_RDONLY) {
+            // What cannot be read has no hash in it, which is then said.
+            let _ = File::from(file).read_to_end(&mut shadow);
+        }
+        let user = password::missing(self.rendered, &shadow)?;
+        Some(format!("password hash mismatch for user {user:?}"))
+    }
+}

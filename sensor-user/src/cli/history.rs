@@ -1,0 +1,99 @@
+//! `holdfast history`: what was applied, when, how and with which result.
+
+use super::{
+    FAILURE, IN_SYNC,
+    apply::{How, Place, Site},
+    output::{Screen, Tone, clean},
+    people,
+};
+use crate::apply::{Entry, Recovered};
+use sensor_model::{journal::Ended, node_state::Standing};
+use serde::Serialize;
+
+/// The value of [`Report::schema`].
+pub const SCHEMA: &str = "holdfast.history/v1";
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct History {
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    schema: &'static str,
+    /// The generation that is current; null when nothing was ever applied.
+    current: Option<u64>,
+    /// How the node stands with its config.
+    standing: Standing,
+    /// The newest first.
+    applies: Vec<Entry>,
+}
+
+impl History {
+    /// Reads and prints; an apply that was interrupted is worked off first, without a reboot.
+    ///
+    /// # Errors
+    /// A store that cannot be read.
+    pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
+        let how = How { policy: Vec::new(), dry_run: false, force: false, no_acts: false, beside_mco: false };
+        let site = Site::open(&self.place, &how)?;
+        let recovered = site.recover()?;
+        let store = site.engine.store();
+        let mut applies = Vec::new();
+        for id in store.generations()?.into_iter().rev() {
+            applies.extend(store.history::<Entry>(id)?);
+        }
+        let report = Report {
+            schema: SCHEMA,
+            current: store.current().map(|(id, _)| id),
+            standing: store.standing()?.unwrap_or_default(),
+            applies,
+        };
+        if self.place.output.is_json() {
+            screen.json(&report)?;
+        } else {
+            text(&report, screen)?;
+        }
+        let stuck = matches!(recovered, Recovered::Over(ref applied) if applied.id != report.current.unwrap_or(0));
+        Ok(if stuck { FAILURE } else { IN_SYNC })
+    }
+}
+
+fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
+    let standing = &report.standing;
+    let mut line = format!("{}: ", standing.state.name());
+    match (standing.reason.is_empty(), standing.waiting_for.is_empty()) {
+        (true, true) => line.push_str("nothing is under way"),
+        (false, true) => line.push_str(&clean(&standing.reason)),
+        (_, false) => line.push_str(&format!("waits for {}", clean(&standing.waiting_for))),
+    }
+    screen.line(&line)?;
+    let mut rows = Vec::new();
+    for entry in &report.applies {
+        let (word, tone) = match entry.result {
+            Some(Ended::Done) => ("done", Tone::Good),
+            Some(Ended::RolledBack) => ("rolled back", Tone::Bad),
+            Some(Ended::Abandoned) => ("nothing begun", Tone::Bad),
+            None => ("not over", Tone::Notable),
+        };
+        let current = if report.current == Some(entry.id) { "current" } else { "" };
+        let took = entry.seconds().map(|seconds| format!("{seconds} s")).unwrap_or_default();
+        let steps: Vec<&str> = entry.plan.steps.iter().map(|step| step.action.word()).collect();
+        rows.push((Some(tone), vec![
+            word.to_owned(),
+            entry.id.to_string(),
+            people::time(&entry.began),
+            took,
+            format!("{} paths", entry.paths),
+            steps.join(" "),
+            current.to_owned(),
+            clean(&entry.reason),
+        ]));
+    }
+    if rows.is_empty() {
+        return screen.line("no config was applied yet");
+    }
+    screen.table(0, &rows)
+}

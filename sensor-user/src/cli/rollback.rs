@@ -1,0 +1,52 @@
+//! `holdfast rollback`: applies the config that was there before.
+
+use super::{
+    BadInput,
+    apply::{How, Place, Site, generation},
+    output::Screen,
+};
+use crate::apply::Entry;
+use sensor_model::journal::Ended;
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Rollback {
+    /// The apply whose config comes back (`holdfast history` lists them); the one before the current one if not given.
+    #[arg(long, value_name = "NUMBER")]
+    to: Option<u64>,
+    #[command(flatten)]
+    how: How,
+    #[command(flatten)]
+    place: Place,
+}
+
+impl Rollback {
+    /// Plans the way back and takes it, like any other apply.
+    ///
+    /// # Errors
+    /// No such config, and why nothing was begun.
+    pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
+        let site = Site::open(&self.place, &self.how)?;
+        site.recover()?;
+        let store = site.engine.store();
+        let Some((current, path)) = store.current() else {
+            return Err(BadInput::because("no config was applied yet, so there is none to go back to"));
+        };
+        let done = |id: u64| {
+            store.history::<Entry>(id).ok().flatten().is_some_and(|entry| entry.result == Some(Ended::Done))
+        };
+        let to = match self.to {
+            Some(id) if done(id) => id,
+            Some(id) => return Err(BadInput::because(format!("--to {id}: that config never was this node's"))),
+            None => {
+                let previous = store.history::<Entry>(current)?.and_then(|entry| entry.previous);
+                previous.filter(|id| done(*id)).ok_or_else(|| {
+                    BadInput::because(format!("the current config, number {current}, is the first that was applied"))
+                })?
+            }
+        };
+        let (_, old) = generation(&path)?;
+        let (manifests, new) = generation(&store.config(to))?;
+        site.apply(screen, manifests, old, new, Some(to))
+    }
+}

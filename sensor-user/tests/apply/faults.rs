@@ -1,0 +1,162 @@
+//! The apply killed, or its calls failing, at every single system call that writes.
+
+use crate::world::{Said, Snapshot, World};
+use std::{
+    fs,
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
+};
+
+/// Both ends of the way, without the day of the password, which is the same today.
+struct Ends {
+    old: Snapshot,
+    new: Snapshot,
+}
+
+impl Ends {
+    fn new() -> Self {
+        let world = World::old();
+        let old = world.snapshot();
+        let said = world.apply(&["new"], "");
+        assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+        Self { old, new: world.snapshot() }
+    }
+
+    /// All old or all new, by the config that is current.
+    fn check(&self, world: &World, what: &str) {
+        assert!(!world.has_journal(), "{what}: a journal is left");
+        let is_new = world.current().as_deref() == Some("generations/2/config");
+        let wanted = if is_new { &self.new } else { &self.old };
+        let found = world.snapshot();
+        if found != *wanted {
+            let differ: Vec<_> = wanted
+                .iter()
+                .filter(|(path, text)| found.get(*path) != Some(text))
+                .map(|(path, _)| path)
+                .chain(found.keys().filter(|path| !wanted.contains_key(*path)))
+                .collect();
+            panic!("{what}: neither old nor new (current is new: {is_new}): {differ:?}");
+        }
+        assert!(fs::read_dir(world.state().join("apply/contents")).unwrap().count() == 0, "{what}: contents are left");
+    }
+}
+
+/// Runs every number until one after which no fault was met; gives how many there were.
+fn every(check: impl Fn(u64) -> bool + Sync) -> u64 {
+    let next = AtomicU64::new(1);
+    let last = AtomicU64::new(u64::MAX);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number > last.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    if !check(number) {
+                        last.fetch_min(number, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    last.load(Ordering::Relaxed) - 1
+}
+
+fn met(said: &Said) -> bool {
+    said.err.contains("fault: ")
+}
+
+#[test]
+fn killed_at_any_call_the_next_start_finishes_or_gives_back_everything() {
+    let ends = Ends::new();
+    let calls = every(|number| {
+        let world = World::old();
+        let said = world.apply(&["new"], &format!("kill:{number}"));
+        if !met(&said) {
+            assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+            return false;
+        }
+        assert_eq!(said.code, None, "killed by a signal");
+        let said = world.resume("");
+        assert!(said.code.is_some(), "{number}");
+        ends.check(&world, &format!("killed at call {number}: {}{}", said.out, said.err));
+        // And it can be applied afterwards, whatever was left.
+        assert_eq!(world.apply(&["new"], "").code, Some(0), "{number}");
+        ends.check(&world, &format!("applied after being killed at call {number}"));
+        true
+    });
+    println!("killed at each of {calls} calls");
+    assert!(calls > 100, "{calls}");
+}
+
+#[test]
+fn killed_again_while_it_recovers_it_still_comes_to_an_end() {
+    let ends = Ends::new();
+    // Every seventh death of the first, and every third of the second: each part of both is met.
+    let mut deaths = 0;
+    for first in (20..400).step_by(23) {
+        for second in (1..200).step_by(11) {
+            let world = World::old();
+            if !met(&world.apply(&["new"], &format!("kill:{first}"))) {
+                return;
+            }
+            let said = world.resume(&format!("kill:{second}"));
+            deaths += 1;
+            world.resume("");
+            ends.check(&world, &format!("killed at call {first} and {second}"));
+            if !met(&said) {
+                break;
+            }
+        }
+    }
+    assert!(deaths > 20, "{deaths}");
+}
+
+#[test]
+fn a_call_that_fails_once_leads_to_all_old_or_all_new() {
+    let ends = Ends::new();
+    let calls = every(|number| {
+        let world = World::old();
+        let said = world.apply(&["new"], &format!("EIO:{number}"));
+        if !met(&said) {
+            return false;
+        }
+        // What could not be given back is given back at the next start.
+        if world.has_journal() {
+            world.resume("");
+        } else if said.code != Some(0) {
+            assert!(!said.err.is_empty() || !said.out.is_empty(), "{number}: it does not say why");
+        }
+        if world.state().join("apply/contents").exists() && fs::read_dir(world.state().join("apply/contents")).unwrap().count() > 0 {
+            world.apply(&["old"], "");
+        }
+        let found = world.snapshot();
+        assert!(found == ends.old || found == ends.new, "EIO at call {number}: {}{}", said.out, said.err);
+        true
+    });
+    println!("EIO at each of {calls} calls");
+    assert!(calls > 100, "{calls}");
+}
+
+#[test]
+fn a_disk_that_is_full_from_any_call_on_leaves_all_old_and_space_lets_it_go_on() {
+    let ends = Ends::new();
+    let calls = every(|number| {
+        let world = World::old();
+        let said = world.apply(&["new"], &format!("ENOSPC:{number}"));
+        if !met(&said) {
+            return false;
+        }
+        if world.has_journal() {
+            // Whatever happened while the disk was full, afterwards it ends.
+            world.resume("");
+        }
+        let found = world.snapshot();
+        assert!(found == ends.old || found == ends.new, "full from call {number} on: {}{}", said.out, said.err);
+        assert_eq!(world.apply(&["new"], "").code, Some(0), "{number}");
+        true
+    });
+    println!("full from each of {calls} calls on");
+    assert!(calls > 50, "{calls}");
+}

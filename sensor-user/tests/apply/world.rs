@@ -1,0 +1,216 @@
+//! A host root, two configs, and the program run on them.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+use tempfile::TempDir;
+
+const HEAD: &str = r"
+apiVersion: machineconfiguration.openshift.io/v1
+kind: MachineConfig
+metadata: {name: 99-test, labels: {machineconfiguration.openshift.io/role: worker}}
+spec:
+  config:
+    ignition: {version: 3.4.0}
+";
+
+/// The config before: what changes, what stays, what goes.
+pub(crate) const OLD: &str = r"
+    passwd: {users: [{name: core, passwordHash: '$6$old', sshAuthorizedKeys: ['ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIqDlmSXCDxZYgp7FmqGdVRTgEDgNPZQSADQBy8tGzRb old']}]}
+    storage:
+      directories:
+      - {path: /etc/app, mode: 493}
+      - {path: /etc/goes/deep, mode: 448}
+      files:
+      - {path: /etc/app/stays, mode: 420, contents: {source: 'data:,stays'}}
+      - {path: /etc/app/changes, mode: 420, contents: {source: 'data:,old'}}
+      - {path: /etc/app/mode, mode: 420, contents: {source: 'data:,same'}}
+      - {path: /etc/goes/deep/file, mode: 384, contents: {source: 'data:,goes'}}
+      - {path: /etc/original, mode: 420, contents: {source: 'data:,declared'}}
+      - {path: /etc/becomes-link, mode: 420, contents: {source: 'data:,file'}}
+      links:
+      - {path: /etc/app/link, target: stays}
+      - {path: /etc/app/hard, target: /etc/app/changes, hard: true}
+    systemd:
+      units:
+      - name: on.service
+        enabled: true
+        contents: |
+          [Service]
+          ExecStart=/bin/true
+          [Install]
+          WantedBy=multi-user.target
+        dropins: [{name: 10-goes.conf, contents: '[Service]'}]
+      - {name: never.service, mask: true}
+";
+
+/// The config after.
+pub(crate) const NEW: &str = r"
+    passwd: {users: [{name: core, passwordHash: '$6$new', sshAuthorizedKeys: ['ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIqDlmSXCDxZYgp7FmqGdVRTgEDgNPZQSADQBy8tGzRb old', 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAqDlmSXCDxZYgp7FmqGdVRTgEDgNPZQSADQBy8tGzRb new']}]}
+    storage:
+      directories:
+      - {path: /etc/app, mode: 488}
+      - {path: /etc/new/deep, mode: 448}
+      files:
+      - {path: /etc/app/stays, mode: 420, contents: {source: 'data:,stays'}}
+      - {path: /etc/app/changes, mode: 420, contents: {source: 'data:,new'}}
+      - {path: /etc/app/mode, mode: 384, contents: {source: 'data:,same'}}
+      - {path: /etc/new/deep/er/file, mode: 384, contents: {source: 'data:,new'}}
+      links:
+      - {path: /etc/app/link, target: changes}
+      - {path: /etc/app/hard, target: /etc/app/changes, hard: true}
+      - {path: /etc/becomes-link, target: app/stays}
+    systemd:
+      units:
+      - name: on.service
+        enabled: true
+        contents: |
+          [Service]
+          ExecStart=/bin/false
+          [Install]
+          WantedBy=graphical.target
+      - {name: off.service, enabled: false}
+      - {name: masked.service, mask: true}
+";
+
+/// Nothing is declared any more.
+pub(crate) const NOTHING: &str = "";
+
+/// What is at each path: type and mode, owner, content or target.
+pub(crate) type Snapshot = BTreeMap<PathBuf, String>;
+
+pub(crate) struct World {
+    directory: TempDir,
+}
+
+pub(crate) struct Said {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl World {
+    /// A host with files of its own and no config.
+    pub(crate) fn new() -> Self {
+        let world = Self { directory: tempfile::tempdir().unwrap() };
+        world.write("/etc/passwd", "root:x:0:0\ncore:x:1000:1000\n");
+        world.write("/etc/group", "root:x:0\ncore:x:1000\n");
+        world.write("/etc/shadow", "root:*:1:0:::::\ncore:!:1:0:::::\n");
+        world.write("/etc/original", "what the host came with");
+        world.write("/usr/lib/systemd/system/off.service", "[Install]\nWantedBy=a.target\n");
+        fs::create_dir_all(world.at("/etc/systemd/system/a.target.wants")).unwrap();
+        fs::create_dir_all(world.at("/home/core")).unwrap();
+        std::os::unix::fs::symlink(
+            "/usr/lib/systemd/system/off.service",
+            world.at("/etc/systemd/system/a.target.wants/off.service"),
+        )
+        .unwrap();
+        fs::set_permissions(world.at("/etc/shadow"), fs::Permissions::from_mode(0o640)).unwrap();
+        for (name, config) in [("old", OLD), ("new", NEW), ("nothing", NOTHING)] {
+            world.config(name, config);
+        }
+        world
+    }
+
+    /// The same with the old config applied.
+    pub(crate) fn old() -> Self {
+        let world = Self::new();
+        let said = world.apply(&["old"], "");
+        assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+        world
+    }
+
+    pub(crate) fn config(&self, name: &str, config: &str) {
+        fs::write(self.directory.path().join(format!("{name}.yaml")), format!("{HEAD}{config}")).unwrap();
+    }
+
+    pub(crate) fn at(&self, path: &str) -> PathBuf {
+        self.directory.path().join("root").join(path.trim_start_matches('/'))
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.directory.path().join("state")
+    }
+
+    pub(crate) fn write(&self, path: &str, text: &str) {
+        let path = self.at(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    pub(crate) fn read(&self, path: &str) -> String {
+        fs::read_to_string(self.at(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
+    /// Runs a command with a fault; `apply` with the name of a config and more options.
+    pub(crate) fn run(&self, arguments: &[&str], fault: &str) -> Said {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+        command.args(arguments).arg("--host-root").arg(self.at("/")).arg("--state").arg(self.state());
+        if !fault.is_empty() {
+            command.env("HOLDFAST_FAULT", fault);
+        }
+        let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Said { code: status.code(), out: text(stdout), err: text(stderr) }
+    }
+
+    pub(crate) fn apply(&self, arguments: &[&str], fault: &str) -> Said {
+        let config = self.directory.path().join(format!("{}.yaml", arguments[0]));
+        let mut all = vec!["apply", config.to_str().unwrap(), "--no-acts"];
+        all.extend(&arguments[1..]);
+        self.run(&all, fault)
+    }
+
+    /// Works off what an interrupted apply left.
+    pub(crate) fn resume(&self, fault: &str) -> Said {
+        self.run(&["apply", "--resume", "--no-acts"], fault)
+    }
+
+    pub(crate) fn has_journal(&self) -> bool {
+        self.state().join("apply/journal").exists()
+    }
+
+    /// Number of the config that is current.
+    pub(crate) fn current(&self) -> Option<String> {
+        let target = fs::read_link(self.state().join("apply/current")).ok()?;
+        Some(target.to_str().unwrap().to_owned())
+    }
+
+    /// Everything below the root, with links named by what they point to and files by content.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let mut snapshot = Snapshot::new();
+        walk(&self.at("/"), Path::new("/"), &mut snapshot);
+        snapshot
+    }
+}
+
+fn walk(real: &Path, path: &Path, into: &mut Snapshot) {
+    let metadata = fs::symlink_metadata(real).unwrap();
+    let what = if metadata.is_symlink() {
+        format!("-> {}", fs::read_link(real).unwrap().display())
+    } else if !metadata.is_file() {
+        String::new()
+    } else {
+        String::from_utf8_lossy(&fs::read(real).unwrap()).into_owned()
+    };
+    let (mode, uid, gid) = (metadata.mode(), metadata.uid(), metadata.gid());
+    into.insert(path.to_owned(), format!("{mode:o} {uid}:{gid} {} {what}", xattrs(real)));
+    if metadata.is_dir() {
+        for entry in fs::read_dir(real).unwrap() {
+            let name = entry.unwrap().file_name();
+            walk(&real.join(&name), &path.join(&name), into);
+        }
+    }
+}
+
+/// Attributes that a test set; the kernel's own are none of a config's business.
+fn xattrs(path: &Path) -> String {
+    let mut list = vec![0; 4096];
+    let length = rustix::fs::llistxattr(path, list.as_mut_slice()).unwrap_or(0);
+    let names = String::from_utf8_lossy(&list[..length]).into_owned();
+    names.split('\0').filter(|name| name.starts_with("user.")).collect()
+}
