@@ -44,8 +44,8 @@ pub struct Parsed {
 /// # Errors
 /// A path that is not UTF-8, which cannot be written down.
 pub fn line(previous: &str, record: &Record) -> Result<(String, String), JournalError> {
-    let json = serde_json::to_string(record)
-        .map_err(|error| JournalError { line: 0, reason: error.to_string() })?;
+    let json =
+        serde_json::to_string(record).map_err(|error| JournalError { line: 0, reason: error.to_string() })?;
     let digest = digest(previous, json.as_bytes());
     Ok((format!("{digest} {json}\n"), digest))
 }
@@ -101,9 +101,8 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, JournalError> {
 }
 
 fn one(previous: &str, line: &[u8]) -> Result<(Record, String), String> {
-    let (said, json) = match line.split_at_checked(DIGEST) {
-        Some((said, [b' ', json @ ..])) => (said, json),
-        _ => return Err("no digest at its beginning".to_owned()),
+    let Some((said, [b' ', json @ ..])) = line.split_at_checked(DIGEST) else {
+        return Err("no digest at its beginning".to_owned());
     };
     let digest = digest(previous, json);
     if said != digest.as_bytes() {
@@ -114,10 +113,9 @@ fn one(previous: &str, line: &[u8]) -> Result<(Record, String), String> {
 }
 
 /// The records that may come after one.
+#[expect(clippy::match_same_arms, reason = "one arm for each record that came before")]
 fn follows(before: Option<&Record>, record: &Record) -> Result<(), String> {
-    use Record::{
-        Begin, Done, Failed, Finished, RebootRequested, RolledBack, RollingBack, Started, Written,
-    };
+    use Record::{Begin, Done, Failed, Finished, RebootRequested, RolledBack, RollingBack, Started, Written};
     let fits = match (before, record) {
         (None, Begin(_)) => true,
         (None, _) | (Some(_), Begin(_)) => false,
@@ -126,13 +124,12 @@ fn follows(before: Option<&Record>, record: &Record) -> Result<(), String> {
         (Some(Started { act }), Started { act: again }) => act == again,
         (Some(Started { act }), Finished { act: same } | Failed { act: same, .. }) => act == same,
         (Some(Finished { act }), Started { act: next }) => act + 1 == *next,
+        (Some(Written | Finished { .. } | RebootRequested { .. }), RebootRequested { .. } | Done) => true,
+        (Some(Failed { .. }), RebootRequested { .. }) => true,
         (
-            Some(Written | Finished { .. } | Failed { .. } | RebootRequested { .. }),
-            RebootRequested { .. } | Done,
+            Some(Written | Started { .. } | Finished { .. } | Failed { .. } | RebootRequested { .. }),
+            RollingBack { .. },
         ) => true,
-        (Some(Written | Started { .. } | Finished { .. } | Failed { .. } | RebootRequested { .. }), RollingBack { .. }) => {
-            true
-        }
         (Some(RollingBack { .. }), RolledBack { .. } | RollingBack { .. }) => true,
         _ => false,
     };

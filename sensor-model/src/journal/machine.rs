@@ -220,10 +220,8 @@ impl Machine {
 
     /// Whether it is on its way back.
     pub fn is_going_back(&self) -> bool {
-        matches!(
-            self.stage,
-            Stage::Turning | Stage::Returning { .. } | Stage::Undoing(_) | Stage::Ended
-        ) || !self.reason.is_empty()
+        matches!(self.stage, Stage::Turning | Stage::Returning { .. } | Stage::Undoing(_) | Stage::Ended)
+            || !self.reason.is_empty()
     }
 
     /// What is to be done next; `None` at rest.
@@ -239,9 +237,7 @@ impl Machine {
             Stage::Failing { act, reason } => {
                 Request::Append(Record::Failed { act: *act, reason: reason.clone() })
             }
-            Stage::AskingReboot => {
-                Request::Append(Record::RebootRequested { boot_id: self.boot_id.clone() })
-            }
+            Stage::AskingReboot => Request::Append(Record::RebootRequested { boot_id: self.boot_id.clone() }),
             Stage::Rebooting => Request::Reboot,
             Stage::Verifying => Request::Verify,
             Stage::Ending => Request::Append(Record::Done),
@@ -282,6 +278,7 @@ impl Machine {
         self.stage = self.after(stage, outcome);
     }
 
+    #[expect(clippy::match_same_arms, reason = "one arm for each stage, in their order")]
     fn after(&mut self, stage: Stage, outcome: Outcome) -> Stage {
         match (stage, outcome) {
             (Stage::Opening, Outcome::Failed(reason)) => {
@@ -298,7 +295,11 @@ impl Machine {
                 self.clear(0)
             }
             (
-                Stage::Starting(_) | Stage::Finishing(_) | Stage::Failing { .. } | Stage::AskingReboot | Stage::Ending,
+                Stage::Starting(_)
+                | Stage::Finishing(_)
+                | Stage::Failing { .. }
+                | Stage::AskingReboot
+                | Stage::Ending,
                 Outcome::Failed(reason),
             ) => self.turn_back(reason),
             (Stage::Starting(act), _) => {
@@ -326,7 +327,10 @@ impl Machine {
             (Stage::Turning, Outcome::Failed(reason)) => {
                 // Without that record the next start would go on with the new config, so nothing goes back
                 // before it is there.
-                Stage::Resting(Rest::Halted(format!("{}; and the way back could not begin: {reason}", self.reason)))
+                Stage::Resting(Rest::Halted(format!(
+                    "{}; and the way back could not begin: {reason}",
+                    self.reason
+                )))
             }
             (Stage::Turning, _) => self.give_back(0),
             (Stage::Undoing(act), outcome) => {
@@ -429,7 +433,11 @@ impl Machine {
         if self.unfinished.is_empty() {
             return self.undo(0);
         }
-        let reasons = format!("{}; and not everything could be given back: {}", self.reason, self.unfinished.join("; "));
+        let reasons = format!(
+            "{}; and not everything could be given back: {}",
+            self.reason,
+            self.unfinished.join("; ")
+        );
         Stage::Resting(Rest::Halted(reasons))
     }
 

@@ -280,6 +280,7 @@ pub struct OsChange {
 
 impl OsChange {
     /// The change that undoes this one.
+    #[must_use]
     pub fn reversed(&self) -> Self {
         Self {
             old_image: self.new_image.clone(),

@@ -6,7 +6,12 @@ use proptest::prelude::*;
 fn begin() -> Begin {
     let file = |mode| {
         Image::File(FileImage {
-            metadata: Metadata { mode, uid: 0, gid: 0, xattrs: [("user.a".to_owned(), "00ff".to_owned())].into() },
+            metadata: Metadata {
+                mode,
+                uid: 0,
+                gid: 0,
+                xattrs: [("user.a".to_owned(), "00ff".to_owned())].into(),
+            },
             sha256: "ab".repeat(32),
             size: 3,
             modified_ns: Some(17),
@@ -100,7 +105,9 @@ fn records_in_an_impossible_order_are_refused() {
 
 #[test]
 fn a_journal_cannot_lead_out_of_the_root_or_the_store() {
-    for (path, sha256) in [("/etc/../x", "ab".repeat(32)), ("etc", "ab".repeat(32)), ("/etc/a", "../x".to_owned())] {
+    for (path, sha256) in
+        [("/etc/../x", "ab".repeat(32)), ("etc", "ab".repeat(32)), ("/etc/a", "../x".to_owned())]
+    {
         let mut begin = begin();
         begin.targets[0].path = path.into();
         if let Image::File(file) = &mut begin.targets[0].after {
@@ -113,10 +120,8 @@ fn a_journal_cannot_lead_out_of_the_root_or_the_store() {
 
 #[test]
 fn attributes_that_the_kernel_writes_count_only_where_they_are_named() {
-    let seen = Metadata {
-        xattrs: [("security.selinux".to_owned(), "aa".to_owned())].into(),
-        ..Metadata::default()
-    };
+    let seen =
+        Metadata { xattrs: [("security.selinux".to_owned(), "aa".to_owned())].into(), ..Metadata::default() };
     let wanted = Image::Directory(Metadata::default());
     assert!(wanted.is(&Image::Directory(seen.clone())));
     let mut other = seen.clone();

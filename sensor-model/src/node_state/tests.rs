@@ -5,7 +5,10 @@ use super::*;
 #[test]
 fn no_state_has_two_ways_for_one_event_and_every_state_can_be_left() {
     for (at, (from, event, _)) in TRANSITIONS.iter().enumerate() {
-        assert!(!TRANSITIONS[at + 1..].iter().any(|(other, on, _)| (other, on) == (from, event)), "{from:?} {event:?}");
+        assert!(
+            !TRANSITIONS[at + 1..].iter().any(|(other, on, _)| (other, on) == (from, event)),
+            "{from:?} {event:?}"
+        );
     }
     for state in NodeState::ALL {
         assert!(TRANSITIONS.iter().any(|(from, _, to)| *from == state && *to != state), "{state:?}");

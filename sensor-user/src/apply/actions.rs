@@ -170,16 +170,14 @@ async fn job(manager: &ManagerProxy<'_>, kind: ActKind, name: &str, limit: Durat
         ActKind::DaemonReload | ActKind::Os => return Ok(()),
     };
     let queued = queued.map_err(text)?;
-    let result = match timeout(limit, result_of(&mut removed, queued.as_str())).await {
-        Ok(result) => result?,
-        Err(_) => {
-            // Nobody waits for it any more; left alone it could still happen after the fallback.
-            if let Some(id) = queued.rsplit('/').next().and_then(|id| id.parse().ok()) {
-                let _ = manager.cancel_job(id).await;
-            }
-            return Err(format!("not done within {} s", limit.as_secs()));
+    let Ok(result) = timeout(limit, result_of(&mut removed, queued.as_str())).await else {
+        // Nobody waits for it any more; left alone it could still happen after the fallback.
+        if let Some(id) = queued.rsplit('/').next().and_then(|id| id.parse().ok()) {
+            let _ = manager.cancel_job(id).await;
         }
+        return Err(format!("not done within {} s", limit.as_secs()));
     };
+    let result = result?;
     if result != "done" {
         return Err(format!("the job ended as `{result}`"));
     }

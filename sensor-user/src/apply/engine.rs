@@ -13,7 +13,11 @@ use super::{
     targets::Planner,
     verify::Verifier,
 };
-use crate::{agent::desired, clock::{boot_id, rfc3339}, observation::Observer};
+use crate::{
+    agent::desired,
+    clock::{boot_id, rfc3339},
+    observation::Observer,
+};
 use jiff::Timestamp;
 use sensor_model::{
     expectations::expectations,
@@ -184,7 +188,7 @@ impl Engine {
         {
             return Err(ApplyError::Unfinished(format!("number {id}: {reason}")));
         }
-        let began = Timestamp::now();
+        let now = Timestamp::now();
         if !request.plan.reconcilable {
             let reasons = request.plan.reasons.clone();
             self.note(NodeEvent::NotReconcilable, &reasons.join("; "))?;
@@ -197,7 +201,7 @@ impl Engine {
             old: &request.old,
             new: &request.new,
             everything: request.force,
-            today: began.as_second() / 86_400,
+            today: now.as_second() / 86_400,
         };
         let writes = planner.writes().inspect_err(|error| self.refused(&error.to_string()))?;
         let os = os::change(&request.old, &request.new).filter(|_| request.act);
@@ -214,9 +218,11 @@ impl Engine {
             id,
             previous,
             rollback_to: request.rollback_to,
-            time: rfc3339(began),
+            time: rfc3339(now),
             boot_id: self.boot_id.clone(),
-            old: previous.and_then(|id| self.store.history::<Entry>(id).ok()??.config.into()).unwrap_or_default(),
+            old: previous
+                .and_then(|id| self.store.history::<Entry>(id).ok()??.config.into())
+                .unwrap_or_default(),
             new: config.clone(),
             acts: if request.act { acts(&request.plan, os.is_some()) } else { Vec::new() },
             reboot: request.act && (request.plan.reboot || request.force || os.is_some()),
@@ -227,19 +233,22 @@ impl Engine {
             os,
         };
         self.store.add_generation(id, &request.manifests)?;
-        self.store.set_history(id, &Entry {
+        self.store.set_history(
             id,
-            previous,
-            rollback_to: request.rollback_to,
-            began: begin.time.clone(),
-            ended: None,
-            result: None,
-            reason: String::new(),
-            problems: Vec::new(),
-            config,
-            plan: request.plan,
-            paths: begin.targets.len(),
-        })?;
+            &Entry {
+                id,
+                previous,
+                rollback_to: request.rollback_to,
+                began: begin.time.clone(),
+                ended: None,
+                result: None,
+                reason: String::new(),
+                problems: Vec::new(),
+                config,
+                plan: request.plan,
+                paths: begin.targets.len(),
+            },
+        )?;
         let run = Run {
             observer: &self.observer,
             store: &self.store,

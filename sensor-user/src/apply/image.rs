@@ -79,14 +79,12 @@ impl Place {
             }
             nix::libc::S_IFDIR => {
                 let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-                let file =
-                    openat(&self.directory, name, flags, Mode::empty()).map_err(failed("open"))?;
+                let file = openat(&self.directory, name, flags, Mode::empty()).map_err(failed("open"))?;
                 Some(Image::Directory(metadata(&file).map_err(failed("read attributes"))?.0))
             }
             nix::libc::S_IFREG => {
                 let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-                let file =
-                    openat(&self.directory, name, flags, Mode::empty()).map_err(failed("open"))?;
+                let file = openat(&self.directory, name, flags, Mode::empty()).map_err(failed("open"))?;
                 let (metadata, stat) = metadata(&file).map_err(failed("read attributes"))?;
                 let (sha256, size) = self.digest(file, sink)?;
                 let modified_ns = stat.st_mtime.checked_mul(1_000_000_000);
@@ -138,8 +136,10 @@ impl Place {
         match image {
             Image::Absent => return Ok(()),
             Image::Link(link) => {
-                sys::symlink(link.target.as_os_str(), &self.directory, &part).map_err(failed("make the link"))?;
-                sys::own_link(&self.directory, &part, link.uid, link.gid).map_err(failed("change the owner"))?;
+                sys::symlink(link.target.as_os_str(), &self.directory, &part)
+                    .map_err(failed("make the link"))?;
+                sys::own_link(&self.directory, &part, link.uid, link.gid)
+                    .map_err(failed("change the owner"))?;
             }
             Image::Directory(wanted) => {
                 sys::mkdir(&self.directory, &part).map_err(failed("make the directory"))?;
@@ -150,10 +150,12 @@ impl Place {
             }
             Image::File(wanted) => match (hard, content) {
                 (Some(from), _) => {
-                    sys::link(&from.directory, &from.name, &self.directory, &part).map_err(failed("make the hard link"))?;
+                    sys::link(&from.directory, &from.name, &self.directory, &part)
+                        .map_err(failed("make the hard link"))?;
                 }
                 (None, Some(bytes)) => {
-                    let file = sys::create(&self.directory, &part).map_err(failed("make a temporary file"))?;
+                    let file =
+                        sys::create(&self.directory, &part).map_err(failed("make a temporary file"))?;
                     sys::write(&file, bytes).map_err(failed("write"))?;
                     self.set(&file, &wanted.metadata)?;
                     if let Some(ns) = wanted.modified_ns {
@@ -161,13 +163,18 @@ impl Place {
                     }
                     sys::sync(&file).map_err(failed("sync"))?;
                 }
-                (None, None) => return Err(ApplyError::refused(&self.path, "its content is not in the store")),
+                (None, None) => {
+                    return Err(ApplyError::refused(&self.path, "its content is not in the store"));
+                }
             },
         }
         // A file system that keeps less than it was given must not pass for somebody else's work.
         let made = self.see_name(&part, &mut |_| Ok(()))?;
         if !made.image.as_ref().is_some_and(|made| image.is(made)) {
-            return Err(ApplyError::refused(&self.path, "the file system does not keep mode, owner, attributes or content as written"));
+            return Err(ApplyError::refused(
+                &self.path,
+                "the file system does not keep mode, owner, attributes or content as written",
+            ));
         }
         sys::rename_free(&self.directory, &part, name).map_err(failed("rename"))?;
         sys::sync(&self.directory).map_err(failed("sync the directory"))
@@ -186,8 +193,9 @@ impl Place {
         }
         for (name, value) in &wanted.xattrs {
             if present.xattrs.get(name) != Some(value) {
-                let bytes = hex::decode(value)
-                    .map_err(|_| ApplyError::refused(&self.path, "an attribute of the journal is not hexadecimal"))?;
+                let bytes = hex::decode(value).map_err(|_| {
+                    ApplyError::refused(&self.path, "an attribute of the journal is not hexadecimal")
+                })?;
                 sys::set_attribute(file, name, &bytes).map_err(failed("set an extended attribute"))?;
             }
         }

@@ -42,7 +42,8 @@ pub(super) fn wanted(
 /// What a unit says, whoever says it.
 fn says(unit: &RenderedUnit) -> impl PartialEq + use<> {
     let value = |part: &Option<Sourced<bool>>| part.as_ref().map(|part| part.value);
-    let dropins: Vec<_> = unit.dropins.iter().map(|(name, dropin)| (name.clone(), dropin.value.clone())).collect();
+    let dropins: Vec<_> =
+        unit.dropins.iter().map(|(name, dropin)| (name.clone(), dropin.value.clone())).collect();
     (unit.contents.as_ref().map(|part| part.value.clone()), value(&unit.enabled), value(&unit.mask), dropins)
 }
 
@@ -114,8 +115,7 @@ fn own_text(rendered: &Rendered, name: &str, unit: &RenderedUnit) -> Option<Stri
     let contents = |unit: &RenderedUnit| {
         unit.contents.as_ref().map(|part| part.value.clone()).filter(|text| !text.is_empty())
     };
-    let mut text =
-        contents(unit).or_else(|| rendered.units.get(&template?).and_then(contents))?;
+    let mut text = contents(unit).or_else(|| rendered.units.get(&template?).and_then(contents))?;
     for dropin in unit.dropins.values().filter_map(|dropin| dropin.value.as_deref()) {
         text.push('\n');
         text.push_str(dropin);

@@ -20,7 +20,6 @@ mod sys;
 mod targets;
 mod verify;
 
-
 pub use actions::{Actor, NoActs, Systemd};
 pub use engine::{Applied, Engine, Options, Recovered, Request};
 pub use history::Entry;

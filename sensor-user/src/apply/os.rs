@@ -69,9 +69,11 @@ impl Backend {
     /// What this backend cannot do.
     pub fn commands(self, change: &OsChange) -> Result<Vec<Vec<String>>, String> {
         match self {
-            Self::None => Err("the host has no OS that can be changed as a whole (no rpm-ostree, bootc or ostree); \
+            Self::None => {
+                Err("the host has no OS that can be changed as a whole (no rpm-ostree, bootc or ostree); \
                                kernel arguments, kernel type, extensions and OS image cannot be applied"
-                .to_owned()),
+                    .to_owned())
+            }
             Self::RpmOstree => rpm_ostree(change),
             Self::Bootc => bootc(change),
             Self::Ostree => ostree(change),
@@ -86,7 +88,12 @@ fn words(words: &[&str]) -> Vec<String> {
 fn rpm_ostree(change: &OsChange) -> Result<Vec<Vec<String>>, String> {
     let mut commands = Vec::new();
     if let Some(image) = changed_image(change)? {
-        commands.push(words(&["rpm-ostree", "rebase", "--experimental", &format!("ostree-unverified-registry:{image}")]));
+        commands.push(words(&[
+            "rpm-ostree",
+            "rebase",
+            "--experimental",
+            &format!("ostree-unverified-registry:{image}"),
+        ]));
     }
     if change.old_kernel != change.new_kernel {
         let package = |kernel: &str| match kernel {
@@ -95,7 +102,8 @@ fn rpm_ostree(change: &OsChange) -> Result<Vec<Vec<String>>, String> {
             "64k-pages" => Ok("kernel-64k"),
             other => Err(format!("kernel type {other:?} is not known")),
         };
-        let parts = |package: &str| ["core", "modules", "modules-extra"].map(|part| format!("{package}-{part}"));
+        let parts =
+            |package: &str| ["core", "modules", "modules-extra"].map(|part| format!("{package}-{part}"));
         let (old, new) = (package(&change.old_kernel)?, package(&change.new_kernel)?);
         let mut command = words(&["rpm-ostree", "override"]);
         if new == "kernel" {
@@ -154,7 +162,9 @@ fn ostree(change: &OsChange) -> Result<Vec<Vec<String>>, String> {
         || !change.add_extensions.is_empty()
         || !change.remove_extensions.is_empty()
     {
-        return Err("ostree alone cannot change kernel type or extensions; the image has to hold them".to_owned());
+        return Err(
+            "ostree alone cannot change kernel type or extensions; the image has to hold them".to_owned()
+        );
     }
     let mut commands = Vec::new();
     let mut deploy = words(&["ostree", "admin", "deploy"]);
@@ -196,7 +206,10 @@ fn changed_image(change: &OsChange) -> Result<Option<&str>, String> {
     if change.old_image == change.new_image {
         return Ok(None);
     }
-    let image = change.new_image.as_deref().ok_or("no OS image is declared any more, and nobody says which one to go back to")?;
+    let image = change
+        .new_image
+        .as_deref()
+        .ok_or("no OS image is declared any more, and nobody says which one to go back to")?;
     // An option in the place of an image would be taken for one.
     if image.starts_with('-') {
         return Err(format!("osImageURL {image:?} is no image"));

@@ -11,10 +11,7 @@ use sensor_model::{
     journal::{Image, Metadata},
     merge::Rendered,
 };
-use std::{
-    collections::BTreeMap,
-    path::Path,
-};
+use std::{collections::BTreeMap, path::Path};
 
 /// Where hashes are.
 pub(super) const SHADOW: &str = "/etc/shadow";

@@ -107,8 +107,8 @@ pub(super) fn space(observer: &Observer, writes: &Writes) -> Result<Vec<String>,
     let mut problems = Vec::new();
     for need in needs.values() {
         let path = need.path.display();
-        let found = fstatvfs(&need.file_system)
-            .map_err(|errno| ApplyError::failed(&need.path, "statvfs", errno))?;
+        let found =
+            fstatvfs(&need.file_system).map_err(|errno| ApplyError::failed(&need.path, "statvfs", errno))?;
         if found.flags().contains(FsFlags::ST_RDONLY) {
             problems.push(format!("the file system of {path} is read-only"));
         }

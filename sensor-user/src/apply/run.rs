@@ -85,10 +85,16 @@ impl Run<'_> {
                     Err(reason) => Outcome::Failed(reason),
                 },
                 Request::Reboot if !self.may_reboot => {
-                    return Rest::Halted("a reboot is needed; `holdfast apply --resume` asks for it".to_owned());
+                    return Rest::Halted(
+                        "a reboot is needed; `holdfast apply --resume` asks for it".to_owned(),
+                    );
                 }
                 Request::Reboot => {
-                    ending.happened(NodeEvent::RebootRequested, "the new config needs a reboot", "the reboot");
+                    ending.happened(
+                        NodeEvent::RebootRequested,
+                        "the new config needs a reboot",
+                        "the reboot",
+                    );
                     match actor.reboot().await {
                         Ok(()) => Outcome::Done,
                         Err(reason) => Outcome::Failed(reason),
@@ -216,10 +222,12 @@ impl Run<'_> {
         identity: Option<super::image::Identity>,
     ) -> Result<Option<Side>, ApplyError> {
         let Some(seen) = seen else { return Ok(None) };
-        if target.after.is(seen) && self.is_linked(&target.after, identity)? {
+        // Our own new name of a file whose inode has gone back meanwhile is still ours.
+        let before = target.before.is(seen);
+        if target.after.is(seen) && (!before || self.is_linked(&target.after, identity)?) {
             return Ok(Some(Side::After));
         }
-        Ok(target.before.is(seen).then_some(Side::Before))
+        Ok(before.then_some(Side::Before))
     }
 
     /// Whether another name of a file is one, in truth.
@@ -233,20 +241,19 @@ impl Run<'_> {
         match self.try_step(number, step) {
             Ok(outcome) => outcome,
             // Somebody was faster: the next look tells what is there now.
-            Err(ApplyError::Failed { errno: Errno::ENOENT | Errno::EEXIST, operation, .. })
-                if matches!(operation, "put in" | "swap" | "take away" | "discard") =>
-            {
-                Outcome::Done
-            }
+            Err(ApplyError::Failed {
+                errno: Errno::ENOENT | Errno::EEXIST,
+                operation: "put in" | "swap" | "take away" | "discard",
+                ..
+            }) => Outcome::Done,
             Err(error) => failed(error),
         }
     }
 
     fn try_step(&self, number: usize, step: Settling) -> Result<Outcome, ApplyError> {
         let target = &self.begin.targets[number];
-        let place = self
-            .place(target)?
-            .ok_or_else(|| ApplyError::refused(&target.path, "its directory is gone"))?;
+        let place =
+            self.place(target)?.ok_or_else(|| ApplyError::refused(&target.path, "its directory is gone"))?;
         let name = self.temporary(number);
         let failed = |operation| move |errno| ApplyError::failed(&target.path, operation, errno);
         match step {
@@ -255,7 +262,9 @@ impl Run<'_> {
                 return Ok(Outcome::Done);
             }
             Settling::Swap => sys::exchange(&place.directory, &name, &place.name).map_err(failed("swap"))?,
-            Settling::PutIn => sys::rename_free(&place.directory, &name, &place.name).map_err(failed("put in"))?,
+            Settling::PutIn => {
+                sys::rename_free(&place.directory, &name, &place.name).map_err(failed("put in"))?;
+            }
             Settling::TakeAway if kind(&place, &place.name)? == Some(true) => {
                 match sys::remove(&place.directory, &place.name, true) {
                     Ok(()) => {}
@@ -276,7 +285,8 @@ impl Run<'_> {
             }
             Settling::Discard => {
                 let is_directory = kind(&place, &name)?;
-                sys::remove(&place.directory, &name, is_directory == Some(true)).map_err(failed("discard"))?;
+                sys::remove(&place.directory, &name, is_directory == Some(true))
+                    .map_err(failed("discard"))?;
             }
             Settling::Finished | Settling::Foreign => {}
         }

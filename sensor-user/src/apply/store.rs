@@ -107,12 +107,11 @@ impl Store {
     /// A content that was kept, checked against its name.
     pub(super) fn content(&self, sha256: &str) -> Result<Vec<u8>, ApplyError> {
         let path = self.path.join("contents").join(sha256);
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(_) => {
-                let path = self.path.join("originals").join(sha256);
-                fs::read(&path).map_err(|error| ApplyError::store(&path, "read", &error))?
-            }
+        let bytes = if let Ok(bytes) = fs::read(&path) {
+            bytes
+        } else {
+            let path = self.path.join("originals").join(sha256);
+            fs::read(&path).map_err(|error| ApplyError::store(&path, "read", &error))?
         };
         if hex::encode(Sha256::digest(&bytes)) != sha256 {
             return Err(ApplyError::refused(&path, "the content that was kept has changed"));
@@ -310,6 +309,7 @@ impl Store {
         sys::sync(&directory).map_err(failed("sync"))
     }
 
+    #[expect(clippy::unused_self, reason = "files of the store are read through the store")]
     fn json<T: DeserializeOwned>(&self, path: &Path) -> Result<Option<T>, ApplyError> {
         match fs::read(path) {
             Ok(bytes) => serde_json::from_slice(&bytes)

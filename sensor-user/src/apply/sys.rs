@@ -220,7 +220,8 @@ mod fault {
         match PLAN.as_ref() {
             Some((what, number)) if what == "kill" && count == *number => {
                 eprintln!("fault: killed at call {count} ({call})");
-                let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+                let _ =
+                    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
                 Err(Errno::EINTR)
             }
             Some((what, number)) if what == "EIO" && count == *number => {

@@ -4,13 +4,7 @@
 //! written, and in the store the contents that they need. Only what the two configs say differently is a target,
 //! and of that only what is not there already. It reads the host and changes nothing on it.
 
-use super::{
-    ApplyError,
-    image::Place,
-    links,
-    password,
-    store::Store,
-};
+use super::{ApplyError, image::Place, links, password, store::Store};
 use crate::observation::Observer;
 use nix::fcntl::OFlag;
 use sensor_model::{
@@ -33,11 +27,26 @@ const PARENT_MODE: u32 = 0o755;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Wanted {
     /// A file; its content stays as it is where there is none.
-    File { content: Option<Vec<u8>>, mode: u32, uid: Option<u32>, gid: Option<u32> },
-    Directory { mode: u32, uid: Option<u32>, gid: Option<u32> },
-    Link { target: PathBuf, uid: u32, gid: u32 },
+    File {
+        content: Option<Vec<u8>>,
+        mode: u32,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    },
+    Directory {
+        mode: u32,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    },
+    Link {
+        target: PathBuf,
+        uid: u32,
+        gid: u32,
+    },
     /// Another name of a file.
-    Hard { target: PathBuf },
+    Hard {
+        target: PathBuf,
+    },
     /// Nothing.
     Gone,
     /// What was there before Holdfast wrote it first, or what the OS ships, or nothing.
@@ -105,7 +114,8 @@ impl Planner<'_> {
         }
         self.emptied(&kept, &mut wanted)?;
         self.parents(&mut wanted)?;
-        let managed: BTreeSet<PathBuf> = old.iter().filter(|e| is_object(e)).map(|e| e.thing.path()).collect();
+        let managed: BTreeSet<PathBuf> =
+            old.iter().filter(|e| is_object(e)).map(|e| e.thing.path()).collect();
         let mut writes = Writes { units, ..Writes::default() };
         let mut appearing: Vec<PathBuf> = Vec::new();
         // Parents sort before what is in them.
@@ -131,7 +141,11 @@ impl Planner<'_> {
         Ok(writes)
     }
 
-    fn declared(&self, expectation: &Expectation, wanted: &mut BTreeMap<PathBuf, Wanted>) -> Result<(), ApplyError> {
+    fn declared(
+        &self,
+        expectation: &Expectation,
+        wanted: &mut BTreeMap<PathBuf, Wanted>,
+    ) -> Result<(), ApplyError> {
         let path = expectation.thing.path();
         match &expectation.expected {
             Expected::File(file) => {
@@ -234,12 +248,14 @@ impl Planner<'_> {
                 if wanted.contains_key(parent) || empty.contains_key(parent) {
                     continue;
                 }
-                let made = self.store.original(parent)?.is_some_and(|original| original.image == Image::Absent);
-                let needed = kept.range(parent.to_owned()..).next().is_some_and(|path| path.starts_with(parent))
-                    || wanted
-                        .range(parent.to_owned()..)
-                        .take_while(|(path, _)| path.starts_with(parent))
-                        .any(|(path, wanted)| below(path, parent) && !goes(wanted));
+                let made =
+                    self.store.original(parent)?.is_some_and(|original| original.image == Image::Absent);
+                let needed =
+                    kept.range(parent.to_owned()..).next().is_some_and(|path| path.starts_with(parent))
+                        || wanted
+                            .range(parent.to_owned()..)
+                            .take_while(|(path, _)| path.starts_with(parent))
+                            .any(|(path, wanted)| below(path, parent) && !goes(wanted));
                 if !made || needed {
                     break;
                 }
@@ -265,13 +281,19 @@ impl Planner<'_> {
                     Ok(_) => break,
                     Err(nix::errno::Errno::ENOENT) => {
                         if self.image(parent)? != Image::Absent {
-                            return Err(ApplyError::refused(parent, "a link that leads nowhere is in its place; remove it first"));
+                            return Err(ApplyError::refused(
+                                parent,
+                                "a link that leads nowhere is in its place; remove it first",
+                            ));
                         }
                         let made = Wanted::Directory { mode: PARENT_MODE, uid: Some(0), gid: Some(0) };
                         missing.insert(parent.to_owned(), made);
                     }
                     Err(nix::errno::Errno::ENOTDIR) => {
-                        return Err(ApplyError::refused(parent, "it or one of its parents is not a directory; move it away first"));
+                        return Err(ApplyError::refused(
+                            parent,
+                            "it or one of its parents is not a directory; move it away first",
+                        ));
                     }
                     Err(errno) => return Err(ApplyError::failed(parent, "open", errno)),
                 }
@@ -289,9 +311,9 @@ impl Planner<'_> {
             bytes.extend_from_slice(chunk);
             Ok(())
         })?;
-        let image = seen
-            .image
-            .ok_or_else(|| ApplyError::refused(path, "a device, FIFO or socket is in its place; move it away first"))?;
+        let image = seen.image.ok_or_else(|| {
+            ApplyError::refused(path, "a device, FIFO or socket is in its place; move it away first")
+        })?;
         if matches!(image, Image::File(_)) {
             self.store.keep(&bytes)?;
         }
@@ -301,7 +323,12 @@ impl Planner<'_> {
     fn after(&self, path: &Path, wanted: &Wanted, before: &Image) -> Result<Image, ApplyError> {
         // The label stays with the name; what else hung on the old object is not declared.
         let label = |before: &Metadata| {
-            before.xattrs.iter().filter(|(name, _)| *name == "security.selinux").map(|(n, v)| (n.clone(), v.clone())).collect()
+            before
+                .xattrs
+                .iter()
+                .filter(|(name, _)| *name == "security.selinux")
+                .map(|(n, v)| (n.clone(), v.clone()))
+                .collect()
         };
         Ok(match wanted {
             Wanted::Gone => Image::Absent,
@@ -360,13 +387,11 @@ impl Planner<'_> {
             Some(wanted) => self.after(target, &wanted, &present)?,
             None => present,
         };
-        match image {
-            Image::File(file) => Ok(Image::File(FileImage { hard: Some(target.to_owned()), ..file })),
-            _ => {
-                let reason = format!("the target of the hard link, {}, is not a file", target.display());
-                Err(ApplyError::refused(path, reason))
-            }
-        }
+        let Image::File(file) = image else {
+            let reason = format!("the target of the hard link, {}, is not a file", target.display());
+            return Err(ApplyError::refused(path, reason));
+        };
+        Ok(Image::File(FileImage { hard: Some(target.to_owned()), ..file }))
     }
 
     /// A hard link that has the right content and is another inode.
@@ -391,8 +416,14 @@ impl Planner<'_> {
     }
 
     /// Numbers of declared owners.
-    pub(super) fn owners(&self, path: &Path, user: &Owner, group: &Owner) -> Result<(Option<u32>, Option<u32>), ApplyError> {
-        let unknown = |what: &str, name: &str| ApplyError::refused(path, format!("the host has no {what} `{name}`"));
+    pub(super) fn owners(
+        &self,
+        path: &Path,
+        user: &Owner,
+        group: &Owner,
+    ) -> Result<(Option<u32>, Option<u32>), ApplyError> {
+        let unknown =
+            |what: &str, name: &str| ApplyError::refused(path, format!("the host has no {what} `{name}`"));
         let uid = match user {
             Owner::Id(id) => Some(*id),
             Owner::Name(name) => Some(self.observer.uid(name).ok_or_else(|| unknown("user", name))?),
@@ -408,9 +439,13 @@ impl Planner<'_> {
 
     /// What could not be done is said before anything is done.
     fn possible(&self, path: &Path, before: &Image, after: &Image) -> Result<(), ApplyError> {
-        let leaves = matches!(before, Image::Directory(_)) && matches!(after, Image::File(_) | Image::Link(_));
+        let leaves =
+            matches!(before, Image::Directory(_)) && matches!(after, Image::File(_) | Image::Link(_));
         if leaves && !links::names(self.observer, path).is_empty() {
-            return Err(ApplyError::refused(path, "a directory that is not empty is in its place; move it away first"));
+            return Err(ApplyError::refused(
+                path,
+                "a directory that is not empty is in its place; move it away first",
+            ));
         }
         Ok(())
     }

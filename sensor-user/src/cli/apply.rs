@@ -44,6 +44,7 @@ pub struct Place {
 }
 
 /// How it is carried out.
+#[expect(clippy::struct_excessive_bools, reason = "one for each option")]
 #[derive(Debug, clap::Args)]
 pub struct How {
     /// Disruption policies (`MachineConfiguration` or `DisruptionPolicy`): a file, or a directory of them; may be repeated.
@@ -80,6 +81,9 @@ pub struct Apply {
     #[command(flatten)]
     place: Place,
 }
+
+/// Manifests as they are kept: file names and bytes.
+type Manifests = Vec<(String, Vec<u8>)>;
 
 /// What became of it.
 #[derive(Debug, Serialize)]
@@ -119,13 +123,14 @@ impl Apply {
 }
 
 /// The manifests as they are kept: by a name that keeps their order, and their bytes.
-fn manifests(paths: &[PathBuf]) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
+fn manifests(paths: &[PathBuf]) -> anyhow::Result<Manifests> {
     let mut manifests = Vec::new();
     for (number, path) in desired::files(paths).map_err(BadInput::wrap)?.into_iter().enumerate() {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         // Only files with a known ending are read again in a directory.
         let ending = if path.extension().is_some() { "" } else { ".yaml" };
-        let bytes = fs::read(&path).with_context(|| format!("read {}", path.display())).map_err(BadInput::wrap)?;
+        let bytes =
+            fs::read(&path).with_context(|| format!("read {}", path.display())).map_err(BadInput::wrap)?;
         manifests.push((format!("{number:03}-{name}{ending}"), bytes));
     }
     Ok(manifests)
@@ -144,11 +149,8 @@ impl<'a> Site<'a> {
         let observer = Observer::new(&place.host_root)
             .map_err(|error| BadInput::wrap(anyhow::Error::from(error).context("--host-root")))?;
         let observer = Arc::new(observer);
-        let options = Options {
-            root: place.host_root.clone(),
-            state: place.state.clone(),
-            beside_mco: how.beside_mco,
-        };
+        let options =
+            Options { root: place.host_root.clone(), state: place.state.clone(), beside_mco: how.beside_mco };
         let engine = Engine::new(options, &observer)?;
         Ok(Self { engine, observer, how, place })
     }
@@ -165,7 +167,9 @@ impl<'a> Site<'a> {
     fn policy(&self) -> anyhow::Result<Policy> {
         let mut files = Vec::new();
         for path in desired::files(&self.how.policy).map_err(BadInput::wrap)? {
-            let bytes = fs::read(&path).with_context(|| format!("read {}", path.display())).map_err(BadInput::wrap)?;
+            let bytes = fs::read(&path)
+                .with_context(|| format!("read {}", path.display()))
+                .map_err(BadInput::wrap)?;
             files.extend(PolicyFile::parse(&path.display().to_string(), &bytes).map_err(BadInput::wrap)?);
         }
         Policy::merge(&files, None).map_err(BadInput::wrap)
@@ -188,7 +192,8 @@ impl<'a> Site<'a> {
         if plan.is_empty() && !force && self.engine.store().current().is_some() {
             return self.report(screen, None, "unchanged", None, Some(plan));
         }
-        let request = Request { manifests, old, new, plan: plan.clone(), force, act: !self.how.no_acts, rollback_to };
+        let request =
+            Request { manifests, old, new, plan: plan.clone(), force, act: !self.how.no_acts, rollback_to };
         let applied = runtime()?.block_on(async {
             let mut actor = self.actor().await;
             self.engine.apply(request, actor.as_mut(), &mut say).await
@@ -287,7 +292,11 @@ impl<'a> Site<'a> {
                 screen.line(&format!("{operation} {kind} {name}: {action} ({})", clean(&change.policy)))?;
             }
             for reason in &plan.reasons {
-                screen.line(&format!("{}: {}", screen.paint(Tone::Bad, "not reconcilable"), clean(reason)))?;
+                screen.line(&format!(
+                    "{}: {}",
+                    screen.paint(Tone::Bad, "not reconcilable"),
+                    clean(reason)
+                ))?;
             }
             for (number, step) in plan.steps.iter().enumerate() {
                 let target = step.target.as_deref().map(|unit| format!(" {unit}")).unwrap_or_default();
@@ -313,7 +322,7 @@ fn say(line: &str) {
 }
 
 /// The rendered config of a generation that is kept.
-pub(super) fn generation(path: &Path) -> anyhow::Result<(Vec<(String, Vec<u8>)>, Rendered)> {
+pub(super) fn generation(path: &Path) -> anyhow::Result<(Manifests, Rendered)> {
     let paths = [path.to_owned()];
     let mut kept = Vec::new();
     for file in desired::files(&paths)? {

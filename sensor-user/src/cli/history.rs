@@ -56,7 +56,7 @@ impl History {
         } else {
             text(&report, screen)?;
         }
-        let stuck = matches!(recovered, Recovered::Over(ref applied) if applied.id != report.current.unwrap_or(0));
+        let stuck = matches!(recovered, Recovered::Over(ref over) if over.id != report.current.unwrap_or(0));
         Ok(if stuck { FAILURE } else { IN_SYNC })
     }
 }
@@ -65,9 +65,9 @@ fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
     let standing = &report.standing;
     let mut line = format!("{}: ", standing.state.name());
     match (standing.reason.is_empty(), standing.waiting_for.is_empty()) {
-        (true, true) => line.push_str("nothing is under way"),
-        (false, true) => line.push_str(&clean(&standing.reason)),
-        (_, false) => line.push_str(&format!("waits for {}", clean(&standing.waiting_for))),
+        (true, true) => line += "nothing is under way",
+        (false, true) => line += &clean(&standing.reason),
+        (_, false) => line += &["waits for ", &clean(&standing.waiting_for)].concat(),
     }
     screen.line(&line)?;
     let mut rows = Vec::new();
@@ -81,16 +81,19 @@ fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
         let current = if report.current == Some(entry.id) { "current" } else { "" };
         let took = entry.seconds().map(|seconds| format!("{seconds} s")).unwrap_or_default();
         let steps: Vec<&str> = entry.plan.steps.iter().map(|step| step.action.word()).collect();
-        rows.push((Some(tone), vec![
-            word.to_owned(),
-            entry.id.to_string(),
-            people::time(&entry.began),
-            took,
-            format!("{} paths", entry.paths),
-            steps.join(" "),
-            current.to_owned(),
-            clean(&entry.reason),
-        ]));
+        rows.push((
+            Some(tone),
+            vec![
+                word.to_owned(),
+                entry.id.to_string(),
+                people::time(&entry.began),
+                took,
+                format!("{} paths", entry.paths),
+                steps.join(" "),
+                current.to_owned(),
+                clean(&entry.reason),
+            ],
+        ));
     }
     if rows.is_empty() {
         return screen.line("no config was applied yet");

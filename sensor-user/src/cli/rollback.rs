@@ -37,11 +37,15 @@ impl Rollback {
         };
         let to = match self.to {
             Some(id) if done(id) => id,
-            Some(id) => return Err(BadInput::because(format!("--to {id}: that config never was this node's"))),
+            Some(id) => {
+                return Err(BadInput::because(format!("--to {id}: that config never was this node's")));
+            }
             None => {
                 let previous = store.history::<Entry>(current)?.and_then(|entry| entry.previous);
                 previous.filter(|id| done(*id)).ok_or_else(|| {
-                    BadInput::because(format!("the current config, number {current}, is the first that was applied"))
+                    BadInput::because(format!(
+                        "the current config, number {current}, is the first that was applied"
+                    ))
                 })?
             }
         };

@@ -17,7 +17,6 @@ mod tests;
 
 pub(crate) use file::declared_lines;
 
-
 use crate::{observation::Observer, systemd::UnitStates};
 use nix::errno::Errno;
 use place::Host;

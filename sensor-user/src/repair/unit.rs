@@ -175,7 +175,8 @@ pub(crate) fn enabling_links(observer: &Observer, name: &str) -> Vec<PathBuf> {
             let path = directory.join(&entry);
             let wants = LINK_SUFFIXES.iter().any(|suffix| entry.as_bytes().ends_with(suffix.as_bytes()));
             let is_alias = entry != name
-                && link_target(observer, &path).is_some_and(|target| target.file_name() == Some(name.as_ref()));
+                && link_target(observer, &path)
+                    .is_some_and(|target| target.file_name() == Some(name.as_ref()));
             let link = if wants { path.join(name) } else { path };
             if (wants || is_alias) && link_target(observer, &link).is_some() {
                 found.push(link);

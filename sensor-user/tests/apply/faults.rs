@@ -37,7 +37,10 @@ impl Ends {
                 .collect();
             panic!("{what}: neither old nor new (current is new: {is_new}): {differ:?}");
         }
-        assert!(fs::read_dir(world.state().join("apply/contents")).unwrap().count() == 0, "{what}: contents are left");
+        assert!(
+            fs::read_dir(world.state().join("apply/contents")).unwrap().count() == 0,
+            "{what}: contents are left"
+        );
     }
 }
 
@@ -128,7 +131,9 @@ fn a_call_that_fails_once_leads_to_all_old_or_all_new() {
         } else if said.code != Some(0) {
             assert!(!said.err.is_empty() || !said.out.is_empty(), "{number}: it does not say why");
         }
-        if world.state().join("apply/contents").exists() && fs::read_dir(world.state().join("apply/contents")).unwrap().count() > 0 {
+        if world.state().join("apply/contents").exists()
+            && fs::read_dir(world.state().join("apply/contents")).unwrap().count() > 0
+        {
             world.apply(&["old"], "");
         }
         let found = world.snapshot();
@@ -153,7 +158,12 @@ fn a_disk_that_is_full_from_any_call_on_leaves_all_old_and_space_lets_it_go_on()
             world.resume("");
         }
         let found = world.snapshot();
-        assert!(found == ends.old || found == ends.new, "full from call {number} on: {}{}", said.out, said.err);
+        assert!(
+            found == ends.old || found == ends.new,
+            "full from call {number} on: {}{}",
+            said.out,
+            said.err
+        );
         assert_eq!(world.apply(&["new"], "").code, Some(0), "{number}");
         true
     });

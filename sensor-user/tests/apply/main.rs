@@ -1,5 +1,7 @@
 //! `holdfast apply` as it is run: on a root of its own, with every kind of thing that a config declares.
 
+#![expect(clippy::unwrap_used, reason = "a test's world that cannot be built is a failed test")]
+
 #[cfg(feature = "fault-injection")]
 mod faults;
 mod table;

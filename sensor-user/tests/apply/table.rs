@@ -23,8 +23,16 @@ fn everything_that_a_config_declares_is_on_the_host_afterwards() {
     assert_eq!(world.read("/etc/original"), "what the host came with", "the original is back");
     assert!(!world.at("/etc/goes").join("deep").exists());
     let system = "/etc/systemd/system";
-    assert_eq!(target(&format!("{system}/graphical.target.wants/on.service")), "/etc/systemd/system/on.service");
-    for gone in ["multi-user.target.wants/on.service", "a.target.wants/off.service", "never.service", "on.service.d/10-goes.conf"] {
+    assert_eq!(
+        target(&format!("{system}/graphical.target.wants/on.service")),
+        "/etc/systemd/system/on.service"
+    );
+    for gone in [
+        "multi-user.target.wants/on.service",
+        "a.target.wants/off.service",
+        "never.service",
+        "on.service.d/10-goes.conf",
+    ] {
         assert!(fs::symlink_metadata(world.at(&format!("{system}/{gone}"))).is_err(), "{gone}");
     }
     assert_eq!(target(&format!("{system}/masked.service")), "/dev/null");
@@ -127,11 +135,19 @@ fn the_operators_force_file_forces_once() {
 fn what_is_in_the_way_is_named_before_anything_is_written() {
     type Prepare = fn(&World);
     let cases: [(Prepare, &str); 4] = [
-        (|world| world.write("/etc/becomes-link/x", ""), "/etc/becomes-link: a directory that is not empty is in its place"),
-        (|world| world.write("/etc/new", "a file"), "/etc/new"),
-        (|world| symlink("/nowhere", world.at("/etc/new")).unwrap(), "/etc/new: a link that leads nowhere is in its place"),
         (
-            |world| nix::unistd::mkfifo(&world.at("/etc/becomes-link"), nix::sys::stat::Mode::S_IRWXU).unwrap(),
+            |world| world.write("/etc/becomes-link/x", ""),
+            "/etc/becomes-link: a directory that is not empty is in its place",
+        ),
+        (|world| world.write("/etc/new", "a file"), "/etc/new"),
+        (
+            |world| symlink("/nowhere", world.at("/etc/new")).unwrap(),
+            "/etc/new: a link that leads nowhere is in its place",
+        ),
+        (
+            |world| {
+                nix::unistd::mkfifo(&world.at("/etc/becomes-link"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+            },
             "a device, FIFO or socket is in its place",
         ),
     ];
@@ -149,11 +165,18 @@ fn what_is_in_the_way_is_named_before_anything_is_written() {
 #[test]
 fn undeclared_keys_and_drop_ins_block_and_only_force_removes_them() {
     let world = World::new();
-    world.write("/home/core/.ssh/authorized_keys", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx evil\n");
+    world.write(
+        "/home/core/.ssh/authorized_keys",
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx evil\n",
+    );
     world.write("/etc/systemd/system/on.service.d/99-other.conf", "");
     let said = world.apply(&["old"], "");
     assert_eq!(said.code, Some(3));
-    assert!(said.err.contains("1 keys in it are not declared") && said.err.contains("99-other.conf"), "{}", said.err);
+    assert!(
+        said.err.contains("1 keys in it are not declared") && said.err.contains("99-other.conf"),
+        "{}",
+        said.err
+    );
     let said = world.apply(&["old", "--force"], "");
     assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
     assert_eq!(world.read("/home/core/.ssh/authorized_keys"), "");

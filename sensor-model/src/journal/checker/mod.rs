@@ -68,7 +68,8 @@ impl Model for Protocol {
         }
         if world.strangers > 0 {
             for slot in 0..world.slots.len() {
-                actions.extend([Stranger::Writes, Stranger::Removes].map(|what| Action::Stranger(slot, what)));
+                actions
+                    .extend([Stranger::Writes, Stranger::Removes].map(|what| Action::Stranger(slot, what)));
             }
         }
     }

@@ -288,9 +288,8 @@ impl World {
     }
 
     pub(super) fn is_whole(&self) -> bool {
-        let all = |side| {
-            self.slots.iter().filter(|slot| !slot.touched).all(|slot| slot.path == slot.content(side))
-        };
+        let all =
+            |side| self.slots.iter().filter(|slot| !slot.touched).all(|slot| slot.path == slot.content(side));
         all(Side::Before) || all(Side::After)
     }
 
