@@ -27,6 +27,10 @@ pub(crate) fn run(quick: bool, kernels: &[String], full: bool) -> Result<()> {
         ("format", &["fmt", "--all", "--check"][..]),
         ("lints", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"][..]),
         ("tests", &["test", "--workspace", "--quiet"][..]),
+        (
+            "an apply killed and failing at every call",
+            &["test", "-p", "sensor-user", "--features", "fault-injection", "--test", "apply", "--quiet"][..],
+        ),
     ] {
         say("test", name);
         parts.push((name, show(cargo().args(arguments).envs(blobs).current_dir(dist::root()))));

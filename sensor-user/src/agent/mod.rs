@@ -8,6 +8,7 @@ pub mod canary;
 mod deny;
 pub mod desired;
 mod events;
+mod follow;
 pub mod look;
 pub mod mounts;
 pub mod registry;
@@ -33,6 +34,7 @@ use desired::Desired;
 use look::{Looker, Witness};
 use mounts::MountTable;
 use sensor_common::map::{Execution, Process};
+use sensor_model::node_state::Standing;
 use sensor_model::protocol::{Config, Detector, Scope};
 use sensor_model::record::{Record, RecordKind};
 use std::collections::HashMap;
@@ -105,6 +107,12 @@ struct Agent {
     processes: Box<dyn ProcessTable>,
     attributor: Attributor,
     log: Writer,
+    /// Applies of configs beside us.
+    follow: follow::Follow,
+    /// How the node stands with its config.
+    node: Option<Standing>,
+    /// Another config is current: begin again with it.
+    again: bool,
     mounts: MountTable,
     deny: deny::DenyRules,
     /// Records of this turn, written as one group.
@@ -133,6 +141,15 @@ struct Agent {
 
 /// Runs the daemon until it is told to stop.
 pub async fn run(options: Options) -> anyhow::Result<()> {
+    // What is pinned goes on seeing in between.
+    while run_once(options.clone()).await? {
+        tracing::info!("Another config was applied; the daemon begins again with it.");
+    }
+    Ok(())
+}
+
+/// Runs with one config. `true` when it shall begin again with another one.
+async fn run_once(mut options: Options) -> anyhow::Result<bool> {
     // Huge pages would hold what was given back between what is kept, and the kernel would work at making them.
     if let Err(error) = nix::sys::prctl::set_thp_disable(true) {
         tracing::info!(%error, "Huge pages stay on.");
@@ -142,6 +159,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         make_directory(directory)?;
     }
     let observer = Arc::new(Observer::new(&options.root)?);
+    let follow = follow::start(&mut options, &observer).await;
     let desired = desired::load(&options.configs, &options.policies, &observer)?;
     let boot_id = boot_id(Path::new("/proc")).context("read the boot id")?;
     let telemetry = Arc::new(Telemetry::new(
@@ -201,6 +219,9 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         processes: parts.processes,
         attributor,
         log: Writer::new(log),
+        node: follow.standing(),
+        follow,
+        again: false,
         group: Vec::new(),
         changes: HashMap::new(),
         drifts: HashMap::new(),
@@ -276,7 +297,7 @@ impl Agent {
         Ok(())
     }
 
-    async fn serve(mut self, mut changes: Changes) -> anyhow::Result<()> {
+    async fn serve(mut self, mut changes: Changes) -> anyhow::Result<bool> {
         if let Changes::Fanotify(backend) = &mut changes {
             for id in 0..self.looker.registry.len() {
                 if let Some(watched) = self.looker.registry.get(id) {
@@ -309,6 +330,9 @@ impl Agent {
                 self.log.progress().await?;
             }
             self.follow_log();
+            if self.again {
+                break;
+            }
             let next = self.detector.next_deadline().into_iter().chain(self.mounts_due).min();
             let deadline =
                 next.map_or(IDLE, |at| Duration::from_nanos(at.saturating_sub(self.clock.boot_ns())));
@@ -324,7 +348,9 @@ impl Agent {
                 () = sleep(deadline) => {}
             }
         }
-        notify(&[sd_notify::NotifyState::Stopping]);
+        if !self.again {
+            notify(&[sd_notify::NotifyState::Stopping]);
+        }
         self.read(changes.get_mut())?;
         self.turn().await?;
         let stop_record = self.log.record(RecordKind::Stop);
@@ -335,7 +361,7 @@ impl Agent {
         if let Some(server) = server {
             server.await?;
         }
-        Ok(())
+        Ok(self.again)
     }
 
     /// Reads what changed. `false` when there is more.
@@ -351,6 +377,7 @@ impl Agent {
 
     /// What is done every few seconds.
     fn tick(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
+        self.follow_applies();
         match changes {
             Changes::Ring(ring) => self.check_canary(ring),
             Changes::Fanotify(_) => {
@@ -385,7 +412,10 @@ impl Agent {
         let due = self.detector.due(self.clock.boot_ns(), LOOKS_A_TURN);
         for id in due {
             let began = self.clock.boot_ns();
-            let sight = self.looker.look(id, &self.desired).await?;
+            let mut sight = self.looker.look(id, &self.desired).await?;
+            if !sight.differences.is_empty() {
+                self.excuse(id, &mut sight);
+            }
             let now = self.clock.boot_ns();
             self.telemetry.verified(Duration::from_nanos(now.saturating_sub(began)));
             let conclusion = self.detector.conclude(id, now, &sight.outcome);

@@ -210,6 +210,7 @@ impl Agent {
             sources: self.desired.sources.clone(),
             drifted,
             gaps,
+            node: self.node.clone(),
             counters,
         }
     }

@@ -4,6 +4,7 @@
 //! In: the detector's state. Out: `status.json`, replaced atomically.
 
 use sensor_model::difference::Difference;
+use sensor_model::node_state::Standing;
 use sensor_model::record::Actor;
 use sensor_model::verdict::VerdictKind;
 use serde::{Deserialize, Serialize};
@@ -41,6 +42,9 @@ pub struct Status {
     pub drifted: Vec<Drifted>,
     /// Gaps that are open.
     pub gaps: Vec<OpenGap>,
+    /// How the node stands with the config that was applied; absent when none ever was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<Standing>,
     /// Managed things, and how many of them stand how.
     pub counters: BTreeMap<String, u64>,
 }

@@ -3,8 +3,9 @@
 //! In: the detector's timers and tallies. Out: a verification begun or ended, readiness, hooks attached or
 //! detached. It looks at nothing itself.
 
+use super::look::Sight;
 use super::{Agent, notify};
-use sensor_model::protocol::Scope;
+use sensor_model::protocol::{Finding, Scope};
 use sensor_model::verdict::VerdictKind;
 use std::time::Duration;
 
@@ -54,6 +55,28 @@ impl Agent {
         self.compare_mounts();
         self.detector.recheck(Scope::All, now);
         self.verification = Some(Verification { began: now });
+    }
+
+    /// Takes a step of an apply under way for what it is.
+    pub(super) fn excuse(&mut self, id: u32, sight: &mut Sight) {
+        if self.follow.excuses(&self.desired.expectations[id as usize], &sight.observation) {
+            sight.differences.clear();
+            sight.outcome.finding = Finding::Compliant { untouched: false };
+        }
+        self.again |= self.follow.has_moved();
+    }
+
+    /// Notices that an apply is over, or that another config is current now.
+    pub(super) fn follow_applies(&mut self) {
+        self.again |= self.follow.has_moved();
+        if self.follow.is_over() {
+            self.verify_everything();
+        }
+        let standing = self.follow.standing();
+        if standing != self.node {
+            self.node = standing;
+            self.changed = true;
+        }
     }
 
     /// Attaches the hooks on reads and writes while a managed file stays open for writing.

@@ -138,11 +138,14 @@ impl Engine {
         may_reboot: bool,
         progress: Progress<'_>,
     ) -> Result<Recovered, ApplyError> {
-        let Some(parsed) = self.store.open_journal()? else { return Ok(Recovered::Nothing) };
+        let Some(parsed) = self.store.open_journal()? else {
+            self.tidy()?;
+            return Ok(Recovered::Nothing);
+        };
         let Some(begin) = parsed.begin.clone() else {
             // Not even its first record was finished, so nothing was written.
             self.store.close()?;
-            self.store.forget_contents()?;
+            self.tidy()?;
             return Ok(Recovered::Nothing);
         };
         progress(&format!("an earlier apply (number {}) was interrupted", begin.id));
@@ -161,6 +164,21 @@ impl Engine {
             may_reboot,
         };
         self.drive(run, &rendered, actor, &mut ending, progress).await.map(Recovered::Over)
+    }
+
+    /// Without a journal nothing is under way: what a process left that died before it began one, or after it was
+    /// closed, goes away.
+    fn tidy(&self) -> Result<(), ApplyError> {
+        self.store.forget_contents()?;
+        for id in self.store.generations()? {
+            if let Some(mut entry) = self.store.history::<Entry>(id)?
+                && entry.result.is_none()
+            {
+                entry.result = Some(Ended::Abandoned);
+                self.store.set_history(id, &entry)?;
+            }
+        }
+        Ok(())
     }
 
     /// The merge of a generation's manifests.
@@ -194,7 +212,6 @@ impl Engine {
             self.note(NodeEvent::NotReconcilable, &reasons.join("; "))?;
             return Err(ApplyError::Unreconcilable(reasons));
         }
-        self.store.forget_contents()?;
         let planner = Planner {
             observer: &self.observer,
             store: &self.store,

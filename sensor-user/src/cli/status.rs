@@ -10,7 +10,7 @@ use crate::{
     clock::boot_id,
 };
 use anyhow::Context as _;
-use sensor_model::verdict::VerdictKind;
+use sensor_model::{node_state::NodeState, verdict::VerdictKind};
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -111,6 +111,7 @@ fn nothing_said() -> status::Status {
         sources: Vec::new(),
         drifted: Vec::new(),
         gaps: Vec::new(),
+        node: None,
         counters: BTreeMap::new(),
     }
 }
@@ -137,6 +138,11 @@ fn text(report: &Report, screen: &mut Screen) -> io::Result<()> {
         let verdict = screen.paint(tone, verdict.as_str().unwrap_or_default());
         let degraded = if status.degraded { ", the node is degraded" } else { "" };
         screen.line(&format!("{verdict}: {things}, backend {}{degraded}", clean(&status.backend)))?;
+    }
+    if let Some(node) = status.node.as_ref().filter(|node| node.state != NodeState::Done) {
+        let word = screen.paint(Tone::Notable, node.state.name());
+        let reason = if node.reason.is_empty() { &node.waiting_for } else { &node.reason };
+        screen.line(&format!("{word} since {}: {}", people::time(&node.since), clean(reason)))?;
     }
     for thing in &status.drifted {
         let word = screen.paint(Tone::Bad, "drifted");

@@ -6,6 +6,7 @@ use std::{
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
+    sync::LazyLock,
 };
 use tempfile::TempDir;
 
@@ -96,7 +97,7 @@ pub(crate) struct Said {
 impl World {
     /// A host with files of its own and no config.
     pub(crate) fn new() -> Self {
-        let world = Self { directory: tempfile::tempdir().unwrap() };
+        let world = Self { directory: directory() };
         world.write("/etc/passwd", "root:x:0:0\ncore:x:1000:1000\n");
         world.write("/etc/group", "root:x:0\ncore:x:1000\n");
         world.write("/etc/shadow", "root:*:1:0:::::\ncore:!:1:0:::::\n");
@@ -116,11 +117,18 @@ impl World {
         world
     }
 
-    /// The same with the old config applied.
+    /// The same with the old config applied; made once and copied.
     pub(crate) fn old() -> Self {
-        let world = Self::new();
-        let said = world.apply(&["old"], "");
-        assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+        static OLD_WORLD: LazyLock<World> = LazyLock::new(|| {
+            let world = World::new();
+            let said = world.apply(&["old"], "");
+            assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+            world
+        });
+        let world = Self { directory: directory() };
+        let from = OLD_WORLD.directory.path().join(".");
+        let copied = Command::new("cp").arg("-a").args([&from, world.directory.path()]).status().unwrap();
+        assert!(copied.success());
         world
     }
 
@@ -186,6 +194,11 @@ impl World {
         walk(&self.at("/"), Path::new("/"), &mut snapshot);
         snapshot
     }
+}
+
+/// In memory where that is possible: thousands of syncs are none of a test's business.
+fn directory() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 fn walk(real: &Path, path: &Path, into: &mut Snapshot) {

@@ -4,6 +4,7 @@
 //! host reads the table to start guests, the guest reads it to find the function. A scenario reports each of its
 //! checks; an error or a panic in it is a failed check of its own.
 
+mod apply;
 mod blindness;
 pub(crate) mod burst;
 mod demo;
@@ -161,6 +162,16 @@ pub static SCENARIOS: &[Scenario] = &[
         needs_holdfast: true,
         limit: 900,
         run: node::systemd,
+    },
+    Scenario {
+        name: "apply",
+        shows: "configs applied under a real systemd: every act, a failing and a hanging one, and a reboot",
+        guest: Guest::Systemd,
+        kernels: &["6.1", "6.12", "7.x"],
+        parameters: &["hf.reboots=1"],
+        needs_holdfast: true,
+        limit: 400,
+        run: apply::systemd,
     },
     Scenario {
         name: "vectors",

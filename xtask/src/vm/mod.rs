@@ -162,13 +162,17 @@ impl Vm {
         }
         command
             .args(["-cpu", "max", "-smp", &self.cpus().to_string(), "-m", "1G"])
-            .args(["-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio", "-chardev"])
+            .args(["-nodefaults", "-display", "none", "-serial", "stdio", "-chardev"])
             .arg(format!("socket,id=messages,path={}", socket.display()))
             .args(["-serial", "chardev:messages", "-kernel"])
             .arg(self.kernel.image())
             .arg("-initrd")
             .arg(&archive)
             .args(["-append", &self.command_line()]);
+        // A guest that reboots where its scenario does not ask for it has failed.
+        if !self.scenario.parameters.contains(&"hf.reboots=1") {
+            command.arg("-no-reboot");
+        }
         let root =
             parts.systemd_root.iter().filter(|_| self.scenario.guest == Guest::Systemd).map(|p| ("root", p));
         for (name, image) in root.chain(parts.disks.iter().map(|(name, path)| (*name, path))) {

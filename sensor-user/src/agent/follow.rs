@@ -1,0 +1,204 @@
+//! The daemon and `holdfast apply`: which config counts, and what an apply under way may do.
+//!
+//! In: the store of applies. Out: the configs to start with, whether another one is current by now, and whether a
+//! difference is a step of an apply under way: both images that its journal names for a path are then as declared,
+//! a third is drift as ever. Detection is never paused. It writes nothing, but works off an apply that died.
+
+use super::Options;
+use crate::{
+    apply::{self, Engine, Recovered, Store, Systemd},
+    observation::Observer,
+};
+use sensor_model::{
+    expectation::{Expectation, Thing},
+    journal::{Begin, Image, Metadata},
+    node_state::Standing,
+    observation::{FileType, ObjectObservation, Observation},
+};
+use std::{collections::HashMap, os::unix::fs::MetadataExt as _, path::PathBuf, sync::Arc};
+
+/// Which journal was read: its inode, and since when it is that one.
+type Version = (u64, i64, i64);
+
+/// Follows applies on one host.
+#[derive(Debug, Default)]
+pub(super) struct Follow {
+    store: Option<Store>,
+    state: PathBuf,
+    /// The generation that the daemon runs with.
+    generation: Option<u64>,
+    open: Option<(Version, Transition)>,
+    /// Something was excused that has to be looked at once more when the apply is over.
+    excused: bool,
+}
+
+/// What an apply under way changes.
+#[derive(Debug, Default)]
+struct Transition {
+    images: HashMap<PathBuf, (Image, Image)>,
+    units: Vec<String>,
+}
+
+/// Works off an apply that died, without a reboot, and chooses the configs: those that were applied last, else those
+/// that the daemon was given.
+pub(super) async fn start(options: &mut Options, observer: &Arc<Observer>) -> Follow {
+    let state = options.state.clone();
+    let mut follow = Follow { store: Store::existing(&state), state, ..Follow::default() };
+    if follow.store.as_ref().is_some_and(|store| matches!(store.open_journal(), Ok(Some(_)) | Err(_))) {
+        recover(options, observer).await;
+    }
+    let Some((id, path)) = follow.store.as_ref().and_then(Store::current) else { return follow };
+    if options.configs != [path.clone()] {
+        tracing::warn!(apply = id, config = %path.display(), "The config that was applied last counts, not --config.");
+        options.configs = vec![path];
+    }
+    follow.generation = Some(id);
+    follow
+}
+
+async fn recover(options: &Options, observer: &Arc<Observer>) {
+    let to = apply::Options { root: options.root.clone(), state: options.state.clone(), beside_mco: false };
+    let mut say = |line: &str| tracing::info!(line, "An interrupted apply.");
+    let recovered = match Engine::new(to, observer) {
+        Ok(engine) => {
+            let mut actor = Systemd::new(observer, &options.root);
+            engine.recover(&mut actor, false, &mut say).await
+        }
+        Err(error) => Err(error),
+    };
+    match recovered {
+        Ok(Recovered::Over(over)) => {
+            tracing::warn!(apply = over.id, rest = ?over.rest, reason = over.reason, "An apply was interrupted.");
+        }
+        Ok(Recovered::Nothing | Recovered::AtWork) => {}
+        Err(error) => tracing::error!(%error, "An interrupted apply could not be worked off."),
+    }
+}
+
+impl Follow {
+    /// Whether another config is current than the one that the daemon runs with.
+    pub(super) fn has_moved(&mut self) -> bool {
+        if self.store.is_none() {
+            self.store = Store::existing(&self.state);
+        }
+        let current = self.store.as_ref().and_then(Store::current).map(|(id, _)| id);
+        current.is_some() && current != self.generation
+    }
+
+    /// Whether an apply is over without another config, and what was excused has to be looked at again.
+    pub(super) fn is_over(&mut self) -> bool {
+        self.refresh();
+        self.open.is_none() && std::mem::take(&mut self.excused)
+    }
+
+    /// How the node stands with its config.
+    pub(super) fn standing(&self) -> Option<Standing> {
+        self.store.as_ref()?.standing().ok().flatten()
+    }
+
+    /// Whether a difference is a step of an apply under way, or of one that was over a moment ago.
+    pub(super) fn excuses(&mut self, expectation: &Expectation, seen: &Observation) -> bool {
+        if self.has_moved() {
+            return true;
+        }
+        self.refresh();
+        let Some((_, transition)) = &self.open else { return false };
+        let excused = transition.allows(expectation, seen);
+        self.excused |= excused;
+        excused
+    }
+
+    fn refresh(&mut self) {
+        let version = self.store.as_ref().and_then(|store| {
+            let journal = std::fs::metadata(store.path().join("journal")).ok()?;
+            Some((journal.ino(), journal.ctime(), journal.ctime_nsec()))
+        });
+        if version == self.open.as_ref().map(|(version, _)| *version) {
+            return;
+        }
+        let begin = self.store.as_ref().and_then(|store| store.open_journal().ok()??.begin);
+        self.open = version.zip(begin.map(Transition::from));
+    }
+}
+
+impl From<Begin> for Transition {
+    fn from(begin: Begin) -> Self {
+        let images = begin.targets.into_iter().map(|target| (target.path, (target.before, target.after)));
+        Self { images: images.collect(), units: begin.units }
+    }
+}
+
+impl Transition {
+    fn allows(&self, expectation: &Expectation, seen: &Observation) -> bool {
+        match (&expectation.thing, seen) {
+            (Thing::Unit { name }, _) => self.units.contains(name),
+            (Thing::ClosedDirectory { path }, _) => {
+                self.images.keys().any(|changed| changed.parent() == Some(path))
+            }
+            (thing, seen) => self
+                .images
+                .get(&thing.path())
+                .is_some_and(|(before, after)| is(before, seen) || is(after, seen)),
+        }
+    }
+}
+
+/// Whether an image was seen, as far as an observation tells.
+fn is(image: &Image, seen: &Observation) -> bool {
+    let (Image::Absent, Observation::Missing) = (image, seen) else {
+        let Observation::Object(object) = seen else { return false };
+        return is_object(image, object);
+    };
+    true
+}
+
+fn is_object(image: &Image, object: &ObjectObservation) -> bool {
+    let plain = |metadata: &Metadata| {
+        (metadata.mode, metadata.uid, metadata.gid) == (object.mode, object.uid, object.gid)
+            && !object.mounted_over
+            && object.attributes.is_empty()
+    };
+    match image {
+        Image::Absent => false,
+        Image::File(file) => {
+            object.file_type == FileType::Regular
+                && plain(&file.metadata)
+                && object.sha256.map(hex::encode).as_ref() == Some(&file.sha256)
+        }
+        Image::Directory(metadata) => object.file_type == FileType::Directory && plain(metadata),
+        Image::Link(link) => {
+            object.file_type == FileType::Symlink && object.target.as_ref() == Some(&link.target)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sensor_model::journal::{FileImage, LinkImage};
+
+    fn file(digest: u8) -> Image {
+        let metadata = Metadata { mode: 0o644, ..Metadata::default() };
+        let sha256 = hex::encode([digest; 32]);
+        Image::File(FileImage { metadata, sha256, size: 1, modified_ns: None, hard: None })
+    }
+
+    fn seen(digest: u8, mode: u32) -> Observation {
+        let mut object = ObjectObservation::new(FileType::Regular, mode, 0, 0);
+        object.sha256 = Some([digest; 32]);
+        Observation::Object(Box::new(object))
+    }
+
+    #[test]
+    fn of_a_path_under_way_the_two_images_are_fine_and_a_third_is_drift() {
+        let (before, after) = (file(1), file(2));
+        for image in [&before, &after] {
+            assert!(!is(image, &seen(3, 0o644)) && !is(image, &Observation::Missing));
+        }
+        assert!(is(&before, &seen(1, 0o644)) && is(&after, &seen(2, 0o644)));
+        assert!(!is(&after, &seen(2, 0o666)), "a mode that nobody declared is drift, too");
+        assert!(is(&Image::Absent, &Observation::Missing));
+        let link = Image::Link(LinkImage { target: "/a".into(), uid: 0, gid: 0 });
+        assert!(!is(&link, &seen(1, 0o777)));
+    }
+}

@@ -1,0 +1,300 @@
+//! A config applied to a node with a real systemd: what units do about it, what failures lead to, and a reboot.
+//!
+//! Comes in: a systemd guest that may reboot. Goes out: a check for each act, each failure, and, in the second boot, for
+//! the comparison that follows a reboot.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::guest::agent::HOLDFAST;
+use crate::guest::{Context, run, wait};
+
+const HEAD: &str = "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\n\
+                    metadata: {name: 99-apply, labels: {machineconfiguration.openshift.io/role: worker}}\n\
+                    spec:\n  config:\n    ignition: {version: 3.4.0}\n";
+
+/// What each file and unit of this scenario needs.
+const POLICY: &str = r"
+apiVersion: operator.openshift.io/v1
+kind: MachineConfiguration
+metadata: {name: cluster}
+spec:
+  nodeDisruptionPolicy:
+    files:
+    - {path: /etc/demo/none, actions: [{type: None}]}
+    - {path: /etc/demo/reload, actions: [{type: Reload, reload: {serviceName: demo.service}}]}
+    - {path: /etc/demo/restart, actions: [{type: Restart, restart: {serviceName: demo.service}}]}
+    - {path: /etc/demo/fails, actions: [{type: Restart, restart: {serviceName: fails.service}, fallback: rollback}]}
+    - {path: /etc/demo/hangs, actions: [{type: Restart, restart: {serviceName: hangs.service}, timeout: 3s, fallback: rollback}]}
+    units:
+    - {name: demo.service, actions: [{type: DaemonReload}]}
+    - {name: fails.service, actions: [{type: DaemonReload}]}
+    - {name: hangs.service, actions: [{type: DaemonReload}]}
+    - {name: other.service, actions: [{type: DaemonReload}]}
+    - {name: apt-daily.timer, actions: [{type: DaemonReload}]}
+    - {name: e2scrub_all.timer, actions: [{type: DaemonReload}]}
+";
+
+/// The values that the config declares.
+#[derive(Debug, Clone)]
+struct Wish {
+    /// Content of each file below /etc/demo.
+    files: Vec<(&'static str, &'static str)>,
+    description: &'static str,
+    other_enabled: bool,
+    /// Lines for units that the OS ships.
+    shipped: &'static str,
+}
+
+impl Wish {
+    fn first() -> Self {
+        let files = ["none", "reload", "restart", "fails", "hangs"].map(|name| (name, "1")).to_vec();
+        Self { files, description: "first", other_enabled: true, shipped: "" }
+    }
+
+    fn with(&self, file: &'static str, content: &'static str) -> Self {
+        let mut wish = self.clone();
+        wish.files.retain(|(name, _)| *name != file);
+        wish.files.push((file, content));
+        wish
+    }
+
+    fn manifest(&self) -> String {
+        let mut text = format!("{HEAD}    storage:\n      files:\n");
+        for (name, content) in &self.files {
+            text.push_str(&format!(
+                "      - {{path: /etc/demo/{name}, mode: 420, overwrite: true, contents: {{source: 'data:,{content}'}}}}\n"
+            ));
+        }
+        let unit = |name: &str, enabled: bool, body: &str| {
+            format!("      - name: {name}\n        enabled: {enabled}\n        contents: |\n{body}")
+        };
+        let body = |description: &str, service: &str| {
+            let lines = format!(
+                "[Unit]\nDescription={description}\n[Service]\n{service}\n[Install]\nWantedBy=multi-user.target\n"
+            );
+            lines.lines().map(|line| format!("          {line}\n")).collect::<String>()
+        };
+        text.push_str("    systemd:\n      units:\n");
+        let reloads =
+            "ExecStart=/bin/sleep infinity\nExecReload=/bin/sh -c 'cat /etc/demo/reload >> /run/reloads'";
+        text.push_str(&unit("demo.service", true, &body(self.description, reloads)));
+        // Starts as long as its file says 1.
+        let fails = "Type=oneshot\nRemainAfterExit=yes\nExecStart=/bin/grep -q 1 /etc/demo/fails";
+        text.push_str(&unit("fails.service", false, &body("fails", fails)));
+        let hangs = "Type=oneshot\nRemainAfterExit=yes\nTimeoutStartSec=infinity\n\
+                     ExecStart=/bin/sh -c 'grep -q 1 /etc/demo/hangs || sleep infinity'";
+        text.push_str(&unit("hangs.service", false, &body("hangs", hangs)));
+        text.push_str(&unit("other.service", self.other_enabled, &body("other", "ExecStart=/bin/true")));
+        text.push_str(self.shipped);
+        text
+    }
+}
+
+/// Runs holdfast; wants this exit code.
+fn holdfast(code: i32, arguments: &[&str]) -> Result<(String, String)> {
+    let out = Command::new(HOLDFAST).args(arguments).output()?;
+    let (said, error) = (
+        String::from_utf8_lossy(&out.stdout).into_owned(),
+        String::from_utf8_lossy(&out.stderr).into_owned(),
+    );
+    ensure!(out.status.code() == Some(code), "holdfast {arguments:?}: {}: {said}{error}", out.status);
+    Ok((said, error))
+}
+
+fn apply(wish: &Wish, code: i32) -> Result<Value> {
+    fs::write("/root/new.yaml", wish.manifest())?;
+    fs::write("/root/policy.yaml", POLICY)?;
+    let (said, error) =
+        holdfast(code, &["apply", "/root/new.yaml", "--policy", "/root/policy.yaml", "-o", "json"])?;
+    serde_json::from_str(&said).with_context(|| format!("no JSON: {said}{error}"))
+}
+
+fn result(report: &Value, wanted: &str) -> Result<()> {
+    ensure!(report["result"] == wanted, "wanted {wanted}: {report:#}");
+    Ok(())
+}
+
+fn history() -> Result<Value> {
+    let (said, _) = holdfast(0, &["history", "-o", "json"])?;
+    Ok(serde_json::from_str(&said)?)
+}
+
+fn property(unit: &str, name: &str) -> Result<String> {
+    Ok(run("systemctl", &["show", "--value", "-p", name, unit])?.trim().to_owned())
+}
+
+fn file(name: &str) -> String {
+    fs::read_to_string(Path::new("/etc/demo").join(name)).unwrap_or_default()
+}
+
+/// `systemctl is-enabled`, whose exit code says the same once more.
+fn enabled(unit: &str) -> Result<String> {
+    let out = Command::new("systemctl").args(["is-enabled", unit]).output()?;
+    Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
+}
+
+/// What the second boot has to find.
+const NOTE: &str = "/var/lib/holdfast-scenario";
+
+/// The scenario, in both boots.
+pub(super) fn systemd(context: &mut Context) -> Result<()> {
+    wait::until("systemd to finish starting", Duration::from_secs(90), || {
+        let jobs = run("systemctl", &["list-jobs", "--no-legend"])?;
+        let others = jobs.lines().filter(|line| !line.contains("holdfast-guest")).count();
+        Ok((others == 0).then_some(()))
+    })?;
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    if let Ok(before) = fs::read_to_string(NOTE) {
+        context.check("reboot", after_reboot(&before, &boot));
+        return Ok(());
+    }
+    let wish = Wish::first();
+    context.check("first", first(&wish));
+    context.check("none", none(&wish));
+    let wish = wish.with("none", "2");
+    context.check("reload", reload(&wish));
+    let wish = wish.with("reload", "2");
+    context.check("restart", restart(&wish));
+    let wish = wish.with("restart", "2");
+    let wish = Wish { description: "second", ..wish };
+    context.check("daemon-reload", daemon_reload(&wish));
+    let wish = Wish {
+        other_enabled: false,
+        shipped: "      - {name: apt-daily.timer, mask: true}\n      - {name: e2scrub_all.timer, enabled: false}\n",
+        ..wish
+    };
+    context.check("enable-disable-mask", units(&wish));
+    context.check("failing", goes_back(&wish.with("fails", "2"), "fails.service", "fails"));
+    context.check("hanging", goes_back(&wish.with("hangs", "2"), "hangs.service", "hangs"));
+    let wish = Wish { shipped: "", other_enabled: true, ..wish };
+    context.check("back", back(&wish));
+    context.check("drift", drift(&wish));
+
+    // No policy knows this file: a reboot. The last thing that this boot does.
+    fs::write(NOTE, boot)?;
+    let asked = apply(&wish.with("reboot", "1"), 0).and_then(|report| result(&report, "rebooting"));
+    if let Err(error) = asked {
+        bail!(
+            "{error:#}\n{}",
+            run("journalctl", &["-n", "40", "--no-pager", "-o", "cat"]).unwrap_or_default()
+        );
+    }
+    loop {
+        // The end of this boot; the host gives up where it never comes.
+        std::thread::park();
+    }
+}
+
+fn first(wish: &Wish) -> Result<String> {
+    let report = apply(wish, 0)?;
+    result(&report, "done")?;
+    ensure!(enabled("demo.service")? == "enabled" && enabled("other.service")? == "enabled", "not enabled");
+    for unit in ["demo.service", "fails.service", "hangs.service"] {
+        run("systemctl", &["start", unit])?;
+    }
+    Ok(format!("{} changes", report["plan"]["changes"].as_array().map_or(0, Vec::len)))
+}
+
+fn none(wish: &Wish) -> Result<String> {
+    let pid = property("demo.service", "MainPID")?;
+    let report = apply(&wish.with("none", "2"), 0)?;
+    result(&report, "done")?;
+    ensure!(file("none") == "2" && property("demo.service", "MainPID")? == pid, "{report:#}");
+    Ok(String::new())
+}
+
+fn reload(wish: &Wish) -> Result<String> {
+    let pid = property("demo.service", "MainPID")?;
+    result(&apply(&wish.with("reload", "2"), 0)?, "done")?;
+    ensure!(fs::read_to_string("/run/reloads")? == "2", "it was not reloaded once, after the write");
+    ensure!(property("demo.service", "MainPID")? == pid, "it was restarted");
+    Ok(String::new())
+}
+
+fn restart(wish: &Wish) -> Result<String> {
+    let pid = property("demo.service", "MainPID")?;
+    result(&apply(&wish.with("restart", "2"), 0)?, "done")?;
+    let now = property("demo.service", "MainPID")?;
+    ensure!(now != pid && now != "0", "process {pid} is {now} now");
+    Ok(format!("process {pid} became {now}"))
+}
+
+fn daemon_reload(wish: &Wish) -> Result<String> {
+    let pid = property("demo.service", "MainPID")?;
+    result(&apply(wish, 0)?, "done")?;
+    let description = property("demo.service", "Description")?;
+    ensure!(description == "second", "systemd still calls it {description:?}");
+    ensure!(property("demo.service", "MainPID")? == pid, "it was restarted");
+    Ok(String::new())
+}
+
+fn units(wish: &Wish) -> Result<String> {
+    let before = enabled("e2scrub_all.timer")?;
+    result(&apply(wish, 0)?, "done")?;
+    for (unit, wanted) in
+        [("other.service", "disabled"), ("apt-daily.timer", "masked"), ("e2scrub_all.timer", "disabled")]
+    {
+        let state = enabled(unit)?;
+        ensure!(state == wanted, "{unit} is {state}");
+    }
+    Ok(format!("e2scrub_all.timer was {before}"))
+}
+
+/// An act that fails or hangs: the old file is back, the unit runs with it, the node is degraded and says why.
+fn goes_back(wish: &Wish, unit: &str, name: &str) -> Result<String> {
+    let before = history()?["current"].clone();
+    let report = apply(wish, 3)?;
+    result(&report, "rolled-back")?;
+    let reason = report["reason"].as_str().unwrap_or_default().to_owned();
+    ensure!(reason.contains(&format!("restart {unit}")), "{reason}");
+    ensure!(file(name) == "1", "the file says {:?}", file(name));
+    let state = property(unit, "ActiveState")?;
+    ensure!(state == "active", "{unit} is {state}");
+    let history = history()?;
+    ensure!(history["current"] == before && history["standing"]["state"] == "Degraded", "{history:#}");
+    Ok(reason)
+}
+
+/// What the config no longer says of units goes back to what the OS shipped.
+fn back(wish: &Wish) -> Result<String> {
+    result(&apply(wish, 0)?, "done")?;
+    for (unit, wanted) in
+        [("other.service", "enabled"), ("apt-daily.timer", "enabled"), ("e2scrub_all.timer", "enabled")]
+    {
+        let state = enabled(unit)?;
+        ensure!(state == wanted, "{unit} is {state}");
+    }
+    ensure!(history()?["standing"]["state"] == "Done", "not done");
+    Ok(String::new())
+}
+
+fn drift(wish: &Wish) -> Result<String> {
+    fs::write("/etc/demo/none", "tampered")?;
+    fs::write("/root/new.yaml", wish.with("reload", "3").manifest())?;
+    let (_, error) = holdfast(3, &["apply", "/root/new.yaml", "--policy", "/root/policy.yaml"])?;
+    ensure!(error.contains("content mismatch for file \"/etc/demo/none\""), "{error}");
+    ensure!(file("reload") == "2", "it wrote all the same");
+    fs::write("/etc/demo/none", "2")?;
+    Ok(error.trim().to_owned())
+}
+
+fn after_reboot(before: &str, boot: &str) -> Result<String> {
+    ensure!(before != boot, "the boot id is the same");
+    ensure!(file("reboot") == "1", "the file is not there");
+    let (said, error) = holdfast(0, &["apply", "--resume", "-o", "json"])?;
+    let report: Value = serde_json::from_str(&said).with_context(|| format!("{said}{error}"))?;
+    result(&report, "done")?;
+    let history = history()?;
+    ensure!(
+        history["applies"][0]["result"] == "done" && history["standing"]["state"] == "Done",
+        "{history:#}"
+    );
+    holdfast(0, &["check", "--config", "/var/lib/holdfast/apply/current"])?;
+    Ok(format!("{} became {}", before.trim(), boot.trim()))
+}
