@@ -67,9 +67,14 @@ impl Wish {
     fn manifest(&self) -> String {
         let mut text = format!("{HEAD}    storage:\n      files:\n");
         for (name, content) in &self.files {
-            text.push_str(&format!(
-                "      - {{path: /etc/demo/{name}, mode: 420, overwrite: true, contents: {{source: 'data:,{content}'}}}}\n"
-            ));
+            let (before, after) = ("      - {path: /etc/demo/", "'}}\n");
+            text.extend([
+                before,
+                name,
+                ", mode: 420, overwrite: true, contents: {source: 'data:,",
+                content,
+                after,
+            ]);
         }
         let unit = |name: &str, enabled: bool, body: &str| {
             format!("      - name: {name}\n        enabled: {enabled}\n        contents: |\n{body}")
@@ -78,7 +83,7 @@ impl Wish {
             let lines = format!(
                 "[Unit]\nDescription={description}\n[Service]\n{service}\n[Install]\nWantedBy=multi-user.target\n"
             );
-            lines.lines().map(|line| format!("          {line}\n")).collect::<String>()
+            lines.lines().flat_map(|line| ["          ", line, "\n"]).collect::<String>()
         };
         text.push_str("    systemd:\n      units:\n");
         let reloads =
