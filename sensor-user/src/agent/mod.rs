@@ -142,7 +142,7 @@ struct Agent {
 /// Runs the daemon until it is told to stop.
 pub async fn run(options: Options) -> anyhow::Result<()> {
     // What is pinned goes on seeing in between.
-    while run_once(options.clone()).await? {
+    while Box::pin(run_once(options.clone())).await? {
         tracing::info!("Another config was applied; the daemon begins again with it.");
     }
     Ok(())

@@ -174,6 +174,7 @@ impl World {
     }
 
     /// Works off what an interrupted apply left.
+    #[cfg(feature = "fault-injection")]
     pub(crate) fn resume(&self, fault: &str) -> Said {
         self.run(&["apply", "--resume", "--no-acts"], fault)
     }
