@@ -30,6 +30,7 @@ pub mod node_state;
 pub mod observation;
 pub mod path;
 pub mod plan;
+pub mod pool;
 pub mod protocol;
 pub mod reconcile;
 pub mod record;

@@ -96,6 +96,9 @@ enum Command {
         /// Write `docs/performance.md`.
         #[arg(long)]
         write_docs: bool,
+        /// Measure only what comparing two configs costs; no virtual machine is needed.
+        #[arg(long)]
+        compare: bool,
         /// Show what the guest prints.
         #[arg(long, short)]
         verbose: bool,
@@ -162,7 +165,8 @@ fn work(command: Command) -> Result<()> {
         Command::Fuzz { target, runs } => fuzz::run(&target, runs),
         Command::Generate { check } => reference::generate(check),
         Command::Test { quick, kernel, full } => checks::run(quick, &kernel, full),
-        Command::Bench { kernel, output, write_docs, verbose } => {
+        Command::Bench { output, write_docs, compare: true, .. } => bench::compare::run(output, write_docs),
+        Command::Bench { kernel, output, write_docs, verbose, compare: false } => {
             bench::run(&kernel, output, write_docs, verbose)
         }
         Command::Vm { kernel, all_kernels, guest, scenario, debug, jobs, icount, verbose } => {

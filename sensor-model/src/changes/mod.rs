@@ -114,6 +114,8 @@ pub struct Change {
     pub details: Vec<String>,
     /// The MachineConfig that says so: the new one, for a removal the old one.
     pub source: Source,
+    /// Others that say parts of the difference; only units have any.
+    pub others: Vec<Source>,
 }
 
 /// The outcome of a comparison.

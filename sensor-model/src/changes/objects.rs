@@ -85,6 +85,7 @@ fn push(
             operation: Operation::of(old.is_some(), new.is_some()),
             details,
             source: source.clone(),
+            others: Vec::new(),
         });
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn compare(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
 }
 
 fn change(kind: Kind, name: String, operation: Operation, details: Vec<String>, source: &Source) -> Change {
-    Change { kind, name, operation, details, source: source.clone() }
+    Change { kind, name, operation, details, source: source.clone(), others: Vec::new() }
 }
 
 /// Arguments that are given more often, or less often, than before; where only their order differs, one

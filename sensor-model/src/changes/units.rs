@@ -9,14 +9,14 @@ use crate::{
 pub(super) fn compare(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
     let nothing = RenderedUnit::default();
     for (name, before, after) in pairs(&old.units, &new.units) {
-        let details = details(before.unwrap_or(&nothing), after.unwrap_or(&nothing));
+        let Differences { details, mut sources } =
+            differences(before.unwrap_or(&nothing), after.unwrap_or(&nothing));
+        let rank = |source: &Source| new.sources.iter().position(|other| other == source);
+        sources.sort_by_key(|source| std::cmp::Reverse(rank(source)));
+        sources.dedup();
         // A unit of which nothing is said is as good as none.
-        if details.is_empty() {
-            continue;
-        }
-        let said =
-            after.and_then(|unit| source(unit, new)).or_else(|| before.and_then(|unit| source(unit, old)));
-        let Some(source) = said else { continue };
+        let mut sources = sources.into_iter().cloned();
+        let Some(source) = sources.next() else { continue };
         found.push(Change {
             kind: Kind::Unit,
             name: name.to_owned(),
@@ -25,22 +25,36 @@ pub(super) fn compare(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
                 after.is_some_and(|unit| *unit != nothing),
             ),
             details,
-            source: source.clone(),
+            source,
+            others: sources.collect(),
         });
     }
 }
 
-fn details(old: &RenderedUnit, new: &RenderedUnit) -> Vec<String> {
-    let mut details = Vec::new();
+/// What differs, and who says so: of each part the new side, where it is gone the old one.
+#[derive(Default)]
+struct Differences<'a> {
+    details: Vec<String>,
+    sources: Vec<&'a Source>,
+}
+
+impl<'a> Differences<'a> {
+    fn add<T>(&mut self, detail: String, old: Option<&'a Sourced<T>>, new: Option<&'a Sourced<T>>) {
+        self.details.push(detail);
+        self.sources.extend(new.or(old).map(|part| &part.source));
+    }
+}
+
+fn differences<'a>(old: &'a RenderedUnit, new: &'a RenderedUnit) -> Differences<'a> {
+    let mut found = Differences::default();
     if contents(old) != contents(new) {
-        details.push("content".to_owned());
+        found.add("content".to_owned(), old.contents.as_ref(), new.contents.as_ref());
     }
-    let flag = |flag: &Option<Sourced<bool>>| flag.as_ref().map(|flag| flag.value);
-    if flag(&old.enabled) != flag(&new.enabled) {
-        details.push(arrow("enabled", flag(&old.enabled), flag(&new.enabled)));
-    }
-    if flag(&old.mask) != flag(&new.mask) {
-        details.push(arrow("masked", flag(&old.mask), flag(&new.mask)));
+    for (what, old, new) in [("enabled", &old.enabled, &new.enabled), ("masked", &old.mask, &new.mask)] {
+        let flag = |flag: &Option<Sourced<bool>>| flag.as_ref().map(|flag| flag.value);
+        if flag(old) != flag(new) {
+            found.add(arrow(what, flag(old), flag(new)), old.as_ref(), new.as_ref());
+        }
     }
     for (name, old, new) in pairs(&old.dropins, &new.dropins) {
         let text = |side: Option<&Sourced<Option<String>>>| {
@@ -49,23 +63,12 @@ fn details(old: &RenderedUnit, new: &RenderedUnit) -> Vec<String> {
         // A drop-in without contents is one that has to be gone, which is more than nothing.
         if text(old) != text(new) {
             let word = Operation::of(old.is_some(), new.is_some()).word();
-            details.push(format!("drop-in {name}: {word}"));
+            found.add(format!("drop-in {name}: {word}"), old, new);
         }
     }
-    details
+    found
 }
 
 fn contents(unit: &RenderedUnit) -> &str {
     unit.contents.as_ref().map_or("", |contents| contents.value.as_str())
-}
-
-/// Whoever spoke last of the unit.
-fn source<'a>(unit: &'a RenderedUnit, rendered: &Rendered) -> Option<&'a Source> {
-    let contents = unit.contents.iter().map(|part| &part.source);
-    let flags = [&unit.enabled, &unit.mask].into_iter().flatten().map(|part| &part.source);
-    let dropins = unit.dropins.values().map(|part| &part.source);
-    contents
-        .chain(flags)
-        .chain(dropins)
-        .max_by_key(|source| rendered.sources.iter().position(|other| other == *source))
 }

@@ -33,6 +33,7 @@ fn keys(user: &str, old: Option<&RenderedUser>, new: Option<&RenderedUser>, foun
                 operation,
                 details: Vec::new(),
                 source: key.source.clone(),
+                others: Vec::new(),
             });
         }
     }
@@ -48,6 +49,7 @@ fn keys(user: &str, old: Option<&RenderedUser>, new: Option<&RenderedUser>, foun
             operation: Operation::Change,
             details: vec!["order".to_owned()],
             source: key.source.clone(),
+            others: Vec::new(),
         });
     }
 }
@@ -75,6 +77,7 @@ fn password(name: &str, old: Option<&RenderedUser>, new: Option<&RenderedUser>, 
             operation: Operation::of(before.is_some(), after.is_some()),
             details: Vec::new(),
             source: user.source.clone(),
+            others: Vec::new(),
         });
     }
 }

@@ -6,10 +6,12 @@
 
 #![expect(clippy::missing_panics_doc, reason = "to panic is what they are for")]
 
+mod plans;
 mod records;
 #[cfg(test)]
 mod tests;
 
+pub use plans::{node_disruption, plan, registries};
 pub use records::{cgroup, drift_policy, forensic_log, journal};
 
 use crate::{

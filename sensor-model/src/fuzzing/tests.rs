@@ -4,7 +4,7 @@ use std::path::Path;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 9] = [
+const TARGETS: [(&str, Target); 12] = [
     ("manifest", manifest),
     ("ignition", ignition),
     ("data_url", data_url),
@@ -14,6 +14,9 @@ const TARGETS: [(&str, Target); 9] = [
     ("drift_policy", drift_policy),
     ("forensic_log", forensic_log),
     ("journal", journal),
+    ("node_disruption", node_disruption),
+    ("plan", plan),
+    ("registries", registries),
 ];
 
 fn seeds(target: &str) -> Vec<Vec<u8>> {

@@ -6,6 +6,7 @@
 //! at the first boot, and are not what a running node can drift from: they are carried as they are
 //! ([`Fixed`]), to be compared.
 
+mod declarations;
 mod fixed;
 mod rules;
 
@@ -20,6 +21,7 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
+pub use declarations::{DECLARATIONS_ANNOTATION, DISRUPTION_ANNOTATION};
 pub use fixed::{Fixed, Section};
 
 /// A part of the rendered config, and who said it last.
@@ -107,9 +109,6 @@ pub struct Declaration {
     pub labels: BTreeMap<String, String>,
 }
 
-/// The annotation by which the owner of a MachineConfig says which action its content needs.
-pub const DISRUPTION_ANNOTATION: &str = "holdfast.dev/disruption";
-
 /// Why MachineConfigs don't go together.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
@@ -181,8 +180,13 @@ pub fn merge(mut configs: Vec<MachineConfig>) -> Result<Rendered, MergeError> {
 /// Parts that cannot stand together.
 pub fn rendered(mut config: MachineConfig) -> Result<Rendered, MergeError> {
     config.annotations.remove(GENERATED_BY_ANNOTATION);
+    let kept = config.annotations.remove(DECLARATIONS_ANNOTATION);
+    let origin = config.source.origin.clone();
     let mut rendered = Rendered::default();
     rules::add(&mut rendered, config);
     rules::check(&rendered)?;
+    if let Some(kept) = kept {
+        declarations::restore(&mut rendered, &kept, &origin);
+    }
     Ok(rendered)
 }

@@ -156,6 +156,9 @@ impl Policy {
     fn declared(&self, change: &Change, old: &Rendered, new: &Rendered) -> Decision {
         const NO_ENTRY: &str = "no entry fits: reboot";
         let name = &change.source.machine_config;
+        if !change.others.is_empty() {
+            return Decision::reboot(format!("{NO_ENTRY}; several MachineConfigs say parts of it"));
+        }
         // What is removed is in the old config alone.
         let Some(declared) = new.declarations.get(name).or_else(|| old.declarations.get(name)) else {
             return Decision::reboot(NO_ENTRY);

@@ -21,6 +21,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Most entries of a list in a `MachineConfiguration`.
 const MAXIMUM_ENTRIES: usize = 50;
+/// Most entries of a list in the status of a `MachineConfiguration`, where the defaults are, too.
+const MAXIMUM_STATUS_ENTRIES: usize = 100;
 /// Most entries of a list in a `DisruptionPolicy`.
 const MAXIMUM_OWN_ENTRIES: usize = 1_000;
 /// Most actions of an entry.
@@ -42,6 +44,17 @@ const OTHER_SPEC_FIELDS: [&str; 10] = [
     "unsupportedConfigOverrides",
 ];
 
+/// Who wrote the entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trust {
+    /// A person: every word must be known.
+    File,
+    /// We, for a release.
+    Shipped,
+    /// The Machine Config Operator, which has checked them; it may be newer than this program.
+    Status,
+}
+
 impl PolicyFile {
     /// Reads the policies of one file; `origin` is its name for messages. MachineConfigs and other objects in
     /// it are passed over.
@@ -49,21 +62,46 @@ impl PolicyFile {
     /// # Errors
     /// The first fault, and a file without any policy.
     pub fn parse(origin: &str, bytes: &[u8]) -> Result<Vec<Self>, ManifestError> {
-        Self::parse_as(origin, bytes, false)
+        Self::parse_as(origin, bytes, Trust::File)
     }
 
     /// Reads what is shipped, which may say `Special`.
     pub(super) fn parse_shipped(origin: &str, bytes: &[u8]) -> Result<Vec<Self>, ManifestError> {
-        Self::parse_as(origin, bytes, true)
+        Self::parse_as(origin, bytes, Trust::Shipped)
     }
 
-    fn parse_as(origin: &str, bytes: &[u8], shipped: bool) -> Result<Vec<Self>, ManifestError> {
+    /// Reads what the Machine Config Operator made of a cluster's policy: `nodeDisruptionPolicyStatus` of its
+    /// `MachineConfiguration`. An action that is not known here becomes [`Verb::Unknown`].
+    ///
+    /// # Errors
+    /// The first fault, with its field.
+    pub fn from_status(origin: &str, object: &Value) -> Result<Self, ManifestError> {
+        let at = "status.nodeDisruptionPolicyStatus.clusterPolicies";
+        let reader = Reader { origin, own: false, trust: Trust::Status };
+        let none = Value::Object(Map::new());
+        let body = object.pointer("/status/nodeDisruptionPolicyStatus/clusterPolicies").unwrap_or(&none);
+        let entries = reader.entries(body, at).map_err(|(field, reason)| ManifestError {
+            origin: origin.to_owned(),
+            object: format!("{MCO_KIND} \"cluster\""),
+            field,
+            reason,
+        })?;
+        Ok(Self {
+            origin: origin.to_owned(),
+            scope: Scope::Cluster,
+            entries,
+            allowances: Vec::new(),
+            overrides: Overrides::default(),
+        })
+    }
+
+    fn parse_as(origin: &str, bytes: &[u8], trust: Trust) -> Result<Vec<Self>, ManifestError> {
         let objects = machine_config::parse(origin, bytes)?.others;
         let policies: Result<Vec<Self>, ManifestError> = objects
             .iter()
             .filter(|object| is_policy(object))
             .map(|object| {
-                policy(object, shipped).map_err(|(field, reason)| ManifestError {
+                policy(object, trust).map_err(|(field, reason)| ManifestError {
                     origin: origin.to_owned(),
                     object: format!("{} {}", object.kind, quote(&object.name)),
                     field,
@@ -89,7 +127,7 @@ fn is_policy(object: &OtherObject) -> bool {
     object.kind == MCO_KIND || object.kind == KIND
 }
 
-fn policy(object: &OtherObject, shipped: bool) -> Parsed<PolicyFile> {
+fn policy(object: &OtherObject, trust: Trust) -> Parsed<PolicyFile> {
     let own = object.kind == KIND;
     let version = if own { API_VERSION } else { MCO_API_VERSION };
     if object.api_version != version {
@@ -112,7 +150,7 @@ fn policy(object: &OtherObject, shipped: bool) -> Parsed<PolicyFile> {
     let spec = top.get("spec").filter(|spec| !spec.is_null()).unwrap_or(&nothing);
     let mut policy = PolicyFile {
         origin: object.origin.clone(),
-        scope: if shipped { Scope::Shipped } else { Scope::Cluster },
+        scope: if trust == Trust::Shipped { Scope::Shipped } else { Scope::Cluster },
         entries: Vec::new(),
         allowances: Vec::new(),
         overrides: Overrides::default(),
@@ -144,7 +182,7 @@ fn policy(object: &OtherObject, shipped: bool) -> Parsed<PolicyFile> {
         if !own {
             mapping(body, at, &BODY)?;
         }
-        let reader = Reader { origin: &policy.origin, own, shipped };
+        let reader = Reader { origin: &policy.origin, own, trust };
         policy.entries = reader.entries(body, at)?;
     }
     Ok(policy)
@@ -233,7 +271,7 @@ fn paths(value: &Value, at: &str) -> Parsed<Vec<String>> {
 struct Reader<'a> {
     origin: &'a str,
     own: bool,
-    shipped: bool,
+    trust: Trust,
 }
 
 impl Reader<'_> {
@@ -249,7 +287,11 @@ impl Reader<'_> {
             let at = format!("{at}.{}", subject.key());
             let Some(value) = body.get(subject.key()).filter(|value| !value.is_null()) else { continue };
             let items = list(value, &at)?;
-            let most = if self.own { MAXIMUM_OWN_ENTRIES } else { MAXIMUM_ENTRIES };
+            let most = match (self.own, self.trust) {
+                (true, _) => MAXIMUM_OWN_ENTRIES,
+                (false, Trust::Status) => MAXIMUM_STATUS_ENTRIES,
+                (false, _) => MAXIMUM_ENTRIES,
+            };
             if items.len() > most {
                 return Err((at, format!("Too many: {}: must have at most {most} items", items.len())));
             }
@@ -331,7 +373,9 @@ impl Reader<'_> {
             "Restart" => Verb::Restart(restart),
             "DaemonReload" => Verb::DaemonReload,
             "None" => Verb::None,
-            "Special" if self.shipped => Verb::Special,
+            "Special" if self.trust != Trust::File => Verb::Special,
+            // A newer operator may know more; what it asked for cannot be less than everything.
+            other if self.trust == Trust::Status => Verb::Unknown(other.to_owned()),
             other => return Err((field, unsupported(other, &TYPES))),
         };
         let timeout_seconds = match map.get("timeout") {

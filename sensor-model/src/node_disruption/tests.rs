@@ -1,1 +1,432 @@
+use super::*;
+use crate::{
+    changes::{
+        Change, Kind, Operation, compare,
+        tests::{config, files, ignition, named},
+    },
+    machine_config::{self, ManifestError},
+    merge::{self, Rendered},
+};
+use serde_json::{Value, json};
 
+const MCO_HEAD: &str =
+    "apiVersion: operator.openshift.io/v1\nkind: MachineConfiguration\nmetadata: {name: cluster}\n";
+const OWN_HEAD: &str = "apiVersion: holdfast.dev/v1alpha1\nkind: DisruptionPolicy\nmetadata: {name: site}\n";
+
+fn parse(text: &str) -> Result<Vec<PolicyFile>, ManifestError> {
+    PolicyFile::parse("policy.yaml", text.as_bytes())
+}
+
+fn mco(body: &str) -> String {
+    format!("{MCO_HEAD}spec: {{nodeDisruptionPolicy: {body}}}\n")
+}
+
+fn own(spec: &str) -> String {
+    format!("{OWN_HEAD}spec: {spec}\n")
+}
+
+fn policy(texts: &[String], pool: Option<&str>) -> Policy {
+    let mut files = Vec::new();
+    for (number, text) in texts.iter().enumerate() {
+        files.extend(PolicyFile::parse(&format!("{number}.yaml"), text.as_bytes()).unwrap());
+    }
+    Policy::merge(&files, pool).unwrap()
+}
+
+/// What decides about a change of that kind and name.
+fn decided(policy: &Policy, kind: Kind, name: &str) -> (String, String) {
+    let nothing = config(&json!({}));
+    let change = Change {
+        kind,
+        name: name.to_owned(),
+        operation: Operation::Change,
+        details: Vec::new(),
+        source: nothing.sources[0].clone(),
+        others: Vec::new(),
+    };
+    let decision = policy.decide(&change, &nothing, &nothing);
+    (decision.policy, words(&decision.actions))
+}
+
+fn words(actions: &[Action]) -> String {
+    let words: Vec<String> = actions.iter().map(|action| format!("{:?}", action.verb)).collect();
+    words.join(", ")
+}
+
+#[test]
+fn faults_are_told_by_object_field_and_reason() {
+    let many = |count: usize| {
+        let entries: Vec<String> =
+            (0..count).map(|n| format!("{{path: /etc/{n}, actions: [{{type: None}}]}}")).collect();
+        format!("{{files: [{}]}}", entries.join(","))
+    };
+    let actions = |actions: &str| mco(&format!("{{files: [{{path: /etc/a, actions: {actions}}}]}}"));
+    let service = |name: &str| actions(&format!("[{{type: Reload, reload: {{serviceName: {name}}}}}]"));
+    let ten = "{type: DaemonReload},".repeat(11);
+    let texts = [
+        String::new(),
+        "a: [".to_owned(),
+        "kind: MachineConfigPool\napiVersion: machineconfiguration.openshift.io/v1".to_owned(),
+        "apiVersion: operator.openshift.io/v2\nkind: MachineConfiguration\nmetadata: {name: cluster}"
+            .to_owned(),
+        MCO_HEAD.replace("cluster", "other"),
+        format!("{MCO_HEAD}spec: {{nodeDisruptionPolicies: {{}}}}"),
+        mco("{file: []}"),
+        mco("[]"),
+        mco("{files: {}}"),
+        mco("{files: [{path: /etc/a}]}"),
+        mco("{files: [{actions: [{type: None}]}]}"),
+        mco("{files: [{path: etc/a, actions: [{type: None}]}]}"),
+        mco("{files: [{path: /etc/../a, actions: [{type: None}]}]}"),
+        mco("{files: [{path: '/etc/[a', actions: [{type: None}]}]}"),
+        mco("{files: [{path: /etc/a, actions: [{type: None}]}, {path: /etc/a/, actions: [{type: None}]}]}"),
+        mco(&many(51)),
+        actions("[]"),
+        actions(&format!("[{ten}]")),
+        actions("[{}]"),
+        actions("[{type: Explode}]"),
+        actions("[{type: Special}]"),
+        actions("[{type: none}]"),
+        actions("[{type: Reload}]"),
+        actions("[{type: Restart, reload: {serviceName: a.service}}]"),
+        actions("[{type: Restart}]"),
+        actions("[{type: None, restart: {serviceName: a.service}}]"),
+        actions("[{type: Reboot}, {type: Drain}]"),
+        actions("[{type: Drain}, {type: None}]"),
+        actions("[{type: Drain, serviceName: a.service}]"),
+        actions("[{type: Drain, timeout: soon}]"),
+        actions("[{type: Drain, timeout: 0}]"),
+        actions("[{type: Drain, timeout: 25h}]"),
+        actions("[{type: Drain, fallback: pray}]"),
+        service("crio"),
+        service("crio.exe"),
+        service(".service"),
+        service("'a b.service'"),
+        service("a@b.service"),
+        service(&format!("{}.service", "a".repeat(250))),
+        mco("{units: [{name: kubelet, actions: [{type: None}]}]}"),
+        mco(
+            "{units: [{name: a.service, actions: [{type: None}]}, {name: a.service, actions: [{type: None}]}]}",
+        ),
+        mco("{sshkey: {actions: []}}"),
+        mco("{sshkey: {paths: []}}"),
+        mco("{kernelArguments: [{name: 'a b', actions: [{type: None}]}]}"),
+        format!("{MCO_HEAD}spec: {{irreconcilableValidationOverrides: {{storage: [Luks]}}}}"),
+        own("{pools: []}"),
+        own("{files: 1}"),
+        own("{declarations: [{actions: [None]}]}"),
+        own("{declarations: [{machineConfigs: [a], actions: [Restart]}]}"),
+        own("{declarations: [{machineConfigs: [a], actions: [Explode]}]}"),
+        own("{declarations: [{machineConfigs: ['[a'], actions: [None]}]}"),
+        own("{declarations: [{machineConfigs: [a], matchLabels: {a: 1}, actions: [None]}]}"),
+    ];
+    let faults: Vec<String> = texts
+        .iter()
+        .map(|text| match parse(text) {
+            Ok(_) => format!("accepted: {text}"),
+            Err(error) => error.to_string(),
+        })
+        .collect();
+    assert!(!faults.iter().any(|fault| fault.starts_with("accepted")), "{faults:#?}");
+    insta::assert_snapshot!(faults.join("\n"));
+}
+
+#[test]
+fn what_a_cluster_has_beside_the_policy_is_passed_over() {
+    let text = format!(
+        "{MCO_HEAD}spec:\n  managementState: Managed\n  logLevel: Normal\n  operatorLogLevel: Normal\n  \
+         managedBootImages: {{}}\n  nodeDisruptionPolicy:\n    sshkey: {{}}\nstatus: {{observedGeneration: 3}}\n"
+    );
+    let files = parse(&text).unwrap();
+    assert_eq!(files.len(), 1);
+    assert_eq!(files[0].entries, []);
+}
+
+#[test]
+fn a_users_entry_replaces_the_shipped_one_whole_and_in_place() {
+    let shipped = Policy::shipped().unwrap();
+    let changed = policy(
+        &[mco("{files: [{path: /etc/containers/policy.json, actions: [{type: None}]}, \
+              {path: /etc/mine, actions: [{type: Drain}]}], sshkey: {actions: [{type: Drain}]}}")],
+        None,
+    );
+    assert_eq!(changed.entries().len(), shipped.entries().len() + 1);
+    for (before, after) in shipped.entries().iter().zip(changed.entries()) {
+        assert_eq!((before.subject, &before.pattern), (after.subject, &after.pattern));
+    }
+    for (kind, name, expected) in [
+        (Kind::File, "/etc/containers/policy.json", ("0.yaml: files /etc/containers/policy.json", "None")),
+        (Kind::File, "/etc/mine", ("0.yaml: files /etc/mine", "Drain")),
+        (Kind::SshKey, "core SHA256:x", ("0.yaml: sshkey", "Drain")),
+        (Kind::PasswordHash, "core", ("0.yaml: sshkey", "Drain")),
+        (Kind::File, "/etc/nmstate/openshift/a", ("shipped default: files /etc/nmstate/openshift", "None")),
+    ] {
+        assert_eq!(decided(&changed, kind, name), (expected.0.to_owned(), expected.1.to_owned()));
+    }
+}
+
+#[test]
+fn the_most_exact_entry_decides() {
+    let policy = policy(
+        &[own(
+            "{files: [
+              {path: /etc/mco/f1, actions: [{type: None}]},
+              {path: /etc/mco, actions: [{type: Drain}]},
+              {path: '/etc/mco/*.conf', actions: [{type: DaemonReload}]},
+              {path: '/etc/mco/a.*', actions: [{type: Reload, reload: {serviceName: a.service}}]},
+              {path: '/etc/**/deep', actions: [{type: Restart, restart: {serviceName: d.service}}]},
+              {path: /etc/mco/dir/, actions: [{type: None}]},
+            ], directories: [{path: /etc/mco/d, actions: [{type: None}]}],
+              links: [{path: '/etc/mco/l*', actions: [{type: None}]}],
+              units: [{name: 'app-*.service', actions: [{type: DaemonReload}]},
+                      {name: app-1.service, actions: [{type: None}]},
+                      {name: 'instance@1.service', actions: [{type: None}]}],
+              kernelArguments: [{name: vm.swappiness, actions: [{type: None}]},
+                                {name: 'sysctl.*', actions: [{type: Restart, restart: {serviceName: systemd-sysctl.service}}]}]}",
+        )],
+        None,
+    );
+    for (kind, name, expected) in [
+        (Kind::File, "/etc/mco/f1", "None"),
+        (Kind::File, "/etc/mco/f1/below", "None"),
+        (Kind::File, "/etc/mco/f10", "Drain"),
+        (Kind::File, "/etc/mcof1", "Reboot"),
+        (Kind::File, "/etc/mco/x.conf", "DaemonReload"),
+        (Kind::File, "/etc/mco/a.conf", "Reload(\"a.service\")"),
+        (Kind::File, "/etc/mco/x/y.conf", "Drain"),
+        (Kind::File, "/etc/other/deep", "Restart(\"d.service\")"),
+        (Kind::File, "/etc/mco/deep", "Drain"),
+        (Kind::File, "/etc/mco/dir/x", "None"),
+        (Kind::Directory, "/etc/mco/d", "None"),
+        (Kind::Directory, "/etc/mco/e", "Drain"),
+        (Kind::Link, "/etc/mco/link", "None"),
+        (Kind::Link, "/etc/mco/other", "Drain"),
+        (Kind::Unit, "app-1.service", "None"),
+        (Kind::Unit, "app-2.service", "DaemonReload"),
+        (Kind::Unit, "instance@1.service", "None"),
+        (Kind::Unit, "other.service", "Reboot"),
+        (Kind::KernelArgument, "vm.swappiness=10", "None"),
+        (Kind::KernelArgument, "sysctl.vm.swappiness=10", "Restart(\"systemd-sysctl.service\")"),
+        (Kind::KernelArgument, "nosmt", "Reboot"),
+        (Kind::OsImage, "x", "Reboot"),
+    ] {
+        assert_eq!(decided(&policy, kind, name).1, expected, "{kind:?} {name}");
+    }
+}
+
+#[test]
+fn a_pools_own_file_beats_those_for_all_and_these_the_clusters() {
+    let entry = |kind: &str| format!("files: [{{path: /etc/a, actions: [{{type: {kind}}}]}}]");
+    let texts = [
+        own(&format!("{{pools: [infra, gpu], {}}}", entry("None"))),
+        own(&format!("{{{}}}", entry("DaemonReload"))),
+        mco(&format!("{{{}}}", entry("Drain"))),
+    ];
+    for (texts, pool, expected) in [
+        (&texts[..], Some("infra"), "None"),
+        (&texts[..], Some("gpu"), "None"),
+        (&texts[..], Some("worker"), "DaemonReload"),
+        (&texts[..], None, "DaemonReload"),
+        (&texts[2..], Some("infra"), "Drain"),
+        (&texts[..1], None, "Reboot"),
+    ] {
+        assert_eq!(decided(&policy(texts, pool), Kind::File, "/etc/a").1, expected, "{pool:?}");
+    }
+}
+
+#[test]
+fn two_files_that_contradict_each_other_are_refused() {
+    let entry = |kind: &str| own(&format!("{{files: [{{path: /etc/a, actions: [{{type: {kind}}}]}}]}}"));
+    let both = |a: &str, b: &str| {
+        let mut files = PolicyFile::parse("a.yaml", entry(a).as_bytes()).unwrap();
+        files.extend(PolicyFile::parse("b.yaml", entry(b).as_bytes()).unwrap());
+        Policy::merge(&files, None).map(|_| ()).map_err(|error| error.to_string())
+    };
+    assert_eq!(both("None", "None"), Ok(()));
+    assert_eq!(
+        both("None", "Drain"),
+        Err("b.yaml: policy: files /etc/a: a.yaml has other actions for the same".to_owned())
+    );
+}
+
+/// Two MachineConfigs of a pool, one with a declaration, before and after a change of all that they say.
+fn declared(annotation: &str, rendered: bool) -> (Rendered, Rendered) {
+    let side = |text: &str| {
+        let config = |name: &str, annotations: &Value, spec: &Value| {
+            json!({
+                "apiVersion": machine_config::API_VERSION, "kind": "MachineConfig", "spec": spec,
+                "metadata": { "name": name, "annotations": annotations, "labels": {
+                    "team": "web", "machineconfiguration.openshift.io/role": "worker",
+                } },
+            })
+        };
+        let file = |path: &str| json!({ "path": path, "contents": { "source": format!("data:,{text}") } });
+        let unit = json!({ "name": "app.service", "contents": text });
+        let app = ignition(&json!({
+            "storage": { "files": [file("/etc/app/a"), file("/etc/containers/policy.json")] },
+            "systemd": { "units": [unit, { "name": "shared.service", "contents": text }] },
+        }));
+        let other = ignition(&json!({
+            "storage": { "files": [file("/etc/other")] },
+            "systemd": { "units": [{ "name": "shared.service", "dropins": [{ "name": "a.conf", "contents": text }] }] },
+        }));
+        let objects = json!({ "apiVersion": "v1", "kind": "List", "items": [
+            config("99-app", &json!({ "holdfast.dev/disruption": annotation }), &app),
+            config("50-other", &json!({}), &other),
+            { "apiVersion": machine_config::API_VERSION, "kind": "MachineConfigPool",
+              "metadata": { "name": "worker" }, "spec": { "machineConfigSelector": {} } },
+        ] });
+        let bytes = serde_json::to_vec(&objects).unwrap();
+        let manifest = machine_config::parse("configs.json", &bytes).unwrap();
+        if !rendered {
+            return merge::merge(manifest.machine_configs).unwrap();
+        }
+        let pools = crate::pool::pools(&manifest.others).unwrap();
+        let images = crate::pool::ClusterImages::default();
+        let made = crate::pool::render(&pools[0], &manifest.machine_configs, &images, "test").unwrap();
+        let mut parsed = machine_config::parse("rendered.yaml", made.to_yaml().unwrap().as_bytes())
+            .unwrap()
+            .machine_configs;
+        merge::rendered(parsed.remove(0)).unwrap()
+    };
+    (side("old"), side("new"))
+}
+
+fn declared_decisions(annotation: &str, policy: &Policy, rendered: bool) -> Vec<String> {
+    let (old, new) = declared(annotation, rendered);
+    let changes = compare(Some(&old), Some(&new), policy.overrides()).unwrap().changes;
+    let decide =
+        |change: &Change| format!("{}: {}", change.name, words(&policy.decide(change, &old, &new).actions));
+    changes.iter().map(decide).collect()
+}
+
+const ALLOWED: &str = "{declarations: [{machineConfigs: ['99-app*'], matchLabels: {team: web}, \
+                       paths: [/etc/app, '/etc/systemd/system/*.service'], \
+                       actions: [None, Restart], units: ['app*.service']}]}";
+
+#[test]
+fn an_owners_declaration_counts_where_it_is_allowed_and_nothing_else_decides() {
+    let allowed = policy(&[own(ALLOWED)], None);
+    for rendered in [false, true] {
+        assert_eq!(
+            declared_decisions("Restart app.service", &allowed, rendered),
+            [
+                "/etc/app/a: Restart(\"app.service\")",
+                // An entry decides before any declaration.
+                "/etc/containers/policy.json: Reload(\"crio.service\")",
+                "/etc/other: Reboot",
+                "app.service: Restart(\"app.service\")",
+                // Another MachineConfig says a part of it.
+                "shared.service: Reboot",
+            ],
+            "rendered: {rendered}"
+        );
+    }
+}
+
+#[test]
+fn a_declaration_that_is_not_allowed_or_not_understood_means_reboot() {
+    let allowed = policy(&[own(ALLOWED)], None);
+    for annotation in [
+        "Drain",
+        "Restart sshd.service",
+        "Reload app.service",
+        "None, Restart app.service",
+        "none",
+        "Explode",
+        "",
+        "Restart",
+        "Restart app",
+    ] {
+        let decisions = declared_decisions(annotation, &allowed, false);
+        assert_eq!(decisions[0], "/etc/app/a: Reboot", "{annotation:?}");
+    }
+    for spec in [
+        "{}".to_owned(),
+        ALLOWED.replace("99-app*", "98-app*"),
+        ALLOWED.replace("team: web", "team: db"),
+        ALLOWED.replace("[/etc/app, ", "[/etc/apps, "),
+    ] {
+        let decisions = declared_decisions("None", &policy(&[own(&spec)], None), false);
+        assert_eq!(decisions[0], "/etc/app/a: Reboot", "{spec}");
+    }
+    let (old, new) = declared("Drain", false);
+    let change = &compare(Some(&old), Some(&new), allowed.overrides()).unwrap().changes[0];
+    let said = allowed.decide(change, &old, &new).policy;
+    assert!(said.contains("99-app is not allowed by any policy"), "{said}");
+}
+
+#[test]
+fn a_single_config_may_declare_for_itself() {
+    let allowed = policy(&[own("{declarations: [{machineConfigs: [mine], actions: [None]}]}")], None);
+    let with = |text: &str| {
+        let mut config = named(
+            "mine",
+            &files(&json!([{ "path": "/etc/a", "contents": { "source": format!("data:,{text}") } }])),
+        );
+        let declaration = merge::Declaration { text: "None".to_owned(), ..merge::Declaration::default() };
+        config.declarations.insert("mine".to_owned(), declaration);
+        config
+    };
+    let (old, new) = (with("a"), with("b"));
+    let change = &compare(Some(&old), Some(&new), allowed.overrides()).unwrap().changes[0];
+    assert_eq!(words(&allowed.decide(change, &old, &new).actions), "None");
+}
+
+#[test]
+fn what_is_shipped_and_what_is_shown_keep_the_schema() {
+    let schema: Value =
+        serde_json::from_str(include_str!("../../../policies/schema/node-disruption.schema.json")).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let faults = |text: &str| -> Vec<String> {
+        let value: Value = serde_saphyr::from_str(text).unwrap();
+        validator.iter_errors(&value).map(|error| error.to_string()).collect()
+    };
+    for text in [
+        // Nobody but the shipped file may say this word.
+        include_str!("../../../policies/node-disruption/default.yaml").replace("type: Special", "type: None"),
+        include_str!("../../../policies/node-disruption/example.yaml").to_owned(),
+        include_str!("../../fuzz/seeds/node_disruption/own.yaml").to_owned(),
+        include_str!("../../fuzz/seeds/node_disruption/cluster.yaml").to_owned(),
+    ] {
+        assert_eq!(faults(&text), Vec::<String>::new(), "{text}");
+        assert!(parse(&text).is_ok(), "{text}");
+    }
+    for text in [
+        mco("{files: [{path: /etc/a, actions: [{type: Explode}]}]}"),
+        mco("{files: [{path: /etc/a, actions: [{type: Reload}]}]}"),
+        mco("{file: []}"),
+        own("{declarations: [{actions: [None]}]}"),
+    ] {
+        assert!(!faults(&text).is_empty() && parse(&text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn a_status_may_say_what_is_not_known_here_and_that_means_reboot() {
+    let status = |kind: &str| {
+        let entry = json!({ "path": "/etc/containers/policy.json", "actions": [{ "type": kind }] });
+        let policies = json!({ "files": [entry], "sshkey": { "actions": [{ "type": "None" }] } });
+        let object = json!({ "status": { "nodeDisruptionPolicyStatus": { "clusterPolicies": policies } } });
+        let file = PolicyFile::from_status("cluster", &object).unwrap();
+        let policy = Policy::merge(&[file], None).unwrap();
+        let side = |text: &str| {
+            config(&files(&json!([{
+                "path": "/etc/containers/policy.json", "contents": { "source": format!("data:,{text}") },
+            }])))
+        };
+        crate::plan::plan(Some(&side("a")), Some(&side("b")), &policy).unwrap()
+    };
+    let unknown = status("Hibernate");
+    assert!(unknown.reboot && unknown.drain, "{unknown:?}");
+    assert_eq!(unknown.changes[0].explanation, ["action \"Hibernate\" is not known here: reboot"]);
+    assert!(!status("Drain").reboot);
+    let none = PolicyFile::from_status("cluster", &json!({})).unwrap();
+    assert_eq!(none.entries, []);
+    let bad = json!({ "status": { "nodeDisruptionPolicyStatus": { "clusterPolicies": { "files": [{}] } } } });
+    assert_eq!(
+        PolicyFile::from_status("cluster", &bad).unwrap_err().to_string(),
+        "cluster: MachineConfiguration \"cluster\": status.nodeDisruptionPolicyStatus.clusterPolicies.files[0].path: \
+         Required value"
+    );
+}

@@ -51,6 +51,18 @@ impl Plan {
     pub fn is_empty(&self) -> bool {
         self.reconcilable && self.changes.is_empty() && self.overridden.is_empty()
     }
+
+    /// Takes up further reasons for which a node cannot be brought there (its own, [`crate::reconcile::against_node`]).
+    /// With any, there is nothing left to do.
+    pub fn refuse(&mut self, reasons: Vec<String>) {
+        let new = reasons.into_iter().filter(|reason| !self.reasons.contains(reason)).collect::<Vec<_>>();
+        self.reasons.extend(new);
+        if !self.reasons.is_empty() {
+            self.reconcilable = false;
+            self.steps.clear();
+            (self.drain, self.reboot) = (false, false);
+        }
+    }
 }
 
 /// How much a change disturbs, the mildest first.

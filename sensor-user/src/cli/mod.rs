@@ -12,8 +12,11 @@ pub mod doctor;
 pub mod explain;
 pub mod history;
 pub mod log;
+pub mod manifests;
 pub mod output;
 pub mod people;
+pub mod plan;
+pub mod render;
 pub mod repair;
 pub mod rollback;
 pub mod sources;
@@ -41,7 +44,7 @@ pub const NOT_RECONCILABLE: u8 = 4;
 
 /// Node security and drift sensor.
 ///
-/// Exit codes: 0 in sync, 1 drift, 2 wrong usage or input, 3 failure.
+/// Exit codes: 0 in sync or no change, 1 drift or changes, 2 wrong usage or input, 3 failure, 4 not reconcilable.
 #[derive(Debug, Parser)]
 #[command(name = "holdfast", version = version())]
 pub struct Cli {
@@ -75,6 +78,10 @@ pub enum Command {
     Repair(repair::Repair),
     /// Print the MachineConfig that would make the present state the declared one.
     Adopt(adopt::Adopt),
+    /// Say what changes from one config to another, in which steps, and how much that disturbs.
+    Plan(Box<plan::PlanCommand>),
+    /// Print a pool's rendered MachineConfig.
+    Render(render::Render),
     /// Say what this kernel offers, which backend will be used and what is not seen here.
     Doctor(doctor::Doctor),
     /// Print a completion script for a shell.
@@ -132,6 +139,8 @@ pub fn run(command: Command, screen: &mut Screen) -> anyhow::Result<u8> {
         Command::Rollback(rollback) => rollback.run(screen),
         Command::Repair(repair) => repair.run(screen),
         Command::Adopt(adopt) => adopt.run(screen),
+        Command::Plan(plan) => plan.run(screen),
+        Command::Render(render) => render.run(screen),
         Command::Doctor(doctor) => doctor.run(screen),
         Command::Completions(completions) => completions.run(screen),
     }

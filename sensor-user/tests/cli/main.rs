@@ -6,4 +6,6 @@
 mod compare;
 mod errors;
 mod forensic;
+mod plan;
+mod render;
 mod world;

@@ -135,6 +135,9 @@ pub(super) fn write(report: &Report) -> Result<()> {
         let _ = write!(page, "\n**{}**: {why}\n", row.name);
     }
     let place = dist::root().join("docs/performance.md");
+    // Measured apart from the rest, and written apart.
+    let old = fs::read_to_string(&place).unwrap_or_default();
+    page.push_str(super::compare::kept(&old));
     fs::write(&place, page).with_context(|| format!("cannot write {}", place.display()))?;
     say("bench", &format!("wrote {}", place.display()));
     Ok(())

@@ -5,6 +5,7 @@
 //! CPU whose nanoseconds are executed instructions, so that the numbers are of the code and not of the machine.
 
 mod auditd;
+pub(crate) mod compare;
 mod docs;
 mod rows;
 

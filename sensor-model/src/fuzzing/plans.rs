@@ -1,0 +1,73 @@
+//! Targets for what plans are made of: manifests, disruption policies, `registries.conf`.
+
+use crate::{
+    ignition::Purpose,
+    machine_config, merge,
+    node_disruption::{Policy, PolicyFile, Subject, Verb},
+    plan::{Plan, StepAction},
+    registries as rules,
+};
+
+/// A manifest file: a config differs from itself in nothing, its plan can be written and read, and a reboot is
+/// never without a drain.
+pub fn plan(data: &[u8]) {
+    let Ok(manifest) = machine_config::parse_for("fuzz", data, Purpose::Compare) else { return };
+    let policy = Policy::shipped().expect("what is shipped is sound");
+    for config in manifest.machine_configs {
+        let Ok(config) = merge::rendered(config) else { continue };
+        let Ok(same) = crate::plan::plan(Some(&config), Some(&config), &policy) else { continue };
+        // A config that may never be applied says so even against itself.
+        assert!(same.changes.is_empty() && same.steps.is_empty());
+        for (old, new) in [(None, Some(&config)), (Some(&config), None)] {
+            let Ok(plan) = crate::plan::plan(old, new, &policy) else { continue };
+            let text = serde_json::to_string(&plan).expect("a plan can be written");
+            assert_eq!(serde_json::from_str::<Plan>(&text).ok().as_ref(), Some(&plan));
+            assert!(plan.drain || !plan.reboot);
+            let writes = plan.steps.iter().filter(|step| step.action == StepAction::Write).count();
+            assert_eq!(writes, usize::from(plan.reconcilable && !plan.changes.is_empty()));
+        }
+    }
+}
+
+/// A disruption policy file: a fault has a field and a reason; what is read decides about every path of its own
+/// and never more than it says.
+pub fn node_disruption(data: &[u8]) {
+    let files = match PolicyFile::parse("fuzz", data) {
+        Ok(files) => files,
+        Err(error) => {
+            assert!(!error.object.is_empty() && !error.field.is_empty() && !error.reason.is_empty());
+            return;
+        }
+    };
+    for file in &files {
+        for entry in &file.entries {
+            assert!(!entry.actions.is_empty());
+            assert_eq!(entry.subject == Subject::SshKey, entry.pattern.is_empty());
+            let known = |verb: &Verb| !matches!(verb, Verb::Special | Verb::Unknown(_));
+            assert!(entry.actions.iter().all(|action| known(&action.verb)));
+        }
+    }
+    if let Ok(policy) = Policy::merge(&files, None) {
+        assert!(
+            policy.entries().len() >= Policy::shipped().expect("what is shipped is sound").entries().len()
+        );
+    }
+}
+
+/// Two versions of `registries.conf` with a NUL between them: each is as safe as itself, a judgement always says
+/// why, and taking everything away is safe only where there is nothing.
+pub fn registries(data: &[u8]) {
+    let (old, new) = match data.iter().position(|byte| *byte == 0) {
+        Some(end) => (&data[..end], &data[end + 1..]),
+        None => (&b""[..], data),
+    };
+    for (old, new) in [(old, new), (new, old), (old, old), (new, new)] {
+        match rules::judge(old, new) {
+            Ok(judgement) => {
+                assert!(!judgement.because.is_empty());
+                assert!(judgement.safe || old != new);
+            }
+            Err(reason) => assert!(reason.contains("registries.conf: ")),
+        }
+    }
+}

@@ -1,0 +1,324 @@
+mod properties;
+
+use super::*;
+use crate::{
+    changes::tests::{config, files, ignition},
+    node_disruption::PolicyFile,
+};
+use serde_json::{Value, json};
+
+fn policy(text: &str) -> Policy {
+    Policy::merge(&PolicyFile::parse("policy.yaml", text.as_bytes()).unwrap(), None).unwrap()
+}
+
+/// A policy with one list of actions for `/etc/a`.
+fn for_a(actions: &str) -> Policy {
+    policy(&format!(
+        "apiVersion: holdfast.dev/v1alpha1\nkind: DisruptionPolicy\nmetadata: {{name: a}}\n\
+         spec: {{files: [{{path: /etc/a, actions: {actions}}}]}}\n"
+    ))
+}
+
+fn planned_by(old: &Value, new: &Value, policy: &Policy) -> Plan {
+    plan(Some(&config(old)), Some(&config(new)), policy).unwrap()
+}
+
+fn planned(old: &Value, new: &Value) -> Plan {
+    planned_by(old, new, &Policy::shipped().unwrap())
+}
+
+fn at(path: &str, text: &str) -> Value {
+    files(&json!([{ "path": path, "contents": { "source": format!("data:,{text}") } }]))
+}
+
+/// Files of these paths.
+fn all(paths: &[&str]) -> Value {
+    files(&paths.iter().map(|path| json!({ "path": path })).collect())
+}
+
+/// Steps as short words.
+fn words(plan: &Plan) -> Vec<String> {
+    plan.steps
+        .iter()
+        .map(|step| match &step.target {
+            Some(target) => format!("{} {target}", step.action.word()),
+            None => step.action.word().to_owned(),
+        })
+        .collect()
+}
+
+#[test]
+fn nothing_to_do_has_no_steps() {
+    for (old, new) in [(at("/etc/a", "x"), at("/etc/a", "x")), (json!({}), json!({}))] {
+        let plan = planned(&old, &new);
+        assert!(plan.is_empty() && plan.steps.is_empty() && plan.reconcilable && !plan.drain && !plan.reboot);
+    }
+    assert!(plan(None, None, &Policy::shipped().unwrap()).unwrap().is_empty());
+}
+
+#[test]
+fn a_missing_config_is_an_empty_one() {
+    let shipped = Policy::shipped().unwrap();
+    let new = config(&at("/etc/a", "x"));
+    assert_eq!(plan(None, Some(&new), &shipped), plan(Some(&config(&json!({}))), Some(&new), &shipped));
+}
+
+#[test]
+fn each_kind_of_change_without_an_entry_drains_and_reboots() {
+    for new in [
+        at("/etc/a", "x"),
+        ignition(&json!({ "storage": { "directories": [{ "path": "/etc/d" }] } })),
+        ignition(&json!({ "storage": { "links": [{ "path": "/etc/l", "target": "a" }] } })),
+        ignition(&json!({ "systemd": { "units": [{ "name": "a.service", "enabled": true }] } })),
+        json!({ "kernelArguments": ["a"] }),
+        json!({ "kernelType": "realtime" }),
+        json!({ "extensions": ["usbguard"] }),
+        json!({ "osImageURL": "registry/os@sha256:1" }),
+    ] {
+        for (old, new) in [(json!({}), &new), (new.clone(), &json!({}))] {
+            let plan = planned(&old, new);
+            assert_eq!(words(&plan), ["drain", "write", "reboot"], "{old} -> {new}");
+            assert!(plan.drain && plan.reboot && plan.reconcilable);
+            assert_eq!(plan.changes.len(), 1);
+            assert_eq!(plan.changes[0].action, Disruption::Reboot);
+        }
+    }
+}
+
+#[test]
+fn only_changes_that_need_nothing_are_only_written() {
+    let user = |key: &str| json!({ "passwd": { "users": [{ "name": "core", "sshAuthorizedKeys": [key] }] } });
+    let mut new = user("k2");
+    new["storage"] = json!({ "files": [
+        { "path": "/var/lib/kubelet/config.json" }, { "path": "/etc/nmstate/openshift/eth0.yml" },
+    ] });
+    let plan = planned(&ignition(&user("k1")), &ignition(&new));
+    assert_eq!(words(&plan), ["write"]);
+    assert!(!plan.drain && !plan.reboot);
+    assert!(plan.changes.iter().all(|change| change.action == Disruption::None), "{plan:#?}");
+    assert_eq!(plan.steps[0].because.len(), 4, "every change is written: {:?}", plan.steps[0].because);
+}
+
+#[test]
+fn the_shipped_entries_lead_to_the_machine_config_operators_actions() {
+    let restart_ca = ["write", "restart coreos-update-ca-trust.service", "restart crio.service"];
+    for (path, expected) in [
+        ("/var/lib/kubelet/config.json", &["write"][..]),
+        ("/etc/machine-config-daemon/no-reboot/containers-gpg.pub", &["write", "reload crio.service"]),
+        ("/etc/containers/policy.json", &["write", "reload crio.service"]),
+        ("/etc/containers/registries.conf", &["write", "reload crio.service"]),
+        ("/etc/containers/registries.d/a/b.yaml", &["write", "reload crio.service"]),
+        ("/etc/crio/policies/ns.json", &["write", "reload crio.service"]),
+        ("/etc/nmstate/openshift/a", &["write"]),
+        ("/etc/pki/ca-trust/source/anchors/openshift-config-user-ca-bundle.crt", &restart_ca),
+        ("/etc/kubernetes/credential-providers/ecr.yaml", &["write", "restart kubelet.service"]),
+        (
+            "/etc/systemd/system/kubelet.service.d/40-kubelet-crio-image-credential-provider.conf",
+            &["write", "daemon-reload", "restart kubelet.service"],
+        ),
+        ("/etc/iri-registry/a", &["write", "restart iri-registry.service"]),
+        ("/usr/local/bin/load-registry-image.sh", &["write", "restart iri-registry.service"]),
+        (
+            "/etc/pki/ca-trust/source/anchors/iri-root-ca.crt",
+            &["write", "restart coreos-update-ca-trust.service"],
+        ),
+        ("/etc/containers/registries.dd", &["drain", "write", "reboot"]),
+        ("/etc/containers/policy.json.bak", &["drain", "write", "reboot"]),
+    ] {
+        assert_eq!(words(&planned(&json!({}), &all(&[path]))), expected, "{path}");
+    }
+    let unit =
+        ignition(&json!({ "systemd": { "units": [{ "name": "iri-registry.service", "enabled": true }] } }));
+    assert_eq!(
+        words(&planned(&json!({}), &unit)),
+        ["write", "daemon-reload", "restart iri-registry.service"]
+    );
+}
+
+#[test]
+fn steps_of_many_changes_come_once_and_in_order_with_all_their_causes() {
+    let plan = planned(
+        &json!({}),
+        &all(&[
+            "/etc/pki/ca-trust/source/anchors/openshift-config-user-ca-bundle.crt",
+            "/etc/pki/ca-trust/source/anchors/iri-root-ca.crt",
+            "/etc/containers/policy.json",
+            "/etc/containers/registries.d/x",
+            "/etc/systemd/system/kubelet.service.d/40-kubelet-crio-image-credential-provider.conf",
+            "/etc/kubernetes/credential-providers/x",
+            "/var/lib/kubelet/config.json",
+        ]),
+    );
+    let mut value = serde_json::to_value(&plan.steps).unwrap();
+    value.sort_all_objects();
+    insta::assert_json_snapshot!(value);
+}
+
+#[test]
+fn a_reboot_makes_everything_but_the_drain_superfluous() {
+    let plan = planned(&json!({}), &all(&["/etc/containers/policy.json", "/etc/unknown"]));
+    assert_eq!(words(&plan), ["drain", "write", "reboot"]);
+    assert_eq!(plan.steps[0].because, ["/etc/unknown"]);
+    assert_eq!(plan.steps[1].because, ["/etc/containers/policy.json", "/etc/unknown"]);
+    assert_eq!(plan.steps[2].because, ["/etc/unknown"]);
+    // What the change alone would have needed is still told.
+    assert_eq!(plan.changes[0].action, Disruption::Reload);
+}
+
+#[test]
+fn an_entrys_actions_are_the_steps() {
+    for (actions, expected) in [
+        ("[{type: None}]", &["write"][..]),
+        ("[{type: Drain}]", &["drain", "write"]),
+        ("[{type: DaemonReload}]", &["write", "daemon-reload"]),
+        ("[{type: Reboot}]", &["drain", "write", "reboot"]),
+        (
+            "[{type: Restart, restart: {serviceName: b.service}}, {type: Drain}, {type: DaemonReload}, \
+              {type: Restart, restart: {serviceName: a.service}}, {type: Reload, reload: {serviceName: c.service}}]",
+            &[
+                "drain",
+                "write",
+                "daemon-reload",
+                "reload c.service",
+                "restart b.service",
+                "restart a.service",
+            ],
+        ),
+    ] {
+        let plan = planned_by(&json!({}), &at("/etc/a", "x"), &for_a(actions));
+        assert_eq!(words(&plan), expected, "{actions}");
+        assert_eq!(plan.changes[0].policy, "policy.yaml: files /etc/a");
+    }
+}
+
+#[test]
+fn units_are_acted_on_in_the_order_that_entries_ask_for_whatever_comes_first_by_name() {
+    let policy = policy(
+        "apiVersion: operator.openshift.io/v1\nkind: MachineConfiguration\nmetadata: {name: cluster}\nspec:\n \
+         nodeDisruptionPolicy:\n  files:\n  - path: /etc/a\n    actions:\n    \
+         - {type: Restart, restart: {serviceName: a.service}}\n  - path: /etc/b\n    actions:\n    \
+         - {type: Restart, restart: {serviceName: z.service}}\n    \
+         - {type: Restart, restart: {serviceName: a.service}}\n",
+    );
+    let plan = planned_by(&json!({}), &all(&["/etc/a", "/etc/b"]), &policy);
+    assert_eq!(words(&plan), ["write", "restart z.service", "restart a.service"]);
+    assert_eq!(plan.steps[2].because, ["/etc/a", "/etc/b"]);
+}
+
+#[test]
+fn the_longest_time_counts_and_a_rollback_only_if_nobody_needs_the_reboot() {
+    let restart = |more: &str| format!("[{{type: Restart, restart: {{serviceName: a.service}}{more}}}]");
+    let with = |a: &str, b: &str| {
+        policy(&format!(
+            "apiVersion: holdfast.dev/v1alpha1\nkind: DisruptionPolicy\nmetadata: {{name: a}}\nspec:\n files:\n \
+             - {{path: /etc/a, actions: {}}}\n - {{path: /etc/b, actions: {}}}\n",
+            restart(a),
+            restart(b)
+        ))
+    };
+    for (a, b, timeout, fallback) in [
+        ("", "", None, None),
+        (
+            ", timeout: 30s, fallback: rollback",
+            ", timeout: 2m, fallback: rollback",
+            Some(120),
+            Some(Fallback::Rollback),
+        ),
+        (", fallback: rollback", ", timeout: 5", Some(5), None),
+        (", fallback: rollback", ", fallback: reboot", None, Some(Fallback::Reboot)),
+    ] {
+        let plan = planned_by(&json!({}), &all(&["/etc/a", "/etc/b"]), &with(a, b));
+        let step = &plan.steps[1];
+        assert_eq!((step.timeout_seconds, step.fallback), (timeout, fallback), "{a} {b}");
+    }
+}
+
+#[test]
+fn a_config_that_no_running_node_takes_has_reasons_and_no_steps() {
+    let mut plan = planned(&json!({}), &json!({ "fips": true, "kernelArguments": ["a"] }));
+    assert!(!plan.reconcilable && plan.steps.is_empty() && !plan.drain && !plan.reboot && !plan.is_empty());
+    assert_eq!(plan.changes.len(), 2);
+    let before = plan.clone();
+    plan.refuse(before.reasons.clone());
+    assert_eq!(plan, before, "a reason is told once");
+}
+
+#[test]
+fn what_a_node_itself_cannot_take_ends_the_plan() {
+    let mut plan = planned(&json!({}), &at("/etc/a", "x"));
+    plan.refuse(Vec::new());
+    assert!(plan.reconcilable && plan.reboot);
+    plan.refuse(vec!["no".to_owned()]);
+    assert!(!plan.reconcilable && plan.steps.is_empty() && !plan.drain && !plan.reboot);
+}
+
+#[test]
+fn what_is_overridden_is_told_and_is_no_step() {
+    let policy = policy(
+        "apiVersion: operator.openshift.io/v1\nkind: MachineConfiguration\nmetadata: {name: cluster}\n\
+         spec: {irreconcilableValidationOverrides: {storage: [Disks]}}\n",
+    );
+    let new = ignition(&json!({ "storage": { "disks": [{ "device": "/dev/a" }] } }));
+    let plan = planned_by(&json!({}), &new, &policy);
+    assert!(plan.reconcilable && plan.steps.is_empty() && !plan.is_empty());
+    assert_eq!(plan.overridden, ["ignition disks section contains changes"]);
+}
+
+fn registries(text: &str) -> Value {
+    files(&json!([{
+        "path": registries::PATH, "contents": { "source": crate::data_url::encode(text.as_bytes()) },
+    }]))
+}
+
+#[test]
+fn registries_are_drained_for_only_where_their_content_may_hurt() {
+    let mirror = |pull: &str| {
+        format!(
+            "[[registry]]\nlocation = 'a'\n[[registry.mirror]]\nlocation = 'm'\npull-from-mirror = '{pull}'\n"
+        )
+    };
+    let safe = planned(&registries(""), &registries(&mirror("digest-only")));
+    assert_eq!(words(&safe), ["write", "reload crio.service"]);
+    assert_eq!(
+        safe.changes[0].explanation,
+        ["rule 4: registry \"a\" is added, its mirrors are used only for digests: no drain"]
+    );
+    let unsafe_one = planned(&registries(""), &registries(&mirror("tag-only")));
+    assert_eq!(words(&unsafe_one), ["drain", "write", "reload crio.service"]);
+    assert_eq!(unsafe_one.changes[0].action, Disruption::Drain);
+    let unreadable = planned(&registries(""), &registries("location ="));
+    assert_eq!(words(&unreadable), ["drain", "write", "reboot"]);
+}
+
+#[test]
+fn registries_are_read_through_their_compression() {
+    use std::io::Write as _;
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(b"[[registry]]\nlocation = 'a'\nmirror-by-digest-only = true\n").unwrap();
+    let source = crate::data_url::encode(&encoder.finish().unwrap());
+    let new = files(&json!([{
+        "path": registries::PATH, "contents": { "source": source, "compression": "gzip" },
+    }]));
+    assert_eq!(words(&planned(&registries(""), &new)), ["write", "reload crio.service"]);
+}
+
+#[test]
+fn an_action_that_is_not_known_at_run_time_means_reboot() {
+    let change = Change {
+        kind: Kind::File,
+        name: "/etc/a".to_owned(),
+        operation: Operation::Change,
+        details: Vec::new(),
+        source: config(&json!({})).sources[0].clone(),
+        others: Vec::new(),
+    };
+    let decided = |verb| Decided {
+        change: change.clone(),
+        actions: vec![Action::plain(verb)],
+        policy: String::new(),
+        explanation: Vec::new(),
+    };
+    let steps = steps::steps(&[decided(Verb::Unknown("Explode".to_owned()))]);
+    let actions: Vec<StepAction> = steps.iter().map(|step| step.action).collect();
+    assert_eq!(actions, [StepAction::Drain, StepAction::Write, StepAction::Reboot]);
+}

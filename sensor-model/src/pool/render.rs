@@ -1,0 +1,219 @@
+//! From a pool's MachineConfigs to its rendered one.
+//!
+//! The selected MachineConfigs come in, with what the cluster says of images; out comes one MachineConfig
+//! that says the same, every list in the order of its keys, under a name made of the pool and a hash of all
+//! that it says. So the same content has the same name, whatever order it was given in.
+
+use super::{ClusterImages, Pool, RenderError, select};
+use crate::{
+    machine_config::{API_VERSION, GENERATED_BY_ANNOTATION, MachineConfig},
+    merge::{self, DECLARATIONS_ANNOTATION, Rendered, RenderedUnit, RenderedUser, Section, Sourced},
+};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
+
+/// The Ignition spec in which rendered configs are written.
+const SPEC_VERSION: &str = "3.5.0";
+
+/// Keeps the hash apart from those of other things, and of later forms.
+const DOMAIN: &[u8] = b"holdfast.dev/rendered-config/v1\n";
+
+/// Digits of the hash in a name: as many as the Machine Config Operator's MD5 has. Ours are the first of a
+/// SHA-256, so that nobody can make two contents with one name.
+const HASH_DIGITS: usize = 32;
+
+const OVERRIDDEN_ANNOTATION: &str = "machineconfiguration.openshift.io/os-image-url-overridden";
+const ORIGINAL_ANNOTATION: &str = "machineconfiguration.openshift.io/original-osimageurl";
+const RELEASE_ANNOTATION: &str = "machineconfiguration.openshift.io/release-image-version";
+
+/// What all MachineConfigs of a pool say together.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RenderedMachineConfig {
+    /// Its name.
+    pub name: String,
+    /// The whole object.
+    pub object: Value,
+    /// The MachineConfigs in it, in the order of the merge.
+    pub sources: Vec<String>,
+}
+
+impl RenderedMachineConfig {
+    /// As YAML.
+    ///
+    /// # Errors
+    /// What cannot be written.
+    pub fn to_yaml(&self) -> Result<String, RenderError> {
+        serde_saphyr::to_string(&self.object)
+            .map_err(|error| RenderError::Unwritable { pool: self.name.clone(), reason: error.to_string() })
+    }
+}
+
+/// Renders a pool; `version` is that of the program, which is noted in the object.
+///
+/// # Errors
+/// See [`RenderError`].
+pub fn render(
+    pool: &Pool,
+    configs: &[MachineConfig],
+    images: &ClusterImages,
+    version: &str,
+) -> Result<RenderedMachineConfig, RenderError> {
+    let merged = merge::merge(select(pool, configs)?)
+        .map_err(|reason| RenderError::Merge { pool: pool.name.clone(), reason })?;
+    let mut spec = spec(&merged, images)
+        .map_err(|error| RenderError::Unwritable { pool: pool.name.clone(), reason: error.to_string() })?;
+    spec.sort_all_objects();
+    let hash = Sha256::new_with_prefix(DOMAIN).chain_update(spec.to_string()).finalize();
+    let name = format!("rendered-{}-{}", pool.name, &hex::encode(hash)[..HASH_DIGITS]);
+    let mut annotations = Map::new();
+    annotations.insert(GENERATED_BY_ANNOTATION.to_owned(), version.into());
+    if let Some(release) = &images.release_version {
+        annotations.insert(RELEASE_ANNOTATION.to_owned(), release.clone().into());
+    }
+    if let (Some(_), Some(original)) = (&merged.os_image_url, &images.os_image_url) {
+        annotations.insert(OVERRIDDEN_ANNOTATION.to_owned(), "true".into());
+        annotations.insert(ORIGINAL_ANNOTATION.to_owned(), original.clone().into());
+    }
+    let declarations = declarations(&merged);
+    if !declarations.is_empty() {
+        let text = Value::Object(declarations).to_string();
+        annotations.insert(DECLARATIONS_ANNOTATION.to_owned(), text.into());
+    }
+    let mut metadata = json!({ "annotations": annotations, "name": name });
+    if let Some(uid) = &pool.uid {
+        metadata["ownerReferences"] = json!([{
+            "apiVersion": API_VERSION, "kind": "MachineConfigPool", "name": pool.name, "uid": uid,
+            "controller": true, "blockOwnerDeletion": true,
+        }]);
+    }
+    let mut object =
+        json!({ "apiVersion": API_VERSION, "kind": "MachineConfig", "metadata": metadata, "spec": spec });
+    object.sort_all_objects();
+    let sources = merged.sources.into_iter().map(|source| source.machine_config).collect();
+    Ok(RenderedMachineConfig { name, object, sources })
+}
+
+fn spec(merged: &Rendered, images: &ClusterImages) -> Result<Value, serde_json::Error> {
+    fn image<'a>(said: Option<&'a Sourced<String>>, cluster: Option<&'a String>) -> &'a str {
+        said.map(|said| &said.value).or(cluster).map_or("", String::as_str)
+    }
+    fn values(list: &[Sourced<String>]) -> Vec<&str> {
+        list.iter().map(|part| part.value.as_str()).collect()
+    }
+    let extensions_image = merged.base_os_extensions_container_image.as_ref();
+    Ok(json!({
+        "baseOSExtensionsContainerImage": image(extensions_image, images.extensions_image.as_ref()),
+        "config": config(merged)?,
+        "extensions": values(&merged.extensions),
+        "fips": merged.fips.is_some(),
+        "kernelArguments": values(&merged.kernel_arguments),
+        "kernelType": merged.kernel_type.as_ref().map_or("default", |kind| kind.value.as_str()),
+        "osImageURL": image(merged.os_image_url.as_ref(), images.os_image_url.as_ref()),
+    }))
+}
+
+fn config(merged: &Rendered) -> Result<Value, serde_json::Error> {
+    let mut config = Map::new();
+    config.insert("ignition".to_owned(), json!({ "version": SPEC_VERSION }));
+    for (section, value) in merged.fixed.sections() {
+        put(&mut config, section, value.clone());
+    }
+    let mut files = Vec::new();
+    for file in merged.files.values() {
+        let mut file = file.value.file.clone();
+        file.overwrite.get_or_insert(true);
+        files.push(written(&file)?);
+    }
+    let directories: Result<Vec<Value>, _> =
+        merged.directories.values().map(|directory| written(&directory.value)).collect();
+    let links: Result<Vec<Value>, _> = merged.links.values().map(|link| written(&link.value)).collect();
+    for (place, key, list) in [
+        ("storage", "files", files),
+        ("storage", "directories", directories?),
+        ("storage", "links", links?),
+        ("systemd", "units", merged.units.iter().map(|(name, unit)| written_unit(name, unit)).collect()),
+        ("passwd", "users", merged.users.values().map(written_user).collect::<Result<_, _>>()?),
+    ] {
+        if !list.is_empty() {
+            below(&mut config, place).insert(key.to_owned(), Value::Array(list));
+        }
+    }
+    Ok(Value::Object(config))
+}
+
+fn put(config: &mut Map<String, Value>, section: Section, value: Value) {
+    let [place, key] = section.pointer();
+    let map = if place.is_empty() { config } else { below(config, place) };
+    map.insert(key.to_owned(), value);
+}
+
+fn below<'a>(config: &'a mut Map<String, Value>, place: &str) -> &'a mut Map<String, Value> {
+    config
+        .entry(place)
+        .or_insert_with(|| Value::Object(Map::new()))
+        .as_object_mut()
+        .expect("only objects are put at these places")
+}
+
+fn written(value: &impl Serialize) -> Result<Value, serde_json::Error> {
+    Ok(without_nulls(serde_json::to_value(value)?))
+}
+
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(map) => map
+            .into_iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(key, value)| (key, without_nulls(value)))
+            .collect(),
+        Value::Array(items) => items.into_iter().map(without_nulls).collect(),
+        other => other,
+    }
+}
+
+fn written_unit(name: &str, unit: &RenderedUnit) -> Value {
+    let dropins: Vec<Value> = unit
+        .dropins
+        .iter()
+        .map(|(name, contents)| without_nulls(json!({ "name": name, "contents": contents.value })))
+        .collect();
+    without_nulls(json!({
+        "name": name,
+        "contents": unit.contents.as_ref().map(|part| &part.value),
+        "enabled": unit.enabled.as_ref().map(|part| part.value),
+        "mask": unit.mask.as_ref().map(|part| part.value),
+        "dropins": (!dropins.is_empty()).then_some(dropins),
+    }))
+}
+
+fn written_user(user: &RenderedUser) -> Result<Value, serde_json::Error> {
+    let mut declared = user.user.clone();
+    declared.ssh_authorized_keys =
+        user.keys.as_ref().map(|keys| keys.iter().map(|key| key.value.clone()).collect());
+    written(&declared)
+}
+
+/// What owners declare of the disruption that their content needs, with that content: it can no longer be
+/// told from the rendered config alone.
+fn declarations(merged: &Rendered) -> Map<String, Value> {
+    fn paths<T>(things: &BTreeMap<String, Sourced<T>>, name: &str) -> Vec<String> {
+        let of_name = things.iter().filter(|(_, thing)| thing.source.machine_config == name);
+        of_name.map(|(path, _)| path.clone()).collect()
+    }
+    let mut declared = Map::new();
+    for (name, declaration) in &merged.declarations {
+        let units = merged.units.iter().filter(|(_, unit)| unit.is_said_by(name)).map(|(unit, _)| unit);
+        let content = json!({
+            "disruption": declaration.text,
+            "labels": declaration.labels,
+            "files": paths(&merged.files, name),
+            "directories": paths(&merged.directories, name),
+            "links": paths(&merged.links, name),
+            "units": units.collect::<Vec<_>>(),
+        });
+        declared.insert(name.clone(), content);
+    }
+    declared
+}

@@ -1,0 +1,162 @@
+//! Label selectors, as Kubernetes has them.
+//!
+//! A selector comes in as JSON, then labels; out comes whether they fit. A selector that is not given selects
+//! nothing, an empty one everything.
+
+use super::Labels;
+use crate::text::quote;
+use serde_json::Value;
+use std::fmt;
+
+/// A label selector.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selector {
+    /// `None` selects nothing.
+    requirements: Option<Vec<Requirement>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Requirement {
+    key: String,
+    operator: Operator,
+    values: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Operator {
+    Equals,
+    In,
+    NotIn,
+    Exists,
+    DoesNotExist,
+}
+
+type Fault = (String, String);
+
+impl Selector {
+    /// Reads a selector; a fault comes with its field below the selector, with a dot in front.
+    pub(super) fn read(value: Option<&Value>) -> Result<Self, Fault> {
+        let value = match value {
+            None | Some(Value::Null) => return Ok(Self { requirements: None }),
+            Some(value) => value.as_object().ok_or((String::new(), "not an object".to_owned()))?,
+        };
+        let mut requirements = Vec::new();
+        for (key, value) in value {
+            let at = format!(".{key}");
+            match (key.as_str(), value) {
+                (_, Value::Null) => {}
+                ("matchLabels", Value::Object(labels)) => {
+                    for (key, value) in labels {
+                        let Value::String(value) = value else {
+                            return Err((format!("{at}.{key}"), "not a string".to_owned()));
+                        };
+                        requirements.push(Requirement {
+                            key: key.clone(),
+                            operator: Operator::Equals,
+                            values: vec![value.clone()],
+                        });
+                    }
+                }
+                ("matchExpressions", Value::Array(expressions)) => {
+                    for (number, expression) in expressions.iter().enumerate() {
+                        requirements.push(requirement(expression, &format!("{at}[{number}]"))?);
+                    }
+                }
+                ("matchLabels", _) => return Err((at, "not an object".to_owned())),
+                ("matchExpressions", _) => return Err((at, "not a list".to_owned())),
+                _ => {
+                    let reason = "unknown field, there are only matchLabels, matchExpressions";
+                    return Err((at, reason.to_owned()));
+                }
+            }
+        }
+        requirements.sort();
+        Ok(Self { requirements: Some(requirements) })
+    }
+
+    /// Whether labels fit.
+    pub fn matches(&self, labels: &Labels) -> bool {
+        let Some(requirements) = &self.requirements else { return false };
+        requirements.iter().all(|requirement| {
+            let value = labels.get(&requirement.key);
+            let listed = value.is_some_and(|value| requirement.values.contains(value));
+            match requirement.operator {
+                Operator::Equals | Operator::In => listed,
+                Operator::NotIn => !listed,
+                Operator::Exists => value.is_some(),
+                Operator::DoesNotExist => value.is_none(),
+            }
+        })
+    }
+
+    /// Whether it asks for this value of this label, among others perhaps.
+    pub(super) fn names(&self, key: &str, value: &str) -> bool {
+        self.requirements.iter().flatten().any(|requirement| {
+            requirement.key == key
+                && matches!(requirement.operator, Operator::Equals | Operator::In)
+                && requirement.values.iter().any(|other| other == value)
+        })
+    }
+}
+
+fn requirement(value: &Value, at: &str) -> Result<Requirement, Fault> {
+    let field = |name: &str| format!("{at}.{name}");
+    let text = |name: &str| {
+        value
+            .get(name)
+            .and_then(Value::as_str)
+            .filter(|text| !text.is_empty())
+            .ok_or_else(|| (field(name), "missing, or not a string".to_owned()))
+    };
+    let key = text("key")?.to_owned();
+    let word = text("operator")?;
+    let operator = match word {
+        "In" => Operator::In,
+        "NotIn" => Operator::NotIn,
+        "Exists" => Operator::Exists,
+        "DoesNotExist" => Operator::DoesNotExist,
+        _ => {
+            let reason = format!("{} is not one of In, NotIn, Exists, DoesNotExist", quote(word));
+            return Err((field("operator"), reason));
+        }
+    };
+    let mut values = Vec::new();
+    match value.get("values") {
+        None | Some(Value::Null) => {}
+        Some(Value::Array(items)) => {
+            for (number, item) in items.iter().enumerate() {
+                let at = format!("{}[{number}]", field("values"));
+                values.push(item.as_str().ok_or((at, "not a string".to_owned()))?.to_owned());
+            }
+        }
+        Some(_) => return Err((field("values"), "not a list".to_owned())),
+    }
+    let wants = matches!(operator, Operator::In | Operator::NotIn);
+    if wants == values.is_empty() {
+        let reason = if wants { "must be specified" } else { "may not be specified" };
+        return Err((field("values"), format!("{reason} when `operator` is '{word}'")));
+    }
+    values.sort();
+    Ok(Requirement { key, operator, values })
+}
+
+/// As Kubernetes writes them: `role in (infra,worker),!gpu`.
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, Requirement { key, operator, values }) in self.requirements.iter().flatten().enumerate()
+        {
+            if number > 0 {
+                f.write_str(",")?;
+            }
+            let values = values.join(",");
+            match operator {
+                Operator::Equals => write!(f, "{key}={values}")?,
+                Operator::In => write!(f, "{key} in ({values})")?,
+                Operator::NotIn => write!(f, "{key} notin ({values})")?,
+                Operator::Exists => write!(f, "{key}")?,
+                Operator::DoesNotExist => write!(f, "!{key}")?,
+            }
+        }
+        Ok(())
+    }
+}

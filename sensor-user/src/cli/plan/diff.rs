@@ -1,0 +1,110 @@
+//! What a content becomes, as a unified diff, or as digests where it may not be shown.
+//!
+//! In: a change, and both configs. Out: lines. A drift policy says which contents may be shown; everything
+//! else is told by size and digest. Keys and password hashes have no content here at all.
+
+use crate::cli::output::{Screen, Tone, clean, count};
+use sensor_model::{
+    changes::Kind, drift_policy::DriftPolicy, expectation::SYSTEMD_DIRECTORY, expectations::expected_bytes,
+    merge::Rendered, plan::PlannedChange,
+};
+use sha2::{Digest as _, Sha256};
+use similar::TextDiff;
+use std::{collections::BTreeSet, path::Path};
+
+/// Lines of one diff that are printed.
+const MOST_LINES: usize = 200;
+/// Larger contents are told by size and digest.
+const MOST_BYTES: usize = 1 << 20;
+
+/// Tells contents apart.
+pub(super) struct Differ<'a> {
+    pub(super) old: &'a Rendered,
+    pub(super) new: &'a Rendered,
+    /// What may be shown.
+    pub(super) policy: DriftPolicy,
+    /// Everything may.
+    pub(super) secrets: bool,
+}
+
+impl Differ<'_> {
+    /// Prints what the contents of a change become.
+    pub(super) fn show(&self, change: &PlannedChange, screen: &mut Screen) -> anyhow::Result<()> {
+        match change.kind {
+            Kind::File => self.path(&change.name, screen),
+            Kind::Unit => {
+                let unit = format!("{SYSTEMD_DIRECTORY}/{}", change.name);
+                self.path(&unit, screen)?;
+                let names: BTreeSet<&String> = [self.old, self.new]
+                    .iter()
+                    .filter_map(|side| side.units.get(&change.name))
+                    .flat_map(|unit| unit.dropins.keys())
+                    .collect();
+                for name in names {
+                    self.path(&format!("{unit}.d/{name}"), screen)?;
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn path(&self, path: &str, screen: &mut Screen) -> anyhow::Result<()> {
+        let bytes = |side: &Rendered| expected_bytes(side, Path::new(path));
+        let (old, new) = (bytes(self.old), bytes(self.new));
+        if old == new {
+            return Ok(());
+        }
+        let secret = !self.secrets && self.policy.decide(Path::new(path), None).secret;
+        let text = |side: &Option<Vec<u8>>| -> Option<String> {
+            let bytes = side.as_deref().unwrap_or_default();
+            let text = std::str::from_utf8(bytes).ok().filter(|_| bytes.len() <= MOST_BYTES)?;
+            (!text.contains('\0')).then(|| text.to_owned())
+        };
+        match (text(&old), text(&new)) {
+            (Some(before), Some(after)) if !secret => {
+                let name = |side: &Option<Vec<u8>>| match side {
+                    Some(_) => clean(path),
+                    None => "/dev/null".to_owned(),
+                };
+                unified(&before, &after, &name(&old), &name(&new), screen)?;
+            }
+            _ => {
+                let why = if secret { "secret" } else { "not text" };
+                let word = |side: &Option<Vec<u8>>| match side {
+                    Some(bytes) => format!(
+                        "{} with SHA-256 {}",
+                        count(bytes.len(), "byte"),
+                        hex::encode(Sha256::digest(bytes))
+                    ),
+                    None => "nothing".to_owned(),
+                };
+                screen.line(&format!("  content of {} ({why}):", clean(path)))?;
+                screen.line(&format!("  - {}", word(&old)))?;
+                screen.line(&format!("  + {}", word(&new)))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unified(before: &str, after: &str, old: &str, new: &str, screen: &mut Screen) -> anyhow::Result<()> {
+    let diff = TextDiff::from_lines(before, after);
+    let text = diff.unified_diff().context_radius(3).header(old, new).to_string();
+    let lines: Vec<&str> = text.lines().collect();
+    for line in lines.iter().take(MOST_LINES) {
+        let line = clean(line);
+        let tone = match line.as_bytes().first() {
+            Some(b'+') => Some(Tone::Good),
+            Some(b'-') => Some(Tone::Bad),
+            Some(b'@') => Some(Tone::Quiet),
+            _ => None,
+        };
+        let line = tone.map_or_else(|| line.clone(), |tone| screen.paint(tone, &line));
+        screen.line(&format!("  {line}"))?;
+    }
+    if lines.len() > MOST_LINES {
+        screen.line(&format!("  … and {} more", count(lines.len() - MOST_LINES, "line")))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,225 @@
+//! `holdfast plan`: what changes between two configs, and what that takes.
+//!
+//! In: two MachineConfigs and policies, from files. Out: the differences, the steps, and why; the exit code
+//! says whether there is anything to do and whether it can be done. Nothing is done.
+
+mod diff;
+mod past;
+
+use super::{
+    DRIFT, IN_SYNC, NOT_RECONCILABLE, manifests,
+    output::{Output, Screen, Tone, clean, count},
+};
+use diff::Differ;
+use sensor_model::{
+    changes::Operation,
+    drift_policy::{DriftPolicy, DriftPolicyFile},
+    merge::Rendered,
+    node_disruption::{Fallback, Policy, PolicyFile},
+    plan::{Disruption, Plan, PlannedChange, Step, plan},
+    pool,
+    reconcile::{self, NodeFacts},
+};
+use serde::Serialize;
+use std::{fs, io, path::PathBuf};
+
+/// Content of these may be shown, unless a drift policy is named.
+const SHIPPED_DRIFT_POLICY: &str = include_str!("../../../../policies/drift/default.yaml");
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct PlanCommand {
+    /// The config that a node has: a MachineConfig manifest, YAML or JSON. Several are merged as a pool's.
+    #[arg(value_name = "OLD")]
+    old: PathBuf,
+    /// The config that it is to have.
+    #[arg(value_name = "NEW")]
+    new: PathBuf,
+    /// Which action a change needs: a MachineConfiguration (operator.openshift.io/v1) or DisruptionPolicy
+    /// (holdfast.dev/v1alpha1), merged over the shipped defaults; may be repeated.
+    #[arg(long, value_name = "FILE")]
+    policy: Vec<PathBuf>,
+    /// The node's pool, for policies that are about certain pools. [default: that of NEW's name or role]
+    #[arg(long, value_name = "NAME")]
+    pool: Option<String>,
+    /// Also say what this host cannot take: another FIPS mode, another architecture's kernel.
+    #[arg(long)]
+    node: bool,
+    /// Which contents may be shown: drift policies, of which `secret: false` counts. Without any, the shipped one.
+    #[arg(long, value_name = "FILE")]
+    drift_policy: Vec<PathBuf>,
+    /// Where applies on this host are kept: how long the last ones took comes from there.
+    #[arg(long, default_value = "/var/lib/holdfast", value_name = "DIRECTORY")]
+    state: PathBuf,
+    /// Show all contents, secret ones too. Password hashes and ssh keys stay hidden.
+    #[arg(long)]
+    secrets: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// A plan, and what it is of.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    plan: &'a Plan,
+    /// The old config.
+    from: String,
+    /// The new one.
+    to: String,
+    /// The pool whose policies counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pool: Option<String>,
+    /// Seconds that the last applies on this host took which disturbed as much, the newest first.
+    last_seconds: Vec<i64>,
+}
+
+impl PlanCommand {
+    /// Plans and reports.
+    ///
+    /// # Errors
+    /// Bad input.
+    pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
+        let old = manifests::side(&self.old)?;
+        let new = manifests::side(&self.new)?;
+        let pool = self.pool.clone().or_else(|| pool_of(&new));
+        let mut files = Vec::new();
+        for path in &self.policy {
+            files.extend(PolicyFile::parse(&path.display().to_string(), &manifests::bytes(path)?)?);
+        }
+        let policy = Policy::merge(&files, pool.as_deref())?;
+        let mut plan = plan(Some(&old), Some(&new), &policy)?;
+        if self.node {
+            plan.refuse(reconcile::against_node(&facts()?, &new));
+        }
+        let report = Report {
+            plan: &plan,
+            from: manifests::name(&old, &self.old),
+            to: manifests::name(&new, &self.new),
+            pool,
+            last_seconds: past::seconds(&self.state, &plan),
+        };
+        if self.output.is_json() {
+            screen.json(&report)?;
+        } else {
+            let differ = Differ { old: &old, new: &new, policy: self.shown()?, secrets: self.secrets };
+            text(&report, &differ, screen)?;
+        }
+        Ok(match (plan.reconcilable, plan.is_empty()) {
+            (false, _) => NOT_RECONCILABLE,
+            (true, true) => IN_SYNC,
+            (true, false) => DRIFT,
+        })
+    }
+
+    /// What may be shown.
+    fn shown(&self) -> anyhow::Result<DriftPolicy> {
+        let mut files = Vec::new();
+        for path in &self.drift_policy {
+            files.push(DriftPolicyFile::parse(&path.display().to_string(), &manifests::bytes(path)?)?);
+        }
+        if files.is_empty() {
+            files.push(DriftPolicyFile::parse("shipped default", SHIPPED_DRIFT_POLICY.as_bytes())?);
+        }
+        Ok(DriftPolicy::merge(&files)?)
+    }
+}
+
+/// The pool of a config, by its name.
+fn pool_of(new: &Rendered) -> Option<String> {
+    new.sources.iter().find_map(|source| pool::of_rendered(&source.machine_config)).map(str::to_owned)
+}
+
+/// What this host is.
+fn facts() -> anyhow::Result<NodeFacts> {
+    let fips = match fs::read_to_string("/proc/sys/crypto/fips_enabled") {
+        Ok(text) => Some(text.trim() == "1"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(anyhow::Error::from(error).context("read /proc/sys/crypto/fips_enabled")),
+    };
+    let machine = rustix::system::uname().machine().to_string_lossy().into_owned();
+    Ok(NodeFacts { fips, architecture: machine })
+}
+
+fn text(report: &Report<'_>, differ: &Differ<'_>, screen: &mut Screen) -> anyhow::Result<()> {
+    let plan = report.plan;
+    if plan.is_empty() {
+        let word = screen.paint(Tone::Good, "no change");
+        screen.line(&format!("{word}: {} and {} say the same", clean(&report.from), clean(&report.to)))?;
+        return Ok(());
+    }
+    let changes = count(plan.changes.len(), "change");
+    screen.line(&format!("{} -> {}: {changes}", clean(&report.from), clean(&report.to)))?;
+    for change in &plan.changes {
+        screen.line("")?;
+        one_change(change, differ, screen)?;
+    }
+    screen.line("")?;
+    for reason in &plan.overridden {
+        screen.line(&format!("stays as it is on running nodes, by override: {}", clean(reason)))?;
+    }
+    if !plan.reconcilable {
+        let word = screen.paint(Tone::Bad, "not reconcilable");
+        screen.line(&format!("{word}: a running node cannot be brought there"))?;
+        for reason in &plan.reasons {
+            screen.line(&format!("  {}", clean(reason)))?;
+        }
+        return Ok(());
+    }
+    screen.line("steps:")?;
+    for (number, step) in plan.steps.iter().enumerate() {
+        one_step(number + 1, step, screen)?;
+    }
+    let word = |yes: bool| if yes { "yes" } else { "no" };
+    screen.line(&format!("drain: {}, reboot: {}", word(plan.drain), word(plan.reboot)))?;
+    if !report.last_seconds.is_empty() {
+        let took: Vec<String> = report.last_seconds.iter().map(|seconds| format!("{seconds} s")).collect();
+        screen.line(&format!("the last ones like it took, the newest first: {}", took.join(", ")))?;
+    }
+    Ok(())
+}
+
+fn one_change(change: &PlannedChange, differ: &Differ<'_>, screen: &mut Screen) -> anyhow::Result<()> {
+    let tone = match change.operation {
+        Operation::Add => Tone::Good,
+        Operation::Change => Tone::Notable,
+        Operation::Remove => Tone::Bad,
+    };
+    let word = screen.paint(tone, change.operation.word());
+    let source = screen.paint(Tone::Quiet, &clean(&format!("({})", change.source)));
+    screen.line(&format!("{word} {} {} {source}", change.kind.word(), clean(&change.name)))?;
+    let actions = change.actions.iter().map(|action| match &action.target {
+        Some(unit) => format!("{} {unit}", action.action.word()),
+        None => action.action.word().to_owned(),
+    });
+    let mut needs = actions.collect::<Vec<_>>().join(", ");
+    if change.action == Disruption::None {
+        needs.push_str("no action");
+    }
+    screen.line(&format!("  needs {}; {}", clean(&needs), clean(&change.policy)))?;
+    for why in &change.explanation {
+        screen.line(&format!("  {}", clean(why)))?;
+    }
+    for detail in &change.details {
+        screen.line(&format!("  {}", clean(detail)))?;
+    }
+    differ.show(change, screen)
+}
+
+fn one_step(number: usize, step: &Step, screen: &mut Screen) -> io::Result<()> {
+    /// More names would hide the steps.
+    const MOST_NAMES: usize = 5;
+    let target = step.target.as_ref().map_or_else(String::new, |target| format!(" {target}"));
+    let mut because: Vec<String> = step.because.iter().take(MOST_NAMES).map(|name| clean(name)).collect();
+    if step.because.len() > MOST_NAMES {
+        because.push(format!("{} more", step.because.len() - MOST_NAMES));
+    }
+    let timeout = step.timeout_seconds.map_or_else(String::new, |seconds| format!(", at most {seconds} s"));
+    let fallback = match step.fallback {
+        Some(Fallback::Reboot) => ", else reboot",
+        Some(Fallback::Rollback) => ", else roll back",
+        None => "",
+    };
+    let (word, target, because) = (step.action.word(), clean(&target), because.join(", "));
+    screen.line(&format!("  {number}. {word}{target}{timeout}{fallback}: {because}"))
+}

@@ -1,0 +1,78 @@
+//! `holdfast render`: what the MachineConfigs of a pool say together.
+//!
+//! In: MachineConfigs and MachineConfigPools, from files and directories. Out: the pool's rendered
+//! MachineConfig, under the name that its content has. Nothing is applied.
+
+use super::{BadInput, IN_SYNC, manifests, output::Screen};
+use sensor_model::{
+    ignition::Purpose,
+    pool::{self, Pool, RenderError, RenderedMachineConfig},
+};
+use std::path::PathBuf;
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Render {
+    /// MachineConfigs and MachineConfigPools: files, or directories of them.
+    #[arg(required = true, value_name = "PATH")]
+    path: Vec<PathBuf>,
+    /// The pool to render; needed where there are several.
+    #[arg(long, value_name = "NAME")]
+    pool: Option<String>,
+    /// How to print it.
+    #[arg(short = 'o', long = "output", value_name = "FORMAT", value_enum, default_value_t)]
+    format: Format,
+}
+
+/// How an object is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Format {
+    /// For people, and for most tools.
+    #[default]
+    Yaml,
+    /// For programs.
+    Json,
+}
+
+impl Render {
+    /// Renders and prints.
+    ///
+    /// # Errors
+    /// Bad input.
+    pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
+        let rendered = self.rendered().map_err(|error| match error.downcast::<RenderError>() {
+            Ok(error) => BadInput::wrap(error),
+            Err(error) => error,
+        })?;
+        match self.format {
+            Format::Yaml => write!(screen.writer(), "{}", rendered.to_yaml()?)?,
+            Format::Json => screen.json(&rendered.object)?,
+        }
+        Ok(IN_SYNC)
+    }
+
+    fn rendered(&self) -> anyhow::Result<RenderedMachineConfig> {
+        let manifest = manifests::read(&self.path, Purpose::Compare)?;
+        let pools = pool::pools(&manifest.others)?;
+        let pool = self.choose(&pools)?;
+        let images = pool::cluster_images(&manifest.others);
+        let version = concat!("holdfast-", env!("CARGO_PKG_VERSION"));
+        Ok(pool::render(pool, &manifest.machine_configs, &images, version)?)
+    }
+
+    fn choose<'a>(&self, pools: &'a [Pool]) -> anyhow::Result<&'a Pool> {
+        let mut names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
+        names.sort_unstable();
+        let names = names.join(", ");
+        let refuse = |reason: String| Err(BadInput::because(reason));
+        match (&self.pool, pools) {
+            (_, []) => refuse("no MachineConfigPool among the objects".to_owned()),
+            (None, [pool]) => Ok(pool),
+            (None, _) => refuse(format!("there are several pools, say which with --pool: {names}")),
+            (Some(name), _) => match pools.iter().find(|pool| pool.name == *name) {
+                Some(pool) => Ok(pool),
+                None => refuse(format!("--pool: there is no pool {name:?}, there are: {names}")),
+            },
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What comparing two rendered configs costs, and how that grows with their size.
+//!
+//! Comes in: the lines of `sensor-model`'s example `compare`. Goes out: a table against the budget, and a section of
+//! `docs/performance.md` with the growth as a plot. Counted is CPU time, the cheapest of many runs; growth is a ratio
+//! of two of them, so that it is of the code and not of the machine.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use super::Output;
+use crate::dist;
+use crate::run::{cargo, output, say};
+
+/// At most, for [`BUDGET_FILES`] files on each side, whatever differs.
+const BUDGET_MILLISECONDS: f64 = 20.0;
+const BUDGET_FILES: u64 = 10_000;
+/// Twice the files may cost this many times as much; caches make it more than two.
+const GROWTH: f64 = 3.0;
+/// The case that does not have to keep the budget: contents that have to be decoded to be compared.
+const DECODED: &str = "all are encoded otherwise, and the same";
+/// Where the section begins in the page.
+const HEADING: &str = "\n## What comparing two configs costs\n";
+
+/// One measurement.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Row {
+    case: String,
+    files: u64,
+    changes: u64,
+    compare_nanoseconds: f64,
+    plan_nanoseconds: f64,
+}
+
+impl Row {
+    fn milliseconds(&self) -> f64 {
+        self.compare_nanoseconds / 1e6
+    }
+}
+
+/// Measures, prints, writes the section if asked to; fails when the budget is missed.
+pub(crate) fn run(format: Output, write_docs: bool) -> Result<()> {
+    say("bench", "comparing configs; a minute or two");
+    let mut command = cargo();
+    command
+        .args(["run", "--quiet", "--release", "-p", "sensor-model", "--example", "compare"])
+        .current_dir(dist::root());
+    let rows = parse(&output(&mut command)?)?;
+    match format {
+        Output::Json => println!("{}", serde_json::to_string_pretty(&rows)?),
+        Output::Table => print!("{}", table(&rows)),
+    }
+    if write_docs {
+        let place = dist::root().join("docs/performance.md");
+        let page = fs::read_to_string(&place).with_context(|| format!("cannot read {}", place.display()))?;
+        fs::write(&place, format!("{}{}", without(&page), section(&rows)))?;
+        say("bench", &format!("wrote {}", place.display()));
+    }
+    let missed = misses(&rows);
+    if !missed.is_empty() {
+        bail!("{}", missed.join("; "));
+    }
+    Ok(())
+}
+
+/// The section of a page, to be kept when the rest is written anew; empty where there is none.
+pub(super) fn kept(page: &str) -> &str {
+    page.find(HEADING).map_or("", |start| &page[start..])
+}
+
+fn without(page: &str) -> &str {
+    page.find(HEADING).map_or(page, |start| &page[..start])
+}
+
+fn parse(text: &str) -> Result<Vec<Row>> {
+    text.lines().map(|line| serde_json::from_str(line).context("what the example prints")).collect()
+}
+
+/// What does not keep its budget, and what grows faster than the configs.
+fn misses(rows: &[Row]) -> Vec<String> {
+    let mut missed = Vec::new();
+    for row in rows.iter().filter(|row| row.files == BUDGET_FILES && row.case != DECODED) {
+        if row.milliseconds() > BUDGET_MILLISECONDS {
+            missed.push(format!("{}: {:.1} ms of {BUDGET_MILLISECONDS} ms", row.case, row.milliseconds()));
+        }
+    }
+    for pair in rows.windows(2).filter(|pair| pair[0].case == pair[1].case) {
+        let growth = pair[1].compare_nanoseconds / pair[0].compare_nanoseconds;
+        // The smallest fit into caches that the next does not.
+        if pair[0].files >= BUDGET_FILES / 2 && growth > GROWTH {
+            missed.push(format!("{}: {growth:.1} times as much for {} files", pair[1].case, pair[1].files));
+        }
+    }
+    missed
+}
+
+fn table(rows: &[Row]) -> String {
+    let mut out = String::new();
+    for row in rows {
+        let (compare, plan) = (row.milliseconds(), row.plan_nanoseconds / 1e6);
+        // Writing to a string cannot fail, here and below.
+        let _ = writeln!(
+            out,
+            "{:40} {:>6} files {compare:>8.2} ms, with the plan {plan:>8.2} ms",
+            row.case, row.files
+        );
+    }
+    out
+}
+
+fn section(rows: &[Row]) -> String {
+    let mut out = format!(
+        "{HEADING}\nWritten by `cargo xtask bench --compare --write-docs`. Two rendered configs, read already, each file of\n\
+         4 KiB; CPU time, the cheapest of 25 runs, so that what else the machine does counts little. At most\n\
+         {BUDGET_MILLISECONDS} ms for {BUDGET_FILES} files on each side; twice the files at most {GROWTH} times as much.\n\n\
+         | | files | changes | compare | with the plan |\n|---|--:|--:|--:|--:|\n"
+    );
+    for row in rows.iter().filter(|row| row.files == BUDGET_FILES) {
+        let (compare, plan) = (row.milliseconds(), row.plan_nanoseconds / 1e6);
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {compare:.2} ms | {plan:.2} ms |",
+            row.case, row.files, row.changes
+        );
+    }
+    out.push_str(
+        "\nContents that are written the same are the same, and base64 that differs before its last four characters is\n\
+         of other bytes; nothing of that is decoded. Only contents that are written in different ways have to be, which\n\
+         costs what decoding costs and is outside of the budget.\n",
+    );
+    let cases: Vec<&str> = ["all differ", "identical", DECODED].into_iter().collect();
+    for case in cases {
+        let of_case: Vec<&Row> = rows.iter().filter(|row| row.case == case).collect();
+        let list = |value: &dyn Fn(&Row) -> String| {
+            of_case.iter().map(|row| value(row)).collect::<Vec<_>>().join(", ")
+        };
+        let _ = write!(
+            out,
+            "\n```mermaid\nxychart-beta\n    title \"{case}: milliseconds by files\"\n    x-axis [{}]\n    \
+             y-axis \"ms\"\n    line [{}]\n```\n",
+            list(&|row| row.files.to_string()),
+            list(&|row| format!("{:.2}", row.milliseconds())),
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(case: &str, files: u64, milliseconds: f64) -> Row {
+        let nanoseconds = milliseconds * 1e6;
+        Row {
+            case: case.to_owned(),
+            files,
+            changes: 0,
+            compare_nanoseconds: nanoseconds,
+            plan_nanoseconds: nanoseconds,
+        }
+    }
+
+    #[test]
+    fn the_budget_and_the_growth_are_judged() {
+        assert_eq!(
+            misses(&[row("a", 5_000, 9.0), row("a", 10_000, 19.0), row(DECODED, 10_000, 99.0)]),
+            [""; 0]
+        );
+        assert_eq!(misses(&[row("a", 10_000, 21.0)]), ["a: 21.0 ms of 20 ms"]);
+        assert_eq!(
+            misses(&[row("a", 5_000, 1.0), row("a", 10_000, 4.0)]),
+            ["a: 4.0 times as much for 10000 files"]
+        );
+    }
+
+    #[test]
+    fn the_section_is_replaced_and_kept() {
+        let page = format!("# Page\n{}", section(&[row("identical", 10_000, 1.0)]));
+        assert_eq!(without(&page), "# Page\n");
+        assert_eq!(format!("{}{}", without(&page), kept(&page)), page);
+        assert_eq!((without("# Page\n"), kept("# Page\n")), ("# Page\n", ""));
+    }
+}
