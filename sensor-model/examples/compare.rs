@@ -86,8 +86,10 @@ fn config(size: usize, case: Option<Case>) -> Result<Rendered, Box<dyn std::erro
                 content[FILE / 2] ^= 1;
             }
             let source = if matches!(case, Some(Case::AllEncodedOtherwise)) {
-                let escaped: String = content.iter().map(|byte| format!("%{byte:02x}")).collect();
-                format!("data:,{escaped}")
+                let digits = hex::encode(&content);
+                let escaped: Vec<&str> =
+                    (0..content.len()).map(|byte| &digits[byte * 2..byte * 2 + 2]).collect();
+                format!("data:,%{}", escaped.join("%"))
             } else {
                 sensor_model::data_url::encode(&content)
             };
