@@ -29,8 +29,8 @@ const MISSES: &[(&str, &str)] = &[
     ),
     (
         "write to verdict and record of drift, median",
-        "The first look meets the writer, who has the file still open; the second comes a millisecond later, which is the\n\
-         timer's grain. The rest is the record, written by another thread.",
+        "The first look meets the writer, who has the file still open; the second is due a millisecond later, and the timer's\n\
+         grain of a millisecond adds up to one more to each pause.",
     ),
 ];
 
