@@ -29,5 +29,14 @@ pub const ARGV_BYTES: usize = 1024;
 /// Bytes of the path handed to execve that are kept.
 pub const FILENAME_BYTES: usize = 256;
 
+/// Control groups made since the sensor started that are remembered with their paths.
+pub const GROUP_ENTRIES: u32 = 1 << 10;
+
+/// Bytes of a control group's path that are kept; those of pods with their containers take 200.
+pub const GROUP_PATH_BYTES: usize = 256;
+
+/// Executions of managed files that may be under way at once.
+pub const EXECUTING_ENTRIES: u32 = 256;
+
 /// Allowed actors of all deny rules together.
 pub const ALLOWED_ENTRIES: u32 = 4096;

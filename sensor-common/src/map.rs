@@ -1,6 +1,6 @@
 //! Keys and values of the maps.
 
-use crate::limits::{ARGV_BYTES, FILENAME_BYTES};
+use crate::limits::{ARGV_BYTES, FILENAME_BYTES, GROUP_PATH_BYTES};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// An inode as the kernel names it. `dev` is the kernel's `s_dev`, which on btrfs and overlayfs is not
@@ -107,6 +107,8 @@ pub struct Process {
     pub parent_start_ns: u64,
     /// Key into the execution map; 0 when it started before the sensor.
     pub exec_id: u64,
+    /// What the process that forked it ran then.
+    pub parent_exec_id: u64,
     /// Thread group of the process that forked it (not of the one that adopted it later).
     pub parent_tgid: u32,
     /// Zero.
@@ -148,6 +150,32 @@ pub struct Execution {
     /// Arguments, each zero-terminated.
     pub argv: [u8; ARGV_BYTES],
 }
+
+/// A control group of version 2 that was made while the sensor ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Group {
+    /// Its path below the hierarchy's root, zero-terminated.
+    pub path: [u8; GROUP_PATH_BYTES],
+}
+
+/// A managed file that a task is about to execute, noted before the kernel goes on to its interpreter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Executing {
+    /// The file.
+    pub key: InodeKey,
+    /// Its generation.
+    pub generation: u32,
+    /// Zero.
+    pub padding: u32,
+}
+
+/// Slots of the identity map: what was opened last.
+pub const IDENTITY_OPENED: u32 = 0;
+/// The first symbolic link that was read since the daemon cleared this slot. (An overlay reads the link of
+/// its layer after its own.)
+pub const IDENTITY_LINK: u32 = 1;
 
 /// The entry that stands for the mount table: no inode has number 0.
 pub const MOUNTS_KEY: InodeKey = InodeKey { ino: 0, dev: 0, padding: 0 };
@@ -203,7 +231,8 @@ const _: () = {
     assert!(size_of::<Managed>() == 64);
     assert!(size_of::<Identity>() == 40);
     assert!(size_of::<Allowed>() == 24);
-    assert!(size_of::<Process>() == 32);
+    assert!(size_of::<Process>() == 40);
+    assert!(size_of::<Executing>() == 24);
     assert!(size_of::<Execution>() == 8 + 8 + 16 + 8 + 24 + 16 + 8 + FILENAME_BYTES + ARGV_BYTES);
     assert!(core::mem::offset_of!(Managed, dirty) == 44);
     assert!(crate::limits::BITMAP_WORDS == 1 << (19 - 6));

@@ -151,6 +151,9 @@ pub const ROLE_TAMPER: u32 = 1 << 3;
 /// Changes are refused unless the actor is allowed (LSM only).
 pub const ROLE_DENY: u32 = 1 << 4;
 
+/// The mount table: every change is told, as each is about another mount point.
+pub const ROLE_MOUNTS: u32 = 1 << 5;
+
 /// Bits of `roles` above the roles themselves: the number of the policy rule for [`ROLE_DENY`].
 pub const RULE_SHIFT: u32 = 16;
 

@@ -1,6 +1,7 @@
 //! What crosses the ring buffer: one fixed-size record for each change.
 
 use crate::limits::{NAME_BYTES, RECORD_BYTES};
+use crate::map::InodeKey;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// One change to a managed inode, with the identity of the task that made it. Everything else about
@@ -18,6 +19,12 @@ pub struct ChangeRecord {
     pub cgroup: u64,
     /// Operation-specific: `ia_valid`, ioctl command, open flags.
     pub detail: u64,
+    /// `inode.i_ino` of the inode that the record is about; for a mount, of the object mounted over, and
+    /// for an unmount of the root of what is taken away. Zero where there is none.
+    pub ino: u64,
+    /// What the process ran at the moment: the key into the execution map; 0 when it started before the
+    /// sensor.
+    pub exec_id: u64,
     /// The daemon's number for the managed inode.
     pub id: u32,
     /// Thread group id.
@@ -34,6 +41,10 @@ pub struct ChangeRecord {
     pub session: u32,
     /// Mount namespace number.
     pub mount_namespace: u32,
+    /// `inode.i_sb->s_dev` of that inode.
+    pub dev: u32,
+    /// `inode.i_generation` of that inode, which tells it from an earlier one of the same number.
+    pub generation: u32,
     /// [`crate::op::Operation`] as its code.
     pub operation: u16,
     /// `RECORD_*`.
@@ -50,8 +61,15 @@ pub struct ChangeRecord {
 
 const _: () = {
     assert!(size_of::<ChangeRecord>() <= RECORD_BYTES);
-    assert!(size_of::<ChangeRecord>() == 224);
-    assert!(core::mem::offset_of!(ChangeRecord, id) == 40);
-    assert!(core::mem::offset_of!(ChangeRecord, operation) == 72);
-    assert!(core::mem::offset_of!(ChangeRecord, name) == 96);
+    assert!(size_of::<ChangeRecord>() == 248);
+    assert!(core::mem::offset_of!(ChangeRecord, id) == 56);
+    assert!(core::mem::offset_of!(ChangeRecord, operation) == 96);
+    assert!(core::mem::offset_of!(ChangeRecord, name) == 120);
 };
+
+impl ChangeRecord {
+    /// The inode that the record is about.
+    pub const fn key(&self) -> InodeKey {
+        InodeKey { ino: self.ino, dev: self.dev, padding: 0 }
+    }
+}

@@ -36,6 +36,7 @@ globals! {
     OFF_INODE_I_RWSEM => inode_rwsem;
     OFF_SUPER_BLOCK_S_DEV => super_dev;
     OFF_SUPER_BLOCK_S_MAGIC => super_magic;
+    OFF_VFSMOUNT_MNT_ROOT => vfsmount_root;
     OFF_DENTRY_D_INODE => dentry_inode;
     OFF_DENTRY_D_PARENT => dentry_parent;
     OFF_DENTRY_D_NAME => dentry_name;
@@ -75,6 +76,8 @@ globals! {
     OFF_NS_COMMON_INUM => ns_inum;
     OFF_CSS_SET_DFL_CGRP => css_set_cgroup;
     OFF_CGROUP_KN => cgroup_kn;
+    OFF_CGROUP_ROOT => cgroup_root;
+    OFF_CGROUP_ROOT_HIERARCHY_ID => cgroup_root_hierarchy;
     OFF_KERNFS_NODE_ID => kernfs_id;
     /// Not zero when `i_rwsem` begins with an atomic count whose lowest bit means locked for writing.
     HAS_RWSEM => has_rwsem;
@@ -117,6 +120,11 @@ globals! {
     ARG_INODE_UNLINK_DENTRY => arg_inode_unlink_dentry;
     ARG_INODE_RMDIR_DIR => arg_inode_rmdir_dir;
     ARG_INODE_RMDIR_DENTRY => arg_inode_rmdir_dentry;
+    ARG_INODE_READLINK_DENTRY => arg_inode_readlink_dentry;
+    ARG_BPRM_CREDS_FOR_EXEC_BPRM => arg_bprm_creds_for_exec_bprm;
+    ARG_SB_MOUNT_PATH => arg_sb_mount_path;
+    ARG_SB_UMOUNT_MNT => arg_sb_umount_mnt;
+    ARG_MOVE_MOUNT_TO_PATH => arg_move_mount_to_path;
     ARG_INODE_RENAME_OLD_DIR => arg_inode_rename_old_dir;
     ARG_INODE_RENAME_OLD_DENTRY => arg_inode_rename_old_dentry;
     ARG_INODE_RENAME_NEW_DIR => arg_inode_rename_new_dir;

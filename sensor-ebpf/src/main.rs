@@ -165,6 +165,20 @@ change_hook!(
     fentry_inode_rename,
     hooks::names::inode_rename
 );
+change_hook!(
+    "inode_readlink",
+    "security_inode_readlink",
+    lsm_inode_readlink,
+    fentry_inode_readlink,
+    hooks::open::inode_readlink
+);
+change_hook!(
+    "bprm_creds_for_exec",
+    "security_bprm_creds_for_exec",
+    lsm_bprm_creds_for_exec,
+    fentry_bprm_creds_for_exec,
+    hooks::process::about_to_execute
+);
 change_hook!("sb_mount", "security_sb_mount", lsm_sb_mount, fentry_sb_mount, hooks::mounts::sb_mount);
 change_hook!("sb_umount", "security_sb_umount", lsm_sb_umount, fentry_sb_umount, hooks::mounts::sb_umount);
 change_hook!(
@@ -192,6 +206,12 @@ pub fn process_fork(ctx: BtfTracePointContext) -> i32 {
 #[btf_tracepoint(function = "sched_process_exec")]
 pub fn process_exec(ctx: BtfTracePointContext) -> i32 {
     hooks::process::exec(Arguments(ctx.as_ptr()))
+}
+
+/// Tracepoint program: remembers the paths of control groups, which may be gone when they are asked for.
+#[btf_tracepoint(function = "cgroup_mkdir")]
+pub fn group_made(ctx: BtfTracePointContext) -> i32 {
+    hooks::process::group_made(Arguments(ctx.as_ptr()))
 }
 
 #[cfg(not(test))]

@@ -8,7 +8,9 @@ use crate::who;
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_boot_ns, bpf_probe_read_kernel_str_bytes};
 use sensor_common::limits::NAME_BYTES;
 use sensor_common::map::{Control, Counter, InodeKey, Managed, bitmap_position};
-use sensor_common::op::{Operation, RECORD_IN_DIRECTORY, RECORD_NAME_CUT, ROLE_DENY, RULE_SHIFT};
+use sensor_common::op::{
+    Operation, RECORD_IN_DIRECTORY, RECORD_NAME_CUT, ROLE_DENY, ROLE_MOUNTS, RULE_SHIFT,
+};
 use sensor_common::record::ChangeRecord;
 
 /// The entry of a managed inode, or `None` for all others and for null.
@@ -59,22 +61,44 @@ pub(crate) struct Change {
     pub(crate) detail: u64,
     /// The directory entry, or null.
     pub(crate) dentry: Pointer,
+    /// The inode that the record is about, or null.
+    pub(crate) inode: Pointer,
 }
 
 impl Change {
     /// A change of the managed inode itself.
     #[inline(always)]
-    pub(crate) fn of(operation: Operation, detail: u64) -> Self {
-        Self { operation, detail, dentry: Pointer::NULL }
+    pub(crate) fn of(inode: Pointer, operation: Operation, detail: u64) -> Self {
+        Self { operation, detail, dentry: Pointer::NULL, inode }
     }
 }
+
+/// What a record says of the inode that it is about.
+#[derive(Clone, Copy)]
+pub(crate) struct Subject {
+    pub(crate) key: InodeKey,
+    pub(crate) generation: u32,
+}
+
+impl Subject {
+    /// Of an inode, or of none where the pointer is null.
+    #[inline(always)]
+    pub(crate) fn of(inode: Pointer) -> Self {
+        let Some(inode) = inode.known() else { return Self { key: NO_INODE, generation: 0 } };
+        let key = key(inode, inode.load(kernel::inode_ino()));
+        Self { key, generation: inode.load(kernel::inode_generation()) }
+    }
+}
+
+/// No inode has this key.
+const NO_INODE: InodeKey = InodeKey { ino: 0, dev: 0, padding: 0 };
 
 /// Notes a change that is about to land: the counter first, then the dirty bit and the writer, then a
 /// record unless the same writer's same operation is still waiting to be looked at.
 #[inline(always)]
 pub(crate) fn changed(entry: *mut Managed, change: &Change) -> i32 {
-    // A call with four words in registers; inlined, a rename would hold four copies of the body.
-    note(entry, change.operation as u64, change.detail, change.dentry.0) as i32
+    // A call with five words in registers; inlined, a rename would hold four copies of the body.
+    note(entry, change.operation as u64, change.detail, change.dentry.0, change.inode.0) as i32
 }
 
 /// `-EPERM`, what a refused operation gives.
@@ -88,14 +112,15 @@ fn denied(roles: u32, operation: u32) -> bool {
 
 /// The body of [`changed`], one function in the object. 0, or what a refused operation gives.
 #[inline(never)]
-fn note(entry: *mut Managed, operation: u64, detail: u64, dentry: *const u8) -> i64 {
+fn note(entry: *mut Managed, operation: u64, detail: u64, dentry: *const u8, inode: *const u8) -> i64 {
     let dentry = Pointer(dentry);
     let operation = operation as u32;
+    let subject = Subject::of(Pointer(inode));
     // SAFETY: the entry comes from a map look-up in this program run.
     unsafe {
         if denied((*entry).roles, operation) && !is_agent() {
             maps::count(Counter::Denied);
-            push(entry, Operation::Denied as u32, u64::from(operation), dentry);
+            push(entry, Operation::Denied as u32, u64::from(operation), dentry, subject);
             // The very value that the hook returns: the verifier follows constants, not what a
             // compiler makes of a negation.
             return i64::from(REFUSED);
@@ -109,6 +134,7 @@ fn note(entry: *mut Managed, operation: u64, detail: u64, dentry: *const u8) -> 
         let waiting = core::ptr::read_volatile(&raw const (*entry).dirty) != 0
             && (*entry).writer_tgid == tgid
             && (*entry).last_operation == operation
+            && (*entry).roles & ROLE_MOUNTS == 0
             && dentry.is_null();
         let now = bpf_ktime_get_boot_ns();
         (*entry).changed_ns = now;
@@ -118,7 +144,7 @@ fn note(entry: *mut Managed, operation: u64, detail: u64, dentry: *const u8) -> 
         if waiting {
             maps::count(Counter::Coalesced);
         } else {
-            push(entry, operation, detail, dentry);
+            push(entry, operation, detail, dentry, subject);
         }
     }
     0
@@ -129,7 +155,13 @@ fn note(entry: *mut Managed, operation: u64, detail: u64, dentry: *const u8) -> 
 /// # Safety
 /// `entry` must come from a map look-up in this program run.
 #[inline(always)]
-pub(crate) unsafe fn push(entry: *mut Managed, operation: u32, detail: u64, dentry: Pointer) {
+pub(crate) unsafe fn push(
+    entry: *mut Managed,
+    operation: u32,
+    detail: u64,
+    dentry: Pointer,
+    subject: Subject,
+) {
     let Some(mut slot) = CHANGES.reserve::<ChangeRecord>(0) else {
         maps::count(Counter::Lost);
         return;
@@ -142,9 +174,13 @@ pub(crate) unsafe fn push(entry: *mut Managed, operation: u32, detail: u64, dent
         (*record).counter = core::ptr::read_volatile(&raw const (*entry).counter);
         (*record).detail = detail;
         (*record).id = (*entry).id;
+        (*record).ino = subject.key.ino;
+        (*record).dev = subject.key.dev;
+        (*record).generation = subject.generation;
         (*record).operation = operation as u16;
         (*record).padding = 0;
         let mut flags = who::describe(record);
+        (*record).exec_id = who::execution((*record).tgid, (*record).start_ns);
         let mut length = 0u16;
         if dentry.is_null() {
             (*record).name[0] = 0;

@@ -4,7 +4,7 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf};
 use sensor_common::limits;
 use sensor_common::map::{
-    Allowed, COUNTERS, Control, Counter, Execution, Identity, InodeKey, Managed, Process,
+    Allowed, COUNTERS, Control, Counter, Executing, Execution, Group, Identity, InodeKey, Managed, Process,
 };
 
 /// Do not set memory aside for entries that are not there (`BPF_F_NO_PREALLOC`).
@@ -28,9 +28,9 @@ pub(crate) static ALLOWED: HashMap<Allowed, u8> =
 #[map]
 pub(crate) static CONTROL: Array<Control> = Array::with_max_entries(1, 0);
 
-/// What the daemon opened last.
+/// What the daemon opened last, and the link that it read; `IDENTITY_*`.
 #[map]
-pub(crate) static IDENTITY: Array<Identity> = Array::with_max_entries(1, 0);
+pub(crate) static IDENTITY: Array<Identity> = Array::with_max_entries(2, 0);
 
 /// Changes, as hints.
 #[map]
@@ -48,6 +48,19 @@ pub(crate) static EXECUTIONS: Array<Execution> = Array::with_max_entries(limits:
 /// Executions so far on this CPU.
 #[map]
 pub(crate) static EXECUTION_SEQUENCE: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
+
+/// Managed files that tasks are about to execute, by the task's address.
+#[map]
+pub(crate) static EXECUTING: LruHashMap<u64, Executing> =
+    LruHashMap::with_max_entries(limits::EXECUTING_ENTRIES, 0);
+
+/// Control groups made since the start, by their number, also those that are gone.
+#[map]
+pub(crate) static GROUPS: LruHashMap<u64, Group> = LruHashMap::with_max_entries(limits::GROUP_ENTRIES, 0);
+
+/// Where a path is put together: it does not fit on a program's stack beside the rest.
+#[map]
+pub(crate) static GROUP_SCRATCH: PerCpuArray<Group> = PerCpuArray::with_max_entries(1, 0);
 
 /// `Counter`s.
 #[map]

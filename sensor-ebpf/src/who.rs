@@ -2,7 +2,7 @@
 //! needs no typed task pointer (5.10 has no helper that gives one).
 
 use crate::kernel;
-use crate::maps::ALLOWED;
+use crate::maps::{ALLOWED, PROCESSES};
 use aya_ebpf::helpers::{bpf_get_current_task, bpf_probe_read_kernel};
 use sensor_common::map::{ALLOWED_CGROUP, ALLOWED_EXE, ALLOWED_LOGIN, Allowed};
 use sensor_common::op::RECORD_KERNEL_THREAD;
@@ -51,6 +51,14 @@ pub(crate) fn cgroup(task: u64) -> u64 {
     let group: u64 = read(set, kernel::css_set_cgroup());
     let node: u64 = read(group, kernel::cgroup_kn());
     read(node, kernel::kernfs_id())
+}
+
+/// What a process runs: its newest execution, as the process cache has it; 0 where it has none.
+#[inline(always)]
+pub(crate) fn execution(tgid: u32, start_ns: u64) -> u64 {
+    // SAFETY: the fields are read whole; a process that ended meanwhile leaves its entry as it was.
+    unsafe { PROCESSES.get(tgid) }
+        .map_or(0, |process| if process.start_ns == start_ns { process.exec_id } else { 0 })
 }
 
 /// Mount namespace number.

@@ -13,7 +13,7 @@ fn changed(dentry: Pointer, operation: Operation, detail: u64) -> i32 {
     if unsafe { (*entry).roles } & (ROLE_FILE | ROLE_DIRECTORY) == 0 {
         return 0;
     }
-    managed::changed(entry, &Change::of(operation, detail))
+    managed::changed(entry, &Change::of(inode, operation, detail))
 }
 
 /// `inode_setattr(dentry, attr)`: chmod, chown, truncate, utimes and their relatives.

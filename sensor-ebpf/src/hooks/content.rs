@@ -24,7 +24,7 @@ fn changed(file: Pointer, operation: Operation, detail: u64) -> i32 {
     if unsafe { (*entry).roles } & ROLE_FILE == 0 {
         return 0;
     }
-    managed::changed(entry, &Change::of(operation, detail))
+    managed::changed(entry, &Change::of(inode, operation, detail))
 }
 
 /// `file_permission(file, mask)`: attached only while some managed file has writers.

@@ -13,7 +13,7 @@ fn in_directory(dir: Pointer, dentry: Pointer, operation: Operation) -> i32 {
     if unsafe { (*entry).roles } & ROLE_DIRECTORY == 0 {
         return 0;
     }
-    managed::changed(entry, &Change { operation, detail: 0, dentry })
+    managed::changed(entry, &Change { operation, detail: 0, dentry, inode: dir })
 }
 
 /// Notes that the object itself loses or changes its name.
@@ -26,7 +26,7 @@ fn of_object(dentry: Pointer, operation: Operation) -> i32 {
     if unsafe { (*entry).roles } & (ROLE_FILE | ROLE_DIRECTORY | ROLE_ANCESTOR) == 0 {
         return 0;
     }
-    managed::changed(entry, &Change::of(operation, 0))
+    managed::changed(entry, &Change::of(inode, operation, 0))
 }
 
 /// A new name in a directory.

@@ -5,7 +5,7 @@
 use crate::kernel::{self, Arguments, Pointer};
 use crate::managed::{self, Change};
 use crate::maps::IDENTITY;
-use sensor_common::map::{Identity, Managed};
+use sensor_common::map::{IDENTITY_LINK, IDENTITY_OPENED, Identity, Managed};
 use sensor_common::op::{OBSERVE_OPEN_FLAGS, Operation, ROLE_FILE, ROLE_TAMPER};
 
 /// `FMODE_WRITE` (include/linux/fs.h).
@@ -35,7 +35,7 @@ pub(crate) fn file_open(args: Arguments) -> i32 {
     } else {
         return 0;
     };
-    managed::changed(entry, &Change::of(operation, u64::from(flags)))
+    managed::changed(entry, &Change::of(inode, operation, u64::from(flags)))
 }
 
 /// Whether it is the daemon that opens with these flags; then its observation is taken. A function of its own, so
@@ -54,19 +54,51 @@ fn observed(file: *const u8) -> u64 {
 #[inline(always)]
 fn observe(file: Pointer) {
     let Some(inode) = file.follow(kernel::file_inode()).known() else { return };
-    let key = managed::key(inode, inode.load(kernel::inode_ino()));
-    if let Some(identity) = IDENTITY.get_ptr_mut(0) {
-        // SAFETY: the pointer comes from a map look-up; only the daemon's observer thread gets here.
-        unsafe {
-            (*identity).key = key;
-            (*identity).generation = inode.load(kernel::inode_generation());
-            (*identity).mode = u32::from(inode.load::<u16>(kernel::inode_mode()));
-            (*identity).magic = inode.follow(kernel::inode_sb()).load(kernel::super_magic());
-            (*identity).sequence += 1;
-        }
-        let _: *mut Identity = identity;
+    if let Some(identity) = IDENTITY.get_ptr_mut(IDENTITY_OPENED) {
+        identify(identity, inode);
     }
     let Some(entry) = managed::lookup(inode) else { return };
+    let Some(dentry) = file.follow(kernel::file_path() + kernel::path_dentry()).known() else { return };
+    sample(entry, dentry, inode);
+}
+
+/// `inode_readlink(dentry)`: how the daemon looks at a symbolic link, which cannot be opened. Attached only
+/// while a managed thing is one.
+#[inline(always)]
+pub(crate) fn inode_readlink(args: Arguments) -> i32 {
+    if !managed::is_agent() {
+        return 0;
+    }
+    let Some(dentry) = args.pointer(kernel::arg_inode_readlink_dentry()) else { return 0 };
+    let Some(inode) = dentry.follow(kernel::dentry_inode()).known() else { return 0 };
+    if let Some(identity) = IDENTITY.get_ptr_mut(IDENTITY_LINK) {
+        // SAFETY: the pointer comes from a map look-up.
+        if unsafe { (*identity).sequence } == 0 {
+            identify(identity, inode);
+        }
+    }
+    let Some(entry) = managed::lookup(inode) else { return 0 };
+    sample(entry, dentry, inode);
+    0
+}
+
+/// Tells the daemon who the kernel thinks this is.
+#[inline(always)]
+fn identify(identity: *mut Identity, inode: Pointer) {
+    let key = managed::key(inode, inode.load(kernel::inode_ino()));
+    // SAFETY: the pointer comes from a map look-up; only the daemon's observer thread gets here.
+    unsafe {
+        (*identity).key = key;
+        (*identity).generation = inode.load(kernel::inode_generation());
+        (*identity).mode = u32::from(inode.load::<u16>(kernel::inode_mode()));
+        (*identity).magic = inode.follow(kernel::inode_sb()).load(kernel::super_magic());
+        (*identity).sequence += 1;
+    }
+}
+
+/// Takes the kernel's part of the evidence about a look that begins now.
+#[inline(always)]
+fn sample(entry: *mut Managed, dentry: Pointer, inode: Pointer) {
     // Order matters: the bit goes down before the counter is read, and both before the locks are. A
     // change that is not in the counter yet will raise it after us, and be seen by the daemon's second
     // look; one that is in the counter and has not landed still holds its lock or its file.
@@ -76,10 +108,9 @@ fn observe(file: Pointer) {
         let counter = core::ptr::read_volatile(&raw const (*entry).counter);
         core::ptr::write_volatile(&raw mut (*entry).observed_counter, counter);
         core::ptr::write_volatile(&raw mut (*entry).observed_writers, writers(inode));
-        core::ptr::write_volatile(&raw mut (*entry).observed_locked, locked(file, inode));
+        core::ptr::write_volatile(&raw mut (*entry).observed_locked, locked(dentry, inode));
         (*entry).observed_sequence += 1;
     }
-    let _: *mut Managed = entry;
 }
 
 /// 1 when some file is open for writing on the inode, shared writable mappings included.
@@ -91,13 +122,12 @@ fn writers(inode: Pointer) -> u32 {
 
 /// 1 when the inode or its parent directory is locked by a change.
 #[inline(always)]
-fn locked(file: Pointer, inode: Pointer) -> u32 {
+fn locked(dentry: Pointer, inode: Pointer) -> u32 {
     if kernel::has_rwsem() == 0 {
         return 0;
     }
     // RWSEM_WRITER_LOCKED is bit 0 of the count (kernel/locking/rwsem.c, since 5.3).
     let own = inode.load::<u64>(kernel::inode_rwsem()) & 1;
-    let Some(dentry) = file.follow(kernel::file_path() + kernel::path_dentry()).known() else { return 1 };
     let Some(parent) = dentry.follow(kernel::dentry_parent()).known() else { return 1 };
     let Some(directory) = parent.follow(kernel::dentry_inode()).known() else { return 1 };
     let above = directory.load::<u64>(kernel::inode_rwsem()) & 1;

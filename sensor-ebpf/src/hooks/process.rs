@@ -2,13 +2,15 @@
 //! exec, and an actor that is gone can still be named.
 
 use crate::kernel::{self, Arguments, Pointer, within};
-use crate::managed;
-use crate::maps::{self, EXECUTION_SEQUENCE, EXECUTIONS, PROCESSES};
-use crate::who::read;
+use crate::managed::{self, Subject};
+use crate::maps::{
+    self, EXECUTING, EXECUTION_SEQUENCE, EXECUTIONS, GROUP_SCRATCH, GROUPS, MANAGED, PROCESSES,
+};
+use crate::who::{self, read};
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use aya_ebpf::helpers::{bpf_get_smp_processor_id, bpf_ktime_get_boot_ns, bpf_probe_read_kernel_str_bytes};
 use sensor_common::limits::ARGV_BYTES;
-use sensor_common::map::{Counter, Execution, Process, execution_id, execution_slot};
+use sensor_common::map::{Counter, Executing, Execution, Managed, Process, execution_id, execution_slot};
 use sensor_common::op::{Operation, ROLE_FILE};
 
 /// Start time of a task's process (its group leader), boot-time nanoseconds. The same as `who::process_start`,
@@ -32,7 +34,8 @@ pub(crate) fn fork(args: Arguments) -> i32 {
     let (start_ns, parent_start_ns) = (child.field(kernel::task_start()), start_of(parent));
     // SAFETY: the reference is copied from before the map is written.
     let exec_id = unsafe { PROCESSES.get(parent_tgid) }.map_or(0, |process| process.exec_id);
-    let process = Process { start_ns, parent_start_ns, exec_id, parent_tgid, padding: 0 };
+    let process =
+        Process { start_ns, parent_start_ns, exec_id, parent_exec_id: exec_id, parent_tgid, padding: 0 };
     if PROCESSES.insert(tgid, process, 0).is_err() {
         maps::count(Counter::ProcessLost);
     }
@@ -69,11 +72,18 @@ pub(crate) fn exec(args: Arguments) -> i32 {
         // SAFETY: the pointer comes from a map look-up; an aligned word is written whole.
         Some(process) if unsafe { (*process).start_ns } == start_ns => unsafe { (*process).exec_id = id },
         _ => {
-            let mut process =
-                Process { start_ns, parent_start_ns: 0, exec_id: id, parent_tgid: 0, padding: 0 };
+            let mut process = Process {
+                start_ns,
+                parent_start_ns: 0,
+                exec_id: id,
+                parent_exec_id: 0,
+                parent_tgid: 0,
+                padding: 0,
+            };
             if let Some(parent) = task.to(kernel::task_real_parent()) {
                 process.parent_start_ns = start_of(parent);
                 process.parent_tgid = parent.field(kernel::task_tgid());
+                process.parent_exec_id = who::execution(process.parent_tgid, process.parent_start_ns);
             }
             if PROCESSES.insert(tgid, process, 0).is_err() {
                 maps::count(Counter::ProcessLost);
@@ -81,12 +91,74 @@ pub(crate) fn exec(args: Arguments) -> i32 {
         }
     }
 
-    if let Some(entry) = managed::lookup(inode) {
-        // SAFETY: the entry comes from a map look-up in this run.
-        unsafe {
-            if (*entry).roles & ROLE_FILE != 0 {
-                managed::push(entry, Operation::Exec as u32, id, Pointer::NULL);
-            }
+    let noted = executing(who::current(), id);
+    if let Some(entry) = managed::lookup(inode)
+        && entry != noted
+    {
+        executed(entry, id, Subject::of(inode));
+    }
+    0
+}
+
+/// `bprm_creds_for_exec(bprm)`: the file that was asked for, before the kernel goes on to the interpreter of
+/// a script. The execution may still fail, so it is only noted.
+#[inline(always)]
+pub(crate) fn about_to_execute(args: Arguments) -> i32 {
+    let Some(binprm) = args.pointer(kernel::arg_bprm_creds_for_exec_bprm()) else { return 0 };
+    let Some(file) = binprm.follow(kernel::binprm_file()).known() else { return 0 };
+    let Some(inode) = file.follow(kernel::file_inode()).known() else { return 0 };
+    let task = who::current();
+    if managed::lookup(inode).is_some() {
+        let subject = Subject::of(inode);
+        let noted = Executing { key: subject.key, generation: subject.generation, padding: 0 };
+        // Without room the program is still seen when it is no script.
+        let _ = EXECUTING.insert(task, noted, 0);
+    } else {
+        // What an execution that failed has left.
+        let _ = EXECUTING.remove(task);
+    }
+    0
+}
+
+/// Reports the execution that [`about_to_execute`] noted; gives its file's entry, or null.
+#[inline(always)]
+fn executing(task: u64, id: u64) -> *mut Managed {
+    // SAFETY: the value is copied before the map is written.
+    let Some(noted) = (unsafe { EXECUTING.get(task) }).copied() else { return core::ptr::null_mut() };
+    let _ = EXECUTING.remove(task);
+    let Some(entry) = MANAGED.get_ptr_mut(noted.key) else { return core::ptr::null_mut() };
+    executed(entry, id, Subject { key: noted.key, generation: noted.generation });
+    entry
+}
+
+/// Reports the execution of a managed file.
+#[inline(always)]
+fn executed(entry: *mut Managed, id: u64, subject: Subject) {
+    // SAFETY: the entry comes from a map look-up in this run.
+    unsafe {
+        if (*entry).roles & ROLE_FILE != 0 {
+            managed::push(entry, Operation::Exec as u32, id, Pointer::NULL, subject);
+        }
+    }
+}
+
+/// `cgroup_mkdir(cgrp, path)`. Only the hierarchy of version 2 (number 0): numbers repeat between hierarchies.
+#[inline(always)]
+pub(crate) fn group_made(args: Arguments) -> i32 {
+    let group = args.get(0);
+    let root: u64 = read(group, kernel::cgroup_root());
+    let hierarchy: u32 = read(root, kernel::cgroup_root_hierarchy());
+    if root == 0 || hierarchy != 0 {
+        return 0;
+    }
+    let node: u64 = read(group, kernel::cgroup_kn());
+    let id: u64 = read(node, kernel::kernfs_id());
+    let Some(scratch) = GROUP_SCRATCH.get_ptr_mut(0) else { return 0 };
+    // SAFETY: the pointer comes from a map look-up and is this CPU's own; the helper checks the address that it
+    // reads from, and terminates what it wrote.
+    unsafe {
+        if bpf_probe_read_kernel_str_bytes(args.get(1) as *const u8, &mut (*scratch).path).is_ok() {
+            let _ = GROUPS.insert(id, &*scratch, 0);
         }
     }
     0

@@ -8,7 +8,7 @@ use super::registry::FIRST_OWN;
 use crate::kernel::maps::MapsError;
 use crate::observation::Observer;
 use sensor_common::map::{InodeKey, MOUNTS_KEY};
-use sensor_common::op::{ROLE_FILE, ROLE_TAMPER};
+use sensor_common::op::{ROLE_FILE, ROLE_MOUNTS, ROLE_TAMPER};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ impl Canary {
             held: Vec::new(),
             tamper: Vec::new(),
         };
-        witness.maps().enrol(MOUNTS_KEY, MOUNTS_ID, ROLE_FILE)?;
+        witness.maps().enrol(MOUNTS_KEY, MOUNTS_ID, ROLE_MOUNTS)?;
         if let Err(error) = fs::write(&canary.path, b"0") {
             tracing::warn!(path = %canary.path.display(), %error, "Cannot make the canary file.");
         }

@@ -1,8 +1,9 @@
 //! From ring records to the detector: which things a change may concern, and who made it.
 
 use super::canary::{CANARY_ID, MOUNTS_ID, Pulse, TAMPER_ID};
-use super::mounts::MountTable;
-use super::{Agent, registry};
+use super::mounts::{Announced, MountTable};
+use super::registry::{About, Concerned, Inode};
+use super::{Agent, backend::Changes};
 use crate::attribution::NoTable;
 use crate::event::{self, Change};
 use crate::fanotify::{ChangeEvent, FanotifyBackend, Happening};
@@ -32,8 +33,6 @@ pub(super) struct Noted {
     pub(super) at_ns: u64,
     /// Of the first change of the episode, for the latency.
     pub(super) first_ns: u64,
-    /// The path lost its object: what happens to that inode's number from here on is another file's.
-    pub(super) detached: bool,
 }
 
 /// Watches a path, where there is something to be watched.
@@ -73,23 +72,38 @@ impl Agent {
         Ok(true)
     }
 
+    /// Reads what is in the ring and nothing else, which costs no system call when that is nothing. After a look
+    /// it makes sure that whatever the look saw the effect of was told before it is judged: the record of a
+    /// change is in the ring before its effect is on the disk.
+    pub(super) fn hear(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
+        let Changes::Ring(ring) = changes else { return Ok(()) };
+        let mut failed = None;
+        ring.drain(RECORDS_A_TURN, |bytes| {
+            if failed.is_none() {
+                failed = self.record(bytes).err();
+            }
+        });
+        failed.map_or(Ok(()), Err)
+    }
+
     /// After a loss only the dirty bits know what changed.
     fn sweep(&mut self) {
         let now = self.clock.boot_ns();
         let Some(witness) = self.witness() else { return };
-        let dirty: Vec<u32> = witness
+        let dirty: Vec<_> = witness
             .maps()
             .entries()
             .filter(|(_, entry)| entry.dirty != 0)
-            .map(|(_, entry)| entry.id)
+            .map(|(key, entry)| (key, entry.id))
             .collect();
-        for id in dirty {
+        for (key, id) in dirty {
             if id == MOUNTS_ID {
-                self.compare_mounts();
+                self.mounts_due = Some(now);
                 continue;
             }
             // Which name it was is lost too, so everything that the inode may concern is looked at.
-            let (direct, beyond) = self.looker.registry.all_concerned(id);
+            let registry = &self.looker.registry;
+            let (direct, beyond) = registry.all_concerned(&registry.about(id, key));
             for (things, beyond) in [(direct, false), (beyond, true)] {
                 for thing in things {
                     self.detector.event(thing, now, Event { own: false, beyond });
@@ -122,11 +136,37 @@ impl Agent {
         Ok(())
     }
 
+    /// Which watches a record tells the actor for, and which are only to be looked at because of it.
+    fn told_about(&mut self, change: &Change) -> anyhow::Result<(Concerned, Concerned)> {
+        let record = &change.record;
+        let inode = Inode { key: record.key(), generation: record.generation };
+        let about = About { inode, is_name: change.name().is_some(), moves: change.moves() };
+        let (mut speaks, mut others) = (Vec::new(), Vec::new());
+        for watch in self.looker.registry.about(record.id, inode.key) {
+            let mut known = self.looker.registry.speaks(watch, &about);
+            if !known {
+                // Perhaps the path leads to this inode by now, or still does: a removal may have failed.
+                self.looker.enrol(watch)?;
+                known = self.looker.registry.speaks(watch, &about);
+            }
+            if known { speaks.push(watch) } else { others.push(watch) }
+        }
+        let concerned = |watches: &[u32]| {
+            self.looker.registry.concerned(watches, change.name(), change.name_cut(), change.moves())
+        };
+        Ok((concerned(&speaks), concerned(&others)))
+    }
+
     fn changed(&mut self, change: &Change) -> anyhow::Result<()> {
         let record = &change.record;
-        let concerned =
-            self.looker.registry.concerned(record.id, change.name(), change.name_cut(), change.moves());
-        if concerned == registry::Concerned::default() {
+        let (concerned, others) = self.told_about(change)?;
+        let now = self.clock.boot_ns();
+        for (things, beyond) in [(&others.direct, false), (&others.beyond, true)] {
+            for thing in things {
+                self.detector.event(*thing, now, Event { own: false, beyond });
+            }
+        }
+        if concerned == Concerned::default() {
             return Ok(());
         }
         let actor = self.attributor.attribute(record, &*self.processes);
@@ -143,17 +183,12 @@ impl Agent {
             }
             return Ok(());
         }
-        let now = self.clock.boot_ns();
         let own = actor.holdfast;
-        let of_object = change.name().is_none();
         for (things, beyond) in [(&concerned.direct, false), (&concerned.beyond, true)] {
             for thing in things {
-                let anothers = of_object && self.changes.get(thing).is_some_and(|noted| noted.detached);
-                if !anothers {
+                // Whoever holds a file last need not be who wrote to it.
+                if change.operation != Operation::Release || !self.changes.contains_key(thing) {
                     self.note(*thing, change.operation, record.time_ns, Some(&actor));
-                }
-                if let Some(noted) = self.changes.get_mut(thing) {
-                    noted.detached |= of_object && change.moves();
                 }
                 self.detector.event(*thing, now, Event { own, beyond });
             }
@@ -165,10 +200,8 @@ impl Agent {
     }
 
     fn note(&mut self, thing: u32, operation: Operation, at_ns: u64, actor: Option<&Actor>) {
-        let before = self.changes.get(&thing);
-        let first_ns = before.map_or(at_ns, |noted| noted.first_ns);
-        let detached = before.is_some_and(|noted| noted.detached);
-        let noted = Noted { actor: actor.cloned(), operation: operation.name(), at_ns, first_ns, detached };
+        let first_ns = self.changes.get(&thing).map_or(at_ns, |noted| noted.first_ns);
+        let noted = Noted { actor: actor.cloned(), operation: operation.name(), at_ns, first_ns };
         self.changes.insert(thing, noted);
     }
 
@@ -195,8 +228,8 @@ impl Agent {
             change.operation,
             Operation::Rename | Operation::RenameOver | Operation::Unlink | Operation::RemoveDirectory
         );
-        let concerned = self.looker.registry.concerned(id, change.name.as_deref(), false, moved);
-        if concerned == registry::Concerned::default() || change.operation == Operation::Exec {
+        let concerned = self.looker.registry.concerned(&[id], change.name.as_deref(), false, moved);
+        if concerned == Concerned::default() || change.operation == Operation::Exec {
             return;
         }
         let actor = change.pid.and_then(|pid| self.attributor.attribute_pid(pid, change.read_ns, &NoTable));
@@ -252,43 +285,55 @@ impl Agent {
 
     fn mounts_changed(&mut self, change: &Change) {
         let actor = self.attributor.attribute(&change.record, &*self.processes);
-        self.mount_actor = Some((actor, change.operation, change.record.time_ns));
-        self.compare_mounts_soon();
+        self.announced.push(Announced {
+            key: change.record.key(),
+            actor,
+            operation: change.operation,
+            at_ns: change.record.time_ns,
+        });
+        // A hook runs before its mount is there, so the table is compared when all records are read, and again a
+        // little later.
+        self.mounts_due = Some(self.clock.boot_ns());
     }
 
-    /// A hook runs before its mount is there, so the table is compared now and again a little later.
-    fn compare_mounts_soon(&mut self) {
-        self.compare_mounts();
-        self.mounts_due = Some(self.clock.boot_ns() + 50_000_000);
-    }
-
-    /// Compares the mount table with the last one, and looks at everything that a difference touches.
-    pub(super) fn compare_mounts(&mut self) {
+    /// Compares the mount table with the last one, and looks at everything that a difference touches. Not only
+    /// because a mount was announced: some calls that change mounts fire no hook.
+    pub(super) fn compare_mounts(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
         let table = match MountTable::read() {
             Ok(table) => table,
             Err(error) => {
                 tracing::error!(%error, "Cannot read the mount table.");
-                return;
+                return Ok(());
             }
         };
         let points = self.mounts.differences(&table);
+        if !points.is_empty() {
+            // Whoever made them was told of before they were there.
+            self.hear(changes)?;
+        }
         self.mounts = table;
         let now = self.clock.boot_ns();
         for point in points {
+            let keys: Vec<_> = self.looker.registry.keys_at(&point).collect();
+            let announced = self.announced.of(&keys).cloned();
             for thing in self.looker.registry.under_mount(&point) {
-                if let Some((actor, operation, at_ns)) = self.mount_actor.clone() {
-                    self.note(thing, operation, at_ns, Some(&actor));
+                if let Some(Announced { actor, operation, at_ns, .. }) = &announced {
+                    self.note(thing, *operation, *at_ns, Some(actor));
                 }
                 self.detector.event(thing, now, Event { own: false, beyond: true });
             }
         }
+        self.announced.shown(now);
+        self.mounts_due = self.announced.due(now);
+        Ok(())
     }
 
-    /// Compares the mount table again when that is due.
-    pub(super) fn follow_mounts(&mut self) {
+    /// Compares the mount table when that is due.
+    pub(super) fn follow_mounts(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
         if self.mounts_due.is_some_and(|at| at <= self.clock.boot_ns()) {
-            self.mounts_due = None;
-            self.compare_mounts();
+            self.compare_mounts(changes)
+        } else {
+            Ok(())
         }
     }
 
@@ -318,7 +363,7 @@ impl Agent {
     /// there as it was put there is unknown until it was looked at again.
     fn check_entries(&mut self) -> anyhow::Result<()> {
         for watch in self.looker.check_entries(ENTRIES_A_TICK)? {
-            let (direct, beyond) = self.looker.registry.all_concerned(watch);
+            let (direct, beyond) = self.looker.registry.all_concerned(&[watch]);
             let path = self.looker.registry.get(watch).map(|watch| watch.path.display().to_string());
             tracing::warn!(path, "The kernel programs no longer knew it.");
             let now = self.clock.boot_ns();
@@ -348,8 +393,6 @@ impl Agent {
     /// Sings, listens, and opens or ends blindness.
     pub(super) fn check_canary(&mut self, ring: &mut Ring) -> anyhow::Result<()> {
         let observer = std::sync::Arc::clone(&self.looker.observer);
-        // Some calls that change mounts fire no hook.
-        self.compare_mounts();
         self.refresh_allowed();
         self.check_entries()?;
         self.check_recursion()?;

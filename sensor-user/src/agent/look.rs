@@ -6,19 +6,19 @@
 //! it is enrolled and looked at again.
 
 use super::desired::Desired;
-use super::registry::Registry;
+use super::registry::{self, Inode, Registry};
 use crate::kernel::maps::{Maps, MapsError};
 use crate::observation::{Observer, OpenedKind, OpenedObject};
 use crate::systemd::UnitStates;
 use sensor_common::map::{InodeKey, Managed};
 use sensor_model::compare::compare;
 use sensor_model::difference::Difference;
-use sensor_model::expectation::Thing;
-use sensor_model::observation::Observation;
+use sensor_model::expectation::{Expected, Thing};
+use sensor_model::observation::{FileType, Observation};
 use sensor_model::protocol::{Evidence, Finding, Outcome, is_transient};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Looks at one thing until its inode is enrolled, so many times at most.
@@ -55,17 +55,30 @@ impl Witness {
 
     /// The key of the object opened just now.
     pub fn identity(&mut self) -> Option<InodeKey> {
-        self.identify().map(|(key, _)| key)
+        self.identify().map(|(inode, _)| inode.key)
+    }
+
+    /// The next link that is read is one that is looked at.
+    fn expect_link(&mut self) {
+        if let Err(error) = self.maps.forget_link() {
+            tracing::warn!(%error, "A link cannot be looked at.");
+        }
+    }
+
+    /// What the kernel calls the link read just now.
+    fn identify_link(&self) -> Option<(Inode, u64)> {
+        let identity = self.maps.link_identity().ok().filter(|identity| identity.sequence != 0)?;
+        Some((Inode { key: identity.key, generation: identity.generation }, identity.magic))
     }
 
     /// What the kernel calls the object opened just now; `None` when the programs did not see the open.
-    fn identify(&mut self) -> Option<(InodeKey, u64)> {
+    fn identify(&mut self) -> Option<(Inode, u64)> {
         let identity = self.maps.identity().ok()?;
         if identity.sequence == self.sequence {
             return None;
         }
         self.sequence = identity.sequence;
-        Some((identity.key, identity.magic))
+        Some((Inode { key: identity.key, generation: identity.generation }, identity.magic))
     }
 }
 
@@ -85,7 +98,7 @@ pub struct Sight {
 }
 
 /// What is remembered of the last decided look, to tell an open without a write from a change.
-type Known = (Option<InodeKey>, i128);
+type Known = (Option<Inode>, i128);
 
 /// Looks at things.
 #[derive(Debug)]
@@ -100,6 +113,8 @@ pub struct Looker {
     known: HashMap<u32, Known>,
     /// Where [`Looker::check_entries`] goes on.
     next_check: u32,
+    /// Paths that are declared as symbolic links.
+    links: HashSet<PathBuf>,
 }
 
 impl Looker {
@@ -107,7 +122,17 @@ impl Looker {
     pub fn new(observer: Arc<Observer>, root: &Path, witness: Option<Witness>, desired: &Desired) -> Self {
         let registry = Registry::new(&desired.expectations, |path| observer.way(path).directories);
         let units = UnitStates::new(Arc::clone(&observer), root);
-        Self { observer, witness, registry, units, known: HashMap::new(), next_check: 0 }
+        let declared = desired.expectations.iter();
+        let links = declared
+            .filter(|expectation| matches!(expectation.expected, Expected::Link(_)))
+            .map(|expectation| expectation.thing.path())
+            .collect();
+        Self { observer, witness, registry, units, known: HashMap::new(), next_check: 0, links }
+    }
+
+    /// Whether anything is declared as a symbolic link.
+    pub fn has_links(&self) -> bool {
+        !self.links.is_empty()
     }
 
     /// Enrols every watched path. Removes entries of an earlier run that nothing leads to any more.
@@ -122,7 +147,7 @@ impl Looker {
             .filter(|(key, entry)| {
                 key.ino != 0
                     && entry.id < super::registry::FIRST_OWN
-                    && self.registry.get(entry.id).is_none_or(|watch| watch.key != Some(*key))
+                    && self.registry.get(entry.id).is_none_or(|watch| watch.key() != Some(*key))
             })
             .map(|(key, _)| key)
             .collect();
@@ -135,14 +160,21 @@ impl Looker {
     /// Opens a watched path and enrols what it leads to.
     pub fn enrol(&mut self, id: u32) -> Result<(), MapsError> {
         let Some(watch) = self.registry.get(id) else { return Ok(()) };
-        let opened = self.observer.open(&watch.path);
         let Some(witness) = &mut self.witness else { return Ok(()) };
-        let key = opened.ok().and_then(|_| witness.identify()).map(|(key, _)| key);
-        self.apply(id, key)
+        let is_link = self.links.contains(&watch.path);
+        if is_link {
+            witness.expect_link();
+        }
+        let identified = match self.observer.open(&watch.path).map(|opened| opened.file_type) {
+            Ok(FileType::Symlink) if is_link => witness.identify_link(),
+            Ok(FileType::Symlink) | Err(_) => None,
+            Ok(_) => witness.identify(),
+        };
+        self.apply(id, identified.map(|(inode, _)| inode))
     }
 
-    fn apply(&mut self, id: u32, key: Option<InodeKey>) -> Result<(), MapsError> {
-        let changes = self.registry.resolved(id, key);
+    fn apply(&mut self, id: u32, inode: Option<Inode>) -> Result<(), MapsError> {
+        let changes = self.registry.resolved(id, inode);
         let Some(witness) = &mut self.witness else { return Ok(()) };
         for (key, enrolment) in changes {
             match enrolment {
@@ -162,7 +194,7 @@ impl Looker {
         for _ in 0..count.min(all) {
             let id = self.next_check % all;
             self.next_check = id + 1;
-            let Some(key) = self.registry.get(id).and_then(|watch| watch.key) else { continue };
+            let Some(key) = self.registry.get(id).and_then(registry::Watch::key) else { continue };
             let Some((number, roles)) = self.registry.enrolment(key) else { continue };
             if !witness.maps.is_enrolled(key, number, roles)? {
                 witness.maps.remove(key)?;
@@ -184,14 +216,24 @@ impl Looker {
             keys = Keys::default();
             let mut opened_as = None;
             let witness = &mut self.witness;
+            let is_link = self.links.contains(&path);
+            if let Some(witness) = witness.as_mut().filter(|_| is_link) {
+                witness.expect_link();
+            }
             observation = self.observer.observe_with(expectation, &mut |opened: &OpenedObject| {
-                let Some((key, magic)) = witness.as_mut().and_then(Witness::identify) else { return };
+                let Some(witness) = witness.as_mut() else { return };
+                let identified = match opened.file_type {
+                    FileType::Symlink if is_link => witness.identify_link(),
+                    FileType::Symlink => None,
+                    _ => witness.identify(),
+                };
+                let Some((inode, magic)) = identified else { return };
                 foreign = FOREIGN_FILE_SYSTEMS.iter().find(|(known, _)| *known == magic).map(|(_, n)| *n);
                 match opened.kind {
-                    OpenedKind::Parent if keys.parent.is_none() => keys.parent = Some(key),
+                    OpenedKind::Parent if keys.parent.is_none() => keys.parent = Some(inode),
                     OpenedKind::Parent => {}
                     OpenedKind::Object => {
-                        keys.object = Some(key);
+                        keys.object = Some(inode);
                         opened_as = Some((opened.device, opened.inode));
                     }
                 }
@@ -227,7 +269,7 @@ impl Looker {
         } else {
             let mut hasher = DefaultHasher::new();
             differences.hash(&mut hasher);
-            let new_inode = before.is_some_and(|(key, _)| key != keys.object);
+            let new_inode = before.is_some_and(|(inode, _)| inode != keys.object);
             Finding::Differs {
                 fingerprint: hasher.finish(),
                 transient: is_transient(&differences, new_inode),
@@ -255,19 +297,19 @@ impl Looker {
         }
         let mut settled = true;
         if let Some(own) = own {
-            let known = self.registry.get(own).and_then(|watch| watch.key);
+            let known = self.registry.get(own).and_then(|watch| watch.inode);
             let there = !matches!(observation, Observation::Missing);
             if known != keys.object && (keys.object.is_some() || there || known.is_some()) {
                 self.apply(own, keys.object)?;
                 settled = keys.object.is_none();
             }
         }
-        if let (Some(parent), Some(key)) =
+        if let (Some(parent), Some(inode)) =
             (path.parent().and_then(|path| self.registry.find(path)), keys.parent)
-            && self.registry.get(parent).is_some_and(|watch| watch.key != Some(key))
+            && self.registry.get(parent).is_some_and(|watch| watch.inode != Some(inode))
         {
             self.enrol(parent)?;
-            settled = self.registry.get(parent).is_none_or(|watch| watch.key != Some(key)) && settled;
+            settled = self.registry.get(parent).is_none_or(|watch| watch.inode != Some(inode)) && settled;
         }
         Ok(settled)
     }
@@ -281,16 +323,16 @@ impl Looker {
             (None, Observation::Missing | Observation::Object(_)) => keys.parent,
             (None, _) => None,
         };
-        let Some(key) = key else { return Ok(None) };
-        Ok(witness.maps.entry(key)?.map(|entry| evidence_of(&entry)))
+        let Some(inode) = key else { return Ok(None) };
+        Ok(witness.maps.entry(inode.key)?.map(|entry| evidence_of(&entry)))
     }
 }
 
 /// What the kernel told of the two opens of a look.
 #[derive(Debug, Clone, Copy, Default)]
 struct Keys {
-    parent: Option<InodeKey>,
-    object: Option<InodeKey>,
+    parent: Option<Inode>,
+    object: Option<Inode>,
 }
 
 fn evidence_of(entry: &Managed) -> Evidence {

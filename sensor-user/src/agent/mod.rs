@@ -21,7 +21,7 @@ use crate::attribution::{Attributor, ProcessTable};
 use crate::clock::{Clock, SystemClock, boot_id, rfc3339};
 use crate::forensic::{ForensicLog, Limits, Writer};
 use crate::http::{self, Pages, Readiness};
-use crate::kernel::hooks::{HOOKS, TRACEPOINTS};
+use crate::kernel::hooks::{HOOKS, TRACEPOINTS, When};
 use crate::kernel::load::{HookState, OBJECT_SHA256, Sensor};
 use crate::kernel::maps::ProcessMaps;
 use crate::kernel::recursion::Recursion;
@@ -32,7 +32,7 @@ use backend::{Changes, Parts};
 use canary::Canary;
 use desired::Desired;
 use look::{Looker, Witness};
-use mounts::MountTable;
+use mounts::{Announcements, MountTable};
 use sensor_common::map::{Execution, Process};
 use sensor_model::node_state::Standing;
 use sensor_model::protocol::{Config, Detector, Scope};
@@ -86,6 +86,10 @@ impl ProcessTable for ProcessMaps {
     fn execution(&self, exec_id: u64) -> Option<Execution> {
         Self::execution(self, exec_id)
     }
+
+    fn group(&self, id: u64) -> Option<String> {
+        Self::group(self, id)
+    }
 }
 
 /// The running daemon.
@@ -129,8 +133,7 @@ struct Agent {
     lost_processes: u64,
     lost_records: u64,
     mounts_due: Option<u64>,
-    /// Who changed mounts last.
-    mount_actor: Option<(sensor_model::record::Actor, sensor_common::op::Operation, u64)>,
+    announced: Announcements,
     writers_since: Option<u64>,
     no_writers_since: Option<u64>,
     verification: Option<upkeep::Verification>,
@@ -232,7 +235,7 @@ async fn run_once(mut options: Options) -> anyhow::Result<bool> {
         lost_processes: 0,
         lost_records: 0,
         mounts_due: None,
-        mount_actor: None,
+        announced: Announcements::default(),
         writers_since: None,
         no_writers_since: None,
         verification: None,
@@ -260,6 +263,9 @@ impl Agent {
             witness.maps().disallow_all()?;
         }
         self.refresh_allowed();
+        if self.looker.has_links() {
+            self.need(When::Links, true);
+        }
         self.looker.enrol_all()?;
         let now = self.clock.boot_ns();
         for id in (0..).take(self.desired.expectations.len()) {
@@ -325,7 +331,7 @@ impl Agent {
         loop {
             // Records first, then the kernel's loss counter: a loss before the last record is seen.
             self.read(changes.get_mut())?;
-            self.turn().await?;
+            self.turn(changes.get_mut()).await?;
             while self.log.is_full() {
                 self.log.progress().await?;
             }
@@ -342,7 +348,7 @@ impl Agent {
                 _ = interrupt.recv() => break,
                 guard = changes.readable_mut() => guard?.clear_ready(),
                 _ = canary.tick() => self.tick(changes.get_mut())?,
-                _ = verify.tick() => self.verify_everything(),
+                _ = verify.tick() => self.verify_everything(changes.get_mut())?,
                 written = self.log.progress() => written?,
                 _ = watchdog.tick() => notify(&[sd_notify::NotifyState::Watchdog]),
                 () = sleep(deadline) => {}
@@ -352,7 +358,7 @@ impl Agent {
             notify(&[sd_notify::NotifyState::Stopping]);
         }
         self.read(changes.get_mut())?;
-        self.turn().await?;
+        self.turn(changes.get_mut()).await?;
         let stop_record = self.log.record(RecordKind::Stop);
         self.group.push(stop_record);
         self.write();
@@ -377,13 +383,11 @@ impl Agent {
 
     /// What is done every few seconds.
     fn tick(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
-        self.follow_applies();
+        self.follow_applies(changes)?;
+        self.compare_mounts(changes)?;
         match changes {
             Changes::Ring(ring) => self.check_canary(ring),
-            Changes::Fanotify(_) => {
-                self.compare_mounts();
-                Ok(())
-            }
+            Changes::Fanotify(_) => Ok(()),
         }
     }
 
@@ -408,7 +412,8 @@ impl Agent {
     }
 
     /// Looks at what is due, and writes what came of it as one group.
-    async fn turn(&mut self) -> anyhow::Result<()> {
+    async fn turn(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
+        self.follow_mounts(changes)?;
         let due = self.detector.due(self.clock.boot_ns(), LOOKS_A_TURN);
         for id in due {
             let began = self.clock.boot_ns();
@@ -418,6 +423,8 @@ impl Agent {
             }
             let now = self.clock.boot_ns();
             self.telemetry.verified(Duration::from_nanos(now.saturating_sub(began)));
+            self.hear(changes)?;
+            self.follow_mounts(changes)?;
             let conclusion = self.detector.conclude(id, now, &sight.outcome);
             if conclusion.decided {
                 self.looker.decided(id, &sight);
@@ -427,7 +434,6 @@ impl Agent {
             self.forget(id);
         }
         self.revert().await;
-        self.follow_mounts();
         self.finish_verification();
         self.follow_writers();
         self.write();

@@ -14,6 +14,26 @@ use std::path::{Path, PathBuf};
 /// Numbers from here on are the sensor's own watches (canary, mount table, tunables).
 pub const FIRST_OWN: u32 = 1 << 30;
 
+/// An inode, told from earlier ones of the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Inode {
+    /// Number and device.
+    pub key: InodeKey,
+    /// `i_generation`; always zero on some file systems.
+    pub generation: u32,
+}
+
+/// What a record is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct About {
+    /// The inode.
+    pub inode: Inode,
+    /// A name in it, not the object itself.
+    pub is_name: bool,
+    /// The object's own name goes, comes or changes.
+    pub moves: bool,
+}
+
 /// One watched path.
 #[derive(Debug, Default)]
 pub struct Watch {
@@ -22,7 +42,11 @@ pub struct Watch {
     /// `ROLE_*`, without what missing children add.
     roles: u32,
     /// The inode it leads to; `None` when there is none that can be opened.
-    pub key: Option<InodeKey>,
+    pub inode: Option<Inode>,
+    /// The one that it led to before, until its leaving was told.
+    previous: Option<Inode>,
+    /// It was told that the inode leaves this path: what it does from then on is another path's affair.
+    left: bool,
     /// Things that are the object at the path.
     objects: Vec<u32>,
     /// Things that depend on a name in it.
@@ -35,6 +59,13 @@ pub struct Watch {
     children: BTreeSet<OsString>,
     /// Children that could not be enrolled, so that their names matter.
     unresolved: BTreeSet<OsString>,
+}
+
+impl Watch {
+    /// The inode that it leads to, by number and device.
+    pub fn key(&self) -> Option<InodeKey> {
+        self.inode.map(|inode| inode.key)
+    }
 }
 
 /// What a record concerns.
@@ -164,9 +195,14 @@ impl Registry {
 
     /// The watch's path leads to this inode now (or to none that can be opened). Gives the keys to be
     /// enrolled with their number and roles, and those to be removed.
-    pub fn resolved(&mut self, id: u32, key: Option<InodeKey>) -> Vec<(InodeKey, Option<(u32, u32)>)> {
+    pub fn resolved(&mut self, id: u32, inode: Option<Inode>) -> Vec<(InodeKey, Option<(u32, u32)>)> {
         let Some(watch) = self.watches.get_mut(id as usize) else { return Vec::new() };
-        let before = std::mem::replace(&mut watch.key, key);
+        let last = std::mem::replace(&mut watch.inode, inode);
+        if last != inode {
+            watch.previous = last.filter(|_| !watch.left);
+        }
+        watch.left = false;
+        let (before, key) = (last.map(|inode| inode.key), inode.map(|inode| inode.key));
         let path = watch.path.clone();
         let mut changes = Vec::new();
         if before != key {
@@ -192,7 +228,7 @@ impl Registry {
                 Some(_) => parent.unresolved.remove(name),
             };
             if moved {
-                changes.extend(parent.key);
+                changes.extend(parent.key());
             }
         }
         changes.sort_unstable_by_key(|key| (key.dev, key.ino));
@@ -216,15 +252,47 @@ impl Registry {
         Some((*ids.first()?, roles | deny))
     }
 
-    /// What a record about the inode numbered `id` concerns. `name`: the entry, for a record about a
-    /// name in the directory; `None` for one about the object. `whole`: the name was cut.
-    pub fn concerned(&self, id: u32, name: Option<&OsStr>, cut: bool, moved: bool) -> Concerned {
+    /// The watches that a record concerns: those that lead to its inode, and the one under whose number the
+    /// kernel knew the inode when it was written.
+    pub fn about(&self, id: u32, key: InodeKey) -> Vec<u32> {
+        let mut watches = self.by_key.get(&key).cloned().unwrap_or_default();
+        if !watches.contains(&id) && self.get(id).is_some() {
+            watches.push(id);
+        }
+        watches
+    }
+
+    /// Whether a record tells who changed what the watch's path leads to. It does not when the number of an
+    /// inode that was removed went to another one, nor when the inode is at another path by now.
+    pub fn speaks(&mut self, id: u32, about: &About) -> bool {
+        let Some(watch) = self.watches.get_mut(id as usize) else { return false };
+        let leaves = about.moves && !about.is_name;
+        if watch.inode == Some(about.inode) && !watch.left {
+            watch.left = leaves;
+            return true;
+        }
+        // A look came before this record and found the path leading elsewhere: the record tells how that came.
+        if watch.previous == Some(about.inode) && (leaves || about.is_name) {
+            watch.previous = watch.previous.filter(|_| !leaves);
+            return true;
+        }
+        false
+    }
+
+    /// The inodes that a path leads to and led to before.
+    pub fn keys_at(&self, path: &Path) -> impl Iterator<Item = InodeKey> {
+        let watch = self.find(path).and_then(|id| self.get(id));
+        watch
+            .into_iter()
+            .flat_map(|watch| watch.inode.into_iter().chain(watch.previous))
+            .map(|inode| inode.key)
+    }
+
+    /// What a record concerns that is about these watches. `name`: the entry, for a record about a name in
+    /// the directory; `None` for one about the object. `cut`: the name was cut.
+    pub fn concerned(&self, watches: &[u32], name: Option<&OsStr>, cut: bool, moved: bool) -> Concerned {
         let mut concerned = Concerned::default();
-        let Some(watch) = self.get(id) else { return concerned };
-        // Without a key (the fanotify backend has none) the path speaks for itself.
-        let alone = [id];
-        let same = watch.key.and_then(|key| self.by_key.get(&key)).map_or(&alone[..], Vec::as_slice);
-        for id in same {
+        for id in watches {
             let watch = &self.watches[*id as usize];
             match name {
                 Some(_) if cut => {
@@ -257,11 +325,11 @@ impl Registry {
         concerned
     }
 
-    /// Everything that the inode numbered `id` may concern, whatever happened to it: what its own evidence
+    /// Everything that the inode of these watches may concern, whatever happened to it: what its own evidence
     /// covers, and what lies beyond that.
-    pub fn all_concerned(&self, id: u32) -> (Vec<u32>, Vec<u32>) {
-        let names = self.concerned(id, Some(OsStr::new("")), true, true);
-        let object = self.concerned(id, None, false, true);
+    pub fn all_concerned(&self, watches: &[u32]) -> (Vec<u32>, Vec<u32>) {
+        let names = self.concerned(watches, Some(OsStr::new("")), true, true);
+        let object = self.concerned(watches, None, false, true);
         let mut direct = names.direct;
         direct.extend(object.direct);
         direct.sort_unstable();

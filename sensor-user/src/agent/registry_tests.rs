@@ -20,15 +20,19 @@ fn file(path: &str) -> Expectation {
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "what `resolved` takes")]
+fn inode(ino: u64) -> Option<Inode> {
+    Some(Inode { key: InodeKey { ino, dev: 1, padding: 0 }, generation: 1 })
+}
+
 fn key(ino: u64) -> Option<InodeKey> {
-    Some(InodeKey { ino, dev: 1, padding: 0 })
+    inode(ino).map(|inode| inode.key)
 }
 
 fn resolved(paths: &[&str]) -> Registry {
     let expectations: Vec<_> = paths.iter().map(|path| file(path)).collect();
     let mut registry = Registry::new(&expectations, |_| Vec::new());
     for id in 0..registry.len() {
-        registry.resolved(id, key(u64::from(id) + 10));
+        registry.resolved(id, inode(u64::from(id) + 10));
     }
     registry
 }
@@ -37,22 +41,22 @@ fn resolved(paths: &[&str]) -> Registry {
 fn a_name_in_a_directory_concerns_only_the_thing_of_that_name() {
     let registry = resolved(&["/etc/a", "/etc/b"]);
     let etc = registry.find(Path::new("/etc")).unwrap();
-    assert_eq!(registry.concerned(etc, Some(OsStr::new("b")), false, true).direct, [1]);
-    assert_eq!(registry.concerned(etc, Some(OsStr::new("c")), false, true), Concerned::default());
+    assert_eq!(registry.concerned(&[etc], Some(OsStr::new("b")), false, true).direct, [1]);
+    assert_eq!(registry.concerned(&[etc], Some(OsStr::new("c")), false, true), Concerned::default());
 }
 
 #[test]
 fn a_cut_name_concerns_everything_in_the_directory() {
     let registry = resolved(&["/etc/a", "/etc/b"]);
     let etc = registry.find(Path::new("/etc")).unwrap();
-    assert_eq!(registry.concerned(etc, Some(OsStr::new("x")), true, true).direct, [0, 1]);
+    assert_eq!(registry.concerned(&[etc], Some(OsStr::new("x")), true, true).direct, [0, 1]);
 }
 
 #[test]
 fn a_moved_ancestor_concerns_all_below_it_and_makes_their_watches_stale() {
     let registry = resolved(&["/etc/d/a", "/usr/b"]);
     let etc = registry.find(Path::new("/etc")).unwrap();
-    let concerned = registry.concerned(etc, None, false, true);
+    let concerned = registry.concerned(&[etc], None, false, true);
     assert_eq!(concerned.beyond, [0]);
     assert!(concerned.stale.contains(&registry.find(Path::new("/etc/d/a")).unwrap()));
     assert!(!concerned.stale.contains(&registry.find(Path::new("/usr/b")).unwrap()));
@@ -64,10 +68,10 @@ fn two_paths_to_one_inode_are_both_concerned() {
     let mut registry = Registry::new(&expectations, |_| Vec::new());
     let (a, b) = (Path::new("/etc/a"), Path::new("/srv/hardlink"));
     let (a, b) = (registry.find(a).unwrap(), registry.find(b).unwrap());
-    registry.resolved(a, key(7));
-    let changes = registry.resolved(b, key(7));
+    registry.resolved(a, inode(7));
+    let changes = registry.resolved(b, inode(7));
     assert!(changes.iter().any(|(changed, to)| Some(*changed) == key(7) && to.unwrap().0 == a));
-    assert_eq!(registry.concerned(a, None, false, false).direct, [0, 1]);
+    assert_eq!(registry.concerned(&registry.about(a, key(7).unwrap()), None, false, false).direct, [0, 1]);
 }
 
 #[test]
@@ -76,11 +80,11 @@ fn an_inode_is_removed_only_when_no_path_leads_to_it() {
     let mut registry = Registry::new(&expectations, |_| Vec::new());
     let a = registry.find(Path::new("/etc/a")).unwrap();
     let b = registry.find(Path::new("/etc/b")).unwrap();
-    registry.resolved(a, key(7));
-    registry.resolved(b, key(7));
-    let kept = registry.resolved(a, key(8));
+    registry.resolved(a, inode(7));
+    registry.resolved(b, inode(7));
+    let kept = registry.resolved(a, inode(8));
     assert!(kept.iter().any(|(changed, to)| Some(*changed) == key(7) && to.is_some()));
-    let gone = registry.resolved(b, key(8));
+    let gone = registry.resolved(b, inode(8));
     assert!(gone.iter().any(|(changed, to)| Some(*changed) == key(7) && to.is_none()));
 }
 
@@ -93,9 +97,62 @@ fn names_matter_in_an_ancestor_while_a_path_below_it_does_not_resolve() {
     let roles = |changes: Vec<(InodeKey, Option<(u32, u32)>)>, wanted: Option<InodeKey>| {
         changes.into_iter().find(|(changed, _)| Some(*changed) == wanted).unwrap().1.unwrap().1
     };
-    registry.resolved(opt, key(5));
+    registry.resolved(opt, inode(5));
     assert_ne!(roles(registry.resolved(missing, None), key(5)) & ROLE_DIRECTORY, 0);
-    let concerned = registry.concerned(opt, Some(OsStr::new("missing")), false, true);
+    let concerned = registry.concerned(&[opt], Some(OsStr::new("missing")), false, true);
     assert_eq!(concerned.beyond, [0]);
-    assert_eq!(roles(registry.resolved(missing, key(6)), key(5)) & ROLE_DIRECTORY, 0);
+    assert_eq!(roles(registry.resolved(missing, inode(6)), key(5)) & ROLE_DIRECTORY, 0);
+}
+
+const fn about(inode: Inode, moves: bool) -> About {
+    About { inode, is_name: false, moves }
+}
+
+#[test]
+fn an_inode_that_got_a_removed_ones_number_does_not_speak_for_its_path() {
+    let mut registry = resolved(&["/etc/a"]);
+    let a = registry.find(Path::new("/etc/a")).unwrap();
+    let old = registry.get(a).unwrap().inode.unwrap();
+    assert!(registry.speaks(a, &about(old, true)), "its removal");
+    assert!(!registry.speaks(a, &about(old, false)), "it has left");
+    assert!(!registry.speaks(a, &about(Inode { generation: 2, ..old }, false)), "another inode");
+    registry.resolved(a, Some(old));
+    assert!(registry.speaks(a, &about(old, false)), "it turned out to be there still");
+}
+
+#[test]
+fn the_record_of_a_move_that_a_look_has_overtaken_speaks_once() {
+    let mut registry = resolved(&["/etc/a"]);
+    let a = registry.find(Path::new("/etc/a")).unwrap();
+    let old = registry.get(a).unwrap().inode.unwrap();
+    registry.resolved(a, inode(99));
+    assert!(!registry.speaks(a, &about(old, false)), "a write to an inode that is elsewhere");
+    assert!(registry.speaks(a, &about(old, true)));
+    assert!(!registry.speaks(a, &about(old, true)), "it is moved on by somebody else");
+    assert!(registry.speaks(a, &about(inode(99).unwrap(), false)));
+}
+
+#[test]
+fn names_in_a_directory_that_was_removed_speak_until_its_removal_was_told() {
+    let mut registry = resolved(&["/etc/d/a"]);
+    let d = registry.find(Path::new("/etc/d")).unwrap();
+    let old = registry.get(d).unwrap().inode.unwrap();
+    let name = |inode| About { inode, is_name: true, moves: true };
+    registry.resolved(d, None);
+    assert!(registry.speaks(d, &name(old)), "the file in it was removed first");
+    assert!(registry.speaks(d, &about(old, true)), "then the directory");
+    assert!(!registry.speaks(d, &name(Inode { generation: 2, ..old })), "its number is another directory's");
+    assert!(!registry.speaks(d, &name(old)));
+}
+
+#[test]
+fn a_record_under_one_paths_number_reaches_the_other_paths_of_the_inode() {
+    let expectations = [file("/etc/a"), file("/srv/hardlink")];
+    let mut registry = Registry::new(&expectations, |_| Vec::new());
+    let a = registry.find(Path::new("/etc/a")).unwrap();
+    let b = registry.find(Path::new("/srv/hardlink")).unwrap();
+    registry.resolved(a, inode(7));
+    registry.resolved(b, inode(7));
+    registry.resolved(a, inode(8));
+    assert_eq!(registry.about(a, key(7).unwrap()), [b, a]);
 }

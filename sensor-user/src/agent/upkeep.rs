@@ -4,7 +4,8 @@
 //! detached. It looks at nothing itself.
 
 use super::look::Sight;
-use super::{Agent, notify};
+use super::{Agent, backend::Changes, notify};
+use crate::kernel::hooks::When;
 use sensor_model::protocol::{Finding, Scope};
 use sensor_model::verdict::VerdictKind;
 use std::time::Duration;
@@ -50,11 +51,12 @@ impl Agent {
     }
 
     /// Begins a full verification.
-    pub(super) fn verify_everything(&mut self) {
+    pub(super) fn verify_everything(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
+        self.compare_mounts(changes)?;
         let now = self.clock.boot_ns();
-        self.compare_mounts();
         self.detector.recheck(Scope::All, now);
         self.verification = Some(Verification { began: now });
+        Ok(())
     }
 
     /// Takes a step of an apply under way for what it is.
@@ -67,16 +69,17 @@ impl Agent {
     }
 
     /// Notices that an apply is over, or that another config is current now.
-    pub(super) fn follow_applies(&mut self) {
+    pub(super) fn follow_applies(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
         self.again |= self.follow.has_moved();
         if self.follow.is_over() {
-            self.verify_everything();
+            self.verify_everything(changes)?;
         }
         let standing = self.follow.standing();
         if standing != self.node {
             self.node = standing;
             self.changed = true;
         }
+        Ok(())
     }
 
     /// Attaches the hooks on reads and writes while a managed file stays open for writing.
@@ -99,11 +102,20 @@ impl Agent {
             }
             false
         };
+        self.need(When::Writers, wanted);
+    }
+
+    /// Attaches or detaches hooks that are needed only at times.
+    pub(super) fn need(&mut self, when: When, needed: bool) {
         let Some(sensor) = &mut self.sensor else { return };
-        match sensor.set_writers(wanted) {
-            Ok(true) => tracing::debug!(attached = wanted, "Hooks on reads and writes."),
-            Ok(false) => {}
-            Err(error) => tracing::error!(%error, "Cannot attach the hooks on reads and writes."),
+        match sensor.set(when, needed) {
+            Ok(changed) => {
+                for hook in changed {
+                    tracing::debug!(hook, attached = needed, "This hook is needed only at times.");
+                    self.telemetry.hook(hook, self.mode, needed);
+                }
+            }
+            Err(error) => tracing::error!(%error, ?when, "Cannot attach hooks."),
         }
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! In: the number that a kernel program read (the inode number on cgroup2), and the process's own
 //! `/proc/PID/cgroup` while it is there. Out: the path below the hierarchy's root, which tells unit,
-//! container and pod. Groups that are gone are known if they were asked for before. It never writes.
+//! container and pod. Groups that are gone are known if they were there at the start, or made since: those the
+//! kernel programs keep. It never writes.
 
-use super::{cache::Cache, live::Live};
+use super::{ProcessTable, cache::Cache, live::Live};
 use std::{
     collections::VecDeque,
     fs,
@@ -38,16 +39,38 @@ impl Cgroups {
             .filter(|point| point.starts_with(root) || root == Path::new("/"))
             .min_by_key(|point| point.as_os_str().len())
             .or_else(|| mount_points(&table).next().map(PathBuf::from));
-        Self { mount, paths: Cache::new(CACHED) }
+        Self::at(mount)
+    }
+
+    /// Remembers the groups that are there.
+    fn at(mount: Option<PathBuf>) -> Self {
+        let mut paths = Cache::new(CACHED);
+        if let Some(mount) = &mount {
+            walk(mount, CACHED, |id, path| {
+                paths.insert(id, Some(path));
+                false
+            });
+        }
+        Self { mount, paths }
     }
 
     /// Path of a group, by its number or by a process that is in it.
-    pub(super) fn path(&mut self, id: u64, live: Option<&Live>) -> Option<Arc<str>> {
+    pub(super) fn path(
+        &mut self,
+        id: u64,
+        live: Option<&Live>,
+        table: &dyn ProcessTable,
+    ) -> Option<Arc<str>> {
         if id == 0 {
             return live.and_then(Live::cgroup).as_deref().and_then(unified).map(Arc::from);
         }
         if let Some(path) = self.paths.get(id) {
             return path;
+        }
+        if let Some(path) = table.group(id) {
+            let path: Arc<str> = Arc::from(path);
+            self.paths.insert(id, Some(Arc::clone(&path)));
+            return Some(path);
         }
         let own = live
             .and_then(Live::cgroup)
@@ -67,29 +90,36 @@ impl Cgroups {
         Some(fs::symlink_metadata(point).ok()?.ino())
     }
 
-    /// Walks the hierarchy, nearest groups first, and remembers every number on the way.
-    fn search(&mut self, id: u64) -> Option<Arc<str>> {
-        let mount = self.mount.clone()?;
-        let mut pending = VecDeque::from([(mount, String::new())]);
-        let mut searched = 0;
-        while let Some((directory, path)) = pending.pop_front() {
-            let Ok(metadata) = fs::symlink_metadata(&directory) else { continue };
-            let shown: Arc<str> = Arc::from(if path.is_empty() { "/" } else { path.as_str() });
-            if metadata.ino() == id {
-                return Some(shown);
+    fn search(&self, wanted: u64) -> Option<Arc<str>> {
+        let mut found = None;
+        walk(self.mount.as_ref()?, SEARCHED, |id, path| {
+            let right = id == wanted;
+            if right {
+                found = Some(path);
             }
-            searched += 1;
-            if searched > SEARCHED {
-                return None;
-            }
-            for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
-                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                    let name = entry.file_name().to_string_lossy().into_owned();
-                    pending.push_back((entry.path(), format!("{path}/{name}")));
-                }
+            right
+        });
+        found
+    }
+}
+
+/// Goes through a hierarchy, nearest groups first, `limit` at most, until `each` says that it is enough.
+fn walk(mount: &Path, limit: usize, mut each: impl FnMut(u64, Arc<str>) -> bool) {
+    let mut pending = VecDeque::from([(mount.to_owned(), String::new())]);
+    let mut seen = 0;
+    while let Some((directory, path)) = pending.pop_front() {
+        let Ok(metadata) = fs::symlink_metadata(&directory) else { continue };
+        let shown: Arc<str> = Arc::from(if path.is_empty() { "/" } else { path.as_str() });
+        seen += 1;
+        if each(metadata.ino(), shown) || seen > limit {
+            return;
+        }
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                pending.push_back((entry.path(), format!("{path}/{name}")));
             }
         }
-        None
     }
 }
 
@@ -111,31 +141,65 @@ fn unified(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::NoTable;
     use super::*;
 
+    /// Groups made while the sensor ran.
+    struct Made(u64, &'static str);
+
+    impl ProcessTable for Made {
+        fn process(&self, _: u32) -> Option<sensor_common::map::Process> {
+            None
+        }
+        fn execution(&self, _: u64) -> Option<sensor_common::map::Execution> {
+            None
+        }
+        fn group(&self, id: u64) -> Option<String> {
+            (id == self.0).then(|| self.1.to_owned())
+        }
+    }
+
     #[test]
-    fn a_group_is_found_by_its_number() {
+    fn a_group_that_was_there_at_the_start_is_known_when_it_is_gone() {
         // Any directory tree has numbers; the walk needs nothing of cgroup2 itself.
         let tree = tempfile::tempdir().unwrap();
         let group = tree.path().join("system.slice/sshd.service");
         fs::create_dir_all(&group).unwrap();
         let id = fs::metadata(&group).unwrap().ino();
-        let mut cgroups = Cgroups { mount: Some(tree.path().to_owned()), paths: Cache::new(8) };
-        assert_eq!(cgroups.path(id, None).as_deref(), Some("/system.slice/sshd.service"));
+        let mut cgroups = Cgroups::at(Some(tree.path().to_owned()));
         fs::remove_dir(&group).unwrap();
+        assert_eq!(cgroups.path(id, None, &NoTable).as_deref(), Some("/system.slice/sshd.service"));
+        let root = fs::metadata(tree.path()).unwrap().ino();
+        assert_eq!(cgroups.path(root, None, &NoTable).as_deref(), Some("/"));
+    }
+
+    #[test]
+    fn a_group_made_since_is_found_by_its_number() {
+        let tree = tempfile::tempdir().unwrap();
+        let mut cgroups = Cgroups::at(Some(tree.path().to_owned()));
+        let group = tree.path().join("later.service");
+        fs::create_dir(&group).unwrap();
+        let id = fs::metadata(&group).unwrap().ino();
+        assert_eq!(cgroups.path(id, None, &NoTable).as_deref(), Some("/later.service"));
+    }
+
+    #[test]
+    fn a_group_that_came_and_went_is_known_by_what_the_kernel_programs_kept() {
+        let tree = tempfile::tempdir().unwrap();
+        let mut cgroups = Cgroups::at(Some(tree.path().to_owned()));
+        let made = Made(u64::MAX - 1, "/system.slice/run-1.service");
+        assert_eq!(cgroups.path(u64::MAX - 1, None, &made).as_deref(), Some("/system.slice/run-1.service"));
         assert_eq!(
-            cgroups.path(id, None).as_deref(),
-            Some("/system.slice/sshd.service"),
-            "remembered when gone"
+            cgroups.path(u64::MAX - 1, None, &NoTable).as_deref(),
+            Some("/system.slice/run-1.service")
         );
-        assert_eq!(cgroups.path(fs::metadata(tree.path()).unwrap().ino(), None).as_deref(), Some("/"));
     }
 
     #[test]
     fn a_number_that_is_nowhere_is_searched_for_once() {
         let tree = tempfile::tempdir().unwrap();
-        let mut cgroups = Cgroups { mount: Some(tree.path().to_owned()), paths: Cache::new(8) };
-        assert_eq!(cgroups.path(u64::MAX, None), None);
+        let mut cgroups = Cgroups::at(Some(tree.path().to_owned()));
+        assert_eq!(cgroups.path(u64::MAX, None, &NoTable), None);
         assert_eq!(cgroups.paths.get(u64::MAX), Some(None));
     }
 

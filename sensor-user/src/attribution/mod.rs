@@ -42,6 +42,8 @@ pub trait ProcessTable {
     fn process(&self, tgid: u32) -> Option<Process>;
     /// An execution by its number; `None` when its slot went to a later one.
     fn execution(&self, exec_id: u64) -> Option<Execution>;
+    /// Path of a control group by its number, if it was made while the sensor ran; it may be gone.
+    fn group(&self, id: u64) -> Option<String>;
 }
 
 /// A table that knows nothing: for the fanotify backend, where only procfs can tell.
@@ -54,6 +56,10 @@ impl ProcessTable for NoTable {
     }
 
     fn execution(&self, _exec_id: u64) -> Option<Execution> {
+        None
+    }
+
+    fn group(&self, _id: u64) -> Option<String> {
         None
     }
 }
@@ -76,6 +82,8 @@ struct Asked<'a> {
     start_ns: Option<u64>,
     /// Boot-time nanoseconds: what it ran then.
     at_ns: u64,
+    /// The execution that it ran then, where the record tells it.
+    exec_id: Option<u64>,
     /// Cgroup id at that moment.
     cgroup: Option<u64>,
     /// `task_struct.comm` at that moment.
@@ -86,7 +94,16 @@ struct Asked<'a> {
 #[derive(Debug, Clone)]
 struct Described {
     actor: Arc<Actor>,
-    parent: Option<(u32, Option<u64>)>,
+    parent: Option<Parent>,
+}
+
+/// What is known of a process's parent.
+#[derive(Debug, Clone, Copy)]
+struct Parent {
+    tgid: u32,
+    start_ns: Option<u64>,
+    /// What it ran at the fork.
+    exec_id: Option<u64>,
 }
 
 /// Turns records into actors.
@@ -96,8 +113,8 @@ pub struct Attributor {
     procfs: Procfs,
     cgroups: Cgroups,
     own_tgid: u32,
-    /// By thread group, start and execution: what is remembered stays true.
-    described: Cache<(u32, u64, u64), Described>,
+    /// By thread group, start, execution and control group: what is remembered stays true.
+    described: Cache<(u32, u64, u64, Option<u64>), Described>,
 }
 
 impl Attributor {
@@ -120,6 +137,7 @@ impl Attributor {
             tgid: record.tgid,
             start_ns: Some(record.start_ns),
             at_ns: record.time_ns,
+            exec_id: Some(record.exec_id).filter(|id| *id != 0),
             cgroup: Some(record.cgroup).filter(|cgroup| *cgroup != 0),
             comm: Some(&record.comm),
         };
@@ -143,7 +161,8 @@ impl Attributor {
         if start_ns.is_none() && self.procfs.any(tgid).is_none() {
             return None;
         }
-        let described = self.describe(Asked { tgid, start_ns, at_ns, cgroup: None, comm: None }, table);
+        let described =
+            self.describe(Asked { tgid, start_ns, at_ns, exec_id: None, cgroup: None, comm: None }, table);
         let mut actor = Actor::clone(&described.actor);
         actor.ancestors = self.ancestors(described.parent, actor.start_ns, table);
         Some(actor)
@@ -151,17 +170,17 @@ impl Attributor {
 
     fn ancestors(
         &mut self,
-        mut parent: Option<(u32, Option<u64>)>,
+        mut parent: Option<Parent>,
         mut child_start_ns: u64,
         table: &dyn ProcessTable,
     ) -> Vec<Actor> {
         let mut ancestors = Vec::new();
-        while let Some((tgid, start_ns)) = parent.filter(|(tgid, _)| *tgid != 0) {
+        while let Some(Parent { tgid, start_ns, exec_id }) = parent.filter(|parent| parent.tgid != 0) {
             if ancestors.len() == MAXIMUM_ANCESTORS {
                 break;
             }
             // What it ran when it forked the child.
-            let asked = Asked { tgid, start_ns, at_ns: child_start_ns, cgroup: None, comm: None };
+            let asked = Asked { tgid, start_ns, at_ns: child_start_ns, exec_id, cgroup: None, comm: None };
             let described = self.describe(asked, table);
             if described.actor.start_ns > child_start_ns {
                 // Younger than its child: the number was used again.
@@ -179,9 +198,10 @@ impl Attributor {
             .process(asked.tgid)
             .filter(|process| asked.start_ns.is_none_or(|start_ns| process.start_ns == start_ns));
         let start_ns = asked.start_ns.or(entry.map(|entry| entry.start_ns));
-        let key = entry.map(|entry| (asked.tgid, entry.start_ns, entry.exec_id));
-        let program = Program::at(entry, asked.at_ns, table);
-        if let (Some(key), true) = (key, program.is_current)
+        let program = Program::at(entry, &asked, table);
+        let exec_id = asked.exec_id.or(entry.map(|entry| entry.exec_id).filter(|_| program.is_current));
+        let key = start_ns.zip(exec_id).map(|(start_ns, id)| (asked.tgid, start_ns, id, asked.cgroup));
+        if let Some(key) = key
             && let Some(described) = self.described.get(key)
         {
             return described;
@@ -193,7 +213,7 @@ impl Attributor {
         let described = self.put_together(asked, entry, start_ns, &program, live.as_ref(), table);
         // What a process is cannot be told for good from procfs alone: it may execute another program
         // without this table knowing.
-        if let (Some(key), true) = (key, program.is_current) {
+        if let Some(key) = key {
             self.described.insert(key, described.clone());
         }
         described
@@ -211,7 +231,8 @@ impl Attributor {
         let execution = program.execution.as_ref();
         // A live process that runs another program by now has nothing to say about the one asked for.
         let same = live.filter(|_| program.is_current);
-        let owner = live.and_then(Live::owner).or(execution.map(|execution| (execution.uid, execution.gid)));
+        let owner = same.and_then(Live::owner).or(execution.map(|execution| (execution.uid, execution.gid)));
+        let owner = owner.or(live.and_then(Live::owner));
         let (uid, gid) = owner.unwrap_or((UNKNOWN_ID, UNKNOWN_ID));
         let login_uid =
             live.and_then(Live::login_uid).or(execution.and_then(|execution| set(execution.login_uid)));
@@ -235,10 +256,18 @@ impl Attributor {
             let name = asked.comm.and_then(|comm| text(comm)).or(live.map(|live| live.stat.comm.clone()));
             actor.argv.extend(name.map(|name| format!("[{name}]")));
         }
-        self.place(&mut actor, asked.cgroup, execution, live);
+        self.place(&mut actor, asked.cgroup, execution, live, table);
         let parent = match entry {
-            Some(entry) => Some((entry.parent_tgid, Some(entry.parent_start_ns))),
-            None => live.map(|live| (live.stat.parent, self.parent_start(live, table))),
+            Some(entry) => Some(Parent {
+                tgid: entry.parent_tgid,
+                start_ns: Some(entry.parent_start_ns),
+                exec_id: Some(entry.parent_exec_id).filter(|id| *id != 0),
+            }),
+            None => live.map(|live| Parent {
+                tgid: live.stat.parent,
+                start_ns: self.parent_start(live, table),
+                exec_id: None,
+            }),
         };
         Described { actor: Arc::new(actor), parent }
     }
@@ -259,9 +288,10 @@ impl Attributor {
         cgroup: Option<u64>,
         execution: Option<&Execution>,
         live: Option<&Live>,
+        table: &dyn ProcessTable,
     ) {
         let id = cgroup.or_else(|| execution.map(|execution| execution.cgroup)).unwrap_or_default();
-        let by_number = self.cgroups.path(id, live).map(|path| Placement::of_path(&path));
+        let by_number = self.cgroups.path(id, live, table).map(|path| Placement::of_path(&path));
         // With cgroup version 1 the number is that of an empty hierarchy and tells nothing.
         let placement = by_number.filter(|placement| *placement != Placement::default()).or_else(|| {
             let text = live.and_then(Live::cgroup)?;
@@ -284,11 +314,15 @@ struct Program {
 }
 
 impl Program {
-    fn at(entry: Option<Process>, at_ns: u64, table: &dyn ProcessTable) -> Self {
+    fn at(entry: Option<Process>, asked: &Asked<'_>, table: &dyn ProcessTable) -> Self {
         let by_id = |id: u64| (id != 0).then(|| table.execution(id)).flatten().filter(|found| found.id == id);
+        if let Some(id) = asked.exec_id {
+            // However many programs it executed since.
+            return Self { execution: by_id(id), is_current: entry.is_some_and(|entry| entry.exec_id == id) };
+        }
         let Some(entry) = entry else { return Self { execution: None, is_current: true } };
         match by_id(entry.exec_id) {
-            Some(later) if later.at_ns > at_ns => {
+            Some(later) if later.at_ns > asked.at_ns => {
                 // It executed this one after the moment. Before that it ran what its parent ran at the fork.
                 let parent =
                     table.process(entry.parent_tgid).filter(|it| it.start_ns == entry.parent_start_ns);

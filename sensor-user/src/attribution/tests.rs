@@ -15,6 +15,7 @@ const DEAD: u32 = 1 << 30;
 struct Table {
     processes: HashMap<u32, Process>,
     executions: HashMap<u64, Execution>,
+    groups: HashMap<u64, String>,
 }
 
 impl ProcessTable for Table {
@@ -24,13 +25,23 @@ impl ProcessTable for Table {
     fn execution(&self, exec_id: u64) -> Option<Execution> {
         self.executions.get(&exec_id).copied()
     }
+    fn group(&self, id: u64) -> Option<String> {
+        self.groups.get(&id).cloned()
+    }
 }
 
 impl Table {
     fn fork(&mut self, parent: u32, child: u32, start_ns: u64) {
         let (parent_start_ns, exec_id) =
             self.processes.get(&parent).map_or((0, 0), |process| (process.start_ns, process.exec_id));
-        let process = Process { start_ns, parent_start_ns, exec_id, parent_tgid: parent, padding: 0 };
+        let process = Process {
+            start_ns,
+            parent_start_ns,
+            exec_id,
+            parent_exec_id: exec_id,
+            parent_tgid: parent,
+            padding: 0,
+        };
         self.processes.insert(child, process);
     }
 
@@ -73,6 +84,8 @@ fn record(tgid: u32, start_ns: u64, time_ns: u64) -> ChangeRecord {
         start_ns,
         cgroup: 0,
         detail: 0,
+        ino: 1,
+        exec_id: 0,
         id: 1,
         tgid,
         tid: tgid,
@@ -81,6 +94,8 @@ fn record(tgid: u32, start_ns: u64, time_ns: u64) -> ChangeRecord {
         login_uid: 1000,
         session: 3,
         mount_namespace: 0,
+        dev: 1,
+        generation: 1,
         operation: 2,
         flags: 0,
         name_length: 0,
@@ -280,4 +295,48 @@ fn the_group_of_the_record_tells_unit_container_and_pod() {
     // The same when the container is gone.
     fs::remove_dir(&group).unwrap();
     assert_eq!(attributor.attribute(&record, &NoTable).container_id.as_deref(), Some(ID));
+}
+
+#[test]
+fn a_change_is_that_of_its_execution_however_many_came_after() {
+    let mut table = Table::default();
+    table.fork(0, DEAD, 10);
+    table.exec(DEAD, 11, &["first"]);
+    let first = table.processes[&DEAD].exec_id;
+    table.exec(DEAD, 30, &["second"]);
+    table.exec(DEAD, 40, &["third"]);
+    let mut host = host();
+    let of_first = ChangeRecord { exec_id: first, ..record(DEAD, 10, 20) };
+    assert_eq!(host.attributor.attribute(&of_first, &table).exe.as_deref(), Some("/usr/bin/first"));
+    let third = ChangeRecord { exec_id: table.processes[&DEAD].exec_id, ..record(DEAD, 10, 50) };
+    assert_eq!(host.attributor.attribute(&third, &table).exe.as_deref(), Some("/usr/bin/third"));
+    // What is remembered of the one is not told of the other, nor forgotten with the process.
+    table.processes.clear();
+    assert_eq!(host.attributor.attribute(&of_first, &table).exe.as_deref(), Some("/usr/bin/first"));
+}
+
+#[test]
+fn an_ancestor_is_what_it_ran_when_it_forked_however_many_programs_it_ran_since() {
+    let mut table = Table::default();
+    table.fork(0, DEAD, 10);
+    table.exec(DEAD, 11, &["sudo"]);
+    table.fork(DEAD, DEAD + 1, 20);
+    table.exec(DEAD, 30, &["second"]);
+    table.exec(DEAD, 40, &["third"]);
+    let actor = host().attributor.attribute(&record(DEAD + 1, 20, 25), &table);
+    assert_eq!(exes(&actor)[..1], ["/usr/bin/sudo"]);
+}
+
+#[test]
+fn a_unit_that_came_and_went_is_named_and_a_process_that_moved_is_where_it_was() {
+    let mut table = Table::default();
+    table.fork(0, DEAD, 10);
+    table.exec(DEAD, 11, &["once"]);
+    table.groups.insert(1 << 40, "/system.slice/run-1.service".to_owned());
+    table.groups.insert(1 << 41, "/system.slice/run-2.service".to_owned());
+    let mut host = host();
+    for (group, unit) in [(1 << 40, "run-1.service"), (1 << 41, "run-2.service")] {
+        let record = ChangeRecord { cgroup: group, ..record(DEAD, 10, 20) };
+        assert_eq!(host.attributor.attribute(&record, &table).unit.as_deref(), Some(unit));
+    }
 }

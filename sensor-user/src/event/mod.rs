@@ -92,8 +92,8 @@ mod tests {
             operation in 1u16..=28,
             length in 0u16..=128,
         ) {
-            bytes[72..74].copy_from_slice(&operation.to_le_bytes());
-            bytes[76..78].copy_from_slice(&length.to_le_bytes());
+            bytes[96..98].copy_from_slice(&operation.to_le_bytes());
+            bytes[100..102].copy_from_slice(&length.to_le_bytes());
             prop_assert!(decode(&bytes).is_ok());
         }
     }

@@ -29,6 +29,8 @@ pub enum When {
     Always,
     /// Only while some managed file has writers: it sees every read and write, or every close, on the node.
     Writers,
+    /// Only while some managed thing is a symbolic link, and for the daemon's own looks at it.
+    Links,
 }
 
 /// One hook.
@@ -79,15 +81,23 @@ pub const HOOKS: &[Hook] = &[
     always("inode_unlink", &["dir", "dentry"], "names removed"),
     always("inode_rmdir", &["dir", "dentry"], "directories removed"),
     always("inode_rename", &["old_dir", "old_dentry", "new_dir", "new_dentry"], "renames and replacements"),
-    always("sb_mount", &[], "mount(2)"),
-    always("sb_umount", &[], "umount(2)"),
-    always("move_mount", &[], "mounts attached by the new calls"),
+    always("sb_mount", &["path"], "mount(2)"),
+    always("sb_umount", &["mnt"], "umount(2)"),
+    always("move_mount", &["to_path"], "mounts attached by the new calls"),
     always("sb_pivotroot", &[], "pivot_root(2)"),
+    always("bprm_creds_for_exec", &["bprm"], "executions of managed scripts"),
+    Hook {
+        when: When::Links,
+        ..always("inode_readlink", &["dentry"], "metadata of managed links, but for their names")
+    },
 ];
 
 /// The tracepoints that feed the process cache: program name and tracepoint.
-pub const TRACEPOINTS: &[(&str, &str)] =
-    &[("process_fork", "sched_process_fork"), ("process_exec", "sched_process_exec")];
+pub const TRACEPOINTS: &[(&str, &str)] = &[
+    ("process_fork", "sched_process_fork"),
+    ("process_exec", "sched_process_exec"),
+    ("group_made", "cgroup_mkdir"),
+];
 
 impl Hook {
     /// The program's name in the object.

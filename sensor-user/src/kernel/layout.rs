@@ -59,6 +59,7 @@ pub const FIELDS: &[KernelField] = &[
     essential("OFF_INODE_I_WRITECOUNT", "inode", "i_writecount", Word(4)),
     essential("OFF_SUPER_BLOCK_S_DEV", "super_block", "s_dev", Word(4)),
     essential("OFF_SUPER_BLOCK_S_MAGIC", "super_block", "s_magic", Word(8)),
+    essential("OFF_VFSMOUNT_MNT_ROOT", "vfsmount", "mnt_root", Pointer),
     essential("OFF_DENTRY_D_INODE", "dentry", "d_inode", Pointer),
     essential("OFF_DENTRY_D_PARENT", "dentry", "d_parent", Pointer),
     essential("OFF_DENTRY_D_NAME", "dentry", "d_name", Nested),
@@ -98,6 +99,8 @@ pub const FIELDS: &[KernelField] = &[
     actor("OFF_NS_COMMON_INUM", "ns_common", "inum", Word(4)),
     actor("OFF_CSS_SET_DFL_CGRP", "css_set", "dfl_cgrp", Pointer),
     actor("OFF_CGROUP_KN", "cgroup", "kn", Pointer),
+    actor("OFF_CGROUP_ROOT", "cgroup", "root", Pointer),
+    actor("OFF_CGROUP_ROOT_HIERARCHY_ID", "cgroup_root", "hierarchy_id", Word(4)),
     actor("OFF_KERNFS_NODE_ID", "kernfs_node", "id", Word(8)),
 ];
 

@@ -29,7 +29,7 @@ pub const OBJECT_SHA256: &str = env!("HOLDFAST_EBPF_SHA256");
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// Maps that outlive the daemon: all of them, since adopted programs go on using theirs.
-const PINNED_MAPS: [&str; 10] = [
+const PINNED_MAPS: [&str; 13] = [
     "MANAGED",
     "BITMAP",
     "ALLOWED",
@@ -39,6 +39,9 @@ const PINNED_MAPS: [&str; 10] = [
     "PROCESSES",
     "EXECUTIONS",
     "EXECUTION_SEQUENCE",
+    "EXECUTING",
+    "GROUPS",
+    "GROUP_SCRATCH",
     "COUNTS",
 ];
 
@@ -85,7 +88,7 @@ pub enum HookState {
     Attached,
     /// Attached by an earlier one and taken over.
     Adopted,
-    /// Loaded, to be attached while there are writers.
+    /// Loaded, to be attached while it is needed.
     Waiting,
     /// Not available, and why.
     Off(String),
@@ -100,8 +103,8 @@ pub struct Sensor {
     /// How each hook stands, by hook or tracepoint name.
     pub hooks: BTreeMap<&'static str, HookState>,
     links: BTreeMap<&'static str, PinnedOrHeld>,
-    writer_links: Vec<FdLink>,
-    writers: bool,
+    /// Of the hooks that are attached only while they are needed.
+    passing: BTreeMap<&'static str, FdLink>,
 }
 
 #[derive(Debug)]
@@ -150,14 +153,15 @@ impl Pins {
         Ok(pins)
     }
 
-    /// Link directories of other objects or modes.
+    /// Link directories of other objects or modes, and maps of another ABI.
     fn foreign(&self) -> Vec<PathBuf> {
         let Ok(entries) = fs::read_dir(&self.root) else { return Vec::new() };
         entries
             .filter_map(|entry| Some(entry.ok()?.path()))
             .filter(|path| {
-                *path != self.links
-                    && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("links-"))
+                let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+                (name.starts_with("links-") && *path != self.links)
+                    || (name.starts_with("maps-v") && *path != self.maps)
             })
             .collect()
     }
@@ -206,14 +210,13 @@ pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
     let (mut maps, processes, ring) = Maps::take(&mut ebpf, cpus)?;
     maps.set_control(Control { agent_tgid: std::process::id(), abi_version: ABI_VERSION })?;
 
-    let mut sensor =
-        Sensor { ebpf, mode, hooks, links: BTreeMap::new(), writer_links: Vec::new(), writers: false };
+    let mut sensor = Sensor { ebpf, mode, hooks, links: BTreeMap::new(), passing: BTreeMap::new() };
     let adopted = sensor.attach_all(&wanted, &kernel, pins.as_ref())?;
     if let Some(pins) = &pins {
         for path in pins.foreign() {
             // The last reference to an older object's links: they detach here, after ours are in place.
             if let Err(error) = fs::remove_dir_all(&path) {
-                tracing::warn!(path = %path.display(), %error, "Could not remove old links.");
+                tracing::warn!(path = %path.display(), %error, "Could not remove what an older object has left.");
             }
         }
     }
@@ -245,7 +248,7 @@ impl Sensor {
         }
         for hook in wanted {
             let name = hook.program(self.mode);
-            if hook.when == When::Writers {
+            if hook.when != When::Always {
                 let state = match self.load_program(hook, &name, kernel) {
                     Ok(()) => HookState::Waiting,
                     Err(error) => HookState::Off(error.to_string()),
@@ -339,24 +342,22 @@ impl Sensor {
         }
     }
 
-    /// Attaches or detaches the hooks that are needed only while a managed file has writers. Gives
-    /// whether anything changed.
-    pub fn set_writers(&mut self, writers: bool) -> Result<bool, ProgramError> {
-        if writers == self.writers {
-            return Ok(false);
-        }
-        if writers {
-            for hook in HOOKS.iter().filter(|hook| hook.when == When::Writers) {
-                if self.hooks.get(hook.name) == Some(&HookState::Waiting) {
-                    let link = self.attach_program(&hook.program(self.mode))?;
-                    self.writer_links.push(link);
-                }
+    /// Attaches or detaches the hooks that are needed only at times. Gives the names of those that it
+    /// attached or detached.
+    pub fn set(&mut self, when: When, needed: bool) -> Result<Vec<&'static str>, ProgramError> {
+        let mut changed = Vec::new();
+        for hook in HOOKS.iter().filter(|hook| hook.when == when) {
+            if !needed {
+                changed.extend(self.passing.remove(hook.name).map(|_| hook.name));
+            } else if !self.passing.contains_key(hook.name)
+                && self.hooks.get(hook.name) == Some(&HookState::Waiting)
+            {
+                let link = self.attach_program(&hook.program(self.mode))?;
+                self.passing.insert(hook.name, link);
+                changed.push(hook.name);
             }
-        } else {
-            self.writer_links.clear();
         }
-        self.writers = writers;
-        Ok(true)
+        Ok(changed)
     }
 
     /// Detaches everything and removes the pins, for a mode that turned out not to fire and for

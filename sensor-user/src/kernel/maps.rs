@@ -6,8 +6,8 @@
 
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, RingBuf};
 use sensor_common::map::{
-    Allowed, Control, Counter, Execution, Identity, InodeKey, Managed, Process, bitmap_position,
-    execution_slot,
+    Allowed, Control, Counter, Execution, Group, IDENTITY_LINK, IDENTITY_OPENED, Identity, InodeKey, Managed,
+    Process, bitmap_position, execution_slot,
 };
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use thiserror::Error;
@@ -20,6 +20,7 @@ const IDENTITY: usize = size_of::<Identity>();
 const ALLOWED: usize = size_of::<Allowed>();
 const PROCESS: usize = size_of::<Process>();
 const EXECUTION: usize = size_of::<Execution>();
+const GROUP: usize = size_of::<Group>();
 
 /// A map operation that failed.
 #[derive(Debug, Error)]
@@ -57,6 +58,7 @@ pub struct Maps {
 pub struct ProcessMaps {
     processes: HashMap<MapData, u32, [u8; PROCESS]>,
     executions: Array<MapData, [u8; EXECUTION]>,
+    groups: HashMap<MapData, u64, [u8; GROUP]>,
     cpus: u32,
 }
 
@@ -94,8 +96,12 @@ impl Maps {
             allowed: take(ebpf, "ALLOWED")?,
             counts: take(ebpf, "COUNTS")?,
         };
-        let processes =
-            ProcessMaps { processes: take(ebpf, "PROCESSES")?, executions: take(ebpf, "EXECUTIONS")?, cpus };
+        let processes = ProcessMaps {
+            processes: take(ebpf, "PROCESSES")?,
+            executions: take(ebpf, "EXECUTIONS")?,
+            groups: take(ebpf, "GROUPS")?,
+            cpus,
+        };
         Ok((maps, processes, Ring(take(ebpf, "CHANGES")?)))
     }
 
@@ -108,8 +114,23 @@ impl Maps {
 
     /// What the programs saw of the object that the daemon opened last.
     pub fn identity(&self) -> Result<Identity, MapsError> {
-        let value = self.identity.get(&0, 0).map_err(refused("IDENTITY", "get"))?;
+        self.identity_at(IDENTITY_OPENED)
+    }
+
+    /// What the programs saw of the first link that the daemon read since [`Maps::forget_link`]; its
+    /// sequence is 0 when they saw none.
+    pub fn link_identity(&self) -> Result<Identity, MapsError> {
+        self.identity_at(IDENTITY_LINK)
+    }
+
+    fn identity_at(&self, slot: u32) -> Result<Identity, MapsError> {
+        let value = self.identity.get(&slot, 0).map_err(refused("IDENTITY", "get"))?;
         Ok(Identity::read_from_bytes(&value).unwrap_or_default())
+    }
+
+    /// The next link that the daemon reads is the one that it looks at.
+    pub fn forget_link(&mut self) -> Result<(), MapsError> {
+        self.identity.set(IDENTITY_LINK, [0; IDENTITY], 0).map_err(refused("IDENTITY", "set"))
     }
 
     /// The entry of a managed inode.
@@ -211,6 +232,14 @@ impl ProcessMaps {
     pub fn execution(&self, id: u64) -> Option<Execution> {
         let value = self.executions.get(&execution_slot(id, self.cpus), 0).ok()?;
         Execution::read_from_bytes(&value).ok().filter(|execution| id != 0 && execution.id == id)
+    }
+
+    /// Path of a control group that was made while the sensor ran.
+    pub fn group(&self, id: u64) -> Option<String> {
+        let group = Group::read_from_bytes(&self.groups.get(&id, 0).ok()?).ok()?;
+        let end = group.path.iter().position(|byte| *byte == 0)?;
+        // One that was cut is of no use: its last part tells unit and container.
+        (end + 1 < group.path.len()).then(|| String::from_utf8_lossy(&group.path[..end]).into_owned())
     }
 }
 

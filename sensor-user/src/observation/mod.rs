@@ -59,14 +59,15 @@ pub enum OpenedKind {
     Object,
 }
 
-/// A directory or file that was opened with the observation flags, and so was seen by the kernel programs.
+/// A directory or file that was opened with the observation flags, or a symbolic link that was read, and so
+/// was seen by the kernel programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenedObject {
     /// Why.
     pub kind: OpenedKind,
     /// By which path, below the host root; links in it were followed.
     pub path: PathBuf,
-    /// Regular file or directory.
+    /// Regular file, directory or symbolic link.
     pub file_type: FileType,
     /// `st_dev`.
     pub device: u64,
@@ -145,12 +146,12 @@ impl Observer {
     }
 
     /// Opens a directory or regular file with the observation flags, for enrolment, and closes it. The
-    /// last component is not followed. `EINVAL` for objects of other types, which are never opened.
+    /// last component is not followed; a symbolic link is read. `EINVAL` for objects of other types.
     pub fn open(&self, path: &Path) -> Result<OpenedObject, Errno> {
         let handle = self.root.open_at(path, HANDLE | OFlag::O_NOFOLLOW)?;
         let by_name = || without_access_time(|flags| self.root.open_at(path, flags | OFlag::O_NOFOLLOW));
         let found = self.reader.find_handle(handle, by_name).map_err(|refused| refused.errno)?;
-        found.file.as_ref().map(|_| opened_object(&found, OpenedKind::Object, path)).ok_or(Errno::EINVAL)
+        found.is_marked().then(|| opened_object(&found, OpenedKind::Object, path)).ok_or(Errno::EINVAL)
     }
 
     /// The root of the host, for writing expected state back by the same paths that are looked at.
@@ -236,7 +237,7 @@ impl Observer {
             // The root has no parent; it is its own object.
             _ => Self::find_again(|| self.reader.find(self.root.directory(), OsStr::new(".")))?,
         };
-        if let Some(found) = found.as_ref().filter(|found| found.file.is_some()) {
+        if let Some(found) = found.as_ref().filter(|found| found.is_marked()) {
             on_open(&opened_object(found, OpenedKind::Object, path));
         }
         Ok(found)

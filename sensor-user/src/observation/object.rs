@@ -90,6 +90,11 @@ pub(crate) struct Want {
 }
 
 impl Found {
+    /// Whether the kernel programs were told that a look begins: by an open, or by reading a link.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.file.is_some() || self.file_type == FileType::Symlink
+    }
+
     /// Device number as `stat` shows it.
     pub(crate) fn device(&self) -> u64 {
         device(&self.stat)
@@ -108,7 +113,7 @@ impl Reader {
     }
 
     /// Finds `name` in `parent` without following it and opens it, with the flags that mark the open
-    /// to the kernel programs, when it is a regular file or a directory. `None`: nothing of that name.
+    /// to the kernel programs, when it is a regular file or a directory; of a symbolic link the target is read. `None`: nothing of that name.
     pub(crate) fn find(&self, parent: impl AsFd, name: &OsStr) -> Result<Option<Found>, Refused> {
         let handle = match openat(parent.as_fd(), name, HANDLE | OFlag::O_NOFOLLOW, Mode::empty()) {
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
@@ -130,6 +135,12 @@ impl Reader {
     ) -> Result<Found, Refused> {
         let stat = stat_handle(handle.as_fd(), StatxFlags::BASIC_STATS)?;
         let file_type = file_type(&stat);
+        if file_type == FileType::Symlink {
+            // The kernel programs take this for the beginning of a look, so all else is read after it.
+            link_target(handle.as_fd()).map_err(Refused::at("readlink"))?;
+            let stat = stat_handle(handle.as_fd(), StatxFlags::BASIC_STATS)?;
+            return Ok(Found { handle, file: None, file_type, stat });
+        }
         if !matches!(file_type, FileType::Regular | FileType::Directory) {
             return Ok(Found { handle, file: None, file_type, stat });
         }

@@ -50,9 +50,11 @@ pub(super) const VECTORS: &[Vector] = &[
         Does::Call(|path| Ok(lchown(path, Some(1000), None)?)),
     )
     .on(Target::Link)
-    .expecting(OWNER)
-    .known("a link cannot be opened, so its inode is not enrolled: a sweep finds it", &[]),
+    .expecting(OWNER),
     Vector::file("V43", "utimensat(2)", SETATTR, Does::Call(back_date)).expecting(Expected::Touched),
+    Vector::file("V43b", "utimensat(2) of a managed link", SETATTR, Does::Call(back_date_link))
+        .on(Target::Link)
+        .expecting(Expected::Touched),
     Vector::file("V44a", "user attribute", &["inode_setxattr"], Does::Call(|path| set(path, "user.x", b"1")))
         .expecting(XATTR)
         .only(ON_DISK),
@@ -63,6 +65,9 @@ pub(super) const VECTORS: &[Vector] = &[
         Does::Call(|path| set(path, "trusted.x", b"1")),
     )
     .expecting(XATTR),
+    Vector::file("V44d", "attribute of a managed link", &["inode_setxattr"], Does::Call(set_on_link))
+        .on(Target::Link)
+        .expecting(XATTR),
     Vector::file("V44c", "file capabilities", &["inode_setxattr"], Does::Call(capabilities)).expecting(XATTR),
     Vector::file("V45a", "access control list set", ACL, Does::Call(|path| set(path, ACL_NAME, &acl())))
         .expecting(XATTR),
@@ -98,6 +103,17 @@ fn fchmod(path: &Path) -> Result<()> {
 fn back_date(path: &Path) -> Result<()> {
     let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     Ok(File::open(path)?.set_times(FileTimes::new().set_accessed(then).set_modified(then))?)
+}
+
+fn back_date_link(path: &Path) -> Result<()> {
+    use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+    let then = Timespec { tv_sec: 1_000_000_000, tv_nsec: 0 };
+    let times = Timestamps { last_access: then, last_modification: then };
+    Ok(utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+}
+
+fn set_on_link(path: &Path) -> Result<()> {
+    Ok(rustix::fs::lsetxattr(path, "trusted.x", b"1", XattrFlags::empty())?)
 }
 
 pub(crate) fn set(path: &Path, name: &str, value: &[u8]) -> Result<()> {

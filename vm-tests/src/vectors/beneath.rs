@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use super::{Does, Expected, Vector, Who};
+use super::{Does, Expected, Target, Vector, Who};
+use crate::guest::boot::load_module;
 use crate::guest::disks::FileSystem;
+use crate::guest::run;
 
 /// The family.
 pub(super) const VECTORS: &[Vector] = &[
@@ -20,11 +22,19 @@ pub(super) const VECTORS: &[Vector] = &[
         // Btrfs notices by its checksums, and then the file cannot be read at all.
         .only(&[FileSystem::Ext4, FileSystem::Xfs]),
     Vector::not_performed("V18", "NVMe passthrough by io_uring", &[], "the guests have no NVMe disk"),
-    Vector::not_performed(
+    Vector::file(
         "V69",
-        "backing file of a loop device, tables of the device mapper",
+        "written through a loop device",
+        &["file_open", "file_permission"],
+        Does::Call(by_loop),
+    )
+    .on(Target::Blocks)
+    .by(Who::Device),
+    Vector::not_performed(
+        "V69b",
+        "tables of the device mapper",
         &[],
-        "the same as V68 to the file system on top; opens of /dev/loop* and /dev/dm-* are seen",
+        "the same as V68 to the file system on top; opens of block devices are seen",
     ),
     Vector::not_performed("V70", "SCSI and NVMe passthrough ioctls", &[], "the guests have no such disk"),
     Vector::not_performed("V71", "debugfs -w, xfs_db -x", &[], "the same system calls as V68"),
@@ -49,6 +59,21 @@ fn raw_write(path: &Path) -> Result<()> {
     disk.sync_all()?;
     drop(disk);
     drop_caches()
+}
+
+/// Makes the file a block device and writes to that. Each file system has a device of its own.
+fn by_loop(path: &Path) -> Result<()> {
+    load_module("loop")?;
+    let number = FileSystem::ALL.into_iter().position(|kind| path.iter().any(|part| part == kind.name()));
+    let device = format!("/dev/loop{}", number.context("a path below a known file system")?);
+    let file = path.to_str().context("a path that is text")?;
+    run("losetup", &[&device, file])?;
+    let written = OpenOptions::new().write(true).open(&device).and_then(|disk| {
+        disk.write_all_at(b"drift", 0)?;
+        disk.sync_all()
+    });
+    run("losetup", &["-d", &device])?;
+    Ok(written?)
 }
 
 fn drop_caches() -> Result<()> {

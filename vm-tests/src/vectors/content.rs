@@ -18,15 +18,17 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
+use super::raw::{Program, Value};
 use super::{Does, Vector, Who, elsewhere};
 use crate::guest::disks::FileSystem;
+use crate::guest::page;
 use crate::guest::wait::pause;
 
 /// What the process that gets a descriptor over a socket is called with.
 pub(super) const RECEIVER: &str = "receiver";
 
-/// Longer than the daemon waits before it attaches the hooks on reads and writes to a file that stays open.
-const HELD_OPEN: Duration = Duration::from_secs(3);
+/// Long enough for the daemon to look at the file between the open and the write.
+const HELD_OPEN: Duration = Duration::from_secs(1);
 
 const OPEN: &[&str] = &["file_open", "file_permission"];
 const SIZE: &[&str] = &["inode_setattr"];
@@ -53,9 +55,9 @@ pub(super) const VECTORS: &[Vector] = &[
     Vector::file("V10a", "copy_file_range(2)", OPEN, Does::Call(copy_range)),
     Vector::file("V10b", "reflink (FICLONE)", &["file_open", "file_ioctl"], Does::Call(clone))
         .only(&[FileSystem::Xfs, FileSystem::Btrfs]),
-    Vector::not_performed("V13", "aio, io_submit(2)", OPEN, "no safe wrapper of the system call"),
+    Vector::file("V13", "aio, io_submit(2)", OPEN, Does::Call(aio)).by(Who::Child),
     Vector::file("V14", "io_uring write", OPEN, Does::Call(uring)),
-    Vector::not_performed("V17", "io_uring, SQPOLL thread writes", OPEN, "no safe wrapper offers it"),
+    Vector::file("V17", "io_uring, SQPOLL thread writes", OPEN, Does::Call(uring_thread)),
     Vector::file(
         "V22",
         "descriptor opened before the start",
@@ -64,12 +66,7 @@ pub(super) const VECTORS: &[Vector] = &[
     ),
     Vector::file("V23", "descriptor passed by SCM_RIGHTS", &["file_permission"], Does::Call(pass))
         .by(Who::Child),
-    Vector::not_performed(
-        "V30",
-        "open_by_handle_at(2)",
-        &["file_open"],
-        "no safe wrapper of the system call",
-    ),
+    Vector::file("V30", "open_by_handle_at(2)", &["file_open"], Does::Call(by_handle)).by(Who::Child),
 ];
 
 fn writable(path: &Path) -> Result<File> {
@@ -93,6 +90,7 @@ fn writev(path: &Path) -> Result<()> {
 fn write_late(path: &Path) -> Result<()> {
     let mut file = writable(path)?;
     pause(HELD_OPEN);
+    page::wait_for_hook("file_permission")?;
     Ok(file.write_all(b"drift")?)
 }
 
@@ -163,6 +161,69 @@ fn uring(path: &Path) -> Result<()> {
     })
 }
 
+/// A thread of the kernel's, in the name of this process, takes the request from shared memory.
+fn uring_thread(path: &Path) -> Result<()> {
+    const IDLE_MS: u32 = 100;
+    let file = writable(path)?;
+    let mut rings = tokio_uring::uring_builder();
+    rings.setup_sqpoll(IDLE_MS);
+    tokio_uring::builder().uring_builder(&rings).start(async move {
+        let file = tokio_uring::fs::File::from_std(file);
+        let (result, _) = file.write_all_at(b"drift".to_vec(), 0).await;
+        match result {
+            // Such a thread took only registered files at first.
+            Err(error) if error.raw_os_error() == Some(nix::Error::EBADF as i32) => {
+                Err(nix::Error::EOPNOTSUPP).context("a file that is not registered")
+            }
+            other => Ok(other?),
+        }
+    })
+}
+
+const OPEN_CALL: u32 = 2;
+const WRITE_ONLY: u64 = 1;
+
+fn aio(path: &Path) -> Result<()> {
+    const IO_SETUP: u32 = 206;
+    const IO_GETEVENTS: u32 = 208;
+    const IO_SUBMIT: u32 = 209;
+    /// `IOCB_CMD_PWRITE`, in the low half of the word that holds the descriptor in its high half.
+    const PWRITE: u64 = 1;
+    let mut program = Program::default();
+    let (path, text) = (program.path(path), program.data(b"drift"));
+    let aio_context = program.words(&[0]);
+    // struct iocb (linux/aio_abi.h): data, key, opcode and descriptor, buffer, length, offset, reserved, flags
+    let request = program.words(&[0, 0, PWRITE, text, 5, 0, 0, 0]);
+    let list = program.words(&[request]);
+    let events = program.words(&[0; 4]);
+    let opened = program.call(OPEN_CALL, &[path.into(), WRITE_ONLY.into()]);
+    program.put(opened, request + 20, 4);
+    let _: Value = program.call(IO_SETUP, &[1.into(), aio_context.into()]);
+    let aio_context = Value::At(aio_context);
+    let _: Value = program.call(IO_SUBMIT, &[aio_context, 1.into(), list.into()]);
+    let _: Value = program.call(IO_GETEVENTS, &[aio_context, 1.into(), 1.into(), events.into(), 0.into()]);
+    program.run()
+}
+
+fn by_handle(path: &Path) -> Result<()> {
+    const WRITE: u32 = 1;
+    const NAME_TO_HANDLE_AT: u32 = 303;
+    const OPEN_BY_HANDLE_AT: u32 = 304;
+    const HERE: u64 = (-100i64).cast_unsigned();
+    const HANDLE_BYTES: u32 = 128;
+    let mut program = Program::default();
+    let directory = program.path(path.parent().context("a path with a directory")?);
+    let (path, text, mount) = (program.path(path), program.data(b"drift"), program.words(&[0]));
+    let handle = program.words(&[HANDLE_BYTES.into()]);
+    let _: u64 = program.data(&[0; 128]);
+    let arguments = [HERE.into(), path.into(), handle.into(), mount.into(), 0.into()];
+    let _: Value = program.call(NAME_TO_HANDLE_AT, &arguments);
+    let directory = program.call(OPEN_CALL, &[directory.into(), 0.into()]);
+    let opened = program.call(OPEN_BY_HANDLE_AT, &[directory, handle.into(), WRITE_ONLY.into()]);
+    let _: Value = program.call(WRITE, &[opened, text.into(), 5.into()]);
+    program.run()
+}
+
 fn opened_before(path: &Path, daemon_started: &mut dyn FnMut() -> Result<()>) -> Result<()> {
     let mut file = writable(path)?;
     daemon_started()?;
@@ -179,7 +240,8 @@ fn pass(path: &Path) -> Result<()> {
         .stdin(Stdio::from(theirs))
         .spawn()
         .context("start the receiver")?;
-    pause(HELD_OPEN);
+    // Only then can it be told who wrote from who opened.
+    page::wait_for_hook("file_permission")?;
     let descriptors = [file.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut buffer = SendAncillaryBuffer::new(&mut space);

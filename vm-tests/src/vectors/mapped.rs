@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use vm_memory::bitmap::BitmapSlice;
 use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
+use super::raw::{Program, Value};
 use super::{Does, Vector, Who};
 use crate::guest::wait::pause;
 
@@ -22,19 +23,16 @@ pub(super) const VECTORS: &[Vector] = &[
     Vector::file("V19b", "store long after the mapping, file closed", MAP, Does::Call(store_late)),
     Vector::file("V19c", "store through a mapping made before the start", &[], Does::Early(mapped_before))
         .by(Who::Nobody),
-    Vector::not_performed(
+    Vector::file(
         "V20",
         "mprotect(2) of a read-only shared mapping",
-        &["file_mprotect"],
-        "no safe wrapper of the system call",
-    ),
+        &["file_mprotect", "file_open"],
+        Does::Call(unprotect),
+    )
+    .by(Who::Child),
     Vector::file("V26", "/proc/PID/mem into a shared mapping", MAP, Does::Call(by_proc_mem)),
-    Vector::not_performed(
-        "V27",
-        "process_vm_writev(2) into a shared mapping",
-        &["mmap_file"],
-        "no safe wrapper of the system call",
-    ),
+    Vector::file("V27", "process_vm_writev(2) into a shared mapping", MAP, Does::Call(write_memory))
+        .by(Who::Child),
 ];
 
 fn map(path: &Path) -> Result<MmapRegion> {
@@ -54,7 +52,7 @@ fn store(path: &Path) -> Result<()> {
 
 fn store_late(path: &Path) -> Result<()> {
     let region = map(path)?;
-    pause(Duration::from_secs(3));
+    pause(Duration::from_secs(1));
     put(&region.as_volatile_slice())
 }
 
@@ -62,6 +60,46 @@ fn mapped_before(path: &Path, daemon_started: &mut dyn FnMut() -> Result<()>) ->
     let region = map(path)?;
     daemon_started()?;
     put(&region.as_volatile_slice())
+}
+
+const READ_WRITE: u64 = 2;
+const PAGE: u64 = 4096;
+
+/// Opens the file and maps its first page, shared, with a protection.
+fn map_page(program: &mut Program, path: &Path, protection: u64) -> Value {
+    const OPEN: u32 = 2;
+    const MMAP: u32 = 9;
+    const SHARED: u64 = 1;
+    let path = program.path(path);
+    let opened = program.call(OPEN, &[path.into(), READ_WRITE.into()]);
+    program.call(MMAP, &[0.into(), PAGE.into(), protection.into(), SHARED.into(), opened, 0.into()])
+}
+
+/// Protections (asm-generic/mman-common.h).
+const READABLE: u64 = 1;
+const WRITABLE: u64 = 3;
+
+fn unprotect(path: &Path) -> Result<()> {
+    const MPROTECT: u32 = 10;
+    let mut program = Program::default();
+    let page = map_page(&mut program, path, READABLE);
+    let _: Value = program.call(MPROTECT, &[page, PAGE.into(), WRITABLE.into()]);
+    program.store(*b"drifting", page);
+    program.run()
+}
+
+fn write_memory(path: &Path) -> Result<()> {
+    const GETPID: u32 = 39;
+    const PROCESS_VM_WRITEV: u32 = 311;
+    let mut program = Program::default();
+    let text = program.data(b"drift");
+    let (local, remote) = (program.words(&[text, 5]), program.words(&[0, 5]));
+    let page = map_page(&mut program, path, WRITABLE);
+    program.put(page, remote, 8);
+    let own = program.call(GETPID, &[]);
+    let arguments = [own, local.into(), 1.into(), remote.into(), 1.into(), 0.into()];
+    let _: Value = program.call(PROCESS_VM_WRITEV, &arguments);
+    program.run()
 }
 
 fn by_proc_mem(path: &Path) -> Result<()> {

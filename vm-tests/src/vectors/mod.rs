@@ -12,6 +12,7 @@ mod mapped;
 mod mounts;
 mod names;
 pub(crate) mod prepare;
+mod raw;
 
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -29,6 +30,8 @@ pub const REFUSED: i32 = 77;
 pub enum Target {
     /// A file as declared.
     File,
+    /// A file of several blocks.
+    Blocks,
     /// A file that another one, of other content, is mounted over.
     FileMountedOver,
     /// A file in a directory that is a mount of its own.
@@ -128,6 +131,12 @@ pub enum Who {
     Child,
     /// A process that the performing one left to init: it is named by its arguments.
     Orphan,
+    /// The performing process, as it was when it ran the program with this in its arguments.
+    Called(&'static str),
+    /// The performing process, in a unit whose name begins so.
+    Unit(&'static str),
+    /// A child that gave the file to a device, or the kernel's thread that writes for the device.
+    Device,
     /// Nobody: no hook sees it, a sweep finds it.
     Nobody,
 }
@@ -151,8 +160,6 @@ pub struct Vector {
     pub who: Who,
     /// File systems on which it is done; empty means all.
     pub only: &'static [FileSystem],
-    /// It is done only when nothing else happens, and waited for.
-    pub alone: bool,
     /// What Holdfast is known not to do right yet, and where; empty means everywhere.
     pub known: Option<(&'static str, &'static [FileSystem])>,
 }
@@ -169,7 +176,6 @@ impl Vector {
             expected: Expected::Drift("content"),
             who: Who::Doer,
             only: &[],
-            alone: false,
             known: None,
         }
     }
@@ -201,11 +207,6 @@ impl Vector {
 
     const fn only(mut self, file_systems: &'static [FileSystem]) -> Self {
         self.only = file_systems;
-        self
-    }
-
-    const fn alone(mut self) -> Self {
-        self.alone = true;
         self
     }
 

@@ -10,38 +10,30 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rustix::fs::CWD;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};
 
-use super::{Does, Expected, Target, Vector, elsewhere};
+use super::raw::{Program, Value};
+use super::{Does, Expected, Target, Vector, Who, elsewhere};
 
 const OVER: Expected = Expected::Drift("mount-over");
 const MISSING: Expected = Expected::Drift("missing");
 
 /// The family.
 pub(super) const VECTORS: &[Vector] = &[
-    Vector::file("V57a", "bind mount over the file", &["sb_mount"], Does::Call(bind_over))
-        .expecting(OVER)
-        .alone(),
+    Vector::file("V57a", "bind mount over the file", &["sb_mount"], Does::Call(bind_over)).expecting(OVER),
     Vector::file("V57b", "bind mount over its directory", &["sb_mount"], Does::Call(bind_directory))
-        .expecting(MISSING)
-        .alone(),
+        .expecting(MISSING),
     Vector::file("V57c", "tmpfs mounted over its directory", &["sb_mount"], Does::Call(tmpfs_over))
-        .expecting(MISSING)
-        .alone(),
+        .expecting(MISSING),
     Vector::file("V57d", "bind mount over an ancestor", &["sb_mount"], Does::Call(bind_ancestor))
-        .expecting(MISSING)
-        .alone(),
+        .expecting(MISSING),
     Vector::file("V59", "open_tree(2) and move_mount(2) over it", &["move_mount"], Does::Call(move_over))
-        .expecting(OVER)
-        .alone(),
-    Vector::not_performed(
-        "V60",
-        "mount_setattr(2)",
-        &[],
-        "no safe wrapper of the system call; the mount table is compared with every full verification",
-    ),
+        .expecting(OVER),
+    Vector::file("V60", "mount_setattr(2) of the mount that holds it", &[], Does::Call(set_mount_attributes))
+        .on(Target::FileInMount)
+        .expecting(Expected::Nothing)
+        .by(Who::Nobody),
     Vector::file("V62a", "umount of the over-mount", &["sb_umount"], Does::Call(unmount_file))
         .on(Target::FileMountedOver)
-        .expecting(Expected::Recovered)
-        .alone(),
+        .expecting(Expected::Recovered),
     Vector::file(
         "V62b",
         "umount of the file system that holds it",
@@ -49,8 +41,7 @@ pub(super) const VECTORS: &[Vector] = &[
         Does::Call(unmount_directory),
     )
     .on(Target::FileInMount)
-    .expecting(MISSING)
-    .alone(),
+    .expecting(MISSING),
     Vector::file(
         "V64",
         "mounted over in a private mount namespace",
@@ -110,6 +101,20 @@ fn move_over(path: &Path) -> Result<()> {
     let tree = rustix::mount::open_tree(CWD, another_file(path)?, flags)?;
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     Ok(rustix::mount::move_mount(&tree, "", CWD, path, flags)?)
+}
+
+fn set_mount_attributes(path: &Path) -> Result<()> {
+    const MOUNT_SETATTR: u32 = 442;
+    const HERE: u64 = (-100i64).cast_unsigned();
+    /// `MOUNT_ATTR_NOSUID`.
+    const NO_SUID: u64 = 2;
+    let mut program = Program::default();
+    let directory = program.path(directory(path)?);
+    // struct mount_attr: set, clear, propagation, user namespace
+    let attributes = program.words(&[NO_SUID, 0, 0, 0]);
+    let arguments = [HERE.into(), directory.into(), 0.into(), attributes.into(), 32.into()];
+    let _: Value = program.call(MOUNT_SETATTR, &arguments);
+    program.run()
 }
 
 fn unmount_file(path: &Path) -> Result<()> {

@@ -10,14 +10,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use rustix::fs::{CWD, FileType, Mode, RenameFlags};
 
-use crate::guest::disks::FileSystem;
-
 use super::{Does, Expected, Target, Vector, Who, elsewhere};
-
-/// Where inode numbers are used again at once.
-const REUSING: &[FileSystem] = &[FileSystem::Ext4, FileSystem::Xfs];
-const REUSED: &str =
-    "the inode's number is used again before the daemon looks, and that file's writer is named";
 
 const RENAME: &[&str] = &["inode_rename"];
 const UNLINK: &[&str] = &["inode_unlink"];
@@ -44,27 +37,24 @@ pub(super) const VECTORS: &[Vector] = &[
         &["file_open"],
         Does::Early(write_by_old_link),
     ),
-    Vector::file("V33a", "rename over it", RENAME, Does::Call(rename_over)).known(REUSED, REUSING),
+    Vector::file("V33a", "rename over it", RENAME, Does::Call(rename_over)),
     Vector::file(
         "V33b",
         "mv over it, by a shell",
         RENAME,
         Does::Shell("echo x > \"$D/new\" && mv \"$D/new\" \"$F\"; true"),
     )
-    .by(Who::Child)
-    .known(REUSED, REUSING),
+    .by(Who::Child),
     Vector::file("V33c", "rename it away", RENAME, Does::Call(rename_away)).expecting(MISSING),
     Vector::file("V33d", "rename over it, the same content", RENAME, Does::Call(rename_same))
-        .expecting(Expected::Touched)
-        .known(REUSED, REUSING),
+        .expecting(Expected::Touched),
     Vector::file(
         "V33e",
         "rename over it, then write to the new one",
         &["file_open", "inode_rename"],
         Does::Call(rename_same_then_write),
-    )
-    .known(REUSED, REUSING),
-    Vector::file("V34", "RENAME_EXCHANGE", RENAME, Does::Call(exchange)).known(REUSED, REUSING),
+    ),
+    Vector::file("V34", "RENAME_EXCHANGE", RENAME, Does::Call(exchange)),
     Vector::file("V36a", "rename of its directory", RENAME, Does::Call(rename_parent)).expecting(MISSING),
     Vector::file("V36b", "rename of an ancestor", RENAME, Does::Call(rename_grandparent)).expecting(MISSING),
     Vector::file("V36c", "its directory exchanged with another", RENAME, Does::Call(exchange_parent)),
@@ -80,24 +70,21 @@ pub(super) const VECTORS: &[Vector] = &[
         "unlink, then other content",
         &["inode_create", "inode_unlink"],
         Does::Call(recreate),
-    )
-    .known(REUSED, REUSING),
+    ),
     Vector::file(
         "V37c",
         "unlink, then the same content",
         &["inode_create", "inode_unlink"],
         Does::Call(recreate_same),
     )
-    .expecting(Expected::Touched)
-    .known(REUSED, REUSING),
+    .expecting(Expected::Touched),
     Vector::file(
         "V37d",
         "the directory removed with it",
         &["inode_unlink", "inode_rmdir"],
         Does::Call(remove_directory),
     )
-    .expecting(MISSING)
-    .known(REUSED, REUSING),
+    .expecting(MISSING),
     Vector::file(
         "V37e",
         "a managed directory removed",
@@ -112,16 +99,14 @@ pub(super) const VECTORS: &[Vector] = &[
         &["inode_symlink", "inode_unlink"],
         Does::Call(become_link),
     )
-    .expecting(TYPE)
-    .known(REUSED, REUSING),
+    .expecting(TYPE),
     Vector::file(
         "V38i",
         "replaced by a directory",
         &["inode_mkdir", "inode_unlink"],
         Does::Call(become_directory),
     )
-    .expecting(TYPE)
-    .known(REUSED, REUSING),
+    .expecting(TYPE),
     Vector::file(
         "V38j",
         "target of a managed link changed",
@@ -129,8 +114,7 @@ pub(super) const VECTORS: &[Vector] = &[
         Does::Call(relink),
     )
     .on(Target::Link)
-    .expecting(Expected::Drift("link-target"))
-    .known(REUSED, REUSING),
+    .expecting(Expected::Drift("link-target")),
     Vector::file("V38k", "missing file created", &["inode_create"], Does::Call(create_declared))
         .on(Target::AbsentFile)
         .expecting(Expected::Recovered),

@@ -60,7 +60,10 @@ fn an_open_for_enrolment_follows_no_final_link_and_opens_no_other_type() {
     assert_eq!((opened.device, opened.inode), identity(&host.at("/etc/real")));
     assert_eq!(opened.file_type, FileType::Regular);
     assert_eq!(host.observer.open(Path::new("/")).unwrap().inode, identity(host.root.path()).1);
-    assert_eq!(host.observer.open(Path::new("/etc/link")), Err(Errno::EINVAL));
+    let link = host.observer.open(Path::new("/etc/link")).unwrap();
+    assert_eq!((link.file_type, link.inode), (FileType::Symlink, identity(&host.at("/etc/link")).1));
+    nix::unistd::mkfifo(&host.at("/etc/fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert_eq!(host.observer.open(Path::new("/etc/fifo")), Err(Errno::EINVAL));
     assert_eq!(host.observer.open(Path::new("/etc/none")), Err(Errno::ENOENT));
 }
 

@@ -14,8 +14,6 @@ use crate::vectors::{Expected, Vector, Who};
 pub(super) enum Found {
     /// The right record is there.
     Right(Row),
-    /// The right difference, found by a sweep, with nobody named.
-    Swept,
     /// It may still come; what is there meanwhile.
     NotYet(Error),
     /// It will not come any more.
@@ -57,9 +55,6 @@ pub(super) fn judge(vector: &Vector, path: &str, pid: u32, records: &[Value]) ->
     }
     // Several records of an episode may name different steps of it; one of them has to name the right actor.
     let named = of_kind.iter().any(|record| names(vector, &record["actor"], pid));
-    if !named && record["operation"] == "sweep" && vector.known.is_none() {
-        return Found::Swept;
-    }
     if !named {
         return Found::Wrong(anyhow!("{:?} {pid} was to be named, but: {record}", vector.who));
     }
@@ -74,11 +69,20 @@ fn names(vector: &Vector, actor: &Value, pid: u32) -> bool {
     match vector.who {
         Who::Doer => actor["pid"] == pid,
         Who::Child => actor["pid"] != pid && ancestor(),
-        Who::Orphan => {
-            actor["argv"].as_array().is_some_and(|argv| argv.iter().any(|argument| argument == "orphan"))
+        Who::Called(what) => actor["pid"] == pid && called(actor, what),
+        Who::Unit(start) => {
+            actor["pid"] == pid && actor["unit"].as_str().is_some_and(|unit| unit.starts_with(start))
         }
+        Who::Device => ancestor() || called(actor, "[loop") || called(actor, "[kworker"),
+        Who::Orphan => called(actor, "orphan"),
         Who::Nobody => true,
     }
+}
+
+/// Whether an argument of the actor's program holds a text.
+fn called(actor: &Value, what: &str) -> bool {
+    let mut arguments = actor["argv"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    arguments.any(|argument| argument.contains(what))
 }
 
 fn brief(record: &Value) -> String {

@@ -1,8 +1,8 @@
 //! Every vector on every file system, against one running daemon.
 //!
 //! Comes in: the vector table. Goes out: for each vector and file system one check, and a row of the coverage table.
-//! All vectors have things of their own, so they are done one after the other without waiting, and then the records
-//! are waited for: the daemon sees a busy node, and the run takes seconds.
+//! All vectors have things of their own, so they are done without waiting, those of different file systems side by
+//! side, and then the records are waited for: the daemon sees a busy node, and the run takes seconds.
 
 mod judge;
 mod place;
@@ -10,6 +10,7 @@ mod place;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -32,8 +33,6 @@ const LIMIT: Duration = Duration::from_mins(1);
 const SAY_EVERY: Duration = Duration::from_secs(20);
 /// After this long without anything to wait for, silence is taken as an answer.
 const QUIET: Duration = Duration::from_secs(12);
-/// A periodic look may come before the record of the change that it finds; so many at most.
-const SWEPT_EARLY: usize = 12;
 
 /// One vector on one file system.
 #[derive(Debug)]
@@ -95,25 +94,38 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     as_expected_at_first(context, &agent, &cases)?;
     // The hooks on reads and writes go up a moment after the first look found files open.
     wait::pause(Duration::from_secs(2));
-    let mut said = Instant::now();
-    for case in &mut cases {
-        case.done = Some(match perform(case) {
-            Ok(done) => done,
-            Err(error) => Done::Failed(format!("{error:#}")),
-        });
-        if case.vector.alone {
-            settle(&agent, case, first);
-        }
-        if said.elapsed() > SAY_EVERY {
-            context.note(format!("{} is done", case.name()));
-            said = Instant::now();
-        }
-    }
+    perform_all(context, &mut cases);
     context.note("all vectors are done");
     report(context, &mut agent, &cases, first)?;
     context.check("status", status_agrees(&cases));
     agent.stop()?;
     Ok(())
+}
+
+/// Does all vectors, those of each file system one after the other.
+fn perform_all(context: &mut Context, cases: &mut [Case]) {
+    let all = cases.len();
+    let done = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for cases in cases.chunk_by_mut(|one, other| one.place.kind == other.place.kind) {
+            let done = &done;
+            scope.spawn(move || {
+                for case in cases {
+                    let result = perform(case).unwrap_or_else(|error| Done::Failed(format!("{error:#}")));
+                    case.done = Some(result);
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let mut said = Instant::now();
+        while done.load(Ordering::Relaxed) < all {
+            wait::pause(Duration::from_millis(200));
+            if said.elapsed() > SAY_EVERY {
+                context.note(format!("{} of {all} are done", done.load(Ordering::Relaxed)));
+                said = Instant::now();
+            }
+        }
+    });
 }
 
 fn guest_program(vector: &Vector, place: &Place) -> Command {
@@ -157,16 +169,6 @@ fn perform(case: &mut Case) -> Result<Done> {
     }
 }
 
-/// Waits until something was said of a vector, right or wrong, or nothing was for a while: that is judged later.
-fn settle(agent: &Agent, case: &Case, first: usize) {
-    let said = wait::until("a record of a vector that is done alone", QUIET, || {
-        let records = agent.records()?;
-        let mut later = records.get(first..).unwrap_or_default().iter();
-        Ok(later.any(|record| record["path"] == case.place.reported).then_some(()))
-    });
-    drop(said);
-}
-
 /// Before anything is done, drifted is exactly what was prepared to be.
 fn as_expected_at_first(context: &mut Context, agent: &Agent, cases: &[Case]) -> Result<()> {
     let records = agent.records()?;
@@ -191,7 +193,6 @@ fn as_expected_at_first(context: &mut Context, agent: &Agent, cases: &[Case]) ->
 /// Waits for the records, and reports each case.
 fn report(context: &mut Context, agent: &mut Agent, cases: &[Case], first: usize) -> Result<()> {
     let start = Instant::now();
-    let mut early = 0;
     let mut open: Vec<&Case> = cases.iter().collect();
     loop {
         let records = agent.records()?;
@@ -207,11 +208,6 @@ fn report(context: &mut Context, agent: &mut Agent, cases: &[Case], first: usize
                 Some(Done::By(pid)) => match judge(case.vector, &case.place.reported, *pid, records) {
                     Found::Right(row) => context.measured(&case.name(), row.summary(), row.data(case)),
                     Found::NotYet(_) if !late => left.push(case),
-                    Found::Swept if early < SWEPT_EARLY => {
-                        early += 1;
-                        context.skip(&case.name(), "known: a periodic look came before its record was read");
-                    }
-                    Found::Swept => context.check(&case.name(), Err(anyhow::anyhow!("swept"))),
                     Found::NotYet(_) if case.vector.expected == Expected::Nothing => {
                         context.measured(&case.name(), "nothing, as it must be".into(), not_shown(case));
                     }

@@ -86,6 +86,7 @@ impl Place {
                 fs::write(&file, content(vector.target, &self.acts_on))?;
                 fs::set_permissions(&file, Permissions::from_mode(0o755))?;
             }
+            Target::Blocks => fs::write(&file, content(vector.target, &self.acts_on))?,
             Target::File
             | Target::FileInMount
             | Target::FileMountedOver
@@ -128,6 +129,7 @@ fn content(target: Target, path: &Path) -> Vec<u8> {
     match target {
         Target::Script => b"#!/bin/sh\nexit 0\n".to_vec(),
         Target::Program => prepare::smallest_program(),
+        Target::Blocks => declared_content(path).repeat(20).into_bytes(),
         _ => declared_content(path).into_bytes(),
     }
 }

@@ -1,0 +1,25 @@
+//! The daemon's metrics page.
+//!
+//! Comes in: nothing. Goes out: the page, or what a scenario waits for on it.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::{run, wait};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The page as it is now.
+pub fn metrics() -> Result<String> {
+    run("wget", &["-q", "-O", "-", "http://127.0.0.1:9464/metrics"])
+}
+
+/// Waits until a hook that is attached only at times is attached.
+pub fn wait_for_hook(name: &str) -> Result<()> {
+    let start = format!("holdfast_hook_attached{{hook=\"{name}\"");
+    wait::until(&format!("the hook {name}"), LIMIT, || {
+        let page = metrics()?;
+        Ok(page.lines().any(|line| line.starts_with(&start) && line.ends_with(" 1")).then_some(()))
+    })
+}

@@ -1,0 +1,208 @@
+//! System calls that no safe wrapper offers, as a program of their own.
+//!
+//! Comes in: system calls one after the other, with what an earlier one gave among their arguments. Goes out: the
+//! smallest ELF program for x86-64 that makes them, executed; the first call that fails ends it with the error's
+//! number. So the change is made by a child of the performing process.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// Where the program is in memory, and where its data is: behind all the code that one can need.
+const BASE: u64 = 0x40_0000;
+const HEADERS: u64 = 64 + 56;
+const DATA: u64 = BASE + CODE_BYTES;
+const CODE_BYTES: u64 = 0x1000;
+
+/// An argument.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Value {
+    /// Itself.
+    Number(u64),
+    /// What is in eight bytes of memory when the call is made.
+    At(u64),
+}
+
+impl From<u64> for Value {
+    fn from(number: u64) -> Self {
+        Self::Number(number)
+    }
+}
+
+/// A program under construction.
+#[derive(Debug, Default)]
+pub(super) struct Program {
+    code: Vec<u8>,
+    data: Vec<u8>,
+}
+
+impl Program {
+    /// Puts bytes into memory; gives their address.
+    pub(super) fn data(&mut self, bytes: &[u8]) -> u64 {
+        let at = DATA + self.data.len() as u64;
+        self.data.extend(bytes);
+        self.data.resize(self.data.len().next_multiple_of(8), 0);
+        at
+    }
+
+    /// Puts a path into memory; gives its address.
+    pub(super) fn path(&mut self, path: &Path) -> u64 {
+        let mut bytes = path.as_os_str().as_encoded_bytes().to_vec();
+        bytes.push(0);
+        self.data(&bytes)
+    }
+
+    /// Words of eight bytes, in memory.
+    pub(super) fn words(&mut self, words: &[u64]) -> u64 {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.data(&bytes)
+    }
+
+    /// Makes a system call; gives what it gave.
+    pub(super) fn call(&mut self, number: u32, arguments: &[Value]) -> Value {
+        // mov register, imm64; mov register, [register]: rdi, rsi, rdx, r10, r8, r9
+        const REGISTERS: [([u8; 2], [u8; 3]); 6] = [
+            ([0x48, 0xbf], [0x48, 0x8b, 0x3f]),
+            ([0x48, 0xbe], [0x48, 0x8b, 0x36]),
+            ([0x48, 0xba], [0x48, 0x8b, 0x12]),
+            ([0x49, 0xba], [0x4d, 0x8b, 0x12]),
+            ([0x49, 0xb8], [0x4d, 0x8b, 0x00]),
+            ([0x49, 0xb9], [0x4d, 0x8b, 0x09]),
+        ];
+        for (value, (number, memory)) in arguments.iter().zip(REGISTERS) {
+            self.load(*value, number, memory);
+        }
+        // mov eax, number; syscall
+        self.code.push(0xb8);
+        self.code.extend(number.to_le_bytes());
+        self.code.extend([0x0f, 0x05]);
+        // test rax, rax; jns +11; mov edi, eax; neg edi; mov eax, 231 (exit_group); syscall
+        self.code
+            .extend([0x48, 0x85, 0xc0, 0x79, 0x0b, 0x89, 0xc7, 0xf7, 0xdf, 0xb8, 0xe7, 0, 0, 0, 0x0f, 0x05]);
+        let result = self.data(&[0; 8]);
+        self.save(result, &[0x48, 0x89, 0x03]);
+        Value::At(result)
+    }
+
+    /// Stores a value's eight bytes, or its lower four, at an address of the program's data.
+    pub(super) fn put(&mut self, value: Value, address: u64, bytes: usize) {
+        self.load(value, [0x48, 0xb8], [0x48, 0x8b, 0x00]);
+        self.save(address, if bytes == 4 { &[0x89, 0x03] } else { &[0x48, 0x89, 0x03] });
+    }
+
+    /// Stores eight bytes at an address that a call gave.
+    pub(super) fn store(&mut self, bytes: [u8; 8], address: Value) {
+        // mov rbx, address; mov rax, bytes; mov [rbx], rax
+        self.load(address, [0x48, 0xbb], [0x48, 0x8b, 0x1b]);
+        self.code.extend([0x48, 0xb8]);
+        self.code.extend(bytes);
+        self.code.extend([0x48, 0x89, 0x03]);
+    }
+
+    fn load(&mut self, value: Value, number: [u8; 2], memory: [u8; 3]) {
+        let (Value::Number(word) | Value::At(word)) = value;
+        self.code.extend(number);
+        self.code.extend(word.to_le_bytes());
+        if let Value::At(_) = value {
+            self.code.extend(memory);
+        }
+    }
+
+    /// mov rbx, address; and the store from rax.
+    fn save(&mut self, address: u64, store: &[u8]) {
+        self.code.extend([0x48, 0xbb]);
+        self.code.extend(address.to_le_bytes());
+        self.code.extend(store);
+    }
+
+    /// The program, ending well after its last call.
+    fn elf(mut self) -> Vec<u8> {
+        // xor edi, edi; mov eax, 231 (exit_group); syscall
+        self.code.extend([0x31, 0xff, 0xb8, 0xe7, 0, 0, 0, 0x0f, 0x05]);
+        let mut body = self.code;
+        assert!(body.len() as u64 <= CODE_BYTES - HEADERS, "the code reaches into the data");
+        body.resize(usize::try_from(CODE_BYTES - HEADERS).unwrap_or(0), 0);
+        body.extend(self.data);
+        elf(&body, 7)
+    }
+
+    /// Executes it and waits for its end.
+    pub(super) fn run(self) -> Result<()> {
+        let program = format!("/run/raw-{}", std::process::id());
+        fs::write(&program, self.elf())?;
+        fs::set_permissions(&program, Permissions::from_mode(0o755))?;
+        let status = Command::new(&program).status().context("execute the system calls")?;
+        match status.code() {
+            Some(0) => Ok(()),
+            Some(code) => Err(nix::Error::from_raw(code)).context("a system call failed"),
+            None => bail!("the system calls ended with {status}"),
+        }
+    }
+}
+
+/// The smallest ELF program for x86-64: one segment with these rights (1: execute, 2: write, 4: read), which begins
+/// with its code.
+pub(super) fn elf(body: &[u8], rights: u32) -> Vec<u8> {
+    let length = HEADERS + body.len() as u64;
+    let mut elf = b"\x7fELF\x02\x01\x01".to_vec();
+    elf.resize(16, 0);
+    let half = |elf: &mut Vec<u8>, values: &[u16]| elf.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+    let word = |elf: &mut Vec<u8>, values: &[u32]| elf.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+    let long = |elf: &mut Vec<u8>, values: &[u64]| elf.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+    // Executable, x86-64, version 1; entry, program headers, no sections; sizes and counts.
+    half(&mut elf, &[2, 62]);
+    word(&mut elf, &[1]);
+    long(&mut elf, &[BASE + HEADERS, 64, 0]);
+    word(&mut elf, &[0]);
+    half(&mut elf, &[64, 56, 1, 0, 0, 0]);
+    // One segment: offset, address twice, length twice, alignment.
+    word(&mut elf, &[1, rights]);
+    long(&mut elf, &[0, BASE, BASE, length, length, 0x1000]);
+    elf.extend(body);
+    elf
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    const OPEN: u32 = 2;
+    const CLOSE: u32 = 3;
+    const PWRITE: u32 = 18;
+
+    #[test]
+    fn calls_are_made_in_order_and_use_what_earlier_ones_gave() {
+        let directory = std::env::temp_dir().join(format!("raw-test-{}", std::process::id()));
+        fs::create_dir_all(&directory).expect("a directory");
+        let file = directory.join("file");
+        fs::write(&file, "0123456789").expect("a file");
+        let mut program = Program::default();
+        let (path, text) = (program.path(&file), program.data(b"drift"));
+        let opened = program.call(OPEN, &[path.into(), 1.into(), 0.into()]);
+        let _: Value = program.call(PWRITE, &[opened, text.into(), 5.into(), 2.into()]);
+        let _: Value = program.call(CLOSE, &[opened]);
+        let built = directory.join("program");
+        fs::write(&built, program.elf()).expect("the program");
+        fs::set_permissions(&built, Permissions::from_mode(0o755)).expect("its mode");
+        let status = Command::new(&built).status().expect("it is executed");
+        let text = fs::read_to_string(&file).expect("the file");
+        fs::remove_dir_all(&directory).expect("to clean up");
+        assert_eq!((status.code(), text.as_str()), (Some(0), "01drift789"));
+    }
+
+    #[test]
+    fn the_first_call_that_fails_ends_it_with_its_error() {
+        let mut program = Program::default();
+        let path = program.path(Path::new("/nowhere/at/all"));
+        let _: Value = program.call(OPEN, &[path.into(), 0.into()]);
+        let built = std::env::temp_dir().join(format!("raw-fails-{}", std::process::id()));
+        fs::write(&built, program.elf()).expect("the program");
+        fs::set_permissions(&built, Permissions::from_mode(0o755)).expect("its mode");
+        let status = Command::new(&built).status().expect("it is executed");
+        fs::remove_file(&built).expect("to clean up");
+        assert_eq!(status.code(), Some(nix::Error::ENOENT as i32));
+    }
+}
