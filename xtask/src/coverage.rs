@@ -28,7 +28,6 @@ of its own, on each file system; what is said of it has to name the right path a
 - **reported**: a hook saw it; the record names who did it.
 - **swept**: found by looking, without naming anybody, as no hook can see it.
 - **not shown**: it does not change what the node shows, and nothing was said.
-- **known**: not reported as it should be yet; the notes below say why.
 - **refused**: the kernel or the file system has no such operation.
 - A kernel series stands before a word that holds for it alone. `-` was not run.
 
@@ -75,7 +74,6 @@ pub(crate) fn write() -> Result<()> {
 fn word(result: &ResultLine) -> &'static str {
     match (result.ending, result.data["outcome"].as_str()) {
         (Ending::Fail, _) => "FAILED",
-        (Ending::Skip, _) if result.detail.starts_with("known") => "known",
         (Ending::Skip, _) => "refused",
         (Ending::Pass, Some("swept")) => "swept",
         (Ending::Pass, Some("not-shown")) => "not shown",
@@ -90,7 +88,7 @@ fn document(said: &Said, run: &[&str]) -> String {
     let _ = writeln!(text, "Kernels run: {}.\n", run.join(", "));
     let _ = writeln!(text, "| id | vector | hooks | {} |", kinds.join(" | "));
     let _ = writeln!(text, "|---|---|---|{}", "---|".repeat(kinds.len()));
-    let (mut notes, mut absent) = (BTreeSet::new(), String::new());
+    let mut absent = String::new();
     for vector in vectors::all() {
         if let Does::NotPerformed(reason) = vector.does {
             let _ = writeln!(absent, "| {} | {} | {} | {reason} |", vector.id, vector.name, hooks(vector));
@@ -100,11 +98,6 @@ fn document(said: &Said, run: &[&str]) -> String {
             FileSystem::ALL.into_iter().map(|kind| cell(vector, kind, said, run.len())).collect();
         let _ =
             writeln!(text, "| {} | {} | {} | {} |", vector.id, vector.name, hooks(vector), cells.join(" | "));
-        notes.extend(vector.known.map(|(what, _)| (what, vector.id)));
-    }
-    text.push_str("\n## Known\n\n");
-    for (what, id) in notes {
-        let _ = writeln!(text, "- {id}: {what}.");
     }
     text.push_str("\n## Not performed\n\n| id | vector | hooks | why |\n|---|---|---|---|\n");
     text.push_str(&absent);

@@ -22,11 +22,6 @@ use crate::vm::{Outcome, Parts, Vm};
 /// How many guests run at once unless told otherwise. Each has two CPUs, and often waits for disks and timers.
 pub(crate) const AT_ONCE: usize = 2;
 
-/// Scenarios that run only when they are asked for by name. `vectors` is one until its known faults are mended:
-/// an inode number that is reused at once still makes some of its cases, now these and now those, name the
-/// wrong actor.
-const BY_NAME_ONLY: [&str; 1] = ["vectors"];
-
 /// What to run, and how.
 #[derive(Debug)]
 pub(crate) struct Selection {
@@ -69,7 +64,6 @@ impl Selection {
         let chosen: Vec<&Scenario> = SCENARIOS
             .iter()
             .filter(|s| is(&self.guest, s.guest.name()) && is(&self.scenario, s.name))
-            .filter(|s| self.scenario.is_some() || !BY_NAME_ONLY.contains(&s.name))
             .collect();
         if chosen.is_empty() {
             let known: Vec<String> =

@@ -178,7 +178,7 @@ pub static SCENARIOS: &[Scenario] = &[
         name: "vectors",
         shows: "every vector on every file system is reported with its actor, or swept",
         guest: Guest::Bare,
-        kernels: &["6.12"],
+        kernels: &[],
         by_default: None,
         parameters: &[],
         needs_holdfast: true,

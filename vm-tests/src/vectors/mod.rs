@@ -160,8 +160,6 @@ pub struct Vector {
     pub who: Who,
     /// File systems on which it is done; empty means all.
     pub only: &'static [FileSystem],
-    /// What Holdfast is known not to do right yet, and where; empty means everywhere.
-    pub known: Option<(&'static str, &'static [FileSystem])>,
 }
 
 impl Vector {
@@ -176,7 +174,6 @@ impl Vector {
             expected: Expected::Drift("content"),
             who: Who::Doer,
             only: &[],
-            known: None,
         }
     }
 
@@ -208,17 +205,6 @@ impl Vector {
     const fn only(mut self, file_systems: &'static [FileSystem]) -> Self {
         self.only = file_systems;
         self
-    }
-
-    const fn known(mut self, what: &'static str, file_systems: &'static [FileSystem]) -> Self {
-        self.known = Some((what, file_systems));
-        self
-    }
-
-    /// What is known not to be right on a file system.
-    pub fn known_on(&self, kind: FileSystem) -> Option<&'static str> {
-        let (what, file_systems) = self.known?;
-        (file_systems.is_empty() || file_systems.contains(&kind)).then_some(what)
     }
 
     /// Whether it is done on a file system.
