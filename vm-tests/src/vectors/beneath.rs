@@ -34,7 +34,7 @@ pub(super) const VECTORS: &[Vector] = &[
         "V69b",
         "tables of the device mapper",
         &[],
-        "the same as V68 to the file system on top; opens of block devices are seen",
+        "the same as V68 to the file system on top; opens of block devices that were there at the start are seen",
     ),
     Vector::not_performed("V70", "SCSI and NVMe passthrough ioctls", &[], "the guests have no such disk"),
     Vector::not_performed("V71", "debugfs -w, xfs_db -x", &[], "the same system calls as V68"),
