@@ -9,6 +9,9 @@ use super::{
     settle::{Settling, Side, Sight, settle},
 };
 
+/// How the message about a target ends that was left as it is.
+pub const LEFT: &str = ": left as somebody else wrote it";
+
 /// What is to be done next. Each one is answered by [`Machine::answer`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Request {
@@ -363,7 +366,7 @@ impl Machine {
                 match settle(self.kinds[target], goal, keep, sight) {
                     Settling::Finished => self.pass(phase, at),
                     Settling::Foreign if phase == Phase::Returning => {
-                        self.problems.push(format!("{}: left as somebody else wrote it", self.names[target]));
+                        self.problems.push(format!("{}{LEFT}", self.names[target]));
                         self.pass(phase, at)
                     }
                     Settling::Foreign => {

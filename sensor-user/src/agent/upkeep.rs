@@ -75,6 +75,9 @@ impl Agent {
             self.verify_everything(changes)?;
         }
         let standing = self.follow.standing();
+        if let Some(standing) = &standing {
+            self.telemetry.node_state(standing.state);
+        }
         if standing != self.node {
             self.node = standing;
             self.changed = true;

@@ -1,9 +1,9 @@
 //! `holdfast apply`: brings the host to a config, or back.
 
 use super::{
-    BadInput, DRIFT, FAILURE, IN_SYNC, NOT_RECONCILABLE,
+    BadInput, DRIFT, FAILURE, IN_SYNC, NOT_RECONCILABLE, agent,
     output::{Output, Screen, Tone, clean, count},
-    runtime,
+    people, runtime, who,
 };
 use crate::{
     agent::desired,
@@ -14,7 +14,10 @@ use crate::{
 };
 use anyhow::Context as _;
 use sensor_model::{
-    journal::{Ended, machine::Rest},
+    journal::{
+        Ended,
+        machine::{LEFT, Rest},
+    },
     merge::Rendered,
     node_disruption::{Policy, PolicyFile},
     plan::{Plan, plan},
@@ -276,6 +279,9 @@ impl<'a> Site<'a> {
             }
             for problem in problems.iter().filter(|problem| **problem != reason) {
                 screen.line(&format!("  {}", clean(problem)))?;
+                if let Some(who) = culprit(problem) {
+                    screen.line(&format!("    by {who}"))?;
+                }
             }
         }
         Ok(if good { IN_SYNC } else { FAILURE })
@@ -314,6 +320,13 @@ impl<'a> Site<'a> {
             _ => DRIFT,
         })
     }
+}
+
+/// Who wrote what was left, by the daemon's log; `None` where it says nothing.
+fn culprit(problem: &str) -> Option<String> {
+    let path = problem.strip_suffix(LEFT)?;
+    let changes = who::changes(Path::new(agent::LOG), Path::new(path), 1).ok()?;
+    Some(people::actor(changes.first()?.actor.as_ref()))
 }
 
 /// One line of progress.

@@ -1,12 +1,12 @@
 //! `holdfast history`: what was applied, when, how and with which result.
 
 use super::{
-    FAILURE, IN_SYNC,
+    IN_SYNC,
     apply::{How, Place, Site},
     output::{Screen, Tone, clean},
     people,
 };
-use crate::apply::{Entry, Recovered};
+use crate::apply::Entry;
 use sensor_model::{journal::Ended, node_state::Standing};
 use serde::Serialize;
 
@@ -39,7 +39,7 @@ impl History {
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         let how = How { policy: Vec::new(), dry_run: false, force: false, no_acts: false, beside_mco: false };
         let site = Site::open(&self.place, &how)?;
-        let recovered = site.recover()?;
+        site.recover()?;
         let store = site.engine.store();
         let mut applies = Vec::new();
         for id in store.generations()?.into_iter().rev() {
@@ -56,8 +56,7 @@ impl History {
         } else {
             text(&report, screen)?;
         }
-        let stuck = matches!(recovered, Recovered::Over(ref over) if over.id != report.current.unwrap_or(0));
-        Ok(if stuck { FAILURE } else { IN_SYNC })
+        Ok(IN_SYNC)
     }
 }
 

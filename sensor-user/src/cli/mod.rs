@@ -1,7 +1,8 @@
 //! The command line: parsing, and one module for each command.
 //!
 //! In: arguments. Out: text or JSON on standard output, an exit code. Each command reads what it needs,
-//! says what it found and ends; only `agent` stays, and only `repair` writes.
+//! says what it found and ends; only `agent` stays, and only `repair`, `apply` and
+//! `rollback` write.
 
 pub mod adopt;
 pub mod agent;

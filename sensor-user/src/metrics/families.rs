@@ -34,6 +34,11 @@ pub(super) struct KindLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct StateLabels {
+    pub(super) state: Word,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct DriftLabels {
     pub(super) kind: Word,
     pub(super) actor: Word,
@@ -90,6 +95,7 @@ pub(super) struct Families {
     pub(super) full_verification: Histogram,
     pub(super) last_full_verification: Gauge,
     pub(super) managed_things: Gauge,
+    pub(super) node_state: Family<StateLabels, Gauge>,
     pub(super) hook_attached: Family<HookLabels, Gauge>,
     pub(super) backend: Family<BackendLabels, Gauge>,
     pub(super) vectors_unseen: Gauge,
@@ -131,6 +137,7 @@ impl Families {
             full_verification: latency(),
             last_full_verification: Gauge::default(),
             managed_things: Gauge::default(),
+            node_state: Family::default(),
             hook_attached: Family::default(),
             backend: Family::default(),
             vectors_unseen: Gauge::default(),
@@ -172,6 +179,11 @@ impl Families {
         );
         ours.register("verdicts", "Verdicts reached", self.verdicts.clone());
         ours.register("managed_things", "Things that have an expectation", self.managed_things.clone());
+        ours.register(
+            "node_state",
+            "How the node stands with the config that was applied; 1 for the present state",
+            self.node_state.clone(),
+        );
         ours.register("reverts", "Attempts to write declared content back", self.reverts.clone());
     }
 

@@ -14,13 +14,14 @@ mod tests;
 
 use families::{
     BackendLabels, BuildLabels, DriftLabels, Families, HookLabels, KindLabels, LossLabels, OperationLabels,
-    ReasonLabels, ResultLabels, VerdictLabels,
+    ReasonLabels, ResultLabels, StateLabels, VerdictLabels,
 };
 use jiff::Timestamp;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use sensor_common::op::{OPERATIONS, Operation};
 use sensor_model::{
     difference::{Difference, DifferenceKind},
+    node_state::NodeState,
     record::{Actor, RecordKind},
     verdict::VerdictKind,
 };
@@ -216,6 +217,14 @@ impl Telemetry {
     /// The number of things that have an expectation.
     pub fn managed(&self, things: usize) {
         self.families.managed_things.set(i64::try_from(things).unwrap_or(i64::MAX));
+    }
+
+    /// How the node stands with the config that was applied.
+    pub fn node_state(&self, state: NodeState) {
+        for other in NodeState::ALL {
+            let labels = StateLabels { state: other.name() };
+            self.families.node_state.get_or_create(&labels).set((other == state).into());
+        }
     }
 
     /// A hook was attached or detached.

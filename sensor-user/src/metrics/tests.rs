@@ -70,6 +70,7 @@ fn the_page_is_the_one_that_dashboards_and_alerts_are_written_for() {
     telemetry.hook("file_open", HookMode::Lsm, true);
     telemetry.hook("inode_file_setattr", HookMode::Lsm, false);
     telemetry.backend(HookMode::Lsm, 2);
+    telemetry.node_state(NodeState::Working);
     telemetry.canary(at(3));
     telemetry.gap_opened("ring-full");
     telemetry.reverted("/etc/a", Ok(()));
