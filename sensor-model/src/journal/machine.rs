@@ -165,7 +165,10 @@ impl Machine {
                     machine.act(*act)
                 }
                 Record::Finished { act } => machine.act(act + 1),
-                Record::Failed { .. } => Stage::AskingReboot,
+                Record::Failed { reason, .. } => {
+                    machine.problems.push(format!("{reason}; so the node reboots"));
+                    Stage::AskingReboot
+                }
                 Record::RebootRequested { boot_id: ended } if ended == boot_id => Stage::Rebooting,
                 Record::RebootRequested { .. } => Stage::Verifying,
                 Record::Done => Stage::Committing(Ended::Done),
@@ -312,7 +315,10 @@ impl Machine {
                 Stage::Acting(act)
             }
             (Stage::Acting(act), Outcome::Failed(reason)) => match self.acts[act].fallback {
-                Fallback::Reboot => Stage::Failing { act, reason },
+                Fallback::Reboot => {
+                    self.problems.push(format!("{reason}; so the node reboots"));
+                    Stage::Failing { act, reason }
+                }
                 Fallback::Rollback => self.turn_back(reason),
             },
             (Stage::Acting(act), _) => Stage::Finishing(act),

@@ -6,12 +6,12 @@
 use super::os;
 use crate::{observation::Observer, systemd::UnitStates};
 use sensor_model::journal::{Act, ActKind, OsChange};
-use std::{future::Future, path::Path, pin::Pin, sync::Arc, time::Duration};
+use std::{future::Future, num::NonZeroUsize, path::Path, pin::Pin, sync::Arc, time::Duration};
 use tokio::time::{sleep, timeout};
-use zbus::export::futures_core::Stream;
+use zbus::{MatchRule, MessageStream, OwnedObjectPath, export::futures_core::Stream};
 use zbus_systemd::{
     login1,
-    systemd1::{JobRemovedStream, ManagerProxy, UnitProxy},
+    systemd1::{ManagerProxy, UnitProxy},
 };
 
 /// How long an act may take where nobody says.
@@ -19,6 +19,9 @@ pub(super) const TIMEOUT_S: u64 = 90;
 
 /// How long systemd may take to answer at all.
 const ANSWER: Duration = Duration::from_secs(30);
+
+/// Signals that may wait while a job is queued: more than a host has units that start at once.
+const SIGNALS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(4095);
 
 type Answer<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + 'a>>;
 
@@ -149,8 +152,16 @@ pub(super) fn describe(act: &Act) -> String {
 /// Queues a job, waits until it is removed, and looks at the unit.
 async fn job(manager: &ManagerProxy<'_>, kind: ActKind, name: &str, limit: Duration) -> Result<(), String> {
     let text = |error: zbus::Error| error.to_string();
-    // Signals come only to those who asked, and are asked for before the job is queued.
-    let mut removed = manager.receive_job_removed().await.map_err(text)?;
+    // Signals come only to those who asked, and are asked for before the job is queued. No sender is asked for:
+    // systemd's own socket has no bus that would know one.
+    let rule = MatchRule::builder()
+        .msg_type(zbus::message::Type::Signal)
+        .interface("org.freedesktop.systemd1.Manager")
+        .member("JobRemoved")
+        .build()
+        .map_err(text)?;
+    let connection = manager.inner().connection();
+    let mut removed = MessageStream::for_match_rule(rule, connection, Some(SIGNALS)).await.map_err(text)?;
     // The private socket sends them to everybody and knows no subscription.
     let _ = manager.subscribe().await;
     let unit = unit_of(manager, name).await?;
@@ -203,13 +214,16 @@ async fn states(unit: &UnitProxy<'_>) -> Result<(String, String), String> {
 }
 
 /// The result of the job with this path.
-async fn result_of(removed: &mut JobRemovedStream, job: &str) -> Result<String, String> {
+async fn result_of(removed: &mut MessageStream, job: &str) -> Result<String, String> {
+    let text = |error: zbus::Error| error.to_string();
     loop {
         let signal = std::future::poll_fn(|context| Pin::new(&mut *removed).poll_next(context)).await;
-        let signal = signal.ok_or("the connection to systemd is gone")?;
-        let arguments = signal.args().map_err(|error| error.to_string())?;
-        if arguments.job.as_str() == job {
-            return Ok(arguments.result.clone());
+        let signal = signal.ok_or("the connection to systemd is gone")?.map_err(text)?;
+        let body = signal.body();
+        let (_, path, _, result): (u32, OwnedObjectPath, String, String) =
+            body.deserialize().map_err(text)?;
+        if path.as_str() == job {
+            return Ok(result);
         }
     }
 }

@@ -115,6 +115,10 @@ impl Apply {
             return site.resume(screen);
         }
         let manifests = manifests(&self.new)?;
+        if !self.how.dry_run {
+            // What an earlier one left decides which config is the current one.
+            site.recover()?;
+        }
         let new = desired::rendered(&self.new).map_err(BadInput::wrap)?;
         let old = match site.engine.store().current() {
             Some((_, path)) => desired::rendered(&[path])?,
