@@ -8,6 +8,8 @@
 mod keys;
 mod units;
 
+pub use units::install_directories;
+
 #[cfg(test)]
 mod tests;
 

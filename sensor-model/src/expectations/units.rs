@@ -149,8 +149,9 @@ fn unit_path(name: &str) -> PathBuf {
     Path::new(SYSTEMD_DIRECTORY).join(name)
 }
 
-/// The directories that `systemctl enable` links into, by the `[Install]` section.
-fn install_directories(contents: &str) -> Vec<String> {
+/// The directories below `/etc/systemd/system` that `systemctl enable` links into, by the `[Install]` sections of
+/// a unit's text, such as `multi-user.target.wants`.
+pub fn install_directories(contents: &str) -> Vec<String> {
     let mut in_install = false;
     let mut found = Vec::new();
     // A backslash at the end of a line continues it.

@@ -120,7 +120,11 @@ pub struct Looker {
 impl Looker {
     /// Enrols nothing yet; see [`Looker::enrol_all`].
     pub fn new(observer: Arc<Observer>, root: &Path, witness: Option<Witness>, desired: &Desired) -> Self {
-        let registry = Registry::new(&desired.expectations, |path| observer.way(path).directories);
+        let registry = Registry::new(
+            &desired.expectations,
+            |path| observer.way(path).directories,
+            |unit| observer.install_directories(unit),
+        );
         let units = UnitStates::new(Arc::clone(&observer), root);
         let declared = desired.expectations.iter();
         let links = declared

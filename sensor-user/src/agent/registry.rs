@@ -92,13 +92,22 @@ pub struct Registry {
 
 impl Registry {
     /// Watches for a set of expectations; a thing's number is its index. `way` gives, for a directory,
-    /// the directories that lead to it when links are followed.
-    pub fn new(expectations: &[Expectation], mut way: impl FnMut(&Path) -> Vec<PathBuf>) -> Self {
+    /// the directories that lead to it when links are followed; `installed`, for a unit, the directories that
+    /// its own file on the host names.
+    pub fn new(
+        expectations: &[Expectation],
+        mut way: impl FnMut(&Path) -> Vec<PathBuf>,
+        installed: impl Fn(&str) -> Vec<String>,
+    ) -> Self {
         let mut registry = Self::default();
         let mut ways: HashMap<PathBuf, Vec<PathBuf>> = HashMap::new();
         for (thing, expectation) in (0..).zip(expectations) {
             registry.things.push(expectation.thing.path());
-            registry.add(thing, expectation);
+            let installed = match &expectation.thing {
+                Thing::Unit { name } => installed(name),
+                _ => Vec::new(),
+            };
+            registry.add(thing, expectation, &installed);
             let path = expectation.thing.path();
             let parent = path.parent().unwrap_or(Path::new("/")).to_owned();
             let directories = ways.entry(parent.clone()).or_insert_with(|| way(&path)).clone();
@@ -123,8 +132,8 @@ impl Registry {
         self.deny.insert(thing, rule);
     }
 
-    fn add(&mut self, thing: u32, expectation: &Expectation) {
-        let found = watches(expectation, &[]);
+    fn add(&mut self, thing: u32, expectation: &Expectation, installed: &[String]) {
+        let found = watches(expectation, installed);
         let own = expectation.thing.path();
         for watched in &found {
             let parent_of: Vec<OsString> = found

@@ -1,5 +1,5 @@
 use super::*;
-use sensor_model::expectation::{Expected, FileExpectation, Owner, Source};
+use sensor_model::expectation::{Expected, FileExpectation, Owner, Source, UnitExpectation};
 
 fn file(path: &str) -> Expectation {
     Expectation {
@@ -30,7 +30,7 @@ fn key(ino: u64) -> Option<InodeKey> {
 
 fn resolved(paths: &[&str]) -> Registry {
     let expectations: Vec<_> = paths.iter().map(|path| file(path)).collect();
-    let mut registry = Registry::new(&expectations, |_| Vec::new());
+    let mut registry = Registry::new(&expectations, |_| Vec::new(), |_| Vec::new());
     for id in 0..registry.len() {
         registry.resolved(id, inode(u64::from(id) + 10));
     }
@@ -65,7 +65,7 @@ fn a_moved_ancestor_concerns_all_below_it_and_makes_their_watches_stale() {
 #[test]
 fn two_paths_to_one_inode_are_both_concerned() {
     let expectations = [file("/etc/a"), file("/srv/hardlink")];
-    let mut registry = Registry::new(&expectations, |_| Vec::new());
+    let mut registry = Registry::new(&expectations, |_| Vec::new(), |_| Vec::new());
     let (a, b) = (Path::new("/etc/a"), Path::new("/srv/hardlink"));
     let (a, b) = (registry.find(a).unwrap(), registry.find(b).unwrap());
     registry.resolved(a, inode(7));
@@ -77,7 +77,7 @@ fn two_paths_to_one_inode_are_both_concerned() {
 #[test]
 fn an_inode_is_removed_only_when_no_path_leads_to_it() {
     let expectations = [file("/etc/a"), file("/etc/b")];
-    let mut registry = Registry::new(&expectations, |_| Vec::new());
+    let mut registry = Registry::new(&expectations, |_| Vec::new(), |_| Vec::new());
     let a = registry.find(Path::new("/etc/a")).unwrap();
     let b = registry.find(Path::new("/etc/b")).unwrap();
     registry.resolved(a, inode(7));
@@ -91,7 +91,7 @@ fn an_inode_is_removed_only_when_no_path_leads_to_it() {
 #[test]
 fn names_matter_in_an_ancestor_while_a_path_below_it_does_not_resolve() {
     let expectations = [file("/opt/missing/deeper/a")];
-    let mut registry = Registry::new(&expectations, |_| Vec::new());
+    let mut registry = Registry::new(&expectations, |_| Vec::new(), |_| Vec::new());
     let opt = registry.find(Path::new("/opt")).unwrap();
     let missing = registry.find(Path::new("/opt/missing")).unwrap();
     let roles = |changes: Vec<(InodeKey, Option<(u32, u32)>)>, wanted: Option<InodeKey>| {
@@ -155,4 +155,19 @@ fn a_record_under_one_paths_number_reaches_the_other_paths_of_the_inode() {
     registry.resolved(b, inode(7));
     registry.resolved(a, inode(8));
     assert_eq!(registry.about(a, key(7).unwrap()), [b, a]);
+}
+
+#[test]
+fn a_unit_without_contents_is_watched_where_its_own_file_says_that_it_is_enabled() {
+    let unit = Expectation {
+        thing: Thing::Unit { name: "a.timer".to_owned() },
+        expected: Expected::Unit(UnitExpectation {
+            enabled: Some(true),
+            masked: None,
+            install_directories: Vec::new(),
+        }),
+        ..file("/unused")
+    };
+    let registry = Registry::new(&[unit], |_| Vec::new(), |_| vec!["timers.target.wants".to_owned()]);
+    assert!(registry.find(Path::new("/etc/systemd/system/timers.target.wants")).is_some());
 }

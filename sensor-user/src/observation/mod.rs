@@ -199,6 +199,11 @@ impl Observer {
         Way { directories: walk.directories, parent }
     }
 
+    /// The directories below `/etc/systemd/system` that a unit is enabled in, as its own file on the host says.
+    pub fn install_directories(&self, unit: &str) -> Vec<String> {
+        unit::directories(&self.root, unit)
+    }
+
     /// Number of a user of the host.
     pub fn uid(&self, name: &str) -> Option<u32> {
         self.identities().uid(&self.root, name)

@@ -17,7 +17,7 @@ use nix::{
     fcntl::{OFlag, readlinkat},
 };
 use rustix::fs::StatxFlags;
-use sensor_model::observation::UnitObservation;
+use sensor_model::{expectations::install_directories, observation::UnitObservation};
 use std::{
     collections::BTreeMap,
     ffi::OsStr,
@@ -119,7 +119,7 @@ struct Links {
 }
 
 /// A unit file that was found.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Unit {
     /// Index into the search path of the directory in which the name was found.
     place: usize,
@@ -127,10 +127,13 @@ struct Unit {
     name: String,
     kind: UnitKind,
     install: Install,
+    /// Where its `[Install]` sections link it.
+    directories: Vec<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum UnitKind {
+    #[default]
     Regular,
     Linked,
     Masked,
@@ -165,6 +168,11 @@ pub(super) fn observe(
         masked,
         resolved: root.walk(&own).end.ok().map(|(_, real)| real),
     })
+}
+
+/// Where the unit's own file, wherever it is, says that it is to be linked; nowhere when there is none.
+pub(super) fn directories(root: &Root, name: &str) -> Vec<String> {
+    find(root, name).map(|unit| unit.directories).unwrap_or_default()
 }
 
 fn configuration() -> usize {
@@ -271,7 +279,7 @@ fn find(root: &Root, name: &str) -> Option<Unit> {
         let target = read_link(root, &path);
         let mut kind = UnitKind::Regular;
         if target.as_deref() == Some(Path::new("/dev/null")) {
-            return Some(Unit { place, name: found, kind: UnitKind::Masked, install: Install::default() });
+            return Some(Unit { place, name: found, kind: UnitKind::Masked, ..Unit::default() });
         }
         if let Some(target) = &target {
             let target = path.parent().unwrap_or(Path::new("/")).join(target);
@@ -294,14 +302,15 @@ fn find(root: &Root, name: &str) -> Option<Unit> {
         let mut text = String::new();
         File::from(file).take(UNIT_BYTES).read_to_string(&mut text).ok()?;
         if text.is_empty() {
-            return Some(Unit { place, name: found, kind: UnitKind::Masked, install: Install::default() });
+            return Some(Unit { place, name: found, kind: UnitKind::Masked, ..Unit::default() });
         }
         let mut install = Install::default();
-        parse_install(&text, &mut install);
-        for text in drop_ins(root, &found) {
+        let mut directories = Vec::new();
+        for text in std::iter::once(text).chain(drop_ins(root, &found)) {
             parse_install(&text, &mut install);
+            directories.extend(install_directories(&text));
         }
-        return Some(Unit { place, name: found, kind, install });
+        return Some(Unit { place, name: found, kind, install, directories });
     }
     None
 }

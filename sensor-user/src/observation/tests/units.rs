@@ -209,3 +209,13 @@ fn an_install_section_is_read_as_systemd_reads_it() {
     };
     assert_eq!(install, expected);
 }
+
+#[test]
+fn a_unit_is_enabled_where_its_own_file_and_drop_ins_say() {
+    let host = tree();
+    host.file(&format!("{SYSTEM}/en.service.d/10-more.conf"), "[Install]\nRequiredBy=other.target\n");
+    let mut found = host.observer.install_directories("en.service");
+    found.sort();
+    assert_eq!(found, ["multi-user.target.wants", "other.target.requires"]);
+    assert_eq!(host.observer.install_directories("no-such.service"), Vec::<String>::new());
+}
