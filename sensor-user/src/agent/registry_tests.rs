@@ -148,7 +148,7 @@ fn names_in_a_directory_that_was_removed_speak_until_its_removal_was_told() {
 #[test]
 fn a_record_under_one_paths_number_reaches_the_other_paths_of_the_inode() {
     let expectations = [file("/etc/a"), file("/srv/hardlink")];
-    let mut registry = Registry::new(&expectations, |_| Vec::new());
+    let mut registry = Registry::new(&expectations, |_| Vec::new(), |_| Vec::new());
     let a = registry.find(Path::new("/etc/a")).unwrap();
     let b = registry.find(Path::new("/srv/hardlink")).unwrap();
     registry.resolved(a, inode(7));
