@@ -61,7 +61,7 @@ async fn recover(options: &Options, observer: &Arc<Observer>) {
     let mut say = |line: &str| tracing::info!(line, "An interrupted apply.");
     let recovered = match Engine::new(to, observer) {
         Ok(engine) => {
-            let mut actor = Systemd::new(observer, &options.root);
+            let mut actor = Systemd::new(&options.root);
             engine.recover(&mut actor, false, &mut say).await
         }
         Err(error) => Err(error),

@@ -4,9 +4,14 @@
 //! ever run by a shell, and nothing but the declared set of acts.
 
 use super::os;
-use crate::{observation::Observer, systemd::UnitStates};
 use sensor_model::journal::{Act, ActKind, OsChange};
-use std::{future::Future, num::NonZeroUsize, path::Path, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    pin::Pin,
+    time::Duration,
+};
 use tokio::time::{sleep, timeout};
 use zbus::{MatchRule, MessageStream, OwnedObjectPath, export::futures_core::Stream};
 use zbus_systemd::{
@@ -56,7 +61,8 @@ impl Actor for NoActs {
 /// The running systemd, and the host's OS backend.
 #[derive(Debug)]
 pub struct Systemd {
-    units: UnitStates,
+    root: PathBuf,
+    manager: Option<ManagerProxy<'static>>,
     os: os::Backend,
     /// Keeps others from shutting the host down meanwhile; given up before our own reboot.
     inhibitor: Option<zbus::OwnedFd>,
@@ -64,12 +70,8 @@ pub struct Systemd {
 
 impl Systemd {
     /// For the host at `root`.
-    pub fn new(observer: &Arc<Observer>, root: &Path) -> Self {
-        Self {
-            units: UnitStates::new(Arc::clone(observer), root),
-            os: os::Backend::find(root),
-            inhibitor: None,
-        }
+    pub fn new(root: &Path) -> Self {
+        Self { root: root.to_owned(), manager: None, os: os::Backend::find(root), inhibitor: None }
     }
 
     /// Asks logind to hold back shutdowns. Without logind there is nobody to ask.
@@ -84,7 +86,17 @@ impl Systemd {
     }
 
     async fn manager(&mut self) -> Result<ManagerProxy<'static>, String> {
-        self.units.manager().await.ok_or_else(|| "systemd does not answer".to_owned())
+        if let Some(manager) = &self.manager {
+            return Ok(manager.clone());
+        }
+        // Not systemd's own socket: the signals that it sends there name a sender that zbus takes for no name.
+        let text = |error: zbus::Error| format!("systemd does not answer: {error}");
+        let address = format!("unix:path={}", self.root.join("run/dbus/system_bus_socket").display());
+        let building = zbus::connection::Builder::address(address.as_str()).build();
+        let connection = timeout(ANSWER, building).await.map_err(|_| "the system bus does not answer")?;
+        let manager = ManagerProxy::new(&connection.map_err(text)?).await.map_err(text)?;
+        self.manager = Some(manager.clone());
+        Ok(manager)
     }
 
     async fn run(&mut self, act: &Act, os: Option<&OsChange>) -> Result<(), String> {
@@ -152,8 +164,7 @@ pub(super) fn describe(act: &Act) -> String {
 /// Queues a job, waits until it is removed, and looks at the unit.
 async fn job(manager: &ManagerProxy<'_>, kind: ActKind, name: &str, limit: Duration) -> Result<(), String> {
     let text = |error: zbus::Error| error.to_string();
-    // Signals come only to those who asked, and are asked for before the job is queued. No sender is asked for:
-    // systemd's own socket has no bus that would know one.
+    // Signals come only to those who asked, and are asked for before the job is queued.
     let rule = MatchRule::builder()
         .msg_type(zbus::message::Type::Signal)
         .interface("org.freedesktop.systemd1.Manager")
@@ -162,7 +173,7 @@ async fn job(manager: &ManagerProxy<'_>, kind: ActKind, name: &str, limit: Durat
         .map_err(text)?;
     let connection = manager.inner().connection();
     let mut removed = MessageStream::for_match_rule(rule, connection, Some(SIGNALS)).await.map_err(text)?;
-    // The private socket sends them to everybody and knows no subscription.
+    // Subscribed already is as good.
     let _ = manager.subscribe().await;
     let unit = unit_of(manager, name).await?;
     let (load, active) = states(&unit).await?;

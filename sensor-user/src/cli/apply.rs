@@ -146,7 +146,6 @@ fn manifests(paths: &[PathBuf]) -> anyhow::Result<Manifests> {
 /// The host and everything that works on it.
 pub(super) struct Site<'a> {
     pub(super) engine: Engine,
-    observer: Arc<Observer>,
     how: &'a How,
     place: &'a Place,
 }
@@ -159,14 +158,14 @@ impl<'a> Site<'a> {
         let options =
             Options { root: place.host_root.clone(), state: place.state.clone(), beside_mco: how.beside_mco };
         let engine = Engine::new(options, &observer)?;
-        Ok(Self { engine, observer, how, place })
+        Ok(Self { engine, how, place })
     }
 
     async fn actor(&self) -> Box<dyn Actor> {
         if self.how.no_acts {
             return Box::new(NoActs);
         }
-        let mut systemd = Systemd::new(&self.observer, &self.place.host_root);
+        let mut systemd = Systemd::new(&self.place.host_root);
         systemd.inhibit("a config is being applied").await;
         Box::new(systemd)
     }
