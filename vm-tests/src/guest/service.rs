@@ -20,7 +20,7 @@ use super::{run, shell, wait};
 /// The daemon's unit, as it is installed.
 const UNIT: &str = include_str!("../../../deploy/systemd/holdfast.service");
 /// The config that the node has.
-const CONFIG: &str = include_str!("../../../deploy/examples/99-worker-baseline.yaml");
+pub const CONFIG: &str = include_str!("../../../deploy/examples/99-worker-baseline.yaml");
 /// The policies that it has.
 const POLICY: &str = include_str!("../../../policies/drift/default.yaml");
 /// Name of the MachineConfig in it.

@@ -4,11 +4,13 @@
 //! and a check for each step, so that the story is a test as well. In a note a line that begins with `## ` is a
 //! heading, one with `$ ` a command, and all others are what came of it.
 
+use std::fs;
+
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::guest::Context;
-use crate::guest::service::{CONFIG_NAME, Node, as_alice};
+use crate::guest::service::{CONFIG, CONFIG_NAME, Node, as_alice};
+use crate::guest::{Context, run};
 
 /// The file that alice edits.
 const FILE: &str = "/etc/chrony.conf";
@@ -16,6 +18,15 @@ const FILE: &str = "/etc/chrony.conf";
 const EDIT: &str = "sudo sed -i s/time1.example.com/time.attacker.example/ /etc/chrony.conf";
 /// What undoes it.
 const REPAIR: &[&str] = &["repair", "--yes", "/etc/chrony.conf"];
+/// The config that the node has, the one that it gets, and what its administrator allows for that.
+const OLD: &str = "/etc/holdfast/machine-configs/99-worker-baseline.yaml";
+const NEW: &str = "/root/99-worker-baseline.yaml";
+const POLICY: &str = "/root/disruption.yaml";
+/// The new config allows fewer tries to log in: a file that ssh's service reads when it is reloaded.
+const SETTING: (&str, &str) = ("X11Forwarding%20no%0A", "X11Forwarding%20no%0AMaxAuthTries%203%0A");
+const DISRUPTION: &str = "apiVersion: operator.openshift.io/v1\nkind: MachineConfiguration\n\
+    metadata: {name: cluster}\nspec:\n  nodeDisruptionPolicy:\n    files:\n    - path: /etc/ssh/sshd_config.d\n      \
+    actions:\n      - {type: Reload, reload: {serviceName: ssh.service}}\n";
 
 /// Tells it.
 pub(super) fn systemd(context: &mut Context) -> Result<()> {
@@ -28,7 +39,10 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
     step(context, "login_behind_sudo", attributed(&record))?;
     step(context, "metric", measured(&node))?;
     step(context, "repair", repaired(&node, before))?;
-    step(context, "recovery", recovered(&node))
+    step(context, "recovery", recovered(&node))?;
+    step(context, "plan", planned(&node))?;
+    let before = node.records()?.len();
+    step(context, "apply", applied(&node, before))
 }
 
 /// Tells a step and reports it; the first that did not happen ends the story.
@@ -157,5 +171,56 @@ fn recovered(node: &Node) -> Result<String> {
         "## The node has recovered by itself\n\
          No reboot and no annotation to edit: the verdict is compliant again and both metrics are 0.\n\
          $ holdfast status\n{status}\n$ holdfast log verify\n{log}"
+    ))
+}
+
+/// What a new config would do to the node, before it does: without a policy and with one.
+fn planned(node: &Node) -> Result<String> {
+    ensure!(CONFIG.contains(SETTING.0), "the example does not say {}", SETTING.0);
+    fs::write(NEW, CONFIG.replace(SETTING.0, SETTING.1))?;
+    fs::write(POLICY, DISRUPTION)?;
+    let bare: Value = serde_json::from_str(&node.holdfast(1, &["plan", OLD, NEW, "-o", "json"])?)?;
+    ensure!(bare["reboot"] == true && bare["drain"] == true, "{bare}");
+    let arguments = ["plan", OLD, NEW, "--policy", POLICY];
+    let plan: Value = serde_json::from_str(&node.holdfast(1, &[&arguments[..], &["-o", "json"]].concat())?)?;
+    ensure!(plan["reboot"] == false && plan["drain"] == false, "{plan}");
+    ensure!(plan["steps"][1]["action"] == "reload", "{plan}");
+    ensure!(plan["steps"][1]["target"] == "ssh.service", "{plan}");
+    let said = node.holdfast(1, &arguments)?;
+    Ok(format!(
+        "## A new config, and what it would take\n\
+         The next version of the config allows fewer tries to log in. Nothing is known of that file: the node would be\n\
+         drained and rebooted. A policy of the administrator's says that reloading ssh is enough.\n\
+         $ holdfast {}\n{said}",
+        arguments.join(" ")
+    ))
+}
+
+/// The same for real: the setting holds, nothing of it looked like drift, and the daemon wants the new config now.
+fn applied(node: &Node, before: usize) -> Result<String> {
+    let arguments = ["apply", NEW, "--current", "/etc/holdfast/machine-configs", "--policy", POLICY];
+    let said = node.holdfast(0, &arguments)?;
+    ensure!(said.starts_with("done"), "{said}");
+    let journal = run("journalctl", &["-u", "ssh.service", "-n", "20", "--no-pager", "-o", "cat"])?;
+    ensure!(journal.contains("Received SIGHUP"), "ssh was not reloaded: {said}\n{journal}");
+    let settings = run("sshd", &["-T"])?;
+    let setting =
+        settings.lines().find(|line| line.starts_with("maxauthtries")).context("no such setting")?;
+    ensure!(setting == "maxauthtries 3", "{setting}");
+    as_alice("true")?;
+    node.wait_for_verdict("compliant")?;
+    let check = ["check", "--config", NEW];
+    let checked = node.holdfast(0, &check)?;
+    let drift: Vec<Value> =
+        node.records()?.into_iter().skip(before).filter(|record| record["kind"] == "drift").collect();
+    ensure!(drift.is_empty(), "{drift:#?}");
+    let history = node.holdfast(0, &["history"])?;
+    Ok(format!(
+        "## The new config\n\
+         Written crash-safely, acted on, compared; the daemon saw its own side's writes and called none of them drift.\n\
+         $ holdfast {}\n{said}\n$ sshd -T | grep maxauthtries\n{setting}\n\
+         $ holdfast {}\n{checked}\n$ holdfast history\n{history}",
+        arguments.join(" "),
+        check.join(" "),
     ))
 }
