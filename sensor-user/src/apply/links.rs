@@ -90,7 +90,23 @@ fn declared(
                 wanted.entry(link).or_insert(Wanted::Gone);
             }
         }
+        // Masking took away the links that enabled it; nothing says now that they should be gone.
+        None if was_masked => give_back(planner, name, wanted)?,
         None => {}
+    }
+    Ok(())
+}
+
+/// Links that enabled a unit before Holdfast removed or wrote them become what they were.
+fn give_back(
+    planner: &Planner<'_>,
+    name: &str,
+    wanted: &mut BTreeMap<PathBuf, Wanted>,
+) -> Result<(), ApplyError> {
+    for link in planner.store.originals()? {
+        if units::can_enable(&link, name) {
+            wanted.entry(link).or_insert(Wanted::Original);
+        }
     }
     Ok(())
 }
@@ -135,20 +151,12 @@ fn removed(
         wanted.insert(own.clone(), Wanted::Original);
     }
     // Links to a file of ours lead nowhere when it goes.
-    let file_goes = unit.contents.as_ref().is_some_and(|part| !part.value.is_empty());
-    let mut links = units::enabling_links(planner.observer, name);
-    if is(unit.enabled.as_ref()) == Some(false)
-        && let Ok(originals) = units::links_to_enable(planner.observer, name, None)
-    {
-        links.extend(originals.into_iter().map(|(path, _)| path));
-    }
-    for link in links {
-        let ours = file_goes || planner.store.original(&link)?.is_some();
-        if ours {
+    if unit.contents.as_ref().is_some_and(|part| !part.value.is_empty()) {
+        for link in units::enabling_links(planner.observer, name) {
             wanted.entry(link).or_insert(Wanted::Original);
         }
     }
-    Ok(())
+    give_back(planner, name, wanted)
 }
 
 /// Names in a directory; none where there is no directory.

@@ -136,6 +136,26 @@ impl Store {
         self.json(&self.path.join("originals").join(original_name(path)))
     }
 
+    /// Paths of which an original is kept, in order.
+    pub(super) fn originals(&self) -> Result<Vec<PathBuf>, ApplyError> {
+        let directory = self.path.join("originals");
+        let entries = match fs::read_dir(&directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(ApplyError::store(&directory, "read", &error)),
+        };
+        let mut paths = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(|error| ApplyError::store(&directory, "read", &error))?.path();
+            // Contents lie beside them, by their digest.
+            if path.extension().is_some_and(|ending| ending == "json") {
+                paths.extend(self.json::<Original>(&path)?.map(|original| original.path));
+            }
+        }
+        paths.sort();
+        Ok(paths)
+    }
+
     /// Keeps the original of a path, unless one is kept already. The first one is the original.
     pub(super) fn keep_original(&self, path: &Path, image: &Image) -> Result<(), ApplyError> {
         let (directory, name) = (self.path.join("originals"), original_name(path));

@@ -186,6 +186,15 @@ pub(crate) fn enabling_links(observer: &Observer, name: &str) -> Vec<PathBuf> {
     found
 }
 
+/// Whether a link at this path would enable the unit from a directory of links.
+pub(crate) fn can_enable(path: &Path, name: &str) -> bool {
+    let directory = path.parent().and_then(Path::file_name).map(std::os::unix::ffi::OsStrExt::as_bytes);
+    path.file_name() == Some(name.as_ref())
+        && directory.is_some_and(|directory| {
+            LINK_SUFFIXES.iter().any(|suffix| directory.ends_with(suffix.as_bytes()))
+        })
+}
+
 fn remove(host: &Host<'_>, links: Vec<PathBuf>) -> Result<(), RepairError> {
     for link in links {
         if let Some(place) = host.existing_place(&link)? {

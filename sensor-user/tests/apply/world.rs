@@ -105,11 +105,14 @@ impl World {
         world.write("/usr/lib/systemd/system/off.service", "[Install]\nWantedBy=a.target\n");
         fs::create_dir_all(world.at("/etc/systemd/system/a.target.wants")).unwrap();
         fs::create_dir_all(world.at("/home/core")).unwrap();
-        std::os::unix::fs::symlink(
-            "/usr/lib/systemd/system/off.service",
-            world.at("/etc/systemd/system/a.target.wants/off.service"),
-        )
-        .unwrap();
+        // Both are enabled; the new config disables the one and masks the other.
+        for name in ["off.service", "masked.service"] {
+            std::os::unix::fs::symlink(
+                format!("/usr/lib/systemd/system/{name}"),
+                world.at(&format!("/etc/systemd/system/a.target.wants/{name}")),
+            )
+            .unwrap();
+        }
         fs::set_permissions(world.at("/etc/shadow"), fs::Permissions::from_mode(0o640)).unwrap();
         for (name, config) in [("old", OLD), ("new", NEW), ("nothing", NOTHING)] {
             world.config(name, config);

@@ -36,7 +36,7 @@ spec:
     - {name: fails.service, actions: [{type: DaemonReload}]}
     - {name: hangs.service, actions: [{type: DaemonReload}]}
     - {name: other.service, actions: [{type: DaemonReload}]}
-    - {name: apt-daily.timer, actions: [{type: DaemonReload}]}
+    - {name: dpkg-db-backup.timer, actions: [{type: DaemonReload}]}
     - {name: e2scrub_all.timer, actions: [{type: DaemonReload}]}
 ";
 
@@ -171,7 +171,7 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
     context.check("daemon-reload", daemon_reload(&wish));
     let wish = Wish {
         other_enabled: false,
-        shipped: "      - {name: apt-daily.timer, mask: true}\n      - {name: e2scrub_all.timer, enabled: false}\n",
+        shipped: "      - {name: dpkg-db-backup.timer, mask: true}\n      - {name: e2scrub_all.timer, enabled: false}\n",
         ..wish
     };
     context.check("enable-disable-mask", units(&wish));
@@ -243,7 +243,7 @@ fn units(wish: &Wish) -> Result<String> {
     let before = enabled("e2scrub_all.timer")?;
     result(&apply(wish, 0)?, "done")?;
     for (unit, wanted) in
-        [("other.service", "disabled"), ("apt-daily.timer", "masked"), ("e2scrub_all.timer", "disabled")]
+        [("other.service", "disabled"), ("dpkg-db-backup.timer", "masked"), ("e2scrub_all.timer", "disabled")]
     {
         let state = enabled(unit)?;
         ensure!(state == wanted, "{unit} is {state}");
@@ -270,7 +270,7 @@ fn goes_back(wish: &Wish, unit: &str, name: &str) -> Result<String> {
 fn back(wish: &Wish) -> Result<String> {
     result(&apply(wish, 0)?, "done")?;
     for (unit, wanted) in
-        [("other.service", "enabled"), ("apt-daily.timer", "enabled"), ("e2scrub_all.timer", "enabled")]
+        [("other.service", "enabled"), ("dpkg-db-backup.timer", "enabled"), ("e2scrub_all.timer", "enabled")]
     {
         let state = enabled(unit)?;
         ensure!(state == wanted, "{unit} is {state}");
