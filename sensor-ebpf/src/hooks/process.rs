@@ -158,7 +158,9 @@ pub(crate) fn group_made(args: Arguments) -> i32 {
     // reads from, and terminates what it wrote.
     unsafe {
         if bpf_probe_read_kernel_str_bytes(args.get(1) as *const u8, &mut (*scratch).path).is_ok() {
-            let _ = GROUPS.insert(id, &*scratch, 0);
+            // By reference: a copy would not fit on the stack.
+            let path = &*scratch;
+            let _ = GROUPS.insert(id, path, 0);
         }
     }
     0
