@@ -10,7 +10,7 @@ use sensor_model::drift_policy::{Action, DriftPolicy, DriftPolicyFile};
 use sensor_model::expectation::{Expectation, Expected, Owner};
 use sensor_model::expectations::expectations;
 use sensor_model::machine_config::{MachineConfig, parse};
-use sensor_model::merge::{Rendered, merge};
+use sensor_model::merge::{self, Rendered};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -46,7 +46,13 @@ pub fn rendered(configs: &[PathBuf]) -> anyhow::Result<Rendered> {
     if machine_configs.is_empty() {
         bail!("no MachineConfig or Ignition config in {}", list(configs));
     }
-    Ok(merge(machine_configs)?)
+    // One alone may be a rendered one: then it says everything itself, also what is not taken from one of several.
+    if machine_configs.len() == 1
+        && let Some(config) = machine_configs.pop()
+    {
+        return Ok(merge::rendered(config)?);
+    }
+    Ok(merge::merge(machine_configs)?)
 }
 
 /// Reads everything.

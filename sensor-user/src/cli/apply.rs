@@ -170,7 +170,8 @@ impl<'a> Site<'a> {
         Box::new(systemd)
     }
 
-    fn policy(&self) -> anyhow::Result<Policy> {
+    /// The policies that count for the new config's pool.
+    fn policy(&self, new: &Rendered) -> anyhow::Result<Policy> {
         let mut files = Vec::new();
         for path in desired::files(&self.how.policy).map_err(BadInput::wrap)? {
             let bytes = fs::read(&path)
@@ -178,7 +179,7 @@ impl<'a> Site<'a> {
                 .map_err(BadInput::wrap)?;
             files.extend(PolicyFile::parse(&path.display().to_string(), &bytes).map_err(BadInput::wrap)?);
         }
-        Policy::merge(&files, None).map_err(BadInput::wrap)
+        Policy::merge(&files, super::plan::pool_of(new).as_deref()).map_err(BadInput::wrap)
     }
 
     pub(super) fn apply(
@@ -191,7 +192,7 @@ impl<'a> Site<'a> {
     ) -> anyhow::Result<u8> {
         let force_file = self.place.host_root.join(FORCE_FILE.trim_start_matches('/'));
         let force = self.how.force || force_file.exists();
-        let plan = plan(Some(&old), Some(&new), &self.policy()?).context("plan")?;
+        let plan = plan(Some(&old), Some(&new), &self.policy(&new)?).context("plan")?;
         if self.how.dry_run {
             return self.print(screen, &plan);
         }

@@ -77,7 +77,7 @@ impl UnitStates {
     /// The manager's state of a unit file: `Some(None)` when it knows no such unit, `None` when the
     /// manager could not be asked.
     pub async fn state(&mut self, name: &str) -> Option<Option<String>> {
-        let manager = self.manager().await?;
+        let manager = self.asked().await?;
         let answer = timeout(PATIENCE, manager.get_unit_file_state(name.to_owned())).await;
         match answer {
             Ok(Ok(state)) => Some(Some(state).filter(|state| !state.is_empty())),
@@ -95,7 +95,19 @@ impl UnitStates {
         }
     }
 
+    /// The manager for those who want something done. Over the bus where there is one: once systemd reads its units
+    /// again it says so on its own socket, as a sender that zbus takes for no name, and that ends the connection.
     pub(crate) async fn manager(&mut self) -> Option<ManagerProxy<'static>> {
+        let address = format!("unix:path={}", self.root.join(BUS_SOCKET).display());
+        let on_the_bus = async { ManagerProxy::new(&bus(&address).await?).await };
+        if let Ok(Ok(manager)) = timeout(PATIENCE, on_the_bus).await {
+            return Some(manager);
+        }
+        self.asked().await
+    }
+
+    /// The manager for questions, over a connection that is kept.
+    async fn asked(&mut self) -> Option<ManagerProxy<'static>> {
         if let Some(manager) = &self.manager {
             return Some(manager.clone());
         }

@@ -126,7 +126,7 @@ impl PlanCommand {
 }
 
 /// The pool of a config, by its name.
-fn pool_of(new: &Rendered) -> Option<String> {
+pub(super) fn pool_of(new: &Rendered) -> Option<String> {
     new.sources.iter().find_map(|source| pool::of_rendered(&source.machine_config)).map(str::to_owned)
 }
 
