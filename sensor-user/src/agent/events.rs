@@ -33,6 +33,8 @@ pub(super) struct Noted {
     pub(super) at_ns: u64,
     /// Of the first change of the episode, for the latency.
     pub(super) first_ns: u64,
+    /// A record named it; it is kept for what may still come of it without another change being told.
+    pub(super) told: bool,
 }
 
 /// Watches a path, where there is something to be watched.
@@ -200,8 +202,10 @@ impl Agent {
     }
 
     fn note(&mut self, thing: u32, operation: Operation, at_ns: u64, actor: Option<&Actor>) {
-        let first_ns = self.changes.get(&thing).map_or(at_ns, |noted| noted.first_ns);
-        let noted = Noted { actor: actor.cloned(), operation: operation.name(), at_ns, first_ns };
+        let before = self.changes.get(&thing).filter(|noted| !noted.told);
+        let first_ns = before.map_or(at_ns, |noted| noted.first_ns);
+        let noted =
+            Noted { actor: actor.cloned(), operation: operation.name(), at_ns, first_ns, told: false };
         self.changes.insert(thing, noted);
     }
 

@@ -62,11 +62,7 @@ impl Agent {
 
     /// Forgets who changed a thing once it is decided and quiet: the next episode has its own actor.
     pub(super) fn forget(&mut self, id: u32) {
-        let quiet = self
-            .detector
-            .standing(id)
-            .is_some_and(|standing| standing.verdict == VerdictKind::Compliant && !standing.in_flux);
-        if quiet {
+        if self.detector.standing(id).is_some_and(|standing| !standing.in_flux) {
             self.changes.remove(&id);
         }
     }
@@ -78,7 +74,12 @@ impl Agent {
     /// A record about a thing, with who changed it last and how it is.
     fn describe(&mut self, kind: RecordKind, id: u32, sight: Option<&Sight>) -> Record {
         let mut record = self.log.record(kind);
-        let noted = self.changes.remove(&id);
+        let noted = self.changes.get_mut(&id).map(|noted| {
+            // Kept until the thing is quiet: whoever still has it open, or mapped, can change it unannounced.
+            let before = noted.clone();
+            noted.told = true;
+            before
+        });
         if let Some(noted) = &noted {
             record.time = self.wall(noted.at_ns);
             record.monotonic_ns = noted.at_ns;
@@ -89,8 +90,9 @@ impl Agent {
         record.actor = noted.as_ref().and_then(|noted| noted.actor.clone());
         record.source = Some(self.desired.expectations[id as usize].source.machine_config.clone());
         record.after = sight.and_then(|sight| snapshot(&sight.observation));
-        let latency =
-            noted.map(|noted| Duration::from_nanos(self.clock.boot_ns().saturating_sub(noted.first_ns)));
+        let latency = noted
+            .filter(|noted| !noted.told)
+            .map(|noted| Duration::from_nanos(self.clock.boot_ns().saturating_sub(noted.first_ns)));
         let verdict = match kind {
             RecordKind::Drift => VerdictKind::Drifted,
             RecordKind::Touched => VerdictKind::Touched,
