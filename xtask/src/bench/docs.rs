@@ -30,7 +30,7 @@ const MISSES: &[(&str, &str)] = &[
     (
         "write to verdict and record of drift, median",
         "The first look meets the writer, who has the file still open; the second is due a millisecond later, and the timer's\n\
-         grain of a millisecond adds up to one more to each pause.",
+         grain of a millisecond may add up to one more to each pause (supposed, not measured).",
     ),
 ];
 
