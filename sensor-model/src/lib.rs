@@ -20,6 +20,7 @@ pub mod drift_policy;
 pub mod expectation;
 pub mod expectation_watch;
 pub mod expectations;
+mod fields;
 pub mod fuzzing;
 pub mod ignition;
 pub mod journal;

@@ -7,7 +7,10 @@ use super::{
     Action, AllowedActors, DriftPolicyError, DriftPolicyFile, Rule,
     matching::{Pattern, glob},
 };
-use crate::path::check_absolute;
+use crate::{
+    fields::{Fault, fault, list, text},
+    path::check_absolute,
+};
 use serde_json::{Map, Value};
 
 /// The only version there is.
@@ -18,9 +21,6 @@ pub(super) const KIND: &str = "DriftPolicy";
 const MAXIMUM_BYTES: usize = 1 << 20;
 /// Most rules in a file.
 const MAXIMUM_RULES: usize = 10_000;
-
-/// A fault without its file.
-type Fault = (String, String);
 
 impl DriftPolicyFile {
     /// Reads one file; `origin` is its name for messages.
@@ -169,25 +169,4 @@ fn mapping<'a>(value: &'a Value, at: &str, known: &[&str]) -> Result<&'a Map<Str
 
 fn required<'a>(map: &'a Map<String, Value>, key: &str, at: &str) -> Result<&'a Value, Fault> {
     map.get(key).ok_or_else(|| (format!("{at}{key}"), "is missing".to_owned()))
-}
-
-fn list<'a>(value: &'a Value, at: &str) -> Result<&'a Vec<Value>, Fault> {
-    value.as_array().ok_or_else(|| fault(at, value, "a list"))
-}
-
-fn text<'a>(value: &'a Value, at: &str) -> Result<&'a str, Fault> {
-    value.as_str().filter(|text| !text.is_empty()).ok_or_else(|| fault(at, value, "a text that is not empty"))
-}
-
-fn fault(at: &str, value: &Value, wanted: &str) -> Fault {
-    let found = match value {
-        Value::Null => "nothing",
-        Value::Bool(_) => "true or false",
-        Value::Number(_) => "a number",
-        Value::String(text) if text.is_empty() => "an empty text",
-        Value::String(_) => "a text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "a mapping",
-    };
-    (at.to_owned(), format!("must be {wanted}, not {found}"))
 }

@@ -6,7 +6,7 @@
 
 mod validate;
 
-pub(crate) use validate::FORCE_FILE;
+pub(crate) use validate::{FORCE_FILE, UNIT_SUFFIXES};
 
 pub use ignition_config::v3_6 as spec;
 

@@ -15,7 +15,8 @@ const SPECIAL_BITS: i64 = 0o7000;
 /// Creating it would make the Machine Config Daemon skip its checks.
 pub(crate) const FORCE_FILE: &str = "/run/machine-config-daemon-force";
 
-const UNIT_SUFFIXES: [&str; 12] = [
+/// Types of units: what their names end with, after a dot.
+pub(crate) const UNIT_SUFFIXES: [&str; 12] = [
     "service",
     "socket",
     "device",

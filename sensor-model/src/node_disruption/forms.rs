@@ -4,29 +4,13 @@ use super::{
     Action, Verb,
     matching::{glob, is_glob},
 };
-use crate::{path::check_absolute, text::quote};
+use crate::{ignition::UNIT_SUFFIXES, path::check_absolute, text::quote};
 use serde_json::Value;
 
 /// Longest name of a unit.
 const MAXIMUM_UNIT: usize = 255;
 /// Longest time that an action may be given.
 const MAXIMUM_TIMEOUT: u64 = 24 * 60 * 60;
-
-/// Types of units.
-const UNIT_TYPES: [&str; 12] = [
-    "service",
-    "socket",
-    "device",
-    "mount",
-    "automount",
-    "swap",
-    "target",
-    "path",
-    "timer",
-    "snapshot",
-    "slice",
-    "scope",
-];
 
 /// `None` and `Reboot` stand alone.
 pub(super) fn standalone(actions: &[Action]) -> Result<(), String> {
@@ -47,8 +31,8 @@ pub(super) fn unit(name: &str, strict: bool) -> Result<String, String> {
     }
     let form = "in service name. Expected format is ${NAME}${SERVICETYPE}, where";
     let (stem, kind) = name.rsplit_once('.').unwrap_or((name, ""));
-    if !UNIT_TYPES.contains(&kind) {
-        let types: Vec<String> = UNIT_TYPES.iter().map(|kind| format!("\".{kind}\"")).collect();
+    if !UNIT_SUFFIXES.contains(&kind) {
+        let types: Vec<String> = UNIT_SUFFIXES.iter().map(|kind| format!("\".{kind}\"")).collect();
         return Err(format!(
             "Invalid ${{SERVICETYPE}} {form} ${{SERVICETYPE}} must be one of {}",
             types.join(", ")

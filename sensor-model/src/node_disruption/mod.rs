@@ -12,7 +12,6 @@
 //! entry of `declarations` allows it.
 
 mod declaration;
-pub(crate) mod fields;
 mod forms;
 mod matching;
 mod merge;

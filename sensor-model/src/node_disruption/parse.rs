@@ -7,11 +7,11 @@
 use super::{
     API_VERSION, Action, Allowance, Entry, Fallback, KIND, MCO_API_VERSION, MCO_KIND, PolicyFile, Scope,
     Subject, Verb,
-    fields::{Parsed, fault, list, mapping, names, required, text, unsupported},
     forms::{argument_pattern, path_pattern, standalone, timeout, unit},
     matching::{glob, is_glob},
 };
 use crate::{
+    fields::{Parsed, fault, list, mapping, names, required, text, unsupported},
     machine_config::{self, ManifestError, OtherObject},
     reconcile::Overrides,
     text::quote,
