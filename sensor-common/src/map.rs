@@ -51,13 +51,13 @@ pub struct Managed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Allowed {
-    /// Number of the rule.
+    /// Number of the rule; zero for every rule ([`ALLOWED_PROCESS`]).
     pub rule: u32,
     /// `ALLOWED_*`.
     pub kind: u32,
-    /// Inode number, cgroup id or login uid.
+    /// Inode number, cgroup id, login uid or start time.
     pub value: u64,
-    /// Device of the inode; zero for the other kinds.
+    /// Device of the inode, or number of the process; zero for the other kinds.
     pub dev: u32,
     /// Zero.
     pub padding: u32,
@@ -69,6 +69,8 @@ pub const ALLOWED_EXE: u32 = 1;
 pub const ALLOWED_CGROUP: u32 = 2;
 /// The audit login uid.
 pub const ALLOWED_LOGIN: u32 = 3;
+/// One process, by number and start: Holdfast's own, to which no rule applies.
+pub const ALLOWED_PROCESS: u32 = 4;
 
 /// What the kernel tells of an object that the daemon opened for enrolment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]

@@ -4,7 +4,7 @@
 use crate::kernel;
 use crate::maps::{ALLOWED, PROCESSES};
 use aya_ebpf::helpers::{bpf_get_current_task, bpf_probe_read_kernel};
-use sensor_common::map::{ALLOWED_CGROUP, ALLOWED_EXE, ALLOWED_LOGIN, Allowed};
+use sensor_common::map::{ALLOWED_CGROUP, ALLOWED_EXE, ALLOWED_LOGIN, ALLOWED_PROCESS, Allowed};
 use sensor_common::op::RECORD_KERNEL_THREAD;
 use sensor_common::record::ChangeRecord;
 
@@ -94,7 +94,7 @@ pub(crate) unsafe fn describe(record: *mut ChangeRecord) -> u16 {
     if flags & KERNEL_THREAD != 0 { RECORD_KERNEL_THREAD } else { 0 }
 }
 
-/// Whether a rule allows the current task: by its executable, its cgroup or its login.
+/// Whether a rule allows the current task: by its executable, its cgroup or its login, or because it is Holdfast's own.
 #[inline(always)]
 pub(crate) fn is_allowed(rule: u32) -> bool {
     let task = current();
@@ -106,6 +106,7 @@ pub(crate) fn is_allowed(rule: u32) -> bool {
     listed(rule, ALLOWED_LOGIN, u64::from(login), 0)
         || listed(rule, ALLOWED_CGROUP, cgroup(task), 0)
         || listed(rule, ALLOWED_EXE, read(inode, kernel::inode_ino()), read(sb, kernel::super_dev()))
+        || listed(0, ALLOWED_PROCESS, process_start(task), read(task, kernel::task_tgid()))
 }
 
 #[inline(always)]

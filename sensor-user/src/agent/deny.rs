@@ -6,7 +6,7 @@
 
 use super::look::Witness;
 use crate::observation::Observer;
-use sensor_common::map::{ALLOWED_CGROUP, ALLOWED_EXE, ALLOWED_LOGIN, Allowed};
+use sensor_common::map::{ALLOWED_CGROUP, ALLOWED_EXE, ALLOWED_LOGIN, ALLOWED_PROCESS, Allowed};
 use sensor_model::cgroup::Placement;
 use sensor_model::drift_policy::{Action, DriftPolicy, Rule, Subject};
 use sensor_model::expectation::Expectation;
@@ -34,18 +34,23 @@ impl DenyRules {
     /// Finds the rules, numbered from 1, and the things that they protect.
     pub(super) fn new(policy: &DriftPolicy, expectations: &[Expectation]) -> Self {
         let mut deny = Self::default();
-        for (thing, expectation) in (0..).zip(expectations) {
+        deny.extend(policy, 0, expectations);
+        deny
+    }
+
+    /// Adds things, numbered on from `first`. Rules that are known keep their numbers.
+    pub(super) fn extend(&mut self, policy: &DriftPolicy, first: u32, expectations: &[Expectation]) {
+        for (thing, expectation) in (first..).zip(expectations) {
             let decision = policy.decide(&expectation.thing.path(), None);
             let (Action::Deny, Some((rule, _))) = (decision.action, decision.rule) else { continue };
-            let number = if let Some(position) = deny.rules.iter().position(|known| known == rule) {
+            let number = if let Some(position) = self.rules.iter().position(|known| known == rule) {
                 position + 1
             } else {
-                deny.rules.push(rule.clone());
-                deny.rules.len()
+                self.rules.push(rule.clone());
+                self.rules.len()
             };
-            deny.things.insert(thing, u32::try_from(number).unwrap_or(u32::MAX));
+            self.things.insert(thing, u32::try_from(number).unwrap_or(u32::MAX));
         }
-        deny
     }
 
     /// The rule that protects a thing; things are numbered as their expectations.
@@ -54,12 +59,20 @@ impl DenyRules {
     }
 
     /// Brings the kernel's list of allowed actors up to date. Units get new cgroups when they start, so
-    /// this is done again and again.
-    pub(super) fn refresh(&mut self, root: &Path, observer: &Observer, witness: &mut Witness) {
+    /// this is done again and again. `ours`: processes of Holdfast's that write now, by number and start; no rule
+    /// applies to them.
+    pub(super) fn refresh(
+        &mut self,
+        root: &Path,
+        observer: &Observer,
+        witness: &mut Witness,
+        ours: impl Iterator<Item = (u32, u64)>,
+    ) {
         if self.rules.is_empty() {
             return;
         }
-        let mut wanted = BTreeSet::new();
+        let mut wanted: BTreeSet<_> =
+            ours.map(|(tgid, start_ns)| (0, ALLOWED_PROCESS, start_ns, tgid)).collect();
         let cgroups = cgroups(&root.join(CGROUPS));
         for (number, rule) in (1..).zip(&self.rules) {
             for exe in &rule.allowed_actors.exes {

@@ -163,9 +163,10 @@ impl Agent {
         let record = &change.record;
         let (concerned, others) = self.told_about(change)?;
         let now = self.clock.boot_ns();
+        let own = self.attributor.is_ours(record);
         for (things, beyond) in [(&others.direct, false), (&others.beyond, true)] {
             for thing in things {
-                self.detector.event(*thing, now, Event { own: false, beyond });
+                self.detector.event(*thing, now, Event { own, beyond });
             }
         }
         if concerned == Concerned::default() {
@@ -185,7 +186,6 @@ impl Agent {
             }
             return Ok(());
         }
-        let own = actor.holdfast;
         for (things, beyond) in [(&concerned.direct, false), (&concerned.beyond, true)] {
             for thing in things {
                 // Whoever holds a file last need not be who wrote to it.

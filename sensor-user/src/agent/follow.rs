@@ -10,8 +10,8 @@ use crate::{
     observation::Observer,
 };
 use sensor_model::{
-    expectation::{Expectation, Thing},
-    journal::{Begin, Image, Metadata},
+    expectation::{Expectation, Expected, Thing},
+    journal::{Begin, Image, Metadata, TEMPORARY},
     node_state::Standing,
     observation::{FileType, ObjectObservation, Observation},
 };
@@ -28,13 +28,27 @@ pub(super) struct Follow {
     /// The generation that the daemon runs with.
     generation: Option<u64>,
     open: Option<(Version, Transition)>,
-    /// Something was excused that has to be looked at once more when the apply is over.
-    excused: bool,
+    /// An apply was seen whose end was not.
+    under_way: bool,
+    /// The apply whose things are watched, and why not all of them are.
+    widened: Option<(u64, String)>,
+}
+
+/// What is new of applies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Moved {
+    /// Nothing.
+    Not,
+    /// One has begun, with this number.
+    Began(u64),
+    /// The one under way is over.
+    Over,
 }
 
 /// What an apply under way changes.
 #[derive(Debug, Default)]
 struct Transition {
+    id: u64,
     images: HashMap<PathBuf, (Image, Image)>,
     units: Vec<String>,
 }
@@ -57,7 +71,12 @@ pub(super) async fn start(options: &mut Options, observer: &Arc<Observer>) -> Fo
 }
 
 async fn recover(options: &Options, observer: &Arc<Observer>) {
-    let to = apply::Options { root: options.root.clone(), state: options.state.clone(), beside_mco: false };
+    let to = apply::Options {
+        root: options.root.clone(),
+        state: options.state.clone(),
+        beside_mco: false,
+        asks_daemon: false,
+    };
     let mut say = |line: &str| tracing::info!(line, "An interrupted apply.");
     let recovered = match Engine::new(to, observer) {
         Ok(engine) => {
@@ -85,10 +104,57 @@ impl Follow {
         current.is_some() && current != self.generation
     }
 
-    /// Whether an apply is over without another config, and what was excused has to be looked at again.
-    pub(super) fn is_over(&mut self) -> bool {
+    /// What is new of applies since the last call.
+    pub(super) fn moved(&mut self) -> Moved {
         self.refresh();
-        self.open.is_none() && std::mem::take(&mut self.excused)
+        match &self.open {
+            Some((_, transition)) if self.widened.as_ref().is_none_or(|(id, _)| *id != transition.id) => {
+                Moved::Began(transition.id)
+            }
+            None if std::mem::take(&mut self.under_way) => Moved::Over,
+            _ => Moved::Not,
+        }
+    }
+
+    /// Its things are watched, but for a reason.
+    pub(super) fn widened(&mut self, id: u64, unwatched: String) {
+        self.widened = Some((id, unwatched));
+    }
+
+    /// Why not everything of an apply is watched; empty when it is.
+    pub(super) fn unwatched(&self, id: u64) -> String {
+        match &self.widened {
+            Some((widened, reason)) if *widened == id => reason.clone(),
+            _ => "its journal cannot be read".to_owned(),
+        }
+    }
+
+    /// Whether this apply is under way.
+    pub(super) fn is_under_way(&mut self, id: u64) -> bool {
+        self.refresh();
+        self.open.as_ref().is_some_and(|(_, transition)| transition.id == id)
+    }
+
+    /// Where the config of an apply is.
+    pub(super) fn config(&self, id: u64) -> PathBuf {
+        self.store.as_ref().map(|store| store.config(id)).unwrap_or_default()
+    }
+
+    /// Paths that the apply under way writes, with what they shall be.
+    pub(super) fn targets(&self) -> impl Iterator<Item = (&PathBuf, &Image)> {
+        let images = self.open.iter().flat_map(|(_, transition)| &transition.images);
+        images.map(|(path, (_, after))| (path, after))
+    }
+
+    /// Whether the apply under way writes a thing.
+    pub(super) fn concerns(&self, thing: &Thing) -> bool {
+        self.open.as_ref().is_some_and(|(_, transition)| match thing {
+            Thing::Unit { name } => transition.units.contains(name),
+            Thing::ClosedDirectory { path } => {
+                transition.images.keys().any(|target| target.parent() == Some(path))
+            }
+            thing => transition.images.contains_key(&thing.path()),
+        })
     }
 
     /// How the node stands with its config.
@@ -103,12 +169,13 @@ impl Follow {
         }
         self.refresh();
         let Some((_, transition)) = &self.open else { return false };
-        let excused = transition.allows(expectation, seen);
-        self.excused |= excused;
-        excused
+        transition.allows(expectation, seen)
     }
 
     fn refresh(&mut self) {
+        if self.store.is_none() {
+            self.store = Store::existing(&self.state);
+        }
         let version = self.store.as_ref().and_then(|store| {
             let journal = std::fs::metadata(store.path().join("journal")).ok()?;
             Some((journal.ino(), journal.ctime(), journal.ctime_nsec()))
@@ -118,13 +185,14 @@ impl Follow {
         }
         let begin = self.store.as_ref().and_then(|store| store.open_journal().ok()??.begin);
         self.open = version.zip(begin.map(Transition::from));
+        self.under_way |= self.open.is_some();
     }
 }
 
 impl From<Begin> for Transition {
     fn from(begin: Begin) -> Self {
         let images = begin.targets.into_iter().map(|target| (target.path, (target.before, target.after)));
-        Self { images: images.collect(), units: begin.units }
+        Self { id: begin.id, images: images.collect(), units: begin.units }
     }
 }
 
@@ -132,6 +200,13 @@ impl Transition {
     fn allows(&self, expectation: &Expectation, seen: &Observation) -> bool {
         match (&expectation.thing, seen) {
             (Thing::Unit { name }, _) => self.units.contains(name),
+            (Thing::ClosedDirectory { path }, Observation::Names { names, .. }) => {
+                let temporary = format!("{TEMPORARY}{}-", self.id);
+                let is_ours = |name: &String| {
+                    name.starts_with(&temporary) || self.images.contains_key(&path.join(name))
+                };
+                names.iter().all(|name| is_ours(name) || may_be_there(&expectation.expected, name))
+            }
             (Thing::ClosedDirectory { path }, _) => {
                 self.images.keys().any(|changed| changed.parent() == Some(path))
             }
@@ -141,6 +216,13 @@ impl Transition {
                 .is_some_and(|(before, after)| is(before, seen) || is(after, seen)),
         }
     }
+}
+
+/// Whether a closed directory may hold a name without any apply.
+fn may_be_there(expected: &Expected, name: &str) -> bool {
+    let Expected::ClosedDirectory(closed) = expected else { return false };
+    closed.names.iter().any(|declared| declared == name)
+        || closed.suffix.is_some_and(|suffix| !name.ends_with(suffix))
 }
 
 /// Whether an image was seen, as far as an observation tells.

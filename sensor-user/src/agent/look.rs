@@ -13,7 +13,7 @@ use crate::systemd::UnitStates;
 use sensor_common::map::{InodeKey, Managed};
 use sensor_model::compare::compare;
 use sensor_model::difference::Difference;
-use sensor_model::expectation::{Expected, Thing};
+use sensor_model::expectation::{Expectation, Expected, Thing};
 use sensor_model::observation::{FileType, Observation};
 use sensor_model::protocol::{Evidence, Finding, Outcome, is_transient};
 use std::collections::{HashMap, HashSet};
@@ -126,12 +126,19 @@ impl Looker {
             |unit| observer.install_directories(unit),
         );
         let units = UnitStates::new(Arc::clone(&observer), root);
-        let declared = desired.expectations.iter();
-        let links = declared
-            .filter(|expectation| matches!(expectation.expected, Expected::Link(_)))
-            .map(|expectation| expectation.thing.path())
-            .collect();
+        let links = links(&desired.expectations).collect();
         Self { observer, witness, registry, units, known: HashMap::new(), next_check: 0, links }
+    }
+
+    /// Adds things that are looked at from now on. Gives the watches that are to be enrolled.
+    pub fn extend(&mut self, expectations: &[Expectation]) -> Vec<u32> {
+        self.links.extend(links(expectations));
+        let observer = &self.observer;
+        self.registry.extend(
+            expectations,
+            |path| observer.way(path).directories,
+            |unit| observer.install_directories(unit),
+        )
     }
 
     /// Whether anything is declared as a symbolic link.
@@ -346,6 +353,12 @@ fn evidence_of(entry: &Managed) -> Evidence {
         writers: entry.observed_writers != 0,
         locked: entry.observed_locked != 0,
     }
+}
+
+/// Paths that are declared as links.
+fn links(expectations: &[Expectation]) -> impl Iterator<Item = PathBuf> {
+    let links = expectations.iter().filter(|expectation| matches!(expectation.expected, Expected::Link(_)));
+    links.map(|expectation| expectation.thing.path())
 }
 
 #[cfg(test)]

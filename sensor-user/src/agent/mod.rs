@@ -14,7 +14,10 @@ pub mod mounts;
 pub mod registry;
 mod reports;
 mod revert;
+mod service;
 pub mod status;
+mod ties;
+mod transit;
 mod upkeep;
 
 use crate::attribution::{Attributor, ProcessTable};
@@ -37,6 +40,7 @@ use sensor_common::map::{Execution, Process};
 use sensor_model::node_state::Standing;
 use sensor_model::protocol::{Config, Detector, Scope};
 use sensor_model::record::{Record, RecordKind};
+use service::{notify, watchdog_pause};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -44,7 +48,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 /// What the daemon is told.
@@ -74,9 +77,6 @@ pub struct Options {
 
 /// Things looked at before the loop turns to new records again.
 const LOOKS_A_TURN: usize = 64;
-
-/// Longest sleep without a deadline.
-const IDLE: Duration = Duration::from_mins(1);
 
 impl ProcessTable for ProcessMaps {
     fn process(&self, tgid: u32) -> Option<Process> {
@@ -113,6 +113,8 @@ struct Agent {
     log: Writer,
     /// Applies of configs beside us.
     follow: follow::Follow,
+    /// Writers beside us.
+    ties: ties::Ties,
     /// How the node stands with its config.
     node: Option<Standing>,
     /// Another config is current: begin again with it.
@@ -144,15 +146,23 @@ struct Agent {
 
 /// Runs the daemon until it is told to stop.
 pub async fn run(options: Options) -> anyhow::Result<()> {
-    // What is pinned goes on seeing in between.
-    while Box::pin(run_once(options.clone())).await? {
+    let mut kept = Kept { ties: ties::Ties::listen(&options.state), signals: service::Signals::new()? };
+    // What is pinned goes on seeing in between, and writers go on waiting.
+    while let Some(again) = Box::pin(run_once(options.clone(), kept)).await? {
+        kept = again;
         tracing::info!("Another config was applied; the daemon begins again with it.");
     }
     Ok(())
 }
 
-/// Runs with one config. `true` when it shall begin again with another one.
-async fn run_once(mut options: Options) -> anyhow::Result<bool> {
+/// What outlives a beginning with another config: nothing that comes in between is missed.
+struct Kept {
+    ties: ties::Ties,
+    signals: service::Signals,
+}
+
+/// Runs with one config. Gives back what is kept when it shall begin again.
+async fn run_once(mut options: Options, kept: Kept) -> anyhow::Result<Option<Kept>> {
     // Huge pages would hold what was given back between what is kept, and the kernel would work at making them.
     if let Err(error) = nix::sys::prctl::set_thp_disable(true) {
         tracing::info!(%error, "Huge pages stay on.");
@@ -224,6 +234,7 @@ async fn run_once(mut options: Options) -> anyhow::Result<bool> {
         log: Writer::new(log),
         node: follow.standing(),
         follow,
+        ties: kept.ties,
         again: false,
         group: Vec::new(),
         changes: HashMap::new(),
@@ -247,7 +258,7 @@ async fn run_once(mut options: Options) -> anyhow::Result<bool> {
     for bytes in &parts.backlog {
         agent.record(bytes)?;
     }
-    agent.serve(parts.changes).await
+    agent.serve(parts.changes, kept.signals).await
 }
 
 fn make_directory(path: &Path) -> anyhow::Result<()> {
@@ -296,6 +307,7 @@ impl Agent {
         start.detail.insert("adopted".into(), adopted.into());
         start.detail.insert("things".into(), self.desired.expectations.len().into());
         self.group.push(start);
+        self.release();
         if !adopted {
             let told = self.detector.open_gap(Scope::All, "sensor-start", now);
             self.tell(told, None);
@@ -303,7 +315,11 @@ impl Agent {
         Ok(())
     }
 
-    async fn serve(mut self, mut changes: Changes) -> anyhow::Result<bool> {
+    async fn serve(
+        mut self,
+        mut changes: Changes,
+        mut signals: service::Signals,
+    ) -> anyhow::Result<Option<Kept>> {
         if let Changes::Fanotify(backend) = &mut changes {
             for id in 0..self.looker.registry.len() {
                 if let Some(watched) = self.looker.registry.get(id) {
@@ -317,6 +333,7 @@ impl Agent {
         )]
         let changes = AsyncFd::with_interest(changes, Interest::READABLE);
         let mut changes = changes.context("watch for changes")?;
+        self.follow_begun(changes.get_mut())?;
         let mut canary = interval(self.options.canary_every);
         let mut verify = interval(self.options.verify_every);
         let mut watchdog = interval(watchdog_pause());
@@ -324,8 +341,6 @@ impl Agent {
             timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
             timer.reset();
         }
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
         let (stop, stopped) = tokio::sync::watch::channel(false);
         let server = self.start_pages(stopped).await?;
         loop {
@@ -340,15 +355,16 @@ impl Agent {
                 break;
             }
             let next = self.detector.next_deadline().into_iter().chain(self.mounts_due).min();
-            let deadline =
-                next.map_or(IDLE, |at| Duration::from_nanos(at.saturating_sub(self.clock.boot_ns())));
+            let deadline = next.map_or(Duration::from_mins(1), |at| {
+                Duration::from_nanos(at.saturating_sub(self.clock.boot_ns()))
+            });
             tokio::select! {
                 biased;
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
+                () = signals.stop() => break,
                 guard = changes.readable_mut() => guard?.clear_ready(),
                 _ = canary.tick() => self.tick(changes.get_mut())?,
                 _ = verify.tick() => self.verify_everything(changes.get_mut())?,
+                said = self.ties.next() => self.heard_of(said, changes.get_mut())?,
                 written = self.log.progress() => written?,
                 _ = watchdog.tick() => notify(&[sd_notify::NotifyState::Watchdog]),
                 () = sleep(deadline) => {}
@@ -367,7 +383,7 @@ impl Agent {
         if let Some(server) = server {
             server.await?;
         }
-        Ok(self.again)
+        Ok(self.again.then_some(Kept { ties: self.ties, signals }))
     }
 
     /// Reads what changed. `false` when there is more.
@@ -473,26 +489,11 @@ impl Agent {
     fn refresh_allowed(&mut self) {
         let observer = Arc::clone(&self.looker.observer);
         if let Some(witness) = self.looker.witness.as_mut() {
-            self.deny.refresh(&self.options.root, &observer, witness);
+            self.deny.refresh(&self.options.root, &observer, witness, self.ties.processes());
         }
     }
 
     fn witness(&mut self) -> Option<&mut Witness> {
         self.looker.witness.as_mut()
-    }
-}
-
-/// Half of the watchdog's patience, where systemd has one.
-fn watchdog_pause() -> Duration {
-    std::env::var("WATCHDOG_USEC")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .map_or(Duration::from_hours(1), |micros: u64| Duration::from_micros(micros / 2))
-}
-
-/// Tells systemd, where it asked to be told.
-fn notify(states: &[sd_notify::NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "Cannot notify systemd.");
     }
 }

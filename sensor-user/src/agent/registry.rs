@@ -96,24 +96,38 @@ impl Registry {
     /// its own file on the host names.
     pub fn new(
         expectations: &[Expectation],
-        mut way: impl FnMut(&Path) -> Vec<PathBuf>,
+        way: impl FnMut(&Path) -> Vec<PathBuf>,
         installed: impl Fn(&str) -> Vec<String>,
     ) -> Self {
         let mut registry = Self::default();
+        registry.extend(expectations, way, installed);
+        registry
+    }
+
+    /// Adds things, numbered on from the last one. Gives the watches that are new or have another role now, which
+    /// are to be enrolled.
+    pub fn extend(
+        &mut self,
+        expectations: &[Expectation],
+        mut way: impl FnMut(&Path) -> Vec<PathBuf>,
+        installed: impl Fn(&str) -> Vec<String>,
+    ) -> Vec<u32> {
+        let before: Vec<u32> = self.watches.iter().map(|watch| watch.roles).collect();
         let mut ways: HashMap<PathBuf, Vec<PathBuf>> = HashMap::new();
-        for (thing, expectation) in (0..).zip(expectations) {
-            registry.things.push(expectation.thing.path());
+        let first = u32::try_from(self.things.len()).unwrap_or(FIRST_OWN);
+        for (thing, expectation) in (first..).zip(expectations) {
+            self.things.push(expectation.thing.path());
             let installed = match &expectation.thing {
                 Thing::Unit { name } => installed(name),
                 _ => Vec::new(),
             };
-            registry.add(thing, expectation, &installed);
+            self.add(thing, expectation, &installed);
             let path = expectation.thing.path();
             let parent = path.parent().unwrap_or(Path::new("/")).to_owned();
             let directories = ways.entry(parent.clone()).or_insert_with(|| way(&path)).clone();
             for directory in directories {
                 if !path.starts_with(&directory) {
-                    let watch = registry.watch(&directory, ROLE_ANCESTOR | ROLE_DIRECTORY);
+                    let watch = self.watch(&directory, ROLE_ANCESTOR | ROLE_DIRECTORY);
                     // The parent itself, by its real path: the name is created and removed there.
                     watch
                         .names
@@ -124,7 +138,10 @@ impl Registry {
                 }
             }
         }
-        registry
+        let ids = (0..).zip(&self.watches);
+        let moved =
+            ids.filter(|(id, watch)| before.get(*id as usize).is_none_or(|roles| *roles != watch.roles));
+        moved.map(|(id, _)| id).collect()
     }
 
     /// Protects a thing's inode, and a closed directory's names, by a deny rule. Before enrolment.

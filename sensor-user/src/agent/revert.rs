@@ -20,6 +20,10 @@ impl Agent {
     /// Writes back everything that waits for it.
     pub(super) async fn revert(&mut self) {
         for id in std::mem::take(&mut self.reverts) {
+            if self.follow.concerns(&self.desired.expectations[id as usize].thing) {
+                // An apply brings it to one of its images; two writers would undo each other.
+                continue;
+            }
             let now = self.clock.boot_ns();
             let times = self.reverted_at.entry(id).or_default();
             times.retain(|at| now.saturating_sub(*at) < WINDOW_NS);

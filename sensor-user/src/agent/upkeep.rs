@@ -3,10 +3,9 @@
 //! In: the detector's timers and tallies. Out: a verification begun or ended, readiness, hooks attached or
 //! detached. It looks at nothing itself.
 
-use super::look::Sight;
-use super::{Agent, backend::Changes, notify};
+use super::{Agent, backend::Changes, service::notify};
 use crate::kernel::hooks::When;
-use sensor_model::protocol::{Finding, Scope};
+use sensor_model::protocol::Scope;
 use sensor_model::verdict::VerdictKind;
 use std::time::Duration;
 
@@ -56,32 +55,6 @@ impl Agent {
         let now = self.clock.boot_ns();
         self.detector.recheck(Scope::All, now);
         self.verification = Some(Verification { began: now });
-        Ok(())
-    }
-
-    /// Takes a step of an apply under way for what it is.
-    pub(super) fn excuse(&mut self, id: u32, sight: &mut Sight) {
-        if self.follow.excuses(&self.desired.expectations[id as usize], &sight.observation) {
-            sight.differences.clear();
-            sight.outcome.finding = Finding::Compliant { untouched: false };
-        }
-        self.again |= self.follow.has_moved();
-    }
-
-    /// Notices that an apply is over, or that another config is current now.
-    pub(super) fn follow_applies(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
-        self.again |= self.follow.has_moved();
-        if self.follow.is_over() {
-            self.verify_everything(changes)?;
-        }
-        let standing = self.follow.standing();
-        if let Some(standing) = &standing {
-            self.telemetry.node_state(standing.state);
-        }
-        if standing != self.node {
-            self.node = standing;
-            self.changed = true;
-        }
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use super::{
     ApplyError, Entry,
     actions::{Actor, TIMEOUT_S},
     os, preflight,
-    run::{Ending, Progress, Run},
+    run::{Ending, Progress, Run, Tying},
     standing,
     store::Store,
     targets::Planner,
@@ -47,6 +47,8 @@ pub struct Options {
     pub state: PathBuf,
     /// Write although the Machine Config Operator's daemon runs.
     pub beside_mco: bool,
+    /// Whether a daemon beside us is told before anything is written, and given time to watch it.
+    pub asks_daemon: bool,
 }
 
 /// What is to be applied.
@@ -162,6 +164,7 @@ impl Engine {
             machine: Machine::resume(&begin, &parsed.records, &self.boot_id),
             journal: Some(journal),
             may_reboot,
+            tie: Tying::of(&self.options),
         };
         self.drive(run, &rendered, actor, &mut ending, progress).await.map(Recovered::Over)
     }
@@ -273,6 +276,7 @@ impl Engine {
             machine: Machine::new(&begin, &self.boot_id),
             journal: None,
             may_reboot: true,
+            tie: Tying::of(&self.options),
         };
         let mut ending = Notes::new(self, &begin);
         self.drive(run, &request.new, actor, &mut ending, progress).await

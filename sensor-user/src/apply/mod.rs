@@ -18,6 +18,7 @@ mod standing;
 pub mod store;
 mod sys;
 mod targets;
+pub(crate) mod tie;
 mod verify;
 
 pub use actions::{Actor, NoActs, Systemd};

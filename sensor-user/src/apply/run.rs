@@ -9,6 +9,7 @@ use super::{
     image::Place,
     store::{AppendError, JournalFile, Store},
     sys,
+    tie::{Hello, Tie},
     verify::Verifier,
 };
 use crate::observation::Observer;
@@ -19,7 +20,10 @@ use sensor_model::journal::{
     settle::{Settling, Side, Sight},
 };
 use sensor_model::node_state::NodeEvent;
-use std::{ffi::OsString, path::Path};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
 
 /// Told how it goes on, one line for each step.
 pub(super) type Progress<'a> = &'a mut dyn FnMut(&str);
@@ -45,6 +49,26 @@ pub(super) struct Run<'a> {
     pub(super) journal: Option<JournalFile>,
     /// Whether a reboot may be asked for now.
     pub(super) may_reboot: bool,
+    /// How it stands with the daemon.
+    pub(super) tie: Tying,
+}
+
+/// The daemon beside us.
+#[derive(Debug)]
+pub(super) enum Tying {
+    /// It is to be told before anything is written; this is the state directory.
+    Due(PathBuf),
+    /// It was told, where there is one, and learns of our end by the end of this.
+    Told { _tie: Option<Tie> },
+    /// We are the daemon.
+    Never,
+}
+
+impl Tying {
+    /// As the options want it.
+    pub(super) fn of(options: &super::Options) -> Self {
+        if options.asks_daemon { Self::Due(options.state.clone()) } else { Self::Never }
+    }
 }
 
 impl Run<'_> {
@@ -59,6 +83,13 @@ impl Run<'_> {
         while let Some(request) = self.machine.next() {
             if let Some(line) = self.line(&request) {
                 progress(&line);
+            }
+            if self.journal.is_some()
+                && let Tying::Due(state) = &self.tie
+            {
+                let hello = Hello { apply: Some(self.begin.id), ..Hello::default() };
+                let tie = Tie::make(state, &hello, &mut *progress).await;
+                self.tie = Tying::Told { _tie: tie };
             }
             let was_going_back = self.machine.is_going_back();
             let outcome = match request {

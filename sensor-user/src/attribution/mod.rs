@@ -33,6 +33,9 @@ pub const MAXIMUM_ANCESTORS: usize = 8;
 /// Processes described and remembered.
 const CACHED_PROCESSES: usize = 2048;
 
+/// Processes of Holdfast's that are remembered: one writes at a time, and records of it come within moments.
+const COMPANIONS: usize = 64;
+
 /// The user or group id of an ancestor of which nothing but its number is known.
 pub const UNKNOWN_ID: u32 = u32::MAX;
 
@@ -113,6 +116,8 @@ pub struct Attributor {
     procfs: Procfs,
     cgroups: Cgroups,
     own_tgid: u32,
+    /// Holdfast's other processes, by number and start: a pair that never comes again.
+    companions: Vec<(u32, u64)>,
     /// By thread group, start, execution and control group: what is remembered stays true.
     described: Cache<(u32, u64, u64, Option<u64>), Described>,
 }
@@ -128,7 +133,32 @@ impl Attributor {
     ) -> Result<Self, ProcfsError> {
         let procfs = Procfs::open(proc).map_err(|source| ProcfsError { path: proc.to_owned(), source })?;
         let cgroups = Cgroups::new(root, proc);
-        Ok(Self { observer, procfs, cgroups, own_tgid, described: Cache::new(CACHED_PROCESSES) })
+        Ok(Self {
+            observer,
+            procfs,
+            cgroups,
+            own_tgid,
+            companions: Vec::new(),
+            described: Cache::new(CACHED_PROCESSES),
+        })
+    }
+
+    /// Takes a process that runs now for one of Holdfast's, also in records that come after its end. Gives its start
+    /// as records tell it; `None` when it is gone, or the table did not see it start.
+    pub fn adopt(&mut self, tgid: u32, table: &dyn ProcessTable) -> Option<u64> {
+        let live = self.procfs.any(tgid)?;
+        let known = table.process(tgid).map(|process| process.start_ns);
+        let start_ns = known.filter(|start_ns| self.procfs.is_start(&live, *start_ns))?;
+        if self.companions.len() == COMPANIONS {
+            self.companions.remove(0);
+        }
+        self.companions.push((tgid, start_ns));
+        Some(start_ns)
+    }
+
+    /// Whether a process of Holdfast's made the change that a record tells of.
+    pub fn is_ours(&self, record: &ChangeRecord) -> bool {
+        record.tgid == self.own_tgid || self.companions.contains(&(record.tgid, record.start_ns))
     }
 
     /// Who made the change that a record tells of.
@@ -150,6 +180,7 @@ impl Attributor {
             session: set(record.session),
             ..Actor::clone(&described.actor)
         };
+        actor.holdfast |= self.is_ours(record);
         actor.ancestors = self.ancestors(described.parent, record.start_ns, table);
         actor
     }

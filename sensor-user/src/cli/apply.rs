@@ -155,8 +155,12 @@ impl<'a> Site<'a> {
         let observer = Observer::new(&place.host_root)
             .map_err(|error| BadInput::wrap(anyhow::Error::from(error).context("--host-root")))?;
         let observer = Arc::new(observer);
-        let options =
-            Options { root: place.host_root.clone(), state: place.state.clone(), beside_mco: how.beside_mco };
+        let options = Options {
+            root: place.host_root.clone(),
+            state: place.state.clone(),
+            beside_mco: how.beside_mco,
+            asks_daemon: true,
+        };
         let engine = Engine::new(options, &observer)?;
         Ok(Self { engine, how, place })
     }

@@ -6,6 +6,10 @@ use super::{
     runtime,
     sources::{Loaded, Sources, host_path},
 };
+use crate::apply::{
+    STATE,
+    tie::{self, Hello, Tie},
+};
 use crate::repair::{Restorer, order};
 use sensor_model::{
     difference::Difference,
@@ -15,7 +19,7 @@ use sensor_model::{
 use serde::Serialize;
 use std::{
     io::{self, BufRead as _, IsTerminal as _, Write as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -89,7 +93,13 @@ impl Repair {
         if !drifted.is_empty() && !self.yes && !ask(&drifted)? {
             return Ok(DRIFT);
         }
-        let report = runtime.block_on(restore(&mut restorer, &loaded, &drifted));
+        let report = runtime.block_on(async {
+            // So that no deny rule refuses what the daemon itself expects. Where it does not, that is told by what fails.
+            let repair = drifted.iter().map(|(expectation, _)| tie::digest(expectation)).collect();
+            let hello = Hello { repair, ..Hello::default() };
+            let _tie = Tie::make(Path::new(STATE), &hello, &mut |line| tracing::info!(line)).await;
+            restore(&mut restorer, &loaded, &drifted).await
+        });
         if self.output.is_json() {
             screen.json(&report)?;
         } else {

@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 
-use crate::guest::agent::Agent;
-use crate::guest::{Context, shell};
+use crate::guest::agent::{Agent, HOLDFAST};
+use crate::guest::{Context, run, shell, status};
 
 const CONFIG: &str = r#"apiVersion: machineconfiguration.openshift.io/v1
 kind: MachineConfig
@@ -65,8 +67,13 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     ] {
         context.check(name, refused(&mut agent, &command, operation));
     }
+    context.check("another_holdfast", another(&mut agent));
+    context.check("apply", apply(&mut agent));
+    context.check("refused_after_apply", refused(&mut agent, &format!("echo drift >> {FILE}"), "open-write"));
+    context.check("rollback", rollback(&mut agent));
     context.check("others_are_not_protected", others(&mut agent));
     context.check("allowed_actor", allowed(&mut agent));
+    context.check("repair", repair(&mut agent));
     context.check("revert_content", reverted(&mut agent, "echo drift >> /etc/deny/reverted.conf"));
     context.check("revert_mode", reverted(&mut agent, "chmod 644 /etc/deny/reverted.conf"));
     context.check("revert_removal", reverted(&mut agent, "rm /etc/deny/reverted.conf"));
@@ -94,11 +101,13 @@ fn reverted(agent: &mut Agent, command: &str) -> Result<String> {
 
 fn refused(agent: &mut Agent, command: &str, operation: &str) -> Result<String> {
     let before = agent.records()?.len();
+    let content = fs::read_to_string(FILE)?;
     match shell(command) {
         Ok(_) => bail!("`{command}` was not refused"),
         Err(error) => ensure!(format!("{error:#}").contains("not permitted"), "{error:#}"),
     }
-    ensure!(fs::read_to_string(FILE)? == "content\n", "the content changed");
+    let after = fs::read_to_string(FILE)?;
+    ensure!(after == content, "the content changed: {after}");
     let record = agent.wait_for("denied", before, |record| record["kind"] == "denied")?;
     ensure!(record["path"] == FILE && record["operation"] == operation, "{record}");
     ensure!(record["actor"]["pid"].is_u64(), "{record}");
@@ -120,5 +129,78 @@ fn allowed(agent: &mut Agent) -> Result<String> {
     let record =
         agent.wait_for("drift", before, |record| record["kind"] == "drift" && record["path"] == FILE)?;
     ensure!(record["detail"]["policy"] == "observe" && record["detail"]["allowed"] == true, "{record}");
+    Ok(String::new())
+}
+
+/// Applies the config with another content of the protected file.
+fn try_apply(program: &str, content: &str) -> Result<(Option<i32>, String)> {
+    fs::write("/run/new.yaml", CONFIG.replacen("content%0A", &format!("{content}%0A"), 1))?;
+    let out = Command::new(program)
+        .args(["apply", "/run/new.yaml", "--current", "/run/deny.yaml", "--no-acts"])
+        .output()?;
+    let text = [out.stdout, out.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    Ok((out.status.code(), text))
+}
+
+/// A copy of the program is not the daemon's own: it is refused, and the apply goes back.
+fn another(agent: &mut Agent) -> Result<String> {
+    let before = agent.records()?.len();
+    fs::copy(HOLDFAST, "/run/another-holdfast")?;
+    let (code, text) = try_apply("/run/another-holdfast", "evil")?;
+    ensure!(
+        code == Some(3) && text.contains("not permitted") && text.contains("does not take"),
+        "{code:?}: {text}"
+    );
+    ensure!(fs::read_to_string(FILE)? == "content\n", "the content changed");
+    let record = agent.wait_for("denied", before, |record| record["kind"] == "denied")?;
+    ensure!(record["actor"]["exe"] == "/run/another-holdfast", "{record}");
+    ensure!(record["actor"]["holdfast"] == false, "{record}");
+    begun(agent, before)?;
+    Ok(String::new())
+}
+
+/// The daemon has begun anew after an apply, and everything is verified.
+fn begun(agent: &mut Agent, before: usize) -> Result<()> {
+    agent.wait_for("the daemon to begin again", before, |record| record["kind"] == "start")?;
+    status::wait_for("compliant", Duration::from_mins(1)).map(drop)
+}
+
+fn apply(agent: &mut Agent) -> Result<String> {
+    let before = agent.records()?.len();
+    let (code, text) = try_apply(HOLDFAST, "applied")?;
+    ensure!(code == Some(0), "{code:?}: {text}");
+    ensure!(fs::read_to_string(FILE)? == "applied\n", "it was not written");
+    begun(agent, before)?;
+    let told = agent.records()?.into_iter().skip(before).find(|record| record["kind"] == "denied");
+    ensure!(told.is_none(), "our own apply was refused something: {told:?}");
+    Ok(String::new())
+}
+
+/// Back to what was applied before; there has to be something.
+fn rollback(agent: &mut Agent) -> Result<String> {
+    let (code, text) = try_apply(HOLDFAST, "second")?;
+    ensure!(code == Some(0), "{code:?}: {text}");
+    let before = agent.records()?.len();
+    run(HOLDFAST, &["rollback", "--no-acts"])?;
+    ensure!(fs::read_to_string(FILE)? == "applied\n", "it was not written back");
+    begun(agent, before)?;
+    // As the other checks want it.
+    let before = agent.records()?.len();
+    let (code, text) = try_apply(HOLDFAST, "content")?;
+    ensure!(code == Some(0), "{code:?}: {text}");
+    begun(agent, before)?;
+    Ok(String::new())
+}
+
+/// What an allowed actor changed is repaired, as far as it is what the daemon expects.
+fn repair(agent: &mut Agent) -> Result<String> {
+    let before = agent.records()?.len();
+    let config = "/var/lib/holdfast/apply/current";
+    fs::write("/run/evil.yaml", CONFIG.replacen("content%0A", "evil%0A", 1))?;
+    let evil = run(HOLDFAST, &["repair", "--yes", "--config", "/run/evil.yaml", FILE]);
+    ensure!(evil.is_err() && fs::read_to_string(FILE)? == "content\n", "{evil:?}");
+    run(HOLDFAST, &["repair", "--yes", "--config", config, FILE])?;
+    agent.wait_for("recovery", before, |record| record["kind"] == "recovered" && record["path"] == FILE)?;
+    ensure!(fs::metadata(FILE)?.permissions().mode() & 0o7777 == 0o644, "the mode was not set back");
     Ok(String::new())
 }

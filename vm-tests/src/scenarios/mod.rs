@@ -15,6 +15,7 @@ mod simple;
 mod smoke;
 mod thread;
 pub(crate) mod vectors;
+mod watched;
 
 use crate::guest::Context;
 
@@ -176,6 +177,20 @@ pub static SCENARIOS: &[Scenario] = &[
         needs_holdfast: true,
         limit: 400,
         run: apply::systemd,
+    },
+    Scenario {
+        name: "apply-watched",
+        shows: "an apply with the daemon beside it: its own writes are no drift, somebody else's are, with their actor",
+        guest: Guest::Bare,
+        kernels: &["6.1", "6.12", "6.18", "7.x"],
+        by_default: Some(ByDefault {
+            kernels: &["6.12"],
+            because: "the journal and the socket are the same on all",
+        }),
+        parameters: &[],
+        needs_holdfast: true,
+        limit: 240,
+        run: watched::bare,
     },
     Scenario {
         name: "vectors",

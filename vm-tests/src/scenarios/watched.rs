@@ -1,0 +1,216 @@
+//! An apply with the daemon beside it: our own writes are no drift, somebody else's are, also where only the new config
+//! declares anything.
+//!
+//! Comes in: a bare guest. Goes out: a check for each. A frozen file system holds an apply where it is needed: its first
+//! file lies there, so it has told the daemon and written nothing yet.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::guest::agent::{Agent, HOLDFAST};
+use crate::guest::disks::FileSystem;
+use crate::guest::{Context, shell, status, wait};
+
+const LIMIT: Duration = Duration::from_mins(1);
+const CONFIG: &str = "/run/watched.yaml";
+/// The file system that is frozen, and another one.
+const FIRST: &str = "/srv/first";
+const SECOND: &str = "/srv/second";
+
+/// Files by path, all with the same content.
+fn config(files: &[&str], content: &str) -> String {
+    let mut text = "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\n\
+                    metadata: {name: 99-watched, labels: {machineconfiguration.openshift.io/role: worker}}\n\
+                    spec:\n  config:\n    ignition: {version: 3.4.0}\n    storage:\n      files:\n"
+        .to_owned();
+    for file in files {
+        text.extend(["      - {path: ", file, ", mode: 420, contents: {source: 'data:,", content, "'}}\n"]);
+    }
+    text
+}
+
+const OLD: &[&str] = &["/srv/first/a", "/srv/second/old"];
+const NEW: &[&str] = &["/srv/first/a", "/srv/second/old", "/srv/second/new", "/srv/second/deep/er/new"];
+
+/// The scenario.
+pub(super) fn bare(context: &mut Context) -> Result<()> {
+    FileSystem::Ext4.mount(Path::new(FIRST))?;
+    FileSystem::Tmpfs.mount(Path::new(SECOND))?;
+    // So that alice can write what she should not.
+    shell(&format!("chmod 777 {SECOND}"))?;
+    for path in OLD {
+        fs::write(path, "one")?;
+        shell(&format!("chmod 666 {path}"))?;
+    }
+    fs::write(CONFIG, config(OLD, "one").replace("420", "438"))?;
+    let mut agent = Agent::start(&["--standalone", "--config", CONFIG])?;
+    agent.wait_for("the first gap to close", 0, |record| record["detail"]["until"].is_string())?;
+    done(&mut agent, &apply(&["--current", CONFIG])?)?;
+
+    context.check("own_writes", own(&mut agent));
+    context.check("foreign_new_path", foreign(&mut agent, "three", "/srv/second/three"));
+    context.check("foreign_old_path", foreign_old(&mut agent));
+    context.check("daemon_begins_meanwhile", restarted(agent));
+    Ok(())
+}
+
+/// Starts an apply of the config.
+fn spawn(arguments: &[&str]) -> Result<Child> {
+    Command::new(HOLDFAST)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot start holdfast")
+}
+
+/// Exit code and everything that it printed.
+type Said = (Option<i32>, String);
+
+fn finish(child: Child) -> Result<Said> {
+    let out = child.wait_with_output()?;
+    let text = [out.stdout, out.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    Ok((out.status.code(), text))
+}
+
+fn holdfast(arguments: &[&str]) -> Result<Said> {
+    finish(spawn(arguments)?)
+}
+
+fn apply(more: &[&str]) -> Result<Said> {
+    holdfast(&[&["apply", CONFIG, "--no-acts"], more].concat())
+}
+
+/// It succeeded, and the daemon has begun with the new config.
+fn done(agent: &mut Agent, (code, text): &Said) -> Result<()> {
+    ensure!(*code == Some(0), "{code:?}: {text}");
+    settled(agent, "compliant")
+}
+
+/// The daemon runs with the config that is current, and everything is verified.
+fn settled(agent: &mut Agent, verdict: &str) -> Result<()> {
+    let current = fs::canonicalize("/var/lib/holdfast/apply/current")?;
+    let things = |path: &Path| -> Result<usize> { Ok(fs::read_to_string(path)?.matches("path:").count()) };
+    let manifest = fs::read_dir(&current)?.next().context("no manifest")??.path();
+    let wanted = things(&manifest)?;
+    let found = wait::until("the daemon to run with the current config", LIMIT, || {
+        let status = status::read()?;
+        let as_wanted = status["verdict"] == verdict && status["counters"]["managed"] == wanted;
+        Ok(as_wanted.then_some(()))
+    });
+    found.with_context(|| format!("{}; {:?}", status::read().unwrap_or_default(), agent.records()))
+}
+
+/// Everything is written, and the log has not one word about it.
+fn own(agent: &mut Agent) -> Result<String> {
+    let before = agent.records()?.len();
+    fs::write(CONFIG, config(NEW, "two"))?;
+    done(agent, &apply(&[])?)?;
+    for path in NEW {
+        ensure!(fs::read_to_string(path)? == "two", "{path} was not written");
+    }
+    fs::write(CONFIG, config(OLD, "two"))?;
+    done(agent, &apply(&[])?)?;
+    ensure!(!Path::new("/srv/second/deep").exists(), "what is declared no more is still there");
+    let records = agent.records()?.split_off(before);
+    let told = records.iter().find(|record| record["kind"] != "start" && record["kind"] != "stop");
+    ensure!(told.is_none(), "our own writes are no news: {}", told.unwrap_or(&Value::Null));
+    Ok(format!("{} records, all of them starts and stops", records.len()))
+}
+
+/// Starts an apply that stands still before its first file, when the daemon has been told.
+fn held() -> Result<Child> {
+    // A check that failed may have left it frozen.
+    let _ = shell(&format!("fsfreeze --unfreeze {FIRST}"));
+    shell(&format!("fsfreeze --freeze {FIRST}"))?;
+    let apply = spawn(&["apply", CONFIG, "--no-acts"])?;
+    // Uninterruptible: the frozen file system is the only thing that it waits for so.
+    let stat = format!("/proc/{}/stat", apply.id());
+    wait::until("the apply to stand still", LIMIT, || {
+        let text = fs::read_to_string(&stat)?;
+        let state = text.rsplit(')').next().and_then(|rest| rest.trim().chars().next());
+        Ok((state == Some('D') && Path::new("/var/lib/holdfast/apply/journal").exists()).then_some(()))
+    })?;
+    Ok(apply)
+}
+
+/// Somebody who logged in as alice writes.
+fn alice(line: &str) -> Result<()> {
+    shell(&format!("echo 1000 > /proc/self/loginuid && exec su -s /bin/sh alice -c '{line}'")).map(drop)
+}
+
+/// The drift of a path, with alice as its actor.
+fn drift(agent: &mut Agent, before: usize, path: &str) -> Result<Value> {
+    let record =
+        agent.wait_for("drift", before, |record| record["kind"] == "drift" && record["path"] == path)?;
+    let actor = &record["actor"];
+    ensure!(actor["uid"] == 1000 && actor["login_uid"] == 1000, "{record}");
+    ensure!(actor["exe"].as_str().is_some_and(|exe| matches!(exe, "/bin/sh" | "/bin/busybox")), "{record}");
+    ensure!(actor["holdfast"] == false && record["source"] == "99-watched", "{record}");
+    Ok(record)
+}
+
+/// Alice writes what only the new config declares; the apply ends undone and says who it was.
+fn foreign(agent: &mut Agent, content: &'static str, new: &str) -> Result<String> {
+    let before = agent.records()?.len();
+    fs::write(CONFIG, config(&[OLD, &[new]].concat(), content))?;
+    let apply = held()?;
+    alice(&format!("echo evil > {new}"))?;
+    let record = drift(agent, before, new)?;
+    shell(&format!("fsfreeze --unfreeze {FIRST}"))?;
+    let (code, text) = finish(apply)?;
+    ensure!(code == Some(3) && text.contains("rolled-back"), "{code:?}: {text}");
+    ensure!(text.contains("by ") && text.contains("alice"), "it does not say who: {text}");
+    ensure!(fs::read_to_string(new)? == "evil\n", "what she wrote was lost");
+    let kept = OLD.iter().all(|path| fs::read_to_string(path).is_ok_and(|text| text == "two"));
+    ensure!(kept, "the old config is not back: {text}");
+    agent.wait_for("its release", before, |record| {
+        record["kind"] == "recovered" && record["path"] == new && record["detail"]["released"].is_string()
+    })?;
+    settled(agent, "compliant")?;
+    fs::remove_file(new)?;
+    Ok(record["actor"].to_string())
+}
+
+/// Alice writes what the old config declares as well; it stays drift when the apply is undone.
+fn foreign_old(agent: &mut Agent) -> Result<String> {
+    const FILE: &str = "/srv/second/old";
+    let before = agent.records()?.len();
+    shell(&format!("chmod 644 {FILE}"))?;
+    fs::write(CONFIG, config(OLD, "four"))?;
+    let apply = held()?;
+    alice(&format!("echo evil > {SECOND}/mine; chmod 644 {SECOND}/mine; mv -f {SECOND}/mine {FILE}"))?;
+    let record = drift(agent, before, FILE)?;
+    shell(&format!("fsfreeze --unfreeze {FIRST}"))?;
+    let (code, text) = finish(apply)?;
+    ensure!(code == Some(3) && text.contains("alice"), "{code:?}: {text}");
+    ensure!(fs::read_to_string(FILE)? == "evil\n", "what she wrote was lost");
+    settled(agent, "drifted")?;
+    fs::write("/srv/second/mine", "two")?;
+    shell(&format!("chmod 644 {SECOND}/mine; mv {SECOND}/mine {FILE}"))?;
+    settled(agent, "compliant")?;
+    Ok(record["differences"].to_string())
+}
+
+/// A daemon that starts in the middle of an apply watches what that one writes.
+fn restarted(agent: Agent) -> Result<String> {
+    const FILE: &str = "/srv/second/five";
+    fs::write(CONFIG, config(&[OLD, &[FILE]].concat(), "five"))?;
+    let apply = held()?;
+    agent.kill()?;
+    let mut agent = Agent::start(&["--standalone", "--config", CONFIG])?;
+    status::wait_for("compliant", LIMIT)?;
+    let before = agent.records()?.len();
+    alice(&format!("echo evil > {FILE}"))?;
+    drift(&mut agent, before, FILE)?;
+    shell(&format!("rm {FILE} && fsfreeze --unfreeze {FIRST}"))?;
+    done(&mut agent, &finish(apply)?)?;
+    agent.stop()?;
+    Ok(String::new())
+}
