@@ -36,6 +36,7 @@ pub mod protocol;
 pub mod reconcile;
 pub mod record;
 pub mod registries;
+pub mod selinux;
 pub mod text;
 pub mod verdict;
 pub mod xattr;

@@ -11,7 +11,7 @@ mod records;
 #[cfg(test)]
 mod tests;
 
-pub use plans::{node_disruption, plan, registries};
+pub use plans::{node_disruption, plan, registries, selinux};
 pub use records::{cgroup, drift_policy, forensic_log, journal};
 
 use crate::{

@@ -5,7 +5,7 @@ use crate::{
     machine_config, merge,
     node_disruption::{Policy, PolicyFile, Subject, Verb},
     plan::{Plan, StepAction},
-    registries as rules,
+    registries as rules, selinux as labels,
 };
 
 /// A manifest file: a config differs from itself in nothing, its plan can be written and read, and a reboot is
@@ -68,6 +68,21 @@ pub fn registries(data: &[u8]) {
                 assert!(judgement.safe || old != new);
             }
             Err(reason) => assert!(reason.contains("registries.conf: ")),
+        }
+    }
+}
+
+/// A policy's `file_contexts`, then a NUL and substitutions: a label is always one that a line gives.
+pub fn selinux(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let (policy, substitutions) = text.split_once('\0').unwrap_or((&text, ""));
+    let texts = labels::Texts { policy, substitutions, ..labels::Texts::default() };
+    let contexts = labels::FileContexts::parse(&texts);
+    for path in ["/", "/etc/a.conf", "/etc/systemd/system/a.service", "/home/core/.ssh/x"] {
+        for kind in [labels::Kind::File, labels::Kind::Directory, labels::Kind::Link, labels::Kind::Other] {
+            if let Some(label) = contexts.label(std::path::Path::new(path), kind) {
+                assert!(policy.contains(label) && label.split(':').count() >= 3, "{label:?}");
+            }
         }
     }
 }

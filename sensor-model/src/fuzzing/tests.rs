@@ -4,7 +4,7 @@ use std::path::Path;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 12] = [
+const TARGETS: [(&str, Target); 13] = [
     ("manifest", manifest),
     ("ignition", ignition),
     ("data_url", data_url),
@@ -17,6 +17,7 @@ const TARGETS: [(&str, Target); 12] = [
     ("node_disruption", node_disruption),
     ("plan", plan),
     ("registries", registries),
+    ("selinux", selinux),
 ];
 
 fn seeds(target: &str) -> Vec<Vec<u8>> {

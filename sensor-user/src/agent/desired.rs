@@ -9,7 +9,8 @@ use sensor_model::compare::Ids;
 use sensor_model::drift_policy::{Action, DriftPolicy, DriftPolicyFile};
 use sensor_model::expectation::{Expectation, Expected, Owner};
 use sensor_model::expectations::expectations;
-use sensor_model::machine_config::{MachineConfig, parse};
+use sensor_model::ignition::Purpose;
+use sensor_model::machine_config::{MachineConfig, parse_for};
 use sensor_model::merge::{self, Rendered};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,10 +33,15 @@ pub struct Desired {
 
 /// Reads the merge of MachineConfigs (with contents; drop it when done).
 pub fn rendered(configs: &[PathBuf]) -> anyhow::Result<Rendered> {
+    rendered_for(configs, Purpose::Verify)
+}
+
+/// The same for a purpose: what is only compared may have parts that no running node can take.
+pub fn rendered_for(configs: &[PathBuf], purpose: Purpose) -> anyhow::Result<Rendered> {
     let mut machine_configs: Vec<MachineConfig> = Vec::new();
     for path in files(configs)? {
         let bytes = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
-        let manifest = parse(&path.display().to_string(), &bytes)?;
+        let manifest = parse_for(&path.display().to_string(), &bytes, purpose)?;
         for config in &manifest.machine_configs {
             for warning in &config.warnings {
                 tracing::warn!(machine_config = config.source.machine_config, "{warning}");

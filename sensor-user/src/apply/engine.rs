@@ -6,7 +6,10 @@
 use super::{
     ApplyError, Entry,
     actions::{Actor, TIMEOUT_S},
-    os, preflight,
+    labels::Labels,
+    os,
+    password::{self, ShadowLock},
+    preflight,
     run::{Ending, Progress, Run, Tying},
     standing,
     store::Store,
@@ -163,6 +166,7 @@ impl Engine {
             begin: &begin,
             machine: Machine::resume(&begin, &parsed.records, &self.boot_id),
             journal: Some(journal),
+            shadow: None,
             may_reboot,
             tie: Tying::of(&self.options),
         };
@@ -215,12 +219,19 @@ impl Engine {
             self.note(NodeEvent::NotReconcilable, &reasons.join("; "))?;
             return Err(ApplyError::Unreconcilable(reasons));
         }
+        let shadow = if password::concerned(&request.old, &request.new, request.force) {
+            Some(ShadowLock::take(&self.observer).await?)
+        } else {
+            None
+        };
+        let labels = Labels::read(&self.observer);
         let planner = Planner {
             observer: &self.observer,
             store: &self.store,
             old: &request.old,
             new: &request.new,
             everything: request.force,
+            labels: &labels,
             today: now.as_second() / 86_400,
         };
         let writes = planner.writes().inspect_err(|error| self.refused(&error.to_string()))?;
@@ -275,6 +286,7 @@ impl Engine {
             begin: &begin,
             machine: Machine::new(&begin, &self.boot_id),
             journal: None,
+            shadow,
             may_reboot: true,
             tie: Tying::of(&self.options),
         };
@@ -315,6 +327,9 @@ impl Engine {
             let mut verifier = Verifier::new(&self.observer, &self.options.root, &request.old, old);
             problems.extend(preflight::drift(&mut verifier).await);
             problems.extend(preflight::closed(&self.observer, &new, &writes.targets));
+        }
+        if request.act {
+            problems.extend(preflight::exempted(&request.plan));
         }
         problems.extend(preflight::space(&self.observer, writes)?);
         if !self.options.beside_mco {

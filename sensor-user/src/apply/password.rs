@@ -7,17 +7,88 @@ use super::{
     ApplyError,
     targets::{Planner, Wanted},
 };
+use crate::observation::Observer;
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, OFlag, fcntl, openat},
+    libc,
+    sys::stat::Mode,
+};
 use sensor_model::{
     journal::{Image, Metadata},
     merge::Rendered,
 };
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::BTreeMap,
+    os::fd::OwnedFd,
+    path::Path,
+    time::{Duration, Instant},
+};
+use tokio::time::sleep;
 
 /// Where hashes are.
 pub(super) const SHADOW: &str = "/etc/shadow";
 
 /// No password has this hash.
 const LOCKED: &str = "*";
+
+/// The lock of everybody who writes the shadow file, as lckpwdf(3) takes it.
+const LOCK: &str = ".pwd.lock";
+
+/// How long others may keep it: as long as lckpwdf(3) waits.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Pause between two tries.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// While this lives, no passwd, useradd or usermod writes.
+#[derive(Debug)]
+pub(super) struct ShadowLock {
+    _file: OwnedFd,
+}
+
+impl ShadowLock {
+    /// Waits for it, for a while.
+    pub(super) async fn take(observer: &Observer) -> Result<Self, ApplyError> {
+        let directory = Path::new("/etc");
+        let path = directory.join(LOCK);
+        let failed = |operation| {
+            let path = path.clone();
+            move |errno| ApplyError::failed(&path, operation, errno)
+        };
+        let root = observer.root();
+        let etc =
+            root.open_at(directory, OFlag::O_RDONLY | OFlag::O_DIRECTORY).map_err(failed("open /etc"))?;
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let file = openat(&etc, LOCK, flags, Mode::S_IRUSR | Mode::S_IWUSR).map_err(failed("open"))?;
+        let whole = libc::flock {
+            l_type: libc::c_short::try_from(libc::F_WRLCK).unwrap_or(1),
+            l_whence: libc::c_short::try_from(libc::SEEK_SET).unwrap_or(0),
+            l_start: 0,
+            l_len: 0,
+            l_pid: 0,
+        };
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            // Of the open file, not of the process: it goes with this handle and with no other.
+            match fcntl(&file, FcntlArg::F_OFD_SETLK(&whole)) {
+                Ok(_) => return Ok(Self { _file: file }),
+                Err(Errno::EAGAIN | Errno::EACCES) if Instant::now() < deadline => sleep(PAUSE).await,
+                Err(Errno::EAGAIN | Errno::EACCES) => {
+                    let reason = format!("others have kept it locked for {} s", PATIENCE.as_secs());
+                    return Err(ApplyError::refused(&path, reason));
+                }
+                Err(errno) => return Err(failed("lock")(errno)),
+            }
+        }
+    }
+}
+
+/// Whether an apply reads or writes the shadow file.
+pub(super) fn concerned(old: &Rendered, new: &Rendered, everything: bool) -> bool {
+    let (old, new) = (hashes(old), hashes(new));
+    old != new || (everything && !new.is_empty())
+}
 
 /// The shadow file that is wanted.
 pub(super) fn wanted(planner: &Planner<'_>) -> Result<Option<Wanted>, ApplyError> {

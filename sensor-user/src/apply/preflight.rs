@@ -9,8 +9,10 @@ use nix::{
     sys::statvfs::{FsFlags, fstatvfs},
 };
 use sensor_model::{
+    changes::Kind,
     expectation::{Expectation, Expected},
     journal::{Image, Target},
+    plan::{Plan, PlannedChange},
 };
 use std::{
     collections::BTreeMap,
@@ -141,6 +143,20 @@ fn nearest(observer: &Observer, path: &Path) -> Result<OwnedFd, ApplyError> {
         }
     }
     Err(ApplyError::refused(path, "no directory above it can be opened"))
+}
+
+/// Kernel arguments that a policy keeps from the reboot. The running kernel has those that it was booted with, and nothing
+/// sets others: the node would be called done and would not be what it declares.
+pub(super) fn exempted(plan: &Plan) -> Vec<String> {
+    let without = |change: &&PlannedChange| change.kind == Kind::KernelArgument && !plan.reboot;
+    let told = |change: &PlannedChange| {
+        format!(
+            "kernel argument {:?}: the policy ({}) brings it without a reboot, and nothing sets it while the kernel runs; \
+             let the policy say Reboot for it",
+            change.name, change.policy
+        )
+    };
+    plan.changes.iter().filter(without).map(told).collect()
 }
 
 /// The Machine Config Operator's daemon writes the same files; two writers would undo each other.

@@ -7,6 +7,7 @@ use super::{
     ApplyError,
     actions::Actor,
     image::Place,
+    password::{self, ShadowLock},
     store::{AppendError, JournalFile, Store},
     sys,
     tie::{Hello, Tie},
@@ -47,6 +48,8 @@ pub(super) struct Run<'a> {
     pub(super) machine: Machine,
     /// Absent until the first record is written.
     pub(super) journal: Option<JournalFile>,
+    /// Kept from the reading of the shadow file until it is written.
+    pub(super) shadow: Option<ShadowLock>,
     /// Whether a reboot may be asked for now.
     pub(super) may_reboot: bool,
     /// How it stands with the daemon.
@@ -100,9 +103,18 @@ impl Run<'_> {
                     }
                     begun
                 }
-                Request::Append(record) => self.append(&record),
+                Request::Append(record) => {
+                    if matches!(record, Record::Written | Record::RolledBack { .. }) {
+                        // What acts may have users to make.
+                        self.shadow = None;
+                    }
+                    self.append(&record)
+                }
                 Request::Look(target) => self.look(target).map_or_else(failed, Outcome::Sight),
-                Request::Step(target, step) => self.step(target, step),
+                Request::Step(target, step) => match self.lock_shadow(target).await {
+                    Ok(()) => self.step(target, step),
+                    Err(error) => failed(error),
+                },
                 Request::Act(act) => {
                     let act = &self.begin.acts[act];
                     ending.waits(&format!("{}, {} s at most", super::actions::describe(act), act.timeout_s));
@@ -204,6 +216,14 @@ impl Run<'_> {
         // Contents that stay behind are removed by the next apply, and are readable to root alone.
         if let Err(error) = self.store.forget_contents() {
             tracing::warn!(%error, "Contents of an apply that is over stay in the store.");
+        }
+        Ok(())
+    }
+
+    /// On the way back, and after a death, the shadow file is written without having been read before.
+    async fn lock_shadow(&mut self, target: usize) -> Result<(), ApplyError> {
+        if self.begin.targets[target].path == Path::new(password::SHADOW) && self.shadow.is_none() {
+            self.shadow = Some(ShadowLock::take(self.observer).await?);
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //!
 //! In: handles and names. Out: the kernel's answer. With the feature `fault-injection` each call is counted, and
 //! the one that `HOLDFAST_FAULT` names kills the process or fails, so that a test can do either at every single
-//! step. Nothing else of an apply writes.
+//! step. Nothing else of an apply writes, but that the lock of the shadow file is made where there is none.
 
 use nix::{
     dir::Dir,

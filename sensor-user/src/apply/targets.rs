@@ -4,7 +4,13 @@
 //! written, and in the store the contents that they need. Only what the two configs say differently is a target,
 //! and of that only what is not there already. It reads the host and changes nothing on it.
 
-use super::{ApplyError, image::Place, links, password, store::Store};
+use super::{
+    ApplyError,
+    image::Place,
+    labels::{ATTRIBUTE, Labels},
+    links, password,
+    store::Store,
+};
 use crate::observation::Observer;
 use nix::fcntl::OFlag;
 use sensor_model::{
@@ -14,6 +20,7 @@ use sensor_model::{
     expectations::{expectations, expected_bytes},
     journal::{FileImage, Image, LinkImage, Metadata, Target},
     merge::Rendered,
+    selinux::Kind,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -74,6 +81,8 @@ pub(super) struct Planner<'a> {
     pub(super) new: &'a Rendered,
     /// Everything that is declared, and not only what the configs say differently.
     pub(super) everything: bool,
+    /// Labels of what is made anew.
+    pub(super) labels: &'a Labels,
     /// Days since 1970, for the day on which a password changed.
     pub(super) today: i64,
 }
@@ -321,12 +330,13 @@ impl Planner<'_> {
     }
 
     fn after(&self, path: &Path, wanted: &Wanted, before: &Image) -> Result<Image, ApplyError> {
-        // The label stays with the name; what else hung on the old object is not declared.
+        // The label stays with the name, and what is new gets the policy's; what else hung on the old object is not
+        // declared.
         let label = |before: &Metadata| {
             before
                 .xattrs
                 .iter()
-                .filter(|(name, _)| *name == "security.selinux")
+                .filter(|(name, _)| *name == ATTRIBUTE)
                 .map(|(n, v)| (n.clone(), v.clone()))
                 .collect()
         };
@@ -345,7 +355,7 @@ impl Planner<'_> {
                     mode: *mode,
                     uid: uid.or_else(|| Some(present?.uid)).unwrap_or(0),
                     gid: gid.or_else(|| Some(present?.gid)).unwrap_or(0),
-                    xattrs: present.map(label).unwrap_or_default(),
+                    xattrs: present.map_or_else(|| self.labels.of(path, Kind::Directory), label),
                 })
             }
             Wanted::File { content, mode, uid, gid } => {
@@ -363,7 +373,10 @@ impl Planner<'_> {
                         mode: *mode,
                         uid: uid.or_else(|| Some(present?.metadata.uid)).unwrap_or(0),
                         gid: gid.or_else(|| Some(present?.metadata.gid)).unwrap_or(0),
-                        xattrs: present.map(|present| label(&present.metadata)).unwrap_or_default(),
+                        xattrs: present.map_or_else(
+                            || self.labels.of(path, Kind::File),
+                            |present| label(&present.metadata),
+                        ),
                     },
                     sha256,
                     size,
@@ -402,17 +415,6 @@ impl Planner<'_> {
             place.map_or(Ok(None), |place| place.see().map(|seen| seen.identity))
         };
         Ok(identity(path)? != identity(target)?)
-    }
-
-    /// What a path goes back to when nothing declares it any more: what the OS ships, else what was there before.
-    fn original(&self, path: &Path) -> Result<Image, ApplyError> {
-        if let Ok(below) = path.strip_prefix("/etc") {
-            let shipped = self.image(&Path::new("/usr/etc").join(below))?;
-            if shipped != Image::Absent {
-                return Ok(shipped);
-            }
-        }
-        Ok(self.store.original(path)?.map_or(Image::Absent, |original| original.image))
     }
 
     /// Numbers of declared owners.

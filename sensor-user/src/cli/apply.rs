@@ -14,13 +14,14 @@ use crate::{
 };
 use anyhow::Context as _;
 use sensor_model::{
+    ignition::Purpose,
     journal::{
         Ended,
         machine::{LEFT, Rest},
     },
     merge::Rendered,
     node_disruption::{Policy, PolicyFile},
-    plan::{Plan, plan},
+    plan::{Plan, StepAction, plan},
 };
 use serde::Serialize;
 use std::{
@@ -31,6 +32,9 @@ use std::{
 
 /// The value of [`Report::schema`].
 pub const SCHEMA: &str = "holdfast.apply/v1";
+
+/// What is said of a step that only a cluster can take.
+const NO_DRAIN: &str = "this host is applied to by itself, in no cluster: nothing is drained";
 
 /// Where the host is and what is known of it.
 #[derive(Debug, clap::Args)]
@@ -119,12 +123,16 @@ impl Apply {
             // What an earlier one left decides which config is the current one.
             site.recover()?;
         }
-        let new = desired::rendered(&self.new).map_err(BadInput::wrap)?;
+        let compared = desired::rendered_for(&self.new, Purpose::Compare).map_err(BadInput::wrap)?;
         let old = match site.engine.store().current() {
             Some((_, path)) => desired::rendered(&[path])?,
             None if self.current.is_empty() => Rendered::default(),
             None => desired::rendered(&self.current).map_err(BadInput::wrap)?,
         };
+        // What cannot be reconciled is told with all its reasons, as by `plan`, and not as bad input.
+        let possible =
+            plan(Some(&old), Some(&compared), &site.policy(&compared)?).context("plan")?.reconcilable;
+        let new = if possible { desired::rendered(&self.new).map_err(BadInput::wrap)? } else { compared };
         site.apply(screen, manifests, old, new, None)
     }
 }
@@ -202,6 +210,9 @@ impl<'a> Site<'a> {
         }
         if plan.is_empty() && !force && self.engine.store().current().is_some() {
             return self.report(screen, None, "unchanged", None, Some(plan));
+        }
+        if plan.drain {
+            say(NO_DRAIN);
         }
         let request =
             Request { manifests, old, new, plan: plan.clone(), force, act: !self.how.no_acts, rollback_to };
@@ -315,7 +326,9 @@ impl<'a> Site<'a> {
             for (number, step) in plan.steps.iter().enumerate() {
                 let target = step.target.as_deref().map(|unit| format!(" {unit}")).unwrap_or_default();
                 let action = step.action.word();
-                screen.line(&format!("step {}: {action}{}", number + 1, clean(&target)))?;
+                let note =
+                    if step.action == StepAction::Drain { format!(" ({NO_DRAIN})") } else { String::new() };
+                screen.line(&format!("step {}: {action}{}{note}", number + 1, clean(&target)))?;
             }
             screen.line(&format!(
                 "{}; nothing was written",

@@ -4,5 +4,6 @@
 
 #[cfg(feature = "fault-injection")]
 mod faults;
+mod host;
 mod table;
 mod world;

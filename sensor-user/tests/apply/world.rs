@@ -101,6 +101,7 @@ impl World {
         world.write("/etc/passwd", "root:x:0:0\ncore:x:1000:1000\n");
         world.write("/etc/group", "root:x:0\ncore:x:1000\n");
         world.write("/etc/shadow", "root:*:1:0:::::\ncore:!:1:0:::::\n");
+        world.write("/etc/.pwd.lock", "");
         world.write("/etc/original", "what the host came with");
         world.write("/usr/lib/systemd/system/off.service", "[Install]\nWantedBy=a.target\n");
         fs::create_dir_all(world.at("/etc/systemd/system/a.target.wants")).unwrap();

@@ -1,0 +1,155 @@
+//! What else a host has a say in: SELinux labels, the lock of the shadow file, files that packages put aside.
+
+use crate::world::World;
+use nix::{
+    fcntl::{FcntlArg, fcntl},
+    libc,
+};
+use std::{fs, path::Path};
+
+const FILES: &str = "
+    storage:
+      directories: [{path: /etc/made, mode: 493}]
+      files:
+      - {path: /etc/made/deep/er/secret, mode: 384, contents: {source: 'data:,new'}}
+      - {path: /etc/present, mode: 420, contents: {source: 'data:,new'}}
+      - {path: /etc/none, mode: 420, contents: {source: 'data:,new'}}
+";
+
+fn label(path: &Path) -> Option<String> {
+    let mut value = vec![0; 256];
+    let length = rustix::fs::lgetxattr(path, "security.selinux", value.as_mut_slice()).ok()?;
+    Some(String::from_utf8(value[..length].to_vec()).unwrap())
+}
+
+fn policy(world: &World) {
+    world.write("/etc/selinux/config", "SELINUX=enforcing\nSELINUXTYPE=mine\n");
+    world.write(
+        "/etc/selinux/mine/contexts/files/file_contexts",
+        "/etc(/.*)? u:object_r:etc_t:s0\n/etc/made/deep(/.*)? u:object_r:deep_t:s0\n/etc/none <<none>>\n",
+    );
+    let local = "/srv/secret -- u:object_r:secret_t:s0\n";
+    world.write("/etc/selinux/mine/contexts/files/file_contexts.local", local);
+    let same = "/etc/made/deep/er/secret /srv/secret\n";
+    world.write("/etc/selinux/mine/contexts/files/file_contexts.subs", same);
+    world.config("files", FILES);
+    world.config("none", "    storage: {}\n");
+    world.write("/etc/present", "before");
+    let theirs = b"u:object_r:theirs_t:s0\0";
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(world.at("/etc/present"), "security.selinux", theirs, flags).unwrap();
+}
+
+#[test]
+fn what_is_new_gets_the_policys_label_with_its_parents_and_what_was_there_keeps_its_own() {
+    let world = World::new();
+    policy(&world);
+    world.write("/sys/fs/selinux/enforce", "1");
+    let before = world.snapshot();
+    let said = world.apply(&["files"], "");
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    for (path, wanted) in [
+        ("/etc/made", Some("etc_t")),
+        ("/etc/made/deep", Some("deep_t")),
+        ("/etc/made/deep/er", Some("deep_t")),
+        ("/etc/made/deep/er/secret", Some("secret_t")),
+        ("/etc/present", Some("theirs_t")),
+        ("/etc/none", None),
+    ] {
+        let wanted = wanted.map(|name| format!("u:object_r:{name}:s0\0"));
+        assert_eq!(label(&world.at(path)), wanted, "{path}");
+    }
+    assert_eq!(world.apply(&["none"], "").code, Some(0));
+    assert_eq!(world.snapshot(), before);
+    assert_eq!(label(&world.at("/etc/present")).as_deref(), Some("u:object_r:theirs_t:s0\0"));
+}
+
+#[test]
+fn without_selinux_nothing_is_labelled() {
+    let world = World::new();
+    policy(&world);
+    assert_eq!(world.apply(&["files"], "").code, Some(0));
+    assert_eq!(label(&world.at("/etc/made/deep/er/secret")), None);
+    assert_eq!(label(&world.at("/etc/present")).as_deref(), Some("u:object_r:theirs_t:s0\0"));
+}
+
+#[test]
+fn what_others_keep_locked_is_waited_for_and_then_nothing_is_written() {
+    let world = World::old();
+    let before = world.snapshot();
+    // Opened after the snapshot: such a lock goes with any handle of the file that this process closes.
+    let lock = fs::File::options().write(true).open(world.at("/etc/.pwd.lock")).unwrap();
+    // As passwd and useradd take it.
+    let whole = libc::flock {
+        l_type: libc::c_short::try_from(libc::F_WRLCK).unwrap(),
+        l_whence: libc::c_short::try_from(libc::SEEK_SET).unwrap(),
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    fcntl(&lock, FcntlArg::F_SETLK(&whole)).unwrap();
+    let said = world.apply(&["new"], "");
+    assert_eq!(said.code, Some(3), "{}", said.out);
+    assert!(said.err.contains("/etc/.pwd.lock: others have kept it locked"), "{}", said.err);
+    assert_eq!(world.snapshot(), before);
+    drop(lock);
+    assert_eq!(world.apply(&["new"], "").code, Some(0));
+}
+
+#[test]
+fn what_a_package_put_aside_meanwhile_takes_its_place_where_nothing_was_before() {
+    for ending in ["rpmnew", "dpkg-dist"] {
+        let world = World::new();
+        world.config("files", FILES);
+        world.config("none", "    storage: {}\n");
+        world.write("/etc/present", "before");
+        assert_eq!(world.apply(&["files"], "").code, Some(0));
+        world.write(&format!("/etc/none.{ending}"), "the package's");
+        world.write(&format!("/etc/present.{ending}"), "the package's");
+        assert_eq!(world.apply(&["none"], "").code, Some(0));
+        assert_eq!(world.read("/etc/none"), "the package's");
+        assert_eq!(world.read("/etc/present"), "before", "what was there counts more");
+    }
+}
+
+#[test]
+fn what_no_running_node_can_take_is_told_as_by_plan() {
+    let world = World::old();
+    let append = "    storage: {files: [{path: /etc/app/stays, append: [{source: 'data:,more'}]}]}\n";
+    world.config("append", append);
+    let before = world.snapshot();
+    for more in [&["append"][..], &["append", "--dry-run"]] {
+        let said = world.apply(more, "");
+        assert_eq!(said.code, Some(4), "{}{}", said.out, said.err);
+        assert!([said.out, said.err].concat().contains("/etc/app/stays includes append"));
+    }
+    assert_eq!(world.snapshot(), before);
+}
+
+#[test]
+fn a_kernel_argument_that_a_policy_keeps_from_the_reboot_is_refused() {
+    let world = World::old();
+    let config = fs::read_to_string(world.at("../old.yaml")).unwrap();
+    fs::write(world.at("../argument.yaml"), format!("{config}  kernelArguments: [sysctl.a=1]\n")).unwrap();
+    let policy = "apiVersion: holdfast.dev/v1alpha1\nkind: DisruptionPolicy\nmetadata: {name: a}\n\
+                  spec: {kernelArguments: [{name: sysctl.*, actions: [{type: None}]}]}\n";
+    fs::write(world.at("../policy.yaml"), policy).unwrap();
+    let at = |name: &str| world.at(&format!("../{name}.yaml")).display().to_string();
+    let before = world.snapshot();
+    let said = world.run(&["apply", &at("argument"), "--policy", &at("policy")], "");
+    assert_eq!(said.code, Some(3), "{}{}", said.out, said.err);
+    assert!(said.err.contains("kernel argument \"sysctl.a=1\": the policy"), "{}", said.err);
+    assert_eq!(world.snapshot(), before);
+    let said = world.run(&["apply", &at("argument")], "");
+    assert!(!said.err.contains("the policy"), "with its reboot it is another matter: {}", said.err);
+}
+
+#[test]
+fn a_drain_that_is_planned_is_said_to_be_nobodys_here() {
+    let world = World::old();
+    let said = world.apply(&["new", "--dry-run"], "");
+    assert!(said.out.contains("drain (this host is applied to by itself"), "{}", said.out);
+    let said = world.apply(&["new"], "");
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    assert!(said.err.contains("nothing is drained"), "{}", said.err);
+}
