@@ -10,6 +10,7 @@ pub(crate) mod burst;
 mod demo;
 mod deny;
 mod doctor;
+mod faulty;
 mod node;
 mod simple;
 mod smoke;
@@ -191,6 +192,17 @@ pub static SCENARIOS: &[Scenario] = &[
         needs_holdfast: true,
         limit: 240,
         run: watched::bare,
+    },
+    Scenario {
+        name: "faulty-disk",
+        shows: "applies on a full, a failing and a read-only disk leave everything old or everything new",
+        guest: Guest::Bare,
+        kernels: &["6.1", "6.12", "6.18", "7.x"],
+        by_default: Some(ByDefault { kernels: &["6.12"], because: "the errors are the same on all" }),
+        parameters: &[],
+        needs_holdfast: true,
+        limit: 300,
+        run: faulty::bare,
     },
     Scenario {
         name: "vectors",

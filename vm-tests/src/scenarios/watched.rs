@@ -17,9 +17,9 @@ use crate::guest::disks::FileSystem;
 use crate::guest::{Context, shell, status, wait};
 
 const LIMIT: Duration = Duration::from_mins(1);
-const CONFIG: &str = "/run/watched.yaml";
+pub(super) const CONFIG: &str = "/run/watched.yaml";
 /// The file system that is frozen, and another one.
-const FIRST: &str = "/srv/first";
+pub(super) const FIRST: &str = "/srv/first";
 const SECOND: &str = "/srv/second";
 
 /// Files by path, all with the same content.
@@ -71,15 +71,15 @@ fn spawn(arguments: &[&str]) -> Result<Child> {
 }
 
 /// Exit code and everything that it printed.
-type Said = (Option<i32>, String);
+pub(super) type Said = (Option<i32>, String);
 
-fn finish(child: Child) -> Result<Said> {
+pub(super) fn finish(child: Child) -> Result<Said> {
     let out = child.wait_with_output()?;
     let text = [out.stdout, out.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     Ok((out.status.code(), text))
 }
 
-fn holdfast(arguments: &[&str]) -> Result<Said> {
+pub(super) fn holdfast(arguments: &[&str]) -> Result<Said> {
     finish(spawn(arguments)?)
 }
 
@@ -125,7 +125,7 @@ fn own(agent: &mut Agent) -> Result<String> {
 }
 
 /// Starts an apply that stands still before its first file, when the daemon has been told.
-fn held() -> Result<Child> {
+pub(super) fn held() -> Result<Child> {
     // A check that failed may have left it frozen.
     let _ = shell(&format!("fsfreeze --unfreeze {FIRST}"));
     shell(&format!("fsfreeze --freeze {FIRST}"))?;

@@ -1,0 +1,315 @@
+//! Applies on disks that are full, fail, or become read-only, and on paths that change their kind, in the middle.
+//!
+//! Comes in: a bare guest. Goes out: a check for each kind of fault: after it and the next start everything is old or
+//! everything is new, what was said names path and reason, nothing half-written is left, and `check` agrees. A frozen
+//! file system holds each apply after its preflight and before its first write; then the fault is made.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
+use nix::sys::statvfs::statvfs;
+
+use super::watched::{CONFIG, FIRST, Said, finish, held, holdfast};
+use crate::guest::boot::load_module;
+use crate::guest::disks::{self, FileSystem};
+use crate::guest::{Context, shell};
+
+/// The file system with the fault.
+const FAULTY: &str = "/srv/small";
+const CURRENT: &str = "/var/lib/holdfast/apply/current";
+
+/// Files on the faulty file system, with so many KiB each.
+const FILES: &[(&str, usize)] = &[("a", 1), ("b", 64), ("c", 200), ("deep/d", 24), ("deep/er/e", 130)];
+
+/// One config: each file filled with a letter.
+fn config(letter: char) -> String {
+    let mut text = "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\n\
+                    metadata: {name: 99-faulty, labels: {machineconfiguration.openshift.io/role: worker}}\n\
+                    spec:\n  config:\n    ignition: {version: 3.4.0}\n    storage:\n      files:\n"
+        .to_owned();
+    let mut file = |path: &str, content: &str| {
+        text.extend(["      - {path: ", path, ", mode: 420, contents: {source: 'data:,", content, "'}}\n"]);
+    };
+    file(&format!("{FIRST}/a"), &letter.to_string());
+    for (name, size) in FILES {
+        // What only the second config declares makes its parents, too.
+        if letter == 'n' || !name.contains('/') {
+            file(&format!("{FAULTY}/{name}"), &letter.to_string().repeat(size << 10));
+        }
+    }
+    text
+}
+
+/// Everything on the faulty file system but ballast: letter and length of each file.
+fn found() -> Result<BTreeMap<PathBuf, String>> {
+    let mut found = BTreeMap::new();
+    let mut waiting = vec![PathBuf::from(FAULTY), PathBuf::from(FIRST)];
+    while let Some(directory) = waiting.pop() {
+        for entry in fs::read_dir(&directory)? {
+            let path = entry?.path();
+            if path.ends_with("lost+found") || path.ends_with("ballast") {
+                continue;
+            }
+            let kind = fs::symlink_metadata(&path)?;
+            if kind.is_dir() {
+                waiting.push(path.clone());
+            }
+            // Of what is no file its name is enough.
+            let text = if kind.is_file() { fs::read_to_string(&path)? } else { String::new() };
+            let letters: std::collections::BTreeSet<char> = text.chars().collect();
+            let what = format!("{}x{letters:?}", text.len());
+            found.insert(path, what);
+        }
+    }
+    Ok(found)
+}
+
+/// What the two configs look like on the disk.
+struct Ends {
+    old: BTreeMap<PathBuf, String>,
+    new: BTreeMap<PathBuf, String>,
+}
+
+impl Ends {
+    /// All old or all new, as the current config says, and `check` says so, too.
+    fn check(&self, what: &str) -> Result<&'static str> {
+        let found = found()?;
+        let end = if found == self.old { "old" } else { "new" };
+        ensure!(found == self.old || found == self.new, "{what}: neither old nor new: {found:?}");
+        let (code, text) = holdfast(&["check", "--config", CURRENT])?;
+        ensure!(code == Some(0), "{what}: check: {code:?}: {text}");
+        let left = Path::new("/var/lib/holdfast/apply/journal").exists();
+        ensure!(!left, "{what}: a journal is left");
+        Ok(end)
+    }
+}
+
+/// Applies a config; without a fault.
+fn apply(letter: char, force: bool) -> Result<()> {
+    fs::write(CONFIG, config(letter))?;
+    let mut arguments = vec!["apply", CONFIG, "--no-acts"];
+    arguments.extend(force.then_some("--force"));
+    let (code, text) = holdfast(&arguments)?;
+    ensure!(code == Some(0), "{code:?}: {text}");
+    Ok(())
+}
+
+/// Applies the new config with a fault that is made when it stands still; gives what it said.
+fn faulty(fault: impl FnOnce() -> Result<()>) -> Result<Said> {
+    fs::write(CONFIG, config('n'))?;
+    let child = held()?;
+    let made = fault();
+    shell(&format!("fsfreeze --unfreeze {FIRST}"))?;
+    made?;
+    finish(child)
+}
+
+/// The scenario.
+pub(super) fn bare(context: &mut Context) -> Result<()> {
+    FileSystem::Xfs.mount(Path::new(FIRST))?;
+    load_module("loop")?;
+    for name in ["ext4", "tmpfs"] {
+        let full = mounted(name, 4 << 20).and_then(|()| full(context, name));
+        context.check(&format!("full_{name}"), full);
+        unmount();
+    }
+    let other = mounted("ext4", 4 << 20).and_then(|()| others(context));
+    context.check("read_only_and_in_the_way", other);
+    unmount();
+    let failing = failing(context);
+    context.check("failing_device", failing);
+    Ok(())
+}
+
+fn unmount() {
+    // One that is not mounted is as good.
+    let _ = shell(&format!("umount {FAULTY}; umount /srv/backing"));
+}
+
+/// A small file system, with the old config applied.
+fn mounted(kind: &str, bytes: u64) -> Result<()> {
+    fs::create_dir_all(FAULTY)?;
+    match kind {
+        "ext4" => {
+            backing(bytes + (60 << 20))?;
+            shell(&format!("mount -o loop /srv/backing/disk {FAULTY}"))?;
+        }
+        _ => shell(&format!("mount -t tmpfs -o size={bytes} tmpfs {FAULTY}")).map(drop)?,
+    }
+    apply('o', true)
+}
+
+/// A copy of the host's empty ext4 disk, without its holes, in memory of a limited size.
+fn backing(bytes: u64) -> Result<()> {
+    fs::create_dir_all("/srv/backing")?;
+    shell(&format!("mount -t tmpfs -o size={bytes} tmpfs /srv/backing"))?;
+    let mut disk = File::open(disks::find("ext4")?)?;
+    let mut copy = File::create("/srv/backing/disk")?;
+    let mut block = vec![0; 4096];
+    let mut length = 0;
+    while let Ok(()) = disk.read_exact(&mut block) {
+        length += block.len() as u64;
+        if block.iter().any(|byte| *byte != 0) {
+            copy.write_all(&block)?;
+        } else {
+            copy.seek(SeekFrom::Current(4096))?;
+        }
+    }
+    copy.set_len(length)?;
+    copy.sync_all().context("the copy of the disk")
+}
+
+fn ends() -> Result<Ends> {
+    let old = found()?;
+    apply('n', false)?;
+    let new = found()?;
+    apply('o', false)?;
+    ensure!(found()? == old, "not even without a fault it goes back: {:?}", found()?);
+    Ok(Ends { old, new })
+}
+
+/// Free bytes from none to more than it needs.
+fn full(context: &mut Context, kind: &str) -> Result<String> {
+    let ends = ends()?;
+    let mut told = Vec::new();
+    // ext4 keeps a fiftieth for itself; what is left is between nothing and more than enough.
+    let reserve = if kind == "ext4" { 1311 } else { 0 };
+    for kib in [0, reserve + 40, reserve + 160, reserve + 340, reserve + 1500] {
+        let (code, text) = faulty(|| ballast(kib))?;
+        let what = format!("{kib} KiB free: {text}");
+        if code != Some(0) {
+            ensure!(code == Some(3) && text.contains("No space left on device"), "{code:?}: {what}");
+            ensure!(text.contains(FAULTY), "it does not name the path: {what}");
+        }
+        fs::remove_file(format!("{FAULTY}/ballast"))?;
+        if Path::new("/var/lib/holdfast/apply/journal").exists() {
+            holdfast(&["apply", "--resume", "--no-acts"])?;
+        }
+        let end = ends.check(&what)?;
+        ensure!((end == "new") == (code == Some(0)), "{what}: it is {end}");
+        ensure!(kib < reserve + 1000 || end == "new", "there was space: {what}");
+        context.note(format!("{kind}: {kib} KiB free: {end}"));
+        told.push(format!("{kib}:{end}"));
+        if end == "new" {
+            apply('o', false)?;
+        }
+    }
+    ensure!(told.first().is_some_and(|told| told.ends_with("old")), "{told:?}");
+    ensure!(told.last().is_some_and(|told| told.ends_with("new")), "{told:?}");
+    Ok(format!("{kind}: {}", told.join(" ")))
+}
+
+/// Fills the file system up to so many KiB.
+fn ballast(kib: u64) -> Result<()> {
+    let path = format!("{FAULTY}/ballast");
+    let file = File::create(&path)?;
+    let room = statvfs(FAULTY)?;
+    let mut length = room.blocks_free() * room.fragment_size();
+    // The file takes blocks for its own description, too.
+    while let Err(error) = fallocate(&file, FallocateFlags::empty(), 0, i64::try_from(length)?) {
+        ensure!(error == Errno::ENOSPC && length > 4096, "cannot fill the disk: {error}");
+        length -= 4096;
+    }
+    file.set_len(length.saturating_sub(kib << 10))?;
+    file.sync_all()?;
+    shell("sync").map(drop)
+}
+
+/// What turns read-only, and what turns into something else.
+fn others(context: &mut Context) -> Result<String> {
+    let ends = ends()?;
+    let (code, text) = faulty(|| shell(&format!("mount -o remount,ro {FAULTY}")).map(drop))?;
+    ensure!(
+        code == Some(3) && text.contains("Read-only file system") && text.contains(FAULTY),
+        "{code:?}: {text}"
+    );
+    shell(&format!("mount -o remount,rw {FAULTY}"))?;
+    if Path::new("/var/lib/holdfast/apply/journal").exists() {
+        holdfast(&["apply", "--resume", "--no-acts"])?;
+    }
+    ensure!(ends.check(&text)? == "old", "{text}");
+    let cases = [
+        ("a directory", "rm b && mkdir b && echo theirs > b/x"),
+        ("a link", "rm b && ln -s /etc/passwd b"),
+        ("a FIFO", "rm b && mkfifo b"),
+        ("nothing", "rm b"),
+    ];
+    for (what, line) in cases {
+        context.note(what);
+        let passwd = fs::read("/etc/passwd")?;
+        let (code, text) = faulty(|| shell(&format!("cd {FAULTY} && {line}")).map(drop))?;
+        ensure!(code == Some(3) && text.contains(&format!("{FAULTY}/b")), "{what}: {code:?}: {text}");
+        ensure!(fs::read("/etc/passwd")? == passwd, "{what}: it was followed");
+        ensure!(!Path::new("/var/lib/holdfast/apply/journal").exists(), "{what}: a journal is left: {text}");
+        let now = found()?;
+        let rest = |end: &BTreeMap<PathBuf, String>| {
+            let mut end = end.clone();
+            end.retain(|path, _| !path.starts_with(format!("{FAULTY}/b")));
+            end
+        };
+        ensure!(rest(&now) == rest(&ends.old), "{what}: the rest is not old: {now:?}");
+        ensure!(what != "a directory" || Path::new("/srv/small/b/x").exists(), "what was theirs is lost");
+        // And the old file again, as its owner would.
+        shell(&format!("cd {FAULTY} && rm -rf b"))?;
+        fs::write(format!("{FAULTY}/b"), "o".repeat(64 << 10))?;
+        shell(&format!("chmod 644 {FAULTY}/b"))?;
+        ensure!(ends.check(what)? == "old", "{what}");
+    }
+    Ok(String::new())
+}
+
+/// A device that fails to take more than so many pages: real I/O errors in data, in directories and in its journal.
+fn failing(context: &mut Context) -> Result<String> {
+    let mut told = Vec::new();
+    for kib in [0, 100, 300, 4096] {
+        mounted("ext4", 60 << 20)?;
+        let ends = if told.is_empty() { Some(ends()?) } else { None };
+        let old = found()?;
+        shell("sync")?;
+        let (code, text) = faulty(|| {
+            let used: u64 = shell("df -k /srv/backing | tail -n 1")?
+                .split_whitespace()
+                .nth(2)
+                .and_then(|word| word.parse().ok())
+                .context("df says nothing")?;
+            shell(&format!("mount -o remount,size={}k /srv/backing", used + kib)).map(drop)
+        })?;
+        let what = format!("{kib} KiB: {code:?}: {text}");
+        if code != Some(0) {
+            ensure!(code == Some(3) && text.contains("/srv/"), "{what}");
+        }
+        // The device works again.
+        shell("mount -o remount,size=200m /srv/backing")?;
+        shell(&format!("umount {FAULTY} && mount -o loop /srv/backing/disk {FAULTY}"))?;
+        if Path::new("/var/lib/holdfast/apply/journal").exists() {
+            let (code, text) = holdfast(&["apply", "--resume", "--no-acts"])?;
+            ensure!(code.is_some(), "{what}: {text}");
+        }
+        let now = found()?;
+        let end = if now == old { "old" } else { "new" };
+        if let Some(ends) = &ends {
+            ends.check(&what)?;
+        }
+        ensure!((end == "new") == (code == Some(0)), "{what}: it is {end}: {now:?}");
+        let (code, said) = holdfast(&["check", "--config", CURRENT])?;
+        ensure!(code == Some(0), "{what}: check: {said}");
+        let error = ["I/O error", "Read-only file system", "No space left", "needs cleaning"]
+            .into_iter()
+            .find(|error| text.contains(error))
+            .unwrap_or_default();
+        context.note(format!("{kib} KiB: {end} {error}"));
+        told.push(format!("{kib}:{end} {error}"));
+        if end == "new" {
+            apply('o', false)?;
+        }
+        unmount();
+    }
+    ensure!(told.iter().any(|told| !told.ends_with(' ')), "{told:?}");
+    ensure!(told.last().is_some_and(|told| told.contains("new")), "{told:?}");
+    Ok(told.join(", "))
+}
