@@ -48,10 +48,15 @@ pub enum Thing {
         /// Absolute, cleaned path.
         path: PathBuf,
     },
+    /// What the running kernel was told at boot.
+    KernelArguments,
+    /// The image of the OS that is booted.
+    OsImage,
 }
 
 impl Thing {
-    /// The path by which reports and policies name the thing; units are named by their file's path.
+    /// The path by which reports and policies name the thing; units are named by their file's path, the kernel's
+    /// arguments and the OS by the files that tell of them.
     pub fn path(&self) -> PathBuf {
         match self {
             Self::File { path }
@@ -59,12 +64,20 @@ impl Thing {
             | Self::Link { path }
             | Self::ClosedDirectory { path } => path.clone(),
             Self::Unit { name } => Path::new(SYSTEMD_DIRECTORY).join(name),
+            Self::KernelArguments => PathBuf::from(KERNEL_ARGUMENTS),
+            Self::OsImage => PathBuf::from(OSTREE_BOOTED),
         }
     }
 }
 
 /// Where MachineConfig units are written.
 pub const SYSTEMD_DIRECTORY: &str = "/etc/systemd/system";
+
+/// Where the kernel tells its arguments.
+pub const KERNEL_ARGUMENTS: &str = "/proc/cmdline";
+
+/// What is there only on a host that booted an ostree deployment.
+pub const OSTREE_BOOTED: &str = "/run/ostree-booted";
 
 /// A file owner as Ignition declares it: by number or by name (resolved on the node).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
@@ -169,6 +182,20 @@ pub struct AuthorizedKeysExpectation {
     pub keys: Vec<SshKey>,
 }
 
+/// Arguments that the kernel must have been given, among others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct KernelArgumentsExpectation {
+    /// One argument each, in their order.
+    pub arguments: Vec<String>,
+}
+
+/// The image that must be booted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OsImageExpectation {
+    /// As declared (`osImageURL`).
+    pub image: String,
+}
+
 /// The declared state of one thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
@@ -185,6 +212,10 @@ pub enum Expected {
     ClosedDirectory(ClosedDirectoryExpectation),
     /// See [`AuthorizedKeysExpectation`]; the thing is a [`Thing::File`].
     AuthorizedKeys(AuthorizedKeysExpectation),
+    /// See [`KernelArgumentsExpectation`].
+    KernelArguments(KernelArgumentsExpectation),
+    /// See [`OsImageExpectation`].
+    OsImage(OsImageExpectation),
 }
 
 /// What one managed thing should be, and who says so.

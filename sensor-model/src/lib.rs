@@ -29,6 +29,7 @@ pub mod merge;
 pub mod node_disruption;
 pub mod node_state;
 pub mod observation;
+pub mod os;
 pub mod path;
 pub mod plan;
 pub mod pool;

@@ -3,7 +3,7 @@
 //! Filled by the daemon through directory handles; read by `compare`. It carries digests, never
 //! contents.
 
-use crate::authorized_keys::AuthorizedKeys;
+use crate::{authorized_keys::AuthorizedKeys, os::Deployment};
 use serde::Serialize;
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -120,6 +120,13 @@ pub enum Observation {
     },
     /// A unit's state.
     Unit(UnitObservation),
+    /// What the running kernel was told, one argument each.
+    KernelArguments {
+        /// In their order.
+        arguments: Vec<String>,
+    },
+    /// The deployment that is booted.
+    Os(Deployment),
     /// It could not be read; the text names the path and the reason.
     Unreadable {
         /// Operation and error.

@@ -113,6 +113,9 @@ impl Maker {
             Observation::Names { .. } => {
                 self.leave_out(path, "adopt the files in it that are not declared, one by one");
             }
+            Observation::KernelArguments { .. } | Observation::Os(_) => {
+                self.leave_out(path, "what is booted is declared by kernelArguments and osImageURL");
+            }
             Observation::Unreadable { error } => {
                 self.leave_out(path, format!("it could not be read: {error}"));
             }

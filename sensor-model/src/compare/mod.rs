@@ -7,6 +7,7 @@
 
 mod keys;
 mod object;
+mod os;
 mod unit;
 
 #[cfg(test)]
@@ -68,6 +69,10 @@ pub fn compare(expectation: &Expectation, observation: &Observation, ids: &Ids) 
         (Expected::Unit(unit), Observation::Unit(seen)) => {
             unit::compare(&expectation.thing, &subject, unit, seen)
         }
+        (Expected::KernelArguments(declared), Observation::KernelArguments { arguments }) => {
+            os::arguments(declared, arguments)
+        }
+        (Expected::OsImage(declared), Observation::Os(booted)) => os::image(declared, booted),
         _ => vec![subject.unreadable("the observation is of another kind of thing")],
     }
 }
@@ -124,5 +129,7 @@ fn noun(thing: &Thing) -> &'static str {
         Thing::Directory { .. } | Thing::ClosedDirectory { .. } => "directory",
         Thing::Link { .. } => "link",
         Thing::Unit { .. } => "unit",
+        Thing::KernelArguments => "kernel arguments",
+        Thing::OsImage => "OS image",
     }
 }

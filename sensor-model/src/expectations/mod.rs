@@ -6,6 +6,7 @@
 //! thing closes the place to others: drop-in directories of units with drop-ins, and users' ssh keys.
 
 mod keys;
+mod os;
 mod units;
 
 pub use units::install_directories;
@@ -92,6 +93,7 @@ pub fn expectations(rendered: &Rendered) -> Result<Vec<Expectation>, Expectation
     }
     units::expectations(rendered, &mut found);
     keys::expectations(rendered, &mut found);
+    os::expectations(rendered, &mut found);
     found.sort_by(|a, b| a.thing.cmp(&b.thing));
     debug_assert!(found.windows(2).all(|pair| pair[0].thing != pair[1].thing), "no thing is expected twice");
     Ok(found)

@@ -46,8 +46,31 @@ fn things(found: &[Expectation]) -> Vec<String> {
             Thing::Link { path } => format!("link {}", path.display()),
             Thing::Unit { name } => format!("unit {name}"),
             Thing::ClosedDirectory { path } => format!("closed {}", path.display()),
+            Thing::KernelArguments => "kernel arguments".to_owned(),
+            Thing::OsImage => "os image".to_owned(),
         })
         .collect()
+}
+
+#[test]
+fn kernel_arguments_and_the_image_are_expected_where_they_are_declared() {
+    let manifest = json!({
+        "apiVersion": machine_config::API_VERSION,
+        "kind": "MachineConfig",
+        "metadata": { "name": "10-os" },
+        "spec": {
+            "config": { "ignition": { "version": "3.5.0" } },
+            "kernelArguments": ["nosmt mitigations=off", "a=\"b c\""],
+            "osImageURL": "quay.io/os@sha256:1",
+        },
+    });
+    let read = machine_config::parse("os.yaml", &serde_json::to_vec(&manifest).unwrap()).unwrap();
+    let found = expectations(&merge::merge(read.machine_configs).unwrap()).unwrap();
+    assert_eq!(things(&found), ["kernel arguments", "os image"]);
+    let Expected::KernelArguments(declared) = &found[0].expected else { panic!("{found:?}") };
+    assert_eq!(declared.arguments, ["nosmt", "mitigations=off", "a=\"b c\""]);
+    assert_eq!(found[1].source.machine_config, "10-os");
+    assert!(things(&expected(&[json!({})])).is_empty());
 }
 
 fn file<'a>(found: &'a [Expectation], path: &str) -> &'a FileExpectation {

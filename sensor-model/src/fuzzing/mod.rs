@@ -113,3 +113,25 @@ pub fn xattr(data: &[u8]) {
         assert!(!(name == "user.x" && xattr::is_ignored(name, &description)));
     }
 }
+
+/// What kernel and OS tools say: a kernel argument is among those it was split with, and an answer is read or refused.
+pub fn os(data: &[u8]) {
+    use crate::os::{Status, arguments, of_origin, reference};
+    let text = String::from_utf8_lossy(data);
+    let words = arguments::split(&text);
+    assert!(arguments::missing(&words, &words).is_empty());
+    assert_eq!(arguments::split(&words.join(" ")), words, "split once more, it is the same");
+    for status in [Status::of_rpm_ostree(data), Status::of_bootc(data), Status::of_ostree(&text)] {
+        match status {
+            Ok(status) => {
+                let named =
+                    status.next.iter().chain(&status.booted).filter_map(|found| found.image.as_deref());
+                for image in named {
+                    assert_eq!(reference(image), image, "no transport is left");
+                }
+            }
+            Err(error) => assert!(!error.reason.is_empty()),
+        }
+    }
+    assert!(of_origin(&text, "c").is("c"));
+}

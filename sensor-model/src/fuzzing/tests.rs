@@ -4,7 +4,7 @@ use std::path::Path;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 13] = [
+const TARGETS: [(&str, Target); 14] = [
     ("manifest", manifest),
     ("ignition", ignition),
     ("data_url", data_url),
@@ -18,6 +18,7 @@ const TARGETS: [(&str, Target); 13] = [
     ("plan", plan),
     ("registries", registries),
     ("selinux", selinux),
+    ("os", os),
 ];
 
 fn seeds(target: &str) -> Vec<Vec<u8>> {

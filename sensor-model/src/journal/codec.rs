@@ -115,7 +115,10 @@ fn one(previous: &str, line: &[u8]) -> Result<(Record, String), String> {
 /// The records that may come after one.
 #[expect(clippy::match_same_arms, reason = "one arm for each record that came before")]
 fn follows(before: Option<&Record>, record: &Record) -> Result<(), String> {
-    use Record::{Begin, Done, Failed, Finished, RebootRequested, RolledBack, RollingBack, Started, Written};
+    use Record::{
+        Begin, Done, Failed, Finished, RebootRequested, ReturnRequested, RolledBack, RollingBack, Started,
+        Written,
+    };
     let fits = match (before, record) {
         (None, Begin(_)) => true,
         (None, _) | (Some(_), Begin(_)) => false,
@@ -130,7 +133,8 @@ fn follows(before: Option<&Record>, record: &Record) -> Result<(), String> {
             Some(Written | Started { .. } | Finished { .. } | Failed { .. } | RebootRequested { .. }),
             RollingBack { .. },
         ) => true,
-        (Some(RollingBack { .. }), RolledBack { .. } | RollingBack { .. }) => true,
+        (Some(RollingBack { .. }), RolledBack { .. } | RollingBack { .. } | ReturnRequested { .. }) => true,
+        (Some(ReturnRequested { .. }), ReturnRequested { .. } | RolledBack { .. }) => true,
         _ => false,
     };
     if fits { Ok(()) } else { Err("a record that cannot come after the one before it".to_owned()) }

@@ -4,6 +4,8 @@
 //! what, nothing is called done before everything was looked at, and what cannot be undone is last. A
 //! machine that is made from the records of a dead one goes on where that one was.
 
+#[cfg(test)]
+use super::checker::Mutation;
 use super::{
     Act, Begin, Ended, Fallback, Kind, Record,
     settle::{Settling, Side, Sight, settle},
@@ -31,6 +33,8 @@ pub enum Request {
     Reboot,
     /// Compare everything with the new config.
     Verify,
+    /// After the reboot that ends a way back: tell whether the OS is the old one again.
+    VerifyBack,
     /// Make the config that holds now the current one, and write the history. Done twice it is as done once.
     Commit(Ended),
     /// Remove the journal and what it needed.
@@ -46,6 +50,8 @@ pub enum Outcome {
     Sight(Sight),
     /// A directory that shall go away is not empty; it stays.
     Kept,
+    /// For [`Request::Undo`]: it is done, and takes effect with the next boot.
+    NeedsReboot,
     /// It was not done, and nothing of it stays.
     Failed(String),
     /// It was not done, and the journal cannot be relied on to take another record.
@@ -80,26 +86,12 @@ enum Stage {
     Turning,
     Returning { at: usize, sight: Option<Sight> },
     Undoing(usize),
+    AskingReturn,
+    VerifyingBack,
     Ended,
     Committing(Ended),
     Closing(Ended),
     Resting(Rest),
-}
-
-/// Faults that a test plants, to show that the checker finds them.
-#[cfg(test)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Mutation {
-    /// Targets are written before the journal says what they were.
-    WriteBeforeBegin,
-    /// What a swap displaced is dropped unseen.
-    DropUnseen,
-    /// After a death in the middle of writing the journal is closed as if all were well.
-    CloseOnResume,
-    /// The journal is closed without a look at everything.
-    SkipVerify,
-    /// Files go back before the journal says so.
-    SkipRollingBack,
 }
 
 /// The machine.
@@ -121,6 +113,8 @@ pub struct Machine {
     problems: Vec<String>,
     /// What must be tried again before it can be called over.
     unfinished: Vec<String>,
+    /// What was undone takes effect with the next boot.
+    returns: bool,
     stage: Stage,
     #[cfg(test)]
     pub(super) mutation: Option<Mutation>,
@@ -140,6 +134,7 @@ impl Machine {
             reason: String::new(),
             problems: Vec::new(),
             unfinished: Vec::new(),
+            returns: false,
             stage: Stage::Opening,
             #[cfg(test)]
             mutation: None,
@@ -176,6 +171,8 @@ impl Machine {
                     machine.reason.clone_from(reason);
                     machine.give_back(0)
                 }
+                Record::ReturnRequested { boot_id: ended } if ended == boot_id => Stage::Rebooting,
+                Record::ReturnRequested { .. } => Stage::VerifyingBack,
                 Record::RolledBack { problems } => {
                     machine.problems.clone_from(problems);
                     Stage::Committing(Ended::RolledBack)
@@ -250,6 +247,8 @@ impl Machine {
             Stage::Turning => Request::Append(Record::RollingBack { reason: self.reason.clone() }),
             Stage::Returning { at, sight } => self.step(self.back(*at), Side::Before, false, *sight),
             Stage::Undoing(act) => Request::Undo(*act),
+            Stage::AskingReturn => Request::Append(Record::ReturnRequested { boot_id: self.boot_id.clone() }),
+            Stage::VerifyingBack => Request::VerifyBack,
             Stage::Ended => Request::Append(Record::RolledBack { problems: self.problems.clone() }),
             Stage::Committing(ended) => Request::Commit(*ended),
             Stage::Closing(_) => Request::Close,
@@ -343,12 +342,24 @@ impl Machine {
             }
             (Stage::Turning, _) => self.give_back(0),
             (Stage::Undoing(act), outcome) => {
-                if let Outcome::Failed(reason) = outcome {
-                    self.problems.push(reason);
+                match outcome {
+                    Outcome::Failed(reason) => self.problems.push(reason),
+                    Outcome::NeedsReboot => self.returns = true,
+                    _ => {}
                 }
                 self.undo(act + 1)
             }
-            (Stage::Ended, Outcome::Failed(reason)) => Stage::Resting(Rest::Halted(reason)),
+            // Another boot would come to the same: it is told, and the node is degraded.
+            (Stage::VerifyingBack, outcome) => {
+                if let Outcome::Failed(reason) = outcome {
+                    self.problems.push(reason);
+                }
+                Stage::Ended
+            }
+            (Stage::AskingReturn | Stage::Ended, Outcome::Failed(reason)) => {
+                Stage::Resting(Rest::Halted(reason))
+            }
+            (Stage::AskingReturn, _) => Stage::Rebooting,
             (Stage::Ended, _) => Stage::Committing(Ended::RolledBack),
             (Stage::Committing(_) | Stage::Closing(_), Outcome::Failed(reason)) => {
                 Stage::Resting(Rest::Halted(reason))
@@ -391,7 +402,7 @@ impl Machine {
                 self.pass(phase, at)
             }
             Outcome::Failed(reason) => self.turn_back(reason),
-            Outcome::Done | Outcome::Broken(_) => phase.at(at, None),
+            Outcome::Done | Outcome::NeedsReboot | Outcome::Broken(_) => phase.at(at, None),
         }
     }
 
@@ -451,7 +462,10 @@ impl Machine {
     }
 
     fn undo(&mut self, act: usize) -> Stage {
-        (act..self.acts.len()).find(|act| self.begun[*act]).map_or(Stage::Ended, Stage::Undoing)
+        #[cfg(test)]
+        let _ = self.has(Mutation::SkipReturn) && std::mem::take(&mut self.returns);
+        let last = if self.returns { Stage::AskingReturn } else { Stage::Ended };
+        (act..self.acts.len()).find(|act| self.begun[*act]).map_or(last, Stage::Undoing)
     }
 }
 

@@ -276,6 +276,9 @@ pub struct OsChange {
     pub remove_extensions: Vec<String>,
     /// Extensions that come.
     pub add_extensions: Vec<String>,
+    /// The commit that was booted when it began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub booted: Option<String>,
 }
 
 impl OsChange {
@@ -291,6 +294,7 @@ impl OsChange {
             new_kernel: self.old_kernel.clone(),
             remove_extensions: self.add_extensions.clone(),
             add_extensions: self.remove_extensions.clone(),
+            booted: self.booted.clone(),
         }
     }
 }
@@ -343,6 +347,11 @@ pub enum Record {
     RollingBack {
         /// Why.
         reason: String,
+    },
+    /// What was undone takes effect with the next boot, which is asked for.
+    ReturnRequested {
+        /// The boot that it ends.
+        boot_id: String,
     },
     /// Everything is back but what somebody else wrote.
     RolledBack {

@@ -57,6 +57,7 @@ fn records() -> Vec<Record> {
         Record::Finished { act: 0 },
         Record::RebootRequested { boot_id: "b".to_owned() },
         Record::RollingBack { reason: "it differs".to_owned() },
+        Record::ReturnRequested { boot_id: "c".to_owned() },
         Record::RolledBack { problems: vec!["left".to_owned()] },
     ]
 }
@@ -94,6 +95,7 @@ fn records_in_an_impossible_order_are_refused() {
         vec![Record::Written],
         vec![records()[0].clone(), records()[0].clone()],
         vec![records()[0].clone(), Record::Done],
+        vec![records()[0].clone(), Record::Written, Record::ReturnRequested { boot_id: "b".to_owned() }],
         vec![records()[0].clone(), Record::Written, Record::Finished { act: 0 }],
         vec![records()[0].clone(), Record::RolledBack { problems: Vec::new() }, Record::Done],
     ];

@@ -71,6 +71,13 @@ pub fn load(configs: &[PathBuf], policies: &[PathBuf], observer: &Observer) -> a
     }
     let policy = DriftPolicy::merge(&files_of_policy)?;
     let mut expectations = expectations(&rendered)?;
+    expectations.retain(|expectation| match observer.unchecked(&expectation.thing) {
+        None => true,
+        Some(reason) => {
+            tracing::debug!(path = %expectation.thing.path().display(), reason, "Not checked on this host.");
+            false
+        }
+    });
     expectations
         .retain(|expectation| policy.decide(&expectation.thing.path(), None).action != Action::Ignore);
     let ids = ids(&expectations, observer);

@@ -51,6 +51,8 @@ struct Transition {
     id: u64,
     images: HashMap<PathBuf, (Image, Image)>,
     units: Vec<String>,
+    /// What is booted.
+    os: bool,
 }
 
 /// Works off an apply that died, without a reboot, and chooses the configs: those that were applied last, else those
@@ -192,7 +194,8 @@ impl Follow {
 impl From<Begin> for Transition {
     fn from(begin: Begin) -> Self {
         let images = begin.targets.into_iter().map(|target| (target.path, (target.before, target.after)));
-        Self { id: begin.id, images: images.collect(), units: begin.units }
+        let os = begin.os.is_some();
+        Self { id: begin.id, images: images.collect(), units: begin.units, os }
     }
 }
 
@@ -207,6 +210,8 @@ impl Transition {
                 };
                 names.iter().all(|name| is_ours(name) || may_be_there(&expectation.expected, name))
             }
+            // Which of the two is booted, the end of the apply decides.
+            (Thing::KernelArguments | Thing::OsImage, _) => self.os,
             (Thing::ClosedDirectory { path }, _) => {
                 self.images.keys().any(|changed| changed.parent() == Some(path))
             }

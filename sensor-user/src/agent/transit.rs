@@ -128,6 +128,7 @@ impl Agent {
         let mut new = expectations(&desired::rendered(std::slice::from_ref(&config))?)?;
         new.retain(|expectation| {
             self.desired.policy.decide(&expectation.thing.path(), None).action != Action::Ignore
+                && self.looker.observer.unchecked(&expectation.thing).is_none()
         });
         let known: HashSet<&Thing> = self.desired.expectations.iter().map(|known| &known.thing).collect();
         new.retain(|expectation| !known.contains(&expectation.thing));

@@ -28,14 +28,28 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// Signals that may wait while a job is queued: more than a host has units that start at once.
 const SIGNALS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(4095);
 
-type Answer<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + 'a>>;
+type Answer<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T, String>> + 'a>>;
+
+/// When what was undone takes effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Undone {
+    /// It has.
+    Now,
+    /// With the next boot.
+    WithTheNextBoot,
+}
 
 /// Who carries acts out.
 pub trait Actor {
     /// Does an act and awaits its end.
     fn act<'a>(&'a mut self, act: &'a Act, os: Option<&'a OsChange>) -> Answer<'a>;
     /// The files are the old ones again: does it again, or reverts it.
-    fn undo<'a>(&'a mut self, act: &'a Act, os: Option<&'a OsChange>) -> Answer<'a>;
+    fn undo<'a>(&'a mut self, act: &'a Act, os: Option<&'a OsChange>) -> Answer<'a, Undone>;
+    /// After the reboot of a way back: whether the OS is what it was before a change.
+    ///
+    /// # Errors
+    /// What it is instead.
+    fn is_back(&mut self, os: &OsChange) -> Result<(), String>;
     /// Syncs and asks for a reboot.
     fn reboot(&mut self) -> Answer<'_>;
 }
@@ -49,8 +63,12 @@ impl Actor for NoActs {
         Box::pin(async { Ok(()) })
     }
 
-    fn undo<'a>(&'a mut self, _: &'a Act, _: Option<&'a OsChange>) -> Answer<'a> {
-        Box::pin(async { Ok(()) })
+    fn undo<'a>(&'a mut self, _: &'a Act, _: Option<&'a OsChange>) -> Answer<'a, Undone> {
+        Box::pin(async { Ok(Undone::Now) })
+    }
+
+    fn is_back(&mut self, _: &OsChange) -> Result<(), String> {
+        Ok(())
     }
 
     fn reboot(&mut self) -> Answer<'_> {
@@ -63,7 +81,7 @@ impl Actor for NoActs {
 pub struct Systemd {
     root: PathBuf,
     manager: Option<ManagerProxy<'static>>,
-    os: os::Backend,
+    os: os::Host,
     /// Keeps others from shutting the host down meanwhile; given up before our own reboot.
     inhibitor: Option<zbus::OwnedFd>,
 }
@@ -71,7 +89,7 @@ pub struct Systemd {
 impl Systemd {
     /// For the host at `root`.
     pub fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), manager: None, os: os::Backend::find(root), inhibitor: None }
+        Self { root: root.to_owned(), manager: None, os: os::Host::new(root), inhibitor: None }
     }
 
     /// Asks logind to hold back shutdowns. Without logind there is nobody to ask.
@@ -104,7 +122,7 @@ impl Systemd {
         let what = describe(act);
         if act.kind == ActKind::Os {
             let change = os.ok_or("nothing is said of the OS change")?;
-            return self.os.apply(change).map_err(|error| format!("{what}: {error}"));
+            return self.os.stage(change, limit).await.map_err(|error| format!("{what}: {error}"));
         }
         let manager = self.manager().await?;
         if act.kind == ActKind::DaemonReload {
@@ -124,13 +142,25 @@ impl Actor for Systemd {
         Box::pin(self.run(act, os))
     }
 
-    fn undo<'a>(&'a mut self, act: &'a Act, os: Option<&'a OsChange>) -> Answer<'a> {
+    fn undo<'a>(&'a mut self, act: &'a Act, os: Option<&'a OsChange>) -> Answer<'a, Undone> {
         Box::pin(async move {
             match os.filter(|_| act.kind == ActKind::Os) {
-                Some(change) => self.run(act, Some(&change.reversed())).await,
-                None => self.run(act, os).await,
+                Some(change) => {
+                    let limit = Duration::from_secs(act.timeout_s);
+                    let undone = self.os.unstage(change, limit).await;
+                    let undone = undone.map_err(|error| format!("the way back of the OS: {error}"))?;
+                    Ok(if undone { Undone::WithTheNextBoot } else { Undone::Now })
+                }
+                None => self.run(act, os).await.map(|()| Undone::Now),
             }
         })
+    }
+
+    fn is_back(&mut self, change: &OsChange) -> Result<(), String> {
+        match self.os.is_back(change)? {
+            problems if problems.is_empty() => Ok(()),
+            problems => Err(format!("the old OS is not back: {}", problems.join("; "))),
+        }
     }
 
     fn reboot(&mut self) -> Answer<'_> {

@@ -14,7 +14,7 @@ use super::{
     standing,
     store::Store,
     targets::Planner,
-    verify::Verifier,
+    verify::{Verifier, What},
 };
 use crate::{
     agent::desired,
@@ -25,7 +25,7 @@ use jiff::Timestamp;
 use sensor_model::{
     expectations::expectations,
     journal::{
-        Act, ActKind, Begin, Ended, Fallback,
+        Act, ActKind, Begin, Ended, Fallback, Record,
         codec::Parsed,
         machine::{Machine, Rest},
     },
@@ -235,7 +235,10 @@ impl Engine {
             today: now.as_second() / 86_400,
         };
         let writes = planner.writes().inspect_err(|error| self.refused(&error.to_string()))?;
-        let os = os::change(&request.old, &request.new).filter(|_| request.act);
+        let os = os::change(&request.old, &request.new)
+            .or_else(|| os::restoring(&request.new, &self.observer).filter(|_| request.force))
+            .filter(|_| request.act)
+            .map(|change| os::from_here(change, &self.observer));
         let problems = self.preflight(&request, &writes, os.as_ref()).await?;
         if !problems.is_empty() {
             self.refused(&problems.join("; "));
@@ -303,7 +306,9 @@ impl Engine {
         progress: Progress<'_>,
     ) -> Result<Applied, ApplyError> {
         let expectations = expectations(rendered).map_err(ApplyError::Expectation)?;
-        let mut verifier = Verifier::new(&self.observer, &self.options.root, rendered, expectations);
+        let acts = run.begin.reboot || run.begin.os.is_some() || !run.begin.acts.is_empty();
+        let what = What::of(acts);
+        let mut verifier = Verifier::new(&self.observer, &self.options.root, rendered, expectations, what);
         let rest = run.drive(actor, &mut verifier, ending, progress).await;
         let machine = &run.machine;
         let reason = match &rest {
@@ -324,7 +329,8 @@ impl Engine {
         if !request.force {
             let old = expectations(&request.old).map_err(ApplyError::Expectation)?;
             let new = expectations(&request.new).map_err(ApplyError::Expectation)?;
-            let mut verifier = Verifier::new(&self.observer, &self.options.root, &request.old, old);
+            let (root, what) = (&self.options.root, What::of(request.act));
+            let mut verifier = Verifier::new(&self.observer, root, &request.old, old, what);
             problems.extend(preflight::drift(&mut verifier).await);
             problems.extend(preflight::closed(&self.observer, &new, &writes.targets));
         }
@@ -353,7 +359,8 @@ impl Engine {
 /// Whether the journal asked for a reboot, and it has happened.
 fn rebooted(parsed: &Parsed, boot_id: &str) -> bool {
     matches!(parsed.records.last(),
-        Some(sensor_model::journal::Record::RebootRequested { boot_id: ended }) if ended != boot_id)
+        Some(Record::RebootRequested { boot_id: ended } | Record::ReturnRequested { boot_id: ended })
+            if ended != boot_id)
 }
 
 /// The plan's steps as acts of the journal.

@@ -23,7 +23,7 @@ mod targets;
 pub(crate) mod tie;
 mod verify;
 
-pub use actions::{Actor, NoActs, Systemd};
+pub use actions::{Actor, NoActs, Systemd, Undone};
 pub use engine::{Applied, Engine, Options, Recovered, Request};
 pub use history::Entry;
 pub use standing::note;

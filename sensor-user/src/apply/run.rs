@@ -5,7 +5,7 @@
 
 use super::{
     ApplyError,
-    actions::Actor,
+    actions::{Actor, Undone},
     image::Place,
     password::{self, ShadowLock},
     store::{AppendError, JournalFile, Store},
@@ -16,7 +16,7 @@ use super::{
 use crate::observation::Observer;
 use nix::{errno::Errno, fcntl::OFlag};
 use sensor_model::journal::{
-    Begin, Ended, FileImage, Image, Record, Target,
+    ActKind, Begin, Ended, FileImage, Image, Record, Target,
     machine::{Machine, Outcome, Request, Rest},
     settle::{Settling, Side, Sight},
 };
@@ -124,7 +124,8 @@ impl Run<'_> {
                     }
                 }
                 Request::Undo(act) => match actor.undo(&self.begin.acts[act], self.begin.os.as_ref()).await {
-                    Ok(()) => Outcome::Done,
+                    Ok(Undone::Now) => Outcome::Done,
+                    Ok(Undone::WithTheNextBoot) => Outcome::NeedsReboot,
                     Err(reason) => Outcome::Failed(reason),
                 },
                 Request::Reboot if !self.may_reboot => {
@@ -133,11 +134,12 @@ impl Run<'_> {
                     );
                 }
                 Request::Reboot => {
-                    ending.happened(
-                        NodeEvent::RebootRequested,
-                        "the new config needs a reboot",
-                        "the reboot",
-                    );
+                    let why = if was_going_back {
+                        format!("the old OS comes back with a reboot: {}", self.machine.reason())
+                    } else {
+                        "the new config needs a reboot".to_owned()
+                    };
+                    ending.happened(NodeEvent::RebootRequested, &why, "the reboot");
                     match actor.reboot().await {
                         Ok(()) => Outcome::Done,
                         Err(reason) => Outcome::Failed(reason),
@@ -146,6 +148,10 @@ impl Run<'_> {
                 Request::Verify => match verifier.verify().await {
                     problems if problems.is_empty() => Outcome::Done,
                     problems => Outcome::Failed(problems.join("; ")),
+                },
+                Request::VerifyBack => match self.begin.os.as_ref().map(|change| actor.is_back(change)) {
+                    None | Some(Ok(())) => Outcome::Done,
+                    Some(Err(reason)) => Outcome::Failed(reason),
                 },
                 Request::Commit(ended) => {
                     ending.commit(ended, &self.machine).map_or_else(failed, |()| Outcome::Done)
@@ -178,6 +184,10 @@ impl Run<'_> {
             }
             Request::Step(target, Settling::TakeAway) => format!("remove {}", path(*target)),
             Request::Act(act) => format!("run {}", super::actions::describe(&self.begin.acts[*act])),
+            Request::Undo(act) if self.begin.acts[*act].kind == ActKind::Os => {
+                "bring the old OS back".to_owned()
+            }
+            Request::VerifyBack => "compare the OS with what it was".to_owned(),
             Request::Undo(act) => {
                 format!("run {} again, with the old config", super::actions::describe(&self.begin.acts[*act]))
             }

@@ -197,7 +197,11 @@ impl Planner<'_> {
                     wanted.insert(path, file);
                 }
             }
-            Expected::Unit(_) | Expected::ClosedDirectory(_) | Expected::AuthorizedKeys(_) => {}
+            Expected::Unit(_)
+            | Expected::ClosedDirectory(_)
+            | Expected::AuthorizedKeys(_)
+            | Expected::KernelArguments(_)
+            | Expected::OsImage(_) => {}
         }
         Ok(())
     }

@@ -5,8 +5,28 @@
 use super::password;
 use crate::{observation::Observer, repair::Restorer};
 use nix::fcntl::OFlag;
-use sensor_model::{compare::Ids, expectation::Expectation, merge::Rendered};
+use sensor_model::{
+    compare::Ids,
+    expectation::{Expectation, Thing},
+    merge::Rendered,
+};
 use std::{fs::File, io::Read as _, path::Path, sync::Arc};
+
+/// What is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    /// Also what is booted.
+    WithOs,
+    /// Only what is on the disk: nothing is run, so nothing is booted either.
+    Disk,
+}
+
+impl What {
+    /// By whether acts are run.
+    pub(super) fn of(acts: bool) -> Self {
+        if acts { Self::WithOs } else { Self::Disk }
+    }
+}
 
 /// Compares a host with a config.
 #[derive(Debug)]
@@ -23,8 +43,14 @@ impl<'a> Verifier<'a> {
         observer: &Arc<Observer>,
         root: &Path,
         rendered: &'a Rendered,
-        expectations: Vec<Expectation>,
+        mut expectations: Vec<Expectation>,
+        what: What,
     ) -> Self {
+        let of_os = |thing: &Thing| matches!(thing, Thing::KernelArguments | Thing::OsImage);
+        expectations.retain(|expectation| {
+            let thing = &expectation.thing;
+            !of_os(thing) || (what == What::WithOs && observer.unchecked(thing).is_none())
+        });
         let ids = crate::agent::desired::ids(&expectations, observer);
         let restorer = Restorer::new(Arc::clone(observer), root);
         Self { observer: Arc::clone(observer), restorer, rendered, expectations, ids }

@@ -276,8 +276,9 @@ impl<'a> Site<'a> {
         applied: Option<&Applied>,
         plan: Option<Plan>,
     ) -> anyhow::Result<u8> {
-        let good = matches!(result, "done" | "unchanged" | "rebooting");
         let reason = applied.map(|applied| applied.reason.clone()).unwrap_or_default();
+        // A reboot with a reason is one on the way back.
+        let good = matches!(result, "done" | "unchanged") || result == "rebooting" && reason.is_empty();
         let problems = applied.map(|applied| applied.problems.clone()).unwrap_or_default();
         if self.place.output.is_json() {
             screen.json(&Report { schema: SCHEMA, id, result, reason, problems, plan })?;
@@ -287,7 +288,8 @@ impl<'a> Site<'a> {
             let text = match result {
                 "done" => "the host is as the new config says",
                 "unchanged" => "there was nothing to do",
-                "rebooting" => "the reboot is under way; after it everything is compared",
+                "rebooting" if good => "the reboot is under way; after it everything is compared",
+                "rebooting" => "the reboot is under way that brings the old OS back",
                 "rolled-back" => "the host is as the old config says",
                 "abandoned" => "nothing was written",
                 _ => "it can go neither on nor back now; the next start tries again",

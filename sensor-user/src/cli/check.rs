@@ -9,7 +9,7 @@ use super::{
 use crate::repair::Restorer;
 use sensor_model::{difference::Difference, verdict::VerdictKind};
 use serde::Serialize;
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// The value of [`Report::schema`].
 pub const SCHEMA: &str = "holdfast.check/v1";
@@ -36,6 +36,8 @@ pub struct Report {
     pub drifted: Vec<Drifted>,
     /// What the configuration declares and nothing here compares.
     pub not_checked: Vec<&'static str>,
+    /// Why each of those is not.
+    pub not_checked_because: BTreeMap<&'static str, String>,
 }
 
 /// One thing that is not as declared.
@@ -75,12 +77,14 @@ impl Check {
             }
             drifted
         });
+        let not_checked = loaded.not_checked();
         let report = Report {
             schema: SCHEMA,
             verdict: if drifted.is_empty() { VerdictKind::Compliant } else { VerdictKind::Drifted },
             checked: desired.expectations.len(),
             drifted,
-            not_checked: loaded.not_checked(),
+            not_checked: not_checked.iter().map(|not| not.field).collect(),
+            not_checked_because: not_checked.into_iter().map(|not| (not.field, not.reason)).collect(),
         };
         if self.output.is_json() {
             screen.json(&report)?;
@@ -108,9 +112,9 @@ fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
     } else {
         screen.line(&format!("{} of {things} drifted", report.drifted.len()))?;
     }
-    if !report.not_checked.is_empty() {
+    for (field, reason) in &report.not_checked_because {
         let word = screen.paint(Tone::Notable, "not checked");
-        screen.line(&format!("{word}: {}", report.not_checked.join(", ")))?;
+        screen.line(&format!("{word}: {field}: {}", clean(reason)))?;
     }
     Ok(())
 }

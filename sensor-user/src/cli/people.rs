@@ -96,6 +96,8 @@ pub fn expected(expected: &Expected) -> Vec<(&'static str, String)> {
             let declared = if declared.is_empty() { "none".to_owned() } else { declared };
             vec![("keys", clean(&declared))]
         }
+        Expected::KernelArguments(declared) => vec![("among others", clean(&declared.arguments.join(" ")))],
+        Expected::OsImage(declared) => vec![("image", clean(&declared.image))],
     }
 }
 
@@ -116,6 +118,8 @@ pub fn kind(expected: &Expected) -> &'static str {
         Expected::Unit(_) => "unit",
         Expected::ClosedDirectory(_) => "closed directory",
         Expected::AuthorizedKeys(_) => "authorized keys",
+        Expected::KernelArguments(_) => "kernel arguments",
+        Expected::OsImage(_) => "OS image",
     }
 }
 
@@ -131,6 +135,11 @@ pub fn found(observation: &Observation) -> String {
         Observation::Unit(unit) => {
             let state = unit.file_state.as_deref().unwrap_or("not found");
             clean(state)
+        }
+        Observation::KernelArguments { arguments } => clean(&arguments.join(" ")),
+        Observation::Os(booted) => {
+            let commit = booted.checksum.as_ref().map(|sum| format!(" (commit {sum})")).unwrap_or_default();
+            clean(&format!("{}{commit}", booted.name()))
         }
         Observation::Object(object) => {
             let owner = |name: &Option<String>, id: u32| name.clone().unwrap_or_else(|| id.to_string());

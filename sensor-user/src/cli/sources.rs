@@ -94,6 +94,9 @@ impl Loaded {
         let mut all = expectations(&self.rendered).context("expectations")?;
         all.retain(|expectation| {
             let thing = &expectation.thing;
+            if self.observer.unchecked(thing).is_some() {
+                return false;
+            }
             let within =
                 matches!(thing, Thing::ClosedDirectory { .. }) && path.parent() == Some(&*thing.path());
             thing.path() == path || within
@@ -110,20 +113,34 @@ impl Loaded {
         self.desired.policy.decide(path, None)
     }
 
-    /// What the configuration declares and nothing here compares.
-    pub fn not_checked(&self) -> Vec<&'static str> {
+    /// What the configuration declares and nothing here compares, and why.
+    pub fn not_checked(&self) -> Vec<NotChecked> {
         let rendered = &self.rendered;
-        [
-            ("kernelArguments", !rendered.kernel_arguments.is_empty()),
-            ("kernelType", rendered.kernel_type.is_some()),
-            ("extensions", !rendered.extensions.is_empty()),
-            ("fips", rendered.fips.is_some()),
-            ("osImageURL", rendered.os_image_url.is_some()),
-        ]
-        .into_iter()
-        .filter_map(|(name, declared)| declared.then_some(name))
-        .collect()
+        let never = |what: &str| Some(format!("{what} are not compared with what runs"));
+        let unless = |thing: &Thing| self.observer.unchecked(thing);
+        let declared = [
+            ("kernelArguments", !rendered.kernel_arguments.is_empty(), unless(&Thing::KernelArguments)),
+            ("kernelType", rendered.kernel_type.is_some(), never("kernel packages")),
+            ("extensions", !rendered.extensions.is_empty(), never("packages")),
+            ("fips", rendered.fips.is_some(), never("FIPS modes")),
+            ("osImageURL", rendered.os_image_url.is_some(), unless(&Thing::OsImage)),
+        ];
+        declared
+            .into_iter()
+            .filter_map(|(field, declared, reason)| {
+                reason.filter(|_| declared).map(|reason| NotChecked { field, reason })
+            })
+            .collect()
     }
+}
+
+/// A field of the configuration that is not compared.
+#[derive(Debug)]
+pub struct NotChecked {
+    /// Its name in a MachineConfig.
+    pub field: &'static str,
+    /// Why not.
+    pub reason: String,
 }
 
 /// A path of the host as an argument: absolute and cleaned.

@@ -8,6 +8,7 @@
 
 mod identity;
 mod object;
+mod os;
 pub(crate) mod resolve;
 mod unit;
 
@@ -138,11 +139,18 @@ impl Observer {
         let seen = match (&expectation.thing, &expectation.expected) {
             (Thing::Unit { name }, _) => unit::observe(&self.root, name, on_open).map(Observation::Unit),
             (Thing::ClosedDirectory { path }, _) => self.names(path, expectation.ssh_keys, on_open),
+            (Thing::KernelArguments, _) => os::kernel_arguments(&self.root),
+            (Thing::OsImage, _) => os::booted(&self.root),
             _ => self.object(&path, expectation, on_open),
         };
         seen.unwrap_or_else(|refused| Observation::Unreadable {
             error: format!("{} {}: {}", refused.operation, path.display(), refused.errno.desc()),
         })
+    }
+
+    /// Why a thing cannot be looked at on this host, so that nothing is expected of it here; `None` when it can.
+    pub fn unchecked(&self, thing: &Thing) -> Option<String> {
+        os::unchecked(&self.root, thing)
     }
 
     /// Opens a directory or regular file with the observation flags, for enrolment, and closes it. The
@@ -354,7 +362,11 @@ impl Observer {
 pub fn snapshot(observation: &Observation) -> Option<serde_json::Value> {
     match observation {
         Observation::Missing | Observation::Unreadable { .. } => None,
-        Observation::Object(_) | Observation::Names { .. } | Observation::Unit(_) => {
+        Observation::Object(_)
+        | Observation::Names { .. }
+        | Observation::Unit(_)
+        | Observation::KernelArguments { .. }
+        | Observation::Os(_) => {
             let mut value = serde_json::to_value(observation).ok()?;
             let map = value.as_object_mut()?;
             map.retain(|_, value| !value.is_null() && !value.as_array().is_some_and(Vec::is_empty));

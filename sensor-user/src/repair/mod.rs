@@ -139,6 +139,11 @@ impl Restorer {
             Expected::Link(link) => host.link(&path, link)?,
             Expected::ClosedDirectory(closed) => host.closed_directory(&path, closed)?,
             Expected::Unit(unit) => unit::restore(&host, &mut self.units, expectation, unit, &before).await?,
+            Expected::KernelArguments(_) | Expected::OsImage(_) => {
+                let reason =
+                    "what is booted changes only with a reboot; `holdfast apply --force` brings it back";
+                return Err(RepairError::Refused { path, reason: reason.to_owned() });
+            }
         };
         let (_, differences) = self.look(expectation, ids).await;
         if differences.is_empty() {
@@ -166,6 +171,7 @@ pub fn order(expectation: &Expectation) -> (u8, PathBuf) {
         Expected::Link(_) => 2,
         Expected::Unit(_) => 3,
         Expected::ClosedDirectory(_) => 4,
+        Expected::KernelArguments(_) | Expected::OsImage(_) => 5,
     };
     (rank, expectation.thing.path())
 }

@@ -35,6 +35,29 @@ fn check_names_every_difference_of_every_thing() {
 }
 
 #[test]
+fn check_compares_kernel_arguments_where_a_kernel_runs() {
+    let world = World::in_sync();
+    fs::create_dir_all(world.host("/proc")).unwrap();
+    fs::write(world.host("/proc/cmdline"), "root=/dev/vda quiet\n").unwrap();
+    let said = world.run(&["check", "CONFIG"]);
+    assert_eq!((said.code, said.out.contains("not checked")), (0, false), "{}{}", said.out, said.err);
+    fs::write(world.host("/proc/cmdline"), "root=/dev/vda quietly\n").unwrap();
+    let said = world.run(&["check", "CONFIG"]);
+    assert_eq!(said.code, 1);
+    assert!(said.out.contains("missing expected kernel arguments: [quiet]"), "{}", said.out);
+    let explained = world.run(&["explain", "/proc/cmdline", "-o", "json", "CONFIG"]);
+    assert_eq!(explained.json("explain")["things"][0]["thing"]["type"], "kernel-arguments");
+    // It is no file that anybody could write back.
+    let repaired = world.run(&["repair", "--all", "--yes", "CONFIG"]);
+    assert_eq!(repaired.code, 1, "{}{}", repaired.out, repaired.err);
+    assert!(
+        format!("{}{}", repaired.out, repaired.err).contains("changes only with a reboot"),
+        "{}",
+        repaired.out
+    );
+}
+
+#[test]
 fn check_takes_many_files_in_one_option() {
     let world = World::in_sync();
     let config = world.at("config/99-worker-app.yaml").display().to_string();

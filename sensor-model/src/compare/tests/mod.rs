@@ -1,4 +1,5 @@
 mod keys;
+mod os;
 mod properties;
 mod units;
 
@@ -7,9 +8,11 @@ use crate::{
     authorized_keys::{self, AuthorizedKeys, SshKey},
     expectation::{
         AuthorizedKeysExpectation, ClosedDirectoryExpectation, Content, DirectoryExpectation,
-        FileExpectation, LinkExpectation, Owner, Source, UnitExpectation,
+        FileExpectation, KernelArgumentsExpectation, LinkExpectation, OsImageExpectation, Owner, Source,
+        UnitExpectation,
     },
     observation::{FileType, ObjectObservation, UnitObservation},
+    os::Deployment,
 };
 
 const KEY_A: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBSxrLseeRZ1nyihTrvLH8oiYA5MU1MD7uJvFd8OmDBQ a";
@@ -93,6 +96,12 @@ fn compliant(expectation: &Expectation) -> Observation {
             object.ssh_keys =
                 Some(AuthorizedKeys { keys: declared.keys.clone(), ..AuthorizedKeys::default() });
             Observation::Object(Box::new(object))
+        }
+        Expected::KernelArguments(declared) => {
+            Observation::KernelArguments { arguments: declared.arguments.clone() }
+        }
+        Expected::OsImage(declared) => {
+            Observation::Os(Deployment { image: Some(declared.image.clone()), ..Deployment::default() })
         }
     }
 }

@@ -44,7 +44,14 @@ fn any_expectation() -> impl Strategy<Value = Expectation> {
             }),
         )
     });
-    prop_oneof![file, directory, link, unit, closed]
+    let arguments = proptest::collection::vec("[a-z]{1,3}(=[a-z]{1,3})?", 1..4).prop_map(|mut arguments| {
+        arguments.sort();
+        arguments.dedup();
+        expect(Thing::KernelArguments, Expected::KernelArguments(KernelArgumentsExpectation { arguments }))
+    });
+    let image = "[a-z]{1,5}(@sha256:[0-9a-f]{4})?"
+        .prop_map(|image| expect(Thing::OsImage, Expected::OsImage(OsImageExpectation { image })));
+    prop_oneof![file, directory, link, unit, closed, arguments, image]
 }
 
 /// One change and the kind of difference that it must give; `None` where it means nothing.
@@ -90,6 +97,14 @@ fn mutate(which: usize, expectation: &Expectation, observation: &mut Observation
         Observation::Names { names, .. } => {
             names.push("undeclared".to_owned());
             return Some(DifferenceKind::Unexpected);
+        }
+        Observation::KernelArguments { arguments } => {
+            arguments.pop()?;
+            return Some(DifferenceKind::KernelArgument);
+        }
+        Observation::Os(booted) => {
+            booted.image = None;
+            return Some(DifferenceKind::OsImage);
         }
         Observation::Missing | Observation::Unreadable { .. } => return None,
     }

@@ -7,9 +7,27 @@
 
 mod world;
 
-use super::machine::{Mutation, Rest};
+use super::machine::Rest;
+use super::settle::Side;
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use world::{Content, Setting, Stranger, World};
+
+/// Faults that a test plants, to show that the checker finds them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Mutation {
+    /// Targets are written before the journal says what they were.
+    WriteBeforeBegin,
+    /// What a swap displaced is dropped unseen.
+    DropUnseen,
+    /// After a death in the middle of writing the journal is closed as if all were well.
+    CloseOnResume,
+    /// The journal is closed without a look at everything.
+    SkipVerify,
+    /// Files go back before the journal says so.
+    SkipRollingBack,
+    /// An OS that is to come back with the next boot is taken for one that is back.
+    SkipReturn,
+}
 
 /// What is checked.
 #[derive(Debug, Clone)]
@@ -30,6 +48,8 @@ enum Action {
     Start,
     /// The reboot that was asked for, or a power cut.
     Boot,
+    /// The same, and the OS that was to be booted is not.
+    BootLost,
     /// Somebody else.
     Stranger(usize, Stranger),
 }
@@ -61,7 +81,12 @@ impl Model for Protocol {
                         actions.push(Action::Die);
                     }
                 }
-                Some(Rest::Rebooting) => actions.push(Action::Boot),
+                Some(Rest::Rebooting) => {
+                    actions.push(Action::Boot);
+                    if world.os.is_some() {
+                        actions.push(Action::BootLost);
+                    }
+                }
                 Some(Rest::Halted(_)) => actions.push(Action::Die),
                 Some(Rest::Closed(_)) => {}
             },
@@ -81,7 +106,8 @@ impl Model for Protocol {
             Action::Fail => world.fail(),
             Action::Die => world.die(),
             Action::Start => world.start(self.mutation),
-            Action::Boot => world.boot(),
+            Action::Boot => world.boot(false),
+            Action::BootLost => world.boot(true),
             Action::Stranger(slot, what) => world.stranger(slot, what)?,
         }
         Some(world)
@@ -111,6 +137,11 @@ impl Model for Protocol {
             }),
             Property::sometimes("something is left to somebody else", |_, world: &World| {
                 world.is_closed(super::Ended::RolledBack) && world.slots.iter().any(|slot| slot.written)
+            }),
+            Property::sometimes("the old OS comes back by a reboot", |_, world: &World| {
+                world.is_closed(super::Ended::RolledBack)
+                    && world.os == Some((Side::Before, Side::Before))
+                    && world.boots() == 3
             }),
             Property::sometimes("it begins nothing", |_, world: &World| {
                 world.is_closed(super::Ended::Abandoned)
@@ -165,4 +196,9 @@ fn without_verification_done_is_not_always_new() {
 #[test]
 fn the_way_back_must_be_journalled_before_it_is_taken() {
     breaks(Mutation::SkipRollingBack, TRUE_END);
+}
+
+#[test]
+fn an_old_os_is_not_back_before_it_is_booted() {
+    breaks(Mutation::SkipReturn, TRUE_END);
 }

@@ -2,7 +2,8 @@
 
 use super::super::{
     Act, ActKind, Begin, Ended, Fallback, FileImage, Image, Metadata, Record, Target,
-    machine::{Machine, Mutation, Outcome, Request, Rest},
+    checker::Mutation,
+    machine::{Machine, Outcome, Request, Rest},
     settle::{Settling, Side, Sight},
 };
 
@@ -28,6 +29,8 @@ pub(super) struct Setting {
     targets: Vec<(Content, Content)>,
     fallback: Option<Fallback>,
     reboot: bool,
+    /// The OS is changed, too.
+    os: bool,
     deaths: u8,
 }
 
@@ -47,9 +50,12 @@ impl Setting {
                 (Some(Fallback::Rollback), false),
                 (Some(Fallback::Reboot), false),
             ] {
-                settings.push(Self { targets: targets.clone(), fallback, reboot, deaths: 2 });
+                settings.push(Self { targets: targets.clone(), fallback, reboot, os: false, deaths: 2 });
             }
         }
+        // A change of the OS goes with a reboot and a way back.
+        let (fallback, targets) = (Some(Fallback::Rollback), vec![(Old, New)]);
+        settings.push(Self { targets, fallback, reboot: true, os: true, deaths: 2 });
         settings
     }
 
@@ -73,8 +79,8 @@ impl Setting {
             })
             .collect();
         let act = |fallback| Act {
-            kind: ActKind::Restart,
-            unit: Some("a.service".to_owned()),
+            kind: if self.os { ActKind::Os } else { ActKind::Restart },
+            unit: (!self.os).then(|| "a.service".to_owned()),
             timeout_s: 1,
             fallback,
             because: Vec::new(),
@@ -169,6 +175,10 @@ pub(super) struct World {
     pub(super) died: bool,
     /// Something was given back.
     went_back: bool,
+    /// The OS that is booted, and the one that the next boot takes.
+    pub(super) os: Option<(Side, Side)>,
+    /// The OS could not be brought back, and that was told.
+    os_failed: bool,
 }
 
 impl World {
@@ -195,6 +205,8 @@ impl World {
             strangers: 1,
             died: false,
             went_back: false,
+            os: setting.os.then_some((Side::Before, Side::Before)),
+            os_failed: false,
         }
     }
 
@@ -221,7 +233,12 @@ impl World {
                 self.slots[target].step(step);
                 Outcome::Done
             }
-            Request::Verify if self.slots.iter().all(|slot| slot.path == slot.after) => Outcome::Done,
+            Request::Verify
+                if self.slots.iter().all(|slot| slot.path == slot.after)
+                    && self.os.is_none_or(|(booted, _)| booted == Side::After) =>
+            {
+                Outcome::Done
+            }
             Request::Verify => Outcome::Failed("differs".to_owned()),
             Request::Commit(ended) => {
                 self.committed = Some(ended);
@@ -231,7 +248,22 @@ impl World {
                 self.journal.clear();
                 Outcome::Done
             }
-            Request::Act(_) | Request::Undo(_) | Request::Reboot => Outcome::Done,
+            Request::Act(_) => {
+                self.os = self.os.map(|(booted, _)| (booted, Side::After));
+                Outcome::Done
+            }
+            Request::Undo(_) => {
+                self.os = self.os.map(|(booted, _)| (booted, Side::Before));
+                match self.os {
+                    Some((Side::After, _)) => Outcome::NeedsReboot,
+                    _ => Outcome::Done,
+                }
+            }
+            Request::VerifyBack if self.os.is_some_and(|(booted, _)| booted == Side::After) => {
+                self.os_failed = true;
+                Outcome::Failed("the OS did not come back".to_owned())
+            }
+            Request::VerifyBack | Request::Reboot => Outcome::Done,
         };
         if let Some(machine) = &mut self.machine {
             machine.answer(outcome);
@@ -240,6 +272,8 @@ impl World {
 
     pub(super) fn fail(&mut self) {
         self.failures -= 1;
+        let next = self.machine.as_ref().and_then(Machine::next);
+        self.os_failed |= matches!(next, Some(Request::Undo(_) | Request::VerifyBack));
         if let Some(machine) = &mut self.machine {
             machine.answer(Outcome::Failed("no".to_owned()));
         }
@@ -264,9 +298,16 @@ impl World {
         self.machine = Some(machine.with(mutation));
     }
 
-    pub(super) fn boot(&mut self) {
+    /// The next boot; `lost`: what was to be booted did not make it, and the same OS comes up again.
+    pub(super) fn boot(&mut self, lost: bool) {
         self.boot += 1;
         self.machine = None;
+        self.os = self.os.map(|(booted, next)| if lost { (booted, booted) } else { (next, next) });
+    }
+
+    /// How many boots there were, the first one included.
+    pub(super) fn boots(&self) -> u8 {
+        self.boot
     }
 
     pub(super) fn stranger(&mut self, slot: usize, what: Stranger) -> Option<()> {
@@ -301,10 +342,13 @@ impl World {
         match self.committed {
             // Everything, unless somebody came after the last look.
             Some(Ended::Done) => {
-                !self.went_back && self.slots.iter().all(|slot| slot.late || slot.path == slot.after)
+                !self.went_back
+                    && self.os.is_none_or(|(booted, _)| booted == Side::After)
+                    && self.slots.iter().all(|slot| slot.late || slot.path == slot.after)
             }
             Some(Ended::RolledBack | Ended::Abandoned) => {
-                self.slots.iter().all(|slot| slot.touched || slot.path == slot.before)
+                let back = self.os_failed || self.os.is_none_or(|os| os == (Side::Before, Side::Before));
+                back && self.slots.iter().all(|slot| slot.touched || slot.path == slot.before)
             }
             None => true,
         }
@@ -322,7 +366,7 @@ impl World {
             match world.machine.as_ref().map(|machine| machine.rest().cloned()) {
                 None => world.start(mutation),
                 Some(None) => world.go(),
-                Some(Some(Rest::Rebooting)) => world.boot(),
+                Some(Some(Rest::Rebooting)) => world.boot(false),
                 Some(Some(Rest::Halted(_))) => world.die(),
                 Some(Some(Rest::Closed(_))) => return world.journal.is_empty(),
             }

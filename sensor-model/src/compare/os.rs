@@ -1,0 +1,31 @@
+//! What is booted, against what is declared; the texts are the Machine Config Operator's.
+
+use crate::{
+    difference::{Difference, DifferenceKind},
+    expectation::{KernelArgumentsExpectation, OsImageExpectation},
+    os::{Deployment, arguments::missing},
+    text::quote,
+};
+
+/// Every declared argument that the kernel was not given. What else it was given is nobody's affair.
+pub(super) fn arguments(declared: &KernelArgumentsExpectation, found: &[String]) -> Vec<Difference> {
+    let missing = missing(&declared.arguments, found).join(" ");
+    if missing.is_empty() {
+        return Vec::new();
+    }
+    vec![Difference {
+        kind: DifferenceKind::KernelArgument,
+        text: format!("missing expected kernel arguments: [{missing}]"),
+        expected: missing,
+        found: "missing".to_owned(),
+    }]
+}
+
+pub(super) fn image(declared: &OsImageExpectation, booted: &Deployment) -> Vec<Difference> {
+    if booted.is(&declared.image) {
+        return Vec::new();
+    }
+    let (expected, found) = (declared.image.clone(), booted.name().to_owned());
+    let text = format!("expected target osImageURL {}, have {}", quote(&expected), quote(&found));
+    vec![Difference { kind: DifferenceKind::OsImage, expected, found, text }]
+}

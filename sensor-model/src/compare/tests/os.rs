@@ -1,0 +1,38 @@
+use super::*;
+
+fn arguments(declared: &[&str], found: &[&str]) -> Vec<Difference> {
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    let declared = KernelArgumentsExpectation { arguments: words(declared) };
+    let expectation = expect(Thing::KernelArguments, Expected::KernelArguments(declared));
+    compare(&expectation, &Observation::KernelArguments { arguments: words(found) }, &Ids::default())
+}
+
+#[test]
+fn missing_kernel_arguments_are_named_together_and_others_are_no_difference() {
+    assert_eq!(arguments(&["nosmt"], &["root=/dev/vda", "nosmt"]), vec![]);
+    let found = arguments(&["nosmt", "rw", "mitigations=off"], &["rw"]);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].kind, DifferenceKind::KernelArgument);
+    assert_eq!(found[0].text, "missing expected kernel arguments: [nosmt mitigations=off]");
+}
+
+#[test]
+fn another_booted_image_is_told_by_both_names() {
+    let declared = OsImageExpectation { image: "quay.io/os@sha256:1".to_owned() };
+    let expectation = expect(Thing::OsImage, Expected::OsImage(declared));
+    let booted = Deployment { image: Some("quay.io/os@sha256:2".to_owned()), ..Deployment::default() };
+    let found = compare(&expectation, &Observation::Os(booted), &Ids::default());
+    assert_eq!(found[0].kind, DifferenceKind::OsImage);
+    assert_eq!(
+        found[0].text,
+        "expected target osImageURL \"quay.io/os@sha256:1\", have \"quay.io/os@sha256:2\""
+    );
+}
+
+#[test]
+fn what_is_booted_and_cannot_be_read_is_no_compliance() {
+    let declared = OsImageExpectation { image: "a".to_owned() };
+    let expectation = expect(Thing::OsImage, Expected::OsImage(declared));
+    let found = compare(&expectation, &Observation::Missing, &Ids::default());
+    assert_eq!(found[0].kind, DifferenceKind::Unreadable);
+}

@@ -1,0 +1,27 @@
+//! What is declared of the OS itself and can be seen on a running host: kernel arguments and image.
+
+use crate::{
+    expectation::{Expectation, Expected, KernelArgumentsExpectation, OsImageExpectation, Thing},
+    merge::Rendered,
+    os::arguments::words,
+};
+
+pub(super) fn expectations(rendered: &Rendered, found: &mut Vec<Expectation>) {
+    if let Some(last) = rendered.kernel_arguments.last() {
+        let arguments = words(rendered.kernel_arguments.iter().map(|argument| argument.value.as_str()));
+        found.push(Expectation {
+            thing: Thing::KernelArguments,
+            expected: Expected::KernelArguments(KernelArgumentsExpectation { arguments }),
+            ssh_keys: false,
+            source: last.source.clone(),
+        });
+    }
+    if let Some(image) = rendered.os_image_url.as_ref().filter(|image| !image.value.is_empty()) {
+        found.push(Expectation {
+            thing: Thing::OsImage,
+            expected: Expected::OsImage(OsImageExpectation { image: image.value.clone() }),
+            ssh_keys: false,
+            source: image.source.clone(),
+        });
+    }
+}

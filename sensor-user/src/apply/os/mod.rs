@@ -1,0 +1,404 @@
+//! The operating system itself: image, kernel arguments, kernel type, extensions.
+//!
+//! In: a change. Out: a deployment staged for the next boot, read back and found to be what was asked for; or, on the
+//! way back, dropped again. It is done by the tool that the host has; commands are run by their arguments, never through
+//! a shell, each within a time limit.
+
+mod bootc;
+mod ostree;
+mod rpm_ostree;
+mod run;
+
+#[cfg(test)]
+mod tests;
+
+use crate::observation::Observer;
+use run::Tools;
+use sensor_model::{
+    compare::{Ids, compare},
+    expectation::{
+        Expectation, Expected, KernelArgumentsExpectation, OSTREE_BOOTED, OsImageExpectation, Source, Thing,
+    },
+    journal::OsChange,
+    merge::{Rendered, Sourced},
+    observation::Observation,
+    os::{Status, arguments},
+};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// What changes an image-based host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// The host is not image-based: nothing of its OS can be changed.
+    None,
+    /// `rpm-ostree`.
+    RpmOstree,
+    /// `bootc`.
+    Bootc,
+    /// `ostree` alone.
+    Ostree,
+}
+
+impl Backend {
+    /// The one that this host has. Only the host that runs can be changed.
+    pub fn find(root: &Path) -> Self {
+        if root != Path::new("/") || !Path::new(OSTREE_BOOTED).exists() {
+            return Self::None;
+        }
+        let has = |program: &str| Path::new(PROGRAMS).join(program).exists();
+        match () {
+            () if has("rpm-ostree") => Self::RpmOstree,
+            () if has("bootc") => Self::Bootc,
+            () if has("ostree") => Self::Ostree,
+            () => Self::None,
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::RpmOstree => "rpm-ostree",
+            Self::Bootc => "bootc",
+            Self::Ostree => "ostree",
+        }
+    }
+
+    /// Why a change cannot be made here; `None` when it can.
+    pub fn refuses(self, change: &OsChange) -> Option<String> {
+        let planned = match self {
+            Self::None => Err(NO_BACKEND.to_owned()),
+            Self::RpmOstree => rpm_ostree::commands(change),
+            Self::Bootc => bootc::commands(change),
+            // Which deployment is booted does not decide whether it can.
+            Self::Ostree => ostree::commands(change, &ostree::Booted::default()),
+        };
+        planned.err()
+    }
+}
+
+/// Where the tools are.
+const PROGRAMS: &str = "/usr/bin";
+
+const NO_BACKEND: &str = "the host has no OS that can be changed as a whole (no rpm-ostree, bootc or ostree); kernel \
+                          arguments, kernel type, extensions and OS image cannot be applied";
+
+/// Changes the OS of one host.
+#[derive(Debug)]
+pub struct Host {
+    backend: Backend,
+    /// Its root, for what is booted.
+    root: PathBuf,
+    programs: PathBuf,
+    /// Another first pause between two tries of a download.
+    #[cfg(test)]
+    pause: Option<Duration>,
+}
+
+impl Host {
+    /// The host at `root`.
+    pub fn new(root: &Path) -> Self {
+        Self {
+            backend: Backend::find(root),
+            root: root.to_owned(),
+            programs: PathBuf::from(PROGRAMS),
+            #[cfg(test)]
+            pause: None,
+        }
+    }
+
+    /// Stages a change for the next boot. What waits for the next boot already is dropped, and so is what is staged
+    /// and not what was asked for. A change that is there already stages nothing.
+    ///
+    /// # Errors
+    /// What a command said, or what the staged deployment is instead.
+    pub async fn stage(&self, change: &OsChange, limit: Duration) -> Result<(), String> {
+        if let Some(reason) = self.backend.refuses(change) {
+            return Err(reason);
+        }
+        let tools = self.tools(limit);
+        let status = self.forget(&tools).await?;
+        // What waits still could not be dropped, and has to be replaced.
+        if status.next.is_none() && self.differs(change)?.is_some_and(|problems| problems.is_empty()) {
+            return Ok(());
+        }
+        let staged = async {
+            match self.backend {
+                Backend::None => return Err(NO_BACKEND.to_owned()),
+                Backend::RpmOstree => rpm_ostree::stage(&tools, change).await?,
+                Backend::Bootc => bootc::stage(&tools, change).await?,
+                Backend::Ostree => ostree::stage(&tools, change, &status, &self.root).await?,
+            }
+            self.read_back(&tools, change).await
+        };
+        let Err(error) = staged.await else { return Ok(()) };
+        match self.forget(&tools).await {
+            Ok(_) => Err(error),
+            Err(also) => Err(format!("{error}; and what was staged could not be dropped: {also}")),
+        }
+    }
+
+    /// Undoes a change: what is staged is dropped, and where the changed OS is booted the old one is staged. `true`
+    /// when it comes back only with the next boot.
+    ///
+    /// # Errors
+    /// What a command said.
+    pub async fn unstage(&self, change: &OsChange, limit: Duration) -> Result<bool, String> {
+        let back = change.reversed();
+        if self.backend != Backend::Bootc {
+            self.forget(&self.tools(limit)).await?;
+            if self.is_back(change)?.is_empty() {
+                return Ok(false);
+            }
+        }
+        self.stage(&back, limit).await?;
+        Ok(!self.is_back(change)?.is_empty())
+    }
+
+    /// How the booted OS departs from what it was before a change; empty when it is that again.
+    ///
+    /// # Errors
+    /// What is booted cannot be told.
+    pub fn is_back(&self, change: &OsChange) -> Result<Vec<String>, String> {
+        let back = change.reversed();
+        if let Some(problems) = self.differs(&back)? {
+            return Ok(problems);
+        }
+        // Kernel type and extensions make another commit.
+        let mut problems = self.arguments(&back)?;
+        let booted = self.booted()?;
+        if change.booted.is_none() || booted.checksum != change.booted {
+            problems.push(format!(
+                "expected the OS that was booted before ({}), have {}",
+                change.booted.as_deref().unwrap_or("unknown"),
+                booted.name()
+            ));
+        }
+        Ok(problems)
+    }
+
+    /// How the booted OS departs from a change; `None` where that cannot be told from what is booted.
+    fn differs(&self, change: &OsChange) -> Result<Option<Vec<String>>, String> {
+        let told = change.old_kernel == change.new_kernel
+            && change.add_extensions.is_empty()
+            && change.remove_extensions.is_empty();
+        if !told {
+            return Ok(None);
+        }
+        let mut problems = self.arguments(change)?;
+        if change.old_image != change.new_image
+            && let Some(image) = &change.new_image
+        {
+            let expected = Expected::OsImage(OsImageExpectation { image: image.clone() });
+            let booted = Observation::Os(self.booted()?);
+            let expectation = expectation(Thing::OsImage, expected);
+            problems
+                .extend(compare(&expectation, &booted, &Ids::default()).into_iter().map(|found| found.text));
+        }
+        Ok(Some(problems))
+    }
+
+    fn arguments(&self, change: &OsChange) -> Result<Vec<String>, String> {
+        if change.add_arguments.is_empty() && change.remove_arguments.is_empty() {
+            return Ok(Vec::new());
+        }
+        let expected = KernelArgumentsExpectation { arguments: change.add_arguments.clone() };
+        let expectation = expectation(Thing::KernelArguments, Expected::KernelArguments(expected));
+        match self.observer()?.observe(&expectation).observation {
+            Observation::KernelArguments { arguments } => Ok(arguments_differ(change, &arguments, "there")),
+            Observation::Unreadable { error } => Err(error),
+            _ => Err("the kernel's arguments cannot be read".to_owned()),
+        }
+    }
+
+    fn booted(&self) -> Result<sensor_model::os::Deployment, String> {
+        booted(&self.observer()?)
+    }
+
+    fn observer(&self) -> Result<Observer, String> {
+        Observer::new(&self.root).map_err(|error| error.to_string())
+    }
+
+    fn tools(&self, limit: Duration) -> Tools {
+        let tools = Tools::new(self.programs.clone(), limit);
+        #[cfg(test)]
+        let tools = match self.pause {
+            Some(pause) => tools.pausing(pause),
+            None => tools,
+        };
+        tools
+    }
+
+    async fn status(&self, tools: &Tools) -> Result<Status, String> {
+        match self.backend {
+            Backend::None => Err(NO_BACKEND.to_owned()),
+            Backend::RpmOstree => rpm_ostree::status(tools).await,
+            Backend::Bootc => bootc::status(tools).await,
+            Backend::Ostree => ostree::status(tools).await,
+        }
+    }
+
+    /// Drops what waits for the next boot, where the tool can.
+    async fn forget(&self, tools: &Tools) -> Result<Status, String> {
+        let status = self.status(tools).await?;
+        if status.next.is_none() {
+            return Ok(status);
+        }
+        match self.backend {
+            Backend::RpmOstree => rpm_ostree::forget(tools).await?,
+            Backend::Ostree => ostree::forget(tools).await?,
+            // A further switch takes the place of the first.
+            Backend::Bootc | Backend::None => return Ok(status),
+        }
+        self.status(tools).await
+    }
+
+    /// Looks whether the next boot takes what was asked for.
+    async fn read_back(&self, tools: &Tools, change: &OsChange) -> Result<(), String> {
+        let status = self.status(tools).await?;
+        let Some(next) = status.next.as_ref().or(status.booted.as_ref()) else {
+            return Err(format!("{} names no deployment at all", self.backend.name()));
+        };
+        let mut problems = Vec::new();
+        match changed_image(change)? {
+            Some(image) if !next.is(image) => {
+                problems.push(format!("the next boot would be {}, not {image}", next.name()));
+            }
+            // An image that stays must not change on the way.
+            None => {
+                let kept = match (&status.booted, &change.new_image) {
+                    (Some(booted), _) => next.image == booted.image,
+                    (None, image) => image.as_deref().is_none_or(|image| next.is(image)),
+                };
+                if !kept {
+                    problems.push(format!("the next boot would be another image: {}", next.name()));
+                }
+            }
+            Some(_) => {}
+        }
+        if self.backend == Backend::RpmOstree {
+            problems.extend(rpm_ostree::missing(tools, change, next).await?);
+        }
+        if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+    }
+}
+
+fn expectation(thing: Thing, expected: Expected) -> Expectation {
+    let source = Source { machine_config: String::new(), origin: String::new() };
+    Expectation { thing, expected, ssh_keys: false, source }
+}
+
+/// The deployment that a host booted.
+fn booted(observer: &Observer) -> Result<sensor_model::os::Deployment, String> {
+    let expected = Expected::OsImage(OsImageExpectation { image: String::new() });
+    match observer.observe(&expectation(Thing::OsImage, expected)).observation {
+        Observation::Os(deployment) => Ok(deployment),
+        Observation::Unreadable { error } => Err(error),
+        _ => Err("what is booted cannot be read".to_owned()),
+    }
+}
+
+/// Arguments of a change that are missing among those found, or found and to go.
+fn arguments_differ(change: &OsChange, found: &[String], place: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    let missing = arguments::missing(&change.add_arguments, found).join(" ");
+    if !missing.is_empty() {
+        problems.push(format!("missing expected kernel arguments: [{missing}]"));
+    }
+    for word in change.remove_arguments.iter().filter(|word| !change.add_arguments.contains(word)) {
+        if arguments::missing(std::slice::from_ref(word), found).is_empty() {
+            problems.push(format!("kernel argument {word} is still {place}"));
+        }
+    }
+    problems
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn changed_image(change: &OsChange) -> Result<Option<&str>, String> {
+    if change.old_image == change.new_image {
+        return Ok(None);
+    }
+    let image = change
+        .new_image
+        .as_deref()
+        .ok_or("no OS image is declared any more, and nobody says which one to go back to")?;
+    // An option in the place of an image would be taken for one.
+    if image.starts_with('-') || image.is_empty() {
+        return Err(format!("osImageURL {image:?} is no image"));
+    }
+    Ok(Some(image))
+}
+
+/// What differs of the OS between two configs; `None` when nothing does.
+pub fn change(old: &Rendered, new: &Rendered) -> Option<OsChange> {
+    let value = |part: &Option<Sourced<String>>| part.as_ref().map(|part| part.value.clone());
+    let values = |parts: &[Sourced<String>]| parts.iter().map(|part| part.value.clone()).collect::<Vec<_>>();
+    let kernel = |rendered: &Rendered| value(&rendered.kernel_type).unwrap_or_else(|| "default".to_owned());
+    let missing = |from: &[String], of: &[String]| -> Vec<String> {
+        of.iter().filter(|word| !from.contains(word)).cloned().collect()
+    };
+    let split = |parts: &[Sourced<String>]| arguments::words(parts.iter().map(|part| part.value.as_str()));
+    let (old_words, new_words) = (split(&old.kernel_arguments), split(&new.kernel_arguments));
+    let (old_extensions, new_extensions) = (values(&old.extensions), values(&new.extensions));
+    // Order and repetition of arguments count: all old ones go, all new ones come.
+    let (remove_arguments, add_arguments) =
+        if old_words == new_words { (Vec::new(), Vec::new()) } else { (old_words, new_words) };
+    let change = OsChange {
+        old_image: value(&old.os_image_url),
+        new_image: value(&new.os_image_url),
+        remove_arguments,
+        add_arguments,
+        old_kernel: kernel(old),
+        new_kernel: kernel(new),
+        remove_extensions: missing(&new_extensions, &old_extensions),
+        add_extensions: missing(&old_extensions, &new_extensions),
+        booted: None,
+    };
+    let same = change.old_image == change.new_image
+        && change.old_kernel == change.new_kernel
+        && change.remove_arguments.is_empty()
+        && change.add_arguments.is_empty()
+        && change.remove_extensions.is_empty()
+        && change.add_extensions.is_empty();
+    (!same).then_some(change)
+}
+
+/// What brings back an OS that is not what a config says; `None` when it is, or cannot be told.
+pub fn restoring(new: &Rendered, observer: &Observer) -> Option<OsChange> {
+    let booted = booted(observer).ok()?;
+    let declared = new.os_image_url.as_ref().map(|image| image.value.clone());
+    let new_image = declared.filter(|image| !booted.is(image)).or_else(|| booted.image.clone());
+    let words = arguments::words(new.kernel_arguments.iter().map(|part| part.value.as_str()));
+    let found = observer.observe(&expectation(
+        Thing::KernelArguments,
+        Expected::KernelArguments(KernelArgumentsExpectation { arguments: Vec::new() }),
+    ));
+    let Observation::KernelArguments { arguments: found } = found.observation else { return None };
+    let missing: Vec<String> = arguments::missing(&words, &found).into_iter().map(str::to_owned).collect();
+    let kernel = new.kernel_type.as_ref().map_or_else(|| "default".to_owned(), |kernel| kernel.value.clone());
+    let change = OsChange {
+        old_image: booted.image,
+        new_image,
+        add_arguments: missing,
+        old_kernel: kernel.clone(),
+        new_kernel: kernel,
+        ..OsChange::default()
+    };
+    (change.old_image != change.new_image || !change.add_arguments.is_empty()).then_some(change)
+}
+
+/// A change with what is booted now, so that there is something to go back to also where the old config named none.
+pub fn from_here(change: OsChange, observer: &Observer) -> OsChange {
+    let Ok(booted) = booted(observer) else { return change };
+    let old_image = match (&change.old_image, &change.new_image) {
+        (None, Some(_)) => booted.image.clone().or_else(|| booted.checksum.clone()),
+        (old, _) => old.clone(),
+    };
+    OsChange { old_image, booted: booted.checksum, ..change }
+}

@@ -1,0 +1,126 @@
+//! `rpm-ostree`: image, kernel arguments, kernel type and extensions.
+
+use super::{
+    changed_image,
+    run::{CHANGE, QUESTION, Tools},
+    words,
+};
+use sensor_model::{
+    journal::OsChange,
+    os::{Deployment, Status, arguments},
+};
+
+/// The commands that stage a change, in their order; the first one may download.
+///
+/// # Errors
+/// What cannot be done.
+pub(super) fn commands(change: &OsChange) -> Result<Vec<Vec<String>>, String> {
+    let mut commands = Vec::new();
+    if let Some(image) = changed_image(change)? {
+        let image = format!("ostree-unverified-registry:{image}");
+        commands.push(words(&["rpm-ostree", "rebase", "--experimental", &image]));
+    }
+    if change.old_kernel != change.new_kernel {
+        let parts =
+            |package: &str| ["core", "modules", "modules-extra"].map(|part| format!("{package}-{part}"));
+        let (old, new) = (package(&change.old_kernel)?, package(&change.new_kernel)?);
+        let mut command = words(&["rpm-ostree", "override"]);
+        if new == "kernel" {
+            command.push("reset".to_owned());
+            command.extend(parts("kernel"));
+            command.extend(parts(old).iter().flat_map(|part| words(&["--uninstall", part])));
+        } else {
+            command.push("remove".to_owned());
+            command.extend(parts("kernel"));
+            command.extend(parts(new).iter().flat_map(|part| words(&["--install", part])));
+        }
+        commands.push(command);
+    }
+    if !change.remove_extensions.is_empty() || !change.add_extensions.is_empty() {
+        let mut command = words(&["rpm-ostree", "update"]);
+        for package in packages(&change.remove_extensions) {
+            command.extend(words(&["--uninstall", package]));
+        }
+        for package in packages(&change.add_extensions) {
+            command.extend(words(&["--install", package]));
+        }
+        commands.push(command);
+    }
+    if !change.remove_arguments.is_empty() || !change.add_arguments.is_empty() {
+        let mut command = words(&["rpm-ostree", "kargs"]);
+        // Those that come go first: a change that is staged twice appends them once.
+        let gone = change.remove_arguments.iter().chain(&change.add_arguments);
+        command.extend(gone.map(|word| format!("--delete-if-present={word}")));
+        command.extend(change.add_arguments.iter().map(|word| format!("--append={word}")));
+        commands.push(command);
+    }
+    Ok(commands)
+}
+
+fn package(kernel: &str) -> Result<&'static str, String> {
+    match kernel {
+        "default" => Ok("kernel"),
+        "realtime" => Ok("kernel-rt"),
+        "64k-pages" => Ok("kernel-64k"),
+        other => Err(format!("kernel type {other:?} is not known")),
+    }
+}
+
+/// The packages behind the Machine Config Operator's names of extensions.
+fn packages(extensions: &[String]) -> Vec<&str> {
+    extensions
+        .iter()
+        .flat_map(|extension| match extension.as_str() {
+            "two-node-ha" => vec!["pacemaker", "pcs", "fence-agents-all"],
+            "ipsec" => vec!["NetworkManager-libreswan", "libreswan"],
+            "kerberos" => vec!["krb5-workstation", "libkadm5"],
+            "kernel-devel" => vec!["kernel-devel", "kernel-headers"],
+            "sandboxed-containers" => vec!["kata-containers"],
+            other => vec![other],
+        })
+        .collect()
+}
+
+pub(super) async fn status(tools: &Tools) -> Result<Status, String> {
+    let answer = tools.run(&words(&["rpm-ostree", "status", "--json"]), QUESTION).await?;
+    Status::of_rpm_ostree(&answer).map_err(|error| error.to_string())
+}
+
+/// Drops what waits for the next boot.
+pub(super) async fn forget(tools: &Tools) -> Result<(), String> {
+    tools.run(&words(&["rpm-ostree", "cleanup", "-p"]), CHANGE).await.map(drop)
+}
+
+pub(super) async fn stage(tools: &Tools, change: &OsChange) -> Result<(), String> {
+    for command in commands(change)? {
+        // Packages are downloaded as well as images; arguments are not.
+        if command[1] == "kargs" {
+            tools.run(&command, CHANGE).await?;
+        } else {
+            tools.download(&command).await?;
+        }
+    }
+    Ok(())
+}
+
+/// What of a change the next deployment does not have; the image is looked at elsewhere.
+pub(super) async fn missing(
+    tools: &Tools,
+    change: &OsChange,
+    next: &Deployment,
+) -> Result<Vec<String>, String> {
+    let mut problems = Vec::new();
+    let has = |package: &str| next.packages.iter().any(|found| found == package);
+    for package in packages(&change.add_extensions).into_iter().filter(|package| !has(package)) {
+        problems.push(format!("package {package} is not staged"));
+    }
+    for package in packages(&change.remove_extensions).into_iter().filter(|package| has(package)) {
+        problems.push(format!("package {package} is staged although it was to go"));
+    }
+    if !change.remove_arguments.is_empty() || !change.add_arguments.is_empty() {
+        let line = tools.run(&words(&["rpm-ostree", "kargs", "--deploy-index=0"]), QUESTION).await?;
+        let found = arguments::split(&String::from_utf8_lossy(&line));
+        problems.extend(super::arguments_differ(change, &found, "staged"));
+    }
+    Ok(problems)
+}

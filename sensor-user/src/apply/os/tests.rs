@@ -1,0 +1,325 @@
+use super::*;
+use sensor_model::os::Deployment;
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt as _, symlink},
+};
+use tempfile::TempDir;
+
+const OLD: &str = "f5c2c58b683884ffee9dca0580863651e5397194a54d34cfbfe3902c42601cb8";
+const NEW: &str = "40948b845a13349cb0d57400eebdcfdf72bb8521636a1f067fb22d92b0b73b41";
+const LIMIT: Duration = Duration::from_mins(1);
+
+fn change() -> OsChange {
+    OsChange {
+        old_image: Some("registry/os@sha256:1".to_owned()),
+        new_image: Some("registry/os@sha256:2".to_owned()),
+        remove_arguments: vec!["quiet".to_owned()],
+        add_arguments: vec!["nosmt;reboot".to_owned()],
+        old_kernel: "default".to_owned(),
+        new_kernel: "default".to_owned(),
+        ..OsChange::default()
+    }
+}
+
+#[test]
+fn every_value_is_one_argument_of_one_program() {
+    let commands = rpm_ostree::commands(&change()).unwrap();
+    assert_eq!(commands[0].last().unwrap(), "ostree-unverified-registry:registry/os@sha256:2");
+    let kargs =
+        ["kargs", "--delete-if-present=quiet", "--delete-if-present=nosmt;reboot", "--append=nosmt;reboot"];
+    assert_eq!(commands[1][1..], kargs);
+    let branch = OsChange { new_image: Some("os/v2".to_owned()), ..change() };
+    let booted =
+        ostree::Booted { arguments: words(&["rw", "quiet", "a=\"b c\""]), ..ostree::Booted::default() };
+    let commands = ostree::commands(&branch, &booted).unwrap();
+    let arguments =
+        ["--karg-none", "--karg-append=rw", "--karg-append=a=\"b c\"", "--karg-append=nosmt;reboot"];
+    assert_eq!(commands[0][4..8], arguments);
+    assert_eq!(commands[0].last().unwrap(), "os/v2");
+    let remote = OsChange { new_image: Some("mirror:os/v2".to_owned()), ..change() };
+    assert_eq!(ostree::commands(&remote, &booted).unwrap()[0], ["ostree", "pull", "mirror", "os/v2"]);
+}
+
+#[test]
+fn an_ostree_change_of_arguments_alone_keeps_the_commit_and_its_origin() {
+    let arguments = OsChange { new_image: change().old_image, ..change() };
+    let (stateroot, name) = ("debian".to_owned(), format!("{OLD}.1"));
+    let booted = ostree::Booted { stateroot, name, arguments: Vec::new() };
+    let commands = ostree::commands(&arguments, &booted).unwrap();
+    let [command] = commands.as_slice() else { panic!("{commands:?}") };
+    assert!(
+        command.contains(&format!("--origin-file=/ostree/deploy/debian/deploy/{OLD}.1.origin")),
+        "{command:?}"
+    );
+    assert_eq!(command.last().unwrap(), OLD);
+}
+
+#[test]
+fn what_a_backend_cannot_do_is_said_before_anything_is_done() {
+    assert!(Backend::None.refuses(&change()).is_some());
+    let bootc = Backend::Bootc.refuses(&change()).unwrap();
+    assert!(bootc.contains("kargs.d"), "{bootc}");
+    let odd = OsChange { new_image: Some("--help".to_owned()), ..change() };
+    assert!(Backend::RpmOstree.refuses(&odd).is_some());
+    let kernel = OsChange { new_kernel: "realtime".to_owned(), ..change() };
+    assert!(Backend::Ostree.refuses(&kernel).is_some() && Backend::RpmOstree.refuses(&kernel).is_none());
+}
+
+#[test]
+fn a_reversed_change_goes_back_to_what_was() {
+    let there = change();
+    assert_eq!(there.reversed().reversed(), there);
+    let commands = rpm_ostree::commands(&there.reversed()).unwrap();
+    assert_eq!(commands[1].last().unwrap(), "--append=quiet");
+}
+
+/// A root that booted a deployment, and tools that write down how they were called.
+struct World {
+    folder: TempDir,
+    host: Host,
+}
+
+impl World {
+    fn new(backend: Backend, booted: &str, arguments: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        for directory in [
+            "proc",
+            "run",
+            "bin",
+            "ostree/boot.1/debian/x",
+            "ostree/deploy/debian/deploy",
+            "boot/loader/entries",
+        ] {
+            fs::create_dir_all(root.join(directory)).unwrap();
+        }
+        fs::write(root.join("run/ostree-booted"), "").unwrap();
+        let deployments = root.join("ostree/deploy/debian/deploy");
+        for (commit, image) in [(OLD, "os/v1"), (NEW, "os/v2")] {
+            fs::create_dir(deployments.join(format!("{commit}.0"))).unwrap();
+            fs::write(deployments.join(format!("{commit}.0.origin")), format!("[origin]\nrefspec={image}\n"))
+                .unwrap();
+        }
+        let target = format!("../../../deploy/debian/deploy/{booted}.0");
+        symlink(target, root.join("ostree/boot.1/debian/x/0")).unwrap();
+        fs::write(root.join("proc/cmdline"), format!("{arguments} ostree=/ostree/boot.1/debian/x/0\n"))
+            .unwrap();
+        let options = format!("title Debian\noptions {arguments} ostree=/ostree/boot.1/debian/x/0\n");
+        fs::write(root.join("boot/loader/entries/ostree-1-debian.conf"), options).unwrap();
+        let other = "options rw ostree=/ostree/boot.1/debian/y/0\n";
+        fs::write(root.join("boot/loader/entries/ostree-2-debian.conf"), other).unwrap();
+        let (root, programs) = (root.to_owned(), folder.path().join("bin"));
+        let host = Host { backend, root, programs, pause: Some(Duration::from_millis(1)) };
+        Self { folder, host }
+    }
+
+    /// A tool: each call is a line of `calls`; then it does as the script says.
+    fn tool(self, name: &str, script: &str) -> Self {
+        let folder = self.folder.path();
+        let path = folder.join("bin").join(name);
+        let text = format!("#!/bin/sh\ncd {}\necho \"$*\" >> calls\n{script}\n", folder.display());
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        self
+    }
+
+    fn file(self, name: &str, content: &str) -> Self {
+        fs::write(self.folder.path().join(name), content).unwrap();
+        self
+    }
+
+    fn calls(&self) -> Vec<String> {
+        let calls = fs::read_to_string(self.folder.path().join("calls")).unwrap_or_default();
+        calls.lines().map(str::to_owned).collect()
+    }
+
+    fn count(&self, call: &str) -> usize {
+        self.calls().iter().filter(|line| line.starts_with(call)).count()
+    }
+}
+
+const OSTREE: &str = r#"case "$*" in
+    "admin status") cat status ;;
+    "admin deploy"*) cat staged status > next && mv next status ;;
+    "admin undeploy 0") sed -i 1,2d status ;;
+esac"#;
+
+fn ostree_host(booted: (&str, &str), staged: (&str, &str), arguments: &str) -> World {
+    let line = |mark: &str, (commit, image): (&str, &str), note: &str| {
+        format!("{mark} debian {commit}.0{note}\n    origin refspec: {image}\n")
+    };
+    World::new(Backend::Ostree, booted.0, arguments)
+        .tool("ostree", OSTREE)
+        .file("status", &line("*", booted, ""))
+        .file("staged", &line(" ", staged, " (staged)"))
+}
+
+fn to_v2() -> OsChange {
+    OsChange {
+        old_image: Some("os/v1".to_owned()),
+        new_image: Some("os/v2".to_owned()),
+        booted: Some(OLD.to_owned()),
+        ..change()
+    }
+}
+
+#[tokio::test]
+async fn what_is_staged_is_read_back() {
+    let world = ostree_host((OLD, "os/v1"), (NEW, "os/v2"), "quiet");
+    world.host.stage(&to_v2(), LIMIT).await.unwrap();
+    assert_eq!((world.count("admin deploy"), world.count("admin undeploy")), (1, 0));
+    // Staged once more, the first is dropped.
+    world.host.stage(&to_v2(), LIMIT).await.unwrap();
+    assert_eq!((world.count("admin deploy"), world.count("admin undeploy")), (2, 1));
+}
+
+#[tokio::test]
+async fn a_staged_deployment_that_is_another_one_is_dropped_and_told() {
+    let world = ostree_host((OLD, "os/v1"), (NEW, "os/v3"), "quiet");
+    let error = world.host.stage(&to_v2(), LIMIT).await.unwrap_err();
+    assert_eq!(error, "the next boot would be os/v3, not os/v2");
+    assert_eq!(world.calls().iter().rev().nth(1).unwrap(), "admin undeploy 0");
+}
+
+#[tokio::test]
+async fn what_is_booted_already_is_not_staged() {
+    let world = ostree_host((NEW, "os/v2"), (OLD, "os/v1"), "nosmt;reboot");
+    world.host.stage(&to_v2(), LIMIT).await.unwrap();
+    assert_eq!(world.count("admin deploy"), 0);
+}
+
+#[tokio::test]
+async fn the_way_back_before_the_boot_drops_what_is_staged() {
+    let world = ostree_host((OLD, "os/v1"), (NEW, "os/v2"), "quiet");
+    world.host.stage(&to_v2(), LIMIT).await.unwrap();
+    assert_eq!(world.host.unstage(&to_v2(), LIMIT).await, Ok(false));
+    assert_eq!((world.count("admin deploy"), world.count("admin undeploy")), (1, 1));
+}
+
+#[tokio::test]
+async fn the_way_back_after_the_boot_stages_the_old_one_and_needs_another_boot() {
+    let world = ostree_host((NEW, "os/v2"), (OLD, "os/v1"), "nosmt;reboot");
+    assert_eq!(world.host.unstage(&to_v2(), LIMIT).await, Ok(true));
+    assert_eq!(
+        world.count("admin deploy --stage --karg-none --karg-append=quiet os/v1"),
+        1,
+        "{:?}",
+        world.calls()
+    );
+    let problems = world.host.is_back(&to_v2()).unwrap().join("; ");
+    assert!(problems.contains("missing expected kernel arguments: [quiet]"), "{problems}");
+    assert!(problems.contains("expected target osImageURL \"os/v1\", have \"os/v2\""), "{problems}");
+    let back = ostree_host((OLD, "os/v1"), (NEW, "os/v2"), "quiet");
+    assert_eq!(back.host.is_back(&to_v2()), Ok(Vec::new()));
+}
+
+#[tokio::test]
+async fn a_download_that_fails_is_tried_again_and_then_cleaned_up_after() {
+    let status = format!(r#"{{"deployments":[{{"booted":true,"origin":"os/v1","checksum":"{OLD}"}}]}}"#);
+    let script = r#"case "$*" in
+        "status --json") cat status ;;
+        rebase*) echo "manifest unknown" >&2; exit 1 ;;
+    esac"#;
+    let world =
+        World::new(Backend::RpmOstree, OLD, "quiet").tool("rpm-ostree", script).file("status", &status);
+    let error = world.host.stage(&change(), LIMIT).await.unwrap_err();
+    assert!(error.contains("manifest unknown") && error.contains("tried 7 times"), "{error}");
+    assert_eq!((world.count("rebase"), world.count("kargs")), (7, 0));
+}
+
+#[tokio::test]
+async fn arguments_and_packages_that_rpm_ostree_did_not_stage_are_told() {
+    let staged = format!(
+        r#"{{"deployments":[{{"staged":true,"container-image-reference":"ostree-unverified-registry:registry/os@sha256:2",
+            "checksum":"{NEW}"}},{{"booted":true,"origin":"os/v1","checksum":"{OLD}"}}]}}"#
+    );
+    let booted = format!(r#"{{"deployments":[{{"booted":true,"origin":"os/v1","checksum":"{OLD}"}}]}}"#);
+    let script = r#"case "$*" in
+        "status --json") cat status ;;
+        rebase*) cp staged status ;;
+        "cleanup -p") cp booted status ;;
+        "kargs --deploy-index=0") echo "root=/dev/vda quiet" ;;
+    esac"#;
+    let world = World::new(Backend::RpmOstree, OLD, "quiet")
+        .tool("rpm-ostree", script)
+        .file("status", &booted)
+        .file("booted", &booted)
+        .file("staged", &staged);
+    let wished = OsChange { add_extensions: vec!["usbguard".to_owned()], ..change() };
+    let error = world.host.stage(&wished, LIMIT).await.unwrap_err();
+    for part in ["package usbguard is not staged", "[nosmt;reboot]", "kernel argument quiet is still staged"]
+    {
+        assert!(error.contains(part), "{error}");
+    }
+    assert_eq!(world.count("cleanup -p"), 1);
+}
+
+#[tokio::test]
+async fn a_command_that_hangs_is_killed_with_its_children_and_told() {
+    // The lock is held by all who have it open, the grandchild among them.
+    let world =
+        World::new(Backend::Ostree, OLD, "quiet").tool("ostree", "exec 9>lock; flock 9; sleep 1000 & wait");
+    let error = world.host.stage(&to_v2(), Duration::from_secs(1)).await.unwrap_err();
+    assert_eq!(error, "ostree admin status: not done within 1 s; it was killed");
+    fs::File::create(world.folder.path().join("lock")).unwrap().lock().unwrap();
+}
+
+#[tokio::test]
+async fn bootc_goes_back_before_the_boot_by_another_switch() {
+    let status = |staged: &str| {
+        let entry = |image: &str| {
+            format!(r#"{{"image":{{"image":{{"image":"{image}"}}}},"ostree":{{"checksum":"{OLD}"}}}}"#)
+        };
+        let staged = if staged.is_empty() { "null".to_owned() } else { entry(staged) };
+        format!(r#"{{"status":{{"staged":{staged},"booted":{},"rollback":null}}}}"#, entry("os/v1"))
+    };
+    let script = r#"case "$*" in
+        status*) cat status ;;
+        "switch os/v2") cp staged status ;;
+        "switch os/v1") cp quiet status ;;
+    esac"#;
+    let world = World::new(Backend::Bootc, OLD, "rw")
+        .tool("bootc", script)
+        .file("status", &status(""))
+        .file("quiet", &status(""))
+        .file("staged", &status("os/v2"));
+    let image = OsChange { remove_arguments: Vec::new(), add_arguments: Vec::new(), ..to_v2() };
+    world.host.stage(&image, LIMIT).await.unwrap();
+    assert_eq!(world.host.unstage(&image, LIMIT).await, Ok(false));
+    assert_eq!(world.count("switch os/v1"), 1, "{:?}", world.calls());
+}
+
+#[test]
+fn force_brings_back_an_image_and_arguments_that_are_not_booted() {
+    let world = World::new(Backend::Ostree, NEW, "rw");
+    let observer = Observer::new(world.folder.path()).unwrap();
+    let source = || Source { machine_config: "a".to_owned(), origin: "a".to_owned() };
+    let sourced = |text: &str| Sourced { value: text.to_owned(), source: source() };
+    let wanted = Rendered {
+        os_image_url: Some(sourced("os/v1")),
+        kernel_arguments: vec![sourced("rw nosmt")],
+        ..Rendered::default()
+    };
+    let change = restoring(&wanted, &observer).unwrap();
+    assert_eq!((change.old_image.as_deref(), change.new_image.as_deref()), (Some("os/v2"), Some("os/v1")));
+    assert_eq!(change.add_arguments, ["nosmt"]);
+    let there = Rendered { os_image_url: Some(sourced("os/v2")), ..Rendered::default() };
+    assert_eq!(restoring(&there, &observer), None);
+}
+
+#[test]
+fn a_change_knows_what_to_go_back_to_although_no_config_named_it() {
+    let world = World::new(Backend::Ostree, OLD, "rw");
+    let observer = Observer::new(world.folder.path()).unwrap();
+    let here = from_here(OsChange { old_image: None, ..to_v2() }, &observer);
+    assert_eq!((here.old_image.as_deref(), here.booted.as_deref()), (Some("os/v1"), Some(OLD)));
+    assert_eq!(
+        booted(&observer).unwrap(),
+        Deployment {
+            image: Some("os/v1".to_owned()),
+            checksum: Some(OLD.to_owned()),
+            ..Deployment::default()
+        }
+    );
+}
