@@ -24,7 +24,7 @@ pub(crate) fn run(series: &str, profile: Profile) -> Result<()> {
     let (parts, kernel) = {
         let cache = Cache::open()?;
         let kernel = kernels::ensure(&cache, series)?;
-        (Parts::ensure(cache, true)?, kernel)
+        (Parts::ensure(cache, &[scenario.guest])?, kernel)
     };
     let mut vm = Vm::new(kernel, scenario);
     vm.add_file(dist::build_holdfast(profile)?, HOLDFAST)?;

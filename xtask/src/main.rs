@@ -28,6 +28,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use matrix::Selection;
+use vm_tests::scenarios::Guest;
 
 /// Chores of Holdfast. Each command installs what it needs into the cache the first time.
 #[derive(Debug, Parser)]
@@ -113,7 +114,7 @@ enum Command {
         /// All kernel series.
         #[arg(long, conflicts_with = "kernel")]
         all_kernels: bool,
-        /// Only this kind of guest: bare or systemd.
+        /// Only this kind of guest: bare, systemd or ostree.
         #[arg(long)]
         guest: Option<String>,
         /// Only scenarios of this name.
@@ -154,7 +155,7 @@ fn work(command: Command) -> Result<()> {
             for series in kernels::series() {
                 kernels::ensure(&cache, series)?;
             }
-            vm::Parts::ensure(cache, true)?;
+            vm::Parts::ensure(cache, &[Guest::Systemd, Guest::Ostree])?;
             run::say("setup", "everything is in place");
             Ok(())
         }

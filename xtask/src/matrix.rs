@@ -85,7 +85,8 @@ impl Selection {
             let cache = Cache::open()?;
             let kernels: Vec<Kernel> =
                 series.iter().map(|name| kernels::ensure(&cache, name)).collect::<Result<_>>()?;
-            (Parts::ensure(cache, scenarios.iter().any(|s| s.guest == Guest::Systemd))?, kernels)
+            let guests: Vec<Guest> = scenarios.iter().map(|scenario| scenario.guest).collect();
+            (Parts::ensure(cache, &guests)?, kernels)
         };
         let holdfast = if scenarios.iter().any(|s| s.needs_holdfast) {
             Some(dist::build_holdfast(self.profile)?)

@@ -45,6 +45,7 @@ const MOUNTS: &[(&str, &str)] = &[
 pub fn init() -> Result<()> {
     match early_parameter("hf.guest")?.as_deref() {
         Some("systemd") => become_systemd(),
+        Some("ostree") => super::ostree::boot(Path::new(PAYLOAD)),
         _ => run_bare(),
     }
 }
@@ -55,7 +56,7 @@ fn early_parameter(name: &str) -> Result<Option<String>> {
     Ok(parameter(name))
 }
 
-fn mount_pseudo(kind: &str, place: &str) -> Result<()> {
+pub(super) fn mount_pseudo(kind: &str, place: &str) -> Result<()> {
     fs::create_dir_all(place)?;
     match mount(Some(kind), place, Some(kind), MsFlags::empty(), None::<&str>) {
         Ok(()) | Err(nix::Error::EBUSY) => Ok(()),
@@ -135,7 +136,7 @@ fn become_systemd() -> Result<()> {
 }
 
 /// Copies a tree, with its modes, over another.
-fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+pub(super) fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     if !from.exists() {
         return Ok(());
     }

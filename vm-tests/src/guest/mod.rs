@@ -8,6 +8,7 @@
 pub mod agent;
 pub mod boot;
 pub mod disks;
+pub mod ostree;
 pub mod page;
 pub mod service;
 pub mod status;

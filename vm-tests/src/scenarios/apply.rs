@@ -102,7 +102,7 @@ impl Wish {
 }
 
 /// Runs holdfast; wants this exit code.
-fn holdfast(code: i32, arguments: &[&str]) -> Result<(String, String)> {
+pub(super) fn holdfast(code: i32, arguments: &[&str]) -> Result<(String, String)> {
     let out = Command::new(HOLDFAST).args(arguments).output()?;
     let (said, error) = (
         String::from_utf8_lossy(&out.stdout).into_owned(),
@@ -120,12 +120,12 @@ fn apply(wish: &Wish, code: i32) -> Result<Value> {
     serde_json::from_str(&said).with_context(|| format!("no JSON: {said}{error}"))
 }
 
-fn result(report: &Value, wanted: &str) -> Result<()> {
+pub(super) fn result(report: &Value, wanted: &str) -> Result<()> {
     ensure!(report["result"] == wanted, "wanted {wanted}: {report:#}");
     Ok(())
 }
 
-fn history() -> Result<Value> {
+pub(super) fn history() -> Result<Value> {
     let (said, _) = holdfast(0, &["history", "-o", "json"])?;
     Ok(serde_json::from_str(&said)?)
 }

@@ -12,6 +12,7 @@ mod deny;
 mod doctor;
 mod faulty;
 mod node;
+mod ostree;
 mod simple;
 mod smoke;
 mod thread;
@@ -27,6 +28,8 @@ pub enum Guest {
     Bare,
     /// Debian with systemd, D-Bus, sudo and sshd, and a user `alice` who may use sudo.
     Systemd,
+    /// The same as an ostree host: two versions in the disk's repository, the first one deployed.
+    Ostree,
 }
 
 impl Guest {
@@ -35,6 +38,7 @@ impl Guest {
         match self {
             Self::Bare => "bare",
             Self::Systemd => "systemd",
+            Self::Ostree => "ostree",
         }
     }
 }
@@ -203,6 +207,18 @@ pub static SCENARIOS: &[Scenario] = &[
         needs_holdfast: true,
         limit: 300,
         run: faulty::bare,
+    },
+    Scenario {
+        name: "ostree",
+        shows: "an ostree host is upgraded, rolled back and brought back from failed upgrades, each by a real reboot",
+        guest: Guest::Ostree,
+        // That of the boot loader alone: the host's own are those of its two versions.
+        kernels: &["6.1"],
+        by_default: None,
+        parameters: &["hf.reboots=1"],
+        needs_holdfast: true,
+        limit: 900,
+        run: ostree::upgrade,
     },
     Scenario {
         name: "vectors",

@@ -52,7 +52,7 @@ pub(crate) fn run(kernel: &str, output: Output, write_docs: bool, verbose: bool)
         let qemu = Qemu::ensure(&cache)?.version()?;
         let kernel = kernels::ensure(&cache, kernel)?;
         let auditd = auditd::ensure(&cache)?;
-        (Parts::ensure_with(cache, false, Profile::Release)?, auditd, qemu, kernel)
+        (Parts::ensure_with(cache, &[], Profile::Release)?, auditd, qemu, kernel)
     };
     let object = dist::build_ebpf()?;
     say("build", "holdfast");

@@ -76,10 +76,15 @@ pub(crate) fn file_systems(cache: &Cache) -> Result<Vec<(&'static str, PathBuf)>
     Ok(FILE_SYSTEMS.iter().map(|(name, _, _)| (*name, folder.join(name))).collect())
 }
 
+/// What decides how every Debian guest is made.
+pub(crate) fn recipe() -> String {
+    format!("{ROOT_RECIPE} {GUEST_RELEASE} {}", GUEST_PACKAGES.join(" "))
+}
+
 /// The root disk of the Debian guest.
 pub(crate) fn systemd_root(cache: &Cache) -> Result<PathBuf> {
     let image = cache.path("guest-systemd").join("root.ext4");
-    let version = format!("{ROOT_RECIPE} {GUEST_RELEASE} {}", GUEST_PACKAGES.join(" "));
+    let version = recipe();
     if cache.stamp("guest-systemd").is_some_and(|stamp| stamp.version == version) {
         return Ok(image);
     }
@@ -90,31 +95,35 @@ pub(crate) fn systemd_root(cache: &Cache) -> Result<PathBuf> {
     say("images", "Debian root with systemd (about a minute)");
     cache.make("guest-systemd", |folder| {
         let root = folder.join("root");
-        debootstrap(&tools, &root)?;
+        debootstrap(&tools, &root, &[])?;
         prepare(&root)?;
-        let image = folder.join("root.ext4");
-        File::create(&image)?.set_len(ROOT_SIZE)?;
-        let program = tools.program("mke2fs").or_else(|| find_program("mke2fs")).context("no mke2fs")?;
-        output(
-            tools
-                .command(&program)
-                .args(["-q", "-t", "ext4", "-O", "^orphan_file", "-d"])
-                .arg(&root)
-                .arg(&image),
-        )?;
+        ext4(&tools, &root, &folder.join("root.ext4"), ROOT_SIZE, None)?;
         fs::remove_dir_all(&root)?;
         Ok(Stamp::of_version(&version))
     })?;
     Ok(image)
 }
 
-fn debootstrap(tools: &Tree, root: &Path) -> Result<()> {
+/// A sparse image with what is in a folder, on an ext4 that every kernel knows.
+pub(crate) fn ext4(tools: &Tree, from: &Path, image: &Path, size: u64, label: Option<&str>) -> Result<()> {
+    File::create(image)?.set_len(size)?;
+    let program = tools.program("mke2fs").or_else(|| find_program("mke2fs")).context("no mke2fs")?;
+    let mut command = tools.command(&program);
+    command.args(["-q", "-t", "ext4", "-O", "^orphan_file"]);
+    if let Some(label) = label {
+        command.args(["-L", label]);
+    }
+    output(command.arg("-d").arg(from).arg(image)).map(drop)
+}
+
+/// A Debian root with the guest's packages, and more of them.
+pub(crate) fn debootstrap(tools: &Tree, root: &Path, more: &[&str]) -> Result<()> {
     let program = tools.program("mmdebstrap").context("the package mmdebstrap holds no mmdebstrap")?;
     let mirror = Mirrors::of_this_machine()?.one_line(GUEST_RELEASE)?;
     let mut command = Command::new(program);
     command
         .args(["--variant=minbase", "--mode=root", "--skip=check/qemu"])
-        .arg(format!("--include={}", GUEST_PACKAGES.join(",")))
+        .arg(format!("--include={}", [GUEST_PACKAGES, more].concat().join(",")))
         .arg("--aptopt=Acquire::Languages \"none\"")
         .arg(GUEST_RELEASE)
         .arg(root)
@@ -123,7 +132,7 @@ fn debootstrap(tools: &Tree, root: &Path) -> Result<()> {
 }
 
 /// What makes the Debian root a guest of ours: a user, and a service that runs the scenario.
-fn prepare(root: &Path) -> Result<()> {
+pub(crate) fn prepare(root: &Path) -> Result<()> {
     let chroot =
         |line: &str| output(Command::new("chroot").arg(root).args(["/bin/sh", "-c", line])).map(drop);
     chroot("useradd --create-home --shell /bin/bash alice")?;

@@ -7,6 +7,7 @@
 pub(crate) mod console;
 mod cpio;
 pub(crate) mod images;
+mod ostree;
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -36,29 +37,36 @@ pub(crate) struct Parts {
     qemu: Qemu,
     busybox: PathBuf,
     disks: Vec<(&'static str, PathBuf)>,
-    systemd_root: Option<PathBuf>,
+    /// Root disks of the guests that have one.
+    roots: Vec<(Guest, PathBuf)>,
     guest_program: PathBuf,
 }
 
 impl Parts {
-    /// Finds, fetches and builds them; the root disk only if it is asked for. The cache is closed before the build,
-    /// so that nobody waits for a compiler.
-    pub(crate) fn ensure(cache: Cache, systemd: bool) -> Result<Self> {
-        Self::ensure_with(cache, systemd, dist::Profile::Dev)
+    /// Finds, fetches and builds them; root disks only for the guests that are asked for. The cache is closed before
+    /// the build, so that nobody waits for a compiler.
+    pub(crate) fn ensure(cache: Cache, guests: &[Guest]) -> Result<Self> {
+        Self::ensure_with(cache, guests, dist::Profile::Dev)
     }
 
     /// The same with a choice of how the guest's own program is built.
-    pub(crate) fn ensure_with(cache: Cache, systemd: bool, guest: dist::Profile) -> Result<Self> {
+    pub(crate) fn ensure_with(cache: Cache, guests: &[Guest], guest: dist::Profile) -> Result<Self> {
         let qemu = Qemu::ensure(&cache)?;
         let busybox = images::busybox(&cache)?;
         let disks = images::file_systems(&cache)?;
-        let systemd_root = if systemd { Some(images::systemd_root(&cache)?) } else { None };
+        let mut roots = Vec::new();
+        if guests.contains(&Guest::Systemd) {
+            roots.push((Guest::Systemd, images::systemd_root(&cache)?));
+        }
+        if guests.contains(&Guest::Ostree) {
+            roots.push((Guest::Ostree, ostree::root(&cache)?));
+        }
         drop(cache);
         Ok(Self {
             qemu,
             busybox,
             disks,
-            systemd_root,
+            roots,
             guest_program: dist::build_static("vm-tests", "holdfast-guest", guest, &[])?,
         })
     }
@@ -174,7 +182,7 @@ impl Vm {
             command.arg("-no-reboot");
         }
         let root =
-            parts.systemd_root.iter().filter(|_| self.scenario.guest == Guest::Systemd).map(|p| ("root", p));
+            parts.roots.iter().filter(|(guest, _)| *guest == self.scenario.guest).map(|(_, p)| ("root", p));
         for (name, image) in root.chain(parts.disks.iter().map(|(name, path)| (*name, path))) {
             command
                 .arg("-drive")
@@ -245,7 +253,7 @@ impl Vm {
         }
         let below = match self.scenario.guest {
             Guest::Bare => "",
-            Guest::Systemd => "payload/",
+            Guest::Systemd | Guest::Ostree => "payload/",
         };
         archive.folder("payload");
         for file in &self.files {

@@ -1,0 +1,160 @@
+//! The boot loader of the ostree guest, and what its disk is made of.
+//!
+//! Comes in: a disk whose `/boot` ostree wrote. Goes out: the kernel and initramfs of the first boot loader entry,
+//! started by kexec with that entry's options: what GRUB does where ostree writes entries and nothing
+//! else. Before that our files are put into the host's `/var`. Errors end in a panic of the kernel.
+
+use std::cmp::Reverse;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use nix::mount::{MsFlags, mount, umount};
+use nix::sys::reboot::{RebootMode, reboot};
+
+use super::boot::{copy_tree, load_module};
+use super::disks;
+
+/// One version of the tree.
+#[derive(Debug)]
+pub struct Version {
+    /// Its commit's subject, and what its files say that it is.
+    pub name: &'static str,
+    /// The branch in the disk's repository.
+    pub branch: &'static str,
+    /// Series of the kernel in it.
+    pub kernel: &'static str,
+}
+
+/// The versions; the first one is deployed.
+pub static VERSIONS: [Version; 2] = [
+    Version { name: "v1", branch: "os/v1", kernel: "6.1" },
+    Version { name: "v2", branch: "os/v2", kernel: "7.x" },
+];
+/// Name of the disk's file system.
+pub const LABEL: &str = "holdfast-ostree";
+/// Name of the host's own state: what ostree calls the OS.
+pub const STATEROOT: &str = "debian";
+/// A kernel argument of this name never reaches the kernel: our boot loader is one that loses it.
+pub const LOST: &str = "hf.lost";
+
+const DISK: &str = "/newroot";
+
+/// Boots what the disk's first entry says.
+pub(super) fn boot(payload: &Path) -> Result<()> {
+    super::boot::mount_pseudo("sysfs", "/sys")?;
+    super::boot::mount_pseudo("devtmpfs", "/dev")?;
+    let disk = disks::find("root")?;
+    load_module("ext4")?;
+    fs::create_dir_all(DISK)?;
+    mount(Some(&disk), DISK, Some("ext4"), MsFlags::empty(), None::<&str>)
+        .with_context(|| format!("cannot mount {}", disk.display()))?;
+    let disk = Path::new(DISK);
+    let local = disk.join("ostree/deploy").join(STATEROOT).join("var/usrlocal");
+    copy_tree(&payload.join("usr/local"), &local)?;
+    fs::copy("/proc/self/exe", local.join("bin/holdfast-guest")).context("the guest's program")?;
+    let entry = first_entry(&disk.join("boot/loader/entries"))?;
+    load(disk, &entry)?;
+    umount(DISK).context("cannot unmount the disk")?;
+    match reboot(RebootMode::RB_KEXEC) {
+        Ok(never) => match never {},
+        Err(error) => Err(error).context("cannot start the loaded kernel"),
+    }
+}
+
+/// One boot loader entry (a "type #1" one).
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Entry {
+    version: u64,
+    linux: String,
+    initrd: String,
+    options: String,
+}
+
+impl Entry {
+    fn parse(text: &str) -> Self {
+        let mut entry = Self::default();
+        for (key, value) in text.lines().filter_map(|line| line.split_once(char::is_whitespace)) {
+            let value = value.trim();
+            match key {
+                "version" => entry.version = value.parse().unwrap_or_default(),
+                "linux" => value.clone_into(&mut entry.linux),
+                "initrd" => value.clone_into(&mut entry.initrd),
+                "options" => value.clone_into(&mut entry.options),
+                _ => {}
+            }
+        }
+        entry
+    }
+
+    /// The kernel's command line: the entry's options, without what the loader loses, and what the host told us.
+    fn command_line(&self, host: &str) -> String {
+        let kept = self.options.split(' ').filter(|word| !word.starts_with(LOST));
+        let ours =
+            host.split_whitespace().filter(|word| word.starts_with("hf.") || word.starts_with("systemd."));
+        kept.chain(ours).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// The entry with the highest version, which ostree gives to the deployment that it wants booted.
+fn first_entry(folder: &Path) -> Result<Entry> {
+    let mut entries = Vec::new();
+    for file in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        entries.push(Entry::parse(&fs::read_to_string(file?.path())?));
+    }
+    entries.sort_by_key(|entry| Reverse(entry.version));
+    entries.into_iter().next().context("no boot loader entry")
+}
+
+/// Gives kernel, initramfs and options to the running kernel, by the kexec of the deployment itself.
+fn load(disk: &Path, entry: &Entry) -> Result<()> {
+    let Some(link) = entry.options.split(' ').find_map(|word| word.strip_prefix("ostree=")) else {
+        bail!("the entry names no deployment: {}", entry.options);
+    };
+    let deployment: PathBuf = fs::canonicalize(disk.join(link.trim_start_matches('/')))
+        .with_context(|| format!("no deployment at {link}"))?;
+    let (boot, proc, sys) = (deployment.join("boot"), deployment.join("proc"), deployment.join("sys"));
+    for (from, to) in
+        [(disk.join("boot").as_path(), &boot), (Path::new("/proc"), &proc), (Path::new("/sys"), &sys)]
+    {
+        mount(Some(from), to, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+            .with_context(|| format!("cannot bind {}", to.display()))?;
+    }
+    let arguments = entry.command_line(&fs::read_to_string("/proc/cmdline")?);
+    let root = deployment.display().to_string();
+    super::run(
+        "/bin/busybox",
+        &[
+            "chroot",
+            &root,
+            "/sbin/kexec",
+            "--kexec-file-syscall",
+            "--load",
+            &format!("/boot{}", entry.linux),
+            &format!("--initrd=/boot{}", entry.initrd),
+            &format!("--command-line={arguments}"),
+        ],
+    )?;
+    for place in [boot, proc, sys] {
+        umount(&place).with_context(|| format!("cannot unmount {}", place.display()))?;
+    }
+    nix::unistd::sync();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entrys_options_come_first_and_the_lost_argument_does_not_come() {
+        let entry = Entry::parse(
+            "title Debian\nversion 2\noptions root=LABEL=x hf.lost=1 ostree=/o\nlinux /k\ninitrd /i\n",
+        );
+        assert_eq!((entry.version, entry.linux.as_str(), entry.initrd.as_str()), (2, "/k", "/i"));
+        assert_eq!(
+            entry.command_line("console=ttyS0 hf.kernel=6.1\n"),
+            "root=LABEL=x ostree=/o hf.kernel=6.1"
+        );
+    }
+}
