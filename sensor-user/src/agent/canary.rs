@@ -34,6 +34,10 @@ pub struct Canary {
     /// Kept open so that the inodes, and so their numbers, stay: procfs makes new ones otherwise.
     held: Vec<File>,
     tamper: Vec<PathBuf>,
+    /// The tunable among them, where this kernel has it.
+    switch: Option<InodeKey>,
+    /// Its counter when it was last looked at.
+    switched: Option<u64>,
 }
 
 /// What a tick found.
@@ -55,6 +59,8 @@ impl Canary {
             heard: false,
             held: Vec::new(),
             tamper: Vec::new(),
+            switch: None,
+            switched: None,
         };
         witness.maps().enrol(MOUNTS_KEY, MOUNTS_ID, ROLE_MOUNTS)?;
         if let Err(error) = fs::write(&canary.path, b"0") {
@@ -77,6 +83,7 @@ impl Canary {
                 let number = TAMPER_ID + u32::try_from(self.tamper.len()).unwrap_or(0);
                 witness.maps().enrol(key, number, ROLE_TAMPER)?;
                 self.tamper.push(tunable);
+                self.switch = Some(key);
             }
         }
         // Devices are not opened: their numbers in devtmpfs come from stat, the file system's from its root.
@@ -94,6 +101,25 @@ impl Canary {
     /// The tunable or device of a number.
     pub fn tampered(&self, id: u32) -> Option<&Path> {
         self.tamper.get(id.checked_sub(TAMPER_ID)? as usize).map(PathBuf::as_path)
+    }
+
+    /// Whether a number is that of the tunable that switches the programs off.
+    pub fn is_switch(&self, id: u32) -> bool {
+        self.switch.is_some() && id == TAMPER_ID
+    }
+
+    /// Whether nobody can have switched the programs off since the last call, nor can without a record: nobody has
+    /// opened the tunable for writing since, or has it open. That the programs see this look tells that they run
+    /// at the very moment at which they count the writers.
+    pub fn is_out_of_reach(&mut self, observer: &Observer, witness: &mut Witness) -> bool {
+        let Some(key) = self.switch else { return true };
+        let Ok(_opened) = observer.open(Path::new(FTRACE_ENABLED)) else { return false };
+        if witness.identity() != Some(key) {
+            return false;
+        }
+        let Ok(Some(entry)) = witness.maps().entry(key) else { return false };
+        let before = self.switched.replace(entry.observed_counter);
+        entry.observed_writers == 0 && before.is_none_or(|before| before == entry.observed_counter)
     }
 
     /// A canary record came through the ring.

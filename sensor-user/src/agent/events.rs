@@ -103,6 +103,10 @@ impl Agent {
                 self.mounts_due = Some(now);
                 continue;
             }
+            if self.canary.as_ref().is_some_and(|canary| canary.is_switch(id)) {
+                self.blind("ftrace-opened");
+                continue;
+            }
             // Which name it was is lost too, so everything that the inode may concern is looked at.
             let registry = &self.looker.registry;
             let (direct, beyond) = registry.all_concerned(&registry.about(id, key));
@@ -359,8 +363,12 @@ impl Agent {
         record.operation = Some(change.operation.name().to_owned());
         record.actor = Some(actor);
         self.group.push(record);
-        // What a raw write did shows at once where the page cache is shared, and else when it is read anew.
-        self.detector.recheck(Scope::All, self.clock.boot_ns());
+        if self.canary.as_ref().is_some_and(|canary| canary.is_switch(change.record.id)) {
+            self.blind("ftrace-opened");
+        } else {
+            // What a raw write did shows at once where the page cache is shared, and else when it is read anew.
+            self.detector.recheck(Scope::All, self.clock.boot_ns());
+        }
     }
 
     /// Whoever may write to the maps can make the programs forget an inode: what lies behind one that is not
@@ -405,27 +413,49 @@ impl Agent {
         };
         canary.sing(&observer, witness);
         self.drain(ring)?;
-        let (Some(witness), Some(canary)) = (self.looker.witness.as_mut(), self.canary.as_ref()) else {
+        let (Some(witness), Some(canary)) = (self.looker.witness.as_mut(), self.canary.as_mut()) else {
             return Ok(());
         };
-        let pulse = canary.listen(witness);
-        let now = self.clock.boot_ns();
-        match (pulse, self.blindness.take()) {
-            (Pulse::Alive, None) => self.telemetry.canary(self.clock.now()),
-            (Pulse::Alive, Some((number, _))) => {
-                self.telemetry.canary(self.clock.now());
-                self.readiness.ready("canary");
-                let told = self.detector.end_blindness(number, now);
-                self.tell(told, None);
+        let mut pulse = canary.listen(witness);
+        if pulse == Pulse::Alive {
+            self.telemetry.canary(self.clock.now());
+            if !canary.is_out_of_reach(&observer, witness) {
+                pulse = Pulse::Blind("ftrace-opened".to_owned());
             }
-            (Pulse::Blind(reason), None) => {
-                self.readiness.not_ready("canary", reason.as_str());
-                let gap = self.detector.open_blindness(Scope::All, &reason, now);
-                self.blindness = Some((gap.number, reason));
-                self.tell(vec![sensor_model::protocol::Report::GapOpened(gap)], None);
-            }
-            (Pulse::Blind(_), known) => self.blindness = known,
+        }
+        match pulse {
+            Pulse::Alive => self.see_again(),
+            Pulse::Blind(reason) => self.blind(&reason),
         }
         Ok(())
+    }
+
+    /// Before the first look: somebody may have opened what switches the programs off while no daemon ran.
+    pub(super) fn check_reach(&mut self) {
+        let observer = std::sync::Arc::clone(&self.looker.observer);
+        if let (Some(witness), Some(canary)) = (self.looker.witness.as_mut(), self.canary.as_mut())
+            && !canary.is_out_of_reach(&observer, witness)
+        {
+            self.blind("ftrace-opened");
+        }
+    }
+
+    /// Events may not come from now on.
+    fn blind(&mut self, reason: &str) {
+        if self.blindness.is_some() {
+            return;
+        }
+        self.readiness.not_ready("canary", reason);
+        let gap = self.detector.open_blindness(Scope::All, reason, self.clock.boot_ns());
+        self.blindness = Some((gap.number, reason.to_owned()));
+        self.tell(vec![sensor_model::protocol::Report::GapOpened(gap)], None);
+    }
+
+    /// Events come, and nobody can stop them without one.
+    fn see_again(&mut self) {
+        let Some((number, _)) = self.blindness.take() else { return };
+        self.readiness.ready("canary");
+        let told = self.detector.end_blindness(number, self.clock.boot_ns());
+        self.tell(told, None);
     }
 }

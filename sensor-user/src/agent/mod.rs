@@ -282,6 +282,7 @@ impl Agent {
         for id in (0..).take(self.desired.expectations.len()) {
             self.detector.add(id, now);
         }
+        self.check_reach();
         self.verification = Some(upkeep::Verification { began: now });
         let mut off = crate::fanotify::BLIND_SPOTS.len();
         if let Some(sensor) = &self.sensor {

@@ -220,12 +220,13 @@ impl Agent {
 
 /// The metric's label is a word from a closed list.
 fn known_reason(reason: &str) -> &'static str {
-    const KNOWN: [&str; 8] = [
+    const KNOWN: [&str; 9] = [
         "fanotify-overflow",
         "sensor-start",
         "entry-removed",
         "recursion-missed",
         "ftrace-disabled",
+        "ftrace-opened",
         "canary-not-seen",
         "canary-not-heard",
         "canary-not-enrolled",

@@ -96,6 +96,8 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("pins_removed", unpinned(&files, agent));
     let mut node = Node::start(&["--verify-every", "3600"])?;
     context.check("removed_map_entry", forgotten(&mut node));
+    context.check("ftrace_enabled_held_open", flicked(&mut node));
+    shell(&format!("echo 1 > {FTRACE}"))?;
     node.agent.stop()?;
     Ok(())
 }
@@ -169,6 +171,29 @@ fn anonymous(node: &mut Node) -> Result<String> {
     drift(node)
 }
 
+/// Holds open what switches the programs off; meanwhile, and within one beat of the canary, switches them off,
+/// changes a file and switches them on again. Nobody saw the change, so the daemon must not have vouched for it.
+fn flicked(node: &mut Node) -> Result<String> {
+    let skip = node.agent.records()?.len();
+    let mut switch = OpenOptions::new().write(true).open(FTRACE)?;
+    node.agent.wait_for("the gap", skip, |record| {
+        record["kind"] == "gap" && record["detail"]["reason"] == "ftrace-opened"
+    })?;
+    ensure!(status::verdict() == "unknown", "it can be switched off and is {}", status::verdict());
+    let file = node.files[6].clone();
+    let off = switch.write_all(b"0\n");
+    change(&file)?;
+    let on = switch.write_all(b"1\n");
+    drop(switch);
+    node.agent.wait_for("drift that no hook saw", skip, |record| is_drift(record, &file))?;
+    node.agent.wait_for("the gap to close", skip, |record| {
+        record["detail"]["reason"] == "ftrace-opened" && record["detail"]["until"].is_string()
+    })?;
+    node.restore()?;
+    let switched = if off.is_ok() && on.is_ok() { "switched off and on" } else { "this kernel refuses it" };
+    Ok(format!("gap while it was open ({switched}), drift found"))
+}
+
 /// Switches the programs off behind the daemon's back, where the kernel lets us: `None` where not.
 fn ftrace(node: &mut Node) -> Result<Option<String>> {
     let skip = node.agent.records()?.len();
@@ -180,7 +205,7 @@ fn ftrace(node: &mut Node) -> Result<Option<String>> {
         return Ok(None);
     }
     let gap = node.agent.wait_for("a gap", skip, |record| {
-        record["kind"] == "gap" && record["detail"]["reason"] == "ftrace-disabled"
+        record["kind"] == "gap" && record["detail"]["reason"] == "ftrace-opened"
     })?;
     ensure!(gap["verdict"] == "unknown", "{gap}");
     ensure!(status::verdict() == "unknown", "blind and {}", status::verdict());
@@ -195,7 +220,7 @@ fn ftrace(node: &mut Node) -> Result<Option<String>> {
     }
     fs::write(FTRACE, "1\n")?;
     node.agent.wait_for("the gap to close", skip, |record| {
-        record["detail"]["reason"] == "ftrace-disabled" && record["detail"]["until"].is_string()
+        record["detail"]["reason"] == "ftrace-opened" && record["detail"]["until"].is_string()
     })?;
     compliant()?;
     drift(node)?;

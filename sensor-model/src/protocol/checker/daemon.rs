@@ -2,7 +2,7 @@
 //! which another CPU can see the effect at a time.
 
 use super::{
-    super::{Config, Detector, Event, Evidence, Finding, Mutation, Outcome, Report},
+    super::{Config, Detector, Event, Evidence, Finding, Mutation, Outcome, Report, Scope},
     kernel::{About, DIRECTORY, Entry, Kernel},
 };
 
@@ -24,6 +24,12 @@ pub(super) enum Fault {
     LossOnlyAfterDrain,
     /// The hook of an open for writing fires before the writer is counted.
     OpenCountsLate,
+    /// An open of the switch is a reason to look at everything, and no more.
+    SwitchOnlyRechecked,
+    /// Hooks that run are taken for ones that go on running, whoever has the switch open.
+    SwitchOutOfMind,
+    /// A daemon that starts takes it for granted that nobody has the switch open.
+    SwitchForgottenAtStart,
 }
 
 /// Where the daemon stands in a look.
@@ -52,6 +58,8 @@ pub(super) enum Move {
     ReadLost,
     /// The next step of the look under way, or the begin of one.
     Look,
+    /// Look at the switch, by the canary's clock.
+    Canary,
     /// Nothing happens until the next deadline.
     Sleep,
 }
@@ -62,11 +70,15 @@ pub(super) struct Daemon {
     pub(super) place: Place,
     /// The ring was drained since the loss counter was read.
     drained: bool,
+    /// The hooks did not see the look under way.
+    unseen: bool,
+    /// The gap of a blindness.
+    blind: Option<u32>,
 }
 
 impl Daemon {
     /// A daemon that has just started: everything is due.
-    pub(super) fn new(fault: Option<Fault>) -> Self {
+    pub(super) fn new(kernel: &Kernel, fault: Option<Fault>) -> Self {
         let mutation = match fault {
             Some(Fault::Detector(mutation)) => Some(mutation),
             _ => None,
@@ -75,7 +87,16 @@ impl Daemon {
             Config { settle_ns: 1, backoff_first_ns: 1, backoff_max_ns: 1, event_spacing_ns: 1, mutation };
         let mut detector = Detector::new(config);
         detector.add(THING, NOW);
-        Self { detector, place: Place::Idle, drained: true }
+        let mut daemon = Self { detector, place: Place::Idle, drained: true, unseen: false, blind: None };
+        if kernel.switch.writers > 0 && fault != Some(Fault::SwitchForgottenAtStart) {
+            daemon.blind();
+        }
+        daemon
+    }
+
+    /// Whether events may be missed at present, as far as it knows.
+    pub(super) fn is_blind(&self) -> bool {
+        self.blind.is_some()
     }
 
     /// Everything it could do now. The order in which a real daemon does them is not assumed.
@@ -94,15 +115,66 @@ impl Daemon {
             Some(_) => moves.push(Move::Sleep),
             None => {}
         }
+        if self.sees_switch(kernel, fault) {
+            moves.push(Move::Canary);
+        }
         moves
+    }
+
+    /// Whether the canary's look at the switch would lead to something.
+    fn sees_switch(&self, kernel: &Kernel, fault: Option<Fault>) -> bool {
+        let switch = &kernel.switch;
+        let reachable = switch.writers > 0 || switch.moved;
+        match (self.is_blind(), fault) {
+            // The hooks have to run for the switch to be looked at.
+            _ if switch.off => false,
+            (true, Some(Fault::SwitchOutOfMind)) => true,
+            (true, _) => switch.moved || switch.writers == 0,
+            (false, Some(Fault::SwitchOutOfMind | Fault::SwitchOnlyRechecked)) => false,
+            (false, Some(Fault::SwitchForgottenAtStart)) => switch.moved,
+            (false, _) => reachable,
+        }
+    }
+
+    fn look_at_switch(&mut self, kernel: &mut Kernel, fault: Option<Fault>) -> Vec<Report> {
+        let moved = std::mem::take(&mut kernel.switch.moved);
+        let reachable = moved || kernel.switch.writers > 0;
+        match self.blind {
+            Some(number) if !reachable || fault == Some(Fault::SwitchOutOfMind) => {
+                self.blind = None;
+                self.detector.end_blindness(number, NOW)
+            }
+            Some(_) => Vec::new(),
+            None => {
+                self.blind();
+                Vec::new()
+            }
+        }
+    }
+
+    /// Somebody can switch the hooks off.
+    fn blind(&mut self) {
+        if self.blind.is_none() {
+            self.blind = Some(self.detector.open_blindness(Scope::All, "switch", NOW).number);
+        }
+    }
+
+    fn switch_opened(&mut self, fault: Option<Fault>) {
+        if fault == Some(Fault::SwitchOnlyRechecked) {
+            self.detector.recheck(Scope::All, NOW);
+        } else {
+            self.blind();
+        }
     }
 
     pub(super) fn step(&mut self, step: Move, kernel: &mut Kernel, fault: Option<Fault>) -> Vec<Report> {
         match step {
             Move::Drain => {
                 self.drained = true;
-                if kernel.ring.take() == Some(About::Ours) {
-                    self.event();
+                match kernel.ring.take() {
+                    Some(About::Ours) => self.event(),
+                    Some(About::Switch) => self.switch_opened(fault),
+                    Some(About::Other) | None => {}
                 }
             }
             Move::ReadLost => {
@@ -112,7 +184,11 @@ impl Daemon {
                 if sweep && kernel.entries.iter().flatten().any(|entry| entry.dirty.is_some()) {
                     self.event();
                 }
+                if sweep && kernel.switch.moved {
+                    self.switch_opened(fault);
+                }
             }
+            Move::Canary => return self.look_at_switch(kernel, fault),
             Move::Sleep => {
                 let deadline = self.detector.next_deadline().unwrap_or(NOW);
                 self.detector.rebase(deadline);
@@ -133,6 +209,17 @@ impl Daemon {
                     self.detector.due(NOW, 1);
                 }
                 let inode = kernel.path.unwrap_or(DIRECTORY);
+                if kernel.switch.off {
+                    // The kernel does not say what was opened: nothing vouches for it, and a file counts as not
+                    // enrolled.
+                    if inode != DIRECTORY {
+                        kernel.entries[inode] = None;
+                    }
+                    self.unseen = true;
+                    self.place = Place::Read(inode);
+                    return Vec::new();
+                }
+                self.unseen = false;
                 if kernel.entries[inode].is_none() {
                     // Another inode than before: it takes the place of the one enrolled.
                     kernel.entries[1 - inode] = None;
@@ -185,7 +272,8 @@ impl Daemon {
             }
             Place::ReadEntry(inode, finding) => {
                 self.place = Place::Idle;
-                let evidence = kernel.entries[inode].map(|entry| Evidence {
+                let entry = kernel.entries[inode].filter(|_| !std::mem::take(&mut self.unseen));
+                let evidence = entry.map(|entry| Evidence {
                     observed_counter: 0,
                     counter: u64::from(entry.moved == Some(true)),
                     writers: entry.observed_writers,

@@ -25,6 +25,17 @@ pub(super) enum About {
     Ours,
     /// Another managed thing.
     Other,
+    /// What switches the hooks off.
+    Switch,
+}
+
+/// What switches the hooks off: a file that has to be open for writing for it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(super) struct Switch {
+    pub(super) off: bool,
+    pub(super) writers: u8,
+    /// Its entry is dirty, and its counter moved since the daemon looked at it.
+    pub(super) moved: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -42,6 +53,7 @@ pub(super) struct Kernel {
     pub(super) ring: Option<About>,
     /// The loss counter moved since the daemon read it.
     pub(super) lost: bool,
+    pub(super) switch: Switch,
 }
 
 impl Kernel {
@@ -55,6 +67,7 @@ impl Kernel {
             entries: [Some(Entry::default()), None, Some(Entry::default())],
             ring: None,
             lost: false,
+            switch: Switch::default(),
         }
     }
 
@@ -67,6 +80,9 @@ impl Kernel {
     /// program looks each up once.
     pub(super) fn count(&mut self, inodes: u8) -> u8 {
         let mut enrolled = 0;
+        if self.switch.off {
+            return enrolled;
+        }
         for inode in members(inodes) {
             if let Some(entry) = &mut self.entries[inode] {
                 entry.moved = entry.moved.map(|_| true);
@@ -88,6 +104,15 @@ impl Kernel {
             }
         }
         failed
+    }
+
+    /// The hook of an open of the switch. Gives whether its record found no room.
+    pub(super) fn announce_switch(&mut self) -> bool {
+        if self.switch.off {
+            return false;
+        }
+        self.switch.moved = true;
+        !self.push(About::Switch)
     }
 
     /// `false` when the ring is full.

@@ -16,7 +16,7 @@ use kernel::Kernel;
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use writer::{
     Choice, Script,
-    Script::{HookedWrite, Metadata, Noise, Remove, Replace, ReplaceHeld, Write},
+    Script::{HookedWrite, Metadata, Noise, Remove, Replace, ReplaceHeld, Switch, SwitchAndEdit, Write},
     Step, Writer,
 };
 
@@ -80,6 +80,9 @@ impl Protocol {
         }
         pairs.push((HookedWrite, Noise, 1));
         pairs.extend([Metadata, Replace, Remove, Write, ReplaceHeld].map(|other| (HookedWrite, other, 0)));
+        pairs.push((SwitchAndEdit, Noise, 1));
+        pairs.extend([Metadata, Remove, Switch].map(|other| (SwitchAndEdit, other, 0)));
+        pairs.push((Switch, Replace, 0));
         Self { pairs, fault: None }
     }
 
@@ -97,8 +100,14 @@ impl Protocol {
     }
 
     fn settled_verdict_is_true(&self, world: &World) -> bool {
-        let truth = if world.kernel.differs() { VerdictKind::Drifted } else { VerdictKind::Compliant };
-        !self.is_settled(world) || Self::verdict(world) == truth
+        let verdict = Self::verdict(world);
+        let is_true = match world.kernel.differs() {
+            // What it cannot see it does not vouch for; what it saw last may have changed.
+            _ if world.daemon.is_blind() => verdict != VerdictKind::Compliant,
+            true => verdict == VerdictKind::Drifted,
+            false => verdict == VerdictKind::Compliant,
+        };
+        !self.is_settled(world) || is_true
     }
 
     /// Once the writers have ended, the daemon alone comes to rest. (A look under way leads to a state
@@ -128,10 +137,11 @@ impl Model for Protocol {
             for prepared in [true, false] {
                 let mut kernel = Kernel::new(prepared);
                 let writers = [Writer::new(first, &mut kernel), Writer::new(second, &mut kernel)];
+                let daemon = Daemon::new(&kernel, self.fault);
                 worlds.push(World {
                     kernel,
                     writers,
-                    daemon: Daemon::new(self.fault),
+                    daemon,
                     lives,
                     succeeded: false,
                     differed: false,
@@ -154,7 +164,8 @@ impl Model for Protocol {
             }
         }
         actions.extend(world.daemon.moves(&world.kernel, self.fault).into_iter().map(Action::Daemon));
-        if world.lives > 0 {
+        // While the hooks are off another daemon would take another backend.
+        if world.lives > 0 && !world.kernel.switch.off {
             actions.push(Action::Death);
         }
     }
@@ -188,7 +199,7 @@ impl Model for Protocol {
             Action::Death => {
                 world.lives -= 1;
                 world.succeeded = true;
-                world.daemon = Daemon::new(self.fault);
+                world.daemon = Daemon::new(&world.kernel, self.fault);
             }
         }
         Some(world)
@@ -206,6 +217,11 @@ impl Model for Protocol {
                 world.told == Some(Told::Recovered)
             }),
             Property::sometimes("a touch is reported", |_, world: &World| world.told == Some(Told::Touched)),
+            Property::sometimes("it is blind", |_, world: &World| world.daemon.is_blind()),
+            Property::sometimes("a drift that no hook saw is found", |model: &Self, world: &World| {
+                let switched = world.writers.iter().any(|writer| writer.is(SwitchAndEdit));
+                switched && model.is_settled(world) && Self::verdict(world) == VerdictKind::Drifted
+            }),
             Property::sometimes("a record is lost", |_, world: &World| world.kernel.lost),
             Property::sometimes("a successor comes to rest on a drift", |model: &Self, world: &World| {
                 world.succeeded && model.is_settled(world) && Self::verdict(world) == VerdictKind::Drifted
@@ -252,6 +268,13 @@ fn every_order_that_the_protocol_rests_on_matters() {
     for fault in
         [Fault::SkipSecondLookup, Fault::SampleFirst, Fault::LossOnlyAfterDrain, Fault::OpenCountsLate]
     {
+        find_wrong_verdict(fault);
+    }
+}
+
+#[test]
+fn a_drift_is_lost_when_whoever_can_switch_the_hooks_off_is_not_minded() {
+    for fault in [Fault::SwitchOnlyRechecked, Fault::SwitchOutOfMind, Fault::SwitchForgottenAtStart] {
         find_wrong_verdict(fault);
     }
 }

@@ -22,6 +22,10 @@ pub(super) enum Script {
     Remove,
     /// Change something else that is managed, which fills the ring.
     Noise,
+    /// Open the switch, switch the hooks off and on again, close it.
+    Switch,
+    /// The same, with an effect while they are off, which no hook tells.
+    SwitchAndEdit,
 }
 
 /// One atomic step.
@@ -46,13 +50,22 @@ pub(super) enum Step {
     Close,
     /// A record about something else.
     Fill,
+    /// Open the switch, which counts the writer; then its hook.
+    OpenSwitch,
+    AnnounceSwitch,
+    Off,
+    On,
+    /// Turns what is at the path from good to bad or back, whatever the hooks do.
+    UnseenEffect,
+    CloseSwitch,
 }
 
 impl Script {
     fn steps(self) -> &'static [Step] {
         use Step::{
-            Announce, Close, Count, CountLost, Effect, Fill, Lock, LockDirectory, MaybeEffect, Open, RwHook,
-            Swap, Unlink, Unlock,
+            Announce, AnnounceSwitch, Close, CloseSwitch, Count, CountLost, Effect, Fill, Lock,
+            LockDirectory, MaybeEffect, Off, On, Open, OpenSwitch, RwHook, Swap, Unlink, Unlock,
+            UnseenEffect,
         };
         match self {
             Self::Metadata => &[Lock, Count, Announce, CountLost, Effect, Unlock],
@@ -62,6 +75,10 @@ impl Script {
             Self::ReplaceHeld => &[LockDirectory, Count, Announce, CountLost, Swap, Unlock, Effect, Close],
             Self::Remove => &[LockDirectory, Count, Announce, CountLost, Unlink, Unlock],
             Self::Noise => &[Fill, CountLost, Fill, CountLost],
+            Self::Switch => &[OpenSwitch, AnnounceSwitch, CountLost, Off, On, CloseSwitch],
+            Self::SwitchAndEdit => {
+                &[OpenSwitch, AnnounceSwitch, CountLost, Off, UnseenEffect, On, CloseSwitch]
+            }
         }
     }
 }
@@ -95,6 +112,11 @@ impl Writer {
             kernel.writers[B] += 1;
         }
         Self { script, next: 0, inode: B, enrolled: 0, failed: false }
+    }
+
+    /// Whether this is what it does.
+    pub(super) fn is(&self, script: Script) -> bool {
+        self.script == script
     }
 
     /// Its next step; `None` when it has ended.
@@ -135,7 +157,17 @@ impl Writer {
             Step::Unlock if self.on_directory() => kernel.locked[DIRECTORY] = false,
             Step::Unlock => kernel.locked[self.inode] = false,
             Step::Close => kernel.writers[self.inode] -= 1,
-            Step::Fill => self.failed = !kernel.push(About::Other),
+            Step::Fill => self.failed = !kernel.switch.off && !kernel.push(About::Other),
+            Step::OpenSwitch => kernel.switch.writers += 1,
+            Step::AnnounceSwitch => self.failed = kernel.announce_switch(),
+            Step::Off => kernel.switch.off = true,
+            Step::On => kernel.switch.off = false,
+            Step::UnseenEffect => {
+                if let Some(inode) = kernel.path {
+                    kernel.good[inode] ^= true;
+                }
+            }
+            Step::CloseSwitch => kernel.switch.writers -= 1,
         }
         self.next += 1;
         if choice.open_counts_late && step == Step::Announce && self.opens() {
@@ -178,6 +210,6 @@ impl Writer {
 
     /// Between a change of the counter and the last step of the same hook.
     pub(super) fn in_hook(&self) -> bool {
-        matches!(self.next(), Some(Step::Announce | Step::CountLost))
+        matches!(self.next(), Some(Step::Announce | Step::AnnounceSwitch | Step::CountLost))
     }
 }
