@@ -5,17 +5,19 @@
 
 use super::{
     ApplyError,
+    image::Place,
     targets::{Planner, Wanted},
 };
 use crate::{observation::Observer, repair::unit as units};
 use nix::fcntl::OFlag;
 use sensor_model::{
     expectation::SYSTEMD_DIRECTORY,
+    journal::Image,
     merge::{Rendered, RenderedUnit, Sourced},
 };
 use std::{
     collections::BTreeMap,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 /// Adds the links of units that change; gives the units' names.
@@ -66,7 +68,9 @@ fn declared(
         wanted.insert(own, to_null());
         return Ok(());
     }
-    let was_masked = planner.old.units.get(name).is_some_and(|old| is(old.mask.as_ref()) == Some(true));
+    let old = planner.old.units.get(name);
+    let was_masked = old.is_some_and(|old| is(old.mask.as_ref()) == Some(true));
+    let was_decided = old.is_some_and(|old| is(old.enabled.as_ref()).is_some());
     if is(unit.mask.as_ref()) == Some(false) || was_masked {
         for link in units::mask_links(planner.observer, name) {
             wanted.entry(link).or_insert(Wanted::Gone);
@@ -90,8 +94,8 @@ fn declared(
                 wanted.entry(link).or_insert(Wanted::Gone);
             }
         }
-        // Masking took away the links that enabled it; nothing says now that they should be gone.
-        None if was_masked => give_back(planner, name, wanted)?,
+        // Nothing says any more that links should be there, or gone; masking took some away, too.
+        None if was_masked || was_decided => give_back(planner, name, wanted)?,
         None => {}
     }
     Ok(())
@@ -150,13 +154,40 @@ fn removed(
     if is(unit.mask.as_ref()) == Some(true) {
         wanted.insert(own.clone(), Wanted::Original);
     }
-    // Links to a file of ours lead nowhere when it goes.
-    if unit.contents.as_ref().is_some_and(|part| !part.value.is_empty()) {
+    // Links to a file of ours lead nowhere when it goes for good; others are none of our business.
+    let is_ours = unit.contents.as_ref().is_some_and(|part| !part.value.is_empty());
+    let before = planner.store.original(&own)?.map(|original| original.image);
+    if is_ours && before.is_none_or(|before| before == Image::Absent) {
         for link in units::enabling_links(planner.observer, name) {
-            wanted.entry(link).or_insert(Wanted::Original);
+            if leads_to(planner.observer, &link, &own)? {
+                wanted.entry(link).or_insert(Wanted::Original);
+            }
         }
     }
     give_back(planner, name, wanted)
+}
+
+/// Whether a link names a path as its target.
+fn leads_to(observer: &Observer, link: &Path, path: &Path) -> Result<bool, ApplyError> {
+    let Some(place) = Place::find(observer.root(), link)? else { return Ok(false) };
+    let Some(Image::Link(seen)) = place.see()?.image else { return Ok(false) };
+    let directory = link.parent().unwrap_or(Path::new("/"));
+    Ok(lexically(&directory.join(seen.target)) == path)
+}
+
+/// A path without `.` and `..`, by its names alone.
+fn lexically(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                clean.pop();
+            }
+            other => clean.push(other),
+        }
+    }
+    clean
 }
 
 /// Names in a directory; none where there is no directory.

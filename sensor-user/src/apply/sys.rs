@@ -192,8 +192,8 @@ fn step(_call: &'static str, _takes_space: bool) -> Answer {
 #[cfg(feature = "fault-injection")]
 use fault::step;
 
-/// `HOLDFAST_FAULT=kill:N` dies at the N-th call, `EIO:N` fails that call, `ENOSPC:N` fails it and every later one
-/// that takes space.
+/// `HOLDFAST_FAULT=kill:N` dies at the N-th call, `stop:N` stands still before it until it is continued, `EIO:N`
+/// fails that call, `ENOSPC:N` fails it and every later one that takes space.
 #[cfg(feature = "fault-injection")]
 mod fault {
     use super::{Answer, Errno};
@@ -223,6 +223,11 @@ mod fault {
                 let _ =
                     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
                 Err(Errno::EINTR)
+            }
+            Some((what, number)) if what == "stop" && count == *number => {
+                eprintln!("fault: stopped at call {count} ({call})");
+                rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP)
+                    .map_err(super::raw)
             }
             Some((what, number)) if what == "EIO" && count == *number => {
                 eprintln!("fault: EIO at call {count} ({call})");

@@ -2,11 +2,11 @@
 
 use super::{
     IN_SYNC,
-    apply::{How, Place, Site},
+    apply::Place,
     output::{Screen, Tone, clean},
     people,
 };
-use crate::apply::Entry;
+use crate::apply::{Entry, Store};
 use sensor_model::{journal::Ended, node_state::Standing};
 use serde::Serialize;
 
@@ -32,15 +32,15 @@ struct Report {
 }
 
 impl History {
-    /// Reads and prints; an apply that was interrupted is worked off first, without a reboot.
+    /// Reads and prints; changes nothing, also where an apply was interrupted.
     ///
     /// # Errors
     /// A store that cannot be read.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let how = How { policy: Vec::new(), dry_run: false, force: false, no_acts: false, beside_mco: false };
-        let site = Site::open(&self.place, &how)?;
-        site.recover()?;
-        let store = site.engine.store();
+        let Some(store) = Store::existing(&self.place.state) else {
+            let (standing, applies) = (Standing::default(), Vec::new());
+            return self.print(&Report { schema: SCHEMA, current: None, standing, applies }, screen);
+        };
         let mut applies = Vec::new();
         for id in store.generations()?.into_iter().rev() {
             applies.extend(store.history::<Entry>(id)?);
@@ -51,10 +51,14 @@ impl History {
             standing: store.standing()?.unwrap_or_default(),
             applies,
         };
+        self.print(&report, screen)
+    }
+
+    fn print(&self, report: &Report, screen: &mut Screen) -> anyhow::Result<u8> {
         if self.place.output.is_json() {
-            screen.json(&report)?;
+            screen.json(report)?;
         } else {
-            text(&report, screen)?;
+            text(report, screen)?;
         }
         Ok(IN_SYNC)
     }

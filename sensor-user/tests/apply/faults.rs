@@ -8,13 +8,13 @@ use std::{
 };
 
 /// Both ends of the way, without the day of the password, which is the same today.
-struct Ends {
-    old: Snapshot,
-    new: Snapshot,
+pub(crate) struct Ends {
+    pub(crate) old: Snapshot,
+    pub(crate) new: Snapshot,
 }
 
 impl Ends {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let world = World::old();
         let old = world.snapshot();
         let said = world.apply(&["new"], "");
@@ -45,7 +45,7 @@ impl Ends {
 }
 
 /// Runs every number until one after which no fault was met; gives how many there were.
-fn every(check: impl Fn(u64) -> bool + Sync) -> u64 {
+pub(crate) fn every(check: impl Fn(u64) -> bool + Sync) -> u64 {
     let next = AtomicU64::new(1);
     let last = AtomicU64::new(u64::MAX);
     thread::scope(|scope| {
@@ -66,7 +66,7 @@ fn every(check: impl Fn(u64) -> bool + Sync) -> u64 {
     last.load(Ordering::Relaxed) - 1
 }
 
-fn met(said: &Said) -> bool {
+pub(crate) fn met(said: &Said) -> bool {
     said.err.contains("fault: ")
 }
 
@@ -81,6 +81,15 @@ fn killed_at_any_call_the_next_start_finishes_or_gives_back_everything() {
             return false;
         }
         assert_eq!(said.code, None, "killed by a signal");
+        if number % 16 == 1 {
+            let left = (world.snapshot(), world.has_journal());
+            assert_eq!(world.run(&["history"], "").code, Some(0), "{number}");
+            assert_eq!(
+                (world.snapshot(), world.has_journal()),
+                left,
+                "reading the history changed something"
+            );
+        }
         let said = world.resume("");
         assert!(said.code.is_some(), "{number}");
         ends.check(&world, &format!("killed at call {number}: {}{}", said.out, said.err));

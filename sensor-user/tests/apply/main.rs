@@ -4,6 +4,10 @@
 
 #[cfg(feature = "fault-injection")]
 mod faults;
+#[cfg(feature = "fault-injection")]
+mod foreign;
+mod golden;
 mod host;
+mod properties;
 mod table;
 mod world;

@@ -94,6 +94,13 @@ pub(crate) struct Said {
     pub(crate) err: String,
 }
 
+impl Said {
+    pub(crate) fn of(output: Output) -> Self {
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Self { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    }
+}
+
 impl World {
     /// A host with files of its own and no config.
     pub(crate) fn new() -> Self {
@@ -160,21 +167,29 @@ impl World {
 
     /// Runs a command with a fault; `apply` with the name of a config and more options.
     pub(crate) fn run(&self, arguments: &[&str], fault: &str) -> Said {
+        Said::of(self.prepare(arguments, fault).output().unwrap())
+    }
+
+    pub(crate) fn apply(&self, arguments: &[&str], fault: &str) -> Said {
+        Said::of(self.command(arguments, fault).output().unwrap())
+    }
+
+    /// What [`World::apply`] runs.
+    pub(crate) fn command(&self, arguments: &[&str], fault: &str) -> Command {
+        let config = self.directory.path().join(format!("{}.yaml", arguments[0]));
+        let mut all = vec!["apply", config.to_str().unwrap(), "--no-acts"];
+        all.extend(&arguments[1..]);
+        self.prepare(&all, fault)
+    }
+
+    fn prepare(&self, arguments: &[&str], fault: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
         command.args(arguments).arg("--host-root").arg(self.at("/")).arg("--state").arg(self.state());
         if !fault.is_empty() {
             command.env("HOLDFAST_FAULT", fault);
         }
-        let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output().unwrap();
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        Said { code: status.code(), out: text(stdout), err: text(stderr) }
-    }
-
-    pub(crate) fn apply(&self, arguments: &[&str], fault: &str) -> Said {
-        let config = self.directory.path().join(format!("{}.yaml", arguments[0]));
-        let mut all = vec!["apply", config.to_str().unwrap(), "--no-acts"];
-        all.extend(&arguments[1..]);
-        self.run(&all, fault)
+        command.stdin(Stdio::null());
+        command
     }
 
     /// Works off what an interrupted apply left.

@@ -4,7 +4,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -175,15 +175,16 @@ fn anonymous(node: &mut Node) -> Result<String> {
 /// changes a file and switches them on again. Nobody saw the change, so the daemon must not have vouched for it.
 fn flicked(node: &mut Node) -> Result<String> {
     let skip = node.agent.records()?.len();
-    let mut switch = OpenOptions::new().write(true).open(FTRACE)?;
+    let switch = OpenOptions::new().write(true).open(FTRACE)?;
     node.agent.wait_for("the gap", skip, |record| {
         record["kind"] == "gap" && record["detail"]["reason"] == "ftrace-opened"
     })?;
     ensure!(status::verdict() == "unknown", "it can be switched off and is {}", status::verdict());
     let file = node.files[6].clone();
-    let off = switch.write_all(b"0\n");
+    // A tunable takes what is written at its beginning only.
+    let off = switch.write_all_at(b"0\n", 0);
     change(&file)?;
-    let on = switch.write_all(b"1\n");
+    let on = switch.write_all_at(b"1\n", 0);
     drop(switch);
     node.agent.wait_for("drift that no hook saw", skip, |record| is_drift(record, &file))?;
     node.agent.wait_for("the gap to close", skip, |record| {
