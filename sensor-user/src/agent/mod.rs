@@ -274,9 +274,7 @@ impl Agent {
             witness.maps().disallow_all()?;
         }
         self.refresh_allowed();
-        if self.looker.has_links() {
-            self.need(When::Links, true);
-        }
+        self.need(When::Links, self.looker.has_links());
         self.looker.enrol_all()?;
         let now = self.clock.boot_ns();
         for id in (0..).take(self.desired.expectations.len()) {
