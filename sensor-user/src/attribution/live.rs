@@ -30,7 +30,7 @@ pub(super) struct Procfs {
     nanoseconds_per_tick: u64,
 }
 
-/// What `stat` says about a process.
+/// What `stat` says about a process. The last four places are dealt out anew at each execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stat {
     pub(super) comm: String,
@@ -38,6 +38,8 @@ pub(super) struct Stat {
     pub(super) terminal: u32,
     /// Ticks since boot.
     pub(super) start: u64,
+    /// Where code, stack, arguments and environment begin; 0 for all when that may not be read.
+    places: [u64; 4],
 }
 
 /// A process that is there and is the one that was asked for.
@@ -79,6 +81,14 @@ impl Procfs {
     /// The start in boot-time nanoseconds, rounded down to a tick.
     pub(super) fn start_ns(&self, live: &Live) -> u64 {
         live.stat.start.saturating_mul(self.nanoseconds_per_tick)
+    }
+}
+
+impl Stat {
+    /// Whether another program, or the same one anew, would show: kernel threads and what may not be read have no
+    /// places.
+    pub(super) fn tells_executions(&self) -> bool {
+        self.places.iter().all(|place| *place > 1)
     }
 }
 
@@ -165,6 +175,7 @@ fn parse_stat(text: &[u8]) -> Option<Stat> {
         parent: fields.get(1)?.parse().ok()?,
         terminal: fields.get(4)?.parse::<i32>().ok()?.cast_unsigned(),
         start: fields.get(19)?.parse().ok()?,
+        places: [23, 25, 45, 47].map(|n| fields.get(n).and_then(|field| field.parse().ok()).unwrap_or(0)),
     })
 }
 

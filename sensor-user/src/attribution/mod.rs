@@ -15,7 +15,7 @@ mod tests;
 use crate::observation::Observer;
 use cache::Cache;
 use cgroup::Cgroups;
-use live::{Live, Procfs, split_arguments};
+use live::{Live, Procfs, Stat, split_arguments};
 use sensor_common::{
     map::{Execution, Process},
     record::ChangeRecord,
@@ -109,6 +109,9 @@ struct Parent {
     exec_id: Option<u64>,
 }
 
+/// Thread group, start as it was asked for, and control group of a process that the table does not know.
+type Older = (u32, Option<u64>, Option<u64>);
+
 /// Turns records into actors.
 #[derive(Debug)]
 pub struct Attributor {
@@ -120,6 +123,8 @@ pub struct Attributor {
     companions: Vec<(u32, u64)>,
     /// By thread group, start, execution and control group: what is remembered stays true.
     described: Cache<(u32, u64, u64, Option<u64>), Described>,
+    /// True as long as procfs shows the same memory in the same process.
+    older: Cache<Older, (Stat, Described)>,
 }
 
 impl Attributor {
@@ -140,6 +145,7 @@ impl Attributor {
             own_tgid,
             companions: Vec::new(),
             described: Cache::new(CACHED_PROCESSES),
+            older: Cache::new(CACHED_PROCESSES),
         })
     }
 
@@ -241,11 +247,21 @@ impl Attributor {
             Some(start_ns) => self.procfs.started_at(asked.tgid, start_ns),
             None => self.procfs.any(asked.tgid),
         };
+        // What a process is cannot be told for good from procfs alone: it may execute another program without this
+        // table knowing. One read shows whether it did, where all of it takes many.
+        let older = (asked.tgid, start_ns, asked.cgroup);
+        let stat =
+            live.as_ref().map(|live| &live.stat).filter(|stat| entry.is_none() && stat.tells_executions());
+        if let (None, Some(stat)) = (key, stat)
+            && let Some((_, described)) = self.older.get(older).filter(|(known, _)| known == stat)
+        {
+            return described;
+        }
         let described = self.put_together(asked, entry, start_ns, &program, live.as_ref(), table);
-        // What a process is cannot be told for good from procfs alone: it may execute another program
-        // without this table knowing.
-        if let Some(key) = key {
-            self.described.insert(key, described.clone());
+        match (key, stat) {
+            (Some(key), _) => self.described.insert(key, described.clone()),
+            (None, Some(stat)) => self.older.insert(older, (stat.clone(), described.clone())),
+            (None, None) => {}
         }
         described
     }

@@ -340,3 +340,31 @@ fn a_unit_that_came_and_went_is_named_and_a_process_that_moved_is_where_it_was()
         assert_eq!(host.attributor.attribute(&record, &table).unit.as_deref(), Some(unit));
     }
 }
+
+#[test]
+fn a_process_that_the_table_does_not_know_is_remembered_until_it_executes_another_program() {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::process::{Command, Stdio};
+    let mut host = host();
+    let mut child = Command::new("sh")
+        .args(["-c", "echo; read line; exec cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut into, mut from) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+    let mut line = String::new();
+    from.read_line(&mut line).unwrap();
+    let mut ask = || host.attributor.attribute_pid(child.id(), u64::MAX, &NoTable).unwrap();
+    let (first, second) = (ask(), ask());
+    assert_eq!(first, second);
+    assert_eq!(first.argv[..2], ["sh", "-c"]);
+    // What comes back comes from the program that the shell became.
+    into.write_all(b"go\nback\n").unwrap();
+    from.read_line(&mut line).unwrap();
+    let third = ask();
+    drop(into);
+    child.wait().unwrap();
+    assert_eq!(third.argv, ["cat"]);
+    assert_eq!(third.start_ns, first.start_ns);
+}
