@@ -60,7 +60,7 @@ pub enum Operation {
     Exec = 25,
     /// The last writable use of a file ended.
     Release = 26,
-    /// A file of the watch list (block device, tunable) opened for writing.
+    /// A block device (`detail` holds its number as the kernel has it) or a watched tunable opened for writing.
     OpenTamper = 27,
     /// A change refused by policy (LSM only); `detail` holds the operation that was refused.
     Denied = 28,
@@ -146,7 +146,7 @@ pub const ROLE_FILE: u32 = 1 << 0;
 pub const ROLE_DIRECTORY: u32 = 1 << 1;
 /// The directory lies on the way to a managed path: its own rename or removal matters.
 pub const ROLE_ANCESTOR: u32 = 1 << 2;
-/// A block device or tunable whose opening for writing could by-pass or blind the sensor.
+/// Block devices, or a tunable, whose opening for writing could by-pass or blind the sensor: every opening is told.
 pub const ROLE_TAMPER: u32 = 1 << 3;
 /// Changes are refused unless the actor is allowed (LSM only).
 pub const ROLE_DENY: u32 = 1 << 4;

@@ -31,6 +31,7 @@ globals! {
     OFF_INODE_I_INO => inode_ino;
     OFF_INODE_I_SB => inode_sb;
     OFF_INODE_I_MODE => inode_mode;
+    OFF_INODE_I_RDEV => inode_device;
     OFF_INODE_I_GENERATION => inode_generation;
     OFF_INODE_I_WRITECOUNT => inode_writecount;
     OFF_INODE_I_RWSEM => inode_rwsem;
@@ -122,6 +123,7 @@ globals! {
     ARG_INODE_RMDIR_DENTRY => arg_inode_rmdir_dentry;
     ARG_INODE_READLINK_DENTRY => arg_inode_readlink_dentry;
     ARG_BPRM_CREDS_FOR_EXEC_BPRM => arg_bprm_creds_for_exec_bprm;
+    ARG_BLKDEV_OPEN_FILP => arg_blkdev_open_filp;
     ARG_SB_MOUNT_PATH => arg_sb_mount_path;
     ARG_SB_UMOUNT_MNT => arg_sb_umount_mnt;
     ARG_MOVE_MOUNT_TO_PATH => arg_move_mount_to_path;

@@ -214,6 +214,13 @@ pub fn group_made(ctx: BtfTracePointContext) -> i32 {
     hooks::process::group_made(Arguments(ctx.as_ptr()))
 }
 
+/// fentry program, in both modes: reports block devices that are opened for writing.
+#[fentry(function = "blkdev_open")]
+pub fn fentry_blkdev_open(ctx: FEntryContext) -> u32 {
+    hooks::devices::blkdev_open(Arguments(ctx.as_ptr()));
+    0
+}
+
 #[cfg(not(test))]
 #[panic_handler]
 fn panic(_info: &core::panic::PanicInfo) -> ! {

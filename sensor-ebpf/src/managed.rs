@@ -9,7 +9,7 @@ use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_boot_ns, bpf_pro
 use sensor_common::limits::NAME_BYTES;
 use sensor_common::map::{Control, Counter, InodeKey, Managed, bitmap_position};
 use sensor_common::op::{
-    Operation, RECORD_IN_DIRECTORY, RECORD_NAME_CUT, ROLE_DENY, ROLE_MOUNTS, RULE_SHIFT,
+    Operation, RECORD_IN_DIRECTORY, RECORD_NAME_CUT, ROLE_DENY, ROLE_MOUNTS, ROLE_TAMPER, RULE_SHIFT,
 };
 use sensor_common::record::ChangeRecord;
 
@@ -134,7 +134,7 @@ fn note(entry: *mut Managed, operation: u64, detail: u64, dentry: *const u8, ino
         let waiting = core::ptr::read_volatile(&raw const (*entry).dirty) != 0
             && (*entry).writer_tgid == tgid
             && (*entry).last_operation == operation
-            && (*entry).roles & ROLE_MOUNTS == 0
+            && (*entry).roles & (ROLE_MOUNTS | ROLE_TAMPER) == 0
             && dentry.is_null();
         let now = bpf_ktime_get_boot_ns();
         (*entry).changed_ns = now;

@@ -4,7 +4,7 @@
 //! `HOLDFAST_REQUIRE_BTF` is set, as the full test command does.
 
 use holdfast::kernel::btf::{Btf, BtfError};
-use holdfast::kernel::hooks::{HOOKS, Mode};
+use holdfast::kernel::hooks::{FUNCTIONS, HOOKS, Mode};
 use holdfast::kernel::layout::{FIELDS, Layout};
 use std::path::PathBuf;
 
@@ -57,6 +57,17 @@ fn a_hook_is_absent_only_where_its_since_says_so() {
                     Err(error) => panic!("{series}: {}: {error}", hook.name),
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn every_function_that_no_hook_stands_for_is_there_on_every_kernel() {
+    for (series, blob) in blobs() {
+        let btf = Btf::parse(&blob).unwrap();
+        for function in FUNCTIONS {
+            let argument = function.argument(&btf);
+            assert!(argument.is_ok(), "{series}: {}: {argument:?}", function.name);
         }
     }
 }

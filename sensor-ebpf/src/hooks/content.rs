@@ -96,11 +96,11 @@ pub(crate) fn file_mprotect(args: Arguments) -> i32 {
 
 /// Whether an ioctl command can change a file's content, flags or blocks. The type byte (bits 8 to 15)
 /// is enough to turn away terminals and devices: `f` is the file systems' own (FS_IOC_SETFLAGS, ext4,
-/// verity, fscrypt), `X` is xfs and the generic FSSETXATTR and FIFREEZE, 0x94 is btrfs and FICLONE,
+/// verity, fscrypt), `v` FS_IOC_SETVERSION, `X` is xfs and the generic FSSETXATTR and FIFREEZE, 0x94 is btrfs and FICLONE,
 /// 0xf5 is f2fs.
 #[inline(always)]
 fn changes_files(command: u64) -> bool {
-    matches!((command >> 8) & 0xff, 0x66 | 0x58 | 0x94 | 0xf5)
+    matches!((command >> 8) & 0xff, 0x66 | 0x76 | 0x58 | 0x94 | 0xf5)
 }
 
 /// `file_ioctl(file, cmd)`.

@@ -3,6 +3,7 @@
 
 pub(crate) mod attributes;
 pub(crate) mod content;
+pub(crate) mod devices;
 pub(crate) mod mounts;
 pub(crate) mod names;
 pub(crate) mod open;

@@ -148,6 +148,13 @@ pub struct DriftPolicy {
     glob_rules: Vec<usize>,
 }
 
+/// The rest is made of the rules.
+impl PartialEq for DriftPolicy {
+    fn eq(&self, other: &Self) -> bool {
+        self.rules == other.rules
+    }
+}
+
 impl DriftPolicy {
     /// Puts files together.
     ///

@@ -12,6 +12,7 @@ use crate::fanotify::{BLIND_SPOTS, FanotifyBackend};
 use crate::kernel::hooks::Mode;
 use crate::kernel::load::{self, HookState, Sensor};
 use crate::kernel::maps::{ProcessMaps, Ring};
+use crate::kernel::recursion::Recursion;
 use crate::metrics::HookMode;
 use crate::observation::Observer;
 use std::os::fd::{AsRawFd, RawFd};
@@ -143,6 +144,8 @@ pub(super) struct Parts {
     pub(super) sensor: Option<Sensor>,
     pub(super) witness: Option<Witness>,
     pub(super) canary: Option<Canary>,
+    /// Where the programs are of the kind that can be left out.
+    pub(super) recursion: Option<Recursion>,
     pub(super) processes: Box<dyn ProcessTable>,
     pub(super) changes: Changes,
     pub(super) backlog: Vec<Vec<u8>>,
@@ -160,6 +163,7 @@ impl Parts {
                 sensor: Some(programs.sensor),
                 witness: Some(programs.witness),
                 canary: Some(programs.canary),
+                recursion: None,
                 processes: Box::new(programs.processes),
                 changes: Changes::Ring(programs.ring),
                 backlog: programs.backlog,
@@ -170,6 +174,7 @@ impl Parts {
                 sensor: None,
                 witness: None,
                 canary: None,
+                recursion: None,
                 processes: Box::new(NoTable),
                 changes: Changes::Fanotify(backend),
                 backlog: Vec::new(),

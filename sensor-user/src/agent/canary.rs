@@ -7,7 +7,7 @@ use super::look::Witness;
 use super::registry::FIRST_OWN;
 use crate::kernel::maps::MapsError;
 use crate::observation::Observer;
-use sensor_common::map::{InodeKey, MOUNTS_KEY};
+use sensor_common::map::{DEVICES_KEY, InodeKey, MOUNTS_KEY};
 use sensor_common::op::{ROLE_FILE, ROLE_MOUNTS, ROLE_TAMPER};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -17,8 +17,10 @@ use std::path::{Path, PathBuf};
 pub const CANARY_ID: u32 = FIRST_OWN;
 /// The mount table's number.
 pub const MOUNTS_ID: u32 = FIRST_OWN + 1;
-/// The first of the watched tunables and devices.
+/// The first of the watched tunables.
 pub const TAMPER_ID: u32 = FIRST_OWN + 2;
+/// The number of all block devices together, far from those that earlier programs gave to each.
+pub const DEVICES_ID: u32 = FIRST_OWN * 2 - 1;
 
 /// What switches the kernel's function tracing, and with it the programs, off.
 pub const FTRACE_ENABLED: &str = "/proc/sys/kernel/ftrace_enabled";
@@ -50,7 +52,7 @@ pub enum Pulse {
 }
 
 impl Canary {
-    /// Makes the file and enrols it, the mount table, the tunable and the block devices.
+    /// Makes the file and enrols it, the mount table, the block devices and the tunable.
     pub fn new(directory: &Path, observer: &Observer, witness: &mut Witness) -> Result<Self, MapsError> {
         let mut canary = Self {
             path: directory.join("canary"),
@@ -63,6 +65,7 @@ impl Canary {
             switched: None,
         };
         witness.maps().enrol(MOUNTS_KEY, MOUNTS_ID, ROLE_MOUNTS)?;
+        witness.maps().enrol(DEVICES_KEY, DEVICES_ID, ROLE_TAMPER)?;
         if let Err(error) = fs::write(&canary.path, b"0") {
             tracing::warn!(path = %canary.path.display(), %error, "Cannot make the canary file.");
         }
@@ -74,7 +77,7 @@ impl Canary {
         Ok(canary)
     }
 
-    /// Tunables and devices whose opening for writing could blind or by-pass the sensor.
+    /// Tunables whose opening for writing could blind the sensor.
     fn watch_tamper(&mut self, observer: &Observer, witness: &mut Witness) -> Result<(), MapsError> {
         let tunable = PathBuf::from(FTRACE_ENABLED);
         if let Ok(file) = File::open(&tunable) {
@@ -86,19 +89,10 @@ impl Canary {
                 self.switch = Some(key);
             }
         }
-        // Devices are not opened: their numbers in devtmpfs come from stat, the file system's from its root.
-        let root = observer.open(Path::new("/dev")).ok().and_then(|_| witness.identity());
-        let Some(root) = root else { return Ok(()) };
-        for (path, ino) in block_devices() {
-            let key = InodeKey { ino, dev: root.dev, padding: 0 };
-            let number = TAMPER_ID + u32::try_from(self.tamper.len()).unwrap_or(0);
-            witness.maps().enrol(key, number, ROLE_TAMPER)?;
-            self.tamper.push(path);
-        }
         Ok(())
     }
 
-    /// The tunable or device of a number.
+    /// The tunable of a number.
     pub fn tampered(&self, id: u32) -> Option<&Path> {
         self.tamper.get(id.checked_sub(TAMPER_ID)? as usize).map(PathBuf::as_path)
     }
@@ -163,17 +157,4 @@ impl Canary {
             Some(_) => Pulse::Alive,
         }
     }
-}
-
-/// Block devices in `/dev` with their inode numbers.
-fn block_devices() -> Vec<(PathBuf, u64)> {
-    use std::os::unix::fs::{FileTypeExt, MetadataExt};
-    let Ok(entries) = fs::read_dir("/dev") else { return Vec::new() };
-    entries
-        .filter_map(|entry| {
-            let path = entry.ok()?.path();
-            let metadata = fs::symlink_metadata(&path).ok()?;
-            metadata.file_type().is_block_device().then(|| (path, metadata.ino()))
-        })
-        .collect()
 }

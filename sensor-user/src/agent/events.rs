@@ -1,6 +1,6 @@
 //! From ring records to the detector: which things a change may concern, and who made it.
 
-use super::canary::{CANARY_ID, MOUNTS_ID, Pulse, TAMPER_ID};
+use super::canary::{CANARY_ID, DEVICES_ID, MOUNTS_ID, Pulse, TAMPER_ID};
 use super::mounts::{Announced, MountTable};
 use super::registry::{About, Concerned, Inode};
 use super::{Agent, backend::Changes};
@@ -105,6 +105,10 @@ impl Agent {
             }
             if self.canary.as_ref().is_some_and(|canary| canary.is_switch(id)) {
                 self.blind("ftrace-opened");
+                continue;
+            }
+            if id == DEVICES_ID {
+                self.look_beneath();
                 continue;
             }
             // Which name it was is lost too, so everything that the inode may concern is looked at.
@@ -345,32 +349,6 @@ impl Agent {
         }
     }
 
-    /// Something that could blind or by-pass the sensor was opened for writing.
-    fn tampered(&mut self, change: &Change) {
-        let canary = self.canary.as_ref();
-        let Some(path) = canary
-            .and_then(|canary| canary.tampered(change.record.id))
-            .map(|path| path.display().to_string())
-        else {
-            return;
-        };
-        let actor = self.attributor.attribute(&change.record, &*self.processes);
-        tracing::warn!(path, pid = actor.pid, exe = actor.exe, "Opened for writing.");
-        let mut record = self.log.record(RecordKind::Tamper);
-        record.time = self.wall(change.record.time_ns);
-        record.monotonic_ns = change.record.time_ns;
-        record.path = Some(path);
-        record.operation = Some(change.operation.name().to_owned());
-        record.actor = Some(actor);
-        self.group.push(record);
-        if self.canary.as_ref().is_some_and(|canary| canary.is_switch(change.record.id)) {
-            self.blind("ftrace-opened");
-        } else {
-            // What a raw write did shows at once where the page cache is shared, and else when it is read anew.
-            self.detector.recheck(Scope::All, self.clock.boot_ns());
-        }
-    }
-
     /// Whoever may write to the maps can make the programs forget an inode: what lies behind one that is not
     /// there as it was put there is unknown until it was looked at again.
     fn check_entries(&mut self) -> anyhow::Result<()> {
@@ -441,7 +419,7 @@ impl Agent {
     }
 
     /// Events may not come from now on.
-    fn blind(&mut self, reason: &str) {
+    pub(super) fn blind(&mut self, reason: &str) {
         if self.blindness.is_some() {
             return;
         }

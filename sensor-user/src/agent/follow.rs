@@ -118,6 +118,12 @@ impl Follow {
         }
     }
 
+    /// Whether any apply is under way.
+    pub(super) fn is_at_work(&mut self) -> bool {
+        self.refresh();
+        self.open.is_some()
+    }
+
     /// Its things are watched, but for a reason.
     pub(super) fn widened(&mut self, id: u64, unwatched: String) {
         self.widened = Some((id, unwatched));

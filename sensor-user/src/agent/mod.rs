@@ -3,6 +3,7 @@
 //! In: ring records, timers, signals. Out: verdicts, as forensic records, metrics and the status file.
 //! One thread; nothing in it waits for anything but the ring, a timer or the disk.
 
+mod alarm;
 pub mod backend;
 pub mod canary;
 mod deny;
@@ -11,44 +12,52 @@ mod events;
 mod follow;
 pub mod look;
 pub mod mounts;
+pub mod privileges;
 pub mod registry;
+mod reload;
 mod reports;
 mod revert;
 mod service;
+mod start;
 pub mod status;
+mod tamper;
 mod ties;
 mod transit;
 mod upkeep;
 
 use crate::attribution::{Attributor, ProcessTable};
-use crate::clock::{Clock, SystemClock, boot_id, rfc3339};
-use crate::forensic::{ForensicLog, Limits, Writer};
+use crate::clock::{Clock, rfc3339};
+use crate::forensic::Writer;
 use crate::http::{self, Pages, Readiness};
-use crate::kernel::hooks::{HOOKS, TRACEPOINTS, When};
+use crate::kernel::hooks::{FUNCTIONS, HOOKS, TRACEPOINTS, When};
 use crate::kernel::load::{HookState, OBJECT_SHA256, Sensor};
 use crate::kernel::maps::ProcessMaps;
 use crate::kernel::recursion::Recursion;
-use crate::metrics::{BuildInfo, HookMode, Telemetry};
-use crate::observation::Observer;
+use crate::metrics::{HookMode, Telemetry};
+use alarm::Alarm;
 use anyhow::Context;
-use backend::{Changes, Parts};
+use backend::Changes;
 use canary::Canary;
 use desired::Desired;
 use look::{Looker, Witness};
 use mounts::{Announcements, MountTable};
+use reload::Ended;
 use sensor_common::map::{Execution, Process};
 use sensor_model::node_state::Standing;
-use sensor_model::protocol::{Config, Detector, Scope};
+use sensor_model::protocol::{Detector, Scope};
 use sensor_model::record::{Record, RecordKind};
-use service::{notify, watchdog_pause};
+use service::{Asked, Signals, notify, watchdog_pause};
+use start::Host;
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval};
+
+pub use start::run;
 
 /// What the daemon is told.
 #[derive(Debug, Clone)]
@@ -97,6 +106,8 @@ struct Agent {
     options: Options,
     clock: Arc<dyn Clock>,
     boot_id: String,
+    /// What was kept of the capabilities.
+    capabilities: Vec<String>,
     telemetry: Arc<Telemetry>,
     readiness: Readiness,
     desired: Desired,
@@ -117,8 +128,8 @@ struct Agent {
     ties: ties::Ties,
     /// How the node stands with its config.
     node: Option<Standing>,
-    /// Another config is current: begin again with it.
-    again: bool,
+    /// Why the loop ends, once it does.
+    ended: Option<reload::Ended>,
     mounts: MountTable,
     deny: deny::DenyRules,
     /// Records of this turn, written as one group.
@@ -135,6 +146,7 @@ struct Agent {
     lost_processes: u64,
     lost_records: u64,
     mounts_due: Option<u64>,
+    beneath: tamper::Beneath,
     announced: Announcements,
     writers_since: Option<u64>,
     no_writers_since: Option<u64>,
@@ -142,129 +154,6 @@ struct Agent {
     changed: bool,
     /// How things stood when the status was last written.
     written: Option<reports::Standing>,
-}
-
-/// Runs the daemon until it is told to stop.
-pub async fn run(options: Options) -> anyhow::Result<()> {
-    let mut kept = Kept { ties: ties::Ties::listen(&options.state), signals: service::Signals::new()? };
-    // What is pinned goes on seeing in between, and writers go on waiting.
-    while let Some(again) = Box::pin(run_once(options.clone(), kept)).await? {
-        kept = again;
-        tracing::info!("Another config was applied; the daemon begins again with it.");
-    }
-    Ok(())
-}
-
-/// What outlives a beginning with another config: nothing that comes in between is missed.
-struct Kept {
-    ties: ties::Ties,
-    signals: service::Signals,
-}
-
-/// Runs with one config. Gives back what is kept when it shall begin again.
-async fn run_once(mut options: Options, kept: Kept) -> anyhow::Result<Option<Kept>> {
-    // Huge pages would hold what was given back between what is kept, and the kernel would work at making them.
-    if let Err(error) = nix::sys::prctl::set_thp_disable(true) {
-        tracing::info!(%error, "Huge pages stay on.");
-    }
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    for directory in [&options.state, &options.run] {
-        make_directory(directory)?;
-    }
-    let observer = Arc::new(Observer::new(&options.root)?);
-    let follow = follow::start(&mut options, &observer).await;
-    let desired = desired::load(&options.configs, &options.policies, &observer)?;
-    let boot_id = boot_id(Path::new("/proc")).context("read the boot id")?;
-    let telemetry = Arc::new(Telemetry::new(
-        BuildInfo {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            commit: option_env!("HOLDFAST_COMMIT").unwrap_or("unknown").to_owned(),
-            object: OBJECT_SHA256.to_owned(),
-            kernel: nix::sys::utsname::uname()?.release().to_string_lossy().into_owned(),
-        },
-        clock.now(),
-    ));
-    let restored: HashMap<_, _> =
-        crate::forensic::open_drifts(&options.log).unwrap_or_default().into_iter().collect();
-    telemetry.restore(restored.clone());
-    let log = ForensicLog::open(
-        &options.log,
-        Limits::default(),
-        Arc::clone(&clock),
-        boot_id.clone(),
-        Arc::clone(&telemetry),
-    )?;
-    let backend = backend::choose(&options.state, options.pins.as_deref(), &observer, &clock)
-        .map_err(|reasons| anyhow::anyhow!("no backend works on this host: {}", reasons.join("; ")))?;
-    let parts = Parts::of(backend);
-    let mut looker = Looker::new(Arc::clone(&observer), &options.root, parts.witness, &desired);
-    let mut deny = deny::DenyRules::default();
-    if parts.mode == HookMode::Lsm {
-        deny = deny::DenyRules::new(&desired.policy, &desired.expectations);
-    }
-    for thing in (0..).take(desired.expectations.len()) {
-        if let Some(rule) = deny.protects(thing) {
-            looker.registry.protect(thing, rule);
-        }
-    }
-    let attributor =
-        Attributor::new(Arc::clone(&observer), &options.root, Path::new("/proc"), std::process::id())?;
-    let recursion = match parts.mode {
-        HookMode::Fentry => Some(Recursion::watch().context("find the fentry programs")?),
-        _ => None,
-    };
-    let readiness = Readiness::default();
-    readiness.not_ready("verification", "the first full verification is not finished");
-    let mut agent = Agent {
-        mounts: MountTable::read().unwrap_or_default(),
-        deny,
-        clock,
-        boot_id,
-        telemetry,
-        readiness,
-        desired,
-        looker,
-        detector: Detector::new(Config::default()),
-        mode: parts.mode,
-        sensor: parts.sensor,
-        canary: parts.canary,
-        recursion,
-        processes: parts.processes,
-        attributor,
-        log: Writer::new(log),
-        node: follow.standing(),
-        follow,
-        ties: kept.ties,
-        again: false,
-        group: Vec::new(),
-        changes: HashMap::new(),
-        drifts: HashMap::new(),
-        restored,
-        reverts: Vec::new(),
-        reverted_at: HashMap::new(),
-        blindness: None,
-        lost_processes: 0,
-        lost_records: 0,
-        mounts_due: None,
-        announced: Announcements::default(),
-        writers_since: None,
-        no_writers_since: None,
-        verification: None,
-        changed: true,
-        written: None,
-        options,
-    };
-    agent.begin(parts.adopted)?;
-    for bytes in &parts.backlog {
-        agent.record(bytes)?;
-    }
-    agent.serve(parts.changes, kept.signals).await
-}
-
-fn make_directory(path: &Path) -> anyhow::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.with_context(|| format!("make directory {}", path.display()))
 }
 
 impl Agent {
@@ -287,11 +176,16 @@ impl Agent {
             off = 0;
             for (name, state) in &sensor.hooks {
                 let tracepoint = TRACEPOINTS.iter().any(|(_, tracepoint)| tracepoint == name);
+                let function = FUNCTIONS.iter().any(|function| function.name == *name);
                 let attached = matches!(state, HookState::Attached | HookState::Adopted);
-                let mode = if tracepoint { HookMode::Tracepoint } else { self.mode };
+                let mode = match (tracepoint, function) {
+                    (true, _) => HookMode::Tracepoint,
+                    (_, true) => HookMode::Fentry,
+                    _ => self.mode,
+                };
                 self.telemetry.hook(*name, mode, attached);
                 if let HookState::Off(reason) = state
-                    && HOOKS.iter().any(|hook| hook.name == *name && hook.since.is_none())
+                    && (function || HOOKS.iter().any(|hook| hook.name == *name && hook.since.is_none()))
                 {
                     off += 1;
                     tracing::warn!(hook = name, reason, "This hook is off.");
@@ -314,11 +208,13 @@ impl Agent {
         Ok(())
     }
 
+    /// Follows changes until there is a reason to end. Gives back where they are read.
     async fn serve(
-        mut self,
+        &mut self,
         mut changes: Changes,
-        mut signals: service::Signals,
-    ) -> anyhow::Result<Option<Kept>> {
+        host: &Host,
+        signals: &mut Signals,
+    ) -> anyhow::Result<Changes> {
         if let Changes::Fanotify(backend) = &mut changes {
             for id in 0..self.looker.registry.len() {
                 if let Some(watched) = self.looker.registry.get(id) {
@@ -340,8 +236,9 @@ impl Agent {
             timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
             timer.reset();
         }
+        let mut alarm = Alarm::new().context("make a timer")?;
         let (stop, stopped) = tokio::sync::watch::channel(false);
-        let server = self.start_pages(stopped).await?;
+        let server = self.start_pages(host, stopped)?;
         loop {
             // Records first, then the kernel's loss counter: a loss before the last record is seen.
             self.read(changes.get_mut())?;
@@ -350,26 +247,28 @@ impl Agent {
                 self.log.progress().await?;
             }
             self.follow_log();
-            if self.again {
+            if self.ended.is_some() {
                 break;
             }
-            let next = self.detector.next_deadline().into_iter().chain(self.mounts_due).min();
-            let deadline = next.map_or(Duration::from_mins(1), |at| {
-                Duration::from_nanos(at.saturating_sub(self.clock.boot_ns()))
-            });
+            let due = self.mounts_due.into_iter().chain(self.beneath.due());
+            let next = self.detector.next_deadline().into_iter().chain(due).min();
+            alarm.set(next)?;
             tokio::select! {
                 biased;
-                () = signals.stop() => break,
+                asked = signals.next() => match asked {
+                    Asked::Stop => self.ended = Some(Ended::Stopped),
+                    Asked::Reload => self.reload(),
+                },
                 guard = changes.readable_mut() => guard?.clear_ready(),
                 _ = canary.tick() => self.tick(changes.get_mut())?,
                 _ = verify.tick() => self.verify_everything(changes.get_mut())?,
                 said = self.ties.next() => self.heard_of(said, changes.get_mut())?,
                 written = self.log.progress() => written?,
                 _ = watchdog.tick() => notify(&[sd_notify::NotifyState::Watchdog]),
-                () = sleep(deadline) => {}
+                rung = alarm.rings() => rung?,
             }
         }
-        if !self.again {
+        if matches!(self.ended, Some(Ended::Stopped)) {
             notify(&[sd_notify::NotifyState::Stopping]);
         }
         self.read(changes.get_mut())?;
@@ -377,12 +276,11 @@ impl Agent {
         let stop_record = self.log.record(RecordKind::Stop);
         self.group.push(stop_record);
         self.write();
-        self.log.finish().await?;
         stop.send_replace(true);
         if let Some(server) = server {
             server.await?;
         }
-        Ok(self.again.then_some(Kept { ties: self.ties, signals }))
+        Ok(changes.into_inner())
     }
 
     /// Reads what changed. `false` when there is more.
@@ -406,14 +304,13 @@ impl Agent {
         }
     }
 
-    async fn start_pages(
+    fn start_pages(
         &self,
+        host: &Host,
         mut stopped: tokio::sync::watch::Receiver<bool>,
     ) -> anyhow::Result<Option<tokio::task::JoinHandle<()>>> {
-        let Some(address) = self.options.listen else { return Ok(None) };
-        let listener = tokio::net::TcpListener::bind(address)
-            .await
-            .with_context(|| format!("listen on {address} for metrics"))?;
+        let Some(listener) = &host.listener else { return Ok(None) };
+        let listener = tokio::net::TcpListener::from_std(listener.try_clone()?)?;
         let pages = Pages { telemetry: Arc::clone(&self.telemetry), readiness: self.readiness.clone() };
         Ok(Some(tokio::spawn(async move {
             let shutdown = async move {
@@ -429,6 +326,7 @@ impl Agent {
     /// Looks at what is due, and writes what came of it as one group.
     async fn turn(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
         self.follow_mounts(changes)?;
+        self.follow_devices();
         let due = self.detector.due(self.clock.boot_ns(), LOOKS_A_TURN);
         for id in due {
             let began = self.clock.boot_ns();

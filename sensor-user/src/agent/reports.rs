@@ -206,6 +206,7 @@ impl Agent {
             verdict: self.detector.node_verdict(),
             degraded: self.drifts.values().any(|open| open.action >= Action::Degrade),
             backend: self.mode.name().to_owned(),
+            capabilities: self.capabilities.clone(),
             time: rfc3339(self.clock.now()),
             pid: std::process::id(),
             boot_id: self.boot_id.clone(),

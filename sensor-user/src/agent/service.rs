@@ -5,23 +5,38 @@
 use std::{io, time::Duration};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Requests to stop, heard from the first moment on.
+/// What the daemon is asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// End.
+    Stop,
+    /// Read configs and policies again.
+    Reload,
+}
+
+/// Requests, heard from the first moment on.
 #[derive(Debug)]
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hangup: Signal,
 }
 
 impl Signals {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
     }
 
-    /// Waits for one.
-    pub(super) async fn stop(&mut self) {
+    /// Waits for one. It may be given up at any time.
+    pub(super) async fn next(&mut self) -> Asked {
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => Asked::Stop,
+            _ = self.interrupt.recv() => Asked::Stop,
+            _ = self.hangup.recv() => Asked::Reload,
         }
     }
 }

@@ -30,6 +30,9 @@ pub struct Status {
     pub degraded: bool,
     /// `lsm`, `fentry` or `fanotify`.
     pub backend: String,
+    /// What the daemon may still do, by the names of the kernel's capabilities.
+    #[serde(default)]
+    pub capabilities: Vec<String>,
     /// When this was written, RFC 3339.
     pub time: String,
     /// The daemon's process id.

@@ -4,7 +4,9 @@
 //! watch from the journal's beginning on, with both images of each path as compliant; the writer's process as an actor of
 //! ours; a new beginning when it is over. It writes nothing and pauses nothing.
 
-use super::{Agent, backend::Changes, desired, events, follow::Moved, look::Sight, ties::Said};
+use super::{
+    Agent, backend::Changes, desired, events, follow::Moved, look::Sight, reload::Ended, ties::Said,
+};
 use crate::apply::tie::{self, Answer, Hello};
 use crate::kernel::hooks::When;
 use sensor_model::drift_policy::Action;
@@ -28,7 +30,7 @@ impl Agent {
             sight.differences.clear();
             sight.outcome.finding = Finding::Compliant { untouched: false };
         }
-        self.again |= self.follow.has_moved();
+        self.follow_config();
     }
 
     /// At the start: an apply that is at work already, and writers that came before us.
@@ -41,14 +43,25 @@ impl Agent {
         self.follow_applies(changes)
     }
 
+    /// Begins again when another config is current than the one that the loop runs with.
+    fn follow_config(&mut self) {
+        if self.follow.has_moved() {
+            self.begin_again();
+        }
+    }
+
+    fn begin_again(&mut self) {
+        self.ended.get_or_insert(Ended::Applied);
+    }
+
     /// Notices that an apply has begun, that it is over, or that another config is current now.
     pub(super) fn follow_applies(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
-        self.again |= self.follow.has_moved();
+        self.follow_config();
         match self.follow.moved() {
             Moved::Not => {}
             Moved::Began(id) => self.widen(id, changes)?,
             // What it left is looked at anew, under the config that counts now.
-            Moved::Over => self.again = true,
+            Moved::Over => self.begin_again(),
         }
         let standing = self.follow.standing();
         if let Some(standing) = &standing {

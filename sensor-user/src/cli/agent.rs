@@ -82,9 +82,7 @@ impl Agent {
             verify_every: Duration::from_secs(self.verify_every),
             canary_every: Duration::from_secs(self.canary_every),
         };
-        // One thread: the budget for memory and for a change's cost counts every switch.
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(run(options))?;
+        run(options)?;
         Ok(super::IN_SYNC)
     }
 }

@@ -105,6 +105,7 @@ fn nothing_said() -> status::Status {
         verdict: VerdictKind::Unknown,
         degraded: false,
         backend: String::new(),
+        capabilities: Vec::new(),
         time: String::new(),
         pid: 0,
         boot_id: String::new(),

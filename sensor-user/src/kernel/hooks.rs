@@ -99,6 +99,35 @@ pub const TRACEPOINTS: &[(&str, &str)] = &[
     ("group_made", "cgroup_mkdir"),
 ];
 
+/// A kernel function that a program hangs on in both modes, since no security hook stands for it.
+#[derive(Debug, Clone, Copy)]
+pub struct Function {
+    /// The function.
+    pub name: &'static str,
+    /// The program's name in the object.
+    pub program: &'static str,
+    /// The parameter that its body reads.
+    pub argument: &'static str,
+    /// What is not seen without it, for `doctor`.
+    pub sees: &'static str,
+}
+
+/// All of them.
+pub const FUNCTIONS: &[Function] = &[Function {
+    name: "blkdev_open",
+    program: "fentry_blkdev_open",
+    argument: "filp",
+    sees: "block devices opened for writing",
+}];
+
+impl Function {
+    /// The argument's global and its value on this kernel.
+    pub fn argument(&self, btf: &Btf<'_>) -> Result<(String, u32), BtfError> {
+        let index = btf.parameter(self.name, self.argument)?;
+        Ok((format!("ARG_{}_{}", self.name.to_uppercase(), self.argument.to_uppercase()), index))
+    }
+}
+
 impl Hook {
     /// The program's name in the object.
     pub fn program(&self, mode: Mode) -> String {

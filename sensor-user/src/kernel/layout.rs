@@ -55,6 +55,7 @@ pub const FIELDS: &[KernelField] = &[
     essential("OFF_INODE_I_INO", "inode", "i_ino", Word(8)),
     essential("OFF_INODE_I_SB", "inode", "i_sb", Pointer),
     essential("OFF_INODE_I_MODE", "inode", "i_mode", Word(2)),
+    essential("OFF_INODE_I_RDEV", "inode", "i_rdev", Word(4)),
     essential("OFF_INODE_I_GENERATION", "inode", "i_generation", Word(4)),
     essential("OFF_INODE_I_WRITECOUNT", "inode", "i_writecount", Word(4)),
     essential("OFF_SUPER_BLOCK_S_DEV", "super_block", "s_dev", Word(4)),

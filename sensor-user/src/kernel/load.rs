@@ -5,7 +5,7 @@
 //! for the agent to decide.
 
 use super::btf::{Btf, BtfError};
-use super::hooks::{HOOKS, Hook, Mode, TRACEPOINTS, When};
+use super::hooks::{FUNCTIONS, Function, HOOKS, Hook, Mode, TRACEPOINTS, When};
 use super::layout::Layout;
 use super::maps::{Maps, MapsError, ProcessMaps, Ring};
 use aya::programs::links::{FdLink, PinnedLink};
@@ -194,6 +194,19 @@ pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
         }
     }
 
+    let mut functions = Vec::new();
+    for function in FUNCTIONS {
+        match function.argument(&btf) {
+            Ok(value) => {
+                globals.push(value);
+                functions.push(function);
+            }
+            Err(error) => {
+                hooks.insert(function.name, HookState::Off(error.to_string()));
+            }
+        }
+    }
+
     let pins = pins.map(|root| Pins::prepare(root, mode)).transpose()?;
     let map_pins: Vec<PathBuf> =
         pins.iter().flat_map(|pins| PINNED_MAPS.map(|name| pins.maps.join(name))).collect();
@@ -211,7 +224,7 @@ pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
     maps.set_control(Control { agent_tgid: std::process::id(), abi_version: ABI_VERSION })?;
 
     let mut sensor = Sensor { ebpf, mode, hooks, links: BTreeMap::new(), passing: BTreeMap::new() };
-    let adopted = sensor.attach_all(&wanted, &kernel, pins.as_ref())?;
+    let adopted = sensor.attach_all(&wanted, &functions, &kernel, pins.as_ref())?;
     if let Some(pins) = &pins {
         for path in pins.foreign() {
             // The last reference to an older object's links: they detach here, after ours are in place.
@@ -232,6 +245,7 @@ impl Sensor {
     fn attach_all(
         &mut self,
         wanted: &[&'static Hook],
+        functions: &[&'static Function],
         kernel: &aya::Btf,
         pins: Option<&Pins>,
     ) -> Result<bool, LoadError> {
@@ -245,6 +259,15 @@ impl Sensor {
                 Ok(program.take_link(link)?.into())
             });
             adopted &= self.keep(tracepoint, link, &mut first_failure);
+        }
+        for function in functions {
+            let link = self.adopt_or(function.name, pins, |sensor| {
+                let program: &mut FEntry = sensor.program(function.program)?;
+                program.load(function.name, kernel)?;
+                let link = program.attach()?;
+                Ok(program.take_link(link)?.into())
+            });
+            adopted &= self.keep(function.name, link, &mut first_failure);
         }
         for hook in wanted {
             let name = hook.program(self.mode);

@@ -96,6 +96,7 @@ pub(super) struct Families {
     pub(super) last_full_verification: Gauge,
     pub(super) managed_things: Gauge,
     pub(super) node_state: Family<StateLabels, Gauge>,
+    pub(super) reload_successful: Gauge,
     pub(super) hook_attached: Family<HookLabels, Gauge>,
     pub(super) backend: Family<BackendLabels, Gauge>,
     pub(super) vectors_unseen: Gauge,
@@ -138,6 +139,7 @@ impl Families {
             last_full_verification: Gauge::default(),
             managed_things: Gauge::default(),
             node_state: Family::default(),
+            reload_successful: Gauge::default(),
             hook_attached: Family::default(),
             backend: Family::default(),
             vectors_unseen: Gauge::default(),
@@ -179,6 +181,11 @@ impl Families {
         );
         ours.register("verdicts", "Verdicts reached", self.verdicts.clone());
         ours.register("managed_things", "Things that have an expectation", self.managed_things.clone());
+        ours.register(
+            "config_last_reload_successful",
+            "1 when configs and policies could be read the last time that was asked for, else 0",
+            self.reload_successful.clone(),
+        );
         ours.register(
             "node_state",
             "How the node stands with the config that was applied; 1 for the present state",

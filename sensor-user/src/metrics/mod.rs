@@ -94,6 +94,7 @@ impl Telemetry {
         for kind in DIFFERENCE_KINDS {
             families.node_drift.get_or_create(&KindLabels { kind: difference_name(kind) }).set(0);
         }
+        families.reload_successful.set(1);
         let started = started.as_duration().as_secs_f64();
         registry.register_collector(Box::new(process::ProcessCollector { started }));
         Self { registry, families, open: Mutex::default() }
@@ -225,6 +226,11 @@ impl Telemetry {
             let labels = StateLabels { state: other.name() };
             self.families.node_state.get_or_create(&labels).set((other == state).into());
         }
+    }
+
+    /// Configs and policies were read again when asked to, or could not be and stay as they were.
+    pub fn reloaded(&self, successful: bool) {
+        self.families.reload_successful.set(successful.into());
     }
 
     /// A hook was attached or detached.

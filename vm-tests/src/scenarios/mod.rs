@@ -10,6 +10,7 @@ pub(crate) mod burst;
 mod demo;
 mod deny;
 mod doctor;
+mod duties;
 mod faulty;
 mod node;
 mod ostree;

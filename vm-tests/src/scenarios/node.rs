@@ -9,6 +9,7 @@ use std::fs;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
+use super::duties;
 use crate::guest::service::{Node, as_alice};
 use crate::guest::{Context, run, shell};
 
@@ -53,7 +54,12 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
     context.check("service", service(&node));
     context.check("container", container(&node));
     context.check("editors_do_not_flap", editors(&node));
+    context.check("capabilities", duties::capabilities(&node));
+    context.check("reload", duties::reload(&node));
+    context.check("revert", duties::revert(&node));
     context.check("killed_daemon", killed(&node));
+    context.check("capabilities_after_a_restart", duties::capabilities(&node));
+    context.check("revert_after_a_restart", duties::revert(&node));
     let status = node.wait_for_verdict("compliant")?;
     context.check("compliant_at_the_end", ended(&status));
     Ok(())
@@ -226,17 +232,22 @@ fn editors(node: &Node) -> Result<String> {
 /// systemd brings the daemon back, and what happened meanwhile is found with who did it.
 fn killed(node: &Node) -> Result<String> {
     let pid = node.property("MainPID")?;
+    let before = starts(node)?.len();
     let record = drift(node, CHRONY, "content", || {
         run("systemctl", &["kill", "--signal=KILL", "holdfast.service"])?;
         as_alice(&format!("echo pool x | sudo tee -a {CHRONY}"))
     })?;
     ensure!(node.property("MainPID")? != pid, "the daemon was not killed");
-    let starts: Vec<Value> = node.records()?.into_iter().filter(|record| record["kind"] == "start").collect();
+    let starts = starts(node)?;
     let last = starts.last().context("no start record")?;
-    ensure!(starts.len() == 2 && last["detail"]["adopted"] == true, "{starts:?}");
+    ensure!(starts.len() == before + 1 && last["detail"]["adopted"] == true, "{starts:?}");
     let who = logged_in(&record)?;
     recovery(node, CHRONY, || as_alice(&format!("sudo sed -i /pool/d {CHRONY}")))?;
     Ok(who)
+}
+
+pub(super) fn starts(node: &Node) -> Result<Vec<Value>> {
+    Ok(node.records()?.into_iter().filter(|record| record["kind"] == "start").collect())
 }
 
 fn ended(status: &Value) -> Result<String> {

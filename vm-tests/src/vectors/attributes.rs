@@ -22,7 +22,7 @@ const XATTR: Expected = Expected::Drift("xattr");
 const ON_DISK: &[FileSystem] = &[FileSystem::Ext4, FileSystem::Xfs, FileSystem::Btrfs];
 
 /// Name of the attribute that [`Target::FileWithXattr`] carries.
-pub(crate) const UNDECLARED: &str = "trusted.undeclared";
+pub(crate) const UNDECLARED: &str = "security.undeclared";
 /// Name of the access control list's attribute.
 pub(crate) const ACL_NAME: &str = "system.posix_acl_access";
 
@@ -64,6 +64,15 @@ pub(super) const VECTORS: &[Vector] = &[
         &["inode_setxattr"],
         Does::Call(|path| set(path, "trusted.x", b"1")),
     )
+    .expecting(Expected::Touched)
+    // Memory keeps no time of it before 6.1, and without one nothing shows that the file was touched.
+    .only(ON_DISK),
+    Vector::file(
+        "V44e",
+        "security attribute",
+        &["inode_setxattr"],
+        Does::Call(|path| set(path, "security.x", b"1")),
+    )
     .expecting(XATTR),
     Vector::file("V44d", "attribute of a managed link", &["inode_setxattr"], Does::Call(set_on_link))
         .on(Target::Link)
@@ -90,6 +99,13 @@ pub(super) const VECTORS: &[Vector] = &[
     Vector::file("V49", "chattr +i", &["file_ioctl", "inode_file_setattr"], Does::Call(immutable))
         .expecting(Expected::Drift("attribute"))
         .only(ON_DISK),
+    Vector::not_performed(
+        "V49c",
+        "FS_IOC_SETVERSION",
+        &["file_ioctl"],
+        "the file systems here refuse it (ext4 with checksums, XFS, Btrfs, tmpfs); it sets an inode's generation, which \
+         nobody declares, and makes the daemon look where the path leads",
+    ),
 ];
 
 fn chmod(path: &Path, mode: u32) -> Result<()> {
@@ -113,7 +129,7 @@ fn back_date_link(path: &Path) -> Result<()> {
 }
 
 fn set_on_link(path: &Path) -> Result<()> {
-    Ok(rustix::fs::lsetxattr(path, "trusted.x", b"1", XattrFlags::empty())?)
+    Ok(rustix::fs::lsetxattr(path, "security.x", b"1", XattrFlags::empty())?)
 }
 
 pub(crate) fn set(path: &Path, name: &str, value: &[u8]) -> Result<()> {

@@ -4,10 +4,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use nix::sys::stat::{Mode, SFlag, mknod};
 
 use super::{Does, Expected, Target, Vector, Who};
 use crate::guest::boot::load_module;
@@ -21,20 +22,25 @@ pub(super) const VECTORS: &[Vector] = &[
         .by(Who::Nobody)
         // Btrfs notices by its checksums, and then the file cannot be read at all.
         .only(&[FileSystem::Ext4, FileSystem::Xfs]),
+    Vector::file("V68b", "the same by a node of one's own making", &[], Does::Call(raw_write_by_own_node))
+        .expecting(Expected::TamperThenDrift("content"))
+        .by(Who::Nobody)
+        .only(&[FileSystem::Ext4, FileSystem::Xfs]),
     Vector::not_performed("V18", "NVMe passthrough by io_uring", &[], "the guests have no NVMe disk"),
     Vector::file(
         "V69",
-        "written through a loop device",
+        "written through a loop device made since",
         &["file_open", "file_permission"],
         Does::Call(by_loop),
     )
+    .expecting(Expected::TamperThenDrift("content"))
     .on(Target::Blocks)
     .by(Who::Device),
     Vector::not_performed(
         "V69b",
         "tables of the device mapper",
         &[],
-        "the same as V68 to the file system on top; opens of block devices that were there at the start are seen",
+        "the same as V68 to the file system on top; opens of all block devices are seen",
     ),
     Vector::not_performed("V70", "SCSI and NVMe passthrough ioctls", &[], "the guests have no such disk"),
     Vector::not_performed("V71", "debugfs -w, xfs_db -x", &[], "the same system calls as V68"),
@@ -49,11 +55,24 @@ pub(super) const VECTORS: &[Vector] = &[
 
 /// Finds the file's content on its disk and changes a few bytes of it there.
 fn raw_write(path: &Path) -> Result<()> {
+    write_beneath(path, &device_of(path)?)
+}
+
+/// The same through a node that nobody else knows.
+fn raw_write_by_own_node(path: &Path) -> Result<()> {
+    let device = fs::metadata(device_of(path)?)?.rdev();
+    let node = PathBuf::from(format!("/run/node-{}", std::process::id()));
+    mknod(&node, SFlag::S_IFBLK, Mode::S_IRUSR | Mode::S_IWUSR, device)?;
+    let written = write_beneath(path, &node);
+    fs::remove_file(&node)?;
+    written
+}
+
+fn write_beneath(path: &Path, device: &Path) -> Result<()> {
     let content = fs::read(path)?;
     nix::unistd::sync();
     drop_caches()?;
-    let device = device_of(path)?;
-    let mut disk = OpenOptions::new().read(true).write(true).open(&device)?;
+    let mut disk = OpenOptions::new().read(true).write(true).open(device)?;
     let at = find(&mut disk, &content)?;
     disk.write_all_at(b"DRIFT", at)?;
     disk.sync_all()?;

@@ -47,8 +47,14 @@ impl State {
 }
 
 /// Capabilities that the daemon starts with: number and name.
-const CAPABILITIES: [(u32, &str); 5] =
-    [(1, "dac_override"), (2, "dac_read_search"), (21, "sys_admin"), (38, "perfmon"), (39, "bpf")];
+const CAPABILITIES: [(u32, &str); 6] = [
+    (1, "dac_override"),
+    (8, "setpcap"),
+    (19, "sys_ptrace"),
+    (21, "sys_admin"),
+    (38, "perfmon"),
+    (39, "bpf"),
+];
 
 /// All facts, read below `root` (`/`, or a made-up one in tests).
 pub(super) fn facts(root: &Path) -> Vec<Fact> {

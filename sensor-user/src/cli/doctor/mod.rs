@@ -13,14 +13,16 @@ use crate::{
     agent::{
         canary::{CANARY_ID, Canary, Pulse},
         look::Witness,
+        privileges,
     },
     clock::SystemClock,
     event,
     fanotify::{BLIND_SPOTS, FanotifyBackend},
     kernel::{
-        hooks::{HOOKS, Mode},
+        hooks::{FUNCTIONS, HOOKS, Mode},
         load::{self, HookState},
     },
+    metrics::HookMode,
     observation::Observer,
 };
 use facts::{Fact, State, facts};
@@ -58,6 +60,15 @@ struct Report {
     backend: Option<&'static str>,
     modes: Vec<Tried>,
     not_seen: Vec<NotSeen>,
+    /// What the daemon would keep once it watches.
+    keeps: Vec<Keeps>,
+}
+
+/// A capability that is kept.
+#[derive(Debug, Serialize)]
+struct Keeps {
+    capability: &'static str,
+    why: &'static str,
 }
 
 /// What came of one backend.
@@ -109,6 +120,7 @@ impl Doctor {
                 && facts.iter().all(|fact| fact.state != State::Bad),
             backend: chosen.map(|chosen| chosen.mode),
             not_seen,
+            keeps: keeps(chosen),
             facts,
             modes,
         };
@@ -161,6 +173,10 @@ impl Doctor {
             if let Some(advice) = fact.advice {
                 screen.line(&format!("hint: {}: {advice}", fact.name))?;
             }
+        }
+        if !report.keeps.is_empty() {
+            let names: Vec<&str> = report.keeps.iter().map(|keeps| keeps.capability).collect();
+            screen.line(&format!("of its capabilities the daemon would keep {}", names.join(", ")))?;
         }
         screen.line(&format!("note: {SWEPT}"))?;
         let word =
@@ -244,6 +260,15 @@ fn fanotify(observer: &Arc<Observer>) -> Tried {
     Tried { mode: "fanotify", usable: reason.is_none(), reason, hooks: Vec::new() }
 }
 
+/// What the daemon would keep of its capabilities on the chosen backend.
+fn keeps(chosen: Option<&Tried>) -> Vec<Keeps> {
+    let Some(chosen) = chosen else { return Vec::new() };
+    let mode = [HookMode::Lsm, HookMode::Fentry].into_iter().find(|mode| mode.name() == chosen.mode);
+    privileges::kept_with(mode.unwrap_or(HookMode::Fanotify))
+        .map(|kept| Keeps { capability: kept.name, why: kept.why })
+        .collect()
+}
+
 /// What the chosen backend does not see here, and could see elsewhere.
 fn not_seen(chosen: Option<&Tried>) -> Vec<NotSeen> {
     let Some(chosen) = chosen else {
@@ -273,6 +298,13 @@ fn not_seen(chosen: Option<&Tried>) -> Vec<NotSeen> {
                 because: format!("hook {}: {reason}", hook.name),
                 advice: Some("report this kernel's release and the reason".to_owned()),
             }),
+            None if let Some(function) = FUNCTIONS.iter().find(|function| function.name == tried.hook) => {
+                Some(NotSeen {
+                    what: function.sees.to_owned(),
+                    because: format!("function {}: {reason}", function.name),
+                    advice: Some("report this kernel's release and the reason".to_owned()),
+                })
+            }
             None => Some(NotSeen {
                 what: "processes that are gone when their change is looked at".to_owned(),
                 because: format!("tracepoint {}: {reason}", tried.hook),

@@ -1,0 +1,25 @@
+//! Block devices: whoever may write to one can change files beneath their file system.
+//!
+//! No security hook tells devices from files, and one that looked would cost every open on the node. So this hangs on
+//! the function that opens a block device, whatever it is called by and since whenever it exists.
+
+use super::open::MODE_WRITE;
+use crate::kernel::{self, Arguments};
+use crate::managed::{self, Change};
+use crate::maps::MANAGED;
+use sensor_common::map::DEVICES_KEY;
+use sensor_common::op::Operation;
+
+/// `blkdev_open(inode, filp)`.
+#[inline(always)]
+pub(crate) fn blkdev_open(args: Arguments) {
+    let Some(file) = args.pointer(kernel::arg_blkdev_open_filp()) else { return };
+    let flags: u32 = file.load(kernel::file_flags());
+    if flags.wrapping_add(1) & MODE_WRITE == 0 {
+        return;
+    }
+    let Some(inode) = file.follow(kernel::file_inode()).known() else { return };
+    let Some(entry) = MANAGED.get_ptr_mut(DEVICES_KEY) else { return };
+    let device: u32 = inode.load(kernel::inode_device());
+    managed::changed(entry, &Change::of(inode, Operation::OpenTamper, u64::from(device)));
+}

@@ -1,0 +1,230 @@
+//! What the daemon may do once it watches.
+//!
+//! In: the backend that it watches with. Out: a process that holds the capabilities of the table below and no
+//! other, in no set, and that no program it runs can get more of. Capabilities are a thread's own, so this is
+//! done while there is one thread; it never gives one back.
+
+use crate::metrics::HookMode;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
+};
+use std::fs;
+use std::io;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// One capability that is kept, and what for.
+#[derive(Debug, Clone, Copy)]
+pub struct Kept {
+    /// The capability.
+    pub capability: CapabilitySet,
+    /// Its name as `capabilities(7)` has it.
+    pub name: &'static str,
+    /// What would not work without it.
+    pub why: &'static str,
+    /// Not needed on the fanotify backend.
+    pub programs_only: bool,
+}
+
+const fn kept(capability: CapabilitySet, name: &'static str, why: &'static str) -> Kept {
+    Kept { capability, name, why, programs_only: false }
+}
+
+/// What is kept after attaching, by the numbers of the kernel.
+pub const KEPT: [Kept; 8] = [
+    kept(CapabilitySet::CHOWN, "CAP_CHOWN", "give a file that is written back its declared owner"),
+    kept(
+        CapabilitySet::DAC_OVERRIDE,
+        "CAP_DAC_OVERRIDE",
+        "look at and write back files whatever their mode says",
+    ),
+    kept(
+        CapabilitySet::FOWNER,
+        "CAP_FOWNER",
+        "set mode, times, labels and attributes of files that others own",
+    ),
+    kept(
+        CapabilitySet::FSETID,
+        "CAP_FSETID",
+        "give a file that is written back its declared setuid and setgid bits",
+    ),
+    kept(
+        CapabilitySet::LINUX_IMMUTABLE,
+        "CAP_LINUX_IMMUTABLE",
+        "clear an immutable or append-only flag that bars writing back",
+    ),
+    kept(
+        CapabilitySet::SYS_PTRACE,
+        "CAP_SYS_PTRACE",
+        "read which program a process runs that may do more than the daemon",
+    ),
+    kept(CapabilitySet::SETFCAP, "CAP_SETFCAP", "take file capabilities away that nobody declared"),
+    Kept {
+        programs_only: true,
+        ..kept(
+            CapabilitySet::BPF,
+            "CAP_BPF",
+            "use the maps, and attach the hooks on reads, writes and links while they are needed",
+        )
+    },
+];
+
+/// What is needed to begin and given up then, in the words of [`KEPT`].
+pub const GIVEN_UP: [(&str, &str); 3] = [
+    ("CAP_PERFMON", "load the kernel programs"),
+    ("CAP_SETPCAP", "take capabilities out of the bounding set"),
+    ("CAP_SYS_ADMIN", "find the fentry programs of an earlier run; make a fanotify group"),
+];
+
+/// Capabilities could not be given up.
+#[derive(Debug, Error)]
+pub enum PrivilegesError {
+    /// There is more than one thread.
+    #[error("capabilities can be given up by a single thread only, and there are {0}")]
+    Threads(usize),
+    /// The kernel refused.
+    #[error("cannot {what}: {source}")]
+    Refused {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// They are still there.
+    #[error("capabilities {0:?} were given up and are still there")]
+    Still(CapabilitySet),
+}
+
+/// What is kept with a backend.
+pub fn kept_with(mode: HookMode) -> impl Iterator<Item = &'static Kept> {
+    KEPT.iter().filter(move |kept| !kept.programs_only || mode != HookMode::Fanotify)
+}
+
+/// Names of the capabilities of a set, those of [`KEPT`] first of all.
+pub fn names(set: CapabilitySet) -> Vec<String> {
+    let known = KEPT.iter().filter(|kept| set.contains(kept.capability)).map(|kept| kept.name.to_owned());
+    let rest = set.difference(all(KEPT.iter()));
+    known.chain(rest.iter_names().map(|(name, _)| format!("CAP_{name}"))).collect()
+}
+
+fn all<'a>(kept: impl Iterator<Item = &'a Kept>) -> CapabilitySet {
+    kept.fold(CapabilitySet::empty(), |set, kept| set.union(kept.capability))
+}
+
+/// Gives up what is not needed to go on watching with this backend: in the effective, permitted, inheritable,
+/// ambient and bounding sets; and the right to gain anything by executing a program. Gives the names of what
+/// is held now, which is less than [`kept_with`] tells where the process was started with less.
+pub fn give_up(mode: HookMode) -> Result<Vec<String>, PrivilegesError> {
+    alone()?;
+    let refused =
+        |what| move |errno: rustix::io::Errno| PrivilegesError::Refused { what, source: errno.into() };
+    set_no_new_privs(true).map_err(refused("set no_new_privs"))?;
+    let had = capabilities(None).map_err(refused("read the capabilities"))?;
+    let wanted = all(kept_with(mode));
+    clear_ambient_capability_set().map_err(refused("clear the ambient capabilities"))?;
+    if had.effective.contains(CapabilitySet::SETPCAP) {
+        for capability in bounding() {
+            if !wanted.contains(capability) {
+                remove_capability_from_bounding_set(capability)
+                    .map_err(refused("take a capability from the bounding set"))?;
+            }
+        }
+    } else {
+        // Without it nothing can be gained either: there is no execution that gives more than is held.
+        tracing::info!("The bounding set stays as it is: that would take CAP_SETPCAP.");
+    }
+    let held = had.permitted.intersection(wanted);
+    let sets = CapabilitySets { effective: held, permitted: held, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, sets).map_err(refused("give up capabilities"))?;
+    let now = capabilities(None).map_err(refused("read the capabilities"))?;
+    let still = now.effective.union(now.permitted).union(now.inheritable).difference(held);
+    if !still.is_empty() {
+        return Err(PrivilegesError::Still(still));
+    }
+    for kept in kept_with(mode).filter(|kept| !held.contains(kept.capability)) {
+        tracing::warn!(
+            capability = kept.name,
+            "The daemon does not have it, which it needs to: {}.",
+            kept.why
+        );
+    }
+    Ok(names(held))
+}
+
+/// The capabilities of the bounding set, also those that are newer than this program.
+fn bounding() -> impl Iterator<Item = CapabilitySet> {
+    (0..u64::BITS)
+        .map(|bit| CapabilitySet::from_bits_retain(1 << bit))
+        // The kernel does not know the first of those that do not exist.
+        .map_while(|capability| Some((capability, capability_is_in_bounding_set(capability).ok()?)))
+        .filter_map(|(capability, is_in)| is_in.then_some(capability))
+}
+
+/// Waits for threads that have ended and that the kernel still counts.
+#[expect(clippy::disallowed_methods, reason = "the kernel tells nobody, and no runtime is there")]
+fn alone() -> Result<(), PrivilegesError> {
+    let threads = || fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    let began = Instant::now();
+    while threads() > 1 {
+        if began.elapsed() > Duration::from_secs(1) {
+            return Err(PrivilegesError::Threads(threads()));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_are_those_of_the_capabilities() {
+        for kept in KEPT {
+            let name = kept.capability.iter_names().next().map(|(name, _)| format!("CAP_{name}"));
+            assert_eq!(name.as_deref(), Some(kept.name));
+        }
+        assert_eq!(names(CapabilitySet::BPF | CapabilitySet::SYS_ADMIN), ["CAP_BPF", "CAP_SYS_ADMIN"]);
+    }
+
+    #[test]
+    fn nothing_is_kept_that_loads_programs_or_changes_mounts() {
+        for mode in [HookMode::Lsm, HookMode::Fentry, HookMode::Fanotify] {
+            let set = all(kept_with(mode));
+            assert!(!set.intersects(CapabilitySet::SYS_ADMIN | CapabilitySet::PERFMON), "{set:?}");
+            assert_eq!(set.contains(CapabilitySet::BPF), mode != HookMode::Fanotify);
+        }
+    }
+
+    #[test]
+    fn the_unit_bounds_the_daemon_to_what_it_begins_with() {
+        let unit = include_str!("../../../deploy/systemd/holdfast.service");
+        let line = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
+        let mut bounded: Vec<&str> = line.split(' ').collect();
+        let mut needed: Vec<&str> = KEPT.iter().map(|kept| kept.name).collect();
+        needed.extend(GIVEN_UP.map(|(name, _)| name));
+        bounded.sort_unstable();
+        needed.sort_unstable();
+        assert_eq!(bounded, needed);
+    }
+
+    #[test]
+    fn the_threat_model_has_each_with_its_reason() {
+        let text = include_str!("../../../docs/threat-model.md");
+        let rows = KEPT
+            .iter()
+            .map(|kept| (kept.name, kept.why, "kept"))
+            .chain(GIVEN_UP.map(|(name, why)| (name, why, "given up")));
+        for (name, why, fate) in rows {
+            let row = format!("| `{name}` | {fate} | {why} |");
+            assert!(text.contains(&row), "docs/threat-model.md lacks: {row}");
+        }
+    }
+
+    #[test]
+    fn a_process_with_other_threads_gives_nothing_up() {
+        // The test's own thread is not the only one.
+        assert!(matches!(give_up(HookMode::Lsm), Err(PrivilegesError::Threads(2..))));
+    }
+}

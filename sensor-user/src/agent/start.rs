@@ -1,0 +1,261 @@
+//! From the command line to a running loop, and from one config to the next.
+//!
+//! In: what the daemon is told. Out: attached programs, given-up capabilities, and one run of the loop for each
+//! config. The programs are loaded once; the runs hand them on to each other.
+
+use super::backend::{self, Parts};
+use super::deny::DenyRules;
+use super::look::Looker;
+use super::mounts::{Announcements, MountTable};
+use super::reload::{Carried, Ended};
+use super::service::Signals;
+use super::tamper::Beneath;
+use super::ties::Ties;
+use super::{Agent, Options, desired, follow, privileges};
+use crate::attribution::Attributor;
+use crate::clock::{Clock, SystemClock, boot_id};
+use crate::forensic::{ForensicLog, Limits, Writer};
+use crate::http::Readiness;
+use crate::kernel::load::OBJECT_SHA256;
+use crate::kernel::recursion::Recursion;
+use crate::metrics::{BuildInfo, HookMode, Telemetry};
+use crate::observation::Observer;
+use anyhow::Context;
+use desired::Desired;
+use follow::Follow;
+use sensor_model::protocol::{Config, Detector};
+use std::collections::HashMap;
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+use tokio::runtime::Runtime;
+
+/// What stays the same from one config to the next.
+pub(super) struct Host {
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) observer: Arc<Observer>,
+    pub(super) boot_id: String,
+    /// Bound while every port may be bound.
+    pub(super) listener: Option<TcpListener>,
+    /// What was kept of the capabilities.
+    pub(super) capabilities: Vec<String>,
+}
+
+/// What is heard from the first moment on and outlives a beginning with another config.
+struct Kept {
+    ties: Ties,
+    signals: Signals,
+}
+
+/// Runs the daemon until it is told to stop.
+///
+/// # Errors
+/// A config or policy with a mistake, no backend that works, or a failure that the loop cannot go on from.
+pub fn run(mut options: Options) -> anyhow::Result<()> {
+    // Huge pages would hold what was given back between what is kept, and the kernel would work at making them.
+    if let Err(error) = nix::sys::prctl::set_thp_disable(true) {
+        tracing::info!(%error, "Huge pages stay on.");
+    }
+    for directory in [&options.state, &options.run] {
+        make_directory(directory)?;
+    }
+    let observer = Arc::new(Observer::new(&options.root)?);
+    let runtime = self::runtime()?;
+    let kept = runtime.block_on(async {
+        anyhow::Ok(Kept { ties: Ties::listen(&options.state), signals: Signals::new()? })
+    })?;
+    let first = self::runtime()?;
+    let follow = first.block_on(follow::start(&mut options, &observer));
+    let desired = desired::load(&options.configs, &options.policies, &observer)?;
+    let mut host = Host {
+        clock: Arc::new(SystemClock),
+        boot_id: boot_id(Path::new("/proc")).context("read the boot id")?,
+        listener: listener(&options)?,
+        capabilities: Vec::new(),
+        observer,
+    };
+    let backend = backend::choose(&options.state, options.pins.as_deref(), &host.observer, &host.clock)
+        .map_err(|reasons| anyhow::anyhow!("no backend works on this host: {}", reasons.join("; ")))?;
+    let mut parts = Parts::of(backend);
+    if parts.mode == HookMode::Fentry {
+        parts.recursion = Some(Recursion::watch().context("find the fentry programs")?);
+    }
+    // Its threads end with it, and the other one has none yet.
+    drop(first);
+    host.capabilities = privileges::give_up(parts.mode)?;
+    tracing::info!(
+        kept = host.capabilities.join(" "),
+        "Capabilities that are not needed any more are given up."
+    );
+    runtime.block_on(keep_running(options, host, kept, parts, follow, desired))
+}
+
+/// One thread: the budget for memory and for a change's cost counts every switch.
+fn runtime() -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+async fn keep_running(
+    mut options: Options,
+    host: Host,
+    kept: Kept,
+    mut parts: Parts,
+    mut follow: Follow,
+    mut desired: Desired,
+) -> anyhow::Result<()> {
+    let Kept { mut ties, mut signals } = kept;
+    let mut carried = Carried::default();
+    loop {
+        let run = Run { options: options.clone(), parts, follow, ties, desired, carried };
+        let (ended, back) = Box::pin(run.finish(&host, &mut signals)).await?;
+        parts = back.parts;
+        ties = back.ties;
+        carried = back.carried;
+        // What is loaded goes on seeing in between.
+        (follow, desired) = match ended {
+            Ended::Stopped => return Ok(()),
+            Ended::Applied => {
+                tracing::info!("Another config was applied; the daemon begins again with it.");
+                let follow = follow::start(&mut options, &host.observer).await;
+                (follow, desired::load(&options.configs, &options.policies, &host.observer)?)
+            }
+            Ended::Reloaded(desired) => (back.follow, *desired),
+        };
+    }
+}
+
+fn make_directory(path: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.with_context(|| format!("make directory {}", path.display()))
+}
+
+fn listener(options: &Options) -> anyhow::Result<Option<TcpListener>> {
+    let Some(address) = options.listen else { return Ok(None) };
+    let bound = TcpListener::bind(address).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    Ok(Some(bound.with_context(|| format!("listen on {address} for metrics"))?))
+}
+
+/// What one run of the loop begins with.
+struct Run {
+    options: Options,
+    parts: Parts,
+    follow: Follow,
+    ties: Ties,
+    desired: Desired,
+    carried: Carried,
+}
+
+/// What it leaves to the next one.
+struct Back {
+    parts: Parts,
+    follow: Follow,
+    ties: Ties,
+    carried: Carried,
+}
+
+impl Run {
+    async fn finish(self, host: &Host, signals: &mut Signals) -> anyhow::Result<(Ended, Back)> {
+        let Self { options, parts, follow, ties, desired, carried } = self;
+        let (clock, observer) = (&host.clock, &host.observer);
+        let telemetry = Arc::new(Telemetry::new(
+            BuildInfo {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                commit: option_env!("HOLDFAST_COMMIT").unwrap_or("unknown").to_owned(),
+                object: OBJECT_SHA256.to_owned(),
+                kernel: nix::sys::utsname::uname()?.release().to_string_lossy().into_owned(),
+            },
+            clock.now(),
+        ));
+        let restored: HashMap<_, _> =
+            crate::forensic::open_drifts(&options.log).unwrap_or_default().into_iter().collect();
+        telemetry.restore(restored.clone());
+        let log = ForensicLog::open(
+            &options.log,
+            Limits::default(),
+            Arc::clone(clock),
+            host.boot_id.clone(),
+            Arc::clone(&telemetry),
+        )?;
+        let mut looker = Looker::new(Arc::clone(observer), &options.root, parts.witness, &desired);
+        let mut deny = DenyRules::default();
+        if parts.mode == HookMode::Lsm {
+            deny = DenyRules::new(&desired.policy, &desired.expectations);
+        }
+        for thing in (0..).take(desired.expectations.len()) {
+            if let Some(rule) = deny.protects(thing) {
+                looker.registry.protect(thing, rule);
+            }
+        }
+        let attributor =
+            Attributor::new(Arc::clone(observer), &options.root, Path::new("/proc"), std::process::id())?;
+        let readiness = Readiness::default();
+        readiness.not_ready("verification", "the first full verification is not finished");
+        let mut agent = Agent {
+            mounts: MountTable::read().unwrap_or_default(),
+            deny,
+            clock: Arc::clone(clock),
+            boot_id: host.boot_id.clone(),
+            capabilities: host.capabilities.clone(),
+            telemetry,
+            readiness,
+            desired,
+            looker,
+            detector: Detector::new(Config::default()),
+            mode: parts.mode,
+            sensor: parts.sensor,
+            canary: parts.canary,
+            recursion: parts.recursion,
+            processes: parts.processes,
+            attributor,
+            log: Writer::new(log),
+            node: follow.standing(),
+            follow,
+            ties,
+            ended: None,
+            group: Vec::new(),
+            changes: HashMap::new(),
+            drifts: HashMap::new(),
+            restored,
+            reverts: Vec::new(),
+            reverted_at: HashMap::new(),
+            blindness: None,
+            lost_processes: 0,
+            lost_records: 0,
+            mounts_due: None,
+            beneath: Beneath::default(),
+            announced: Announcements::default(),
+            writers_since: None,
+            no_writers_since: None,
+            verification: None,
+            changed: true,
+            written: None,
+            options,
+        };
+        agent.begin(parts.adopted)?;
+        agent.take_over(carried);
+        for bytes in &parts.backlog {
+            agent.record(bytes)?;
+        }
+        let changes = agent.serve(parts.changes, host, signals).await?;
+        let carried = agent.carry();
+        let Agent { mode, sensor, canary, recursion, processes, looker, follow, ties, ended, log, .. } =
+            agent;
+        log.finish().await?;
+        let parts = Parts {
+            mode,
+            sensor,
+            witness: looker.witness,
+            canary,
+            recursion,
+            processes,
+            changes,
+            backlog: Vec::new(),
+            adopted: true,
+        };
+        Ok((ended.unwrap_or(Ended::Stopped), Back { parts, follow, ties, carried }))
+    }
+}

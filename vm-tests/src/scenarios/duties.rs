@@ -1,0 +1,99 @@
+//! What the daemon may do on a node, and what it does while it runs: capabilities, reload, revert.
+//!
+//! Comes in: a node that runs the daemon as its systemd service. Goes out: one check for each.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::fs::XattrFlags;
+
+use crate::guest::service::Node;
+use crate::guest::{run, shell};
+
+/// What a daemon with kernel programs holds, by the numbers in `linux/capability.h`: chown, `dac_override`, fowner,
+/// fsetid, `linux_immutable`, `sys_ptrace`, setfcap, bpf.
+const HELD: [u32; 8] = [0, 1, 3, 4, 9, 19, 31, 39];
+const POLICY: &str = "/etc/holdfast/policies/revert.yaml";
+const SSHD: &str = "/etc/ssh/sshd_config.d/40-baseline.conf";
+
+/// Every thread holds what is kept and nothing else, and can gain nothing.
+pub(super) fn capabilities(node: &Node) -> Result<String> {
+    let pid = node.property("MainPID")?;
+    let held = HELD.iter().fold(0_u64, |set, number| set | 1 << number);
+    let mut threads = 0;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let status = fs::read_to_string(thread?.path().join("status"))?;
+        for (field, wanted) in
+            [("CapInh", 0), ("CapPrm", held), ("CapEff", held), ("CapBnd", held), ("CapAmb", 0)]
+        {
+            let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(":\t"));
+            let found = u64::from_str_radix(line.with_context(|| format!("no {field}"))?, 16)?;
+            ensure!(found == wanted, "{field} is {found:016x}, not {wanted:016x}");
+        }
+        ensure!(status.contains("NoNewPrivs:\t1"), "programs that it runs could gain privileges");
+        threads += 1;
+    }
+    let said = &node.status()?["capabilities"];
+    ensure!(said.as_array().is_some_and(|names| names.len() == HELD.len()), "the status says {said}");
+    Ok(format!("{held:016x} in {threads} threads"))
+}
+
+/// A policy with a mistake changes nothing; one without is followed from then on, and nothing is missed meanwhile.
+pub(super) fn reload(node: &Node) -> Result<String> {
+    let starts = || super::node::starts(node);
+    let pid = node.property("MainPID")?;
+    let (before, first) = (starts()?.len(), node.records()?.len());
+    fs::write(POLICY, policy("undo"))?;
+    run("systemctl", &["reload", "holdfast.service"])?;
+    let failed = "holdfast_config_last_reload_successful";
+    crate::guest::wait::until("the mistake to be told", std::time::Duration::from_mins(1), || {
+        Ok((node.metric(failed)? < 0.5).then_some(()))
+    })?;
+    ensure!(starts()?.len() == before, "it began anew with a policy that has a mistake");
+    node.wait_for_verdict("compliant")?;
+    fs::write(POLICY, policy("revert"))?;
+    run("systemctl", &["reload", "holdfast.service"])?;
+    node.wait_for("the daemon to begin anew", first, |record| {
+        record["kind"] == "start" && record["detail"]["adopted"] == true
+    })?;
+    node.wait_for_verdict("compliant")?;
+    ensure!(node.metric(failed)? > 0.5, "the metric of the mistake stays");
+    ensure!(node.property("MainPID")? == pid, "it is another process");
+    let gap = node.records()?.into_iter().skip(first).find(|record| record["kind"] == "gap");
+    ensure!(gap.is_none(), "a reload is no gap: {gap:?}");
+    Ok("a mistake changed nothing, the policy is followed".to_owned())
+}
+
+fn policy(action: &str) -> String {
+    format!(
+        "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {{name: sshd}}\nspec:\n  rules:\n  - path: \
+         {SSHD}\n    action: {action}\n"
+    )
+}
+
+/// A file that somebody else owns, that nobody may read, with file capabilities and an immutable flag, is written
+/// back.
+pub(super) fn revert(node: &Node) -> Result<String> {
+    let first = node.records()?.len();
+    let declared = fs::read(SSHD)?;
+    let other = "/etc/another";
+    shell(&format!(
+        "cp {SSHD} {other}; echo PermitRootLogin yes >> {other}; chown alice {other}; chmod 4000 {other}"
+    ))?;
+    // cap_net_raw+ep, by revision 2 of the format.
+    let value: Vec<u8> =
+        [0x0200_0001_u32, 1 << 13, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
+    rustix::fs::setxattr(other, "security.capability", &value, XattrFlags::empty())?;
+    shell(&format!("mv {other} {SSHD}; chattr +i {SSHD}"))?;
+    let record = node.wait_for("the revert", first, |record| record["kind"] == "reverted")?;
+    node.wait_for_verdict("compliant")?;
+    let failed = node.records()?.into_iter().skip(first).find(|record| record["detail"]["error"].is_string());
+    ensure!(failed.is_none(), "{failed:?}");
+    let metadata = fs::metadata(SSHD)?;
+    ensure!(metadata.uid() == 0 && metadata.permissions().mode() & 0o7777 == 0o600, "{metadata:?}");
+    ensure!(fs::read(SSHD)? == declared, "the content is another one");
+    // Whether it was still the file that was put there or already the one that was written back.
+    shell(&format!("chattr -i {SSHD}"))?;
+    Ok(record["detail"]["actions"].to_string())
+}
