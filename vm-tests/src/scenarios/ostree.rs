@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use super::apply::{history, holdfast, result};
+use crate::guest::agent::Agent;
 use crate::guest::ostree::{LOST, VERSIONS};
 use crate::guest::{Context, run, wait};
 
@@ -48,6 +49,7 @@ pub(super) fn upgrade(context: &mut Context) -> Result<()> {
         }
         "upgraded" => {
             context.check("upgraded", upgraded());
+            context.check("daemon", daemon());
             reboots(context, "rolled back", || {
                 holdfast(0, &["rollback", "-o", "json"]).and_then(|said| report(&said))
             })
@@ -176,6 +178,21 @@ fn upgraded() -> Result<String> {
         holdfast(0, &["explain", "/proc/cmdline", "--config", "/var/lib/holdfast/apply/current"])?;
     ensure!(said.contains("demo=blue"), "{said}");
     Ok(runs)
+}
+
+/// The daemon finds the same, and tells it as drift of the things that a config declares.
+fn daemon() -> Result<String> {
+    let state = "/run/holdfast-scenario";
+    let mut agent = Agent::start(&["--standalone", "--state", state, "--config", "/root/other.yaml"])?;
+    let mut told = Vec::new();
+    for (kind, path) in [("kernel-argument", "/proc/cmdline"), ("os-image", "/run/ostree-booted")] {
+        let record = agent.wait_for(kind, 0, |record| {
+            record["kind"] == "drift" && record["path"] == path && record["differences"][0]["kind"] == kind
+        })?;
+        told.push(record["differences"][0]["text"].as_str().unwrap_or_default().to_owned());
+    }
+    ensure!(agent.stop()?.success(), "it did not end well");
+    Ok(told.join("; "))
 }
 
 fn rolled_back() -> Result<String> {
