@@ -171,3 +171,27 @@ fn a_unit_without_contents_is_watched_where_its_own_file_says_that_it_is_enabled
     let registry = Registry::new(&[unit], |_| Vec::new(), |_| vec!["timers.target.wants".to_owned()]);
     assert!(registry.find(Path::new("/etc/systemd/system/timers.target.wants")).is_some());
 }
+
+#[test]
+fn things_that_come_later_are_numbered_on_and_only_what_they_change_is_to_be_enrolled() {
+    let mut registry = resolved(&["/etc/a/one", "/srv/x"]);
+    let before = registry.len();
+    let moved = registry.extend(&[file("/etc/a/two"), file("/etc/b")], |_| Vec::new(), |_| Vec::new());
+    let mut paths: Vec<_> =
+        moved.iter().map(|id| registry.get(*id).unwrap().path.display().to_string()).collect();
+    paths.sort();
+    // /etc becomes a directory in which a name matters; /, /etc/a and /srv stay what they are.
+    assert_eq!(paths, ["/etc", "/etc/a/two", "/etc/b"]);
+    for id in &moved {
+        registry.resolved(*id, inode(u64::from(*id) + 10));
+    }
+    assert_eq!(registry.len(), before + 2);
+    let etc = registry.find(Path::new("/etc")).unwrap();
+    let concerned = registry.concerned(&[etc], Some(OsStr::new("b")), false, false);
+    assert_eq!(concerned.direct, [3], "the second of the two that came later");
+    let directory = registry.find(Path::new("/etc/a")).unwrap();
+    assert_eq!(registry.concerned(&[directory], Some(OsStr::new("two")), false, false).direct, [2]);
+    assert_eq!(registry.concerned(&[directory], Some(OsStr::new("one")), false, false).direct, [0]);
+    let (_, roles) = registry.enrolment(key(u64::from(etc) + 10).unwrap()).unwrap();
+    assert!(roles & ROLE_DIRECTORY != 0);
+}

@@ -19,6 +19,7 @@ mod smoke;
 mod thread;
 pub(crate) mod vectors;
 mod watched;
+mod watched_node;
 
 use crate::guest::Context;
 
@@ -197,6 +198,17 @@ pub static SCENARIOS: &[Scenario] = &[
         needs_holdfast: true,
         limit: 240,
         run: watched::bare,
+    },
+    Scenario {
+        name: "apply-node",
+        shows: "an apply of units, drop-ins and keys beside the daemon's service is no news in its log",
+        guest: Guest::Systemd,
+        kernels: &["6.1", "6.12", "7.x"],
+        by_default: Some(ByDefault { kernels: &["6.12"], because: "systemd is the same on all" }),
+        parameters: &[],
+        needs_holdfast: true,
+        limit: 300,
+        run: watched_node::systemd,
     },
     Scenario {
         name: "faulty-disk",
