@@ -58,7 +58,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             settle_ns: 500_000_000,
-            backoff_first_ns: 1_000_000,
+            backoff_first_ns: 500_000,
             backoff_max_ns: 1_000_000_000,
             event_spacing_ns: 8_000_000,
             #[cfg(test)]

@@ -29,8 +29,8 @@ const MISSES: &[(&str, &str)] = &[
     ),
     (
         "write to verdict and record of drift, median",
-        "The first look meets the writer, who has the file still open; the second is due a millisecond later, and the timer's\n\
-         grain of a millisecond may add up to one more to each pause (supposed, not measured).",
+        "The first look meets the writer, who has the file still open; the second is due half a millisecond later, by a timer\n\
+         without the runtime's grain of a millisecond. The rest is work: two looks, who did it, the record with its sync.",
     ),
 ];
 
