@@ -22,7 +22,7 @@ const MISSES: &[(&str, &str)] = &[
     ),
     (
         "memory with 10,000 managed files",
-        "What is backed by the program's file is the difference of the two rows: code that was run once. Measured apart, on the\n\
+        "What is backed by the program's file is the difference of the two rows: code that was run once. Measured apart with an earlier build, on the\n\
          fanotify backend with every freed page given back at once: 7.9 MiB with one managed file, 21.2 MiB with 10,000. So a\n\
          file takes 1.4 KiB (its expectation, its watch with the names above it, its place in the detector), the rest is pages\n\
          that hold a little after the kernel's types and the configs were read, and what the allocator will give back later.",
