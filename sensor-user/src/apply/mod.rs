@@ -26,6 +26,7 @@ mod verify;
 pub use actions::{Actor, NoActs, Systemd, Undone};
 pub use engine::{Applied, Engine, Options, Recovered, Request};
 pub use history::Entry;
+pub use preflight::exempted;
 pub use standing::note;
 pub use store::Store;
 

@@ -147,7 +147,7 @@ fn nearest(observer: &Observer, path: &Path) -> Result<OwnedFd, ApplyError> {
 
 /// Kernel arguments that a policy keeps from the reboot. The running kernel has those that it was booted with, and nothing
 /// sets others: the node would be called done and would not be what it declares.
-pub(super) fn exempted(plan: &Plan) -> Vec<String> {
+pub fn exempted(plan: &Plan) -> Vec<String> {
     let without = |change: &&PlannedChange| change.kind == Kind::KernelArgument && !plan.reboot;
     let told = |change: &PlannedChange| {
         format!(

@@ -9,6 +9,7 @@ use crate::{
     agent::desired,
     apply::{
         Actor, Applied, ApplyError, Engine, FORCE_FILE, NoActs, Options, Recovered, Request, STATE, Systemd,
+        exempted,
     },
     observation::Observer,
 };
@@ -324,6 +325,9 @@ impl<'a> Site<'a> {
                     screen.paint(Tone::Bad, "not reconcilable"),
                     clean(reason)
                 ))?;
+            }
+            for reason in exempted(plan) {
+                screen.line(&format!("{}: {}", screen.paint(Tone::Bad, "refused"), clean(&reason)))?;
             }
             for (number, step) in plan.steps.iter().enumerate() {
                 let target = step.target.as_deref().map(|unit| format!(" {unit}")).unwrap_or_default();

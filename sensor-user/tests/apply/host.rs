@@ -136,6 +136,8 @@ fn a_kernel_argument_that_a_policy_keeps_from_the_reboot_is_refused() {
     fs::write(world.at("../policy.yaml"), policy).unwrap();
     let at = |name: &str| world.at(&format!("../{name}.yaml")).display().to_string();
     let before = world.snapshot();
+    let said = world.run(&["apply", &at("argument"), "--policy", &at("policy"), "--dry-run"], "");
+    assert!(said.out.contains("refused: kernel argument \"sysctl.a=1\""), "{}", said.out);
     let said = world.run(&["apply", &at("argument"), "--policy", &at("policy")], "");
     assert_eq!(said.code, Some(3), "{}{}", said.out, said.err);
     assert!(said.err.contains("kernel argument \"sysctl.a=1\": the policy"), "{}", said.err);
