@@ -232,7 +232,7 @@ mod tests {
                 data: serde_json::Value::Null,
             })
             .collect();
-        let seen = Seen { results, release: None, end };
+        let seen = Seen { results, release: None, booting: false, end };
         Outcome { seen, log: "log".into(), retries: 0, took: Duration::ZERO }
     }
 

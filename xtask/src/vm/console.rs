@@ -35,6 +35,8 @@ pub(crate) struct Seen {
     pub(crate) results: Vec<ResultLine>,
     /// The release of its kernel, once its program ran.
     pub(crate) release: Option<String>,
+    /// A kernel has begun to boot, for the first time or again, and the program has not run since.
+    pub(crate) booting: bool,
     /// How it ended.
     pub(crate) end: End,
 }
@@ -78,7 +80,7 @@ pub(crate) fn watch(
     narrate: Option<fn(&str)>,
 ) -> Result<Seen> {
     let start = Instant::now();
-    let mut seen = Seen { results: Vec::new(), release: None, end: End::Died };
+    let mut seen = Seen { results: Vec::new(), release: None, booting: true, end: End::Died };
     loop {
         let left = limits.total.saturating_sub(start.elapsed());
         let line = match lines.recv_timeout(left.min(limits.silence)) {
@@ -100,16 +102,28 @@ pub(crate) fn watch(
             eprintln!("{name} | {line}");
         }
         match Message::from_line(&line) {
-            Some(Message::Hello { release }) => seen.release = Some(release),
+            Some(Message::Hello { release }) => {
+                seen.release = Some(release);
+                seen.booting = false;
+            }
             Some(Message::Result(result)) => seen.results.push(result),
             Some(Message::Done) if seen.end == End::Died => seen.end = End::Done,
             None if is_panic(&line) => seen.end = End::Panic(line),
+            None if line.contains("] Linux version ") => seen.booting = true,
             Some(Message::Note { text }) => narrate.into_iter().for_each(|tell| tell(&text)),
             Some(_) | None => {}
         }
     }
     guest.wait()?;
     Ok(seen)
+}
+
+impl Seen {
+    /// Whether it is the emulator's doing rather than the guest's: nothing of ours ran yet, or a later boot stood still
+    /// before anything of ours ran. (With two CPUs the emulated timers lose a wake-up now and then.)
+    pub(crate) fn is_worth_another_try(&self) -> bool {
+        self.release.is_none() || (self.booting && matches!(self.end, End::Silent(_)))
+    }
 }
 
 /// Whether the kernel gives up with this line.
@@ -145,6 +159,20 @@ mod tests {
     #[test]
     fn escape_codes_of_the_firmware_are_gone_and_text_stays() {
         assert_eq!(plain("\x1b[2J\x1b[01;01H\x1bcHF {\"is\":\"done\"}\r\n"), "HF {\"is\":\"done\"}");
+    }
+
+    #[test]
+    fn a_boot_that_stands_still_is_tried_again_and_a_program_that_does_is_not() {
+        let seen = |release: Option<&str>, booting, end| Seen {
+            results: Vec::new(),
+            release: release.map(str::to_owned),
+            booting,
+            end,
+        };
+        assert!(seen(None, true, End::Died).is_worth_another_try());
+        assert!(seen(Some("6.1"), true, End::Silent(120)).is_worth_another_try());
+        assert!(!seen(Some("6.1"), false, End::Silent(120)).is_worth_another_try());
+        assert!(!seen(Some("6.1"), true, End::Panic("p".into())).is_worth_another_try());
     }
 
     #[test]

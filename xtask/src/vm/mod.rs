@@ -134,7 +134,7 @@ impl Vm {
         format!("{}-{}-{}", self.kernel.series, self.scenario.guest.name(), self.scenario.name)
     }
 
-    /// Boots it, and once more if it died before its program ran.
+    /// Boots it, and once more if a boot came to nothing before its program ran.
     pub(crate) fn run(&self, parts: &Parts) -> Result<Outcome> {
         let initramfs = self.initramfs(parts)?;
         let folder = dist::root().join("target/vm-logs");
@@ -146,10 +146,13 @@ impl Vm {
             let seen = self
                 .boot(parts, &initramfs, &mut File::create(&log)?)
                 .with_context(|| format!("virtual machine {}", self.name()))?;
-            if seen.release.is_none() && retries == 0 {
+            if seen.is_worth_another_try() && retries == 0 {
                 retries += 1;
                 fs::rename(&log, folder.join(format!("{}.first-try.log", self.name())))?;
-                say("vm", &format!("{}: {:?} before its first line; once more", self.name(), seen.end));
+                say(
+                    "vm",
+                    &format!("{}: {:?} in a boot, before its program ran; once more", self.name(), seen.end),
+                );
                 continue;
             }
             return Ok(Outcome { seen, log, retries, took: start.elapsed() });
