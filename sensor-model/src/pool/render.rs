@@ -7,7 +7,7 @@
 use super::{ClusterImages, Pool, RenderError, select};
 use crate::{
     machine_config::{API_VERSION, GENERATED_BY_ANNOTATION, MachineConfig},
-    merge::{self, DECLARATIONS_ANNOTATION, Rendered, RenderedUnit, RenderedUser, Section, Sourced},
+    merge::{self, DECLARATIONS_ANNOTATION, Rendered, RenderedUnit, RenderedUser, Sourced},
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -115,10 +115,15 @@ fn spec(merged: &Rendered, images: &ClusterImages) -> Result<Value, serde_json::
 }
 
 fn config(merged: &Rendered) -> Result<Value, serde_json::Error> {
-    let mut config = Map::new();
-    config.insert("ignition".to_owned(), json!({ "version": SPEC_VERSION }));
+    // By the place above them; those without one are the config's own.
+    let mut places: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
+    let mut put = |place, key: &str, value| {
+        places.entry(place).or_default().insert(key.to_owned(), value);
+    };
+    put("ignition", "version", SPEC_VERSION.into());
     for (section, value) in merged.fixed.sections() {
-        put(&mut config, section, value.clone());
+        let [place, key] = section.pointer();
+        put(place, key, value.clone());
     }
     let mut files = Vec::new();
     for file in merged.files.values() {
@@ -137,24 +142,12 @@ fn config(merged: &Rendered) -> Result<Value, serde_json::Error> {
         ("passwd", "users", merged.users.values().map(written_user).collect::<Result<_, _>>()?),
     ] {
         if !list.is_empty() {
-            below(&mut config, place).insert(key.to_owned(), Value::Array(list));
+            put(place, key, Value::Array(list));
         }
     }
+    let mut config = places.remove("").unwrap_or_default();
+    config.extend(places.into_iter().map(|(place, map)| (place.to_owned(), Value::Object(map))));
     Ok(Value::Object(config))
-}
-
-fn put(config: &mut Map<String, Value>, section: Section, value: Value) {
-    let [place, key] = section.pointer();
-    let map = if place.is_empty() { config } else { below(config, place) };
-    map.insert(key.to_owned(), value);
-}
-
-fn below<'a>(config: &'a mut Map<String, Value>, place: &str) -> &'a mut Map<String, Value> {
-    config
-        .entry(place)
-        .or_insert_with(|| Value::Object(Map::new()))
-        .as_object_mut()
-        .expect("only objects are put at these places")
 }
 
 fn written(value: &impl Serialize) -> Result<Value, serde_json::Error> {
