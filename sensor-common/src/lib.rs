@@ -5,10 +5,11 @@
 //! ([`limits`]). It has no behaviour beyond naming codes, no allocation and no std.
 #![no_std]
 
+pub mod decode;
 pub mod limits;
 pub mod map;
 pub mod op;
 pub mod record;
 
 /// Version of this ABI. A daemon adopts pinned maps only when theirs is the same.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;

@@ -1,6 +1,7 @@
 //! Keys and values of the maps.
 
 use crate::limits::{ARGV_BYTES, FILENAME_BYTES, GROUP_PATH_BYTES};
+use crate::op::Operation;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// An inode as the kernel names it. `dev` is the kernel's `s_dev`, which on btrfs and overlayfs is not
@@ -27,8 +28,8 @@ pub struct Managed {
     pub observed_counter: u64,
     /// Boot-time nanoseconds of the last change.
     pub changed_ns: u64,
-    /// Start time of the last writer, boot-time nanoseconds.
-    pub writer_start_ns: u64,
+    /// What the last writer ran when it wrote: its execution's number, 0 where that is not known.
+    pub writer_exec_id: u64,
     /// Thread group of the last writer.
     pub writer_tgid: u32,
     /// The daemon's number for this inode.
@@ -37,15 +38,36 @@ pub struct Managed {
     pub roles: u32,
     /// Not zero from the first change after an observation open until the next one.
     pub dirty: u32,
-    /// Whether some file was open for writing on the inode at the last observation open.
-    pub observed_writers: u32,
-    /// Whether the inode was locked for writing at the last observation open.
-    pub observed_locked: u32,
-    /// Operation code of the last change.
-    pub last_operation: u32,
+    /// What was under way on the inode at the last observation open: `OBSERVED_*`.
+    pub observed: u32,
+    /// The low half of `counter` when a record of this inode last found no room in the ring. It says what an
+    /// observation open cannot take away: two things may share an inode, and a look at one clears `dirty`.
+    pub lost: u32,
+    /// What the last writer's records told since the last observation open: a bit for each operation's code. What is in
+    /// it need not be told again ([`Managed::told_after`]) of the same process as long as it runs the same.
+    pub told: u32,
     /// Observation opens seen, so that the daemon knows that the last one was its own.
     pub observed_sequence: u32,
 }
+
+impl Managed {
+    /// What counts as told once an operation of this code was, beside what was `told` by the same writer. Opening (which may
+    /// cut the file), writing and closing come by turns, and are told once each; of all others only the very last.
+    #[inline(always)]
+    pub const fn told_after(told: u32, operation: u32) -> u32 {
+        const BY_TURNS: u32 = 1 << Operation::OpenWrite as u32
+            | 1 << Operation::SetAttributes as u32
+            | 1 << Operation::Write as u32
+            | 1 << Operation::Release as u32;
+        let bit = 1 << (operation & 31);
+        if bit & BY_TURNS != 0 { told & BY_TURNS | bit } else { bit }
+    }
+}
+
+/// Some file was open for writing on the inode, shared writable mappings included.
+pub const OBSERVED_WRITERS: u32 = 1;
+/// The inode, or its directory, was locked by a change.
+pub const OBSERVED_LOCKED: u32 = 2;
 
 /// Whom a rule allows to change what it denies to all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -243,3 +265,27 @@ const _: () = {
     assert!(crate::limits::BITMAP_WORDS == 1 << (19 - 6));
     assert!(crate::limits::EXEC_ENTRIES.is_power_of_two());
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writing_is_told_once_for_each_of_its_parts_and_anything_else_is_told_again_after_another() {
+        let told = |operations: &[Operation]| {
+            let mut told = 0;
+            let mut records = 0;
+            for operation in operations {
+                records += u32::from(told & 1 << *operation as u32 == 0);
+                told = Managed::told_after(told, *operation as u32);
+            }
+            records
+        };
+        use Operation::{OpenWrite, Release, SetAttributes, SetXattr, Unlink, Write};
+        assert_eq!(told(&[OpenWrite, Write, Release, OpenWrite, Write, Write, Release]), 3);
+        assert_eq!(told(&[OpenWrite, SetAttributes, Release, OpenWrite, SetAttributes, Release]), 3);
+        assert_eq!(told(&[Unlink, Unlink]), 1);
+        assert_eq!(told(&[Unlink, SetXattr, Unlink]), 3);
+        assert_eq!(told(&[OpenWrite, SetXattr, OpenWrite]), 3);
+    }
+}

@@ -34,6 +34,44 @@ fn in_bitmap(key: InodeKey) -> bool {
     }
 }
 
+/// Gives an inode the number and the roles of the one whose place it takes. The change is noted in the entry that it
+/// inherits from; where the rename fails after all, the daemon removes what leads nowhere.
+#[inline(always)]
+pub(crate) fn inherit(entry: *const Managed, heir: Pointer) {
+    let key = key(heir, heir.load(kernel::inode_ino()));
+    // SAFETY: the entry comes from a map look-up in this program run, and was written by `note` just now.
+    let inherited = unsafe {
+        Managed {
+            counter: 1,
+            observed_counter: 0,
+            changed_ns: (*entry).changed_ns,
+            writer_exec_id: (*entry).writer_exec_id,
+            writer_tgid: (*entry).writer_tgid,
+            id: (*entry).id,
+            roles: (*entry).roles,
+            dirty: 1,
+            observed: 0,
+            lost: 0,
+            told: Managed::told_after(0, Operation::RenameOver as u32),
+            observed_sequence: 0,
+        }
+    };
+    // One that is managed already keeps what it has. Without room the daemon enrols it as soon as it hears of it.
+    if MANAGED.insert(key, inherited, NO_EXISTING).is_err() {
+        return;
+    }
+    let (word, bit) = bitmap_position(key);
+    if let Some(bits) = BITMAP.get_ptr_mut(word) {
+        // Not atomic, as 5.10 knows no atomic OR: if another bit of the same word is set between these two instructions
+        // it is lost, and the daemon's check of entries finds that.
+        // SAFETY: the pointer comes from a map look-up; a word is read and written whole.
+        unsafe { core::ptr::write_volatile(bits, core::ptr::read_volatile(bits) | bit) };
+    }
+}
+
+/// Add to a map only what is not in it (`BPF_NOEXIST`).
+const NO_EXISTING: u64 = 1;
+
 /// The kernel's name for an inode.
 #[inline(always)]
 pub(crate) fn key(inode: Pointer, ino: u64) -> InodeKey {
@@ -94,7 +132,7 @@ impl Subject {
 const NO_INODE: InodeKey = InodeKey { ino: 0, dev: 0, padding: 0 };
 
 /// Notes a change that is about to land: the counter first, then the dirty bit and the writer, then a
-/// record unless the same writer's same operation is still waiting to be looked at.
+/// record unless the same writer's same operation was told and is still waiting to be looked at.
 #[inline(always)]
 pub(crate) fn changed(entry: *mut Managed, change: &Change) -> i32 {
     // A call with five words in registers; inlined, a rename would hold four copies of the body.
@@ -128,18 +166,24 @@ fn note(entry: *mut Managed, operation: u64, detail: u64, dentry: *const u8, ino
     }
     maps::add_one(entry.cast::<u64>());
     let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
+    let exec_id = who::runs(tgid);
     // SAFETY: `entry` comes from a map look-up and stays valid while the program runs (RCU); fields are
     // aligned and written whole; two writers at once leave one of the two, which the records tell apart.
     unsafe {
-        let waiting = core::ptr::read_volatile(&raw const (*entry).dirty) != 0
+        let goes_on = core::ptr::read_volatile(&raw const (*entry).dirty) != 0
             && (*entry).writer_tgid == tgid
-            && (*entry).last_operation == operation
+            && (*entry).writer_exec_id == exec_id;
+        let told = if goes_on { (*entry).told } else { 0 };
+        let waiting = told & 1 << (operation & 31) != 0
+            // How long a look has to wait for it counts from its own record.
+            && operation != Operation::Ioctl as u32
             && (*entry).roles & (ROLE_MOUNTS | ROLE_TAMPER) == 0
             && dentry.is_null();
         let now = bpf_ktime_get_boot_ns();
         (*entry).changed_ns = now;
         (*entry).writer_tgid = tgid;
-        (*entry).last_operation = operation;
+        (*entry).writer_exec_id = exec_id;
+        (*entry).told = Managed::told_after(told, operation);
         core::ptr::write_volatile(&raw mut (*entry).dirty, 1);
         if waiting {
             maps::count(Counter::Coalesced);
@@ -150,7 +194,7 @@ fn note(entry: *mut Managed, operation: u64, detail: u64, dentry: *const u8, ino
     0
 }
 
-/// Pushes a record, or counts its loss. The dirty bit stays either way.
+/// Pushes a record, or marks the entry and counts the loss. The dirty bit stays either way.
 ///
 /// # Safety
 /// `entry` must come from a map look-up in this program run.
@@ -163,6 +207,12 @@ pub(crate) unsafe fn push(
     subject: Subject,
 ) {
     let Some(mut slot) = CHANGES.reserve::<ChangeRecord>(0) else {
+        // The mark before the count: whoever sees the count finds the mark.
+        // SAFETY: the caller's; a word is written whole, and of two losses at once either will do.
+        unsafe {
+            let counter = core::ptr::read_volatile(&raw const (*entry).counter);
+            core::ptr::write_volatile(&raw mut (*entry).lost, counter as u32);
+        }
         maps::count(Counter::Lost);
         return;
     };
@@ -196,7 +246,6 @@ pub(crate) unsafe fn push(
         }
         (*record).name_length = length;
         (*record).flags = flags;
-        (*entry).writer_start_ns = (*record).start_ns;
     }
     slot.submit(0);
     maps::count(Counter::Pushed);

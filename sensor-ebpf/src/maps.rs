@@ -54,6 +54,10 @@ pub(crate) static EXECUTION_SEQUENCE: PerCpuArray<u64> = PerCpuArray::with_max_e
 pub(crate) static EXECUTING: LruHashMap<u64, Executing> =
     LruHashMap::with_max_entries(limits::EXECUTING_ENTRIES, 0);
 
+/// Not zero once any task was noted in [`EXECUTING`]: where no managed file is ever executed, nobody is looked for in it.
+#[map]
+pub(crate) static EVER_NOTED: Array<u32> = Array::with_max_entries(1, 0);
+
 /// Control groups made since the start, by their number, also those that are gone.
 #[map]
 pub(crate) static GROUPS: LruHashMap<u64, Group> = LruHashMap::with_max_entries(limits::GROUP_ENTRIES, 0);

@@ -61,6 +61,13 @@ pub(crate) fn execution(tgid: u32, start_ns: u64) -> u64 {
         .map_or(0, |process| if process.start_ns == start_ns { process.exec_id } else { 0 })
 }
 
+/// What the process that has this number now runs; 0 where that is not known.
+#[inline(always)]
+pub(crate) fn runs(tgid: u32) -> u64 {
+    // SAFETY: the field is read whole.
+    unsafe { PROCESSES.get(tgid) }.map_or(0, |process| process.exec_id)
+}
+
 /// Mount namespace number.
 #[inline(always)]
 pub(crate) fn mount_namespace(proxy: u64) -> u32 {

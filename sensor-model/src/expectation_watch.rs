@@ -29,6 +29,9 @@ pub struct Watch {
 /// Directories besides `/etc/systemd/system` in which a unit can be masked, enabled or overridden.
 const UNIT_DIRECTORIES: [&str; 2] = ["/etc/systemd/system.control", "/run/systemd/system"];
 
+/// Where packages and images put units: one that goes, comes or changes there is another unit.
+const UNIT_FILES: [&str; 2] = ["/usr/local/lib/systemd/system", "/usr/lib/systemd/system"];
+
 /// The paths that matter to an expectation, sorted, each with one role (the widest that it needs).
 ///
 /// `install_directories` are those of a unit whose own file says what the MachineConfig does not: the
@@ -37,7 +40,7 @@ pub fn watches(expectation: &Expectation, install_directories: &[String]) -> Vec
     let mut found = Vec::new();
     let path = expectation.thing.path();
     match (&expectation.thing, &expectation.expected) {
-        (Thing::Unit { .. }, Expected::Unit(unit)) => {
+        (Thing::Unit { name }, Expected::Unit(unit)) => {
             let system = Path::new(SYSTEMD_DIRECTORY);
             object(&path, &mut found);
             for directory in unit.install_directories.iter().chain(install_directories) {
@@ -45,6 +48,9 @@ pub fn watches(expectation: &Expectation, install_directories: &[String]) -> Vec
             }
             for directory in UNIT_DIRECTORIES {
                 directory_watch(Path::new(directory), &mut found);
+            }
+            for directory in UNIT_FILES {
+                object(&Path::new(directory).join(name), &mut found);
             }
         }
         (Thing::ClosedDirectory { .. }, _) => directory_watch(&path, &mut found),
@@ -89,7 +95,7 @@ mod tests {
     };
 
     fn expectation(thing: Thing, expected: Expected) -> Expectation {
-        let source = Source { machine_config: "99-a".to_owned(), origin: "a.yaml".to_owned() };
+        let source = Source::new("99-a", "a.yaml");
         Expectation { thing, expected, ssh_keys: false, source }
     }
 
@@ -100,7 +106,7 @@ mod tests {
     #[test]
     fn a_file_is_watched_with_the_directory_that_names_it_and_all_above() {
         let file = expectation(
-            Thing::File { path: "/etc/a/b".into() },
+            Thing::file("/etc/a/b"),
             Expected::AuthorizedKeys(AuthorizedKeysExpectation { user: "core".to_owned(), keys: Vec::new() }),
         );
         assert_eq!(
@@ -112,7 +118,7 @@ mod tests {
     #[test]
     fn a_closed_directory_is_watched_for_its_names() {
         let closed = expectation(
-            Thing::ClosedDirectory { path: "/etc/a.d".into() },
+            Thing::closed_directory("/etc/a.d"),
             Expected::ClosedDirectory(ClosedDirectoryExpectation {
                 names: Vec::new(),
                 suffix: None,
@@ -146,6 +152,16 @@ mod tests {
                 "Ancestor /run",
                 "Directory /run/systemd",
                 "Directory /run/systemd/system",
+                "Ancestor /usr",
+                "Ancestor /usr/lib",
+                "Ancestor /usr/lib/systemd",
+                "Directory /usr/lib/systemd/system",
+                "Object /usr/lib/systemd/system/a.service",
+                "Ancestor /usr/local",
+                "Ancestor /usr/local/lib",
+                "Ancestor /usr/local/lib/systemd",
+                "Directory /usr/local/lib/systemd/system",
+                "Object /usr/local/lib/systemd/system/a.service",
             ]
         );
     }

@@ -22,6 +22,7 @@ pub mod expectation_watch;
 pub mod expectations;
 mod fields;
 pub mod fuzzing;
+pub mod host;
 pub mod ignition;
 pub mod journal;
 pub mod machine_config;

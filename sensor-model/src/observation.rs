@@ -44,7 +44,7 @@ pub struct ObjectObservation {
     pub group: Option<String>,
     /// Size in bytes.
     pub size: u64,
-    /// SHA-256 of a regular file's content, in full.
+    /// SHA-256 of a regular file's content, in full; `None` where it was not read to its end.
     #[serde(serialize_with = "serialize_digest")]
     pub sha256: Option<[u8; 32]>,
     /// A symbolic link's target.
@@ -112,8 +112,10 @@ pub enum Observation {
     Object(Box<ObjectObservation>),
     /// Names in a closed directory, sorted (lossy UTF-8 for reports).
     Names {
-        /// File names without `.` and `..`.
+        /// File names without `.` and `..`; those that cannot be unexpected may be left out.
         names: Vec<String>,
+        /// How many undeclared names there are, at least, that are not in `names`.
+        more: u64,
         /// The keys in each regular file, for directories whose
         /// [`crate::expectation::Expectation::ssh_keys`] is set; empty for all others.
         ssh_keys: BTreeMap<String, AuthorizedKeys>,

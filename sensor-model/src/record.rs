@@ -3,7 +3,7 @@
 //! Fields are added, never renamed or removed. File contents never appear, only digests; a unified
 //! diff appears only for paths that the drift policy marks as not secret.
 
-use crate::{difference::Difference, verdict::VerdictKind};
+use crate::{difference::Difference, expectation::Thing, verdict::VerdictKind};
 use serde::{Deserialize, Serialize};
 
 /// The value of [`Record::schema`].
@@ -39,6 +39,56 @@ pub enum RecordKind {
     Repaired,
     /// Something that could blind or by-pass the sensor happened (a tunable, a block device opened).
     Tamper,
+}
+
+/// What kind of managed thing an entry is about. Two things may share a path: a unit and its file, a directory and what
+/// may be in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ThingKind {
+    /// See [`Thing::File`].
+    File,
+    /// See [`Thing::Directory`].
+    Directory,
+    /// See [`Thing::Link`].
+    Link,
+    /// See [`Thing::Unit`].
+    Unit,
+    /// See [`Thing::ClosedDirectory`].
+    ClosedDirectory,
+    /// See [`Thing::KernelArguments`].
+    KernelArguments,
+    /// See [`Thing::OsImage`].
+    OsImage,
+}
+
+impl From<&Thing> for ThingKind {
+    fn from(thing: &Thing) -> Self {
+        match thing {
+            Thing::File { .. } => Self::File,
+            Thing::Directory { .. } => Self::Directory,
+            Thing::Link { .. } => Self::Link,
+            Thing::Unit { .. } => Self::Unit,
+            Thing::ClosedDirectory { .. } => Self::ClosedDirectory,
+            Thing::KernelArguments => Self::KernelArguments,
+            Thing::OsImage => Self::OsImage,
+        }
+    }
+}
+
+/// A managed thing as records name it. Two things never share both.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ThingName {
+    /// Its path in reports.
+    pub path: String,
+    /// What it is.
+    pub kind: ThingKind,
+}
+
+impl From<&Thing> for ThingName {
+    fn from(thing: &Thing) -> Self {
+        Self { path: thing.path().display().to_string(), kind: thing.into() }
+    }
 }
 
 /// Who made a change.
@@ -94,6 +144,9 @@ pub struct Record {
     pub monotonic_ns: u64,
     /// The managed path, or absent for records about the sensor itself.
     pub path: Option<String>,
+    /// What kind of thing is managed there; with the path it names one thing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thing: Option<ThingKind>,
     /// The operation seen by the kernel (`write`, `rename`, …) or `sweep` when found without an event.
     pub operation: Option<String>,
     /// Who did it; null when nobody could be named.
@@ -116,4 +169,17 @@ pub struct Record {
     /// Anything else: the reason of a gap, the versions at a start.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub detail: serde_json::Map<String, serde_json::Value>,
+}
+
+impl Record {
+    /// The thing that it is about; `None` for records about the sensor itself.
+    pub fn name(&self) -> Option<ThingName> {
+        Some(ThingName { path: self.path.clone()?, kind: self.thing? })
+    }
+
+    /// Makes it a record about a thing.
+    pub fn set_name(&mut self, name: ThingName) {
+        self.path = Some(name.path);
+        self.thing = Some(name.kind);
+    }
 }

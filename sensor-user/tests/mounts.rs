@@ -55,7 +55,7 @@ fn bind(from: &Path, to: &Path) {
 }
 
 fn expectation(thing: Thing, expected: Expected) -> Expectation {
-    let source = Source { machine_config: "50-test".to_owned(), origin: "test.yaml".to_owned() };
+    let source = Source::new("50-test", "test.yaml");
     Expectation { thing, expected, ssh_keys: false, source }
 }
 
@@ -79,7 +79,7 @@ fn a_mount_over_a_managed_file_or_directory_is_seen() {
     let observer = Observer::new(root.path()).unwrap();
     let (user, group) = (Owner::Id(0), Owner::Id(0));
     let file = expectation(
-        Thing::File { path: "/etc/file".into() },
+        Thing::file("/etc/file"),
         Expected::File(FileExpectation {
             content: None,
             keys: Vec::new(),
@@ -92,7 +92,7 @@ fn a_mount_over_a_managed_file_or_directory_is_seen() {
         }),
     );
     let directory = expectation(
-        Thing::Directory { path: "/etc/d".into() },
+        Thing::directory("/etc/d"),
         Expected::Directory(DirectoryExpectation { mode: 0o755, user, group }),
     );
     assert!(!is_mounted_over(&observer, &file) && !is_mounted_over(&observer, &directory));
@@ -115,7 +115,7 @@ fn a_declared_directory_may_be_a_mount_point_but_not_become_one() {
     fs::create_dir(&data).unwrap();
     let tmpfs = || mount(Some("none"), &data, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
     let directory = expectation(
-        Thing::Directory { path: "/data".into() },
+        Thing::directory("/data"),
         Expected::Directory(DirectoryExpectation { mode: 0o755, user: Owner::Id(0), group: Owner::Id(0) }),
     );
     tmpfs();

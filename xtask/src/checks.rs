@@ -4,6 +4,7 @@
 //! that one run shows everything; the closing lines repeat which.
 
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Result, bail};
 
@@ -17,14 +18,44 @@ const FAULTS: &str = "--features=sensor-user/fault-injection";
 /// Version of cargo-deny.
 const CARGO_DENY: &str = "0.20.2";
 
+/// The parts that ran, and what came of each.
+#[derive(Debug, Default)]
+struct Parts(Vec<(&'static str, Result<()>)>);
+
+impl Parts {
+    /// Runs a part, and says how long it took.
+    fn run(&mut self, name: &'static str, work: impl FnOnce() -> Result<()>) {
+        say("test", name);
+        let start = Instant::now();
+        let result = work();
+        let came_of_it = if result.is_ok() { "passed" } else { "FAILED" };
+        say(came_of_it, &format!("{name} ({:.0} s)", start.elapsed().as_secs_f64()));
+        self.0.push((name, result));
+    }
+
+    /// An error that names those that failed.
+    fn finish(self) -> Result<()> {
+        let failed: Vec<String> = self
+            .0
+            .into_iter()
+            .filter_map(|(name, result)| result.err().map(|error| format!("{name}: {error:#}")))
+            .collect();
+        if failed.is_empty() {
+            say("test", "everything passed");
+            return Ok(());
+        }
+        bail!("these parts failed:\n  {}", failed.join("\n  "))
+    }
+}
+
 /// Runs them: the quick ones, and those on real kernels unless `quick`. What takes long runs only on some kernels
 /// unless these are given or the run is to be `full`.
 pub(crate) fn run(quick: bool, kernels: &[String], full: bool) -> Result<()> {
-    let mut parts: Vec<(&str, Result<()>)> = Vec::new();
+    let mut parts = Parts::default();
     // The test that resolves every field and hook against each kernel's BTF must not pass for want of one.
     let blobs = if quick { None } else { Some(("HOLDFAST_REQUIRE_BTF", "1")) };
     if !quick {
-        parts.push(("kernels", all_kernels()));
+        parts.run("kernels", all_kernels);
     }
     for (name, arguments) in [
         ("format", &["fmt", "--all", "--check"][..]),
@@ -36,39 +67,19 @@ pub(crate) fn run(quick: bool, kernels: &[String], full: bool) -> Result<()> {
         // With an apply that is killed, stopped and failing at every call; otherwise the program is the same.
         ("tests", &["test", "--workspace", FAULTS, "--quiet"][..]),
     ] {
-        say("test", name);
-        parts.push((name, show(cargo().args(arguments).envs(blobs).current_dir(dist::root()))));
+        parts.run(name, || show(cargo().args(arguments).envs(blobs).current_dir(dist::root())));
     }
-    parts.push(("generated files", reference::generate(true)));
-    say("test", "kernel programs: format and lints");
-    parts.push(("kernel programs", kernel_programs()));
+    parts.run("generated files", || reference::generate(true));
+    parts.run("kernel programs: format and lints", kernel_programs);
     if !quick {
-        say("test", "dependencies");
-        parts.push(("dependencies", dependencies()));
-        say("test", "fuzz targets");
-        parts.push(("fuzz targets", fuzz::run(&[], fuzz::RUNS_IN_TESTS)));
-        say("test", "alerts");
-        parts.push(("alerts", alerts::test()));
-        say("test", "virtual machines");
-        parts.push((
-            "virtual machines",
-            Selection {
-                kernels: kernels.to_vec(),
-                full: full || !kernels.is_empty(),
-                ..Selection::default()
-            }
-            .run(),
-        ));
+        parts.run("dependencies", dependencies);
+        parts.run("fuzz targets", || fuzz::run(&[], fuzz::RUNS_IN_TESTS));
+        parts.run("alerts", alerts::test);
+        let full = full || !kernels.is_empty();
+        let selection = Selection { kernels: kernels.to_vec(), full, ..Selection::default() };
+        parts.run("virtual machines", || selection.run());
     }
-    let failed: Vec<String> = parts
-        .into_iter()
-        .filter_map(|(name, result)| result.err().map(|error| format!("{name}: {error:#}")))
-        .collect();
-    if failed.is_empty() {
-        say("test", "everything passed");
-        return Ok(());
-    }
-    bail!("these parts failed:\n  {}", failed.join("\n  "))
+    parts.finish()
 }
 
 /// Fetches what the tests read of each kernel of the matrix.

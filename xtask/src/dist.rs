@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use object::build::elf::SectionData;
 
 use crate::cache::Cache;
-use crate::run::{cargo, say, show};
+use crate::run::{cargo, quiet, say, show};
 use crate::toolchain::EbpfToolchain;
 
 /// Name of the variable that tells the build of `holdfast` where the object is.
@@ -64,7 +64,8 @@ pub(crate) fn ebpf_cargo(toolchain: &EbpfToolchain, subcommand: &str) -> Command
     ];
     let mut command = cargo();
     command
-        .args([subcommand, "--quiet", "--release", "--bin", "holdfast-ebpf"])
+        .args([subcommand, "--release", "--bin", "holdfast-ebpf"])
+        .args(quiet())
         .args(["--target", BPF_TARGET, "-Z", "build-std=core"])
         .current_dir(root().join("sensor-ebpf"))
         .env("RUSTC_BOOTSTRAP", "1")
@@ -109,7 +110,6 @@ fn without_debug_sections(object: &[u8]) -> Result<Vec<u8>> {
 /// Builds the eBPF object and `holdfast`; gives the path of `holdfast` in `target/dist`.
 pub(crate) fn build_holdfast(profile: Profile) -> Result<PathBuf> {
     let object = build_ebpf()?;
-    say("build", "holdfast");
     let built = build_static("sensor-user", "holdfast", profile, &[(OBJECT_VARIABLE, &object)])?;
     let program = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
     deliver(&program, 0o755, "holdfast")
@@ -122,22 +122,13 @@ pub(crate) fn build_static(
     profile: Profile,
     env: &[(&str, &Path)],
 ) -> Result<PathBuf> {
+    say("build", bin);
     let (name, folder) = profile.names();
     let target = target_dir().join("static");
     show(
         cargo()
-            .args([
-                "build",
-                "--quiet",
-                "--package",
-                package,
-                "--bin",
-                bin,
-                "--profile",
-                name,
-                "--target",
-                HOST_TARGET,
-            ])
+            .args(["build", "--package", package, "--bin", bin, "--profile", name, "--target", HOST_TARGET])
+            .args(quiet())
             .current_dir(root())
             .env("CARGO_TARGET_DIR", &target)
             .env("RUSTFLAGS", "-Ctarget-feature=+crt-static")

@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::dist;
-use crate::run::{cargo, output, say, show};
+use crate::run::{cargo, output, quiet, say, show};
 
 /// Inputs for each target in the tests: enough to leave the seeds' neighbourhood, short enough for each run.
 pub(crate) const RUNS_IN_TESTS: u64 = 20_000;
@@ -38,7 +38,8 @@ pub(crate) fn run(targets: &[String], runs: u64) -> Result<()> {
     let folder = dist::target_dir().join("fuzz");
     let mut build = cargo();
     build
-        .args(["build", "--quiet", "--release", "--bins", "--target", dist::HOST_TARGET])
+        .args(["build", "--release", "--bins", "--target", dist::HOST_TARGET])
+        .args(quiet())
         .current_dir(&workspace)
         .env("CARGO_TARGET_DIR", &folder)
         .env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\x1f"));

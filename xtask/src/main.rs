@@ -114,6 +114,9 @@ enum Command {
         /// All kernel series.
         #[arg(long, conflicts_with = "kernel")]
         all_kernels: bool,
+        /// Each scenario on the kernels on which the tests boot it.
+        #[arg(long, conflicts_with_all = ["kernel", "all_kernels"])]
+        as_tests: bool,
         /// Only this kind of guest: bare, systemd or ostree.
         #[arg(long)]
         guest: Option<String>,
@@ -126,6 +129,9 @@ enum Command {
         /// How many guests run at once.
         #[arg(long, default_value_t = matrix::AT_ONCE)]
         jobs: usize,
+        /// How often each one is booted: what fails only now and then shows itself.
+        #[arg(long, value_name = "TIMES", default_value_t = 1)]
+        repeat: usize,
         /// Count instructions instead of running on two CPUs.
         #[arg(long)]
         icount: bool,
@@ -170,10 +176,32 @@ fn work(command: Command) -> Result<()> {
         Command::Bench { kernel, output, write_docs, verbose, compare: false } => {
             bench::run(&kernel, output, write_docs, verbose)
         }
-        Command::Vm { kernel, all_kernels, guest, scenario, debug, jobs, icount, verbose } => {
-            let kernels = if all_kernels { Vec::new() } else { kernel };
+        Command::Vm {
+            kernel,
+            all_kernels,
+            as_tests,
+            guest,
+            scenario,
+            debug,
+            jobs,
+            repeat: rounds,
+            icount,
+            verbose,
+        } => {
+            let kernels = if all_kernels || as_tests { Vec::new() } else { kernel };
             let profile = profile(debug);
-            Selection { kernels, guest, scenario, full: true, profile, at_once: jobs, icount, verbose }.run()
+            Selection {
+                kernels,
+                guest,
+                scenario,
+                full: !as_tests,
+                profile,
+                at_once: jobs,
+                icount,
+                verbose,
+                rounds,
+            }
+            .run()
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Comes in: a selection from the table of scenarios and the kernel series. Goes out: every combination run, a few
 //! at a time, a line for each one, and at the end all failures again. A failure never keeps the others from running.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
@@ -41,6 +42,8 @@ pub(crate) struct Selection {
     pub(crate) icount: bool,
     /// Repeat what the guests print.
     pub(crate) verbose: bool,
+    /// How often each combination is booted.
+    pub(crate) rounds: usize,
 }
 
 impl Default for Selection {
@@ -54,6 +57,7 @@ impl Default for Selection {
             at_once: AT_ONCE,
             icount: false,
             verbose: false,
+            rounds: 1,
         }
     }
 }
@@ -75,7 +79,9 @@ impl Selection {
 
     /// Runs what is selected; an error tells that something failed.
     pub(crate) fn run(&self) -> Result<()> {
-        let scenarios = self.scenarios()?;
+        let mut scenarios = self.scenarios()?;
+        // What may take longest comes first, so that nothing is waited for alone at the end.
+        scenarios.sort_by_key(|scenario| Reverse(scenario.limit));
         let series: Vec<&str> = if self.kernels.is_empty() {
             kernels::series().collect()
         } else {
@@ -94,9 +100,12 @@ impl Selection {
             None
         };
         let mut queue = VecDeque::new();
-        for scenario in scenarios {
+        for (round, scenario) in
+            (1..=self.rounds).flat_map(|round| scenarios.iter().map(move |s| (round, *s)))
+        {
             for kernel in kernels.iter().filter(|kernel| scenario.runs_on(&kernel.series, self.full)) {
                 let mut vm = Vm::new(kernel.clone(), scenario);
+                vm.round = (self.rounds > 1).then_some(round);
                 vm.icount = self.icount;
                 vm.verbose = self.verbose;
                 if let Some(program) = holdfast.iter().find(|_| scenario.needs_holdfast) {
@@ -166,7 +175,11 @@ impl Tally {
             say("passed", &format!("{name} ({what})"));
         } else {
             self.failed += 1;
+            // A reader of the closing lines alone is told why, too.
             say("FAILED", &format!("{name} ({what}), log: {}", outcome.log.display()));
+            for problem in &problems {
+                say("", problem);
+            }
             self.failures.append(&mut problems);
         }
     }

@@ -22,6 +22,11 @@ pub(crate) fn say(part: &str, what: &str) {
     }
 }
 
+/// What keeps cargo from showing its progress, where nobody would see it.
+pub(crate) fn quiet() -> Option<&'static str> {
+    (!std::io::stderr().is_terminal()).then_some("--quiet")
+}
+
 /// The command line as a person would type it, for messages.
 fn display(command: &Command) -> String {
     std::iter::once(command.get_program())

@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 
 use crate::apt::{self, Apt};
 use crate::cache::{Cache, Stamp, remove_tree};
-use crate::run::{cargo, output, say, show};
+use crate::run::{cargo, output, quiet, say, show};
 
 /// Folders of a tree that hold programs.
 const PROGRAMS: &[&str] = &["usr/bin", "bin", "usr/sbin", "sbin"];
@@ -83,9 +83,10 @@ pub(crate) fn cargo_tool(cache: &Cache, name: &str, version: &str, options: &[&s
     let target = cache.path(&format!("tmp/{name}-target"));
     show(
         cargo()
-            .args(["install", name, "--quiet", "--locked", "--force", "--version", version, "--root"])
+            .args(["install", name, "--locked", "--force", "--version", version, "--root"])
             .arg(&root)
             .args(options)
+            .args(quiet())
             .env("CARGO_TARGET_DIR", &target)
             .current_dir(cache.path("")),
     )?;

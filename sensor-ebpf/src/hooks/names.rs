@@ -125,7 +125,25 @@ pub(crate) fn inode_rename(args: Arguments) -> i32 {
         over
     } else if out != 0 {
         out
-    } else {
+    } else if into != 0 {
         into
+    } else {
+        replaced(old, new);
+        0
     }
+}
+
+/// What takes the place of a managed file is managed from now on, not only when the daemon has seen it: a deny rule
+/// goes on to protect the path, and who changes the new file in between is told by a record of its own.
+#[inline(always)]
+fn replaced(old: Pointer, new: Pointer) {
+    // Null for a name that does not exist yet.
+    let Some(inode) = new.follow(kernel::dentry_inode()).known() else { return };
+    let Some(entry) = managed::lookup(inode) else { return };
+    // SAFETY: the entry comes from a map look-up.
+    if unsafe { (*entry).roles } & ROLE_FILE == 0 {
+        return;
+    }
+    let Some(heir) = old.follow(kernel::dentry_inode()).known() else { return };
+    managed::inherit(entry, heir);
 }

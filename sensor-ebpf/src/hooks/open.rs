@@ -5,7 +5,9 @@
 use crate::kernel::{self, Arguments, Pointer};
 use crate::managed::{self, Change};
 use crate::maps::IDENTITY;
-use sensor_common::map::{IDENTITY_LINK, IDENTITY_OPENED, Identity, Managed};
+use sensor_common::map::{
+    IDENTITY_LINK, IDENTITY_OPENED, Identity, Managed, OBSERVED_LOCKED, OBSERVED_WRITERS,
+};
 use sensor_common::op::{OBSERVE_OPEN_FLAGS, Operation, ROLE_FILE, ROLE_TAMPER};
 
 /// `FMODE_WRITE` (include/linux/fs.h).
@@ -107,20 +109,19 @@ fn sample(entry: *mut Managed, dentry: Pointer, inode: Pointer) {
         core::ptr::write_volatile(&raw mut (*entry).dirty, 0);
         let counter = core::ptr::read_volatile(&raw const (*entry).counter);
         core::ptr::write_volatile(&raw mut (*entry).observed_counter, counter);
-        core::ptr::write_volatile(&raw mut (*entry).observed_writers, writers(inode));
-        core::ptr::write_volatile(&raw mut (*entry).observed_locked, locked(dentry, inode));
+        core::ptr::write_volatile(&raw mut (*entry).observed, writers(inode) | locked(dentry, inode));
         (*entry).observed_sequence += 1;
     }
 }
 
-/// 1 when some file is open for writing on the inode, shared writable mappings included.
+/// [`OBSERVED_WRITERS`] when some file is open for writing on the inode, shared writable mappings included.
 #[inline(always)]
 fn writers(inode: Pointer) -> u32 {
     let count: i32 = inode.load(kernel::inode_writecount());
-    u32::from(count > 0)
+    if count > 0 { OBSERVED_WRITERS } else { 0 }
 }
 
-/// 1 when the inode or its parent directory is locked by a change.
+/// [`OBSERVED_LOCKED`] when the inode or its parent directory is locked by a change.
 #[inline(always)]
 fn locked(dentry: Pointer, inode: Pointer) -> u32 {
     if kernel::has_rwsem() == 0 {
@@ -128,8 +129,8 @@ fn locked(dentry: Pointer, inode: Pointer) -> u32 {
     }
     // RWSEM_WRITER_LOCKED is bit 0 of the count (kernel/locking/rwsem.c, since 5.3).
     let own = inode.load::<u64>(kernel::inode_rwsem()) & 1;
-    let Some(parent) = dentry.follow(kernel::dentry_parent()).known() else { return 1 };
-    let Some(directory) = parent.follow(kernel::dentry_inode()).known() else { return 1 };
+    let Some(parent) = dentry.follow(kernel::dentry_parent()).known() else { return OBSERVED_LOCKED };
+    let Some(directory) = parent.follow(kernel::dentry_inode()).known() else { return OBSERVED_LOCKED };
     let above = directory.load::<u64>(kernel::inode_rwsem()) & 1;
-    (own | above) as u32
+    if own | above != 0 { OBSERVED_LOCKED } else { 0 }
 }

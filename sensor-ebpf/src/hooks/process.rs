@@ -4,7 +4,7 @@
 use crate::kernel::{self, Arguments, Pointer, within};
 use crate::managed::{self, Subject};
 use crate::maps::{
-    self, EXECUTING, EXECUTION_SEQUENCE, EXECUTIONS, GROUP_SCRATCH, GROUPS, MANAGED, PROCESSES,
+    self, EVER_NOTED, EXECUTING, EXECUTION_SEQUENCE, EXECUTIONS, GROUP_SCRATCH, GROUPS, MANAGED, PROCESSES,
 };
 use crate::who::{self, read};
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
@@ -111,18 +111,32 @@ pub(crate) fn about_to_execute(args: Arguments) -> i32 {
     if managed::lookup(inode).is_some() {
         let subject = Subject::of(inode);
         let noted = Executing { key: subject.key, generation: subject.generation, padding: 0 };
+        if let Some(ever) = EVER_NOTED.get_ptr_mut(0) {
+            // SAFETY: the pointer comes from a map look-up; everybody writes the same word.
+            unsafe { core::ptr::write_volatile(ever, 1) };
+        }
         // Without room the program is still seen when it is no script.
         let _ = EXECUTING.insert(task, noted, 0);
-    } else {
+    } else if was_ever_noted() {
         // What an execution that failed has left.
         let _ = EXECUTING.remove(task);
     }
     0
 }
 
+/// Whether any task was ever noted. Whoever reads that none was has left nothing either.
+#[inline(always)]
+fn was_ever_noted() -> bool {
+    // SAFETY: the pointer comes from a map look-up.
+    EVER_NOTED.get_ptr(0).is_some_and(|ever| unsafe { core::ptr::read_volatile(ever) } != 0)
+}
+
 /// Reports the execution that [`about_to_execute`] noted; gives its file's entry, or null.
 #[inline(always)]
 fn executing(task: u64, id: u64) -> *mut Managed {
+    if !was_ever_noted() {
+        return core::ptr::null_mut();
+    }
     // SAFETY: the value is copied before the map is written.
     let Some(noted) = (unsafe { EXECUTING.get(task) }).copied() else { return core::ptr::null_mut() };
     let _ = EXECUTING.remove(task);

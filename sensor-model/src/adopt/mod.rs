@@ -105,7 +105,7 @@ impl Maker {
             Observation::Missing => {
                 let by = adoption
                     .expectation
-                    .map_or("whatever declares it", |expectation| expectation.source.machine_config.as_str());
+                    .map_or("whatever declares it", |expectation| &*expectation.source.machine_config);
                 let reason =
                     format!("it is missing: a MachineConfig cannot declare that, take it out of {by}");
                 self.leave_out(path, reason);

@@ -21,7 +21,7 @@ fn adoption<'a>(path: &'a str, observation: &'a Observation, bytes: Option<&'a [
 }
 
 fn expectation(thing: Thing, expected: Expected) -> Expectation {
-    let source = Source { machine_config: "99-chrony".to_owned(), origin: "a.yaml".to_owned() };
+    let source = Source::new("99-chrony", "a.yaml");
     Expectation { thing, expected, ssh_keys: false, source }
 }
 
@@ -64,7 +64,7 @@ fn the_fragment_makes_the_present_state_the_declared_one() {
         let expectation = found
             .iter()
             .find(|expectation| {
-                expectation.thing.path() == adoption.path
+                &*expectation.thing.path() == adoption.path
                     && !matches!(expectation.thing, Thing::ClosedDirectory { .. })
             })
             .unwrap_or_else(|| panic!("{} is not declared", adoption.path.display()));
@@ -99,7 +99,8 @@ fn units_are_adopted_by_their_state() {
         (declared("d.service"), unit(Some("enabled"), false)),
         (declared("e.service"), unit(None, false)),
     ];
-    let paths: Vec<PathBuf> = things.iter().map(|(expectation, _)| expectation.thing.path()).collect();
+    let paths: Vec<PathBuf> =
+        things.iter().map(|(expectation, _)| expectation.thing.path().to_path_buf()).collect();
     let adoptions: Vec<Adoption<'_>> = things
         .iter()
         .zip(&paths)
@@ -152,7 +153,7 @@ fn keys_become_a_users_keys() {
     let bytes = format!("# mine\n{KEY}\nrubbish\n{KEY}\n");
     let observation = regular(bytes.as_bytes(), 0o600, 1000);
     let declared = expectation(
-        Thing::File { path: "/home/core/.ssh/authorized_keys".into() },
+        Thing::file("/home/core/.ssh/authorized_keys"),
         Expected::AuthorizedKeys(crate::expectation::AuthorizedKeysExpectation {
             user: "core".to_owned(),
             keys: Vec::new(),
@@ -187,7 +188,7 @@ fn keys_become_a_users_keys() {
 #[test]
 fn what_cannot_be_said_is_said_to_be_left_out() {
     let declared = expectation(
-        Thing::File { path: "/etc/gone".into() },
+        Thing::file("/etc/gone"),
         Expected::File(FileExpectation {
             content: None,
             keys: Vec::new(),

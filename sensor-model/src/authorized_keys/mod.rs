@@ -6,28 +6,28 @@
 //! it would accept must not go unseen. The keys themselves are not kept.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::fmt;
 
-/// Entries kept of one file. Beyond it only [`AuthorizedKeys::truncated`] is set: the digest of the
-/// whole file still tells that it differs, and memory stays bounded whatever someone writes.
+/// Entries kept of one file. Beyond it only [`AuthorizedKeys::truncated`] is set, which is a difference by
+/// itself, and memory stays bounded whatever someone writes.
 pub const MAXIMUM_ENTRIES: usize = 4096;
 
 /// Longest comment or key type kept, in characters.
 const MAXIMUM_TEXT: usize = 200;
 
 /// One public key, named but not kept.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SshKey {
     /// Key type as written: `ssh-ed25519`.
     #[serde(rename = "type")]
     pub kind: String,
     /// SHA-256 of the key's binary form: what `ssh-keygen -l` prints in base64.
-    #[serde(serialize_with = "hex::serde::serialize")]
+    #[serde(with = "hex::serde")]
     pub fingerprint: [u8; 32],
     /// SHA-256 of the options in front of the key (`command="…"`, `from="…"`), where there are any.
-    #[serde(serialize_with = "serialize_options", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "maybe_hex", skip_serializing_if = "Option::is_none")]
     pub options: Option<[u8; 32]>,
     /// Text after the key.
     pub comment: Option<String>,
@@ -67,7 +67,7 @@ pub struct AuthorizedKeys {
     pub keys: Vec<SshKey>,
     /// Lines that could not be read as keys.
     pub invalid: Vec<InvalidLine>,
-    /// There were more than [`MAXIMUM_ENTRIES`] entries.
+    /// Not all of it was read: there were more than [`MAXIMUM_ENTRIES`] entries, or more bytes than are looked at.
     pub truncated: bool,
 }
 
@@ -161,11 +161,23 @@ fn shorten(text: &[u8]) -> String {
     String::from_utf8_lossy(text).chars().take(MAXIMUM_TEXT).collect()
 }
 
-#[expect(clippy::ref_option, reason = "the signature that serde's serialize_with asks for")]
-fn serialize_options<S: serde::Serializer>(digest: &Option<[u8; 32]>, to: S) -> Result<S::Ok, S::Error> {
-    match digest {
-        Some(digest) => to.serialize_some(&hex::encode(digest)),
-        None => to.serialize_none(),
+/// A digest that need not be there, in hexadecimal digits.
+mod maybe_hex {
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    #[expect(clippy::ref_option, reason = "the signature that serde's `with` asks for")]
+    pub(super) fn serialize<S: Serializer>(digest: &Option<[u8; 32]>, to: S) -> Result<S::Ok, S::Error> {
+        match digest {
+            Some(digest) => to.serialize_some(&hex::encode(digest)),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<[u8; 32]>, D::Error> {
+        let Some(text) = Option::<String>::deserialize(from)? else { return Ok(None) };
+        let mut digest = [0; 32];
+        hex::decode_to_slice(text, &mut digest).map_err(D::Error::custom)?;
+        Ok(Some(digest))
     }
 }
 

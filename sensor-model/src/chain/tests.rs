@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     difference::{Difference, DifferenceKind},
-    record::{Actor, RecordKind, SCHEMA},
+    record::{Actor, RecordKind, SCHEMA, ThingKind},
     verdict::VerdictKind,
 };
 use serde_json::json;
@@ -38,6 +38,7 @@ fn bare(kind: RecordKind) -> Record {
         before: None,
         after: None,
         diff: None,
+        thing: None,
         detail: serde_json::Map::new(),
     }
 }
@@ -68,13 +69,14 @@ fn full(kind: RecordKind) -> Record {
     };
     Record {
         path: Some("/etc/foo".to_owned()),
+        thing: Some(ThingKind::File),
         operation: Some("write".to_owned()),
         actor: Some(actor),
         differences: vec![difference],
         verdict: Some(VerdictKind::Drifted),
         source: Some("99-worker-foo".to_owned()),
-        before: Some(json!({"size": 1})),
-        after: Some(json!({"size": -2})),
+        before: Some(json!({"from": "declaration", "seen": "object", "file_type": "regular", "size": 1})),
+        after: Some(json!({"seen": "missing"})),
         diff: Some("-a\n+b\n".to_owned()),
         detail: json!({"previous_file": "forensic-1.jsonl", "last_seq": 1})
             .as_object()
@@ -154,9 +156,18 @@ fn the_schema_refuses_what_is_no_record() {
         ("/differences/0/kind", json!("colour")),
         ("/verdict", json!("fine")),
         ("/seq", json!(0)),
+        ("/thing", json!("service")),
+        ("/before/seen", json!("something")),
+        ("/before/sha256", json!("abc")),
+        ("/after/mode", json!(0o10000)),
+        ("/diff", json!("x".repeat(20_000))),
     ] {
         let mut bad = good.clone();
-        *bad.pointer_mut(pointer).unwrap() = value;
+        let (parent, key) = pointer.rsplit_once('/').unwrap();
+        match bad.pointer_mut(parent).unwrap() {
+            Value::Object(map) => map.insert(key.to_owned(), value),
+            list => Some(std::mem::replace(list.pointer_mut(&format!("/{key}")).unwrap(), value)),
+        };
         assert!(!schema.is_valid(&bad), "{pointer}");
     }
 }

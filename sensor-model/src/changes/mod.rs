@@ -114,7 +114,7 @@ pub struct Change {
     pub details: Vec<String>,
     /// The MachineConfig that says so: the new one, for a removal the old one.
     pub source: Source,
-    /// Others that say parts of the difference; only units have any.
+    /// Others that say parts of the difference, or of a file, directory or link that differs.
     pub others: Vec<Source>,
 }
 

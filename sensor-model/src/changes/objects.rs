@@ -8,8 +8,13 @@ use crate::{
     merge::{Rendered, Sourced},
     text::{octal, quote},
 };
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 pub(super) fn files(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) -> Result<(), ExpectationError> {
+    let others = Others::new(old, new);
     for (path, old, new) in pairs(&old.files, &new.files) {
         let mut details = Vec::new();
         if let (Some(old), Some(new)) = (old, new) {
@@ -23,12 +28,13 @@ pub(super) fn files(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) -> 
             owners(&user(old.user.as_ref()), &user(new.user.as_ref()), "user", &mut details);
             owners(&group(old.group.as_ref()), &group(new.group.as_ref()), "group", &mut details);
         }
-        push(Kind::File, path, source(old), source(new), details, found);
+        push(Kind::File, path, [source(old), source(new)], details, &others, found);
     }
     Ok(())
 }
 
 pub(super) fn directories(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
+    let others = Others::new(old, new);
     for (path, old, new) in pairs(&old.directories, &new.directories) {
         let mut details = Vec::new();
         if let (Some(Sourced { value: old, .. }), Some(Sourced { value: new, .. })) = (old, new) {
@@ -36,11 +42,12 @@ pub(super) fn directories(old: &Rendered, new: &Rendered, found: &mut Vec<Change
             owners(&user(old.user.as_ref()), &user(new.user.as_ref()), "user", &mut details);
             owners(&group(old.group.as_ref()), &group(new.group.as_ref()), "group", &mut details);
         }
-        push(Kind::Directory, path, source(old), source(new), details, found);
+        push(Kind::Directory, path, [source(old), source(new)], details, &others, found);
     }
 }
 
 pub(super) fn links(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
+    let others = Others::new(old, new);
     for (path, old, new) in pairs(&old.links, &new.links) {
         let mut details = Vec::new();
         if let (Some(Sourced { value: old, .. }), Some(Sourced { value: new, .. })) = (old, new) {
@@ -58,7 +65,24 @@ pub(super) fn links(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
                 owners(&group(old.group.as_ref()), &group(new.group.as_ref()), "group", &mut details);
             }
         }
-        push(Kind::Link, path, source(old), source(new), details, found);
+        push(Kind::Link, path, [source(old), source(new)], details, &others, found);
+    }
+}
+
+/// Who says parts of things besides the last one, on both sides: of merged things nobody can tell any more who said
+/// which part.
+struct Others<'a>([&'a BTreeMap<String, BTreeSet<Arc<str>>>; 2]);
+
+impl<'a> Others<'a> {
+    fn new(old: &'a Rendered, new: &'a Rendered) -> Self {
+        Self([&old.shared, &new.shared])
+    }
+
+    fn of(&self, path: &str, last: &Source) -> Vec<Source> {
+        let names: BTreeSet<&Arc<str>> =
+            self.0.iter().filter_map(|shared| shared.get(path)).flatten().collect();
+        let others = names.into_iter().filter(|name| **name != last.machine_config);
+        others.map(|name| Source::new(Arc::clone(name), Arc::clone(&last.origin))).collect()
     }
 }
 
@@ -70,9 +94,9 @@ fn source<T>(side: Option<&Sourced<T>>) -> Option<&Source> {
 fn push(
     kind: Kind,
     path: &str,
-    old: Option<&Source>,
-    new: Option<&Source>,
+    [old, new]: [Option<&Source>; 2],
     details: Vec<String>,
+    others: &Others<'_>,
     found: &mut Vec<Change>,
 ) {
     if old.is_some() && new.is_some() && details.is_empty() {
@@ -85,7 +109,7 @@ fn push(
             operation: Operation::of(old.is_some(), new.is_some()),
             details,
             source: source.clone(),
-            others: Vec::new(),
+            others: others.of(path, source),
         });
     }
 }

@@ -4,6 +4,7 @@ use super::{Change, Kind, Operation, arrow};
 use crate::{
     expectation::Source,
     merge::{Rendered, Sourced},
+    os::arguments,
     text::quote,
 };
 
@@ -36,34 +37,45 @@ fn change(kind: Kind, name: String, operation: Operation, details: Vec<String>, 
     Change { kind, name, operation, details, source: source.clone(), others: Vec::new() }
 }
 
-/// Arguments that are given more often, or less often, than before; where only their order differs, one
-/// change for all of them, since a later argument may beat an earlier one.
+/// Arguments that are given more often, or less often, than before, word by word, however they are written down; and where
+/// those that both sides have stand in another order, one change for all of these, since a later argument may beat an
+/// earlier one.
 fn kernel_arguments(old: &[Sourced<String>], new: &[Sourced<String>], found: &mut Vec<Change>) {
+    let (old, new) = (words(old), words(new));
     let values = |side: &[Sourced<String>]| side.iter().map(|part| part.value.clone()).collect::<Vec<_>>();
-    if values(old) == values(new) {
+    if values(&old) == values(&new) {
         return;
     }
-    let mut differs = false;
-    for (operation, from, other) in [(Operation::Remove, old, new), (Operation::Add, new, old)] {
-        let mut left = values(other);
+    // However alike in meaning, what is written down otherwise is told.
+    let word = |part: &Sourced<String>| part.value.clone();
+    let (before, removed) = arguments::partition(&old, &new, word);
+    let (after, added) = arguments::partition(&new, &old, word);
+    for (operation, parts) in [(Operation::Remove, removed), (Operation::Add, added)] {
         let mut told: Vec<&str> = Vec::new();
-        for Sourced { value, source } in from {
-            if let Some(at) = left.iter().position(|other| other == value) {
-                left.swap_remove(at);
-                continue;
-            }
-            differs = true;
+        for Sourced { value, source } in parts {
             if !told.contains(&value.as_str()) {
                 told.push(value);
                 found.push(change(Kind::KernelArgument, value.clone(), operation, Vec::new(), source));
             }
         }
     }
-    if !differs && let Some(last) = new.last() {
-        let name = values(new).join(" ");
+    let words = |side: &[&Sourced<String>]| side.iter().map(|part| part.value.clone()).collect::<Vec<_>>();
+    if words(&before) != words(&after)
+        && let Some(last) = after.last()
+    {
         let details = vec!["order".to_owned()];
+        let name = words(&after).join(" ");
         found.push(change(Kind::KernelArgument, name, Operation::Change, details, &last.source));
     }
+}
+
+/// Every word with whoever says it; one entry may hold several.
+fn words(parts: &[Sourced<String>]) -> Vec<Sourced<String>> {
+    let split = |part: &Sourced<String>| {
+        let source = part.source.clone();
+        arguments::split(&part.value).into_iter().map(move |value| Sourced { value, source: source.clone() })
+    };
+    parts.iter().flat_map(split).collect()
 }
 
 /// Packages have no order, and asking twice is asking.

@@ -192,6 +192,22 @@ fn kernel_arguments_are_a_list_in_which_order_and_number_matter() {
         (&["a", "b"][..], &["b", "a"][..], &["change kernel-argument b a [order]"][..]),
         (&["a"], &["a", "a"], &["add kernel-argument a []"]),
         (&["a=1", "b"], &["a=2", "b"], &["remove kernel-argument a=1 []", "add kernel-argument a=2 []"]),
+        // What one side alone has does not hide that the rest moved.
+        (
+            &["m=auto", "m=off"],
+            &["m=off", "m=auto", "s=1"],
+            &["add kernel-argument s=1 []", "change kernel-argument m=off m=auto [order]"],
+        ),
+        (
+            &["a", "b", "a"],
+            &["a", "b"],
+            &["remove kernel-argument a []", "change kernel-argument a b [order]"],
+        ),
+        (&["a", "b", "a"], &["b", "a"], &["remove kernel-argument a []"]),
+        // Words count, and not how they are written down.
+        (&["s=1 nosmt"], &[], &["remove kernel-argument s=1 []", "remove kernel-argument nosmt []"]),
+        (&["a b"], &["a", "b"], &[]),
+        (&["a \"b c\""], &["a"], &["remove kernel-argument \"b c\" []"]),
         (&[], &[], &[]),
     ] {
         let mut expected: Vec<String> = expected.iter().map(|&text| text.to_owned()).collect();

@@ -81,8 +81,8 @@ fn undeclared_keys(subject: &Subject<'_>, declared: &[SshKey], found: &Authorize
     }
     if found.truncated {
         push(
-            "more entries than are read".to_owned(),
-            format!("unexpected number of lines in {}", subject.name()),
+            "more than is read".to_owned(),
+            format!("unexpected length of {}: not all of it was read for keys", subject.name()),
         );
     }
     differences
@@ -92,15 +92,11 @@ fn undeclared_keys(subject: &Subject<'_>, declared: &[SshKey], found: &Authorize
 pub(super) fn closed_directory(
     subject: &Subject<'_>,
     expected: &ClosedDirectoryExpectation,
-    names: &[String],
+    (names, more): (&[String], u64),
     ssh_keys: &BTreeMap<String, AuthorizedKeys>,
 ) -> Vec<Difference> {
     let mut differences = Vec::new();
-    for name in names {
-        let counts = expected.suffix.is_none_or(|suffix| name.ends_with(suffix));
-        if !counts || expected.names.binary_search(name).is_ok() {
-            continue;
-        }
+    for name in names.iter().filter(|name| expected.is_unexpected(name)) {
         let path = subject.path.join(name);
         if !expected.ssh_keys {
             differences.push(Difference {
@@ -121,6 +117,14 @@ pub(super) fn closed_directory(
             let subject = Subject { path: &path, noun: "file" };
             differences.extend(undeclared_keys(&subject, &[], keys));
         }
+    }
+    if more > 0 {
+        differences.push(Difference {
+            kind: if expected.ssh_keys { DifferenceKind::SshKey } else { DifferenceKind::Unexpected },
+            expected: "not present".to_owned(),
+            found: format!("{more} more"),
+            text: format!("unexpected number of files in {}: at least {more} more", subject.name()),
+        });
     }
     differences
 }

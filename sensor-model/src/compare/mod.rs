@@ -19,12 +19,13 @@ use crate::{
     observation::Observation,
     text::quote_path,
 };
+use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 
 /// Ids of the users and groups that expectations name, as the node's databases resolve them.
 ///
 /// A name that is not in here is compared with the name that the observation carries.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ids {
     /// User name to uid.
     pub users: BTreeMap<String, u32>,
@@ -32,12 +33,25 @@ pub struct Ids {
     pub groups: BTreeMap<String, u32>,
 }
 
-/// Every way in which the observation departs from the expectation; empty when it is compliant.
+/// Differences that are told of one thing one by one; one more says how many there are beyond them.
+pub const MAXIMUM_DIFFERENCES: usize = 64;
+
+/// Every way in which the observation departs from the expectation, but at most [`MAXIMUM_DIFFERENCES`] and one
+/// that counts the rest; empty when it is compliant.
 ///
 /// For files the order is the Machine Config Operator's (it stats, compares the mode, then the
 /// content), and then what only we look at, so that the first text is the one that it would give.
 pub fn compare(expectation: &Expectation, observation: &Observation, ids: &Ids) -> Vec<Difference> {
     let subject = Subject { path: &expectation.thing.path(), noun: noun(&expectation.thing) };
+    bounded(&subject, all(&subject, expectation, observation, ids))
+}
+
+fn all(
+    subject: &Subject<'_>,
+    expectation: &Expectation,
+    observation: &Observation,
+    ids: &Ids,
+) -> Vec<Difference> {
     if let Observation::Unreadable { error } = observation {
         return vec![subject.unreadable(error)];
     }
@@ -52,22 +66,22 @@ pub fn compare(expectation: &Expectation, observation: &Observation, ids: &Ids) 
         (Expected::Directory(_) | Expected::Link(_), Observation::Missing) => vec![subject.missing()],
         // What is declared in it is missed on its own account.
         (Expected::ClosedDirectory(_) | Expected::AuthorizedKeys(_), Observation::Missing) => Vec::new(),
-        (Expected::File(file), Observation::Object(object)) => object::file(&subject, file, object, ids),
+        (Expected::File(file), Observation::Object(object)) => object::file(subject, file, object, ids),
         (Expected::Directory(directory), Observation::Object(object)) => {
-            object::directory(&subject, directory, object, ids)
+            object::directory(subject, directory, object, ids)
         }
-        (Expected::Link(link), Observation::Object(object)) => object::link(&subject, link, object, ids),
+        (Expected::Link(link), Observation::Object(object)) => object::link(subject, link, object, ids),
         (Expected::AuthorizedKeys(keys), Observation::Object(object)) => {
-            keys::authorized(&subject, &keys.keys, object)
+            keys::authorized(subject, &keys.keys, object)
         }
-        (Expected::ClosedDirectory(closed), Observation::Names { names, ssh_keys }) => {
-            keys::closed_directory(&subject, closed, names, ssh_keys)
+        (Expected::ClosedDirectory(closed), Observation::Names { names, more, ssh_keys }) => {
+            keys::closed_directory(subject, closed, (names, *more), ssh_keys)
         }
         (Expected::ClosedDirectory(_), Observation::Object(object)) => {
-            object::not_a_directory(&subject, object)
+            object::not_a_directory(subject, object)
         }
         (Expected::Unit(unit), Observation::Unit(seen)) => {
-            unit::compare(&expectation.thing, &subject, unit, seen)
+            unit::compare(&expectation.thing, subject, unit, seen)
         }
         (Expected::KernelArguments(declared), Observation::KernelArguments { arguments }) => {
             os::arguments(declared, arguments)
@@ -75,6 +89,24 @@ pub fn compare(expectation: &Expectation, observation: &Observation, ids: &Ids) 
         (Expected::OsImage(declared), Observation::Os(booted)) => os::image(declared, booted),
         _ => vec![subject.unreadable("the observation is of another kind of thing")],
     }
+}
+
+/// Keeps what somebody may fill a directory or a file with from filling the log: the first differences, and
+/// how many there are beyond them.
+fn bounded(subject: &Subject<'_>, mut differences: Vec<Difference>) -> Vec<Difference> {
+    let Some(more) = differences.len().checked_sub(MAXIMUM_DIFFERENCES).filter(|more| *more > 0) else {
+        return differences;
+    };
+    let kind = differences[MAXIMUM_DIFFERENCES].kind;
+    differences.truncate(MAXIMUM_DIFFERENCES);
+    differences.push(Difference {
+        kind,
+        expected: "none".to_owned(),
+        found: format!("{more} more"),
+        text: format!("and {more} more differences of {}", subject.name()),
+    });
+    differences.shrink_to_fit();
+    differences
 }
 
 /// What a text is about.

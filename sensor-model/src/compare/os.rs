@@ -7,9 +7,11 @@ use crate::{
     text::quote,
 };
 
-/// Every declared argument that the kernel was not given. What else it was given is nobody's affair.
+/// Every declared argument that the kernel was not given, but for those that wait for the next boot. What else it was
+/// given is nobody's affair.
 pub(super) fn arguments(declared: &KernelArgumentsExpectation, found: &[String]) -> Vec<Difference> {
-    let missing = missing(&declared.arguments, found).join(" ");
+    let waits = |word: &&str| !missing(&[(*word).to_owned()], &declared.waiting).is_empty();
+    let missing = missing(&declared.arguments, found).into_iter().filter(waits).collect::<Vec<_>>().join(" ");
     if missing.is_empty() {
         return Vec::new();
     }

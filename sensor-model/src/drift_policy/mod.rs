@@ -21,11 +21,11 @@ mod tests;
 
 use crate::record::Actor;
 use globset::GlobSet;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 
 /// What is done about drift, the mildest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
     /// Nothing, not even a record.
@@ -41,7 +41,7 @@ pub enum Action {
 }
 
 /// Who may change a path without more than a record. A change is allowed if any entry fits it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllowedActors {
     /// systemd units by name or glob: `chronyd.service`, `crio-*.scope`.
     pub units: Vec<String>,
@@ -54,7 +54,7 @@ pub struct AllowedActors {
 }
 
 /// What is done about drift of the paths that a pattern fits.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
     /// A path, a directory ending in `/`, or a glob.
     pub path: String,
@@ -136,8 +136,9 @@ pub struct Decision<'a> {
     pub rule: Option<(&'a Rule, &'a str)>,
 }
 
-/// All rules that apply on a node.
-#[derive(Debug, Clone, Default)]
+/// All rules that apply on a node. Serialised as what it is made of, each rule with its file.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(from = "Vec<(Rule, String)>", into = "Vec<(Rule, String)>")]
 pub struct DriftPolicy {
     rules: Vec<(Rule, String)>,
     exact: BTreeMap<String, usize>,
@@ -146,6 +147,18 @@ pub struct DriftPolicy {
     globs: GlobSet,
     /// The rule of each glob in `globs`.
     glob_rules: Vec<usize>,
+}
+
+impl From<Vec<(Rule, String)>> for DriftPolicy {
+    fn from(rules: Vec<(Rule, String)>) -> Self {
+        Self::index(rules)
+    }
+}
+
+impl From<DriftPolicy> for Vec<(Rule, String)> {
+    fn from(policy: DriftPolicy) -> Self {
+        policy.rules
+    }
 }
 
 /// The rest is made of the rules.

@@ -58,7 +58,7 @@ fn of_home(rendered: &Rendered, home: &Path, users: &[&RenderedUser], found: &mu
     if !is_declared(&path) {
         // Without keys an empty file may stay, with any it has to be there.
         found.push(Expectation {
-            thing: Thing::File { path: path.clone() },
+            thing: Thing::file(path),
             expected: Expected::File(FileExpectation {
                 content: Some(digest(&bytes)),
                 keys: keys.clone(),
@@ -79,7 +79,7 @@ fn of_home(rendered: &Rendered, home: &Path, users: &[&RenderedUser], found: &mu
     names.sort();
     names.dedup();
     found.push(Expectation {
-        thing: Thing::ClosedDirectory { path: directory },
+        thing: Thing::closed_directory(directory),
         expected: Expected::ClosedDirectory(ClosedDirectoryExpectation {
             names,
             suffix: None,
@@ -93,7 +93,7 @@ fn of_home(rendered: &Rendered, home: &Path, users: &[&RenderedUser], found: &mu
         let path = home.join(".ssh").join(name);
         if !is_declared(&path) {
             found.push(Expectation {
-                thing: Thing::File { path },
+                thing: Thing::file(path),
                 expected: Expected::AuthorizedKeys(AuthorizedKeysExpectation {
                     user: last.user.name.clone(),
                     keys: keys.clone(),

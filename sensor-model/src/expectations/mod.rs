@@ -68,7 +68,7 @@ pub fn expectations(rendered: &Rendered) -> Result<Vec<Expectation>, Expectation
     }
     for (path, Sourced { value: directory, source }) in &rendered.directories {
         found.push(Expectation {
-            thing: Thing::Directory { path: path.into() },
+            thing: Thing::directory(path),
             expected: Expected::Directory(DirectoryExpectation {
                 mode: mode(directory.mode, DIRECTORY_MODE),
                 user: user(directory.user.as_ref()),
@@ -80,7 +80,7 @@ pub fn expectations(rendered: &Rendered) -> Result<Vec<Expectation>, Expectation
     }
     for (path, Sourced { value: link, source }) in &rendered.links {
         found.push(Expectation {
-            thing: Thing::Link { path: path.into() },
+            thing: Thing::link(path),
             expected: Expected::Link(LinkExpectation {
                 target: link.target.clone().unwrap_or_default().into(),
                 hard: link.hard == Some(true),
@@ -122,7 +122,7 @@ fn file_expectation(path: &str, file: &Sourced<RenderedFile>) -> Result<Expectat
         _ => Vec::new(),
     };
     Ok(Expectation {
-        thing: Thing::File { path: path.into() },
+        thing: Thing::file(path),
         expected: Expected::File(FileExpectation {
             content: bytes.as_deref().map(digest),
             keys,

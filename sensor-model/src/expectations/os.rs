@@ -11,7 +11,10 @@ pub(super) fn expectations(rendered: &Rendered, found: &mut Vec<Expectation>) {
         let arguments = words(rendered.kernel_arguments.iter().map(|argument| argument.value.as_str()));
         found.push(Expectation {
             thing: Thing::KernelArguments,
-            expected: Expected::KernelArguments(KernelArgumentsExpectation { arguments }),
+            expected: Expected::KernelArguments(KernelArgumentsExpectation {
+                arguments,
+                waiting: Vec::new(),
+            }),
             ssh_keys: false,
             source: last.source.clone(),
         });

@@ -69,7 +69,7 @@ fn kernel_arguments_and_the_image_are_expected_where_they_are_declared() {
     assert_eq!(things(&found), ["kernel arguments", "os image"]);
     let Expected::KernelArguments(declared) = &found[0].expected else { panic!("{found:?}") };
     assert_eq!(declared.arguments, ["nosmt", "mitigations=off", "a=\"b c\""]);
-    assert_eq!(found[1].source.machine_config, "10-os");
+    assert_eq!(&*found[1].source.machine_config, "10-os");
     assert!(things(&expected(&[json!({})])).is_empty());
 }
 
@@ -77,7 +77,7 @@ fn file<'a>(found: &'a [Expectation], path: &str) -> &'a FileExpectation {
     found
         .iter()
         .find_map(|expectation| match (&expectation.thing, &expectation.expected) {
-            (Thing::File { path: other }, Expected::File(file)) if other == Path::new(path) => Some(file),
+            (Thing::File { path: other }, Expected::File(file)) if &**other == Path::new(path) => Some(file),
             _ => None,
         })
         .unwrap_or_else(|| panic!("no file {path}"))
@@ -88,7 +88,7 @@ fn unit<'a>(found: &'a [Expectation], name: &str) -> (&'a UnitExpectation, &'a s
         .iter()
         .find_map(|expectation| match (&expectation.thing, &expectation.expected) {
             (Thing::Unit { name: other }, Expected::Unit(unit)) if other == name => {
-                Some((unit, expectation.source.machine_config.as_str()))
+                Some((unit, &*expectation.source.machine_config))
             }
             _ => None,
         })
@@ -100,7 +100,7 @@ fn closed<'a>(found: &'a [Expectation], path: &str) -> &'a ClosedDirectoryExpect
         .iter()
         .find_map(|expectation| match (&expectation.thing, &expectation.expected) {
             (Thing::ClosedDirectory { path: other }, Expected::ClosedDirectory(closed))
-                if other == Path::new(path) =>
+                if &**other == Path::new(path) =>
             {
                 Some(closed)
             }
@@ -155,7 +155,7 @@ fn what_is_left_out_has_its_default() {
         })
         .collect();
     assert_eq!(modes, [0o755, 0o700]);
-    assert!(found.iter().all(|expectation| expectation.source.machine_config == "00-mc"));
+    assert!(found.iter().all(|expectation| &*expectation.source.machine_config == "00-mc"));
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn declaring_a_dropin_closes_the_directory_to_others() {
         ],
         "drop-ins, declared files and links, and what the node writes there itself"
     );
-    assert_eq!(kubelet.suffix, Some(".conf"));
+    assert_eq!(kubelet.suffix.as_deref(), Some(".conf"));
     let gone = file(&found, "/etc/systemd/system/kubelet.service.d/20-gone.conf");
     assert!(gone.may_be_missing, "an empty drop-in is removed by one writer and written by the other");
     assert_eq!(gone.content, Some(digest(b"")));

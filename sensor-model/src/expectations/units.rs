@@ -95,10 +95,10 @@ fn dropins(name: &str, unit: &RenderedUnit, rendered: &Rendered, found: &mut Vec
     names.sort();
     names.dedup();
     found.push(Expectation {
-        thing: Thing::ClosedDirectory { path: directory },
+        thing: Thing::closed_directory(directory),
         expected: Expected::ClosedDirectory(ClosedDirectoryExpectation {
             names,
-            suffix: Some(".conf"),
+            suffix: Some(".conf".into()),
             ssh_keys: false,
         }),
         ssh_keys: false,
@@ -129,7 +129,7 @@ fn is_node(rendered: &Rendered, path: &str) -> bool {
 
 fn file(path: &Path, bytes: &[u8], may_be_missing: bool, source: &Source) -> Expectation {
     Expectation {
-        thing: Thing::File { path: path.to_owned() },
+        thing: Thing::file(path),
         expected: Expected::File(FileExpectation {
             content: Some(digest(bytes)),
             keys: Vec::new(),

@@ -6,11 +6,13 @@
 
 #![expect(clippy::missing_panics_doc, reason = "to panic is what they are for")]
 
+mod host;
 mod plans;
 mod records;
 #[cfg(test)]
 mod tests;
 
+pub use host::{accounts, install, mountinfo, process_stat};
 pub use plans::{node_disruption, plan, registries, selinux};
 pub use records::{cgroup, drift_policy, forensic_log, journal};
 

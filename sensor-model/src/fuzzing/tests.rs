@@ -4,7 +4,7 @@ use std::path::Path;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 14] = [
+const TARGETS: [(&str, Target); 18] = [
     ("manifest", manifest),
     ("ignition", ignition),
     ("data_url", data_url),
@@ -19,6 +19,10 @@ const TARGETS: [(&str, Target); 14] = [
     ("registries", registries),
     ("selinux", selinux),
     ("os", os),
+    ("mountinfo", mountinfo),
+    ("process_stat", process_stat),
+    ("accounts", accounts),
+    ("install", install),
 ];
 
 fn seeds(target: &str) -> Vec<Vec<u8>> {

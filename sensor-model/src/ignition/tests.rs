@@ -138,6 +138,14 @@ fn a_config_that_cannot_be_verified_or_is_invalid_is_refused_with_field_and_reas
             "user twice",
             json!({ "ignition": v, "passwd": { "users": [{ "name": "core" }, { "name": "core" }] } }),
         ),
+        (
+            "password hash with a colon",
+            json!({ "ignition": v, "passwd": { "users": [{ "name": "a", "passwordHash": "$6$a:0:0" }] } }),
+        ),
+        (
+            "password hash with a line end",
+            json!({ "ignition": v, "passwd": { "users": [{ "name": "a", "passwordHash": "$6$a\nb" }] } }),
+        ),
         ("user with a path", json!({ "ignition": v, "passwd": { "users": [{ "name": "a/b" }] } })),
         (
             "relative home",

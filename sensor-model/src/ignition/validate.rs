@@ -269,6 +269,14 @@ fn passwd(config: &spec::Config, warnings: &mut Vec<String>) -> Outcome {
             check_absolute(home)
                 .map_err(|reason| IgnitionError::new(format!("passwd.users[{index}].homeDir"), reason))?;
         }
+        // It becomes a field of a line of the shadow file; it is a secret, so it is not told.
+        let splits = |byte: u8| byte == b':' || byte.is_ascii_control();
+        if user.password_hash.as_deref().is_some_and(|hash| hash.bytes().any(splits)) {
+            return Err(IgnitionError::new(
+                format!("passwd.users[{index}].passwordHash"),
+                "a password hash contains neither colons nor line ends nor other control characters",
+            ));
+        }
         for (key, text) in user.ssh_authorized_keys.iter().flatten().enumerate() {
             for line in crate::authorized_keys::parse(text.as_bytes()).invalid {
                 warnings.push(format!(

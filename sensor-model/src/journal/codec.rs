@@ -1,8 +1,8 @@
 //! The journal's text: one line for each record, its digest chained to the line before it.
 //!
-//! In: bytes of the file. Out: the records that were written to the end, and how many bytes are sound. An
-//! unfinished last line is what a death leaves; anything else that does not fit is an error that names the
-//! line, and then nothing is done.
+//! In: bytes of the file. Out: the records that were written to the end, and how many bytes are sound. The file gets its
+//! name with the first record whole in it. An unfinished line behind that is what a death leaves; anything else that does
+//! not fit is an error that names the line, and then nothing is done.
 
 use super::{Begin, Image, Record};
 use crate::path::check_absolute;
@@ -25,10 +25,10 @@ pub struct JournalError {
 }
 
 /// A journal that was read.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parsed {
-    /// The first record's content; `None` when not even that was finished, and so nothing was done.
-    pub begin: Option<Begin>,
+    /// The first record's content.
+    pub begin: Begin,
     /// All records, the first one included.
     pub records: Vec<Record>,
     /// Bytes up to the end of the last whole record.
@@ -61,43 +61,42 @@ fn digest(previous: &str, json: &[u8]) -> String {
 /// Reads a journal.
 ///
 /// # Errors
-/// A line before the last one that was changed or is no record, records in an impossible order, a path or
-/// digest that we would not have written.
+/// A line that was changed or is no record, but for an unfinished one at the end of others, records in an impossible
+/// order, a path or digest that we would not have written.
 pub fn parse(bytes: &[u8]) -> Result<Parsed, JournalError> {
     let error = |line: usize, reason: String| JournalError { line, reason };
     if bytes.len() > MAXIMUM_BYTES {
         return Err(error(1, format!("the journal has {} bytes, more than {MAXIMUM_BYTES}", bytes.len())));
     }
-    let mut parsed = Parsed::default();
+    let (mut begin, mut records, mut previous, mut sound) = (None, Vec::new(), String::new(), 0);
     let mut rest = bytes;
     let mut number = 0;
     while !rest.is_empty() {
         number += 1;
-        let end = rest.iter().position(|byte| *byte == b'\n');
-        let last = end.is_none_or(|end| end + 1 == rest.len());
-        let record = end.map(|end| one(&parsed.digest, &rest[..end]));
-        match (record, end) {
-            (Some(Ok((record, digest))), Some(end)) => {
-                follows(parsed.records.last(), &record).map_err(|reason| error(number, reason))?;
-                if let Record::Begin(begin) = &record {
-                    check(begin).map_err(|reason| error(number, reason))?;
-                    parsed.begin = Some((**begin).clone());
+        let (line, is_last, is_whole) = match rest.iter().position(|byte| *byte == b'\n') {
+            Some(end) => (&rest[..end], end + 1 == rest.len(), true),
+            None => (rest, true, false),
+        };
+        let record = if is_whole { one(&previous, line) } else { Err("unfinished".to_owned()) };
+        match record {
+            Ok((record, digest)) => {
+                follows(records.last(), &record).map_err(|reason| error(number, reason))?;
+                if let Record::Begin(first) = &record {
+                    check(first).map_err(|reason| error(number, reason))?;
+                    begin = Some((**first).clone());
                 }
-                parsed.records.push(record);
-                parsed.digest = digest;
-                parsed.sound += end + 1;
-                rest = &rest[end + 1..];
+                records.push(record);
+                previous = digest;
+                sound += line.len() + 1;
+                rest = &rest[line.len() + 1..];
             }
-            // Cut off, or a block of it that never reached the disk.
-            (None | Some(Err(_)), _) if last => {
-                parsed.torn = rest.len();
-                break;
-            }
-            (Some(Err(reason)), _) => return Err(error(number, reason)),
-            (None, _) | (Some(Ok(_)), None) => return Err(error(number, "unfinished".to_owned())),
+            // Cut off; or a block of it never reached the disk, and reads as zeros.
+            Err(_) if is_last && number > 1 && (!is_whole || line.contains(&0)) => break,
+            Err(reason) => return Err(error(number, reason)),
         }
     }
-    Ok(parsed)
+    let begin = begin.ok_or_else(|| error(1, "it is empty".to_owned()))?;
+    Ok(Parsed { begin, records, sound, digest: previous, torn: rest.len() })
 }
 
 fn one(previous: &str, line: &[u8]) -> Result<(Record, String), String> {

@@ -6,12 +6,15 @@
 
 pub mod codec;
 pub mod machine;
+mod os_change;
 pub mod settle;
 
 #[cfg(test)]
 mod checker;
 #[cfg(test)]
 mod tests;
+
+pub use os_change::OsChange;
 
 use serde::{Deserialize, Serialize};
 use std::{
@@ -146,6 +149,27 @@ impl Target {
         }
     }
 
+    /// Of a directory that stays: whether each attribute that was seen is that of one image or of the other. A death in
+    /// the middle leaves nothing else, and what is anything else somebody else did.
+    pub fn is_between(&self, seen: &Image) -> bool {
+        let (Image::Directory(before), Image::Directory(after), Image::Directory(seen)) =
+            (&self.before, &self.after, seen)
+        else {
+            return false;
+        };
+        let one = |of: fn(&Metadata) -> u32| of(seen) == of(before) || of(seen) == of(after);
+        let mut names =
+            before.xattrs.keys().chain(after.xattrs.keys()).chain(seen.xattrs.keys()).map(String::as_str);
+        one(|image| image.mode)
+            && one(|image| image.uid)
+            && one(|image| image.gid)
+            && names.all(|name| {
+                let [was, shall, is] = [before, after, seen].map(|image| image.xattrs.get(name));
+                let kernels = crate::xattr::is_ignored(name, "") && was.is_none() && shall.is_none();
+                kernels || is == was || is == shall
+            })
+    }
+
     /// The name beside the path that is ours while an apply is under way; `.part` is added to it while
     /// it is being written. It has no ending that anything reads in a drop-in directory.
     pub fn temporary(&self, id: u64, number: usize) -> PathBuf {
@@ -255,48 +279,6 @@ pub struct Begin {
     pub acts: Vec<Act>,
     /// Whether a reboot ends it.
     pub reboot: bool,
-}
-
-/// What changes of the operating system itself.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct OsChange {
-    /// Image before.
-    pub old_image: Option<String>,
-    /// Image after.
-    pub new_image: Option<String>,
-    /// Kernel arguments that go.
-    pub remove_arguments: Vec<String>,
-    /// Kernel arguments that come.
-    pub add_arguments: Vec<String>,
-    /// Kernel type before (`default`, `realtime`, `64k-pages`).
-    pub old_kernel: String,
-    /// Kernel type after.
-    pub new_kernel: String,
-    /// Extensions that go.
-    pub remove_extensions: Vec<String>,
-    /// Extensions that come.
-    pub add_extensions: Vec<String>,
-    /// The commit that was booted when it began.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub booted: Option<String>,
-}
-
-impl OsChange {
-    /// The change that undoes this one.
-    #[must_use]
-    pub fn reversed(&self) -> Self {
-        Self {
-            old_image: self.new_image.clone(),
-            new_image: self.old_image.clone(),
-            remove_arguments: self.add_arguments.clone(),
-            add_arguments: self.remove_arguments.clone(),
-            old_kernel: self.new_kernel.clone(),
-            new_kernel: self.old_kernel.clone(),
-            remove_extensions: self.add_extensions.clone(),
-            add_extensions: self.remove_extensions.clone(),
-            booted: self.booted.clone(),
-        }
-    }
 }
 
 /// How an apply ended.

@@ -32,6 +32,8 @@ impl Side {
 pub struct Sight {
     /// At the path.
     pub path: Option<Side>,
+    /// At the path is a directory half-way between both images (see [`super::Target::is_between`]).
+    pub between: bool,
     /// At the temporary name: `None` when there is nothing.
     pub temporary: Option<Option<Side>>,
 }
@@ -72,8 +74,8 @@ pub fn settle(kind: Kind, goal: Side, keep: bool, sight: Sight) -> Settling {
             (_, Some(_)) => Settling::Discard,
             (Some(side), None) if side == goal => Settling::Finished,
             (Some(_), None) => Settling::Set(goal),
-            // Half-way between the two, when a death interrupted the setting.
-            (None, None) if goal == Side::Before => Settling::Set(goal),
+            // A death interrupted the setting, or a call of it failed.
+            (None, None) if sight.between && goal == Side::Before => Settling::Set(goal),
             (None, None) => Settling::Foreign,
         };
     }

@@ -1,6 +1,10 @@
 //! Records in and out, and journals that were cut or changed.
 
 use super::{codec::*, *};
+use crate::{
+    changes::Operation,
+    os::waiting::{Waiting, WaitingArgument},
+};
 use proptest::prelude::*;
 
 fn begin() -> Begin {
@@ -78,7 +82,7 @@ fn records_come_back_as_they_were_written() {
     let bytes = text(&records());
     let parsed = parse(&bytes).unwrap();
     assert_eq!((parsed.records, parsed.sound, parsed.torn), (records(), bytes.len(), 0));
-    assert_eq!(parsed.begin, Some(begin()));
+    assert_eq!(parsed.begin, begin());
 }
 
 #[test]
@@ -133,11 +137,113 @@ fn attributes_that_the_kernel_writes_count_only_where_they_are_named() {
     assert!(!named.is(&Image::Directory(Metadata::default())));
 }
 
+#[test]
+fn a_first_line_that_is_not_as_it_was_written_is_named_and_never_taken_for_an_unfinished_one() {
+    let bytes = text(&records()[..1]);
+    for at in 0..bytes.len() {
+        for change in [1, 0x80, bytes[at]].into_iter().filter(|change| *change != 0) {
+            let mut changed = bytes.clone();
+            changed[at] ^= change;
+            assert_eq!(parse(&changed).map_err(|error| error.line), Err(1), "byte {at}");
+        }
+        assert_eq!(parse(&bytes[..at]).map_err(|error| error.line), Err(1), "cut at {at}");
+    }
+}
+
+#[test]
+fn a_last_line_is_unfinished_without_its_end_or_with_a_block_that_never_came_and_changed_otherwise() {
+    let bytes = text(&records()[..2]);
+    let first = text(&records()[..1]).len();
+    for at in first..bytes.len() - 1 {
+        let mut changed = bytes.clone();
+        changed[at] ^= 1;
+        assert_eq!(parse(&changed).map_err(|error| error.line), Err(2), "byte {at}");
+        changed[at] = 0;
+        assert_eq!(parse(&changed).map(|parsed| parsed.records.len()), Ok(1), "byte {at}");
+    }
+}
+
+#[test]
+fn half_of_our_change_of_a_directory_differs_from_what_somebody_else_did() {
+    let image = |mode, uid, xattrs: &[(&str, &str)]| {
+        let xattrs = xattrs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Image::Directory(Metadata { mode, uid, gid: 0, xattrs })
+    };
+    let target = Target {
+        path: "/etc/app".into(),
+        before: image(0o755, 0, &[("user.a", "00")]),
+        after: image(0o750, 7, &[]),
+    };
+    let label = ("security.selinux", "aa");
+    for ours in [
+        image(0o755, 0, &[("user.a", "00")]),
+        image(0o755, 7, &[("user.a", "00"), label]),
+        image(0o755, 7, &[]),
+        image(0o750, 7, &[label]),
+    ] {
+        assert!(target.is_between(&ours), "{ours:?}");
+    }
+    for others in [
+        image(0o700, 7, &[]),
+        image(0o755, 8, &[]),
+        image(0o755, 7, &[("user.a", "01")]),
+        image(0o755, 7, &[("user.x", "")]),
+        Image::Absent,
+    ] {
+        assert!(!target.is_between(&others), "{others:?}");
+    }
+}
+
+#[test]
+fn the_way_back_takes_no_kernel_argument_that_the_host_had_itself_and_gives_none_that_it_had_not() {
+    let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let change = OsChange {
+        add_arguments: words("console=ttyS0 nosmt"),
+        remove_arguments: words("quiet never=there"),
+        booted_arguments: words("root=/dev/vda console=ttyS0 quiet"),
+        ..OsChange::default()
+    };
+    let back = change.reversed();
+    assert_eq!((back.remove_arguments, back.add_arguments), (words("nosmt"), words("console=ttyS0 quiet")));
+    let unknown = OsChange { booted_arguments: Vec::new(), ..change.clone() }.reversed();
+    assert_eq!(
+        (unknown.remove_arguments, unknown.add_arguments),
+        (change.add_arguments, change.remove_arguments)
+    );
+}
+
+#[test]
+fn the_way_back_gives_the_arguments_the_order_that_they_had_or_would_have_had() {
+    let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let change = |booted: &str| OsChange {
+        remove_arguments: words("a b"),
+        add_arguments: words("b a c"),
+        booted_arguments: words(booted),
+        ..OsChange::default()
+    };
+    for (booted, back) in [("a host b", "a b"), ("b rw a", "b a"), ("c a b c", "a b c"), ("b", "b")] {
+        assert_eq!(change(booted).reversed().add_arguments, words(back), "{booted}");
+    }
+    // Another order waited beside what came and went.
+    let waits = |argument: &str, operation| WaitingArgument {
+        argument: argument.to_owned(),
+        operation,
+        policy: String::new(),
+    };
+    let arguments =
+        vec![waits("c", Operation::Add), waits("d", Operation::Remove), waits("b a", Operation::Change)];
+    let waited = Waiting { arguments, ..Waiting::default() };
+    let beside = change("a d host b").beside(waited, words("b c a"), words("b c a e"));
+    assert_eq!(beside.reversed().add_arguments, words("b c a"));
+    assert_eq!((beside.reversed().remove_arguments, beside.gone()), (words("e"), words("b c a d")));
+}
+
 proptest! {
     #[test]
     fn a_journal_that_was_cut_anywhere_gives_the_records_before_the_cut(cut in 0..4000_usize) {
         let bytes = text(&records());
-        let cut = cut % (bytes.len() + 1);
+        let first = text(&records()[..1]).len();
+        let cut = first + cut % (bytes.len() - first + 1);
         let parsed = parse(&bytes[..cut]).unwrap();
         prop_assert_eq!(&parsed.records[..], &records()[..parsed.records.len()]);
         prop_assert_eq!(parsed.sound + parsed.torn, cut);

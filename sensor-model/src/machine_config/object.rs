@@ -119,7 +119,7 @@ fn plain(origin: &str, config: &Value, purpose: Purpose) -> Result<MachineConfig
     let parsed = ignition::parse_for(config, Dialect::Plain, purpose)
         .map_err(|error| reader.error(&error.field, error.reason))?;
     Ok(MachineConfig {
-        source: Source { machine_config: name.to_owned(), origin: origin.to_owned() },
+        source: Source::new(name, origin),
         dialect: Dialect::Plain,
         labels: BTreeMap::new(),
         annotations: BTreeMap::new(),
@@ -199,7 +199,7 @@ impl Reader<'_> {
             Some(_) => return Err(self.error("spec.fips", "not a boolean")),
         };
         Ok(MachineConfig {
-            source: Source { machine_config: name, origin: self.origin.to_owned() },
+            source: Source::new(name, self.origin),
             dialect: Dialect::MachineConfig,
             labels: self.map(object, "labels")?,
             annotations: self.map(object, "annotations")?,

@@ -36,10 +36,7 @@ fn error(text: &str) -> String {
 fn a_manifest_is_read_in_full() {
     let manifest = parse("conf/99.yaml", CHRONY.as_bytes()).unwrap();
     let [config] = &manifest.machine_configs[..] else { panic!("one config: {manifest:?}") };
-    assert_eq!(
-        config.source,
-        Source { machine_config: "99-worker-chrony".to_owned(), origin: "conf/99.yaml".to_owned() }
-    );
+    assert_eq!(config.source, Source::new("99-worker-chrony", "conf/99.yaml"));
     assert_eq!(config.role(), Some("worker"));
     assert_eq!(config.annotations["note"], "kept");
     assert_eq!(config.kernel_arguments, ["nosmt", "a=b c"]);
@@ -94,7 +91,7 @@ metadata: {name: not-ours}
 ";
     let manifest = parse("all.yaml", text.as_bytes()).unwrap();
     let names: Vec<&str> =
-        manifest.machine_configs.iter().map(|config| config.source.machine_config.as_str()).collect();
+        manifest.machine_configs.iter().map(|config| &*config.source.machine_config).collect();
     assert_eq!(names, ["a", "b"]);
     assert!(manifest.machine_configs.iter().all(|config| config.config.is_none()), "no config is none");
     let others: Vec<(&str, &str)> =
@@ -107,8 +104,8 @@ fn a_plain_ignition_config_is_named_by_its_file() {
     let text = r#"{"ignition":{"version":"3.4.0"},"storage":{"files":[{"path":"/etc/a","contents":{"source":"data:,a"}}]}}"#;
     let manifest = parse("/srv/node/host.ign", text.as_bytes()).unwrap();
     let config = &manifest.machine_configs[0];
-    assert_eq!(config.source.machine_config, "host.ign");
-    assert_eq!(config.source.origin, "/srv/node/host.ign");
+    assert_eq!(&*config.source.machine_config, "host.ign");
+    assert_eq!(&*config.source.origin, "/srv/node/host.ign");
     assert_eq!(config.dialect, ignition::Dialect::Plain);
     assert_eq!(config.role(), None);
 }

@@ -30,7 +30,7 @@ struct Kept {
 pub(super) fn restore(rendered: &mut Rendered, annotation: &str, origin: &str) {
     let Ok(kept) = serde_json::from_str::<BTreeMap<String, Kept>>(annotation) else { return };
     for (name, kept) in kept {
-        let source = Source { machine_config: name.clone(), origin: origin.to_owned() };
+        let source = Source::new(name.as_str(), origin);
         again(&mut rendered.files, &kept.files, &source);
         again(&mut rendered.directories, &kept.directories, &source);
         again(&mut rendered.links, &kept.links, &source);
@@ -59,7 +59,7 @@ impl RenderedUnit {
         let contents = self.contents.iter().map(|part| &part.source);
         let mut sources =
             flags.chain(contents).chain(self.dropins.values().map(|part| &part.source)).peekable();
-        sources.peek().is_some() && sources.all(|source| source.machine_config == name)
+        sources.peek().is_some() && sources.all(|source| *source.machine_config == *name)
     }
 
     fn sources_mut(&mut self) -> impl Iterator<Item = &mut Source> {

@@ -6,6 +6,7 @@
 //! at the first boot, and are not what a running node can drift from: they are carried as they are
 //! ([`Fixed`]), to be compared.
 
+mod covers;
 mod declarations;
 mod fixed;
 mod rules;
@@ -17,12 +18,19 @@ use crate::{
     expectation::Source,
     ignition::{Dialect, spec},
     machine_config::{GENERATED_BY_ANNOTATION, MachineConfig},
+    pool,
     text::quote,
 };
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 pub use declarations::{DECLARATIONS_ANNOTATION, DISRUPTION_ANNOTATION};
 pub use fixed::{Fixed, Section};
+
+/// The role whose MachineConfigs every pool of its own takes, too.
+const WORKER: &str = "worker";
 
 /// A part of the rendered config, and who said it last.
 #[derive(Debug, Clone, PartialEq)]
@@ -97,6 +105,33 @@ pub struct Rendered {
     pub fixed: Fixed,
     /// Names of MachineConfigs whose owners say which action their content needs, and what they say.
     pub declarations: BTreeMap<String, Declaration>,
+    /// Files, directories and links of which several MachineConfigs say parts: all but the last one.
+    pub shared: BTreeMap<String, BTreeSet<Arc<str>>>,
+    /// Roles of the MachineConfigs, by their label.
+    pub roles: BTreeSet<String>,
+}
+
+impl Rendered {
+    /// Takes what another one says of the operating system in the place of its own.
+    pub fn take_os(&mut self, other: Self) {
+        self.kernel_arguments = other.kernel_arguments;
+        self.kernel_type = other.kernel_type;
+        self.extensions = other.extensions;
+        self.os_image_url = other.os_image_url;
+        self.base_os_extensions_container_image = other.base_os_extensions_container_image;
+    }
+
+    /// The pool that it is for: by the name of a rendered config, else by its roles. A pool of its own takes what is the
+    /// workers' besides; with several others nobody can tell.
+    pub fn pool(&self) -> Option<&str> {
+        let named = self.sources.iter().find_map(|source| pool::of_rendered(&source.machine_config));
+        let mut own = self.roles.iter().map(String::as_str).filter(|role| *role != WORKER);
+        named.or_else(|| match (own.next(), own.next()) {
+            (None, _) => self.roles.first().map(String::as_str),
+            (one, None) => one,
+            _ => None,
+        })
+    }
 }
 
 /// What the owner of a MachineConfig says of the disruption that its content needs. Whether it counts is
@@ -145,6 +180,32 @@ pub enum MergeError {
         /// Who declares the unit.
         second: Box<Source>,
     },
+    /// What lies below a link of the config would be written wherever the link points.
+    #[error("{} and {}: {what} {} is below the link {}", link_of.machine_config, path_of.machine_config, quote(path), quote(link))]
+    BelowLink {
+        /// `file`, `directory` or `link`.
+        what: &'static str,
+        /// The path.
+        path: String,
+        /// Who declares it.
+        path_of: Box<Source>,
+        /// The link's path.
+        link: String,
+        /// Who declares the link.
+        link_of: Box<Source>,
+    },
+    /// A directory cannot have another name.
+    #[error("{} and {}: the target of the hard link {} is the directory {}", link_of.machine_config, directory_of.machine_config, quote(link), quote(directory))]
+    HardLink {
+        /// The link's path.
+        link: String,
+        /// Who declares the link.
+        link_of: Box<Source>,
+        /// The directory's path.
+        directory: String,
+        /// Who declares the directory.
+        directory_of: Box<Source>,
+    },
 }
 
 /// Merges MachineConfigs: those of role `worker` first, then all others, each group by name; a later
@@ -159,14 +220,15 @@ pub fn merge(mut configs: Vec<MachineConfig>) -> Result<Rendered, MergeError> {
         let Source { machine_config, origin } = &config.source;
         if let Some(first) = names.insert(machine_config, origin) {
             return Err(MergeError::DuplicateName {
-                name: machine_config.clone(),
+                name: machine_config.to_string(),
                 first: first.to_owned(),
-                second: origin.clone(),
+                second: origin.to_string(),
             });
         }
     }
     let mut rendered = Rendered::default();
     for config in configs {
+        rendered.roles.extend(config.role().map(str::to_owned));
         rules::add(&mut rendered, config);
     }
     rules::check(&rendered)?;
@@ -180,9 +242,12 @@ pub fn merge(mut configs: Vec<MachineConfig>) -> Result<Rendered, MergeError> {
 /// Parts that cannot stand together.
 pub fn rendered(mut config: MachineConfig) -> Result<Rendered, MergeError> {
     config.annotations.remove(GENERATED_BY_ANNOTATION);
-    let kept = config.annotations.remove(DECLARATIONS_ANNOTATION);
+    // Only what renders a pool knows what its owners declared; anybody else could say anything of anybody.
+    let is_rendered = pool::of_rendered(&config.source.machine_config).is_some();
+    let kept = config.annotations.remove(DECLARATIONS_ANNOTATION).filter(|_| is_rendered);
     let origin = config.source.origin.clone();
     let mut rendered = Rendered::default();
+    rendered.roles.extend(config.role().map(str::to_owned));
     rules::add(&mut rendered, config);
     rules::check(&rendered)?;
     if let Some(kept) = kept {

@@ -3,13 +3,18 @@
 //! Ignition's: fields that a later config leaves out keep their value; lists merge by key; a file, a
 //! directory and a link of one path replace each other. The Machine Config Operator's are marked.
 
-use super::{DISRUPTION_ANNOTATION, Declaration, MergeError, Rendered, RenderedFile, RenderedUser, Sourced};
+use super::{
+    DISRUPTION_ANNOTATION, Declaration, MergeError, Rendered, RenderedFile, RenderedUser, Sourced, covers,
+};
 use crate::{
     expectation::{SYSTEMD_DIRECTORY, Source},
     ignition::{Dialect, spec},
     machine_config::{GENERATED_BY_ANNOTATION, MachineConfig},
 };
-use std::collections::btree_map::Entry;
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    sync::Arc,
+};
 
 /// Where a MachineConfig stands in the merge: a pool's own beat the workers', whatever their names.
 pub(super) fn order(config: &MachineConfig) -> (bool, &str) {
@@ -42,7 +47,7 @@ pub(super) fn add(rendered: &mut Rendered, mut config: MachineConfig) {
     rendered.sources.push(source.clone());
     if let Some(text) = annotations.get(DISRUPTION_ANNOTATION) {
         let declaration = Declaration { text: text.clone(), labels: config.labels.clone() };
-        rendered.declarations.insert(source.machine_config.clone(), declaration);
+        rendered.declarations.insert(source.machine_config.to_string(), declaration);
     }
     if let Some(ignition) = ignition {
         add_ignition(rendered, ignition, *dialect, source);
@@ -53,13 +58,31 @@ fn add_ignition(rendered: &mut Rendered, config: spec::Config, dialect: Dialect,
     rendered.fixed.add(&config);
     let storage = config.storage.unwrap_or_default();
     for file in storage.files.into_iter().flatten() {
-        rendered.directories.remove(&file.path);
-        rendered.links.remove(&file.path);
+        let replaced =
+            rendered.directories.remove(&file.path).is_some() | rendered.links.remove(&file.path).is_some();
+        let covers = |old: &Sourced<_>| covers::file(&old.value, &file, dialect);
+        note_shared(
+            &mut rendered.shared,
+            rendered.files.get(&file.path),
+            covers,
+            &file.path,
+            replaced,
+            source,
+        );
         add_file(rendered, file, dialect, source);
     }
     for directory in storage.directories.into_iter().flatten() {
-        rendered.files.remove(&directory.path);
-        rendered.links.remove(&directory.path);
+        let replaced = rendered.files.remove(&directory.path).is_some()
+            | rendered.links.remove(&directory.path).is_some();
+        let covers = |old: &Sourced<_>| covers::directory(&old.value, &directory);
+        note_shared(
+            &mut rendered.shared,
+            rendered.directories.get(&directory.path),
+            covers,
+            &directory.path,
+            replaced,
+            source,
+        );
         match rendered.directories.entry(directory.path.clone()) {
             Entry::Vacant(entry) => {
                 entry.insert(Sourced { value: directory, source: source.clone() });
@@ -75,8 +98,17 @@ fn add_ignition(rendered: &mut Rendered, config: spec::Config, dialect: Dialect,
         }
     }
     for link in storage.links.into_iter().flatten() {
-        rendered.files.remove(&link.path);
-        rendered.directories.remove(&link.path);
+        let replaced =
+            rendered.files.remove(&link.path).is_some() | rendered.directories.remove(&link.path).is_some();
+        let covers = |old: &Sourced<_>| covers::link(&old.value, &link);
+        note_shared(
+            &mut rendered.shared,
+            rendered.links.get(&link.path),
+            covers,
+            &link.path,
+            replaced,
+            source,
+        );
         match rendered.links.entry(link.path.clone()) {
             Entry::Vacant(entry) => {
                 entry.insert(Sourced { value: link, source: source.clone() });
@@ -97,6 +129,30 @@ fn add_ignition(rendered: &mut Rendered, config: spec::Config, dialect: Dialect,
     }
     for user in config.passwd.and_then(|passwd| passwd.users).into_iter().flatten() {
         add_user(rendered, user, source);
+    }
+}
+
+/// Keeps who else says parts of a thing that a further config is about to be merged into; nobody does where that one
+/// covers all that was said.
+fn note_shared<T>(
+    shared: &mut BTreeMap<String, BTreeSet<Arc<str>>>,
+    before: Option<&Sourced<T>>,
+    covers: impl Fn(&Sourced<T>) -> bool,
+    path: &str,
+    replaced: bool,
+    by: &Source,
+) {
+    let name = |source: &Source| source.machine_config.clone();
+    match before {
+        Some(before) if !covers(before) => {
+            let others = shared.entry(path.to_owned()).or_default();
+            others.insert(name(&before.source));
+            // Who spoke earlier and speaks again is the last one.
+            others.remove(&name(by));
+        }
+        Some(_) => drop(shared.remove(path)),
+        None if replaced => drop(shared.remove(path)),
+        None => {}
     }
 }
 
@@ -225,6 +281,39 @@ pub(super) fn check(rendered: &Rendered) -> Result<(), MergeError> {
             if contents.value.as_ref().is_some_and(|contents| !contents.is_empty()) {
                 no_node_at(rendered, &format!("{path}.d/{dropin}"), &contents.source)?;
             }
+        }
+    }
+    links(rendered)
+}
+
+/// What each config keeps of its own links, for those of all.
+fn links(rendered: &Rendered) -> Result<(), MergeError> {
+    let files = rendered.files.iter().map(|(path, file)| ("file", path, &file.source));
+    let directories =
+        rendered.directories.iter().map(|(path, directory)| ("directory", path, &directory.source));
+    let links = rendered.links.iter().map(|(path, link)| ("link", path, &link.source));
+    for (what, path, source) in files.chain(directories).chain(links) {
+        let parents = path.match_indices('/').skip(1).map(|(end, _)| &path[..end]);
+        let mut above = parents.filter_map(|parent| Some((parent, rendered.links.get(parent)?)));
+        if let Some((parent, link)) = above.next() {
+            return Err(MergeError::BelowLink {
+                what,
+                path: path.clone(),
+                path_of: Box::new(source.clone()),
+                link: parent.to_owned(),
+                link_of: Box::new(link.source.clone()),
+            });
+        }
+    }
+    for (path, link) in rendered.links.iter().filter(|(_, link)| link.value.hard == Some(true)) {
+        let target = link.value.target.as_deref().unwrap_or_default();
+        if let Some(directory) = rendered.directories.get(target) {
+            return Err(MergeError::HardLink {
+                link: path.clone(),
+                link_of: Box::new(link.source.clone()),
+                directory: target.to_owned(),
+                directory_of: Box::new(directory.source.clone()),
+            });
         }
     }
     Ok(())

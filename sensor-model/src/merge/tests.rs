@@ -45,11 +45,11 @@ fn a_pools_own_configs_beat_the_workers_whatever_their_names() {
         config("50-worker", "worker", &file("fifty")),
     ])
     .unwrap();
-    let order: Vec<&str> = rendered.sources.iter().map(|source| source.machine_config.as_str()).collect();
+    let order: Vec<&str> = rendered.sources.iter().map(|source| &*source.machine_config).collect();
     assert_eq!(order, ["50-worker", "99-worker", "00-infra"]);
     assert_eq!(bytes(&rendered, "/a").as_deref(), Some("infra"));
-    assert_eq!(rendered.files["/a"].source.machine_config, "00-infra");
-    assert_eq!(rendered.files["/a"].source.origin, "00-infra.yaml");
+    assert_eq!(&*rendered.files["/a"].source.machine_config, "00-infra");
+    assert_eq!(&*rendered.files["/a"].source.origin, "00-infra.yaml");
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn fields_that_a_later_config_leaves_out_keep_their_value() {
     assert_eq!(file.user, Some(spec::NodeUser { id: Some(5), name: None }), "an id in place of a name");
     assert_eq!(file.group, Some(spec::NodeGroup { id: Some(7), name: None }));
     assert_eq!(bytes(&rendered, "/a").as_deref(), Some("two"));
-    assert_eq!(rendered.files["/a"].source.machine_config, "3", "the last one that said anything");
+    assert_eq!(&*rendered.files["/a"].source.machine_config, "3", "the last one that said anything");
 }
 
 #[test]
@@ -130,12 +130,12 @@ fn units_merge_by_field_and_dropins_by_name_each_with_its_source() {
     let unit = &rendered.units["a.service"];
     let said = |part: &Sourced<bool>| (part.value, part.source.machine_config.clone());
     assert_eq!(unit.contents.as_ref().map(|contents| contents.value.as_str()), Some("one"));
-    assert_eq!(said(unit.enabled.as_ref().unwrap()), (false, "2".to_owned()));
-    assert_eq!(said(unit.mask.as_ref().unwrap()), (true, "3".to_owned()));
+    assert_eq!(said(unit.enabled.as_ref().unwrap()), (false, "2".into()));
+    assert_eq!(said(unit.mask.as_ref().unwrap()), (true, "3".into()));
     let dropins: Vec<(&str, Option<&str>, &str)> = unit
         .dropins
         .iter()
-        .map(|(name, part)| (name.as_str(), part.value.as_deref(), part.source.machine_config.as_str()))
+        .map(|(name, part)| (name.as_str(), part.value.as_deref(), &*part.source.machine_config))
         .collect();
     assert_eq!(dropins, [("10.conf", Some("ten"), "1"), ("20.conf", Some(""), "2")]);
 }
@@ -152,12 +152,8 @@ fn keys_append_by_value_and_an_empty_list_is_a_list() {
     ])
     .unwrap();
     let core = &rendered.users["core"];
-    let keys: Vec<(&str, &str)> = core
-        .keys
-        .iter()
-        .flatten()
-        .map(|key| (key.value.as_str(), key.source.machine_config.as_str()))
-        .collect();
+    let keys: Vec<(&str, &str)> =
+        core.keys.iter().flatten().map(|key| (key.value.as_str(), &*key.source.machine_config)).collect();
     assert_eq!(keys, [("k1", "1"), ("k2", "3"), ("k3", "3")]);
     assert_eq!(core.user.home_dir.as_deref(), Some("/home/core"));
     assert_eq!(core.user.groups.as_deref(), Some(&["a".to_owned(), "b".to_owned()][..]));
@@ -185,18 +181,14 @@ fn everything_beside_ignition_follows_the_operators_rules() {
     .unwrap();
     assert_eq!(values(&rendered.kernel_arguments), ["a", "b", "a"], "in order, duplicates kept");
     assert_eq!(values(&rendered.extensions), ["ipsec", "ipsec"]);
-    assert_eq!(
-        rendered.fips.as_ref().map(|source| source.machine_config.as_str()),
-        Some("1"),
-        "once true, always"
-    );
+    assert_eq!(rendered.fips.as_ref().map(|source| &*source.machine_config), Some("1"), "once true, always");
     assert_eq!(
         rendered.kernel_type.as_ref().map(|kind| kind.value.as_str()),
         Some("realtime"),
         "default takes nothing back"
     );
     assert_eq!(rendered.os_image_url.as_ref().map(|url| url.value.as_str()), Some("quay.io/2"));
-    assert_eq!(rendered.base_os_extensions_container_image.unwrap().source.machine_config, "3");
+    assert_eq!(&*rendered.base_os_extensions_container_image.unwrap().source.machine_config, "3");
 }
 
 #[test]
@@ -380,4 +372,40 @@ proptest! {
         .unwrap();
         prop_assert_eq!(said(&whole), said(&apart));
     }
+}
+
+#[test]
+fn a_path_below_a_link_of_another_config_and_a_hard_link_to_anothers_directory_are_refused() {
+    let link = json!({ "links": [{ "path": "/etc/l", "target": "/var/l" }] });
+    let below = [
+        json!({ "files": [{ "path": "/etc/l/x" }] }),
+        json!({ "directories": [{ "path": "/etc/l/deep/er" }] }),
+        json!({ "links": [{ "path": "/etc/l/x", "target": "/y" }] }),
+    ];
+    for below in below {
+        let configs = vec![
+            ignition("50-link", &json!({ "storage": link })),
+            ignition("60-below", &json!({ "storage": below })),
+        ];
+        let error = merge(configs).unwrap_err();
+        assert!(matches!(error, MergeError::BelowLink { .. }), "{error}");
+        let error = error.to_string();
+        for word in ["50-link", "60-below", "\"/etc/l\""] {
+            assert!(error.contains(word), "{error}");
+        }
+    }
+    let error = merge(vec![
+        ignition("50-d", &json!({ "storage": { "directories": [{ "path": "/etc/d" }] } })),
+        ignition(
+            "60-h",
+            &json!({ "storage": { "links": [{ "path": "/etc/h", "target": "/etc/d", "hard": true }] } }),
+        ),
+    ]);
+    assert!(matches!(error, Err(MergeError::HardLink { .. })), "{error:?}");
+    // A name that only begins like the link's is no path below it.
+    let beside = vec![
+        ignition("50-link", &json!({ "storage": link })),
+        ignition("60-beside", &json!({ "storage": { "files": [{ "path": "/etc/l-x" }] } })),
+    ];
+    assert!(merge(beside).is_ok());
 }

@@ -6,8 +6,10 @@ use super::{
 use crate::{
     changes::{Change, Kind},
     expectation::SYSTEMD_DIRECTORY,
+    expectations::IGNORED_FILES,
     machine_config::ManifestError,
     merge::Rendered,
+    os::arguments,
     reconcile::Overrides,
 };
 use std::collections::BTreeMap;
@@ -110,6 +112,13 @@ impl Policy {
     pub fn decide(&self, change: &Change, old: &Rendered, new: &Rendered) -> Decision {
         let name = change.name.as_str();
         let entry = match change.kind {
+            // Nobody writes it by a config, and nobody compares it with one.
+            Kind::File if IGNORED_FILES.contains(&name) => {
+                return Decision {
+                    actions: vec![Action::plain(Verb::None)],
+                    policy: "built in: the cluster's certificate writer writes it, and no config".to_owned(),
+                };
+            }
             Kind::File => self.path(Subject::Files, name),
             Kind::Directory => {
                 self.path(Subject::Directories, name).or_else(|| self.path(Subject::Files, name))
@@ -146,16 +155,22 @@ impl Policy {
         self.entries.get(self.patterns.get(&subject)?.name(name)?)
     }
 
-    /// By the whole argument, else by what is before its `=`. A change of order is about all of them.
-    fn kernel_argument(&self, argument: &str) -> Option<&Entry> {
-        let name = argument.split('=').next().unwrap_or(argument);
-        self.name(Subject::KernelArguments, argument).or_else(|| self.name(Subject::KernelArguments, name))
+    /// By the whole argument, else by what is before its `=`. A change of order is about several, and each of them has to
+    /// have an entry with the same actions.
+    fn kernel_argument(&self, arguments: &str) -> Option<&Entry> {
+        let words = arguments::split(arguments);
+        let mut entries = words.iter().map(|word| {
+            let name = word.split('=').next().unwrap_or(word);
+            self.name(Subject::KernelArguments, word).or_else(|| self.name(Subject::KernelArguments, name))
+        });
+        let first = entries.next()??;
+        entries.all(|entry| entry.is_some_and(|entry| entry.actions == first.actions)).then_some(first)
     }
 
     /// What the owner of the change's MachineConfig declares, where that is allowed; else a reboot.
     fn declared(&self, change: &Change, old: &Rendered, new: &Rendered) -> Decision {
         const NO_ENTRY: &str = "no entry fits: reboot";
-        let name = &change.source.machine_config;
+        let name = &*change.source.machine_config;
         if !change.others.is_empty() {
             return Decision::reboot(format!("{NO_ENTRY}; several MachineConfigs say parts of it"));
         }

@@ -208,6 +208,9 @@ fn the_most_exact_entry_decides() {
         (Kind::KernelArgument, "vm.swappiness=10", "None"),
         (Kind::KernelArgument, "sysctl.vm.swappiness=10", "Restart(\"systemd-sysctl.service\")"),
         (Kind::KernelArgument, "nosmt", "Reboot"),
+        (Kind::KernelArgument, "vm.swappiness=10 nosmt", "Reboot"),
+        (Kind::KernelArgument, "vm.swappiness=10 sysctl.vm.swappiness=10", "Reboot"),
+        (Kind::KernelArgument, "vm.swappiness=10 vm.swappiness=20", "None"),
         (Kind::OsImage, "x", "Reboot"),
     ] {
         assert_eq!(decided(&policy, kind, name).1, expected, "{kind:?} {name}");
@@ -263,11 +266,13 @@ fn declared(annotation: &str, rendered: bool) -> (Rendered, Rendered) {
         let file = |path: &str| json!({ "path": path, "contents": { "source": format!("data:,{text}") } });
         let unit = json!({ "name": "app.service", "contents": text });
         let app = ignition(&json!({
-            "storage": { "files": [file("/etc/app/a"), file("/etc/containers/policy.json")] },
+            "storage": { "files": [
+                file("/etc/app/a"), { "path": "/etc/app/b", "mode": 384 }, file("/etc/containers/policy.json"),
+            ] },
             "systemd": { "units": [unit, { "name": "shared.service", "contents": text }] },
         }));
         let other = ignition(&json!({
-            "storage": { "files": [file("/etc/other")] },
+            "storage": { "files": [file("/etc/app/b"), file("/etc/other")] },
             "systemd": { "units": [{ "name": "shared.service", "dropins": [{ "name": "a.conf", "contents": text }] }] },
         }));
         let objects = json!({ "apiVersion": "v1", "kind": "List", "items": [
@@ -312,6 +317,8 @@ fn an_owners_declaration_counts_where_it_is_allowed_and_nothing_else_decides() {
             declared_decisions("Restart app.service", &allowed, rendered),
             [
                 "/etc/app/a: Restart(\"app.service\")",
+                // Another MachineConfig says its content.
+                "/etc/app/b: Reboot",
                 // An entry decides before any declaration.
                 "/etc/containers/policy.json: Reload(\"crio.service\")",
                 "/etc/other: Reboot",
@@ -354,6 +361,45 @@ fn a_declaration_that_is_not_allowed_or_not_understood_means_reboot() {
     let change = &compare(Some(&old), Some(&new), allowed.overrides()).unwrap().changes[0];
     let said = allowed.decide(change, &old, &new).policy;
     assert!(said.contains("99-app is not allowed by any policy"), "{said}");
+}
+
+#[test]
+fn only_a_rendered_config_tells_what_others_declared() {
+    let allowed = policy(&[own("{declarations: [{machineConfigs: [trusted], actions: [None]}]}")], None);
+    let declarations = json!({ "trusted": {
+        "disruption": "None", "labels": {}, "files": ["/etc/a"], "directories": [], "links": [], "units": [],
+    } });
+    let decided = |name: &str| {
+        let side = |text: &str| {
+            let file = json!({ "path": "/etc/a", "contents": { "source": format!("data:,{text}") } });
+            let object = json!({
+                "apiVersion": machine_config::API_VERSION, "kind": "MachineConfig",
+                "metadata": { "name": name, "annotations": {
+                    "holdfast.dev/declarations": declarations.to_string(),
+                } },
+                "spec": files(&json!([file])),
+            });
+            let bytes = serde_json::to_vec(&object).unwrap();
+            merge::rendered(machine_config::parse("a.json", &bytes).unwrap().machine_configs.remove(0))
+                .unwrap()
+        };
+        let (old, new) = (side("a"), side("b"));
+        let change = &compare(Some(&old), Some(&new), allowed.overrides()).unwrap().changes[0];
+        words(&allowed.decide(change, &old, &new).actions)
+    };
+    assert_eq!(decided("99-mine"), "Reboot");
+    assert_eq!(decided("rendered-worker-0123456789abcdef0123456789abcdef"), "None");
+}
+
+#[test]
+fn what_no_config_writes_needs_nothing() {
+    let side = |text: &str| {
+        let path = "/etc/kubernetes/kubelet-ca.crt";
+        named("a", &files(&json!([{ "path": path, "contents": { "source": format!("data:,{text}") } }])))
+    };
+    let (old, new) = (side("a"), side("b"));
+    let change = &compare(Some(&old), Some(&new), Overrides::default()).unwrap().changes[0];
+    assert_eq!(words(&policy(&[], None).decide(change, &old, &new).actions), "None");
 }
 
 #[test]

@@ -42,6 +42,38 @@ impl NodeState {
     }
 }
 
+/// What a node waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wait {
+    /// Files are written.
+    Files,
+    /// A unit, or the tool that changes the OS.
+    Act,
+    /// The node goes down and comes up again.
+    Reboot,
+    /// Everything is compared.
+    Comparison,
+    /// Somebody, or the next start, has to go on with it.
+    NextStart,
+}
+
+impl Wait {
+    /// All of them, in the order in which metrics list them.
+    pub const ALL: [Self; 5] = [Self::Files, Self::Act, Self::Reboot, Self::Comparison, Self::NextStart];
+
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Files => "files",
+            Self::Act => "act",
+            Self::Reboot => "reboot",
+            Self::Comparison => "comparison",
+            Self::NextStart => "next-start",
+        }
+    }
+}
+
 /// What happens to a node's config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -77,6 +109,17 @@ impl NodeEvent {
         Self::Stuck,
     ];
 
+    /// What is waited for from then on; `None` where nothing is under way.
+    pub fn wait(self) -> Option<Wait> {
+        match self {
+            Self::Begun => Some(Wait::Files),
+            Self::RebootRequested => Some(Wait::Reboot),
+            Self::Booted => Some(Wait::Comparison),
+            Self::Stuck => Some(Wait::NextStart),
+            Self::Refused | Self::NotReconcilable | Self::Verified | Self::RolledBack => None,
+        }
+    }
+
     fn label(self) -> &'static str {
         match self {
             Self::Begun => "apply begins",
@@ -106,6 +149,8 @@ pub const TRANSITIONS: &[Transition] = {
         (Working, Verified, Done),
         (Working, RolledBack, Degraded),
         (Working, Stuck, Degraded),
+        // A reboot that was needed and not asked for by us.
+        (Working, Booted, Working),
         (Rebooting, Booted, Working),
         (Rebooting, Stuck, Degraded),
         (Degraded, Begun, Working),
@@ -134,6 +179,9 @@ pub struct Standing {
     pub reason: String,
     /// What it waits for now; empty when it waits for nothing.
     pub waiting_for: String,
+    /// The same as one of few words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<Wait>,
     /// Since when it is in this state, RFC 3339.
     pub since: String,
     /// The apply that this is about.

@@ -45,6 +45,11 @@ fn done_comes_only_from_a_look_at_everything() {
 }
 
 #[test]
+fn a_boot_that_we_did_not_ask_for_is_none_to_wonder_at() {
+    assert_eq!(next(NodeState::Working, NodeEvent::Booted), Ok(NodeState::Working));
+}
+
+#[test]
 fn the_drawing_in_the_documentation_is_that_of_the_code() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/apply.md");
     let page = std::fs::read_to_string(path).unwrap();

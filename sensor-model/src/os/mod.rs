@@ -6,6 +6,7 @@
 pub mod arguments;
 mod origin;
 mod status;
+pub mod waiting;
 
 #[cfg(test)]
 mod tests;

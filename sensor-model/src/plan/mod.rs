@@ -21,6 +21,9 @@ use std::path::Path;
 /// The value of [`Plan::schema`].
 pub const SCHEMA: &str = "holdfast.plan/v1";
 
+/// Seconds that a step may take where no policy says.
+pub const ACT_SECONDS: u64 = 90;
+
 /// The unit that reads `registries.conf`.
 const CRIO: &str = "crio.service";
 
@@ -207,16 +210,20 @@ pub fn plan(
     let nothing = Rendered::default();
     let (old, new) = (old.unwrap_or(&nothing), new.unwrap_or(&nothing));
     let found = changes::compare(Some(old), Some(new), policy.overrides())?;
-    let decided: Vec<Decided> =
+    let mut decided: Vec<Decided> =
         found.changes.into_iter().map(|change| decide(change, old, new, policy)).collect();
     let steps = if found.reasons.is_empty() { steps::steps(&decided) } else { Vec::new() };
+    let reboot = steps.iter().any(|step| step.action == StepAction::Reboot);
+    if !reboot {
+        decided.iter_mut().for_each(waits);
+    }
     Ok(Plan {
         schema: SCHEMA.to_owned(),
         reconcilable: found.reasons.is_empty(),
         reasons: found.reasons,
         overridden: found.overridden,
         drain: steps.iter().any(|step| step.action == StepAction::Drain),
-        reboot: steps.iter().any(|step| step.action == StepAction::Reboot),
+        reboot,
         changes: decided.into_iter().map(planned).collect(),
         steps,
     })
@@ -235,6 +242,19 @@ fn decide(change: Change, old: &Rendered, new: &Rendered, policy: &Policy) -> De
         actions = vec![Action::plain(Verb::Reboot)];
     }
     Decided { change, actions, policy, explanation }
+}
+
+/// Without a reboot, a change of kernel arguments waits for one.
+fn waits(decided: &mut Decided) {
+    if decided.change.kind != Kind::KernelArgument {
+        return;
+    }
+    let until = match decided.change.operation {
+        Operation::Add => "the running kernel goes on without it, unless a unit sets it at run time",
+        Operation::Remove => "the running kernel goes on with it, unless a unit takes it back at run time",
+        Operation::Change => "the running kernel goes on with the old order",
+    };
+    decided.explanation.push(format!("written for the next boot; until then {until}"));
 }
 
 /// What the content of `registries.conf` asks for; of anything else no such rules are known.
@@ -281,7 +301,7 @@ fn planned(decided: Decided) -> PlannedChange {
         operation: change.operation,
         action: actions.iter().map(|action| action.action).max().unwrap_or(Disruption::None),
         policy,
-        source: change.source.machine_config,
+        source: change.source.machine_config.to_string(),
         actions,
         details: change.details,
         explanation,

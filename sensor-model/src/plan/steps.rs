@@ -4,7 +4,7 @@
 //! superfluous and is never without a drain. Units are reloaded and restarted in the order in which each
 //! entry names them; where no entry says, by name. So the order of the changes does not matter.
 
-use super::{Decided, Step, StepAction};
+use super::{ACT_SECONDS, Decided, Plan, Step, StepAction};
 use crate::node_disruption::{Action, Fallback, Verb};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +13,9 @@ use std::collections::{BTreeMap, BTreeSet};
 struct Wanted {
     because: Vec<String>,
     policies: BTreeSet<String>,
-    timeout_seconds: Option<u64>,
     /// Of every action that wants it.
+    timeouts: Vec<Option<u64>>,
+    /// The same.
     fallbacks: Vec<Option<Fallback>>,
 }
 
@@ -25,8 +26,7 @@ impl Wanted {
         }
         self.policies.insert(decided.policy.clone());
         if let Some(action) = action {
-            // Whoever needs longest is waited for.
-            self.timeout_seconds = self.timeout_seconds.max(action.timeout_seconds);
+            self.timeouts.push(action.timeout_seconds);
             self.fallbacks.push(action.fallback);
         }
     }
@@ -36,12 +36,15 @@ impl Wanted {
         let all_roll_back = !self.fallbacks.is_empty()
             && self.fallbacks.iter().all(|fallback| *fallback == Some(Fallback::Rollback));
         let reboot = self.fallbacks.contains(&Some(Fallback::Reboot));
+        // Whoever needs longest is waited for. An entry that says nothing means the usual time.
+        let says = self.timeouts.iter().any(Option::is_some);
+        let longest = self.timeouts.iter().map(|timeout| timeout.unwrap_or(ACT_SECONDS)).max();
         Step {
             action,
             target,
             because: self.because,
             policies: self.policies.into_iter().collect(),
-            timeout_seconds: self.timeout_seconds,
+            timeout_seconds: longest.filter(|_| says),
             fallback: match (all_roll_back, reboot) {
                 (true, _) => Some(Fallback::Rollback),
                 (false, true) => Some(Fallback::Reboot),
@@ -90,6 +93,30 @@ pub(super) fn steps(changes: &[Decided]) -> Vec<Step> {
         steps.extend(restarts.steps(StepAction::Restart));
     }
     steps
+}
+
+impl Plan {
+    /// The same plan where everything that is declared is written again, changed or not, with the reboot that makes sure
+    /// that all of it is in use. What cannot be reconciled cannot be forced.
+    pub fn force(&mut self) {
+        const BECAUSE: &str = "force";
+        if !self.reconcilable {
+            return;
+        }
+        for action in [StepAction::Drain, StepAction::Write, StepAction::Reboot] {
+            if self.steps.iter().all(|step| step.action != action) {
+                let mut wanted = Wanted::default();
+                wanted.because.push(BECAUSE.to_owned());
+                wanted.policies.insert(BECAUSE.to_owned());
+                self.steps.push(wanted.step(action, None));
+            }
+        }
+        self.steps.retain(|step| {
+            !matches!(step.action, StepAction::DaemonReload | StepAction::Reload | StepAction::Restart)
+        });
+        self.steps.sort_by_key(|step| step.action);
+        (self.drain, self.reboot) = (true, true);
+    }
 }
 
 /// Units to reload, or to restart.

@@ -158,8 +158,8 @@ pub fn select(pool: &Pool, configs: &[MachineConfig]) -> Result<Vec<MachineConfi
     }
     match selected.iter().find(|config| config.role().is_none()) {
         Some(config) => Err(RenderError::NoRole {
-            name: config.source.machine_config.clone(),
-            origin: config.source.origin.clone(),
+            name: config.source.machine_config.to_string(),
+            origin: config.source.origin.to_string(),
         }),
         None => Ok(selected),
     }

@@ -12,7 +12,7 @@ use crate::{
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The Ignition spec in which rendered configs are written.
 const SPEC_VERSION: &str = "3.5.0";
@@ -91,7 +91,7 @@ pub fn render(
     let mut object =
         json!({ "apiVersion": API_VERSION, "kind": "MachineConfig", "metadata": metadata, "spec": spec });
     object.sort_all_objects();
-    let sources = merged.sources.into_iter().map(|source| source.machine_config).collect();
+    let sources = merged.sources.into_iter().map(|source| source.machine_config.to_string()).collect();
     Ok(RenderedMachineConfig { name, object, sources })
 }
 
@@ -191,9 +191,11 @@ fn written_user(user: &RenderedUser) -> Result<Value, serde_json::Error> {
 /// What owners declare of the disruption that their content needs, with that content: it can no longer be
 /// told from the rendered config alone.
 fn declarations(merged: &Rendered) -> Map<String, Value> {
-    fn paths<T>(things: &BTreeMap<String, Sourced<T>>, name: &str) -> Vec<String> {
-        let of_name = things.iter().filter(|(_, thing)| thing.source.machine_config == name);
-        of_name.map(|(path, _)| path.clone()).collect()
+    // Of what several say, nobody's declaration is about the whole.
+    fn paths<T>(merged: &Rendered, things: &BTreeMap<String, Sourced<T>>, name: &str) -> Vec<String> {
+        let of_name = things.iter().filter(|(_, thing)| *thing.source.machine_config == *name);
+        let alone = of_name.filter(|(path, _)| merged.shared.get(*path).is_none_or(BTreeSet::is_empty));
+        alone.map(|(path, _)| path.clone()).collect()
     }
     let mut declared = Map::new();
     for (name, declaration) in &merged.declarations {
@@ -201,9 +203,9 @@ fn declarations(merged: &Rendered) -> Map<String, Value> {
         let content = json!({
             "disruption": declaration.text,
             "labels": declaration.labels,
-            "files": paths(&merged.files, name),
-            "directories": paths(&merged.directories, name),
-            "links": paths(&merged.links, name),
+            "files": paths(merged, &merged.files, name),
+            "directories": paths(merged, &merged.directories, name),
+            "links": paths(merged, &merged.links, name),
             "units": units.collect::<Vec<_>>(),
         });
         declared.insert(name.clone(), content);

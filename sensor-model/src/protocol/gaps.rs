@@ -12,6 +12,8 @@ pub enum Scope {
     All,
     /// One thing.
     Thing(u32),
+    /// Things that come and go one by one: those of which the backend cannot vouch for what they are.
+    Some,
 }
 
 /// One gap.
@@ -67,6 +69,26 @@ impl Gaps {
         Some(open.gap.scope)
     }
 
+    /// Puts a thing under the lasting gap of a reason. Gives the gap when it is the first one there.
+    pub(super) fn enter(&mut self, id: u32, reason: &str, now: u64) -> Option<Gap> {
+        let same =
+            |open: &&mut Open| open.blind && open.gap.scope == Scope::Some && open.gap.reason == reason;
+        if let Some(open) = self.open.iter_mut().find(same) {
+            open.pending.insert(id);
+            return None;
+        }
+        Some(self.open(Scope::Some, reason, true, now, BTreeSet::from([id])))
+    }
+
+    /// Takes a thing out of the lasting gaps of other reasons than this one. Says whether it was under any.
+    pub(super) fn leave(&mut self, id: u32, but: Option<&str>) -> bool {
+        let others = self.open.iter_mut().filter(|open| {
+            open.blind && open.gap.scope == Scope::Some && Some(open.gap.reason.as_str()) != but
+        });
+        // All of them, not the first.
+        others.map(|open| usize::from(open.pending.remove(&id))).sum::<usize>() > 0
+    }
+
     /// Puts a newly managed thing under the lasting gaps that touch everything.
     pub(super) fn include(&mut self, id: u32) {
         for open in self.open.iter_mut().filter(|open| open.blind && open.gap.scope == Scope::All) {
@@ -91,13 +113,19 @@ impl Gaps {
     /// Closes the gaps that wait for nothing.
     pub(super) fn close(&mut self, now: u64) -> impl Iterator<Item = Gap> {
         self.open
-            .extract_if(.., |open| !open.blind && open.pending.is_empty())
+            .extract_if(.., |open| (!open.blind || open.gap.scope == Scope::Some) && open.pending.is_empty())
             .map(move |open| Gap { until: Some(now), ..open.gap })
     }
 
     /// Whether a lasting gap touches the thing.
     pub(super) fn blinds(&self, id: u32) -> bool {
         self.open.iter().any(|open| open.blind && open.pending.contains(&id))
+    }
+
+    /// Things of which nobody vouches for what they are.
+    pub(super) fn unvouched(&self) -> impl Iterator<Item = u32> {
+        let lasting = self.open.iter().filter(|open| open.blind && open.gap.scope == Scope::Some);
+        lasting.flat_map(|open| open.pending.iter().copied())
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Gap> {

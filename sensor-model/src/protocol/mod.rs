@@ -23,6 +23,7 @@
 mod evidence;
 mod gaps;
 mod thing;
+mod things;
 
 #[cfg(test)]
 mod checker;
@@ -36,6 +37,7 @@ use crate::verdict::VerdictKind;
 use gaps::Gaps;
 use std::collections::{BTreeMap, BTreeSet};
 use thing::{Decision, ThingState};
+use things::Things;
 
 /// Times of the protocol, in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -47,7 +49,7 @@ pub struct Config {
     pub backoff_first_ns: u32,
     /// Longest pause between looks at a thing in flux. At most 4.2 s, by its type.
     pub backoff_max_ns: u32,
-    /// A thing in flux is not looked at more often than this because of events.
+    /// A thing in flux is not looked at more often than this because of events, nor one that was found at rest.
     pub event_spacing_ns: u32,
     /// A fault put in by the tests, to show that they find it.
     #[cfg(test)]
@@ -143,7 +145,7 @@ pub struct Standing<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Detector {
     config: Config,
-    things: BTreeMap<u32, ThingState>,
+    things: Things,
     /// When to look at what: `(at, id)` of every thing with a time set.
     timers: BTreeSet<(u64, u32)>,
     tally: Tally,
@@ -183,7 +185,7 @@ impl Detector {
     pub fn new(config: Config) -> Self {
         Self {
             config,
-            things: BTreeMap::new(),
+            things: Things::default(),
             timers: BTreeSet::new(),
             tally: Tally::default(),
             gaps: Gaps::default(),
@@ -191,7 +193,12 @@ impl Detector {
         }
     }
 
-    /// Manages a thing from now on; it is unknown and due at once. A known id starts over.
+    /// So many things will be added.
+    pub fn reserve(&mut self, things: usize) {
+        self.things.reserve(things);
+    }
+
+    /// Manages a thing from now on; it is unknown and due at once. A known id starts over. Ids are numbers from 0 on.
     pub fn add(&mut self, id: u32, now: u64) {
         self.forget(id);
         let thing = ThingState::new(now, &self.config);
@@ -258,6 +265,26 @@ impl Detector {
         self.gaps.close(now).map(Report::GapClosed).collect()
     }
 
+    /// Before [`Detector::conclude`] of a look: `Some` when the thing is such that nobody tells of its changes (a
+    /// file system that others write to, an object that cannot be watched). Drift and recovery are found by
+    /// looking at it, with every full verification; compliance is not vouched for: it stays unknown, under one
+    /// lasting gap for all things of that reason. `None`: its changes are told; had it been such a thing, it is
+    /// looked at once more.
+    pub fn vouch(&mut self, id: u32, unvouched: Option<&str>, now: u64) -> Vec<Report> {
+        if self.things.get(id).is_none() {
+            return Vec::new();
+        }
+        let left = self.gaps.leave(id, unvouched);
+        let mut told = Vec::new();
+        match unvouched {
+            Some(reason) => told.extend(self.gaps.enter(id, reason, now).map(Report::GapOpened)),
+            None if left => self.with(id, |thing, config| thing.doubt(now, config)),
+            None => {}
+        }
+        told.extend(self.gaps.close(now).map(Report::GapClosed));
+        told
+    }
+
     /// The next things to look at, the longest due first, `limit` at most. Each has to be answered with
     /// [`Detector::verified`]; it is not given out again before.
     pub fn due(&mut self, now: u64, limit: usize) -> Vec<u32> {
@@ -319,10 +346,10 @@ impl Detector {
 
     /// How a thing stands; `None` when it is not managed.
     pub fn standing(&self, id: u32) -> Option<Standing<'_>> {
-        let thing = self.things.get(&id)?;
+        let thing = self.things.get(id)?;
         let reason =
             (thing.verdict == VerdictKind::Unknown).then(|| self.gaps.reason_for(id).unwrap_or(NOT_VERIFIED));
-        let in_flux = thing.look.is_some() || thing.at.is_some();
+        let in_flux = thing.look.is_some() || thing.at.get().is_some();
         Some(Standing { verdict: thing.verdict, since: thing.since, reason, in_flux })
     }
 
@@ -338,6 +365,16 @@ impl Detector {
         self.tally.verdicts.get(&verdict).copied().unwrap_or(0)
     }
 
+    /// How many unknown things are to be decided by a further look: not those of which nobody vouches for what they are,
+    /// once they were looked at.
+    pub fn undecided(&self) -> usize {
+        let rests = |id: &u32| {
+            self.standing(*id)
+                .is_some_and(|standing| standing.verdict == VerdictKind::Unknown && !standing.in_flux)
+        };
+        self.count(VerdictKind::Unknown).saturating_sub(self.gaps.unvouched().filter(rests).count())
+    }
+
     /// The open gaps, oldest first.
     pub fn gaps(&self) -> impl Iterator<Item = &Gap> {
         self.gaps.iter()
@@ -345,7 +382,7 @@ impl Detector {
 
     /// Ids of all managed things.
     pub fn managed(&self) -> impl Iterator<Item = u32> {
-        self.things.keys().copied()
+        self.things.iter().map(|(id, _)| id)
     }
 
     fn doubt(&mut self, scope: Scope, now: u64) -> BTreeSet<u32> {
@@ -359,34 +396,37 @@ impl Detector {
     fn ids(&self, scope: Scope) -> Vec<u32> {
         match scope {
             Scope::All => self.managed().collect(),
-            Scope::Thing(id) => self.things.contains_key(&id).then_some(id).into_iter().collect(),
+            Scope::Thing(id) => self.things.get(id).map(|_| id).into_iter().collect(),
+            // They are known by their gap only.
+            Scope::Some => Vec::new(),
         }
     }
 
     /// Changes one thing and keeps its timer in step.
     fn with(&mut self, id: u32, change: impl FnOnce(&mut ThingState, &Config)) {
-        let Some(thing) = self.things.get_mut(&id) else { return };
-        let before = thing.at;
+        let Some(thing) = self.things.get_mut(id) else { return };
+        let before = thing.at.get();
         let (verdict, writers) = (thing.verdict, thing.writers);
         change(thing, &self.config);
         if (thing.verdict, thing.writers) != (verdict, writers) {
             self.tally.leave(verdict, writers);
             self.tally.enter(thing);
         }
-        if thing.at != before {
+        let after = thing.at.get();
+        if after != before {
             if let Some(at) = before {
                 self.timers.remove(&(at, id));
             }
-            if let Some(at) = thing.at {
+            if let Some(at) = after {
                 self.timers.insert((at, id));
             }
         }
     }
 
     fn forget(&mut self, id: u32) {
-        let Some(thing) = self.things.remove(&id) else { return };
+        let Some(thing) = self.things.remove(id) else { return };
         self.tally.leave(thing.verdict, thing.writers);
-        if let Some(at) = thing.at {
+        if let Some(at) = thing.at.get() {
             self.timers.remove(&(at, id));
         }
     }
@@ -408,6 +448,7 @@ impl Detector {
             thing.rebase(by);
         }
         self.gaps.rebase(by);
-        self.timers = self.things.iter().filter_map(|(id, thing)| thing.at.map(|at| (at, *id))).collect();
+        self.timers =
+            self.things.iter().filter_map(|(id, thing)| thing.at.get().map(|at| (at, id))).collect();
     }
 }

@@ -25,9 +25,13 @@ fn missing() -> Outcome {
     Outcome { finding: Finding::Differs { fingerprint: 1, transient: true }, evidence: Some(QUIET) }
 }
 
-/// A detector with things 0..count, all compliant since time 0.
+/// A detector with things 0..count, all compliant since time 0, which looks after each event at once.
 fn compliant(count: u32) -> Detector {
-    let mut detector = Detector::new(Config::default());
+    standing(count, Config { event_spacing_ns: 0, ..Config::default() })
+}
+
+fn standing(count: u32, config: Config) -> Detector {
+    let mut detector = Detector::new(config);
     for id in 0..count {
         detector.add(id, 0);
     }
@@ -150,6 +154,18 @@ fn a_look_never_takes_more_than_half_of_the_time() {
     detector.event(0, 50 * MS, THEIRS);
     detector.verified(0, 100 * MS, &good(QUIET));
     assert_eq!(detector.next_deadline(), Some(200 * MS), "a look of 100 ms is followed by a pause of 100 ms");
+}
+
+#[test]
+fn what_changes_again_and_again_is_not_looked_at_for_each_change_though_it_is_found_at_rest() {
+    let mut detector = standing(1, Config::default());
+    let spacing = u64::from(Config::default().event_spacing_ns);
+    detector.event(0, 50 * MS, THEIRS);
+    assert_eq!(look(&mut detector, &good(QUIET)).0, 50 * MS, "a change by itself is looked at at once");
+    detector.event(0, 51 * MS, THEIRS);
+    detector.event(0, 52 * MS, THEIRS);
+    assert_eq!(look(&mut detector, &good(QUIET)), (50 * MS + spacing, vec![Report::Touched { id: 0 }]));
+    assert_eq!(detector.next_deadline(), None);
 }
 
 #[test]
@@ -299,4 +315,86 @@ fn only_a_look_that_counts_decides() {
     let conclusion = detector.conclude(0, at, &good(QUIET));
     assert!(conclusion.decided);
     assert_eq!(conclusion.reports, [Report::Touched { id: 0 }]);
+}
+
+/// What a look gives of which the kernel tells nothing.
+fn unseen(finding: Finding) -> Outcome {
+    Outcome { finding, evidence: None }
+}
+
+#[test]
+fn what_others_can_change_is_never_compliant_and_does_not_flap() {
+    let compliant_look = unseen(Finding::Compliant { untouched: true });
+    let mut detector = Detector::new(Config::default());
+    for id in 0..3 {
+        detector.add(id, 0);
+    }
+    let mut told = Vec::new();
+    let settle = |detector: &mut Detector, told: &mut Vec<Report>, outcome: &Outcome| {
+        while let Some(now) = detector.next_deadline() {
+            for id in detector.due(now, usize::MAX) {
+                told.extend(detector.vouch(id, (id > 0).then_some("foreign"), now));
+                let outcome = if id == 1 { *outcome } else { unseen(Finding::Compliant { untouched: true }) };
+                told.extend(detector.conclude(id, now, &outcome).reports);
+            }
+        }
+    };
+    settle(&mut detector, &mut told, &compliant_look);
+    assert_eq!(told.len(), 1, "one gap for both, and it stays open: {told:?}");
+    assert!(
+        matches!(&told[0], Report::GapOpened(gap) if gap.reason == "foreign" && gap.scope == Scope::Some)
+    );
+    assert_eq!(
+        (verdict(&detector, 0), verdict(&detector, 1)),
+        (VerdictKind::Compliant, VerdictKind::Unknown)
+    );
+    assert_eq!(detector.standing(1).unwrap().reason, Some("foreign"));
+    assert_eq!(detector.node_verdict(), VerdictKind::Unknown);
+    let since = detector.standing(1).unwrap().since;
+
+    // A full verification finds it as it was, and tells nothing.
+    told.clear();
+    detector.recheck(Scope::All, 3_600_000 * MS);
+    settle(&mut detector, &mut told, &compliant_look);
+    assert_eq!((told.as_slice(), detector.standing(1).unwrap().since), (&[][..], since));
+
+    // Another one finds it changed by another machine, and then restored.
+    detector.recheck(Scope::All, 7_200_000 * MS);
+    settle(&mut detector, &mut told, &unseen(Finding::Differs { fingerprint: 1, transient: false }));
+    assert!(matches!(told[..], [Report::Drifted { id: 1, .. }]), "{told:?}");
+    assert_eq!(verdict(&detector, 1), VerdictKind::Drifted);
+    told.clear();
+    detector.recheck(Scope::All, 9_000_000 * MS);
+    settle(&mut detector, &mut told, &compliant_look);
+    assert_eq!(told, [Report::Recovered { id: 1 }]);
+    assert_eq!(verdict(&detector, 1), VerdictKind::Unknown);
+}
+
+#[test]
+fn what_is_no_longer_foreign_is_verified_and_closes_its_gap_with_the_last() {
+    let mut detector = compliant(2);
+    for id in 0..2 {
+        detector.event(id, MS, THEIRS);
+        detector.due(MS, 1);
+        detector.vouch(id, Some("foreign"), MS);
+        detector.conclude(id, MS, &good(QUIET));
+        assert_eq!(verdict(&detector, id), VerdictKind::Unknown, "nothing vouches for it");
+        assert_eq!((detector.count(VerdictKind::Unknown), detector.undecided()), (id as usize + 1, 0));
+    }
+    detector.event(0, 50 * MS, THEIRS);
+    assert_eq!(detector.undecided(), 1, "it is looked at once more");
+    for (id, is_last) in [(0, false), (1, true)] {
+        detector.event(id, 100 * MS, THEIRS);
+        let mut told = Vec::new();
+        while let Some(now) = detector.next_deadline() {
+            detector.due(now, 1);
+            told.extend(detector.vouch(id, None, now));
+            told.extend(detector.conclude(id, now, &good(QUIET)).reports);
+        }
+        assert_eq!(verdict(&detector, id), VerdictKind::Compliant);
+        assert_eq!(told.iter().any(|report| matches!(report, Report::GapClosed(_))), is_last, "{told:?}");
+    }
+    assert_eq!(detector.node_verdict(), VerdictKind::Compliant);
+    detector.vouch(0, Some("foreign"), 200 * MS);
+    assert!(matches!(detector.remove(0, 201 * MS)[..], [Report::GapClosed(_)]), "nothing is left under it");
 }

@@ -6,15 +6,33 @@
 use super::{Config, Evidence, Finding, Outcome};
 use crate::verdict::VerdictKind;
 
-/// What the protocol knows of one thing: about a hundred bytes.
+/// A time that may be none, in as much room as one that is not: the end of time is never.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Moment(u64);
+
+impl Moment {
+    const NEVER: Self = Self(u64::MAX);
+
+    pub(super) fn get(self) -> Option<u64> {
+        (self != Self::NEVER).then_some(self.0)
+    }
+}
+
+impl From<Option<u64>> for Moment {
+    fn from(time: Option<u64>) -> Self {
+        time.map_or(Self::NEVER, Self)
+    }
+}
+
+/// What the protocol knows of one thing, which ten thousand things have each: 80 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct ThingState {
     /// The verdict that was reported: unknown, compliant or drifted.
     pub(super) verdict: VerdictKind,
     /// Since when it holds (start of the episode that led to it).
     pub(super) since: u64,
-    /// When to look next; `None` while nothing is due.
-    pub(super) at: Option<u64>,
+    /// When to look next; none while nothing is due.
+    pub(super) at: Moment,
     /// The look under way.
     pub(super) look: Option<Look>,
     /// When the last look ended, and how long it took.
@@ -25,7 +43,7 @@ pub(super) struct ThingState {
     /// Fingerprint of the reported differences.
     fingerprint: u64,
     /// From when on a pending decision is taken whatever the evidence; set while an episode is open.
-    deadline: Option<u64>,
+    deadline: Moment,
     /// A look begun before this time proves nothing by itself about `beyond` changes, or without evidence.
     settled_after: u64,
     /// A change by somebody else was seen in this episode.
@@ -74,13 +92,13 @@ impl ThingState {
         Self {
             verdict: VerdictKind::Unknown,
             since: now,
-            at: Some(now),
+            at: Moment(now),
             look: None,
             looked: now,
             took: 0,
             backoff: 0,
             fingerprint: 0,
-            deadline: Some(now.saturating_add(config.settle_ns)),
+            deadline: Moment(now.saturating_add(config.settle_ns)),
             settled_after: now.saturating_add(config.settle_ns),
             touched: false,
             beyond: false,
@@ -93,16 +111,18 @@ impl ThingState {
         self.touched |= !own;
         self.beyond |= beyond;
         self.settled_after = now.saturating_add(config.settle_ns);
-        self.deadline.get_or_insert(now.saturating_add(config.settle_ns));
+        self.pend(now, config);
         if let Some(look) = &mut self.look {
             look.settled = false;
         }
-        self.look_again(now, Meanwhile::Event, config);
+        // What changes again and again is not looked at again and again either when each look finds it at rest.
+        let pause = if self.backoff == 0 { u64::from(config.event_spacing_ns) } else { 0 };
+        self.look_again(now, Meanwhile::Event, pause, config);
     }
 
     /// The verdict is to be checked again though no change was announced.
     pub(super) fn recheck(&mut self, now: u64, config: &Config) {
-        self.look_again(now, Meanwhile::Event, config);
+        self.look_again(now, Meanwhile::Event, 0, config);
     }
 
     /// Evidence was lost: what was known is not known any more, except that a drifted thing stays so.
@@ -111,27 +131,35 @@ impl ThingState {
             self.verdict = VerdictKind::Unknown;
             self.since = now;
         }
-        self.look_again(now, Meanwhile::Gap, config);
+        self.look_again(now, Meanwhile::Gap, 0, config);
     }
 
     /// Sets the time of the next look: after the one under way, or now, or as soon as the thing may be
-    /// looked at again.
-    fn look_again(&mut self, now: u64, meanwhile: Meanwhile, config: &Config) {
+    /// looked at again, which is a `pause` after the last look or later.
+    fn look_again(&mut self, now: u64, meanwhile: Meanwhile, pause: u64, config: &Config) {
         if let Some(look) = &mut self.look {
             look.meanwhile = look.meanwhile.max(meanwhile);
         } else {
-            let soonest = now.max(self.looked.saturating_add(self.spacing(config)));
-            self.at = Some(self.at.map_or(soonest, |at| at.min(soonest)));
+            let soonest = now.max(self.looked.saturating_add(self.spacing(config).max(pause)));
+            // Never is later than any time.
+            self.at = self.at.min(Moment(soonest));
+        }
+    }
+
+    /// An episode is open since then, unless one was.
+    fn pend(&mut self, since: u64, config: &Config) {
+        if self.deadline == Moment::NEVER {
+            self.deadline = Moment(since.saturating_add(config.settle_ns));
         }
     }
 
     /// A look begins.
     pub(super) fn begin(&mut self, now: u64) {
-        self.at = None;
+        self.at = Moment::NEVER;
         self.look = Some(Look {
             started: now,
             settled: now >= self.settled_after,
-            overdue: self.deadline.is_some_and(|deadline| now >= deadline),
+            overdue: self.deadline.get().is_some_and(|deadline| now >= deadline),
             meanwhile: Meanwhile::Nothing,
         });
     }
@@ -152,11 +180,16 @@ impl ThingState {
         // What was read is whole, but open writers may change it without a further event.
         let whole = covered && evidence.map_or(look.settled, Evidence::only_writers);
         self.writers = !quiet && evidence.is_some_and(|evidence| evidence.writers);
+        let before = (self.verdict, self.since);
         let decision = self.decide(&look, outcome.finding, quiet, whole, config);
         if blind && self.verdict == VerdictKind::Compliant {
             self.verdict = VerdictKind::Unknown;
+            if before.0 == VerdictKind::Unknown {
+                // Seen to be compliant once more and still not vouched for: it stands as it stood.
+                self.since = before.1;
+            }
         }
-        self.at = self.next_look(now, &look, quiet, evidence, decision, config);
+        self.at = self.next_look(now, &look, quiet, evidence, decision, config).into();
         decision
     }
 
@@ -178,7 +211,7 @@ impl ThingState {
             }
         };
         if news {
-            self.deadline.get_or_insert(look.started.saturating_add(config.settle_ns));
+            self.pend(look.started, config);
         }
         match finding {
             Finding::Compliant { untouched } => {
@@ -209,11 +242,13 @@ impl ThingState {
     fn stand(&mut self, verdict: VerdictKind, fingerprint: u64, look: &Look, config: &Config) {
         if self.verdict != verdict {
             self.verdict = verdict;
-            self.since =
-                self.deadline.map_or(look.started, |deadline| deadline.saturating_sub(config.settle_ns));
+            self.since = self
+                .deadline
+                .get()
+                .map_or(look.started, |deadline| deadline.saturating_sub(config.settle_ns));
         }
         self.fingerprint = fingerprint;
-        self.deadline = None;
+        self.deadline = Moment::NEVER;
         self.touched = false;
     }
 
@@ -235,7 +270,7 @@ impl ThingState {
             self.beyond = false;
             // Only a transient difference is held though the look was quiet: until its deadline.
             return match decision {
-                Decision::Held => Some(self.deadline.unwrap_or(now).max(now)),
+                Decision::Held => Some(self.deadline.get().unwrap_or(now).max(now)),
                 Decision::Compliant { .. } | Decision::Drifted { .. } => None,
             };
         }
@@ -246,7 +281,7 @@ impl ThingState {
         } else {
             now.saturating_add(u64::from(self.backoff.max(self.took)))
         };
-        Some(self.deadline.filter(|deadline| *deadline > now).map_or(at, |deadline| at.min(deadline)))
+        Some(self.deadline.get().filter(|deadline| *deadline > now).map_or(at, |deadline| at.min(deadline)))
     }
 
     /// The least time between two looks. A look may take half of one CPU's time, no more; a thing in flux
@@ -260,9 +295,11 @@ impl ThingState {
     pub(super) fn rebase(&mut self, by: u64) {
         let times = [&mut self.since, &mut self.looked, &mut self.settled_after];
         let started = self.look.as_mut().map(|look| &mut look.started);
-        let optional = [self.at.as_mut(), self.deadline.as_mut(), started];
-        for time in times.into_iter().chain(optional.into_iter().flatten()) {
+        for time in times.into_iter().chain(started) {
             *time = time.saturating_sub(by);
+        }
+        for moment in [&mut self.at, &mut self.deadline] {
+            *moment = moment.get().map(|time| time.saturating_sub(by)).into();
         }
     }
 }

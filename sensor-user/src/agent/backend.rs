@@ -3,7 +3,7 @@
 //! In: a state directory for the canary. Out: a loaded sensor whose canary was heard, or every reason
 //! why there is none.
 
-use super::canary::{Canary, Pulse};
+use super::canary::{Canary, Pulse, UNHEARD};
 use super::look::Witness;
 use crate::attribution::{NoTable, ProcessTable};
 use crate::clock::Clock;
@@ -15,12 +15,19 @@ use crate::kernel::maps::{ProcessMaps, Ring};
 use crate::kernel::recursion::Recursion;
 use crate::metrics::HookMode;
 use crate::observation::Observer;
+use bytes::Bytes;
+use sensor_common::map::Counter;
 use std::os::fd::{AsRawFd, RawFd};
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 
-/// Records read while the canary is tried: a full ring of an earlier run, whose canary must fit as well.
+/// Records read before and after each canary that is tried: more than a full ring.
 const BACKLOG: usize = 8192;
+
+/// Canaries that are tried while others fill the ring faster than it is read.
+const SONGS: usize = 3;
 
 /// What tells of changes.
 #[derive(Debug)]
@@ -43,23 +50,25 @@ pub struct Programs {
     /// Changes.
     pub ring: Ring,
     /// Records that came in while the canary was tried.
-    pub backlog: Vec<Vec<u8>>,
+    pub backlog: Vec<Bytes>,
     /// The canary.
     pub canary: Canary,
     /// Nothing was missed since the last run.
     pub adopted: bool,
 }
 
-/// Tries LSM, then fentry, then fanotify. `Err` holds one reason for each.
+/// Tries LSM, then fentry, then fanotify. `Err` holds one reason for each. The canary lives in the first of the
+/// `nests` that can be written to.
 pub fn choose(
-    state: &Path,
+    nests: &[&Path],
     pins: Option<&Path>,
     observer: &Arc<Observer>,
     clock: &Arc<dyn Clock>,
 ) -> Result<Backend, Vec<String>> {
     let mut reasons = Vec::new();
+    let mut backlog = Vec::new();
     for mode in [Mode::Lsm, Mode::Fentry] {
-        match attempt(mode, state, pins, observer) {
+        match attempt(mode, nests, pins, observer, &mut backlog) {
             Ok(programs) => return Ok(Backend::Programs(programs)),
             Err(reason) => {
                 tracing::warn!(mode = mode.prefix(), reason, "This backend does not work here.");
@@ -81,33 +90,51 @@ pub fn choose(
     }
 }
 
+/// Runs something that needs much memory for a while on a thread of its own: when a thread ends, the allocator gives back
+/// what it would keep for later. The kernel's types take tens of megabytes while they are read.
+fn in_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| match scope.spawn(work).join() {
+        Ok(done) => done,
+        Err(panic) => resume_unwind(panic),
+    })
+}
+
+/// `backlog`: what was read of the ring; also of a set of programs that did not work out, because its records tell who
+/// changed what while no daemon ran.
 fn attempt(
     mode: Mode,
-    state: &Path,
+    nests: &[&Path],
     pins: Option<&Path>,
     observer: &Observer,
+    backlog: &mut Vec<Bytes>,
 ) -> Result<Box<Programs>, String> {
-    let loaded = load::load(mode, pins).map_err(|error| error.to_string())?;
+    let loaded = in_a_thread(|| load::load(mode, pins)).map_err(|error| error.to_string())?;
     let mut witness = Witness::new(loaded.maps);
     let mut ring = loaded.ring;
-    let mut canary = Canary::new(state, observer, &mut witness).map_err(|error| error.to_string())?;
-    canary.sing(observer, &mut witness);
-    let mut backlog = Vec::new();
-    // What a longer backlog leaves in the ring is read by the loop.
-    ring.drain(BACKLOG, |bytes| {
-        match event::decode(bytes) {
-            Ok(change) if change.record.id == super::canary::CANARY_ID => canary.heard(),
-            // Malformed ones too: they are counted where all records are.
-            _ => backlog.push(bytes.to_vec()),
+    let mut canary = Canary::new(nests, observer, &mut witness).map_err(|error| error.to_string())?;
+    let mut pulse = Pulse::Alive;
+    for _ in 0..SONGS {
+        let lost = lost(&mut witness)?;
+        // What came while no daemon ran goes first: in a full ring there is no room for the canary.
+        read(&mut ring, &mut canary, backlog);
+        canary.sing(observer, &mut witness);
+        read(&mut ring, &mut canary, backlog);
+        pulse = canary.listen(&mut witness);
+        if pulse == Pulse::Drowned && self::lost(&mut witness)? == lost {
+            pulse = Pulse::Blind(UNHEARD.to_owned());
         }
-    });
-    match canary.listen(&mut witness) {
-        Pulse::Alive => Ok(Box::new(Programs {
+        if pulse != Pulse::Drowned {
+            break;
+        }
+    }
+    match pulse {
+        // The programs run and the ring works: it is others who fill it, and the sweep after a loss finds what they did.
+        Pulse::Alive | Pulse::Drowned => Ok(Box::new(Programs {
             sensor: loaded.sensor,
             witness,
             processes: loaded.processes,
             ring,
-            backlog,
+            backlog: std::mem::take(backlog),
             canary,
             adopted: loaded.adopted,
         })),
@@ -123,10 +150,26 @@ fn attempt(
     }
 }
 
+fn lost(witness: &mut Witness) -> Result<u64, String> {
+    witness.maps().count(Counter::Lost).map_err(|error| error.to_string())
+}
+
+/// What a longer backlog leaves in the ring is read by the loop.
+fn read(ring: &mut Ring, canary: &mut Canary, backlog: &mut Vec<Bytes>) {
+    ring.drain(BACKLOG, |bytes| match event::decode(bytes) {
+        Ok(change) if change.record.id == super::canary::CANARY_ID => canary.heard(),
+        // Malformed ones too: they are counted where all records are.
+        _ => backlog.push(Bytes::copy_from_slice(bytes)),
+    });
+}
+
 /// Where changes are read.
 pub(super) enum Changes {
     Ring(Ring),
     Fanotify(Box<FanotifyBackend>),
+    /// A test tells of them itself.
+    #[cfg(test)]
+    Told,
 }
 
 impl AsRawFd for Changes {
@@ -134,6 +177,8 @@ impl AsRawFd for Changes {
         match self {
             Self::Ring(ring) => ring.as_raw_fd(),
             Self::Fanotify(backend) => backend.as_raw_fd(),
+            #[cfg(test)]
+            Self::Told => -1,
         }
     }
 }
@@ -148,7 +193,7 @@ pub(super) struct Parts {
     pub(super) recursion: Option<Recursion>,
     pub(super) processes: Box<dyn ProcessTable>,
     pub(super) changes: Changes,
-    pub(super) backlog: Vec<Vec<u8>>,
+    pub(super) backlog: Vec<Bytes>,
     pub(super) adopted: bool,
 }
 

@@ -7,7 +7,7 @@ use super::look::Witness;
 use super::registry::FIRST_OWN;
 use crate::kernel::maps::MapsError;
 use crate::observation::Observer;
-use sensor_common::map::{DEVICES_KEY, InodeKey, MOUNTS_KEY};
+use sensor_common::map::{DEVICES_KEY, InodeKey, MOUNTS_KEY, OBSERVED_WRITERS};
 use sensor_common::op::{ROLE_FILE, ROLE_MOUNTS, ROLE_TAMPER};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -33,6 +33,8 @@ pub struct Canary {
     expected: u64,
     /// Canary records drained since the last tick.
     heard: bool,
+    /// Whether the file could be changed.
+    sung: bool,
     /// Kept open so that the inodes, and so their numbers, stay: procfs makes new ones otherwise.
     held: Vec<File>,
     tamper: Vec<PathBuf>,
@@ -42,23 +44,30 @@ pub struct Canary {
     switched: Option<u64>,
 }
 
+/// Why a node is blind whose ring does not bring the canary's record.
+pub const UNHEARD: &str = "canary-not-heard";
+
 /// What a tick found.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Pulse {
     /// The last change came back.
     Alive,
+    /// It was counted, and its record did not come: nobody reads the ring, or it had no room.
+    Drowned,
     /// It did not, and why that may be.
     Blind(String),
 }
 
 impl Canary {
-    /// Makes the file and enrols it, the mount table, the block devices and the tunable.
-    pub fn new(directory: &Path, observer: &Observer, witness: &mut Witness) -> Result<Self, MapsError> {
+    /// Makes the file, in the first of the `nests` that can be written to, and enrols it, the mount table, the block
+    /// devices and the tunable.
+    pub fn new(nests: &[&Path], observer: &Observer, witness: &mut Witness) -> Result<Self, MapsError> {
         let mut canary = Self {
-            path: directory.join("canary"),
+            path: nest(nests),
             key: None,
             expected: 0,
             heard: false,
+            sung: false,
             held: Vec::new(),
             tamper: Vec::new(),
             switch: None,
@@ -66,9 +75,6 @@ impl Canary {
         };
         witness.maps().enrol(MOUNTS_KEY, MOUNTS_ID, ROLE_MOUNTS)?;
         witness.maps().enrol(DEVICES_KEY, DEVICES_ID, ROLE_TAMPER)?;
-        if let Err(error) = fs::write(&canary.path, b"0") {
-            tracing::warn!(path = %canary.path.display(), %error, "Cannot make the canary file.");
-        }
         canary.key = observer.open(&canary.path).ok().and_then(|_| witness.identity());
         if let Some(key) = canary.key {
             witness.maps().enrol(key, CANARY_ID, ROLE_FILE)?;
@@ -113,7 +119,7 @@ impl Canary {
         }
         let Ok(Some(entry)) = witness.maps().entry(key) else { return false };
         let before = self.switched.replace(entry.observed_counter);
-        entry.observed_writers == 0 && before.is_none_or(|before| before == entry.observed_counter)
+        entry.observed & OBSERVED_WRITERS == 0 && before.is_none_or(|before| before == entry.observed_counter)
     }
 
     /// A canary record came through the ring.
@@ -136,7 +142,9 @@ impl Canary {
         }
         self.expected = self.counter(witness).unwrap_or(0);
         let write = OpenOptions::new().write(true).create(true).truncate(false).open(&self.path);
-        if let Err(error) = write.and_then(|mut file| file.write_all(b"1")) {
+        let written = write.and_then(|mut file| file.write_all(b"1"));
+        self.sung = written.is_ok();
+        if let Err(error) = written {
             tracing::warn!(path = %self.path.display(), %error, "Cannot write the canary file.");
         }
     }
@@ -152,9 +160,42 @@ impl Canary {
         }
         match self.counter(witness) {
             None => Pulse::Blind("canary-not-enrolled".to_owned()),
+            Some(_) if !self.sung => Pulse::Blind("canary-not-written".to_owned()),
             Some(counter) if counter <= self.expected => Pulse::Blind("canary-not-seen".to_owned()),
-            Some(_) if !self.heard => Pulse::Blind("canary-not-heard".to_owned()),
+            Some(_) if !self.heard => Pulse::Drowned,
             Some(_) => Pulse::Alive,
         }
+    }
+}
+
+/// Where the canary lives.
+fn nest(nests: &[&Path]) -> PathBuf {
+    let mut paths = nests.iter().map(|nest| nest.join("canary"));
+    let mut first = None;
+    for path in paths.by_ref() {
+        match fs::write(&path, b"0") {
+            Ok(()) => return path,
+            Err(error) => tracing::warn!(path = %path.display(), %error, "Cannot make the canary file."),
+        }
+        first.get_or_insert(path);
+    }
+    first.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_canary_lives_where_it_can_be_written() {
+        let run = tempfile::tempdir().unwrap();
+        let state = run.path().join("missing");
+        assert_eq!(nest(&[&state, run.path()]), run.path().join("canary"));
+        assert!(run.path().join("canary").exists());
+    }
+
+    #[test]
+    fn where_nothing_can_be_written_the_first_place_is_named() {
+        assert_eq!(nest(&[Path::new("/missing/a"), Path::new("/missing/b")]), Path::new("/missing/a/canary"));
     }
 }

@@ -5,6 +5,7 @@
 //! on the others what a deny rule names is drift that degrades.
 
 use super::look::Witness;
+use crate::kernel::maps::MapsError;
 use crate::observation::Observer;
 use sensor_common::map::{ALLOWED_CGROUP, ALLOWED_EXE, ALLOWED_LOGIN, ALLOWED_PROCESS, Allowed};
 use sensor_model::cgroup::Placement;
@@ -27,15 +28,44 @@ pub(super) struct DenyRules {
     rules: Vec<Rule>,
     /// By thing, the rule that protects it.
     things: HashMap<u32, u32>,
-    told: BTreeSet<(u32, u32, u64, u32)>,
+    /// What the kernel was told.
+    told: BTreeSet<Entry>,
+    /// The kernel knows nothing else.
+    cleared: bool,
+    /// Inodes may still be protected by rules of before, whose actors stay allowed.
+    begins: bool,
 }
 
+/// Rule, kind, value and device of an allowed actor.
+type Entry = (u32, u32, u64, u32);
+
+/// Numbers of rules have 16 bits in the kernel's entries; they are given out anew long before that.
+const MOST_RULES: usize = 1 << 12;
+
 impl DenyRules {
-    /// Finds the rules, numbered from 1, and the things that they protect.
-    pub(super) fn new(policy: &DriftPolicy, expectations: &[Expectation]) -> Self {
-        let mut deny = Self::default();
+    /// Finds the rules, numbered from 1, and the things that they protect. Rules of the last run keep their numbers: the
+    /// inodes that they protect go on being protected by them until they are enrolled anew.
+    pub(super) fn renewed(self, policy: &DriftPolicy, expectations: &[Expectation]) -> Self {
+        let mut deny = if self.rules.len() > MOST_RULES { Self::default() } else { self };
+        deny.things.clear();
         deny.extend(policy, 0, expectations);
         deny
+    }
+
+    /// Before the things of a run are enrolled: nobody who was allowed is refused meanwhile. What an earlier daemon
+    /// allowed, whose rules had other numbers, is taken away.
+    pub(super) fn begin(&mut self, witness: Option<&mut Witness>) -> Result<(), MapsError> {
+        if let Some(witness) = witness.filter(|_| !self.cleared) {
+            witness.maps().disallow_all()?;
+        }
+        self.cleared = true;
+        self.begins = true;
+        Ok(())
+    }
+
+    /// All things are enrolled: only today's rules count.
+    pub(super) fn begun(&mut self) {
+        self.begins = false;
     }
 
     /// Adds things, numbered on from `first`. Rules that are known keep their numbers.
@@ -68,13 +98,14 @@ impl DenyRules {
         witness: &mut Witness,
         ours: impl Iterator<Item = (u32, u64)>,
     ) {
-        if self.rules.is_empty() {
+        if self.things.is_empty() && self.told.is_empty() {
             return;
         }
         let mut wanted: BTreeSet<_> =
             ours.map(|(tgid, start_ns)| (0, ALLOWED_PROCESS, start_ns, tgid)).collect();
         let cgroups = cgroups(&root.join(CGROUPS));
-        for (number, rule) in (1..).zip(&self.rules) {
+        let used: BTreeSet<u32> = self.things.values().copied().collect();
+        for (number, rule) in (1..).zip(&self.rules).filter(|(number, _)| used.contains(number)) {
             for exe in &rule.allowed_actors.exes {
                 // A glob has no inode: such actors are told apart after the fact only.
                 let opened = observer.open(Path::new(exe)).ok();
@@ -99,6 +130,7 @@ impl DenyRules {
                 }
             }
         }
+        let wanted = self.with_those_of_before(wanted);
         for (rule, kind, value, dev) in self.told.difference(&wanted) {
             let key = Allowed { rule: *rule, kind: *kind, value: *value, dev: *dev, padding: 0 };
             if let Err(error) = witness.maps().disallow(key) {
@@ -112,6 +144,13 @@ impl DenyRules {
             }
         }
         self.told = wanted;
+    }
+
+    fn with_those_of_before(&self, mut wanted: BTreeSet<Entry>) -> BTreeSet<Entry> {
+        if self.begins {
+            wanted.extend(&self.told);
+        }
+        wanted
     }
 }
 
@@ -135,4 +174,60 @@ fn cgroups(top: &Path) -> Vec<(String, u64)> {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sensor_model::drift_policy::DriftPolicyFile;
+    use sensor_model::expectation::{DirectoryExpectation, Expected, Owner, Source, Thing};
+
+    fn policy(rules: &[(&str, &str)]) -> DriftPolicy {
+        let rules: Vec<_> = rules
+            .iter()
+            .map(|(path, user)| {
+                serde_json::json!({ "path": path, "action": "deny", "allowedActors": { "users": [user] } })
+            })
+            .collect();
+        let file = serde_json::json!({
+            "apiVersion": "holdfast.dev/v1alpha1",
+            "kind": "DriftPolicy",
+            "metadata": { "name": "test" },
+            "spec": { "rules": rules },
+        });
+        let file = DriftPolicyFile::parse("test", file.to_string().as_bytes()).unwrap();
+        DriftPolicy::merge(&[file]).unwrap()
+    }
+
+    fn directory(path: &'static str) -> Expectation {
+        let (user, group) = (Owner::Id(0), Owner::Id(0));
+        Expectation {
+            thing: Thing::directory(path),
+            expected: Expected::Directory(DirectoryExpectation { mode: 0o755, user, group }),
+            ssh_keys: false,
+            source: Source::new("a", "a"),
+        }
+    }
+
+    #[test]
+    fn a_rule_keeps_its_number_over_a_reload_and_no_other_gets_it() {
+        let things = [directory("/a"), directory("/b")];
+        let before = DenyRules::default().renewed(&policy(&[("/a", "root"), ("/b", "alice")]), &things);
+        assert_eq!([before.protects(0), before.protects(1)], [Some(1), Some(2)]);
+        // The first rule is gone, and the order of the things is another.
+        let things = [directory("/b"), directory("/a")];
+        let after = before.renewed(&policy(&[("/a", "bob"), ("/b", "alice")]), &things);
+        assert_eq!([after.protects(0), after.protects(1)], [Some(2), Some(3)]);
+    }
+
+    #[test]
+    fn nobody_who_was_allowed_is_refused_while_things_are_enrolled_anew() {
+        let told = BTreeSet::from([(1, ALLOWED_LOGIN, 1000, 0)]);
+        let mut deny = DenyRules { told: told.clone(), ..DenyRules::default() };
+        deny.begin(None).unwrap();
+        let wanted = BTreeSet::from([(2, ALLOWED_LOGIN, 0, 0)]);
+        assert!(deny.with_those_of_before(wanted.clone()).is_superset(&told));
+        deny.begun();
+        assert_eq!(deny.with_those_of_before(wanted.clone()), wanted);
+    }
 }

@@ -3,6 +3,7 @@
 //! In: paths. Out: expectations, the ids they name, and the policy. Every error names file, field and
 //! reason, and nothing is used of a set in which one file is bad.
 
+use crate::apply;
 use crate::observation::Observer;
 use anyhow::{Context, bail};
 use sensor_model::compare::Ids;
@@ -12,6 +13,7 @@ use sensor_model::expectations::expectations;
 use sensor_model::ignition::Purpose;
 use sensor_model::machine_config::{MachineConfig, parse_for};
 use sensor_model::merge::{self, Rendered};
+use sensor_model::os::waiting::{WaitingArgument, note, wanted};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -29,6 +31,8 @@ pub struct Desired {
     pub policy: DriftPolicy,
     /// MachineConfigs in the order of the merge.
     pub sources: Vec<String>,
+    /// Kernel arguments that wait for the next boot and are no drift in this one.
+    pub waiting: Vec<WaitingArgument>,
 }
 
 /// Reads the merge of MachineConfigs (with contents; drop it when done).
@@ -38,31 +42,48 @@ pub fn rendered(configs: &[PathBuf]) -> anyhow::Result<Rendered> {
 
 /// The same for a purpose: what is only compared may have parts that no running node can take.
 pub fn rendered_for(configs: &[PathBuf], purpose: Purpose) -> anyhow::Result<Rendered> {
-    let mut machine_configs: Vec<MachineConfig> = Vec::new();
+    let mut read = Vec::new();
     for path in files(configs)? {
         let bytes = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
-        let manifest = parse_for(&path.display().to_string(), &bytes, purpose)?;
+        read.push((path.display().to_string(), bytes));
+    }
+    match merged(&read, purpose)? {
+        Some(rendered) => Ok(rendered),
+        None => bail!("no MachineConfig or Ignition config in {}", list(configs)),
+    }
+}
+
+/// The merge of files that were read already, by name and bytes; `None` where no config is in them.
+pub(crate) fn merged(files: &[(String, Vec<u8>)], purpose: Purpose) -> anyhow::Result<Option<Rendered>> {
+    let mut machine_configs: Vec<MachineConfig> = Vec::new();
+    for (name, bytes) in files {
+        let manifest = parse_for(name, bytes, purpose)?;
         for config in &manifest.machine_configs {
             for warning in &config.warnings {
-                tracing::warn!(machine_config = config.source.machine_config, "{warning}");
+                tracing::warn!(machine_config = &*config.source.machine_config, "{warning}");
             }
         }
         machine_configs.extend(manifest.machine_configs);
     }
     if machine_configs.is_empty() {
-        bail!("no MachineConfig or Ignition config in {}", list(configs));
+        return Ok(None);
     }
     // One alone may be a rendered one: then it says everything itself, also what is not taken from one of several.
     if machine_configs.len() == 1
         && let Some(config) = machine_configs.pop()
     {
-        return Ok(merge::rendered(config)?);
+        return Ok(Some(merge::rendered(config)?));
     }
-    Ok(merge::merge(machine_configs)?)
+    Ok(Some(merge::merge(machine_configs)?))
 }
 
-/// Reads everything.
-pub fn load(configs: &[PathBuf], policies: &[PathBuf], observer: &Observer) -> anyhow::Result<Desired> {
+/// Reads everything; what waits for the next boot from the state directory.
+pub fn load(
+    configs: &[PathBuf],
+    policies: &[PathBuf],
+    state: &Path,
+    observer: &Observer,
+) -> anyhow::Result<Desired> {
     let rendered = rendered(configs)?;
     let mut files_of_policy = Vec::new();
     for path in files(policies)? {
@@ -71,6 +92,13 @@ pub fn load(configs: &[PathBuf], policies: &[PathBuf], observer: &Observer) -> a
     }
     let policy = DriftPolicy::merge(&files_of_policy)?;
     let mut expectations = expectations(&rendered)?;
+    let waiting = apply::waits(state).unwrap_or_else(|error| {
+        // Without it such arguments are drift, which is on the safe side.
+        tracing::warn!(%error, "It is not known which kernel arguments wait for the next boot.");
+        Vec::new()
+    });
+    let waiting = wanted(&waiting, &apply::os::declared(&rendered));
+    note(&mut expectations, &waiting);
     expectations.retain(|expectation| match observer.unchecked(&expectation.thing) {
         None => true,
         Some(reason) => {
@@ -80,9 +108,10 @@ pub fn load(configs: &[PathBuf], policies: &[PathBuf], observer: &Observer) -> a
     });
     expectations
         .retain(|expectation| policy.decide(&expectation.thing.path(), None).action != Action::Ignore);
+    expectations.shrink_to_fit();
     let ids = ids(&expectations, observer);
-    let sources = rendered.sources.iter().map(|source| source.machine_config.clone()).collect();
-    Ok(Desired { expectations, ids, policy, sources })
+    let sources = rendered.sources.iter().map(|source| source.machine_config.to_string()).collect();
+    Ok(Desired { expectations, ids, policy, sources, waiting })
 }
 
 fn list(paths: &[PathBuf]) -> String {
@@ -111,7 +140,7 @@ pub(crate) fn files(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn has_known_ending(path: &Path) -> bool {
+pub(crate) fn has_known_ending(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ENDINGS.iter().any(|known| ending == *known))
 }
 

@@ -1,7 +1,7 @@
 //! From ring records to the detector: which things a change may concern, and who made it.
 
-use super::canary::{CANARY_ID, DEVICES_ID, MOUNTS_ID, Pulse, TAMPER_ID};
-use super::mounts::{Announced, MountTable};
+use super::canary::{CANARY_ID, DEVICES_ID, MOUNTS_ID, Pulse, TAMPER_ID, UNHEARD};
+use super::mounts::{self, Announced, MountTable, RETRY_NS};
 use super::registry::{About, Concerned, Inode};
 use super::{Agent, backend::Changes};
 use crate::attribution::NoTable;
@@ -13,7 +13,7 @@ use sensor_common::map::Counter;
 use sensor_common::op::Operation;
 use sensor_model::protocol::{Event, Scope};
 use sensor_model::record::{Actor, Record, RecordKind};
-use std::path::Path;
+use std::fs;
 
 /// Records read before things are looked at: a full ring, so that a burst is read at once.
 const RECORDS_A_TURN: usize = 4096;
@@ -37,15 +37,24 @@ pub(super) struct Noted {
     pub(super) told: bool,
 }
 
-/// Watches a path, where there is something to be watched.
-pub(super) fn watch(fanotify: &mut FanotifyBackend, path: &Path) {
-    if let Err(error) = fanotify.watch(path) {
-        tracing::debug!(%error, "Not watched by fanotify.");
-    }
-}
-
 impl Agent {
-    /// Reads the ring and, once it is empty, the loss counters; sweeps the dirty bits after a loss. `false`
+    /// Watches a path by fanotify, where there is something to be watched. Of what is there and cannot be watched
+    /// nobody vouches.
+    pub(super) fn watch(&mut self, fanotify: &mut FanotifyBackend, id: u32) {
+        let Some(path) = self.looker.registry.get(id).map(|watch| watch.path.clone()) else { return };
+        let is_told = match fanotify.watch(&path) {
+            Ok(_) => true,
+            // Nothing is there, or nothing that can be opened: its directory's names tell of it.
+            Err(error) if error.is_absence() => true,
+            Err(error) => {
+                tracing::warn!(%error, "Changes of it are not told by fanotify.");
+                false
+            }
+        };
+        self.looker.is_watched(id, is_told);
+    }
+
+    /// Reads the ring and, once it is empty, the loss counters; sweeps the map entries after a loss. `false`
     /// when a flood left records in the ring: things are looked at in between.
     pub(super) fn drain(&mut self, ring: &mut Ring) -> anyhow::Result<bool> {
         let mut failed = None;
@@ -78,7 +87,17 @@ impl Agent {
     /// it makes sure that whatever the look saw the effect of was told before it is judged: the record of a
     /// change is in the ring before its effect is on the disk.
     pub(super) fn hear(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
-        let Changes::Ring(ring) = changes else { return Ok(()) };
+        let ring = match changes {
+            Changes::Ring(ring) => ring,
+            Changes::Fanotify(fanotify) => {
+                for id in self.looker.fresh() {
+                    self.watch(fanotify, id);
+                }
+                return Ok(());
+            }
+            #[cfg(test)]
+            Changes::Told => return Ok(()),
+        };
         let mut failed = None;
         ring.drain(RECORDS_A_TURN, |bytes| {
             if failed.is_none() {
@@ -88,17 +107,12 @@ impl Agent {
         failed.map_or(Ok(()), Err)
     }
 
-    /// After a loss only the dirty bits know what changed.
+    /// After a loss only the map entries know what changed.
     fn sweep(&mut self) {
         let now = self.clock.boot_ns();
-        let Some(witness) = self.witness() else { return };
-        let dirty: Vec<_> = witness
-            .maps()
-            .entries()
-            .filter(|(_, entry)| entry.dirty != 0)
-            .map(|(key, entry)| (key, entry.id))
-            .collect();
-        for (key, id) in dirty {
+        let Some(witness) = self.looker.witness.as_mut() else { return };
+        let changed: Vec<_> = self.swept.take(witness.maps().entries());
+        for (key, id) in changed {
             if id == MOUNTS_ID {
                 self.mounts_due = Some(now);
                 continue;
@@ -114,6 +128,7 @@ impl Agent {
             // Which name it was is lost too, so everything that the inode may concern is looked at.
             let registry = &self.looker.registry;
             let (direct, beyond) = registry.all_concerned(&registry.about(id, key));
+            self.looker.stray(beyond.iter().copied());
             for (things, beyond) in [(direct, false), (beyond, true)] {
                 for thing in things {
                     self.detector.event(thing, now, Event { own: false, beyond });
@@ -161,6 +176,9 @@ impl Agent {
             }
             if known { speaks.push(watch) } else { others.push(watch) }
         }
+        if !others.is_empty() {
+            self.looker.drop_stray(inode.key)?;
+        }
         let concerned = |watches: &[u32]| {
             self.looker.registry.concerned(watches, change.name(), change.name_cut(), change.moves())
         };
@@ -172,7 +190,10 @@ impl Agent {
         let (concerned, others) = self.told_about(change)?;
         let now = self.clock.boot_ns();
         let own = self.attributor.is_ours(record);
-        for (things, beyond) in [(&others.direct, false), (&others.beyond, true)] {
+        self.looker.stray(concerned.beyond.iter().chain(&others.beyond).copied());
+        for (things, beyond) in
+            [(&others.direct, change.operation == Operation::Ioctl), (&others.beyond, true)]
+        {
             for thing in things {
                 self.detector.event(*thing, now, Event { own, beyond });
             }
@@ -194,7 +215,9 @@ impl Agent {
             }
             return Ok(());
         }
-        for (things, beyond) in [(&concerned.direct, false), (&concerned.beyond, true)] {
+        // Up to 6.16 an ioctl is told before the inode's lock is taken under which it counts.
+        let is_early = change.operation == Operation::Ioctl;
+        for (things, beyond) in [(&concerned.direct, is_early), (&concerned.beyond, true)] {
             for thing in things {
                 // Whoever holds a file last need not be who wrote to it.
                 if change.operation != Operation::Release || !self.changes.contains_key(thing) {
@@ -250,15 +273,16 @@ impl Agent {
             self.note(*thing, change.operation, change.read_ns, actor.as_ref());
             self.detector.event(*thing, now, Event { own, beyond: true });
         }
+        self.looker.stray(concerned.direct.iter().chain(&concerned.beyond).copied());
         // The path may lead to another object now.
         let objects = concerned
             .direct
             .iter()
-            .filter_map(|thing| Some(self.desired.expectations.get(*thing as usize)?.thing.path()));
-        let stale =
-            concerned.stale.iter().filter_map(|watch| Some(self.looker.registry.get(*watch)?.path.clone()));
-        for path in objects.chain(stale) {
-            watch(fanotify, &path);
+            .filter_map(|thing| Some(self.desired.expectations.get(*thing as usize)?.thing.path()))
+            .filter_map(|path| self.looker.registry.find(&path));
+        let stale: Vec<u32> = objects.chain(concerned.stale).collect();
+        for id in stale {
+            self.watch(fanotify, id);
         }
     }
 
@@ -274,8 +298,11 @@ impl Agent {
 
     /// A managed file was executed: who, and was it as expected at that moment.
     fn executed(&mut self, thing: u32, change: &Change, actor: &Actor) {
-        let record = self.about(RecordKind::Exec, thing, change, actor);
-        self.group.push(record);
+        let now = self.clock.boot_ns();
+        if self.executions.tells(thing, actor, change.record.time_ns, now) {
+            let record = self.about(RecordKind::Exec, thing, change, actor);
+            self.group.push(record);
+        }
     }
 
     /// A record about a thing at the moment of a change that is not itself a change of the thing.
@@ -284,12 +311,12 @@ impl Agent {
         let mut record = self.log.record(kind);
         record.monotonic_ns = change.record.time_ns;
         record.time = self.wall(change.record.time_ns);
-        record.path = Some(expectation.thing.path().display().to_string());
+        record.set_name(self.name(thing));
         record.operation = Some(change.operation.name().to_owned());
         record.actor = Some(actor.clone());
         record.verdict = self.detector.standing(thing).map(|standing| standing.verdict);
-        record.source = Some(expectation.source.machine_config.clone());
-        if let Some(open) = self.drifts.get(&thing) {
+        record.source = Some(expectation.source.machine_config.to_string());
+        if let Some(open) = self.drift_of(thing) {
             record.differences.clone_from(&open.differences);
         }
         record
@@ -311,13 +338,25 @@ impl Agent {
     /// Compares the mount table with the last one, and looks at everything that a difference touches. Not only
     /// because a mount was announced: some calls that change mounts fire no hook.
     pub(super) fn compare_mounts(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
-        let table = match MountTable::read() {
+        let table = match MountTable::read(&self.mount_table) {
             Ok(table) => table,
             Err(error) => {
-                tracing::error!(%error, "Cannot read the mount table.");
+                // Nobody knows what is mounted over what until it can be read again.
+                let now = self.clock.boot_ns();
+                if self.mounts_unread.is_none() {
+                    tracing::error!(%error, "Cannot read the mount table.");
+                    let gap = self.detector.open_blindness(Scope::All, "mounts-unreadable", now);
+                    self.mounts_unread = Some(gap.number);
+                    self.tell(vec![sensor_model::protocol::Report::GapOpened(gap)], None);
+                }
+                self.mounts_due = Some(now.saturating_add(RETRY_NS));
                 return Ok(());
             }
         };
+        if let Some(number) = self.mounts_unread.take() {
+            let told = self.detector.end_blindness(number, self.clock.boot_ns());
+            self.tell(told, None);
+        }
         let points = self.mounts.differences(&table);
         if !points.is_empty() {
             // Whoever made them was told of before they were there.
@@ -325,10 +364,13 @@ impl Agent {
         }
         self.mounts = table;
         let now = self.clock.boot_ns();
-        for point in points {
+        let root = fs::canonicalize(&self.options.root).unwrap_or_else(|_| self.options.root.clone());
+        for point in points.iter().filter_map(|point| mounts::below(&root, point)) {
             let keys: Vec<_> = self.looker.registry.keys_at(&point).collect();
             let announced = self.announced.of(&keys).cloned();
-            for thing in self.looker.registry.under_mount(&point) {
+            let touched = self.looker.registry.under_mount(&point);
+            self.looker.stray(touched.iter().copied());
+            for thing in touched {
                 if let Some(Announced { actor, operation, at_ns, .. }) = &announced {
                     self.note(thing, *operation, *at_ns, Some(actor));
                 }
@@ -403,6 +445,7 @@ impl Agent {
         }
         match pulse {
             Pulse::Alive => self.see_again(),
+            Pulse::Drowned => self.blind(UNHEARD),
             Pulse::Blind(reason) => self.blind(&reason),
         }
         Ok(())

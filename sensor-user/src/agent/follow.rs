@@ -4,7 +4,7 @@
 //! difference is a step of an apply under way: both images that its journal names for a path are then as declared,
 //! a third is drift as ever. Detection is never paused. It writes nothing, but works off an apply that died.
 
-use super::Options;
+use super::{Options, service};
 use crate::{
     apply::{self, Engine, Recovered, Store, Systemd},
     observation::Observer,
@@ -55,12 +55,18 @@ struct Transition {
     os: bool,
 }
 
+/// Whether an apply has to be worked off before anything else.
+pub(super) fn is_interrupted(options: &Options) -> bool {
+    let store = Store::existing(&options.state);
+    store.is_some_and(|store| matches!(store.open_journal(), Ok(Some(_)) | Err(_)))
+}
+
 /// Works off an apply that died, without a reboot, and chooses the configs: those that were applied last, else those
 /// that the daemon was given.
 pub(super) async fn start(options: &mut Options, observer: &Arc<Observer>) -> Follow {
     let state = options.state.clone();
     let mut follow = Follow { store: Store::existing(&state), state, ..Follow::default() };
-    if follow.store.as_ref().is_some_and(|store| matches!(store.open_journal(), Ok(Some(_)) | Err(_))) {
+    if is_interrupted(options) {
         recover(options, observer).await;
     }
     let Some((id, path)) = follow.store.as_ref().and_then(Store::current) else { return follow };
@@ -83,7 +89,12 @@ async fn recover(options: &Options, observer: &Arc<Observer>) {
     let recovered = match Engine::new(to, observer) {
         Ok(engine) => {
             let mut actor = Systemd::new(&options.root);
-            engine.recover(&mut actor, false, &mut say).await
+            // Acts may take longer than systemd waits for a start, or for a sign of life.
+            let recovery = engine.recover(&mut actor, false, &mut say);
+            let recovered =
+                service::patiently(recovery, service::SIGN_OF_LIFE, &service::still_at_work).await;
+            service::work_is_over();
+            recovered
         }
         Err(error) => Err(error),
     };
@@ -97,6 +108,11 @@ async fn recover(options: &Options, observer: &Arc<Observer>) {
 }
 
 impl Follow {
+    /// The config that was applied last, which the daemon runs with whatever it was given.
+    pub(super) fn counts(&self) -> Option<(u64, PathBuf)> {
+        self.generation.map(|id| (id, self.config(id)))
+    }
+
     /// Whether another config is current than the one that the daemon runs with.
     pub(super) fn has_moved(&mut self) -> bool {
         if self.store.is_none() {
@@ -161,7 +177,7 @@ impl Follow {
             Thing::ClosedDirectory { path } => {
                 transition.images.keys().any(|target| target.parent() == Some(path))
             }
-            thing => transition.images.contains_key(&thing.path()),
+            thing => transition.images.contains_key(&*thing.path()),
         })
     }
 
@@ -191,7 +207,7 @@ impl Follow {
         if version == self.open.as_ref().map(|(version, _)| *version) {
             return;
         }
-        let begin = self.store.as_ref().and_then(|store| store.open_journal().ok()??.begin);
+        let begin = self.store.as_ref().and_then(|store| Some(store.open_journal().ok()??.begin));
         self.open = version.zip(begin.map(Transition::from));
         self.under_way |= self.open.is_some();
     }
@@ -209,12 +225,14 @@ impl Transition {
     fn allows(&self, expectation: &Expectation, seen: &Observation) -> bool {
         match (&expectation.thing, seen) {
             (Thing::Unit { name }, _) => self.units.contains(name),
-            (Thing::ClosedDirectory { path }, Observation::Names { names, .. }) => {
+            (Thing::ClosedDirectory { path }, Observation::Names { names, more, .. }) => {
                 let temporary = format!("{TEMPORARY}{}-", self.id);
                 let is_ours = |name: &String| {
                     name.starts_with(&temporary) || self.images.contains_key(&path.join(name))
                 };
-                names.iter().all(|name| is_ours(name) || may_be_there(&expectation.expected, name))
+                // Of names that were only counted nobody knows whose they are.
+                *more == 0
+                    && names.iter().all(|name| is_ours(name) || may_be_there(&expectation.expected, name))
             }
             // Which of the two is booted, the end of the apply decides.
             (Thing::KernelArguments | Thing::OsImage, _) => self.os,
@@ -223,7 +241,7 @@ impl Transition {
             }
             (thing, seen) => self
                 .images
-                .get(&thing.path())
+                .get(&*thing.path())
                 .is_some_and(|(before, after)| is(before, seen) || is(after, seen)),
         }
     }
@@ -232,8 +250,7 @@ impl Transition {
 /// Whether a closed directory may hold a name without any apply.
 fn may_be_there(expected: &Expected, name: &str) -> bool {
     let Expected::ClosedDirectory(closed) = expected else { return false };
-    closed.names.iter().any(|declared| declared == name)
-        || closed.suffix.is_some_and(|suffix| !name.ends_with(suffix))
+    !closed.is_unexpected(name)
 }
 
 /// Whether an image was seen, as far as an observation tells.

@@ -5,18 +5,21 @@
 //! identity under which they know it; when a path turns out to lead to an inode that is not enrolled,
 //! it is enrolled and looked at again.
 
+mod foreign;
+
 use super::desired::Desired;
-use super::registry::{self, Inode, Registry};
+use super::registry::{self, Identity, Inode, Registry};
 use crate::kernel::maps::{Maps, MapsError};
 use crate::observation::{Observer, OpenedKind, OpenedObject};
 use crate::systemd::UnitStates;
-use sensor_common::map::{InodeKey, Managed};
+use foreign::foreign;
+use sensor_common::map::{InodeKey, Managed, OBSERVED_LOCKED, OBSERVED_WRITERS};
 use sensor_model::compare::compare;
 use sensor_model::difference::Difference;
 use sensor_model::expectation::{Expectation, Expected, Thing};
 use sensor_model::observation::{FileType, Observation};
 use sensor_model::protocol::{Evidence, Finding, Outcome, is_transient};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,16 +27,11 @@ use std::sync::Arc;
 /// Looks at one thing until its inode is enrolled, so many times at most.
 const ATTEMPTS: usize = 4;
 
-/// The magic numbers of file systems on which others can change files without this kernel taking part,
-/// or whose daemon can (include/uapi/linux/magic.h): NFS, SMB2, Ceph, FUSE, 9p, AFS.
-const FOREIGN_FILE_SYSTEMS: [(u64, &str); 6] = [
-    (0x6969, "nfs"),
-    (0xfe53_4d42, "smb2"),
-    (0x00c3_6400, "ceph"),
-    (0x6573_5546, "fuse"),
-    (0x0102_1997, "9p"),
-    (0x6b41_4653, "afs"),
-];
+/// Why nobody vouches for what lies on one of those.
+pub const FOREIGN: &str = "foreign-file-system";
+
+/// Why nobody vouches for what fanotify cannot be told of.
+pub const UNWATCHED: &str = "fanotify-unwatched";
 
 /// The kernel side of looking: absent on the fanotify backend.
 #[derive(Debug)]
@@ -91,14 +89,21 @@ pub struct Sight {
     pub differences: Vec<Difference>,
     /// For the protocol.
     pub outcome: Outcome,
-    /// A file system that the sensor cannot vouch for.
-    pub foreign: Option<&'static str>,
+    /// An earlier look decided how the thing stands.
+    pub known: bool,
+    /// Why nobody tells of changes to it; `None` when they are told.
+    pub unvouched: Option<&'static str>,
     /// Which inode it was, and when that last changed.
     seen: Known,
 }
 
 /// What is remembered of the last decided look, to tell an open without a write from a change.
-type Known = (Option<Inode>, i128);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Known {
+    inode: Option<Identity>,
+    /// 0: it is not known. No file has last changed in a time that has no room here, unless its clock was wrong.
+    changed_ns: i64,
+}
 
 /// Looks at things.
 #[derive(Debug)]
@@ -110,11 +115,20 @@ pub struct Looker {
     /// Which paths are watched.
     pub registry: Registry,
     units: UnitStates,
-    known: HashMap<u32, Known>,
+    /// By the things' numbers.
+    known: Vec<Option<Known>>,
     /// Where [`Looker::check_entries`] goes on.
     next_check: u32,
     /// Paths that are declared as symbolic links.
-    links: HashSet<PathBuf>,
+    links: HashSet<Arc<Path>>,
+    /// Things that may be reached by other directories than before.
+    astray: HashSet<u32>,
+    /// Watches that came since [`Looker::fresh`] was asked.
+    fresh: Vec<u32>,
+    /// Watches that the fanotify backend cannot be told of.
+    unwatched: HashSet<u32>,
+    /// Things that those concern; `None` since another watch, thing or way came.
+    untold: Option<HashSet<u32>>,
 }
 
 impl Looker {
@@ -127,12 +141,27 @@ impl Looker {
         );
         let units = UnitStates::new(Arc::clone(&observer), root);
         let links = links(&desired.expectations).collect();
-        Self { observer, witness, registry, units, known: HashMap::new(), next_check: 0, links }
+        Self {
+            observer,
+            witness,
+            registry,
+            units,
+            known: vec![None; desired.expectations.len()],
+            next_check: 0,
+            links,
+            astray: HashSet::new(),
+            fresh: Vec::new(),
+            unwatched: HashSet::new(),
+            untold: None,
+        }
     }
 
     /// Adds things that are looked at from now on. Gives the watches that are to be enrolled.
     pub fn extend(&mut self, expectations: &[Expectation]) -> Vec<u32> {
+        self.untold = None;
         self.links.extend(links(expectations));
+        self.known.reserve_exact(expectations.len());
+        self.known.resize(self.known.len() + expectations.len(), None);
         let observer = &self.observer;
         self.registry.extend(
             expectations,
@@ -144,6 +173,35 @@ impl Looker {
     /// Whether anything is declared as a symbolic link.
     pub fn has_links(&self) -> bool {
         !self.links.is_empty()
+    }
+
+    /// Something happened on the way to these things: they may be reached by other directories now, which the next
+    /// look finds out.
+    pub fn stray(&mut self, things: impl IntoIterator<Item = u32>) {
+        self.astray.extend(things);
+    }
+
+    /// Watches that came since the last call, for a backend that is told of each by its path.
+    pub fn fresh(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.fresh)
+    }
+
+    /// Whether changes at a watch are told of. Of those that are not, [`Sight::unvouched`] says so.
+    pub fn is_watched(&mut self, watch: u32, told: bool) {
+        let is_news = if told { self.unwatched.remove(&watch) } else { self.unwatched.insert(watch) };
+        if is_news {
+            self.untold = None;
+        }
+    }
+
+    /// Whether changes of a thing may not be told of.
+    fn is_untold(&mut self, thing: u32) -> bool {
+        let (registry, unwatched) = (&self.registry, &self.unwatched);
+        let untold = self.untold.get_or_insert_with(|| {
+            let concerned = unwatched.iter().map(|watch| registry.all_concerned(&[*watch]));
+            concerned.flat_map(|(direct, beyond)| direct.into_iter().chain(beyond)).collect()
+        });
+        untold.contains(&thing)
     }
 
     /// Enrols every watched path. Removes entries of an earlier run that nothing leads to any more.
@@ -184,6 +242,14 @@ impl Looker {
         self.apply(id, identified.map(|(inode, _)| inode))
     }
 
+    /// Removes the entry of an inode to which no watched path leads: of what a rename that failed would have moved.
+    pub fn drop_stray(&mut self, key: InodeKey) -> Result<(), MapsError> {
+        match &mut self.witness {
+            Some(witness) if key.ino != 0 && !self.registry.is_led_to(key) => witness.maps.remove(key),
+            _ => Ok(()),
+        }
+    }
+
     fn apply(&mut self, id: u32, inode: Option<Inode>) -> Result<(), MapsError> {
         let changes = self.registry.resolved(id, inode);
         let Some(witness) = &mut self.witness else { return Ok(()) };
@@ -221,25 +287,29 @@ impl Looker {
         let expectation = &desired.expectations[thing as usize];
         let path = expectation.thing.path();
         let own = self.registry.find(&path);
-        let mut foreign = None;
+        let mut strange = None;
         let (mut observation, mut keys) = (Observation::Missing, Keys::default());
         for _ in 0..ATTEMPTS {
             keys = Keys::default();
+            strange = None;
             let mut opened_as = None;
+            let mut directories = Vec::new();
             let witness = &mut self.witness;
             let is_link = self.links.contains(&path);
             if let Some(witness) = witness.as_mut().filter(|_| is_link) {
                 witness.expect_link();
             }
             observation = self.observer.observe_with(expectation, &mut |opened: &OpenedObject| {
-                let Some(witness) = witness.as_mut() else { return };
-                let identified = match opened.file_type {
+                let identified = witness.as_mut().and_then(|witness| match opened.file_type {
                     FileType::Symlink if is_link => witness.identify_link(),
                     FileType::Symlink => None,
                     _ => witness.identify(),
-                };
+                });
+                if opened.kind == OpenedKind::Parent && matches!(expectation.thing, Thing::Unit { .. }) {
+                    directories.push((opened.path.clone(), identified.map(|(inode, _)| inode)));
+                }
                 let Some((inode, magic)) = identified else { return };
-                foreign = FOREIGN_FILE_SYSTEMS.iter().find(|(known, _)| *known == magic).map(|(_, n)| *n);
+                strange = strange.or_else(|| foreign(magic));
                 match opened.kind {
                     OpenedKind::Parent if keys.parent.is_none() => keys.parent = Some(inode),
                     OpenedKind::Parent => {}
@@ -253,9 +323,17 @@ impl Looker {
                 // Replaced between look-up and open: what was read is not what is there.
                 continue;
             }
-            if self.settle_keys(&path, own, &observation, keys)? {
+            let is_way_known = self.settle_way(thing, &path, keys, &directories)?;
+            if self.settle_keys(&path, own, &observation, keys)? && is_way_known {
                 break;
             }
+        }
+        // Where not even its directory is there, the programs saw nothing that could tell.
+        if self.witness.is_none() || (keys.parent, keys.object) == (None, None) {
+            strange = self.observer.file_system(&path).and_then(foreign);
+        }
+        if let Some(file_system) = strange {
+            tracing::debug!(path = %path.display(), file_system, "Others can change it unseen.");
         }
         if let (Thing::Unit { name }, Observation::Unit(unit)) = (&expectation.thing, &mut observation)
             && let Some(state) = self.units.state(name).await
@@ -266,32 +344,87 @@ impl Looker {
         let evidence = match expectation.thing {
             // What systemd says of a unit is not one inode's affair.
             Thing::Unit { .. } => None,
+            // The counters know only of what this kernel did.
+            _ if strange.is_some() => None,
             _ => self.evidence(keys, &observation)?,
         };
         let changed_ns = match &observation {
-            Observation::Object(object) => object.changed_ns,
+            Observation::Object(object) => i64::try_from(object.changed_ns).unwrap_or(0),
             _ => 0,
         };
-        let seen: Known = (keys.object, changed_ns);
+        let seen = Known { inode: keys.object.map(Identity::from), changed_ns };
         // Looks that decided nothing do not count: a change that one of them met half done is still a change.
-        let before = self.known.get(&thing).copied();
+        let before = self.known.get(thing as usize).copied().flatten();
         let finding = if differences.is_empty() {
             Finding::Compliant { untouched: changed_ns != 0 && before == Some(seen) }
         } else {
             let mut hasher = DefaultHasher::new();
             differences.hash(&mut hasher);
-            let new_inode = before.is_some_and(|(inode, _)| inode != keys.object);
+            let new_inode = before.is_some_and(|before| before.inode != seen.inode);
             Finding::Differs {
                 fingerprint: hasher.finish(),
                 transient: is_transient(&differences, new_inode),
             }
         };
-        Ok(Sight { observation, differences, outcome: Outcome { finding, evidence }, foreign, seen })
+        let untold = self.is_untold(thing).then_some(UNWATCHED);
+        let unvouched = strange.map(|_| FOREIGN).or(untold);
+        Ok(Sight {
+            observation,
+            differences,
+            outcome: Outcome { finding, evidence },
+            known: before.is_some(),
+            unvouched,
+            seen,
+        })
     }
 
     /// Remembers what a look saw that decided how its thing stands.
     pub fn decided(&mut self, thing: u32, sight: &Sight) {
-        self.known.insert(thing, sight.seen);
+        if let Some(known) = self.known.get_mut(thing as usize) {
+            *known = Some(sight.seen);
+        }
+        self.astray.remove(&thing);
+    }
+
+    /// Watches the directories by which a look reached its thing, where they are others than before. `true` when
+    /// they were all watched already, and so the look counts.
+    fn settle_way(
+        &mut self,
+        thing: u32,
+        path: &Path,
+        keys: Keys,
+        units: &[(PathBuf, Option<Inode>)],
+    ) -> Result<bool, MapsError> {
+        let mut added: Vec<u32> = Vec::new();
+        for (directory, met) in units.iter().filter(|(directory, _)| registry::may_enable(directory)) {
+            added.extend(self.registry.units_in(directory, *met));
+        }
+        // A parent that nobody knows was reached by a way that nobody watches. (A unit has many.)
+        let parent = keys.parent.filter(|_| units.is_empty());
+        let is_unknown = parent.is_some_and(|parent| self.registry.enrolment(parent.key).is_none());
+        if is_unknown || self.astray.contains(&thing) {
+            let way = self.observer.way(path);
+            added.extend(self.registry.reached(thing, path, &way.directories));
+            // One of them may be another directory by now.
+            let known = way.directories.iter().filter_map(|directory| self.registry.find(directory));
+            let known: Vec<u32> = known.filter(|id| !added.contains(id)).collect();
+            for id in known {
+                let before = self.registry.get(id).and_then(registry::Watch::key);
+                self.enrol(id)?;
+                if self.registry.get(id).and_then(registry::Watch::key) != before {
+                    added.push(id);
+                }
+            }
+        }
+        for id in &added {
+            self.enrol(*id)?;
+        }
+        let is_known = added.is_empty();
+        if !is_known {
+            self.untold = None;
+        }
+        self.fresh.extend(added);
+        Ok(is_known)
     }
 
     /// Enrols what the look met for the first time. `true` when everything was enrolled already, and so
@@ -308,7 +441,7 @@ impl Looker {
         }
         let mut settled = true;
         if let Some(own) = own {
-            let known = self.registry.get(own).and_then(|watch| watch.inode);
+            let known = self.registry.get(own).and_then(registry::Watch::inode);
             let there = !matches!(observation, Observation::Missing);
             if known != keys.object && (keys.object.is_some() || there || known.is_some()) {
                 self.apply(own, keys.object)?;
@@ -317,10 +450,10 @@ impl Looker {
         }
         if let (Some(parent), Some(inode)) =
             (path.parent().and_then(|path| self.registry.find(path)), keys.parent)
-            && self.registry.get(parent).is_some_and(|watch| watch.inode != Some(inode))
+            && self.registry.get(parent).is_some_and(|watch| watch.inode() != Some(inode))
         {
             self.enrol(parent)?;
-            settled = self.registry.get(parent).is_none_or(|watch| watch.inode != Some(inode)) && settled;
+            settled = self.registry.get(parent).is_none_or(|watch| watch.inode() != Some(inode)) && settled;
         }
         Ok(settled)
     }
@@ -350,13 +483,13 @@ fn evidence_of(entry: &Managed) -> Evidence {
     Evidence {
         observed_counter: entry.observed_counter,
         counter: entry.counter,
-        writers: entry.observed_writers != 0,
-        locked: entry.observed_locked != 0,
+        writers: entry.observed & OBSERVED_WRITERS != 0,
+        locked: entry.observed & OBSERVED_LOCKED != 0,
     }
 }
 
 /// Paths that are declared as links.
-fn links(expectations: &[Expectation]) -> impl Iterator<Item = PathBuf> {
+fn links(expectations: &[Expectation]) -> impl Iterator<Item = Arc<Path>> {
     let links = expectations.iter().filter(|expectation| matches!(expectation.expected, Expected::Link(_)));
     links.map(|expectation| expectation.thing.path())
 }

@@ -1,12 +1,12 @@
 use super::*;
 use sensor_model::drift_policy::DriftPolicy;
-use sensor_model::expectation::{Expectation, Expected, FileExpectation, Owner, Source};
+use sensor_model::expectation::{Expectation, Expected, FileExpectation, Owner, Source, UnitExpectation};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 fn file(path: &str, owner: (u32, u32)) -> Expectation {
     Expectation {
-        thing: Thing::File { path: path.into() },
+        thing: Thing::file(path),
         expected: Expected::File(FileExpectation {
             keys: Vec::new(),
             layout_free: false,
@@ -18,7 +18,7 @@ fn file(path: &str, owner: (u32, u32)) -> Expectation {
             may_be_missing: false,
         }),
         ssh_keys: false,
-        source: Source { machine_config: "test".into(), origin: "test.yaml".into() },
+        source: Source::new("test", "test.yaml"),
     }
 }
 
@@ -64,4 +64,95 @@ async fn a_change_met_by_a_look_that_decided_nothing_is_still_a_change_to_the_ne
     assert!(!untouched(&second), "the look before this one decided nothing");
     looker.decided(0, &second);
     assert!(untouched(&looker.look(0, &desired).await.unwrap()));
+}
+
+/// A looker at some expectations, on a root of its own, without the kernel as a witness.
+fn looker(root: &Path, expectations: Vec<Expectation>) -> (Looker, Desired) {
+    let desired = Desired { expectations, policy: DriftPolicy::merge(&[]).unwrap(), ..Desired::default() };
+    let observer = Arc::new(Observer::new(root).unwrap());
+    (Looker::new(observer, root, None, &desired), desired)
+}
+
+#[tokio::test]
+async fn the_directories_behind_a_link_that_came_are_watched_after_the_next_look() {
+    let root = tempfile::tempdir().unwrap();
+    let at = |path: &str| root.path().join(path);
+    fs::create_dir_all(at("etc/foo")).unwrap();
+    fs::create_dir(at("tmp")).unwrap();
+    fs::write(at("etc/foo/a"), "same").unwrap();
+    let (mut looker, desired) = looker(root.path(), vec![file("/etc/foo/a", (0, 0))]);
+    looker.look(0, &desired).await.unwrap();
+    assert_eq!(looker.fresh(), [] as [u32; 0]);
+
+    fs::rename(at("etc/foo"), at("tmp/foo")).unwrap();
+    std::os::unix::fs::symlink("/tmp/foo", at("etc/foo")).unwrap();
+    looker.stray([0]);
+    looker.look(0, &desired).await.unwrap();
+    let fresh: Vec<PathBuf> =
+        looker.fresh().into_iter().map(|id| looker.registry.get(id).unwrap().path.to_path_buf()).collect();
+    assert_eq!(fresh, [Path::new("/tmp"), Path::new("/tmp/foo")]);
+    looker.look(0, &desired).await.unwrap();
+    assert_eq!(looker.fresh(), [] as [u32; 0], "it is known now");
+}
+
+#[tokio::test]
+async fn nobody_vouches_for_what_cannot_be_watched_until_it_can() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("etc")).unwrap();
+    fs::write(root.path().join("etc/a"), "same").unwrap();
+    fs::write(root.path().join("etc/b"), "same").unwrap();
+    let (mut looker, desired) = looker(root.path(), vec![file("/etc/a", (0, 0)), file("/etc/b", (0, 0))]);
+    let own = looker.registry.find(Path::new("/etc/a")).unwrap();
+    let parent = looker.registry.find(Path::new("/etc")).unwrap();
+    looker.is_watched(own, false);
+    looker.is_watched(own, false);
+    assert_eq!(looker.look(0, &desired).await.unwrap().unvouched, Some(UNWATCHED));
+    assert_eq!(looker.look(1, &desired).await.unwrap().unvouched, None);
+    looker.is_watched(parent, false);
+    assert_eq!(looker.look(1, &desired).await.unwrap().unvouched, Some(UNWATCHED));
+    looker.is_watched(parent, true);
+    assert_eq!(looker.look(1, &desired).await.unwrap().unvouched, None);
+    assert_eq!(looker.look(0, &desired).await.unwrap().unvouched, Some(UNWATCHED), "its own mark is missing");
+    looker.is_watched(own, true);
+    assert_eq!(looker.look(0, &desired).await.unwrap().unvouched, None);
+}
+
+#[test]
+fn file_systems_that_others_write_to_are_foreign_and_those_of_this_host_are_not() {
+    for (magic, name) in [(0x6969, "nfs"), (0x6573_5546, "fuse"), (0xff53_4d42, "cifs"), (0x0102_1997, "9p")]
+    {
+        assert_eq!(foreign(magic), Some(name));
+    }
+    // tmpfs, ext4, xfs, btrfs, overlayfs, erofs.
+    for magic in [0x0102_1994, 0xef53, 0x5846_5342, 0x9123_683e, 0x794c_7630, 0xe0f5_e1e2] {
+        assert_eq!(foreign(magic), None, "{magic:#x}");
+    }
+    let observer = Observer::new(Path::new("/")).unwrap();
+    let procfs = 0x9fa0;
+    for path in ["/proc/self/status", "/proc/no/such/thing"] {
+        assert_eq!(observer.file_system(Path::new(path)), Some(procfs), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_directory_that_enables_units_is_watched_once_a_look_has_met_it() {
+    let root = tempfile::tempdir().unwrap();
+    let system = root.path().join("etc/systemd/system");
+    fs::create_dir_all(&system).unwrap();
+    let expected = UnitExpectation { enabled: Some(false), masked: None, install_directories: Vec::new() };
+    let unit = Expectation {
+        thing: Thing::Unit { name: "x.service".to_owned() },
+        expected: Expected::Unit(expected),
+        ..file("/unused", (0, 0))
+    };
+    let (mut looker, desired) = looker(root.path(), vec![unit]);
+    looker.look(0, &desired).await.unwrap();
+    let wants = Path::new("/etc/systemd/system/other.target.wants");
+    assert!(looker.registry.find(wants).is_none());
+    fs::create_dir(system.join("other.target.wants")).unwrap();
+    looker.look(0, &desired).await.unwrap();
+    let id = looker.registry.find(wants).unwrap();
+    assert_eq!(looker.fresh(), [id]);
+    let concerned = looker.registry.concerned(&[id], Some(std::ffi::OsStr::new("x.service")), false, true);
+    assert_eq!(concerned.direct, [0]);
 }

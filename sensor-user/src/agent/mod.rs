@@ -4,11 +4,15 @@
 //! One thread; nothing in it waits for anything but the ring, a timer or the disk.
 
 mod alarm;
+mod apart;
 pub mod backend;
 pub mod canary;
 mod deny;
 pub mod desired;
+mod diff;
+mod drifts;
 mod events;
+mod executions;
 mod follow;
 pub mod look;
 pub mod mounts;
@@ -20,6 +24,7 @@ mod revert;
 mod service;
 mod start;
 pub mod status;
+mod sweep;
 mod tamper;
 mod ties;
 mod transit;
@@ -29,7 +34,7 @@ use crate::attribution::{Attributor, ProcessTable};
 use crate::clock::{Clock, rfc3339};
 use crate::forensic::Writer;
 use crate::http::{self, Pages, Readiness};
-use crate::kernel::hooks::{FUNCTIONS, HOOKS, TRACEPOINTS, When};
+use crate::kernel::hooks::{FUNCTIONS, TRACEPOINTS, When, hidden};
 use crate::kernel::load::{HookState, OBJECT_SHA256, Sensor};
 use crate::kernel::maps::ProcessMaps;
 use crate::kernel::recursion::Recursion;
@@ -57,6 +62,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{MissedTickBehavior, interval};
 
+pub use apart::{Refused, give};
 pub use start::run;
 
 /// What the daemon is told.
@@ -68,6 +74,8 @@ pub struct Options {
     pub configs: Vec<PathBuf>,
     /// Drift policies: files and directories.
     pub policies: Vec<PathBuf>,
+    /// A process of its own reads them.
+    pub apart: bool,
     /// Where the canary lives.
     pub state: PathBuf,
     /// Where the status file goes.
@@ -131,41 +139,50 @@ struct Agent {
     /// Why the loop ends, once it does.
     ended: Option<reload::Ended>,
     mounts: MountTable,
+    /// Where it is read.
+    mount_table: PathBuf,
     deny: deny::DenyRules,
     /// Records of this turn, written as one group.
     group: Vec<Record>,
+    /// Executions that are only counted.
+    executions: executions::Executions,
+    /// When a diff may be made again.
+    diffs: diff::Diffs,
     /// The newest change of each thing in an episode.
     changes: HashMap<u32, events::Noted>,
-    drifts: HashMap<u32, reports::Open>,
-    /// Drifts that were open when the last daemon stopped, by path.
-    restored: HashMap<String, crate::metrics::OpenDrift>,
-    /// Things to be written back this turn, and when each was before.
-    reverts: Vec<u32>,
-    reverted_at: HashMap<u32, Vec<u64>>,
+    drifts: drifts::Drifts,
+    /// Things to be written back, and when each was before.
+    reverts: revert::Reverts,
     blindness: Option<(u32, String)>,
     lost_processes: u64,
     lost_records: u64,
+    swept: sweep::Swept,
     mounts_due: Option<u64>,
+    /// The gap that is open while the mount table cannot be read.
+    mounts_unread: Option<u32>,
     beneath: tamper::Beneath,
     announced: Announcements,
     writers_since: Option<u64>,
     no_writers_since: Option<u64>,
     verification: Option<upkeep::Verification>,
+    status_file: status::StatusFile,
+    /// What the status says is new.
     changed: bool,
-    /// How things stood when the status was last written.
-    written: Option<reports::Standing>,
 }
 
 impl Agent {
     /// Enrols everything, and says that we are here.
     fn begin(&mut self, adopted: bool) -> anyhow::Result<()> {
-        if let Some(witness) = self.witness() {
-            witness.maps().disallow_all()?;
-        }
+        self.deny.begin(self.looker.witness.as_mut())?;
         self.refresh_allowed();
         self.need(When::Links, self.looker.has_links());
         self.looker.enrol_all()?;
+        // What only rules of before allowed is taken away when nothing is protected by them any more.
+        self.deny.begun();
+        self.refresh_allowed();
+        self.telemetry.begins();
         let now = self.clock.boot_ns();
+        self.detector.reserve(self.desired.expectations.len());
         for id in (0..).take(self.desired.expectations.len()) {
             self.detector.add(id, now);
         }
@@ -185,10 +202,10 @@ impl Agent {
                 };
                 self.telemetry.hook(*name, mode, attached);
                 if let HookState::Off(reason) = state
-                    && (function || HOOKS.iter().any(|hook| hook.name == *name && hook.since.is_none()))
+                    && let Some(unseen) = hidden(name, reason)
                 {
                     off += 1;
-                    tracing::warn!(hook = name, reason, "This hook is off.");
+                    tracing::warn!(hook = name, reason, unseen, "This hook is off.");
                 }
             }
         }
@@ -217,9 +234,7 @@ impl Agent {
     ) -> anyhow::Result<Changes> {
         if let Changes::Fanotify(backend) = &mut changes {
             for id in 0..self.looker.registry.len() {
-                if let Some(watched) = self.looker.registry.get(id) {
-                    events::watch(backend, &watched.path);
-                }
+                self.watch(backend, id);
             }
         }
         #[expect(
@@ -250,22 +265,24 @@ impl Agent {
             if self.ended.is_some() {
                 break;
             }
-            let due = self.mounts_due.into_iter().chain(self.beneath.due());
+            let due = self.mounts_due.into_iter().chain(self.beneath.due()).chain(self.reverts.next());
             let next = self.detector.next_deadline().into_iter().chain(due).min();
             alarm.set(next)?;
             tokio::select! {
+                // Changes come last: whoever may make them without end must not keep the rest from its time.
+                // They are read at the top of every turn, whatever ended the last one.
                 biased;
                 asked = signals.next() => match asked {
                     Asked::Stop => self.ended = Some(Ended::Stopped),
                     Asked::Reload => self.reload(),
                 },
-                guard = changes.readable_mut() => guard?.clear_ready(),
+                _ = watchdog.tick() => notify(&[sd_notify::NotifyState::Watchdog]),
                 _ = canary.tick() => self.tick(changes.get_mut())?,
                 _ = verify.tick() => self.verify_everything(changes.get_mut())?,
                 said = self.ties.next() => self.heard_of(said, changes.get_mut())?,
                 written = self.log.progress() => written?,
-                _ = watchdog.tick() => notify(&[sd_notify::NotifyState::Watchdog]),
                 rung = alarm.rings() => rung?,
+                guard = changes.readable_mut() => guard?.clear_ready(),
             }
         }
         if matches!(self.ended, Some(Ended::Stopped)) {
@@ -273,6 +290,7 @@ impl Agent {
         }
         self.read(changes.get_mut())?;
         self.turn(changes.get_mut()).await?;
+        self.tell_executions(u64::MAX);
         let stop_record = self.log.record(RecordKind::Stop);
         self.group.push(stop_record);
         self.write();
@@ -291,16 +309,21 @@ impl Agent {
                 self.happened(backend)?;
                 Ok(!backend.has_waiting())
             }
+            #[cfg(test)]
+            Changes::Told => Ok(true),
         }
     }
 
     /// What is done every few seconds.
     fn tick(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
+        self.beat();
         self.follow_applies(changes)?;
         self.compare_mounts(changes)?;
         match changes {
             Changes::Ring(ring) => self.check_canary(ring),
             Changes::Fanotify(_) => Ok(()),
+            #[cfg(test)]
+            Changes::Told => Ok(()),
         }
     }
 
@@ -331,21 +354,26 @@ impl Agent {
         for id in due {
             let began = self.clock.boot_ns();
             let mut sight = self.looker.look(id, &self.desired).await?;
-            if !sight.differences.is_empty() {
-                self.excuse(id, &mut sight);
+            if !sight.differences.is_empty() && !self.excuse(id, &mut sight) {
+                // Another config counts by now: what this one says of the thing is nothing to be told.
+                continue;
             }
             let now = self.clock.boot_ns();
             self.telemetry.verified(Duration::from_nanos(now.saturating_sub(began)));
             self.hear(changes)?;
             self.follow_mounts(changes)?;
+            let told = self.detector.vouch(id, sight.unvouched, now);
+            self.tell(told, None);
             let conclusion = self.detector.conclude(id, now, &sight.outcome);
             if conclusion.decided {
                 self.looker.decided(id, &sight);
             }
-            self.settled(id, &sight);
+            self.settled(id, &sight, conclusion.decided);
             self.tell(conclusion.reports, Some(&sight));
             self.forget(id);
         }
+        // While what was found is still there.
+        self.add_diffs();
         self.revert().await;
         self.finish_verification();
         self.follow_writers();
@@ -358,16 +386,24 @@ impl Agent {
     /// Writes the records of this turn, and the status if anything changed.
     fn write(&mut self) {
         self.log.append(self.group.drain(..));
+        if std::mem::take(&mut self.changed) {
+            self.status_file.outdate();
+        }
         // A thing can be decided without anything to tell: the status has to follow all the same.
         let standing = self.standing();
-        let moved = self.verification.is_none() && self.written != Some(standing);
-        if std::mem::take(&mut self.changed) || moved {
-            self.written = Some(standing);
+        if self.status_file.is_due(standing, self.verification.is_none()) {
             let status = self.status();
-            if let Err(error) = status::write(&self.options.run, &status) {
-                tracing::error!(%error, directory = %self.options.run.display(), "Cannot write the status.");
-            }
+            self.status_file.write(standing, &status);
         }
+    }
+
+    /// Shows readers of the status that the loop turns, and ends what is counted over a time.
+    fn beat(&mut self) {
+        if self.status_file.beat() {
+            let (standing, status) = (self.standing(), self.status());
+            self.status_file.write(standing, &status);
+        }
+        self.tell_executions(self.clock.boot_ns());
     }
 
     /// Not ready while the records of what happened cannot be written.
@@ -394,3 +430,6 @@ impl Agent {
         self.looker.witness.as_mut()
     }
 }
+
+#[cfg(test)]
+mod tests;

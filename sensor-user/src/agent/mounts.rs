@@ -6,35 +6,32 @@
 
 use sensor_common::map::InodeKey;
 use sensor_common::op::Operation;
+use sensor_model::host::mountinfo;
 use sensor_model::record::Actor;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// The mounts of the daemon's own namespace, which sees the host's.
+pub const TABLE: &str = "/proc/self/mountinfo";
 
 /// Mount points with what is on top there.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct MountTable(BTreeMap<PathBuf, Vec<String>>);
+pub struct MountTable(BTreeMap<PathBuf, Vec<Box<[u8]>>>);
 
 impl MountTable {
-    /// Reads the daemon's own mount namespace, which sees the host's mounts.
-    pub fn read() -> io::Result<Self> {
-        Ok(Self::parse(&fs::read_to_string("/proc/self/mountinfo")?))
+    /// Reads a mountinfo file, such as [`TABLE`].
+    pub fn read(file: &Path) -> io::Result<Self> {
+        Ok(Self::parse(&fs::read(file)?))
     }
 
-    /// Parses the text of a mountinfo file (proc(5)). Lines that are none are left out.
-    pub fn parse(text: &str) -> Self {
-        let mut table: BTreeMap<PathBuf, Vec<String>> = BTreeMap::new();
-        for line in text.lines() {
-            // id parent major:minor root point options ... - type source options
-            let mut fields = line.split(' ');
-            let (Some(id), Some(_), Some(device), Some(root), Some(point), Some(options)) =
-                (fields.next(), fields.next(), fields.next(), fields.next(), fields.next(), fields.next())
-            else {
-                continue;
-            };
-            let what = format!("{id} {device} {root} {options}");
-            table.entry(unescape(point).into()).or_default().push(what);
+    /// Parses the bytes of a mountinfo file (proc(5)). Lines that are none are left out.
+    pub fn parse(bytes: &[u8]) -> Self {
+        let mut table: BTreeMap<PathBuf, Vec<Box<[u8]>>> = BTreeMap::new();
+        for mount in mountinfo::mounts(bytes) {
+            let what = [mount.id, mount.device, mount.root, mount.options].join(&b' ');
+            table.entry(mount.point).or_default().push(what.into());
         }
         Self(table)
     }
@@ -50,6 +47,9 @@ impl MountTable {
 
 /// How long after its record a mount may show in the table and be told as its actor's.
 const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// Pause before a table that could not be read is tried again.
+pub const RETRY_NS: u64 = 1_000_000_000;
 
 /// First pause before the table is compared again; the pauses double, roughly.
 const PAUSE_NS: u64 = 50_000_000;
@@ -104,39 +104,34 @@ impl Announcements {
     }
 }
 
-/// Undoes the octal escapes of blanks, newlines and backslashes.
-fn unescape(text: &str) -> String {
-    let mut out = Vec::with_capacity(text.len());
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
-        if byte != b'\\' {
-            out.push(byte);
-            continue;
-        }
-        let digits: Vec<u8> = bytes.by_ref().take(3).collect();
-        let value = std::str::from_utf8(&digits).ok().and_then(|text| u8::from_str_radix(text, 8).ok());
-        match value {
-            Some(value) => out.push(value),
-            None => out.extend([b'\\'].into_iter().chain(digits)),
-        }
+/// A mount point as a path below the host root; `None` when it is on no way into it. Both are without links.
+pub fn below(root: &Path, point: &Path) -> Option<PathBuf> {
+    if let Ok(below) = point.strip_prefix(root) {
+        return Some(Path::new("/").join(below));
     }
-    String::from_utf8_lossy(&out).into_owned()
+    // Over a directory that leads to the root: everything below it may be another file system's.
+    root.starts_with(point).then(|| PathBuf::from("/"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
 
     const TABLE: &str = "22 1 0:20 / / rw - tmpfs tmpfs rw\n23 22 0:21 / /proc rw,nosuid - proc proc rw\n";
 
+    fn table(text: &str) -> MountTable {
+        MountTable::parse(text.as_bytes())
+    }
+
     #[test]
     fn a_mount_on_top_and_a_changed_option_are_differences() {
-        let before = MountTable::parse(TABLE);
-        let over = MountTable::parse(&format!("{TABLE}30 22 0:20 /etc/b /etc/a rw - tmpfs tmpfs rw\n"));
+        let before = table(TABLE);
+        let over = table(&format!("{TABLE}30 22 0:20 /etc/b /etc/a rw - tmpfs tmpfs rw\n"));
         assert_eq!(before.differences(&over), [PathBuf::from("/etc/a")]);
-        let read_only = MountTable::parse(&TABLE.replace("/proc rw", "/proc ro"));
+        let read_only = table(&TABLE.replace("/proc rw", "/proc ro"));
         assert_eq!(before.differences(&read_only), [PathBuf::from("/proc")]);
-        assert_eq!(before.differences(&MountTable::parse(TABLE)), Vec::<PathBuf>::new());
+        assert_eq!(before.differences(&table(TABLE)), Vec::<PathBuf>::new());
     }
 
     fn announced(pid: u32, ino: u64, at_ns: u64) -> Announced {
@@ -174,12 +169,32 @@ mod tests {
 
     #[test]
     fn escaped_blanks_are_read_as_blanks() {
-        let table = MountTable::parse("1 0 0:1 / /a\\040b rw - x y z\n");
-        assert_eq!(table.differences(&MountTable::default()), [PathBuf::from("/a b")]);
+        let blank = table("1 0 0:1 / /a\\040b rw - x y z\n");
+        assert_eq!(blank.differences(&MountTable::default()), [PathBuf::from("/a b")]);
     }
 
     #[test]
     fn lines_that_are_none_are_left_out() {
-        assert_eq!(MountTable::parse("nonsense\n\n1 2 3\n"), MountTable::default());
+        assert_eq!(table("nonsense\n\n1 2 3\n"), MountTable::default());
+    }
+
+    #[test]
+    fn a_mount_point_that_is_no_text_hides_no_other() {
+        let mut bytes = b"30 22 0:30 / /tmp/\xff rw - tmpfs tmpfs rw\n".to_vec();
+        bytes.extend(TABLE.as_bytes());
+        let with = MountTable::parse(&bytes);
+        assert_eq!(table(TABLE).differences(&with), [Path::new(OsStr::from_bytes(b"/tmp/\xff"))]);
+        bytes.extend(b"31 22 0:31 / /etc/a rw - tmpfs tmpfs rw\n");
+        assert_eq!(with.differences(&MountTable::parse(&bytes)), [Path::new("/etc/a")]);
+    }
+
+    #[test]
+    fn a_mount_point_is_told_below_the_host_root() {
+        let at = |root: &str, point: &str| below(Path::new(root), Path::new(point));
+        assert_eq!(at("/", "/var/home"), Some("/var/home".into()));
+        assert_eq!(at("/host", "/host/var/home"), Some("/var/home".into()));
+        assert_eq!(at("/host", "/host"), Some("/".into()));
+        assert_eq!(at("/run/host", "/run"), Some("/".into()), "everything may lie elsewhere");
+        assert_eq!(at("/host", "/hostile"), None);
     }
 }

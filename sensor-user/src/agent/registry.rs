@@ -7,12 +7,23 @@ use sensor_common::map::InodeKey;
 use sensor_common::op::{ROLE_ANCESTOR, ROLE_DENY, ROLE_DIRECTORY, ROLE_FILE, RULE_SHIFT};
 use sensor_model::expectation::{Expectation, Thing};
 use sensor_model::expectation_watch::{WatchRole, watches};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+mod concerns;
+mod watch;
+
+pub use concerns::may_enable;
+pub(super) use watch::Identity;
+pub use watch::Watch;
 
 /// Numbers from here on are the sensor's own watches (canary, mount table, tunables).
 pub const FIRST_OWN: u32 = 1 << 30;
+
+/// So many watches, and inodes that watches led to before, have room without being asked for.
+const FEW: usize = 32;
 
 /// An inode, told from earlier ones of the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,40 +45,6 @@ pub struct About {
     pub moves: bool,
 }
 
-/// One watched path.
-#[derive(Debug, Default)]
-pub struct Watch {
-    /// The path, below the host root.
-    pub path: PathBuf,
-    /// `ROLE_*`, without what missing children add.
-    roles: u32,
-    /// The inode it leads to; `None` when there is none that can be opened.
-    pub inode: Option<Inode>,
-    /// The one that it led to before, until its leaving was told.
-    previous: Option<Inode>,
-    /// It was told that the inode leaves this path: what it does from then on is another path's affair.
-    left: bool,
-    /// Things that are the object at the path.
-    objects: Vec<u32>,
-    /// Things that depend on a name in it.
-    names: BTreeMap<OsString, Vec<u32>>,
-    /// Things that depend on every name in it.
-    everything: Vec<u32>,
-    /// Things that lead through it by a symbolic link elsewhere.
-    through: Vec<u32>,
-    /// Names in it that lie on the way to watched paths.
-    children: BTreeSet<OsString>,
-    /// Children that could not be enrolled, so that their names matter.
-    unresolved: BTreeSet<OsString>,
-}
-
-impl Watch {
-    /// The inode that it leads to, by number and device.
-    pub fn key(&self) -> Option<InodeKey> {
-        self.inode.map(|inode| inode.key)
-    }
-}
-
 /// What a record concerns.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Concerned {
@@ -79,15 +56,23 @@ pub struct Concerned {
     pub stale: Vec<u32>,
 }
 
-/// All watches.
+/// All watches. Ten thousand things have as many: what most watches don't have is kept beside them.
 #[derive(Debug, Default)]
 pub struct Registry {
     watches: Vec<Watch>,
-    by_path: BTreeMap<PathBuf, u32>,
-    by_key: HashMap<InodeKey, Vec<u32>>,
-    things: Vec<PathBuf>,
+    /// All watches by their paths.
+    by_path: Vec<u32>,
+    /// Those that lead to an inode, by its key; of several that lead to one, whoever came first.
+    by_key: Vec<u32>,
+    /// The inodes that watches led to before, until their leaving was told.
+    previous: HashMap<u32, Identity>,
+    things: Vec<Arc<Path>>,
+    /// Things that no watch is for: they cannot change while the kernel runs.
+    unwatched: Vec<u32>,
     /// Things that a deny rule protects, and its number.
     deny: HashMap<u32, u32>,
+    /// Units by their names, and by the names of the templates that they are instances of.
+    units: BTreeMap<OsString, Vec<u32>>,
 }
 
 impl Registry {
@@ -115,29 +100,80 @@ impl Registry {
         let before: Vec<u32> = self.watches.iter().map(|watch| watch.roles).collect();
         let mut ways: HashMap<PathBuf, Vec<PathBuf>> = HashMap::new();
         let first = u32::try_from(self.things.len()).unwrap_or(FIRST_OWN);
+        self.things.reserve_exact(expectations.len());
+        self.watches.reserve_exact(expectations.len());
         for (thing, expectation) in (first..).zip(expectations) {
-            self.things.push(expectation.thing.path());
+            let path = expectation.thing.path();
+            self.things.push(Arc::clone(&path));
             let installed = match &expectation.thing {
                 Thing::Unit { name } => installed(name),
                 _ => Vec::new(),
             };
-            self.add(thing, expectation, &installed);
-            let path = expectation.thing.path();
+            self.add(thing, expectation, &path, &installed);
+            if let Thing::Unit { name } = &expectation.thing {
+                self.add_unit(thing, name);
+            }
             let parent = path.parent().unwrap_or(Path::new("/")).to_owned();
             let directories = ways.entry(parent.clone()).or_insert_with(|| way(&path)).clone();
-            for directory in directories {
-                if !path.starts_with(&directory) {
-                    let watch = self.watch(&directory, ROLE_ANCESTOR | ROLE_DIRECTORY);
-                    // The parent itself, by its real path: the name is created and removed there.
-                    watch
-                        .names
-                        .entry(path.file_name().unwrap_or_default().to_owned())
-                        .or_default()
-                        .push(thing);
-                    watch.through.push(thing);
-                }
+            self.lead(thing, &path, &directories);
+        }
+        self.watches.shrink_to_fit();
+        self.by_path.shrink_to_fit();
+        // All of them may lead to an inode.
+        self.by_key.reserve_exact(self.watches.len().saturating_sub(self.by_key.len()));
+        self.changed_since(&before)
+    }
+
+    /// A thing is reached by these directories now. Gives the watches that are new or have another role, which are
+    /// to be enrolled. Those of an earlier way stay: it may be the way again.
+    pub fn reached(&mut self, thing: u32, path: &Path, directories: &[PathBuf]) -> Vec<u32> {
+        let is_known = |directory: &PathBuf| {
+            path.starts_with(directory)
+                || self
+                    .find(directory)
+                    .is_some_and(|id| self.watches[id as usize].through().binary_search(&thing).is_ok())
+        };
+        if directories.iter().all(is_known) {
+            return Vec::new();
+        }
+        let before: Vec<u32> = self.watches.iter().map(|watch| watch.roles).collect();
+        self.lead(thing, path, directories);
+        self.changed_since(&before)
+    }
+
+    /// A directory in which links enable units, or units are, and the inode that was met there, where that is known. Gives
+    /// its watch when that is to be enrolled: it is new, or leads to another one.
+    pub fn units_in(&mut self, directory: &Path, met: Option<Inode>) -> Option<u32> {
+        let known = self.find(directory);
+        let watch = known.map(|id| &self.watches[id as usize]).filter(|watch| watch.holds_units);
+        if watch.is_some_and(|watch| met.is_none() || watch.inode() == met) {
+            return None;
+        }
+        let watch = self.watch(directory, ROLE_DIRECTORY | ROLE_ANCESTOR);
+        watch.holds_units = true;
+        // Its name in its own directory tells that it went or came.
+        watch.on_the_way = true;
+        self.find(directory)
+    }
+
+    fn lead(&mut self, thing: u32, path: &Path, directories: &[PathBuf]) {
+        for directory in directories.iter().filter(|directory| !path.starts_with(directory)) {
+            let watch = self.watch(directory, ROLE_ANCESTOR | ROLE_DIRECTORY);
+            watch.lead(thing, path.file_name().unwrap_or_default());
+            watch.on_the_way = true;
+        }
+    }
+
+    fn add_unit(&mut self, thing: u32, name: &str) {
+        for name in std::iter::once(name.to_owned()).chain(concerns::template_of(name)) {
+            let things = self.units.entry(name.into()).or_default();
+            if things.last() != Some(&thing) {
+                things.push(thing);
             }
         }
+    }
+
+    fn changed_since(&self, before: &[u32]) -> Vec<u32> {
         let ids = (0..).zip(&self.watches);
         let moved =
             ids.filter(|(id, watch)| before.get(*id as usize).is_none_or(|roles| *roles != watch.roles));
@@ -149,15 +185,17 @@ impl Registry {
         self.deny.insert(thing, rule);
     }
 
-    fn add(&mut self, thing: u32, expectation: &Expectation, installed: &[String]) {
+    fn add(&mut self, thing: u32, expectation: &Expectation, own: &Arc<Path>, installed: &[String]) {
         let found = watches(expectation, installed);
-        let own = expectation.thing.path();
+        if found.is_empty() {
+            self.unwatched.push(thing);
+        }
+        let is_unit = matches!(expectation.thing, Thing::Unit { .. });
         for watched in &found {
-            let parent_of: Vec<OsString> = found
-                .iter()
-                .filter(|other| other.path.parent() == Some(&watched.path))
-                .filter_map(|other| Some(other.path.file_name()?.to_owned()))
-                .collect();
+            let parent = watched.path.parent();
+            let above = found.iter().find(|other| Some(other.path.as_path()) == parent);
+            let within: Vec<_> =
+                found.iter().filter(|other| other.path.parent() == Some(&watched.path)).collect();
             let role = match watched.role {
                 WatchRole::Object => ROLE_FILE,
                 WatchRole::Directory => ROLE_DIRECTORY | ROLE_ANCESTOR,
@@ -165,38 +203,80 @@ impl Registry {
             };
             let all_names = watched.role == WatchRole::Directory
                 && match expectation.thing {
-                    Thing::ClosedDirectory { .. } => watched.path == own,
-                    Thing::Unit { .. } => Some(watched.path.as_path()) != own.parent(),
+                    Thing::ClosedDirectory { .. } => *watched.path == **own,
+                    // Where neither the unit's file nor another watched directory is: what is there enables it.
+                    Thing::Unit { .. } => within.is_empty(),
                     _ => false,
                 };
-            let entry = self.watch(&watched.path, role);
-            if watched.role == WatchRole::Object {
-                entry.objects.push(thing);
-            }
+            let entry = if *watched.path == **own {
+                // One allocation for the expectation, the thing and the watch.
+                self.watch_at(own, role)
+            } else {
+                self.watch(&watched.path, role)
+            };
+            entry.holds_units |=
+                is_unit && within.iter().any(|other| other.path.file_name() == own.file_name());
+            entry.on_the_way |= above.is_some();
+            let is_object = watched.role == WatchRole::Object;
+            entry.concerns(thing, is_object, above.is_some_and(|above| above.role == WatchRole::Directory));
             if all_names {
-                entry.everything.push(thing);
-            }
-            for name in parent_of {
-                if watched.role == WatchRole::Directory {
-                    entry.names.entry(name.clone()).or_default().push(thing);
-                }
-                entry.children.insert(name);
+                entry.concerns_all_names(thing);
             }
         }
     }
 
     fn watch(&mut self, path: &Path, roles: u32) -> &mut Watch {
-        let id = if let Some(id) = self.by_path.get(path) {
-            *id as usize
-        } else {
-            let id = self.watches.len();
-            self.by_path.insert(path.to_owned(), u32::try_from(id).unwrap_or(FIRST_OWN));
-            self.watches.push(Watch { path: path.to_owned(), ..Watch::default() });
-            id
+        self.watch_as(path, || path.into(), roles)
+    }
+
+    fn watch_at(&mut self, path: &Arc<Path>, roles: u32) -> &mut Watch {
+        self.watch_as(path, || Arc::clone(path), roles)
+    }
+
+    fn watch_as(&mut self, path: &Path, shared: impl FnOnce() -> Arc<Path>, roles: u32) -> &mut Watch {
+        let id = match self.place(path) {
+            Ok(at) => self.by_path[at] as usize,
+            Err(at) => {
+                let id = self.watches.len();
+                self.by_path.insert(at, u32::try_from(id).unwrap_or(FIRST_OWN));
+                if id == self.watches.capacity() {
+                    // Twice as much room would be a lot for a few directories that come later.
+                    self.watches.reserve_exact(id / 8 + FEW);
+                }
+                self.watches.push(Watch::new(shared()));
+                id
+            }
         };
         let watch = &mut self.watches[id];
         watch.roles |= roles;
         watch
+    }
+
+    /// Where a path's watch is among those by path, or would be.
+    fn place(&self, path: &Path) -> Result<usize, usize> {
+        self.by_path.binary_search_by(|id| (*self.watches[*id as usize].path).cmp(path))
+    }
+
+    /// The watch of a name in a watched directory.
+    fn child(&self, directory: &Watch, name: &OsStr) -> Option<&Watch> {
+        let child = &self.watches[self.find(&directory.path.join(name))? as usize];
+        // A name may be none, and then leads elsewhere: "", ".".
+        let is_it = child.path.parent() == Some(&*directory.path) && child.path.file_name() == Some(name);
+        is_it.then_some(child)
+    }
+
+    /// The watches that lead to an inode, in the order in which they came to.
+    fn leading_to(&self, key: InodeKey) -> &[u32] {
+        let of = |id: &u32| self.watches[*id as usize].order();
+        let wanted = Some(watch::order(key));
+        let from = self.by_key.partition_point(|id| of(id) < wanted);
+        let count = self.by_key[from..].partition_point(|id| of(id) == wanted);
+        &self.by_key[from..from + count]
+    }
+
+    /// Whether a watched path leads to an inode.
+    pub fn is_led_to(&self, key: InodeKey) -> bool {
+        !self.leading_to(key).is_empty()
     }
 
     /// Number of watches; they are numbered from 0, parents not necessarily first.
@@ -216,46 +296,46 @@ impl Registry {
 
     /// A watch by path.
     pub fn find(&self, path: &Path) -> Option<u32> {
-        self.by_path.get(path).copied()
+        self.place(path).ok().map(|at| self.by_path[at])
     }
 
     /// The watch's path leads to this inode now (or to none that can be opened). Gives the keys to be
     /// enrolled with their number and roles, and those to be removed.
     pub fn resolved(&mut self, id: u32, inode: Option<Inode>) -> Vec<(InodeKey, Option<(u32, u32)>)> {
-        let Some(watch) = self.watches.get_mut(id as usize) else { return Vec::new() };
-        let last = std::mem::replace(&mut watch.inode, inode);
+        let Some(watch) = self.watches.get(id as usize) else { return Vec::new() };
+        let (last, path) = (watch.inode(), Arc::clone(&watch.path));
         if last != inode {
-            watch.previous = last.filter(|_| !watch.left);
+            self.led_before(id, last.filter(|_| !watch.left));
         }
-        watch.left = false;
         let (before, key) = (last.map(|inode| inode.key), inode.map(|inode| inode.key));
-        let path = watch.path.clone();
         let mut changes = Vec::new();
         if before != key {
             if let Some(before) = before {
-                let others = self.by_key.entry(before).or_default();
-                others.retain(|other| *other != id);
-                if others.is_empty() {
-                    self.by_key.remove(&before);
+                let of = watch::order(before);
+                let from = self.by_key.partition_point(|id| self.watches[*id as usize].order() < Some(of));
+                if let Some(at) = self.by_key[from..].iter().position(|other| *other == id) {
+                    self.by_key.remove(from + at);
                 }
                 changes.push(before);
             }
             if let Some(key) = key {
-                self.by_key.entry(key).or_default().push(id);
+                let of = watch::order(key);
+                let at = self.by_key.partition_point(|id| self.watches[*id as usize].order() <= Some(of));
+                self.by_key.insert(at, id);
             }
         }
         changes.extend(key);
-        if let (Some(parent), Some(name)) = (path.parent(), path.file_name())
-            && let Some(parent) = self.find(parent)
+        let parent = path.parent().and_then(|parent| self.find(parent));
+        let watch = &mut self.watches[id as usize];
+        watch.left = false;
+        watch.leads_to(inode);
+        if let Some(parent) = parent
+            && watch.unresolved != inode.is_none()
         {
+            watch.unresolved = inode.is_none();
             let parent = &mut self.watches[parent as usize];
-            let moved = match key {
-                None => parent.unresolved.insert(name.to_owned()),
-                Some(_) => parent.unresolved.remove(name),
-            };
-            if moved {
-                changes.extend(parent.key());
-            }
+            parent.child_resolved(inode.is_some());
+            changes.extend(parent.key());
         }
         changes.sort_unstable_by_key(|key| (key.dev, key.ino));
         changes.dedup();
@@ -264,24 +344,31 @@ impl Registry {
 
     /// Number and roles under which an inode is to be enrolled: those of all paths that lead to it.
     pub fn enrolment(&self, key: InodeKey) -> Option<(u32, u32)> {
-        let ids = self.by_key.get(&key)?;
+        let ids = self.leading_to(key);
         let roles = ids.iter().fold(0, |roles, id| {
             let watch = &self.watches[*id as usize];
-            let names = if watch.unresolved.is_empty() { 0 } else { ROLE_DIRECTORY };
+            let names = if watch.has_unresolved() { ROLE_DIRECTORY } else { 0 };
             roles | watch.roles | names
         });
         let protected = ids.iter().find_map(|id| {
             let watch = &self.watches[*id as usize];
-            watch.objects.iter().chain(&watch.everything).find_map(|thing| self.deny.get(thing))
+            // A unit's rule protects what is declared of it, not what a package keeps of it elsewhere.
+            let own = watch.objects().filter(|thing| self.is_own(watch, *thing));
+            own.chain(watch.everything().iter().copied()).find_map(|thing| self.deny.get(&thing))
         });
         let deny = protected.map_or(0, |rule| ROLE_DENY | rule << RULE_SHIFT);
         Some((*ids.first()?, roles | deny))
     }
 
+    /// Whether a thing is declared at the watch's path.
+    fn is_own(&self, watch: &Watch, thing: u32) -> bool {
+        self.things.get(thing as usize) == Some(&watch.path)
+    }
+
     /// The watches that a record concerns: those that lead to its inode, and the one under whose number the
     /// kernel knew the inode when it was written.
     pub fn about(&self, id: u32, key: InodeKey) -> Vec<u32> {
-        let mut watches = self.by_key.get(&key).cloned().unwrap_or_default();
+        let mut watches = self.leading_to(key).to_vec();
         if !watches.contains(&id) && self.get(id).is_some() {
             watches.push(id);
         }
@@ -293,88 +380,36 @@ impl Registry {
     pub fn speaks(&mut self, id: u32, about: &About) -> bool {
         let Some(watch) = self.watches.get_mut(id as usize) else { return false };
         let leaves = about.moves && !about.is_name;
-        if watch.inode == Some(about.inode) && !watch.left {
+        if watch.inode() == Some(about.inode) && !watch.left {
             watch.left = leaves;
             return true;
         }
         // A look came before this record and found the path leading elsewhere: the record tells how that came.
-        if watch.previous == Some(about.inode) && (leaves || about.is_name) {
-            watch.previous = watch.previous.filter(|_| !leaves);
+        if self.previous.get(&id) == Some(&about.inode.into()) && (leaves || about.is_name) {
+            if leaves {
+                self.led_before(id, None);
+            }
             return true;
         }
         false
     }
 
+    /// Keeps the inode that a watch led to before, until its leaving was told.
+    fn led_before(&mut self, id: u32, inode: Option<Inode>) {
+        if let Some(inode) = inode {
+            self.previous.insert(id, inode.into());
+        } else if self.previous.remove(&id).is_some() && self.previous.is_empty() {
+            // An apply replaces thousands.
+            self.previous.shrink_to(FEW);
+        }
+    }
+
     /// The inodes that a path leads to and led to before.
     pub fn keys_at(&self, path: &Path) -> impl Iterator<Item = InodeKey> {
-        let watch = self.find(path).and_then(|id| self.get(id));
-        watch
-            .into_iter()
-            .flat_map(|watch| watch.inode.into_iter().chain(watch.previous))
-            .map(|inode| inode.key)
-    }
-
-    /// What a record concerns that is about these watches. `name`: the entry, for a record about a name in
-    /// the directory; `None` for one about the object. `cut`: the name was cut.
-    pub fn concerned(&self, watches: &[u32], name: Option<&OsStr>, cut: bool, moved: bool) -> Concerned {
-        let mut concerned = Concerned::default();
-        for id in watches {
-            let watch = &self.watches[*id as usize];
-            match name {
-                Some(_) if cut => {
-                    concerned.direct.extend(watch.names.values().flatten());
-                    concerned.direct.extend(&watch.everything);
-                }
-                Some(name) => {
-                    concerned.direct.extend(watch.names.get(name).into_iter().flatten());
-                    concerned.direct.extend(&watch.everything);
-                    if watch.children.contains(name) {
-                        self.below(&watch.path.join(name), &mut concerned);
-                    }
-                }
-                None => {
-                    concerned.direct.extend(&watch.objects);
-                    if moved {
-                        concerned.direct.extend(&watch.everything);
-                        if watch.roles & ROLE_ANCESTOR != 0 {
-                            self.below(&watch.path, &mut concerned);
-                            concerned.beyond.extend(&watch.through);
-                        }
-                    }
-                }
-            }
-        }
-        for list in [&mut concerned.direct, &mut concerned.beyond, &mut concerned.stale] {
-            list.sort_unstable();
-            list.dedup();
-        }
-        concerned
-    }
-
-    /// Everything that the inode of these watches may concern, whatever happened to it: what its own evidence
-    /// covers, and what lies beyond that.
-    pub fn all_concerned(&self, watches: &[u32]) -> (Vec<u32>, Vec<u32>) {
-        let names = self.concerned(watches, Some(OsStr::new("")), true, true);
-        let object = self.concerned(watches, None, false, true);
-        let mut direct = names.direct;
-        direct.extend(object.direct);
-        direct.sort_unstable();
-        direct.dedup();
-        (direct, object.beyond)
-    }
-
-    /// Watches and things at and below a path.
-    fn below(&self, path: &Path, concerned: &mut Concerned) {
-        let within = self.by_path.range(path.to_owned()..).take_while(|(other, _)| other.starts_with(path));
-        concerned.stale.extend(within.map(|(_, id)| *id));
-        let things = (0..).zip(&self.things).filter(|(_, thing)| thing.starts_with(path) && *thing != path);
-        concerned.beyond.extend(things.map(|(thing, _)| thing));
-    }
-
-    /// Every thing on whose way a mount point lies, or which lies on the way to it.
-    pub fn under_mount(&self, point: &Path) -> Vec<u32> {
-        let related = |thing: &&PathBuf| thing.starts_with(point) || point.starts_with(thing);
-        (0..).zip(&self.things).filter(|(_, thing)| related(thing)).map(|(id, _)| id).collect()
+        let id = self.find(path);
+        let there = id.and_then(|id| self.get(id)).and_then(Watch::key);
+        let previous = id.and_then(|id| self.previous.get(&id)).map(|inode| Inode::from(*inode).key);
+        there.into_iter().chain(previous)
     }
 }
 

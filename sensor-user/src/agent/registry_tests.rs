@@ -1,9 +1,13 @@
 use super::*;
-use sensor_model::expectation::{Expected, FileExpectation, Owner, Source, UnitExpectation};
+use sensor_model::expectation::{
+    ClosedDirectoryExpectation, DirectoryExpectation, Expected, FileExpectation, OsImageExpectation, Owner,
+    Source, UnitExpectation,
+};
+use std::ffi::OsStr;
 
 fn file(path: &str) -> Expectation {
     Expectation {
-        thing: Thing::File { path: path.into() },
+        thing: Thing::file(path),
         expected: Expected::File(FileExpectation {
             keys: Vec::new(),
             layout_free: false,
@@ -15,7 +19,7 @@ fn file(path: &str) -> Expectation {
             may_be_missing: false,
         }),
         ssh_keys: false,
-        source: Source { machine_config: "test".into(), origin: "test.yaml".into() },
+        source: Source::new("test", "test.yaml"),
     }
 }
 
@@ -50,6 +54,82 @@ fn a_cut_name_concerns_everything_in_the_directory() {
     let registry = resolved(&["/etc/a", "/etc/b"]);
     let etc = registry.find(Path::new("/etc")).unwrap();
     assert_eq!(registry.concerned(&[etc], Some(OsStr::new("x")), true, true).direct, [0, 1]);
+}
+
+#[test]
+fn a_name_that_is_none_concerns_nothing() {
+    let registry = resolved(&["/etc/a", "/etc/d/a"]);
+    let etc = registry.find(Path::new("/etc")).unwrap();
+    for name in ["", ".", "..", "/etc/a", "d/a"] {
+        assert_eq!(
+            registry.concerned(&[etc], Some(OsStr::new(name)), false, true),
+            Concerned::default(),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn of_several_things_at_one_path_each_is_concerned() {
+    let directory = Expectation {
+        thing: Thing::directory("/etc/d"),
+        expected: Expected::Directory(DirectoryExpectation {
+            mode: 0o755,
+            user: Owner::Id(0),
+            group: Owner::Id(0),
+        }),
+        ..file("/unused")
+    };
+    let closed = Expectation {
+        thing: Thing::closed_directory("/etc/d"),
+        expected: Expected::ClosedDirectory(ClosedDirectoryExpectation {
+            names: Vec::new(),
+            suffix: None,
+            ssh_keys: false,
+        }),
+        ..file("/unused")
+    };
+    let registry = Registry::new(&[closed, directory, file("/etc/d")], |_| Vec::new(), |_| Vec::new());
+    let of = |path: &str, name: Option<&str>, moved| {
+        let id = registry.find(Path::new(path)).unwrap();
+        registry.concerned(&[id], name.map(OsStr::new), false, moved).direct
+    };
+    assert_eq!(of("/etc", Some("d"), false), [0, 1, 2]);
+    assert_eq!(of("/etc/d", Some("new"), false), [0]);
+    assert_eq!(of("/etc/d", None, false), [1, 2]);
+    assert_eq!(of("/etc/d", None, true), [0, 1, 2]);
+}
+
+#[test]
+fn what_cannot_move_goes_with_an_ancestor_of_its_path() {
+    let booted = Expectation {
+        thing: Thing::OsImage,
+        expected: Expected::OsImage(OsImageExpectation { image: "registry/os".to_owned() }),
+        ..file("/unused")
+    };
+    let registry = Registry::new(&[booted, file("/run/a"), file("/etc/a")], |_| Vec::new(), |_| Vec::new());
+    let run = registry.find(Path::new("/run")).unwrap();
+    assert_eq!(registry.concerned(&[run], None, false, true).beyond, [0, 1]);
+}
+
+#[test]
+fn a_directory_is_enrolled_for_its_names_until_the_last_missing_one_is_there() {
+    let expectations = [file("/etc/one/a"), file("/etc/two/a")];
+    let mut registry = Registry::new(&expectations, |_| Vec::new(), |_| Vec::new());
+    let at = |registry: &Registry, path: &str| registry.find(Path::new(path)).unwrap();
+    let (etc, one, two) = (at(&registry, "/etc"), at(&registry, "/etc/one"), at(&registry, "/etc/two"));
+    let by_names = |registry: &Registry| registry.enrolment(key(5).unwrap()).unwrap().1 & ROLE_DIRECTORY != 0;
+    registry.resolved(etc, inode(5));
+    for id in [one, one, two] {
+        registry.resolved(id, None);
+    }
+    assert!(by_names(&registry));
+    registry.resolved(one, inode(6));
+    assert!(by_names(&registry), "the other one is missing");
+    registry.resolved(two, inode(7));
+    assert!(!by_names(&registry));
+    registry.resolved(two, None);
+    assert!(by_names(&registry));
 }
 
 #[test]
@@ -112,7 +192,7 @@ const fn about(inode: Inode, moves: bool) -> About {
 fn an_inode_that_got_a_removed_ones_number_does_not_speak_for_its_path() {
     let mut registry = resolved(&["/etc/a"]);
     let a = registry.find(Path::new("/etc/a")).unwrap();
-    let old = registry.get(a).unwrap().inode.unwrap();
+    let old = registry.get(a).unwrap().inode().unwrap();
     assert!(registry.speaks(a, &about(old, true)), "its removal");
     assert!(!registry.speaks(a, &about(old, false)), "it has left");
     assert!(!registry.speaks(a, &about(Inode { generation: 2, ..old }, false)), "another inode");
@@ -124,7 +204,7 @@ fn an_inode_that_got_a_removed_ones_number_does_not_speak_for_its_path() {
 fn the_record_of_a_move_that_a_look_has_overtaken_speaks_once() {
     let mut registry = resolved(&["/etc/a"]);
     let a = registry.find(Path::new("/etc/a")).unwrap();
-    let old = registry.get(a).unwrap().inode.unwrap();
+    let old = registry.get(a).unwrap().inode().unwrap();
     registry.resolved(a, inode(99));
     assert!(!registry.speaks(a, &about(old, false)), "a write to an inode that is elsewhere");
     assert!(registry.speaks(a, &about(old, true)));
@@ -136,7 +216,7 @@ fn the_record_of_a_move_that_a_look_has_overtaken_speaks_once() {
 fn names_in_a_directory_that_was_removed_speak_until_its_removal_was_told() {
     let mut registry = resolved(&["/etc/d/a"]);
     let d = registry.find(Path::new("/etc/d")).unwrap();
-    let old = registry.get(d).unwrap().inode.unwrap();
+    let old = registry.get(d).unwrap().inode().unwrap();
     let name = |inode| About { inode, is_name: true, moves: true };
     registry.resolved(d, None);
     assert!(registry.speaks(d, &name(old)), "the file in it was removed first");
@@ -194,4 +274,129 @@ fn things_that_come_later_are_numbered_on_and_only_what_they_change_is_to_be_enr
     assert_eq!(registry.concerned(&[directory], Some(OsStr::new("one")), false, false).direct, [0]);
     let (_, roles) = registry.enrolment(key(u64::from(etc) + 10).unwrap()).unwrap();
     assert!(roles & ROLE_DIRECTORY != 0);
+}
+
+/// A registry of one thing below `/home`, which is a link to `/var/home`.
+fn linked(path: &str) -> Registry {
+    let real = |path: &Path| Path::new("/var").join(path.strip_prefix("/").unwrap());
+    let way = |path: &Path| {
+        let parent = real(path.parent().unwrap());
+        let mut directories: Vec<PathBuf> = parent.ancestors().map(Path::to_owned).collect();
+        directories.reverse();
+        directories
+    };
+    Registry::new(&[file(path)], way, |_| Vec::new())
+}
+
+#[test]
+fn a_mount_over_the_real_path_of_a_thing_behind_a_link_concerns_it() {
+    let registry = linked("/home/core/.ssh/authorized_keys");
+    for point in ["/var/home", "/var/home/core/.ssh", "/var/home/core/.ssh/authorized_keys", "/home", "/"] {
+        assert_eq!(registry.under_mount(Path::new(point)), [0], "{point}");
+    }
+    for point in ["/var/home/core/.config", "/var/home/other", "/var/lib", "/etc"] {
+        assert_eq!(registry.under_mount(Path::new(point)), [] as [u32; 0], "{point}");
+    }
+    let registry = linked("/home/core");
+    assert_eq!(registry.under_mount(Path::new("/var/home/core/below")), [0], "in the thing itself");
+}
+
+#[test]
+fn a_directory_behind_a_link_that_goes_or_comes_concerns_what_lies_below_it() {
+    let registry = linked("/home/core/.ssh/authorized_keys");
+    let id = |path: &str| registry.find(Path::new(path)).unwrap();
+    for (directory, name, cut) in
+        [("/var/home", "core", false), ("/var", "home", false), ("/var/home", "", true)]
+    {
+        let told = registry.concerned(&[id(directory)], Some(OsStr::new(name)), cut, true);
+        assert!(
+            told.beyond == [0] && told.stale.contains(&id("/var/home/core/.ssh")),
+            "{directory} {name}: {told:?}"
+        );
+    }
+    let other = registry.concerned(&[id("/var/home")], Some(OsStr::new("other")), false, true);
+    assert_eq!(other, Concerned::default());
+}
+
+#[test]
+fn a_thing_that_is_reached_by_another_way_is_watched_on_that_way() {
+    let mut registry = resolved(&["/etc/foo/a", "/etc/b"]);
+    let thing = Path::new("/etc/foo/a");
+    let way: Vec<PathBuf> = ["/", "/etc", "/tmp", "/tmp/foo"].iter().map(PathBuf::from).collect();
+    let added = registry.reached(0, thing, &way);
+    let paths: Vec<_> =
+        added.iter().map(|id| registry.get(*id).unwrap().path.display().to_string()).collect();
+    assert_eq!(paths, ["/tmp", "/tmp/foo"]);
+    assert_eq!(registry.reached(0, thing, &way), [] as [u32; 0], "and is then known");
+    for (id, ino) in added.iter().zip(90..) {
+        registry.resolved(*id, inode(ino));
+    }
+    let tmp = registry.find(Path::new("/tmp/foo")).unwrap();
+    let moved = registry.concerned(&[tmp], None, false, true);
+    assert_eq!(moved.beyond, [0], "the directory behind the link is exchanged");
+    assert_eq!(registry.concerned(&[tmp], Some(OsStr::new("a")), false, true).direct, [0]);
+}
+
+fn unit(name: &str) -> Expectation {
+    let expected = UnitExpectation { enabled: Some(false), masked: None, install_directories: Vec::new() };
+    Expectation {
+        thing: Thing::Unit { name: name.to_owned() },
+        expected: Expected::Unit(expected),
+        ..file("/unused")
+    }
+}
+
+#[test]
+fn a_link_in_any_directory_that_enables_units_concerns_the_unit_of_its_name() {
+    let units = [unit("x.service"), unit("y@.service"), unit("z@one.service"), file("/etc/a")];
+    let mut registry = Registry::new(&units, |_| Vec::new(), |_| Vec::new());
+    let wants = Path::new("/etc/systemd/system/other.target.wants");
+    assert!(registry.find(wants).is_none(), "nobody declared it");
+
+    // It comes: any of its links may be there already.
+    let system = registry.find(Path::new("/etc/systemd/system")).unwrap();
+    let come = registry.concerned(&[system], Some(wants.file_name().unwrap()), false, true);
+    assert_eq!(come.direct, [0, 1, 2]);
+    let other = registry.concerned(&[system], Some(OsStr::new("else.service")), false, true);
+    assert_eq!(other.direct, [] as [u32; 0]);
+
+    let id = registry.units_in(wants, None).unwrap();
+    registry.resolved(id, inode(50));
+    for met in [None, inode(50)] {
+        assert!(registry.units_in(wants, met).is_none(), "it is watched now");
+    }
+    let again = registry.concerned(&[system], Some(wants.file_name().unwrap()), false, true);
+    assert_eq!(again.stale, [id], "another directory may be there");
+    assert_eq!(registry.units_in(wants, inode(51)), Some(id), "it is another one");
+    let of = |name: &str| registry.concerned(&[id], Some(OsStr::new(name)), false, true).direct;
+    assert_eq!(of("x.service"), [0]);
+    assert_eq!(of("y@instance.service"), [1]);
+    assert_eq!(of("z@one.service"), [2]);
+    assert_eq!(of("else.service"), [] as [u32; 0]);
+    assert_eq!(registry.concerned(&[id], None, false, true).beyond, [0, 1, 2], "it goes with all its links");
+}
+
+#[test]
+fn a_unit_that_a_package_removes_or_brings_is_looked_at() {
+    let registry = Registry::new(&[unit("x.service"), unit("y.service")], |_| Vec::new(), |_| Vec::new());
+    for directory in ["/usr/lib/systemd/system", "/usr/local/lib/systemd/system", "/etc/systemd/system"] {
+        let id = registry.find(Path::new(directory)).unwrap();
+        let of = |name: &str| registry.concerned(&[id], Some(OsStr::new(name)), false, true).direct;
+        assert_eq!((of("x.service"), of("else.service")), (vec![0], vec![]), "{directory}");
+    }
+}
+
+#[test]
+fn directories_that_generators_make_anew_at_each_reload_enable_nothing_for_good() {
+    for (directory, may) in [
+        ("/etc/systemd/system/a.target.wants", true),
+        ("/usr/lib/systemd/system/a.target.upholds", true),
+        ("/run/systemd/system/a.service.requires", true),
+        ("/run/systemd/generator/a.target.wants", false),
+        ("/run/systemd/generator.late/a.target.wants", false),
+        ("/run/systemd/transient/a.target.wants", false),
+        ("/etc/systemd/system/a.service.d", false),
+    ] {
+        assert_eq!(may_enable(Path::new(directory)), may, "{directory}");
+    }
 }

@@ -3,10 +3,14 @@
 //! In: a hang-up signal, and the files that the daemon was started with. Out: the reason for which a run of the
 //! loop ends, and what the next one has to know of it. A set of files with a mistake changes nothing.
 
+use super::deny::DenyRules;
+use super::drifts::Drifts;
 use super::events::Noted;
-use super::{Agent, desired, desired::Desired};
+use super::{Agent, apart, desired::Desired};
+use crate::forensic;
 use sensor_model::expectation::Thing;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 
 /// Why a run of the loop ends.
 #[derive(Debug)]
@@ -26,6 +30,29 @@ pub(super) struct Carried {
     changes: HashMap<Thing, Noted>,
     /// Why nothing is seen.
     blindness: Option<String>,
+    /// Drifts that are open, and those that were before and are still to be looked at.
+    drifts: Drifts,
+    /// Rules that the kernel knows.
+    deny: DenyRules,
+    /// The kernel's counts of what was lost, as they were told.
+    lost: [u64; 2],
+}
+
+impl Carried {
+    /// What a daemon begins with: drifts that were open when the last one ended.
+    pub(super) fn of_log(log: &Path) -> Self {
+        let open = forensic::open_drifts(log).unwrap_or_else(|error| {
+            // A log that is not there yet is no error of ours; any other is told when it is opened.
+            tracing::warn!(%error, "Drifts that were open are told anew.");
+            BTreeMap::new()
+        });
+        Self { drifts: Drifts::of_log(open), ..Self::default() }
+    }
+
+    /// Takes out what an agent is built with.
+    pub(super) fn parts(&mut self) -> (Drifts, DenyRules, [u64; 2]) {
+        (std::mem::take(&mut self.drifts), std::mem::take(&mut self.deny), self.lost)
+    }
 }
 
 impl Agent {
@@ -35,8 +62,15 @@ impl Agent {
             tracing::info!("Configs and policies are read again when the apply under way is over.");
             return;
         }
-        let observer = &self.looker.observer;
-        match desired::load(&self.options.configs, &self.options.policies, observer) {
+        if let Some((apply, config)) = self.follow.counts() {
+            tracing::warn!(
+                apply,
+                config = %config.display(),
+                "Policies are read again, and of configs the one that was applied last, which counts and not --config; \
+                 another one comes with `holdfast apply`."
+            );
+        }
+        match apart::load(&self.options, &self.looker.observer) {
             Ok(desired) if is_same(&desired, &self.desired) => {
                 tracing::info!("Configs and policies were read again; they say what they said before.");
                 self.telemetry.reloaded(true);
@@ -47,6 +81,7 @@ impl Agent {
                     things,
                     "Configs and policies were read again; the daemon begins anew with them."
                 );
+                self.telemetry.reloaded(true);
                 self.ended = Some(Ended::Reloaded(Box::new(desired)));
             }
             Err(error) => {
@@ -65,6 +100,9 @@ impl Agent {
                 .filter_map(|(id, noted)| Some((expectations.get(id as usize)?.thing.clone(), noted)))
                 .collect(),
             blindness: self.blindness.take().map(|(_, reason)| reason),
+            drifts: std::mem::take(&mut self.drifts).carry(),
+            deny: std::mem::take(&mut self.deny),
+            lost: [self.lost_records, self.lost_processes],
         }
     }
 
@@ -87,4 +125,5 @@ fn is_same(one: &Desired, other: &Desired) -> bool {
         && one.policy == other.policy
         && one.ids == other.ids
         && one.sources == other.sources
+        && one.waiting == other.waiting
 }

@@ -1,25 +1,17 @@
 //! From the detector's reports to the outside: forensic records, metrics, status.
 
-use super::look::Sight;
+use super::diff::{declared, shown};
+use super::drifts::Open;
+use super::look::{self, Sight};
 use super::status::{Drifted, OpenGap, SCHEMA, Status};
 use super::{Agent, rfc3339};
-use crate::observation::snapshot;
 use sensor_model::difference::Difference;
 use sensor_model::drift_policy::{Action, Subject};
 use sensor_model::protocol::{Gap, Report, Scope};
-use sensor_model::record::{Actor, Record, RecordKind};
+use sensor_model::record::{Actor, Record, RecordKind, ThingName};
 use sensor_model::verdict::VerdictKind;
 use std::collections::BTreeMap;
 use std::time::Duration;
-
-/// An open drift.
-#[derive(Debug, Clone)]
-pub(super) struct Open {
-    pub(super) differences: Vec<Difference>,
-    pub(super) since: String,
-    pub(super) actor: Option<Actor>,
-    pub(super) action: Action,
-}
 
 /// The verdict of the node, and how many things are compliant, drifted and unknown.
 pub(super) type Standing = (VerdictKind, [usize; 3]);
@@ -48,13 +40,14 @@ impl Agent {
 
     /// After each look: forgets who changed a thing that is quiet again, and closes drifts that were
     /// open when the last daemon stopped.
-    pub(super) fn settled(&mut self, id: u32, sight: &Sight) {
+    pub(super) fn settled(&mut self, id: u32, sight: &Sight, decided: bool) {
         let Some(standing) = self.detector.standing(id) else { return };
-        if standing.verdict != VerdictKind::Compliant {
+        // What nobody vouches for stays unknown; that it departs no more was seen all the same.
+        let departs_no_more = decided && sight.unvouched.is_some() && sight.differences.is_empty();
+        if standing.verdict != VerdictKind::Compliant && !departs_no_more {
             return;
         }
-        let path = self.path(id);
-        if self.restored.remove(&path).is_some() {
+        if !self.drifts.is_empty() && self.drifts.is_unseen(&self.name(id)) {
             self.recovered(id, Some(sight));
             self.changed = true;
         }
@@ -67,8 +60,15 @@ impl Agent {
         }
     }
 
-    fn path(&self, id: u32) -> String {
-        self.desired.expectations[id as usize].thing.path().display().to_string()
+    /// How records name a thing.
+    pub(super) fn name(&self, id: u32) -> ThingName {
+        ThingName::from(&self.desired.expectations[id as usize].thing)
+    }
+
+    /// The drift of a thing, while one is open.
+    pub(super) fn drift_of(&self, id: u32) -> Option<&Open> {
+        // Nothing is to be paid for a name while nothing drifts.
+        if self.drifts.is_empty() { None } else { self.drifts.get(&self.name(id)) }
     }
 
     /// A record about a thing, with who changed it last and how it is.
@@ -84,12 +84,20 @@ impl Agent {
             record.time = self.wall(noted.at_ns);
             record.monotonic_ns = noted.at_ns;
         }
-        record.path = Some(self.path(id));
+        record.set_name(self.name(id));
         record.operation =
             Some(noted.as_ref().map_or_else(|| "sweep".to_owned(), |noted| noted.operation.to_owned()));
         record.actor = noted.as_ref().and_then(|noted| noted.actor.clone());
-        record.source = Some(self.desired.expectations[id as usize].source.machine_config.clone());
-        record.after = sight.and_then(|sight| snapshot(&sight.observation));
+        record.source = Some(self.desired.expectations[id as usize].source.machine_config.to_string());
+        record.before = match self.drift_of(id) {
+            Some(open) => open.found.clone(),
+            // It was as declared when it was last looked at; before the first look nobody knows.
+            None if sight.is_some_and(|sight| sight.known) => {
+                declared(&self.desired.expectations[id as usize])
+            }
+            None => None,
+        };
+        record.after = sight.and_then(|sight| shown(&sight.observation));
         let latency = noted
             .filter(|noted| !noted.told)
             .map(|noted| Duration::from_nanos(self.clock.boot_ns().saturating_sub(noted.first_ns)));
@@ -104,52 +112,96 @@ impl Agent {
     }
 
     fn drifted(&mut self, id: u32, sight: Option<&Sight>) {
+        let name = self.name(id);
+        let differences = sight.map(|sight| sight.differences.clone()).unwrap_or_default();
+        // Whoever changed it since it was told is news, though it departs in the same way as before.
+        let somebody = self.changes.get(&id).is_some_and(|noted| !noted.told && noted.actor.is_some());
+        if !somebody && self.resumed(id, &name, &differences) {
+            return;
+        }
         let mut record = self.describe(RecordKind::Drift, id, sight);
-        let path = self.path(id);
-        record.differences = sight.map(|sight| sight.differences.clone()).unwrap_or_default();
-        let subject = record.actor.as_ref().map(Subject::from);
-        let thing = self.desired.expectations[id as usize].thing.path();
-        let decision = self.desired.policy.decide(&thing, subject.as_ref());
-        record.detail.insert("policy".into(), serde_json::to_value(decision.action).unwrap_or_default());
-        if decision.allowed {
+        if !self.changes.contains_key(&id)
+            && let Some(maker) = self.drifts.maker(&name, &differences)
+        {
+            record.actor = Some(maker.clone());
+            record.operation = Some("config".to_owned());
+        }
+        // What we write is as declared, or a step of an apply, which is no drift: somebody changed it after that before
+        // its new inode was known to the kernel programs.
+        if record.actor.as_ref().is_some_and(|actor| actor.holdfast) {
+            record.actor = None;
+            record.operation = Some("sweep".to_owned());
+        }
+        record.differences = differences;
+        let (action, allowed) = self.decide(id, record.actor.as_ref());
+        record.detail.insert("policy".into(), serde_json::to_value(action).unwrap_or_default());
+        if allowed {
             record.detail.insert("allowed".into(), true.into());
         }
-        let action = decision.action;
-        let restored = self.restored.remove(&path);
-        let since = match (&restored, self.drifts.get(&id)) {
-            (_, Some(open)) => open.since.clone(),
-            (Some(drift), None) => rfc3339(drift.since),
-            (None, None) => record.time.clone(),
-        };
+        let since = self.drifts.get(&name).map_or_else(|| record.time.clone(), |open| open.since.clone());
         let source = record.source.clone();
         self.telemetry.drift(
-            &path,
+            &name,
             &record.differences,
             source.as_deref(),
             record.actor.as_ref(),
             self.clock.now(),
         );
         if action == Action::Revert {
-            self.reverts.push(id);
+            self.ask_revert(id);
         }
-        let open =
-            Open { differences: record.differences.clone(), since, actor: record.actor.clone(), action };
-        self.drifts.insert(id, open);
+        let open = Open {
+            differences: record.differences.clone(),
+            since,
+            actor: record.actor.clone(),
+            source: source.unwrap_or_default(),
+            action: Some(action),
+            found: record.after.clone(),
+            seen: true,
+        };
+        self.drifts.set(name, open);
+        if let Some(sight) = sight {
+            self.want_diff(id, sight);
+        }
         self.group.push(record);
+    }
+
+    /// Whether a drift was told already, by the last run or the last daemon. It goes on as it was, under the policy that
+    /// counts now.
+    fn resumed(&mut self, id: u32, name: &ThingName, differences: &[Difference]) -> bool {
+        let Some(open) = self.drifts.resume(name, differences) else { return false };
+        let actor = open.actor.clone();
+        let (action, _) = self.decide(id, actor.as_ref());
+        self.drifts.decide(name, action);
+        if action == Action::Revert {
+            self.ask_revert(id);
+        }
+        true
+    }
+
+    /// What the policy says of a drift of a thing by somebody, and whether they are allowed to make it.
+    fn decide(&self, id: u32, actor: Option<&Actor>) -> (Action, bool) {
+        let thing = self.desired.expectations[id as usize].thing.path();
+        // An older version's record may name us; see [`Agent::drifted`].
+        let subject = actor.filter(|actor| !actor.holdfast).map(Subject::from);
+        let decision = self.desired.policy.decide(&thing, subject.as_ref());
+        (decision.action, decision.allowed)
     }
 
     fn touched(&mut self, id: u32, sight: Option<&Sight>) {
         let record = self.describe(RecordKind::Touched, id, sight);
-        self.telemetry.touched(&self.path(id), record.actor.as_ref());
+        self.telemetry.touched(record.path.as_deref().unwrap_or_default(), record.actor.as_ref());
         self.group.push(record);
     }
 
     fn recovered(&mut self, id: u32, sight: Option<&Sight>) {
         let mut record = self.describe(RecordKind::Recovered, id, sight);
-        if let Some(open) = self.drifts.remove(&id) {
+        let name = self.name(id);
+        if let Some(open) = self.drifts.close(&name) {
             record.detail.insert("since".into(), open.since.into());
         }
-        self.telemetry.recovered(&self.path(id));
+        self.reverts.done(id);
+        self.telemetry.recovered(&name);
         self.group.push(record);
     }
 
@@ -158,7 +210,7 @@ impl Agent {
         record.detail.insert("reason".into(), gap.reason.clone().into());
         record.detail.insert("number".into(), gap.number.into());
         if let Scope::Thing(id) = gap.scope {
-            record.path = Some(self.path(id));
+            record.set_name(self.name(id));
         }
         record.detail.insert("since".into(), self.wall(gap.since).into());
         if let Some(until) = gap.until {
@@ -176,18 +228,16 @@ impl Agent {
 
     /// How the node stands now.
     pub(super) fn status(&self) -> Status {
-        let mut drifted: Vec<Drifted> = self
-            .drifts
-            .iter()
-            .map(|(id, open)| Drifted {
-                path: self.path(*id),
-                differences: open.differences.clone(),
-                since: open.since.clone(),
-                actor: open.actor.clone(),
-                source: self.desired.expectations[*id as usize].source.machine_config.clone(),
-            })
-            .collect();
-        drifted.sort_by(|a, b| a.path.cmp(&b.path));
+        // Also what was open before and was not looked at since: nobody has seen it recover.
+        let drifted = self.drifts.iter().map(|(name, open)| Drifted {
+            path: name.path.clone(),
+            thing: Some(name.kind),
+            differences: open.differences.clone(),
+            since: open.since.clone(),
+            actor: open.actor.clone(),
+            source: open.source.clone(),
+        });
+        let drifted = drifted.collect();
         let count = |verdict| self.detector.count(verdict) as u64;
         let counters = BTreeMap::from([
             ("managed".to_owned(), self.desired.expectations.len() as u64),
@@ -204,16 +254,18 @@ impl Agent {
         Status {
             schema: SCHEMA.to_owned(),
             verdict: self.detector.node_verdict(),
-            degraded: self.drifts.values().any(|open| open.action >= Action::Degrade),
+            degraded: self.drifts.iter().any(|(_, open)| open.action >= Some(Action::Degrade)),
             backend: self.mode.name().to_owned(),
             capabilities: self.capabilities.clone(),
             time: rfc3339(self.clock.now()),
             pid: std::process::id(),
             boot_id: self.boot_id.clone(),
+            beat_seconds: self.options.canary_every.as_secs(),
             sources: self.desired.sources.clone(),
             drifted,
             gaps,
             node: self.node.clone(),
+            waiting: self.desired.waiting.iter().cloned().map(Into::into).collect(),
             counters,
         }
     }
@@ -221,8 +273,11 @@ impl Agent {
 
 /// The metric's label is a word from a closed list.
 fn known_reason(reason: &str) -> &'static str {
-    const KNOWN: [&str; 9] = [
+    const KNOWN: [&str; 13] = [
         "fanotify-overflow",
+        look::UNWATCHED,
+        look::FOREIGN,
+        "mounts-unreadable",
         "sensor-start",
         "entry-removed",
         "recursion-missed",
@@ -230,6 +285,7 @@ fn known_reason(reason: &str) -> &'static str {
         "ftrace-opened",
         "canary-not-seen",
         "canary-not-heard",
+        "canary-not-written",
         "canary-not-enrolled",
     ];
     KNOWN.into_iter().find(|known| *known == reason).unwrap_or("other")

@@ -3,15 +3,19 @@
 //! In: what the daemon is told. Out: attached programs, given-up capabilities, and one run of the loop for each
 //! config. The programs are loaded once; the runs hand them on to each other.
 
-use super::backend::{self, Parts};
+use super::backend::{self, Changes, Parts};
 use super::deny::DenyRules;
+use super::diff::Diffs;
+use super::executions::Executions;
 use super::look::Looker;
-use super::mounts::{Announcements, MountTable};
+use super::mounts::{self, Announcements, MountTable};
 use super::reload::{Carried, Ended};
+use super::revert::Reverts;
 use super::service::Signals;
+use super::status::StatusFile;
 use super::tamper::Beneath;
 use super::ties::Ties;
-use super::{Agent, Options, desired, follow, privileges};
+use super::{Agent, Options, apart, desired, follow, privileges};
 use crate::attribution::Attributor;
 use crate::clock::{Clock, SystemClock, boot_id};
 use crate::forensic::{ForensicLog, Limits, Writer};
@@ -26,7 +30,7 @@ use follow::Follow;
 use sensor_model::protocol::{Config, Detector};
 use std::collections::HashMap;
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::runtime::Runtime;
 
@@ -39,6 +43,8 @@ pub(super) struct Host {
     pub(super) listener: Option<TcpListener>,
     /// What was kept of the capabilities.
     pub(super) capabilities: Vec<String>,
+    /// Counts on from one config to the next.
+    pub(super) telemetry: Arc<Telemetry>,
 }
 
 /// What is heard from the first moment on and outlives a beginning with another config.
@@ -64,18 +70,26 @@ pub fn run(mut options: Options) -> anyhow::Result<()> {
     let kept = runtime.block_on(async {
         anyhow::Ok(Kept { ties: Ties::listen(&options.state), signals: Signals::new()? })
     })?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let choose = |options: &Options| {
+        backend::choose(&[&options.state, &options.run], options.pins.as_deref(), &observer, &clock)
+            .map_err(|reasons| anyhow::anyhow!("no backend works on this host: {}", reasons.join("; ")))
+    };
+    // Deny rules that are pinned refuse whoever is not known to them, and to work off an apply is to write: the kernel
+    // programs learn first which process the daemon is. Without a backend it is worked off all the same.
+    let backend = follow::is_interrupted(&options).then(|| choose(&options));
     let first = self::runtime()?;
     let follow = first.block_on(follow::start(&mut options, &observer));
-    let desired = desired::load(&options.configs, &options.policies, &observer)?;
+    let desired = apart::load(&options, &observer)?;
     let mut host = Host {
-        clock: Arc::new(SystemClock),
+        clock: Arc::clone(&clock),
         boot_id: boot_id(Path::new("/proc")).context("read the boot id")?,
         listener: listener(&options)?,
         capabilities: Vec::new(),
-        observer,
+        telemetry: self::telemetry()?,
+        observer: Arc::clone(&observer),
     };
-    let backend = backend::choose(&options.state, options.pins.as_deref(), &host.observer, &host.clock)
-        .map_err(|reasons| anyhow::anyhow!("no backend works on this host: {}", reasons.join("; ")))?;
+    let backend = backend.unwrap_or_else(|| choose(&options))?;
     let mut parts = Parts::of(backend);
     if parts.mode == HookMode::Fentry {
         parts.recursion = Some(Recursion::watch().context("find the fentry programs")?);
@@ -88,6 +102,16 @@ pub fn run(mut options: Options) -> anyhow::Result<()> {
         "Capabilities that are not needed any more are given up."
     );
     runtime.block_on(keep_running(options, host, kept, parts, follow, desired))
+}
+
+fn telemetry() -> anyhow::Result<Arc<Telemetry>> {
+    let build = BuildInfo {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: option_env!("HOLDFAST_COMMIT").unwrap_or("unknown").to_owned(),
+        object: OBJECT_SHA256.to_owned(),
+        kernel: nix::sys::utsname::uname()?.release().to_string_lossy().into_owned(),
+    };
+    Ok(Arc::new(Telemetry::new(build, SystemClock.now())))
 }
 
 /// One thread: the budget for memory and for a change's cost counts every switch.
@@ -104,20 +128,38 @@ async fn keep_running(
     mut desired: Desired,
 ) -> anyhow::Result<()> {
     let Kept { mut ties, mut signals } = kept;
-    let mut carried = Carried::default();
+    let mut carried = Carried::of_log(&options.log);
+    let mut log = ForensicLog::open(
+        &options.log,
+        Limits::default(),
+        Arc::clone(&host.clock),
+        host.boot_id.clone(),
+        Arc::clone(&host.telemetry),
+    )?;
     loop {
-        let run = Run { options: options.clone(), parts, follow, ties, desired, carried };
+        let run = Run { options: options.clone(), parts, follow, ties, desired, carried, log };
         let (ended, back) = Box::pin(run.finish(&host, &mut signals)).await?;
         parts = back.parts;
         ties = back.ties;
         carried = back.carried;
+        // What a disk refused waits in it.
+        log = back.log;
         // What is loaded goes on seeing in between.
         (follow, desired) = match ended {
-            Ended::Stopped => return Ok(()),
+            Ended::Stopped => {
+                let lost = log.pending().count();
+                if lost > 0 {
+                    let reason = log.degraded();
+                    tracing::error!(lost, reason, "Records could not be written and are lost.");
+                }
+                return Ok(());
+            }
             Ended::Applied => {
                 tracing::info!("Another config was applied; the daemon begins again with it.");
                 let follow = follow::start(&mut options, &host.observer).await;
-                (follow, desired::load(&options.configs, &options.policies, &host.observer)?)
+                let desired = apart::load(&options, &host.observer)?;
+                host.telemetry.reloaded(true);
+                (follow, desired)
             }
             Ended::Reloaded(desired) => (back.follow, *desired),
         };
@@ -140,13 +182,14 @@ fn listener(options: &Options) -> anyhow::Result<Option<TcpListener>> {
 }
 
 /// What one run of the loop begins with.
-struct Run {
-    options: Options,
-    parts: Parts,
-    follow: Follow,
-    ties: Ties,
-    desired: Desired,
-    carried: Carried,
+pub(super) struct Run {
+    pub(super) options: Options,
+    pub(super) parts: Parts,
+    pub(super) follow: Follow,
+    pub(super) ties: Ties,
+    pub(super) desired: Desired,
+    pub(super) carried: Carried,
+    pub(super) log: ForensicLog,
 }
 
 /// What it leaves to the next one.
@@ -155,38 +198,47 @@ struct Back {
     follow: Follow,
     ties: Ties,
     carried: Carried,
+    log: ForensicLog,
 }
 
 impl Run {
     async fn finish(self, host: &Host, signals: &mut Signals) -> anyhow::Result<(Ended, Back)> {
-        let Self { options, parts, follow, ties, desired, carried } = self;
+        let (mut agent, changes) = self.begin(host)?;
+        let changes = agent.serve(changes, host, signals).await?;
+        let carried = agent.carry();
+        let Agent { mode, sensor, canary, recursion, processes, looker, follow, ties, ended, log, .. } =
+            agent;
+        let log = log.finish().await?;
+        let parts = Parts {
+            mode,
+            sensor,
+            witness: looker.witness,
+            canary,
+            recursion,
+            processes,
+            changes,
+            backlog: Vec::new(),
+            adopted: true,
+        };
+        Ok((ended.unwrap_or(Ended::Stopped), Back { parts, follow, ties, carried, log }))
+    }
+
+    /// The loop's state, with everything enrolled and nothing looked at.
+    pub(super) fn begin(self, host: &Host) -> anyhow::Result<(Agent, Changes)> {
+        let Self { options, parts, follow, ties, desired, mut carried, log } = self;
         let (clock, observer) = (&host.clock, &host.observer);
-        let telemetry = Arc::new(Telemetry::new(
-            BuildInfo {
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-                commit: option_env!("HOLDFAST_COMMIT").unwrap_or("unknown").to_owned(),
-                object: OBJECT_SHA256.to_owned(),
-                kernel: nix::sys::utsname::uname()?.release().to_string_lossy().into_owned(),
-            },
-            clock.now(),
-        ));
-        let restored: HashMap<_, _> =
-            crate::forensic::open_drifts(&options.log).unwrap_or_default().into_iter().collect();
-        telemetry.restore(restored.clone());
-        let log = ForensicLog::open(
-            &options.log,
-            Limits::default(),
-            Arc::clone(clock),
-            host.boot_id.clone(),
-            Arc::clone(&telemetry),
-        )?;
+        let (drifts, deny, [lost_records, lost_processes]) = carried.parts();
+        host.telemetry.restore(drifts.for_metrics());
         let mut looker = Looker::new(Arc::clone(observer), &options.root, parts.witness, &desired);
-        let mut deny = DenyRules::default();
+        for argument in &desired.waiting {
+            tracing::info!("{}", argument.text());
+        }
+        let mut rules = DenyRules::default();
         if parts.mode == HookMode::Lsm {
-            deny = DenyRules::new(&desired.policy, &desired.expectations);
+            rules = deny.renewed(&desired.policy, &desired.expectations);
         }
         for thing in (0..).take(desired.expectations.len()) {
-            if let Some(rule) = deny.protects(thing) {
+            if let Some(rule) = rules.protects(thing) {
                 looker.registry.protect(thing, rule);
             }
         }
@@ -195,12 +247,13 @@ impl Run {
         let readiness = Readiness::default();
         readiness.not_ready("verification", "the first full verification is not finished");
         let mut agent = Agent {
-            mounts: MountTable::read().unwrap_or_default(),
-            deny,
+            mounts: MountTable::read(Path::new(mounts::TABLE)).unwrap_or_default(),
+            mount_table: PathBuf::from(mounts::TABLE),
+            deny: rules,
             clock: Arc::clone(clock),
             boot_id: host.boot_id.clone(),
             capabilities: host.capabilities.clone(),
-            telemetry,
+            telemetry: Arc::clone(&host.telemetry),
             readiness,
             desired,
             looker,
@@ -217,22 +270,24 @@ impl Run {
             ties,
             ended: None,
             group: Vec::new(),
+            executions: Executions::default(),
+            diffs: Diffs::default(),
             changes: HashMap::new(),
-            drifts: HashMap::new(),
-            restored,
-            reverts: Vec::new(),
-            reverted_at: HashMap::new(),
+            drifts,
+            reverts: Reverts::default(),
             blindness: None,
-            lost_processes: 0,
-            lost_records: 0,
+            lost_processes,
+            lost_records,
+            swept: super::sweep::Swept::default(),
             mounts_due: None,
+            mounts_unread: None,
             beneath: Beneath::default(),
             announced: Announcements::default(),
             writers_since: None,
             no_writers_since: None,
             verification: None,
+            status_file: StatusFile::new(&options.run),
             changed: true,
-            written: None,
             options,
         };
         agent.begin(parts.adopted)?;
@@ -240,22 +295,6 @@ impl Run {
         for bytes in &parts.backlog {
             agent.record(bytes)?;
         }
-        let changes = agent.serve(parts.changes, host, signals).await?;
-        let carried = agent.carry();
-        let Agent { mode, sensor, canary, recursion, processes, looker, follow, ties, ended, log, .. } =
-            agent;
-        log.finish().await?;
-        let parts = Parts {
-            mode,
-            sensor,
-            witness: looker.witness,
-            canary,
-            recursion,
-            processes,
-            changes,
-            backlog: Vec::new(),
-            adopted: true,
-        };
-        Ok((ended.unwrap_or(Ended::Stopped), Back { parts, follow, ties, carried }))
+        Ok((agent, parts.changes))
     }
 }

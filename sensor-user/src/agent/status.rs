@@ -1,17 +1,21 @@
 //! The daemon's status, as a file that `holdfast status` reads: no socket, no protocol, and readable
 //! when the daemon is dead, which the reader then says.
 //!
-//! In: the detector's state. Out: `status.json`, replaced atomically.
+//! In: the detector's state. Out: `status.json`, replaced atomically when something is new, and touched at each beat of the
+//! loop, so that its age tells a reader whether the loop still turns.
 
+use super::reports::Standing as Numbers;
 use sensor_model::difference::Difference;
 use sensor_model::node_state::Standing;
-use sensor_model::record::Actor;
+use sensor_model::os::waiting::Waits;
+use sensor_model::record::{Actor, ThingKind};
 use sensor_model::verdict::VerdictKind;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 /// The value of [`Status::schema`].
 pub const SCHEMA: &str = "holdfast.status/v1";
@@ -39,6 +43,9 @@ pub struct Status {
     pub pid: u32,
     /// The boot in which it was written.
     pub boot_id: String,
+    /// Seconds from one beat to the next, at which the daemon touches the file; 0 when it does not.
+    #[serde(default)]
+    pub beat_seconds: u64,
     /// MachineConfigs in the order of their merge.
     pub sources: Vec<String>,
     /// What departs from its expectation.
@@ -48,6 +55,9 @@ pub struct Status {
     /// How the node stands with the config that was applied; absent when none ever was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<Standing>,
+    /// Kernel arguments that wait for the next boot; they are no drift in this one.
+    #[serde(default)]
+    pub waiting: Vec<Waits>,
     /// Managed things, and how many of them stand how.
     pub counters: BTreeMap<String, u64>,
 }
@@ -57,6 +67,9 @@ pub struct Status {
 pub struct Drifted {
     /// Its path.
     pub path: String,
+    /// What is managed there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thing: Option<ThingKind>,
     /// Every difference.
     pub differences: Vec<Difference>,
     /// Since when, RFC 3339.
@@ -88,7 +101,85 @@ pub fn write(directory: &Path, status: &Status) -> io::Result<()> {
     fs::rename(temporary, directory.join(FILE))
 }
 
+/// The status file of a running daemon.
+#[derive(Debug)]
+pub(super) struct StatusFile {
+    directory: PathBuf,
+    /// How things stood when it was last written.
+    written: Option<Numbers>,
+    /// It does not say what is so now.
+    outdated: bool,
+    /// Why it could not be written when that was last tried.
+    failed: Option<String>,
+}
+
+impl StatusFile {
+    /// In the run directory; nothing is written yet.
+    pub(super) fn new(directory: &Path) -> Self {
+        Self { directory: directory.to_owned(), written: None, outdated: true, failed: None }
+    }
+
+    /// Something is to be told that the standing does not show.
+    pub(super) fn outdate(&mut self) {
+        self.outdated = true;
+    }
+
+    /// Whether it has to be written. `steady`: the standing is not that of a verification under way, which is told at
+    /// its end.
+    pub(super) fn is_due(&self, standing: Numbers, steady: bool) -> bool {
+        self.failed.is_none() && (self.outdated || (steady && self.written != Some(standing)))
+    }
+
+    /// Writes it. What fails is tried again at the next beat.
+    pub(super) fn write(&mut self, standing: Numbers, status: &Status) {
+        match write(&self.directory, status) {
+            Ok(()) => {
+                (self.written, self.outdated) = (Some(standing), false);
+                if self.failed.take().is_some() {
+                    tracing::info!("The status is written again.");
+                }
+            }
+            Err(error) => {
+                self.outdated = true;
+                let (reason, directory) = (error.to_string(), self.directory.display());
+                if self.failed.replace(reason.clone()).is_none_or(|before| before != reason) {
+                    tracing::error!(reason, %directory, "Cannot write the status.");
+                }
+            }
+        }
+    }
+
+    /// The loop turns: what the file says is so now. `true` when it has to be written, since it could not be, or is not
+    /// there any more.
+    pub(super) fn beat(&mut self) -> bool {
+        let file = File::options().write(true).open(self.directory.join(FILE));
+        let touched = file.and_then(|file| file.set_modified(SystemTime::now()));
+        self.outdated |= self.failed.is_some() || touched.is_err();
+        self.outdated
+    }
+}
+
+/// How long ago the loop last turned, by the file's time: a status that is older than it may be says nothing of now. A time
+/// that is yet to come says as little, since somebody set the clock.
+pub fn age(directory: &Path) -> io::Result<Duration> {
+    let modified = fs::metadata(directory.join(FILE))?.modified()?;
+    let now = SystemTime::now();
+    Ok(now.duration_since(modified).unwrap_or_else(|ahead| ahead.duration()))
+}
+
+/// How old a status may be whose daemon beats so often.
+pub fn patience(beat: Duration) -> Duration {
+    const BEATS: u32 = 3;
+    /// A busy node's disk may take as long for one group of records.
+    const LEAST: Duration = Duration::from_secs(15);
+    (beat * BEATS).max(LEAST)
+}
+
 /// Reads the status file.
 pub fn read(directory: &Path) -> io::Result<Status> {
     Ok(serde_json::from_slice(&fs::read(directory.join(FILE))?)?)
 }
+
+#[cfg(test)]
+#[path = "status_tests.rs"]
+mod tests;

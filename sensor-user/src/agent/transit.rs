@@ -4,9 +4,7 @@
 //! watch from the journal's beginning on, with both images of each path as compliant; the writer's process as an actor of
 //! ours; a new beginning when it is over. It writes nothing and pauses nothing.
 
-use super::{
-    Agent, backend::Changes, desired, events, follow::Moved, look::Sight, reload::Ended, ties::Said,
-};
+use super::{Agent, backend::Changes, desired, follow::Moved, look::Sight, reload::Ended, ties::Said};
 use crate::apply::tie::{self, Answer, Hello};
 use crate::kernel::hooks::When;
 use sensor_model::drift_policy::Action;
@@ -17,20 +15,29 @@ use sensor_model::expectation::{
 use sensor_model::expectations::expectations;
 use sensor_model::journal::{Image, Metadata};
 use sensor_model::protocol::{Event, Finding};
-use sensor_model::record::RecordKind;
+use sensor_model::record::{RecordKind, ThingName};
 use sensor_model::verdict::VerdictKind;
 use sha2::Digest as _;
 use std::collections::{BTreeSet, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
 impl Agent {
-    /// Takes a step of an apply under way for what it is.
-    pub(super) fn excuse(&mut self, id: u32, sight: &mut Sight) {
-        if self.follow.excuses(&self.desired.expectations[id as usize], &sight.observation) {
+    /// Takes a step of an apply under way for what it is. `false` when another config counts by now: by it the thing may
+    /// have drifted, have recovered or be a step, and by this one nothing can be said.
+    pub(super) fn excuse(&mut self, id: u32, sight: &mut Sight) -> bool {
+        let excused = self.follow.excuses(&self.desired.expectations[id as usize], &sight.observation);
+        if self.follow.has_moved() {
+            self.begin_again();
+            return false;
+        }
+        // What had drifted before the apply began is drift until the apply has written it.
+        let told = self.drift_of(id).is_some_and(|open| open.differences == sight.differences);
+        if excused && !told {
             sight.differences.clear();
             sight.outcome.finding = Finding::Compliant { untouched: false };
         }
-        self.follow_config();
+        true
     }
 
     /// At the start: an apply that is at work already, and writers that came before us.
@@ -65,7 +72,7 @@ impl Agent {
         }
         let standing = self.follow.standing();
         if let Some(standing) = &standing {
-            self.telemetry.node_state(standing.state);
+            self.telemetry.node_state(standing.state, standing.wait);
         }
         if standing != self.node {
             self.node = standing;
@@ -84,7 +91,8 @@ impl Agent {
                     Some(id) => self.follow.unwatched(id),
                     None => String::new(),
                 };
-                self.ties.answer(number, &Answer { stranger, unwatched });
+                let unexpected = hello.apply.is_none() && !self.expects(&hello.repair);
+                self.ties.answer(number, &Answer { stranger, unwatched, unexpected });
             }
             Said::Gone => {
                 self.refresh_allowed();
@@ -103,8 +111,7 @@ impl Agent {
             }
             Some(_) => {}
             None => {
-                let ours: HashSet<String> = self.desired.expectations.iter().map(tie::digest).collect();
-                if hello.repair.is_empty() || !hello.repair.iter().all(|digest| ours.contains(digest)) {
+                if hello.repair.is_empty() || !self.expects(&hello.repair) {
                     return Err("it does not restore what the daemon expects".to_owned());
                 }
             }
@@ -113,6 +120,12 @@ impl Agent {
         self.ties.adopt(number, (process, start_ns));
         self.refresh_allowed();
         Ok(())
+    }
+
+    /// Whether all of this, by digest, is what is expected.
+    fn expects(&self, digests: &[String]) -> bool {
+        let ours: HashSet<String> = self.desired.expectations.iter().map(tie::digest).collect();
+        digests.iter().all(|digest| ours.contains(digest))
     }
 
     /// Watches what only the new config declares, and what else the journal names.
@@ -145,7 +158,7 @@ impl Agent {
         });
         let known: HashSet<&Thing> = self.desired.expectations.iter().map(|known| &known.thing).collect();
         new.retain(|expectation| !known.contains(&expectation.thing));
-        let declared: BTreeSet<PathBuf> = self
+        let declared: BTreeSet<Arc<Path>> = self
             .desired
             .expectations
             .iter()
@@ -155,9 +168,8 @@ impl Agent {
             })
             .map(|expectation| expectation.thing.path())
             .collect();
-        let source =
-            Source { machine_config: format!("apply number {id}"), origin: config.display().to_string() };
-        let others = self.follow.targets().filter(|(path, _)| !declared.contains(*path));
+        let source = Source::new(format!("apply number {id}"), config.display().to_string());
+        let others = self.follow.targets().filter(|(path, _)| !declared.contains(path.as_path()));
         new.extend(others.filter_map(|(path, after)| on_the_way(path, after, &source)));
         Ok(new)
     }
@@ -191,10 +203,8 @@ impl Agent {
             for thing in direct.into_iter().filter(|thing| *thing < first) {
                 self.detector.event(thing, now, Event { own: true, beyond: false });
             }
-            if let (Changes::Fanotify(backend), Some(watched)) =
-                (&mut *changes, self.looker.registry.get(watch))
-            {
-                events::watch(backend, &watched.path);
+            if let Changes::Fanotify(backend) = &mut *changes {
+                self.watch(backend, watch);
             }
         }
         for thing in things {
@@ -205,17 +215,17 @@ impl Agent {
 
     /// Drifts of what nothing declares any more are over; nobody would ever tell.
     pub(super) fn release(&mut self) {
+        if self.drifts.is_empty() {
+            return;
+        }
         let expected = self.desired.expectations.iter();
-        let expected: HashSet<String> =
-            expected.map(|expectation| expectation.thing.path().display().to_string()).collect();
-        let mut released: Vec<String> =
-            self.restored.keys().filter(|path| !expected.contains(*path)).cloned().collect();
-        released.sort();
-        for path in released {
-            self.restored.remove(&path);
-            self.telemetry.recovered(&path);
+        let expected = expected.map(|expectation| ThingName::from(&expectation.thing)).collect();
+        for (name, open) in self.drifts.release(&expected) {
+            self.telemetry.recovered(&name);
             let mut record = self.log.record(RecordKind::Recovered);
-            record.path = Some(path);
+            record.set_name(name);
+            record.before = open.found;
+            record.detail.insert("since".into(), open.since.into());
             record.operation = Some("config".to_owned());
             record.verdict = Some(VerdictKind::Compliant);
             record.detail.insert("released".into(), "no config declares it any more".into());
@@ -244,24 +254,24 @@ fn on_the_way(path: &Path, after: &Image, source: &Source) -> Option<Expectation
     let (thing, expected) = match after {
         Image::Absent => {
             let empty = Content { size: 0, sha256: sha2::Sha256::digest([]).into() };
-            (Thing::File { path }, file(empty, 0o644, (Owner::Id(0), Owner::Id(0)), true))
+            (Thing::file(path), file(empty, 0o644, (Owner::Id(0), Owner::Id(0)), true))
         }
         Image::File(image) => {
             let mut sha256 = [0; 32];
             hex::decode_to_slice(&image.sha256, &mut sha256).ok()?;
             let content = Content { size: image.size, sha256 };
             let metadata = &image.metadata;
-            (Thing::File { path }, file(content, metadata.mode, owner(metadata), false))
+            (Thing::file(path), file(content, metadata.mode, owner(metadata), false))
         }
         Image::Directory(metadata) => {
             let (user, group) = owner(metadata);
             let expected = DirectoryExpectation { mode: metadata.mode, user, group };
-            (Thing::Directory { path }, Expected::Directory(expected))
+            (Thing::directory(path), Expected::Directory(expected))
         }
         Image::Link(link) => {
             let (user, group) = (Owner::Id(link.uid), Owner::Id(link.gid));
             let expected = LinkExpectation { target: link.target.clone(), hard: false, user, group };
-            (Thing::Link { path }, Expected::Link(expected))
+            (Thing::link(path), Expected::Link(expected))
         }
     };
     Some(Expectation { thing, expected, ssh_keys: false, source: source.clone() })

@@ -6,7 +6,6 @@
 use super::{Agent, backend::Changes, service::notify};
 use crate::kernel::hooks::When;
 use sensor_model::protocol::Scope;
-use sensor_model::verdict::VerdictKind;
 use std::time::Duration;
 
 /// How long a full verification goes on for things that cannot be decided.
@@ -33,7 +32,7 @@ impl Agent {
         let waiting = self.detector.next_deadline().is_some_and(|at| at <= now);
         // Without evidence (units) only a second look decides. What somebody never stops writing to may
         // stay undecided; that is no reason not to be ready, and the status says so.
-        let undecided = self.blindness.is_none() && self.detector.count(VerdictKind::Unknown) > 0;
+        let undecided = self.blindness.is_none() && self.detector.undecided() > 0;
         if waiting || (undecided && took < UNDECIDED_PATIENCE) {
             return;
         }

@@ -5,7 +5,8 @@
 
 use super::{
     ApplyError, Entry,
-    actions::{Actor, TIMEOUT_S},
+    actions::{Actor, bus},
+    acts::{self, acts},
     labels::Labels,
     os,
     password::{self, ShadowLock},
@@ -15,6 +16,7 @@ use super::{
     store::Store,
     targets::Planner,
     verify::{Verifier, What},
+    waiting,
 };
 use crate::{
     agent::desired,
@@ -25,14 +27,14 @@ use jiff::Timestamp;
 use sensor_model::{
     expectations::expectations,
     journal::{
-        Act, ActKind, Begin, Ended, Fallback, Record,
+        Begin, Ended, OsChange, Record,
         codec::Parsed,
         machine::{Machine, Rest},
     },
     merge::Rendered,
-    node_disruption,
-    node_state::NodeEvent,
-    plan::{Plan, StepAction},
+    node_state::{NodeEvent, Wait},
+    os::waiting::note,
+    plan::Plan,
 };
 use sha2::{Digest as _, Sha256};
 use std::{
@@ -61,6 +63,8 @@ pub struct Request {
     pub manifests: Vec<(String, Vec<u8>)>,
     /// The config that the host has.
     pub old: Rendered,
+    /// The generation from which `old` was read; `None` where none is current.
+    pub previous: Option<u64>,
     /// The config that it shall have.
     pub new: Rendered,
     /// How to get there.
@@ -147,14 +151,8 @@ impl Engine {
             self.tidy()?;
             return Ok(Recovered::Nothing);
         };
-        let Some(begin) = parsed.begin.clone() else {
-            // Not even its first record was finished, so nothing was written.
-            self.store.close()?;
-            self.tidy()?;
-            return Ok(Recovered::Nothing);
-        };
+        let begin = parsed.begin.clone();
         progress(&format!("an earlier apply (number {}) was interrupted", begin.id));
-        let rendered = self.rendered_of(begin.id)?;
         let journal = self.store.go_on(&parsed)?;
         let mut ending = Notes::new(self, &begin);
         if rebooted(&parsed, &self.boot_id) {
@@ -170,12 +168,16 @@ impl Engine {
             may_reboot,
             tie: Tying::of(&self.options),
         };
-        self.drive(run, &rendered, actor, &mut ending, progress).await.map(Recovered::Over)
+        // The way back needs the journal alone; what cannot be compared with its config goes back.
+        let rendered = self.rendered_of(begin.id).map_err(|error| error.to_string());
+        let applied = self.drive(run, rendered.as_ref(), actor, &mut ending, progress).await;
+        Ok(Recovered::Over(applied))
     }
 
     /// Without a journal nothing is under way: what a process left that died before it began one, or after it was
     /// closed, goes away.
     fn tidy(&self) -> Result<(), ApplyError> {
+        self.store.forget_new_journal()?;
         self.store.forget_contents()?;
         for id in self.store.generations()? {
             if let Some(mut entry) = self.store.history::<Entry>(id)?
@@ -213,6 +215,7 @@ impl Engine {
         {
             return Err(ApplyError::Unfinished(format!("number {id}: {reason}")));
         }
+        self.is_current(request.previous)?;
         let now = Timestamp::now();
         if !request.plan.reconcilable {
             let reasons = request.plan.reasons.clone();
@@ -234,11 +237,16 @@ impl Engine {
             labels: &labels,
             today: now.as_second() / 86_400,
         };
-        let writes = planner.writes().inspect_err(|error| self.refused(&error.to_string()))?;
-        let os = os::change(&request.old, &request.new)
-            .or_else(|| os::restoring(&request.new, &self.observer).filter(|_| request.force))
-            .filter(|_| request.act)
-            .map(|change| os::from_here(change, &self.observer));
+        let writes = planner.writes().inspect_err(|error| {
+            // What was kept so far may fill the disk; what cannot be removed goes with the next start.
+            let _ = self.store.forget_contents();
+            self.refused(&error.to_string());
+        })?;
+        let waited = waiting::before(&self.store, &self.boot_id)?;
+        let os = waiting::os_change(&request, &waited, &self.observer);
+        // Nothing but a policy keeps the OS from the reboot, and only kernel arguments.
+        let stays = request.plan.reconcilable && !request.plan.reboot && !request.force;
+        let reboot = request.act && !(stays && os.as_ref().is_none_or(OsChange::is_of_arguments));
         let problems = self.preflight(&request, &writes, os.as_ref()).await?;
         if !problems.is_empty() {
             self.refused(&problems.join("; "));
@@ -246,8 +254,7 @@ impl Engine {
             return Err(ApplyError::Preflight(problems));
         }
         let id = self.store.generations()?.last().map_or(1, |last| last + 1);
-        let config = digest(&request.manifests);
-        let previous = self.store.current().map(|(id, _)| id);
+        let (config, previous) = (digest(&request.manifests), request.previous);
         let begin = Begin {
             id,
             previous,
@@ -259,14 +266,16 @@ impl Engine {
                 .unwrap_or_default(),
             new: config.clone(),
             acts: if request.act { acts(&request.plan, os.is_some()) } else { Vec::new() },
-            reboot: request.act && (request.plan.reboot || request.force || os.is_some()),
+            reboot,
             targets: writes.targets,
             unmanaged: writes.unmanaged,
             released: writes.released,
             units: writes.units,
             os,
         };
+        let waiting = waiting::after(&request, &waited, begin.os.as_ref(), reboot, &self.observer);
         self.store.add_generation(id, &request.manifests)?;
+        self.store.set_waiting(id, &waiting)?;
         self.store.set_history(
             id,
             &Entry {
@@ -281,6 +290,7 @@ impl Engine {
                 config,
                 plan: request.plan,
                 paths: begin.targets.len(),
+                without_acts: !request.act,
             },
         )?;
         let run = Run {
@@ -294,40 +304,45 @@ impl Engine {
             tie: Tying::of(&self.options),
         };
         let mut ending = Notes::new(self, &begin);
-        self.drive(run, &request.new, actor, &mut ending, progress).await
+        Ok(self.drive(run, Ok(&request.new), actor, &mut ending, progress).await)
     }
 
     async fn drive(
         &self,
         mut run: Run<'_>,
-        rendered: &Rendered,
+        rendered: Result<&Rendered, &String>,
         actor: &mut dyn Actor,
         ending: &mut Notes<'_>,
         progress: Progress<'_>,
-    ) -> Result<Applied, ApplyError> {
-        let expectations = expectations(rendered).map_err(ApplyError::Expectation)?;
+    ) -> Applied {
         let acts = run.begin.reboot || run.begin.os.is_some() || !run.begin.acts.is_empty();
         let what = What::of(acts);
-        let mut verifier = Verifier::new(&self.observer, &self.options.root, rendered, expectations, what);
-        let rest = run.drive(actor, &mut verifier, ending, progress).await;
+        let expected = rendered.map_err(Clone::clone).and_then(|rendered| {
+            let mut expectations = expectations(rendered).map_err(|error| error.to_string())?;
+            // Where it cannot be read, nothing waits, and what is not there leads to the way back.
+            let waiting = self.store.waiting(run.begin.id, &self.boot_id).unwrap_or_default();
+            note(&mut expectations, &waiting);
+            Ok(Verifier::new(&self.observer, &self.options.root, rendered, expectations, what))
+        });
+        let rest = run.drive(actor, expected, ending, progress).await;
         let machine = &run.machine;
         let reason = match &rest {
             Rest::Halted(reason) => reason.clone(),
             Rest::Closed(Ended::Abandoned) => machine.problems().join("; "),
             _ => machine.reason().to_owned(),
         };
-        Ok(Applied { id: run.begin.id, rest, reason, problems: machine.problems().to_vec() })
+        Applied { id: run.begin.id, rest, reason, problems: machine.problems().to_vec() }
     }
 
     async fn preflight(
         &self,
         request: &Request,
         writes: &super::targets::Writes,
-        os: Option<&sensor_model::journal::OsChange>,
+        os: Option<&OsChange>,
     ) -> Result<Vec<String>, ApplyError> {
         let mut problems = Vec::new();
         if !request.force {
-            let old = expectations(&request.old).map_err(ApplyError::Expectation)?;
+            let old = waiting::expected(&self.store, &self.boot_id, &request.old)?;
             let new = expectations(&request.new).map_err(ApplyError::Expectation)?;
             let (root, what) = (&self.options.root, What::of(request.act));
             let mut verifier = Verifier::new(&self.observer, root, &request.old, old, what);
@@ -335,13 +350,51 @@ impl Engine {
             problems.extend(preflight::closed(&self.observer, &new, &writes.targets));
         }
         if request.act {
-            problems.extend(preflight::exempted(&request.plan));
+            problems.extend(acts::unused(&request.old, &request.new));
+            let reboots = request.plan.reboot || request.force || os.is_some();
+            if reboots || !acts(&request.plan, false).is_empty() {
+                problems.extend(bus::missing(&self.options.root));
+            }
         }
-        problems.extend(preflight::space(&self.observer, writes)?);
+        let kept = request.manifests.iter().map(|(_, bytes)| bytes.len() as u64 + 4096).sum();
+        problems.extend(preflight::space(&self.observer, writes, self.store.path(), kept)?);
         if !self.options.beside_mco {
             problems.extend(preflight::mco_daemon(&self.options.root));
         }
         problems.extend(os.and_then(|change| os::Backend::find(&self.options.root).refuses(change)));
+        Ok(problems)
+    }
+
+    /// A plan starts from the config that it was made for, and from no other.
+    fn is_current(&self, planned: Option<u64>) -> Result<(), ApplyError> {
+        match self.store.current().map(|(id, _)| id) {
+            current if current == planned => Ok(()),
+            Some(id) => Err(ApplyError::Overtaken(format!("number {id}"))),
+            None => Err(ApplyError::Overtaken("none".to_owned())),
+        }
+    }
+
+    /// Compares the host with the config that is current; where nothing differs the node is Done, whatever it was before.
+    ///
+    /// # Errors
+    /// Another config is current, or another process is at work.
+    pub async fn confirm(
+        &self,
+        current: &Rendered,
+        id: Option<u64>,
+        acts: bool,
+    ) -> Result<Vec<String>, ApplyError> {
+        let Some(_lock) = self.store.lock()? else {
+            return Err(ApplyError::Locked(self.store.path().join("lock")));
+        };
+        self.is_current(id)?;
+        let expected = waiting::expected(&self.store, &self.boot_id, current)?;
+        let (root, what) = (&self.options.root, What::of(acts));
+        let mut verifier = Verifier::new(&self.observer, root, current, expected, what);
+        let problems = preflight::drift(&mut verifier).await;
+        if problems.is_empty() {
+            self.note(NodeEvent::Verified, "")?;
+        }
         Ok(problems)
     }
 
@@ -361,36 +414,6 @@ fn rebooted(parsed: &Parsed, boot_id: &str) -> bool {
     matches!(parsed.records.last(),
         Some(Record::RebootRequested { boot_id: ended } | Record::ReturnRequested { boot_id: ended })
             if ended != boot_id)
-}
-
-/// The plan's steps as acts of the journal.
-fn acts(plan: &Plan, os: bool) -> Vec<Act> {
-    let os = os.then(|| Act {
-        kind: ActKind::Os,
-        unit: None,
-        timeout_s: 3600,
-        fallback: Fallback::Rollback,
-        because: Vec::new(),
-    });
-    let steps = plan.steps.iter().filter_map(|step| {
-        let kind = match step.action {
-            StepAction::DaemonReload => ActKind::DaemonReload,
-            StepAction::Reload => ActKind::Reload,
-            StepAction::Restart => ActKind::Restart,
-            StepAction::Drain | StepAction::Write | StepAction::Reboot => return None,
-        };
-        Some(Act {
-            kind,
-            unit: step.target.clone(),
-            timeout_s: step.timeout_seconds.unwrap_or(TIMEOUT_S),
-            fallback: match step.fallback {
-                Some(node_disruption::Fallback::Rollback) => Fallback::Rollback,
-                Some(node_disruption::Fallback::Reboot) | None => Fallback::Reboot,
-            },
-            because: step.because.clone(),
-        })
-    });
-    os.into_iter().chain(steps).collect()
 }
 
 /// One digest for all manifests.
@@ -423,15 +446,17 @@ impl Ending for Notes<'_> {
         }
     }
 
-    fn waits(&mut self, what: &str) {
+    fn waits(&mut self, wait: Wait, what: &str) {
         let store = &self.engine.store;
         let noted = store.standing().and_then(|standing| {
             let mut standing = standing.unwrap_or_default();
             what.clone_into(&mut standing.waiting_for);
+            standing.wait = Some(wait);
             store.set_standing(&standing)
         });
-        if let Err(error) = noted {
-            tracing::error!(%error, "What is waited for cannot be noted.");
+        match noted {
+            Ok(()) => tracing::info!(waiting_for = what, "The node's config."),
+            Err(error) => tracing::error!(%error, "What is waited for cannot be noted."),
         }
     }
 

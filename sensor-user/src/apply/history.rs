@@ -28,6 +28,9 @@ pub struct Entry {
     pub plan: Plan,
     /// Paths that it changed.
     pub paths: usize,
+    /// Nothing but files was written: what it says of the OS is still to be done.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub without_acts: bool,
 }
 
 impl Entry {

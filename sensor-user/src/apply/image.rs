@@ -4,7 +4,7 @@
 //! object like an image, complete and durable before it has a name that counts. It opens no device and no FIFO.
 
 use super::{ApplyError, sys};
-use crate::observation::resolve::Root;
+use crate::observation::resolve::{Root, is_just_made};
 use nix::{
     errno::Errno,
     fcntl::{AtFlags, OFlag, openat, readlinkat},
@@ -50,7 +50,7 @@ impl Place {
         match root.open_at(parent, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
             Ok(directory) => Ok(Some(Self { directory, name: name.to_owned(), path: path.to_owned() })),
             Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
-            Err(errno) => Err(ApplyError::failed(parent, "open the directory", errno)),
+            Err(errno) => Err(ApplyError::opening(parent, "open the directory", errno)),
         }
     }
 
@@ -145,6 +145,13 @@ impl Place {
                 sys::mkdir(&self.directory, &part).map_err(failed("make the directory"))?;
                 let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
                 let file = openat(&self.directory, &*part, flags, Mode::empty()).map_err(failed("open"))?;
+                // Whoever owns the directory around it may have put another in its place, to be given it.
+                if !is_just_made(&file).map_err(failed("look at the directory"))? {
+                    return Err(ApplyError::refused(
+                        &self.path,
+                        "somebody else put something in its place a moment ago",
+                    ));
+                }
                 self.set(&file, wanted)?;
                 sys::sync(&file).map_err(failed("sync"))?;
             }
@@ -185,9 +192,9 @@ impl Place {
         let failed = |operation| move |errno| ApplyError::failed(&self.path, operation, errno);
         sys::own(file, wanted.uid, wanted.gid).map_err(failed("change the owner"))?;
         let (present, _) = metadata(file).map_err(failed("read attributes"))?;
-        for (name, value) in &present.xattrs {
+        for name in present.xattrs.keys() {
             let kernels = sensor_model::xattr::is_ignored(name, "");
-            if !wanted.xattrs.contains_key(name) && !kernels && !value.is_empty() {
+            if !wanted.xattrs.contains_key(name) && !kernels {
                 sys::remove_attribute(file, name).map_err(failed("remove an extended attribute"))?;
             }
         }
@@ -212,7 +219,7 @@ pub(super) fn part(name: &OsStr) -> OsString {
 }
 
 /// Mode, owner and attributes of an open object, and its `stat`.
-fn metadata(file: impl AsFd) -> Result<(Metadata, FileStat), Errno> {
+pub(super) fn metadata(file: impl AsFd) -> Result<(Metadata, FileStat), Errno> {
     let stat = fstat(file.as_fd())?;
     let mut list = vec![0; 64 << 10];
     let length = match flistxattr(file.as_fd(), list.as_mut_slice()) {

@@ -6,6 +6,7 @@
 //! an error or a log.
 
 mod actions;
+mod acts;
 mod engine;
 mod history;
 mod image;
@@ -22,13 +23,15 @@ mod sys;
 mod targets;
 pub(crate) mod tie;
 mod verify;
+mod waiting;
 
 pub use actions::{Actor, NoActs, Systemd, Undone};
 pub use engine::{Applied, Engine, Options, Recovered, Request};
 pub use history::Entry;
-pub use preflight::exempted;
+pub use os::is_there as os_is_there;
 pub use standing::note;
 pub use store::Store;
+pub use waiting::waits;
 
 use nix::errno::Errno;
 use sensor_model::{expectations::ExpectationError, journal::codec::JournalError};
@@ -79,6 +82,9 @@ pub enum ApplyError {
     /// Another one is at work.
     #[error("another apply is at work; its lock is {}", .0.display())]
     Locked(PathBuf),
+    /// Another apply was faster.
+    #[error("another config became current meanwhile ({0}); apply again, from that one")]
+    Overtaken(String),
     /// An earlier apply could not be finished or given back.
     #[error("an earlier apply is not over: {0}")]
     Unfinished(String),
@@ -91,6 +97,14 @@ impl ApplyError {
 
     fn failed(path: &Path, operation: &'static str, errno: Errno) -> Self {
         Self::Failed { path: path.to_owned(), operation, errno }
+    }
+
+    /// A directory could not be opened.
+    fn opening(path: &Path, operation: &'static str, errno: Errno) -> Self {
+        match errno {
+            Errno::ELOOP => Self::refused(path, crate::observation::resolve::LINK_OF_OTHERS),
+            errno => Self::failed(path, operation, errno),
+        }
     }
 
     fn store(path: &Path, operation: &'static str, error: &io::Error) -> Self {

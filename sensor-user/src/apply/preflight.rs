@@ -2,17 +2,15 @@
 //!
 //! In: the host, the old and the new config, the targets. Out: everything that stands in the way, in words.
 
-use super::{ApplyError, links, targets::Writes, verify::Verifier};
+use super::{ApplyError, links, store::RESERVE, sys, targets::Writes, verify::Verifier};
 use crate::observation::Observer;
 use nix::{
     fcntl::OFlag,
     sys::statvfs::{FsFlags, fstatvfs},
 };
 use sensor_model::{
-    changes::Kind,
     expectation::{Expectation, Expected},
     journal::{Image, Target},
-    plan::{Plan, PlannedChange},
 };
 use std::{
     collections::BTreeMap,
@@ -48,10 +46,9 @@ pub(super) fn closed(observer: &Observer, new: &[Expectation], targets: &[Target
         match &expectation.expected {
             Expected::ClosedDirectory(closed) => {
                 for name in links::names(observer, &path) {
-                    let counts = closed.suffix.is_none_or(|suffix| name.ends_with(suffix));
                     let full = path.join(&name);
                     let goes = targets.iter().any(|t| t.path == full && t.after == Image::Absent);
-                    if counts && !goes && !closed.names.contains(&name) {
+                    if closed.is_unexpected(&name) && !goes {
                         problems.push(format!(
                             "{}: the new config closes its directory and does not declare it; declare it, move it away, or apply with --force",
                             full.display()
@@ -79,8 +76,14 @@ pub(super) fn closed(observer: &Observer, new: &[Expectation], targets: &[Target
     problems
 }
 
-/// Room for everything twice, so that the way back has room, too; and a disk that can be written.
-pub(super) fn space(observer: &Observer, writes: &Writes) -> Result<Vec<String>, ApplyError> {
+/// Room for everything twice, so that the way back has room, too; in the state directory for the journal, the originals
+/// and `kept` bytes of manifests; and a disk that can be written.
+pub(super) fn space(
+    observer: &Observer,
+    writes: &Writes,
+    state: &Path,
+    kept: u64,
+) -> Result<Vec<String>, ApplyError> {
     struct Need {
         path: PathBuf,
         file_system: OwnedFd,
@@ -88,11 +91,11 @@ pub(super) fn space(observer: &Observer, writes: &Writes) -> Result<Vec<String>,
         objects: u64,
     }
     let mut needs: BTreeMap<u64, Need> = BTreeMap::new();
+    let size = |image: &Image| match image {
+        Image::File(file) => file.size,
+        _ => 0,
+    };
     for target in &writes.targets {
-        let size = |image: &Image| match image {
-            Image::File(file) => file.size,
-            _ => 0,
-        };
         let file_system = nearest(observer, &target.path)?;
         let stat = nix::sys::stat::fstat(&file_system)
             .map_err(|errno| ApplyError::failed(&target.path, "stat", errno))?;
@@ -106,6 +109,23 @@ pub(super) fn space(observer: &Observer, writes: &Writes) -> Result<Vec<String>,
         need.bytes += (size(&target.after) + size(&target.before)).next_multiple_of(4096) + 4096;
         need.objects += 1;
     }
+    let directory = sys::directory(state).map_err(|errno| ApplyError::failed(state, "open", errno))?;
+    let stat = nix::sys::stat::fstat(&directory).map_err(|errno| ApplyError::failed(state, "stat", errno))?;
+    let need = needs.entry(stat.st_dev).or_insert_with(|| Need {
+        path: state.to_owned(),
+        file_system: directory,
+        bytes: 0,
+        objects: 0,
+    });
+    let journal = serde_json::to_vec(&writes.targets).map_or(0, |text| text.len() as u64);
+    need.bytes += journal + RESERVE.unsigned_abs() + kept.next_multiple_of(4096);
+    for target in writes.targets.iter().filter(|target| writes.unmanaged.contains(&target.path)) {
+        need.bytes += size(&target.before).next_multiple_of(4096) + 4096;
+        need.objects += 2;
+    }
+    // The generation with its config, plan and history, the link and the journal.
+    need.bytes += 8 * 4096;
+    need.objects += 8;
     let mut problems = Vec::new();
     for need in needs.values() {
         let path = need.path.display();
@@ -139,24 +159,10 @@ fn nearest(observer: &Observer, path: &Path) -> Result<OwnedFd, ApplyError> {
         match observer.root().open_at(parent, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
             Ok(directory) => return Ok(directory),
             Err(nix::errno::Errno::ENOENT | nix::errno::Errno::ENOTDIR) => {}
-            Err(errno) => return Err(ApplyError::failed(parent, "open", errno)),
+            Err(errno) => return Err(ApplyError::opening(parent, "open", errno)),
         }
     }
     Err(ApplyError::refused(path, "no directory above it can be opened"))
-}
-
-/// Kernel arguments that a policy keeps from the reboot. The running kernel has those that it was booted with, and nothing
-/// sets others: the node would be called done and would not be what it declares.
-pub fn exempted(plan: &Plan) -> Vec<String> {
-    let without = |change: &&PlannedChange| change.kind == Kind::KernelArgument && !plan.reboot;
-    let told = |change: &PlannedChange| {
-        format!(
-            "kernel argument {:?}: the policy ({}) brings it without a reboot, and nothing sets it while the kernel runs; \
-             let the policy say Reboot for it",
-            change.name, change.policy
-        )
-    };
-    plan.changes.iter().filter(without).map(told).collect()
 }
 
 /// The Machine Config Operator's daemon writes the same files; two writers would undo each other.

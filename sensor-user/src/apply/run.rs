@@ -14,13 +14,17 @@ use super::{
     verify::Verifier,
 };
 use crate::observation::Observer;
-use nix::{errno::Errno, fcntl::OFlag};
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, openat},
+    sys::stat::Mode,
+};
 use sensor_model::journal::{
     ActKind, Begin, Ended, FileImage, Image, Record, Target,
     machine::{Machine, Outcome, Request, Rest},
     settle::{Settling, Side, Sight},
 };
-use sensor_model::node_state::NodeEvent;
+use sensor_model::node_state::{NodeEvent, Wait};
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
@@ -34,7 +38,7 @@ pub(super) trait Ending {
     /// The node's state changes.
     fn happened(&mut self, event: NodeEvent, reason: &str, waiting_for: &str);
     /// It waits for something, in the same state.
-    fn waits(&mut self, what: &str);
+    fn waits(&mut self, wait: Wait, what: &str);
     /// The config that holds now becomes the current one, and the history says so. May be called twice.
     fn commit(&mut self, ended: Ended, machine: &Machine) -> Result<(), ApplyError>;
 }
@@ -75,11 +79,11 @@ impl Tying {
 }
 
 impl Run<'_> {
-    /// Works until the machine rests.
+    /// Works until the machine rests. Without a verifier, why there is none is what the comparison says.
     pub(super) async fn drive(
         &mut self,
         actor: &mut dyn Actor,
-        verifier: &mut Verifier<'_>,
+        mut verifier: Result<Verifier<'_>, String>,
         ending: &mut dyn Ending,
         progress: Progress<'_>,
     ) -> Rest {
@@ -117,18 +121,20 @@ impl Run<'_> {
                 },
                 Request::Act(act) => {
                     let act = &self.begin.acts[act];
-                    ending.waits(&format!("{}, {} s at most", super::actions::describe(act), act.timeout_s));
-                    match actor.act(act, self.begin.os.as_ref()).await {
+                    let what = format!("{}, {} s at most", super::actions::describe(act), act.timeout_s);
+                    ending.waits(Wait::Act, &what);
+                    match actor.act(act, self.begin).await {
                         Ok(()) => Outcome::Done,
                         Err(reason) => Outcome::Failed(reason),
                     }
                 }
-                Request::Undo(act) => match actor.undo(&self.begin.acts[act], self.begin.os.as_ref()).await {
+                Request::Undo(act) => match actor.undo(&self.begin.acts[act], self.begin).await {
                     Ok(Undone::Now) => Outcome::Done,
                     Ok(Undone::WithTheNextBoot) => Outcome::NeedsReboot,
                     Err(reason) => Outcome::Failed(reason),
                 },
                 Request::Reboot if !self.may_reboot => {
+                    ending.waits(Wait::Reboot, "a reboot, which `holdfast apply --resume` asks for");
                     return Rest::Halted(
                         "a reboot is needed; `holdfast apply --resume` asks for it".to_owned(),
                     );
@@ -145,9 +151,12 @@ impl Run<'_> {
                         Err(reason) => Outcome::Failed(reason),
                     }
                 }
-                Request::Verify => match verifier.verify().await {
-                    problems if problems.is_empty() => Outcome::Done,
-                    problems => Outcome::Failed(problems.join("; ")),
+                Request::Verify => match &mut verifier {
+                    Ok(verifier) => match verifier.verify().await {
+                        problems if problems.is_empty() => Outcome::Done,
+                        problems => Outcome::Failed(problems.join("; ")),
+                    },
+                    Err(reason) => Outcome::Failed(format!("the new config cannot be read: {reason}")),
                 },
                 Request::VerifyBack => match self.begin.os.as_ref().map(|change| actor.is_back(change)) {
                     None | Some(Ok(())) => Outcome::Done,
@@ -256,7 +265,7 @@ impl Run<'_> {
                 (_, true) => Some(Side::After),
                 _ => None,
             };
-            return Ok(Sight { path: side, temporary: None });
+            return Ok(Sight { path: side, between: false, temporary: None });
         };
         let name = self.temporary(number);
         let part = super::image::part(&name);
@@ -267,12 +276,13 @@ impl Run<'_> {
         }
         let path = place.see()?;
         let side = self.side(target, path.image.as_ref(), path.identity)?;
+        let between = path.image.as_ref().is_some_and(|seen| target.is_between(seen));
         let beside = place.see_name(&name, &mut |_| Ok(()))?;
         let temporary = match &beside.image {
             Some(Image::Absent) => None,
             image => Some(self.side(target, image.as_ref(), beside.identity)?),
         };
-        Ok(Sight { path: side, temporary })
+        Ok(Sight { path: side, between, temporary })
     }
 
     /// Which of a target's images was seen.
@@ -337,8 +347,15 @@ impl Run<'_> {
                 sys::rename_free(&place.directory, &place.name, &name).map_err(failed("take away"))?;
             }
             Settling::Set(side) => {
-                let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
-                let file = self.observer.root().open_at(&target.path, flags).map_err(failed("open"))?;
+                let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+                let file =
+                    openat(&place.directory, &*place.name, flags, Mode::empty()).map_err(failed("open"))?;
+                // Nothing sets attributes on the condition that they are what they were: so they are looked at once
+                // more, as late as that can be.
+                let (present, _) = super::image::metadata(&file).map_err(failed("read attributes"))?;
+                if !target.is_between(&Image::Directory(present)) {
+                    return Ok(Outcome::Done);
+                }
                 if let Image::Directory(metadata) = image(target, side) {
                     place.set(&file, metadata)?;
                 }

@@ -32,6 +32,7 @@ pub fn note(
         state,
         reason: reason.to_owned(),
         waiting_for: waiting_for.to_owned(),
+        wait: event.wait(),
         since,
         apply: apply.or(before.apply),
     };

@@ -14,6 +14,7 @@ use sensor_model::{
         codec::{self, Parsed},
     },
     node_state::Standing,
+    os::waiting::{Waiting, WaitingArgument},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest as _, Sha256};
@@ -26,12 +27,15 @@ use std::{
 };
 
 const JOURNAL: &str = "journal";
+/// The journal while its first record is being written.
+const NEW_JOURNAL: &str = ".journal.new";
 const STATE: &str = "state.json";
 const CURRENT: &str = "current";
 const HISTORY: &str = "history.json";
+const WAITING: &str = "waiting.json";
 
 /// Room for the short records that follow the first, so that a full disk cannot keep them out.
-const RESERVE: i64 = 64 << 10;
+pub(super) const RESERVE: i64 = 64 << 10;
 
 /// The directory `apply` of the state directory.
 #[derive(Debug)]
@@ -237,7 +241,30 @@ impl Store {
         for (name, bytes) in manifests {
             self.replace(&config, name, bytes)?;
         }
+        // The journal that names it must not be there without it.
+        for path in [self.generation(id), self.path.join("generations")] {
+            let synced = sys::directory(&path).and_then(sys::sync);
+            synced.map_err(|errno| ApplyError::failed(&path, "sync the directory", errno))?;
+        }
         Ok(())
+    }
+
+    /// Says what waits for the next boot once a generation is current. It belongs to the generation, so that it counts from
+    /// the very moment on in which that one does, and never where it is given back. Where nothing waits nothing is said.
+    pub(super) fn set_waiting(&self, id: u64, waiting: &Waiting) -> Result<(), ApplyError> {
+        if waiting.arguments.is_empty() {
+            return Ok(());
+        }
+        self.write_json(&self.generation(id), WAITING, waiting)
+    }
+
+    /// What waits for the next boot in this one while a generation is current.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is none of ours.
+    pub fn waiting(&self, id: u64, boot_id: &str) -> Result<Vec<WaitingArgument>, ApplyError> {
+        let waiting: Option<Waiting> = self.json(&self.generation(id).join(WAITING))?;
+        Ok(waiting.map(|waiting| waiting.in_boot(boot_id).to_vec()).unwrap_or_default())
     }
 
     /// Makes a generation the current one, at once.
@@ -285,22 +312,39 @@ impl Store {
         codec::parse(&bytes).map(Some).map_err(ApplyError::Journal)
     }
 
-    /// Begins a journal.
+    /// Begins a journal: it has its name only with its first record, whole and durable.
     pub(super) fn begin(&self, record: &Record) -> Result<JournalFile, ApplyError> {
         let path = self.path.join(JOURNAL);
         let failed = |operation| move |errno| ApplyError::failed(&self.path.join(JOURNAL), operation, errno);
+        self.forget_new_journal()?;
         let directory = sys::directory(&self.path).map_err(failed("open"))?;
-        let file = sys::create(&directory, OsStr::new(JOURNAL)).map_err(failed("make"))?;
+        let (new, name) = (OsStr::new(NEW_JOURNAL), OsStr::new(JOURNAL));
+        let file = sys::create(&directory, new).map_err(failed("make"))?;
         let mut journal = JournalFile { path, file, digest: String::new(), length: 0 };
-        let begun = sys::reserve(&journal.file, RESERVE)
-            .map_err(failed("reserve space"))
-            .and_then(|()| journal.append(record).map_err(AppendError::into_inner))
+        let begun = journal
+            .append(record)
+            .map_err(AppendError::into_inner)
+            // Behind the first record, however long that is.
+            .and_then(|()| journal.reserve().map_err(failed("reserve space")))
+            .and_then(|()| sys::rename_free(&directory, new, name).map_err(failed("rename")))
             .and_then(|()| sys::sync(&directory).map_err(failed("sync the directory")));
         if let Err(error) = begun {
+            self.forget_new_journal()?;
             self.close()?;
             return Err(error);
         }
         Ok(journal)
+    }
+
+    /// Removes what a process left that died before its journal had its name.
+    pub(super) fn forget_new_journal(&self) -> Result<(), ApplyError> {
+        let failed =
+            |operation| move |errno| ApplyError::failed(&self.path.join(NEW_JOURNAL), operation, errno);
+        let directory = sys::directory(&self.path).map_err(failed("open"))?;
+        match sys::remove(&directory, OsStr::new(NEW_JOURNAL), false) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(errno) => Err(failed("remove")(errno)),
+        }
     }
 
     /// Opens a journal to go on with it, without what is unfinished at its end.
@@ -409,20 +453,34 @@ impl JournalFile {
         let written = sys::write(&self.file, line.as_bytes()).and_then(|()| sys::sync(&self.file));
         if let Err(errno) = written {
             let error = ApplyError::failed(&self.path, "write a record", errno);
-            return Err(match self.cut() {
-                Ok(()) => AppendError::Clean(error),
-                Err(_) => AppendError::Broken(error),
-            });
+            // A disk that turned read-only takes no cut either, and nothing has come to it that needs one.
+            let clean = self.is_as_it_was() || self.cut().is_ok();
+            return Err(if clean { AppendError::Clean(error) } else { AppendError::Broken(error) });
         }
         self.digest = digest;
         self.length += line.len();
         Ok(())
     }
 
+    /// Whether nothing was written behind the last whole record.
+    fn is_as_it_was(&self) -> bool {
+        let size = nix::sys::stat::fstat(&self.file).map(|stat| usize::try_from(stat.st_size));
+        size == Ok(Ok(self.length))
+    }
+
     fn cut(&mut self) -> Result<(), Errno> {
         let length = i64::try_from(self.length).map_err(|_| Errno::EFBIG)?;
         sys::truncate(&self.file, length)?;
         nix::unistd::lseek(&self.file, length, nix::unistd::Whence::SeekSet)?;
-        sys::sync(&self.file)
+        sys::sync(&self.file)?;
+        // What was reserved is cut off, too. Where it cannot be had again, the records may still find room.
+        let _ = self.reserve();
+        Ok(())
+    }
+
+    /// Keeps room for the records to come.
+    fn reserve(&self) -> Result<(), Errno> {
+        let length = i64::try_from(self.length).map_err(|_| Errno::EFBIG)?;
+        sys::reserve(&self.file, length, RESERVE)
     }
 }

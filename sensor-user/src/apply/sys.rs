@@ -57,10 +57,10 @@ pub(super) fn write(file: impl AsFd, bytes: &[u8]) -> Answer {
     Ok(())
 }
 
-/// Keeps room for records to come, without changing the size; a file system that cannot is fine.
-pub(super) fn reserve(file: impl AsFd, bytes: i64) -> Answer {
+/// Keeps room from an offset on, without changing the size; a file system that cannot is fine.
+pub(super) fn reserve(file: impl AsFd, offset: i64, bytes: i64) -> Answer {
     step("fallocate", true)?;
-    match nix::fcntl::fallocate(file, nix::fcntl::FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, bytes) {
+    match nix::fcntl::fallocate(file, nix::fcntl::FallocateFlags::FALLOC_FL_KEEP_SIZE, offset, bytes) {
         Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(()),
         other => other,
     }

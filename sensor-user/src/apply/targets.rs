@@ -25,6 +25,7 @@ use sensor_model::{
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 /// Mode of a parent that nobody declares.
@@ -110,11 +111,11 @@ impl Planner<'_> {
                 }
             }
         }
-        let kept: BTreeSet<PathBuf> = new.iter().filter(|e| is_object(e)).map(|e| e.thing.path()).collect();
+        let kept: BTreeSet<Arc<Path>> = new.iter().filter(|e| is_object(e)).map(|e| e.thing.path()).collect();
         for expectation in old.iter().filter(|e| is_object(e)) {
             let path = expectation.thing.path();
             if !kept.contains(&path) {
-                wanted.entry(path).or_insert(Wanted::Original);
+                wanted.entry(path.to_path_buf()).or_insert(Wanted::Original);
             }
         }
         let units = links::wanted(self, &mut wanted)?;
@@ -123,7 +124,7 @@ impl Planner<'_> {
         }
         self.emptied(&kept, &mut wanted)?;
         self.parents(&mut wanted)?;
-        let managed: BTreeSet<PathBuf> =
+        let managed: BTreeSet<Arc<Path>> =
             old.iter().filter(|e| is_object(e)).map(|e| e.thing.path()).collect();
         let mut writes = Writes { units, ..Writes::default() };
         let mut appearing: Vec<PathBuf> = Vec::new();
@@ -141,7 +142,7 @@ impl Planner<'_> {
             }
             if *wanted == Wanted::Original {
                 writes.released.push(path.clone());
-            } else if !managed.contains(path) && path != Path::new(password::SHADOW) {
+            } else if !managed.contains(path.as_path()) && path != Path::new(password::SHADOW) {
                 writes.unmanaged.push(path.clone());
             }
             writes.targets.push(Target { path: path.clone(), before, after });
@@ -155,7 +156,7 @@ impl Planner<'_> {
         expectation: &Expectation,
         wanted: &mut BTreeMap<PathBuf, Wanted>,
     ) -> Result<(), ApplyError> {
-        let path = expectation.thing.path();
+        let path = expectation.thing.path().to_path_buf();
         match &expectation.expected {
             Expected::File(file) => {
                 let want = self.file(&path, file)?;
@@ -181,8 +182,7 @@ impl Planner<'_> {
             // Names and keys that nobody declares stop an apply before it begins; only a forced one removes them.
             Expected::ClosedDirectory(closed) if self.everything => {
                 for name in links::names(self.observer, &path) {
-                    let counts = closed.suffix.is_none_or(|suffix| name.ends_with(suffix));
-                    if counts && !closed.names.contains(&name) {
+                    if closed.is_unexpected(&name) {
                         wanted.insert(path.join(name), Wanted::Gone);
                     }
                 }
@@ -250,7 +250,7 @@ impl Planner<'_> {
     /// Parents that were made for what goes now go with it, unless something else is in them.
     fn emptied(
         &self,
-        kept: &BTreeSet<PathBuf>,
+        kept: &BTreeSet<Arc<Path>>,
         wanted: &mut BTreeMap<PathBuf, Wanted>,
     ) -> Result<(), ApplyError> {
         let goes = |wanted: &Wanted| matches!(wanted, Wanted::Gone | Wanted::Original);
@@ -263,12 +263,14 @@ impl Planner<'_> {
                 }
                 let made =
                     self.store.original(parent)?.is_some_and(|original| original.image == Image::Absent);
-                let needed =
-                    kept.range(parent.to_owned()..).next().is_some_and(|path| path.starts_with(parent))
-                        || wanted
-                            .range(parent.to_owned()..)
-                            .take_while(|(path, _)| path.starts_with(parent))
-                            .any(|(path, wanted)| below(path, parent) && !goes(wanted));
+                let needed = kept
+                    .range(Arc::<Path>::from(parent)..)
+                    .next()
+                    .is_some_and(|path| path.starts_with(parent))
+                    || wanted
+                        .range(parent.to_owned()..)
+                        .take_while(|(path, _)| path.starts_with(parent))
+                        .any(|(path, wanted)| below(path, parent) && !goes(wanted));
                 if !made || needed {
                     break;
                 }
@@ -308,7 +310,7 @@ impl Planner<'_> {
                             "it or one of its parents is not a directory; move it away first",
                         ));
                     }
-                    Err(errno) => return Err(ApplyError::failed(parent, "open", errno)),
+                    Err(errno) => return Err(ApplyError::opening(parent, "open", errno)),
                 }
             }
         }
@@ -396,7 +398,7 @@ impl Planner<'_> {
     fn hard(&self, path: &Path, target: &Path) -> Result<Image, ApplyError> {
         let of_config = expectations(self.new).map_err(ApplyError::Expectation)?;
         let declared = of_config.iter().find_map(|expectation| match &expectation.expected {
-            Expected::File(file) if expectation.thing.path() == target => Some(self.file(target, file)),
+            Expected::File(file) if *expectation.thing.path() == *target => Some(self.file(target, file)),
             _ => None,
         });
         let present = self.image(target)?;

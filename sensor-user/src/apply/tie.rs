@@ -50,6 +50,9 @@ pub(crate) struct Answer {
     pub(crate) stranger: String,
     /// Why not everything is watched; empty when it is.
     pub(crate) unwatched: String,
+    /// What is to be repaired is not what the daemon expects.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) unexpected: bool,
 }
 
 /// A digest of a thing and of what it should be, whoever says so.
@@ -62,6 +65,8 @@ pub(crate) fn digest(expectation: &Expectation) -> String {
 #[derive(Debug)]
 pub(crate) struct Tie {
     _stream: BufReader<UnixStream>,
+    /// The daemon expects something else than what is to be repaired.
+    pub(crate) unexpected: bool,
 }
 
 impl Tie {
@@ -82,8 +87,10 @@ impl Tie {
             }
         };
         let mut stream = BufReader::new(stream);
+        let mut unexpected = false;
         match timeout(PATIENCE, ask(&mut stream, hello)).await {
             Ok(Ok(answer)) => {
+                unexpected = answer.unexpected;
                 if !answer.unwatched.is_empty() {
                     say(&format!("the daemon does not watch everything: {}", answer.unwatched));
                 }
@@ -97,7 +104,7 @@ impl Tie {
             Ok(Err(error)) => say(&format!("the daemon gave no answer: {error}")),
             Err(_) => say(&format!("the daemon gave no answer within {} s", PATIENCE.as_secs())),
         }
-        Some(Self { _stream: stream })
+        Some(Self { _stream: stream, unexpected })
     }
 }
 

@@ -6,6 +6,7 @@
 //! kernel programs keep. It never writes.
 
 use super::{ProcessTable, cache::Cache, live::Live};
+use sensor_model::host::mountinfo;
 use std::{
     collections::VecDeque,
     fs,
@@ -32,13 +33,16 @@ pub(super) struct Cgroups {
 impl Cgroups {
     /// Looks for a cgroup2 mount in the mount table below `proc`, its points taken below `root`.
     pub(super) fn new(root: &Path, proc: &Path) -> Self {
-        let table = fs::read_to_string(proc.join("self/mountinfo")).unwrap_or_default();
+        // Bytes: one mount point that is no text is no reason to lose all units and pods.
+        let table = fs::read(proc.join("self/mountinfo")).unwrap_or_else(|error| {
+            tracing::warn!(%error, "Cannot read the mount table: units and pods may not be told.");
+            Vec::new()
+        });
         // In a container that has the host's /sys mounted, the host's hierarchy is below the root.
         let mount = mount_points(&table)
-            .map(|point| PathBuf::from(&point))
             .filter(|point| point.starts_with(root) || root == Path::new("/"))
             .min_by_key(|point| point.as_os_str().len())
-            .or_else(|| mount_points(&table).next().map(PathBuf::from));
+            .or_else(|| mount_points(&table).next());
         Self::at(mount)
     }
 
@@ -124,12 +128,9 @@ fn walk(mount: &Path, limit: usize, mut each: impl FnMut(u64, Arc<str>) -> bool)
 }
 
 /// Mount points of cgroup2 in a mount table.
-fn mount_points(table: &str) -> impl Iterator<Item = String> {
-    table.lines().filter_map(|line| {
-        let (front, back) = line.split_once(" - ")?;
-        let point = front.split(' ').nth(4)?;
-        back.starts_with("cgroup2 ").then(|| point.replace("\\040", " "))
-    })
+fn mount_points(table: &[u8]) -> impl Iterator<Item = PathBuf> {
+    let mounts = mountinfo::mounts(table).filter(|mount| mount.file_system == Some(b"cgroup2"));
+    mounts.map(|mount| mount.point)
 }
 
 /// The path in the unified hierarchy, from the text of `/proc/PID/cgroup`. One that starts outside
@@ -212,8 +213,12 @@ mod tests {
     }
 
     #[test]
-    fn only_cgroup2_mounts_count() {
-        let table = "30 23 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n31 30 0:27 / /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup2 rw\n";
-        assert_eq!(mount_points(table).collect::<Vec<_>>(), ["/sys/fs/cgroup/unified"]);
+    fn only_cgroup2_mounts_count_and_a_point_that_is_no_text_hides_none() {
+        let proc = tempfile::tempdir().unwrap();
+        fs::create_dir(proc.path().join("self")).unwrap();
+        let table = b"30 23 0:26 / /tmp/\xff rw - tmpfs tmpfs rw\n31 30 0:27 / /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup2 rw\n";
+        fs::write(proc.path().join("self/mountinfo"), table).unwrap();
+        let cgroups = Cgroups::new(Path::new("/"), proc.path());
+        assert_eq!(cgroups.mount.as_deref(), Some(Path::new("/sys/fs/cgroup/unified")));
     }
 }

@@ -10,6 +10,7 @@ use nix::{
     sys::stat::Mode,
     unistd::{SysconfVar, read, sysconf},
 };
+use sensor_model::host::stat::Stat;
 use std::{
     io,
     os::{
@@ -28,18 +29,6 @@ const READ_BYTES: usize = 4096;
 pub(super) struct Procfs {
     directory: OwnedFd,
     nanoseconds_per_tick: u64,
-}
-
-/// What `stat` says about a process. The last four places are dealt out anew at each execution.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Stat {
-    pub(super) comm: String,
-    pub(super) parent: u32,
-    pub(super) terminal: u32,
-    /// Ticks since boot.
-    pub(super) start: u64,
-    /// Where code, stack, arguments and environment begin; 0 for all when that may not be read.
-    places: [u64; 4],
 }
 
 /// A process that is there and is the one that was asked for.
@@ -65,7 +54,7 @@ impl Procfs {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let directory = openat(&self.directory, tgid.to_string().as_str(), flags, Mode::empty()).ok()?;
         let text = read_file(&directory, "stat").ok()?;
-        Some(Live { stat: parse_stat(&text)?, directory })
+        Some(Live { stat: Stat::parse(&text)?, directory })
     }
 
     /// The process of this number, if it started then (boot-time nanoseconds).
@@ -81,14 +70,6 @@ impl Procfs {
     /// The start in boot-time nanoseconds, rounded down to a tick.
     pub(super) fn start_ns(&self, live: &Live) -> u64 {
         live.stat.start.saturating_mul(self.nanoseconds_per_tick)
-    }
-}
-
-impl Stat {
-    /// Whether another program, or the same one anew, would show: kernel threads and what may not be read have no
-    /// places.
-    pub(super) fn tells_executions(&self) -> bool {
-        self.places.iter().all(|place| *place > 1)
     }
 }
 
@@ -163,22 +144,6 @@ fn read_file(directory: &OwnedFd, name: &str) -> Result<Vec<u8>, Errno> {
     Ok(bytes)
 }
 
-/// Reads `/proc/PID/stat`. The name in parentheses may itself hold parentheses and blanks.
-fn parse_stat(text: &[u8]) -> Option<Stat> {
-    let text = String::from_utf8_lossy(text);
-    let (front, rest) = text.rsplit_once(')')?;
-    let (_, comm) = front.split_once('(')?;
-    let fields: Vec<&str> = rest.split_whitespace().collect();
-    // Counted behind the name: state is 0.
-    Some(Stat {
-        comm: comm.to_owned(),
-        parent: fields.get(1)?.parse().ok()?,
-        terminal: fields.get(4)?.parse::<i32>().ok()?.cast_unsigned(),
-        start: fields.get(19)?.parse().ok()?,
-        places: [23, 25, 45, 47].map(|n| fields.get(n).and_then(|field| field.parse().ok()).unwrap_or(0)),
-    })
-}
-
 fn parse_owner(text: &[u8]) -> Option<(u32, u32)> {
     let text = String::from_utf8_lossy(text);
     // Real, effective, saved, file system.
@@ -212,15 +177,15 @@ mod tests {
     #[test]
     fn a_name_with_parentheses_and_blanks_does_not_move_the_fields() {
         let text = b"42 (a) R 1 (b) S 7 42 42 34816 42 4194304 1 2 3 4 5 6 7 8 20 0 1 0 987 0 0";
-        let stat = parse_stat(text).unwrap();
+        let stat = Stat::parse(text).unwrap();
         assert_eq!((stat.comm.as_str(), stat.parent, stat.start), ("a) R 1 (b", 7, 987));
         assert_eq!(terminal_name(stat.terminal).as_deref(), Some("pts/0"));
     }
 
     #[test]
     fn a_cut_stat_is_no_process() {
-        assert_eq!(parse_stat(b"42 (a) S 7 42"), None);
-        assert_eq!(parse_stat(b""), None);
+        assert_eq!(Stat::parse(b"42 (a) S 7 42"), None);
+        assert_eq!(Stat::parse(b""), None);
     }
 
     #[test]

@@ -15,12 +15,12 @@ mod tests;
 use crate::observation::Observer;
 use cache::Cache;
 use cgroup::Cgroups;
-use live::{Live, Procfs, Stat, split_arguments};
+use live::{Live, Procfs, split_arguments};
 use sensor_common::{
     map::{Execution, Process},
     record::ChangeRecord,
 };
-use sensor_model::{cgroup::Placement, record::Actor};
+use sensor_model::{cgroup::Placement, host::stat::Stat, record::Actor};
 use std::{
     io,
     path::{Path, PathBuf},

@@ -74,7 +74,7 @@ impl Adopt {
             let mut expectations: Vec<Option<Expectation>> = loaded
                 .things_at(path)?
                 .into_iter()
-                .filter(|expectation| expectation.thing.path() == *path)
+                .filter(|expectation| *expectation.thing.path() == **path)
                 .map(Some)
                 .collect();
             if expectations.is_empty() {
@@ -144,7 +144,7 @@ impl Adopt {
 /// How something is looked at that nobody declares.
 fn unmanaged(path: &Path) -> Expectation {
     Expectation {
-        thing: Thing::File { path: path.to_owned() },
+        thing: Thing::file(path),
         expected: Expected::File(FileExpectation {
             content: None,
             keys: Vec::new(),
@@ -156,6 +156,6 @@ fn unmanaged(path: &Path) -> Expectation {
             may_be_missing: true,
         }),
         ssh_keys: false,
-        source: Source { machine_config: String::new(), origin: String::new() },
+        source: Source::new(String::new(), String::new()),
     }
 }

@@ -1,6 +1,6 @@
 //! `holdfast agent`: the daemon.
 
-use super::sources::or_of_the_service;
+use super::sources::{or_of_the_service, state_of};
 use crate::agent::{Options, run};
 use crate::http::DEFAULT_ADDRESS;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ pub struct Agent {
     #[arg(long, required = true)]
     standalone: bool,
     /// MachineConfig manifests or Ignition configs: files, or directories of them. Without any,
-    /// /etc/holdfast/machine-configs, with the policies in /etc/holdfast/policies.
+    /// /etc/holdfast/machine-configs, with the policies in /etc/holdfast/policies. What was applied last counts more.
     #[arg(long, num_args = 1.., value_name = "PATH")]
     config: Vec<PathBuf>,
     /// Drift policies: files, or directories of them. Without any, all drift degrades.
@@ -30,9 +30,9 @@ pub struct Agent {
     /// Root of the host's file system.
     #[arg(long, default_value = "/", value_name = "DIRECTORY")]
     host_root: PathBuf,
-    /// Where the canary file lives.
-    #[arg(long, default_value = "/var/lib/holdfast", value_name = "DIRECTORY")]
-    state: PathBuf,
+    /// Where the canary file lives, and what was applied. [default: /var/lib/holdfast of that host]
+    #[arg(long, value_name = "DIRECTORY")]
+    state: Option<PathBuf>,
     /// Where the status file goes.
     #[arg(long, default_value = RUN, value_name = "DIRECTORY")]
     run: PathBuf,
@@ -69,12 +69,14 @@ impl Agent {
                 }
             },
         };
-        let (configs, policies) = or_of_the_service(&self.config, &self.policy);
+        let (configs, policies) = or_of_the_service(&self.host_root, &self.config, &self.policy, None);
+        let state = state_of(self.state.as_deref(), &self.host_root);
         let options = Options {
             root: self.host_root,
             configs,
             policies,
-            state: self.state,
+            apart: true,
+            state,
             run: self.run,
             log: self.log,
             pins: (!self.no_pins).then_some(self.pins),

@@ -2,19 +2,23 @@
 
 use super::{
     BadInput, DRIFT, FAILURE, IN_SYNC, NOT_RECONCILABLE, agent,
+    kept::{Manifests, generation, kept, merged, read},
     output::{Output, Screen, Tone, clean, count},
-    people, runtime, who,
+    people, runtime,
+    sources::state_of,
+    who,
 };
 use crate::{
     agent::desired,
     apply::{
-        Actor, Applied, ApplyError, Engine, FORCE_FILE, NoActs, Options, Recovered, Request, STATE, Systemd,
-        exempted,
+        Actor, Applied, ApplyError, Engine, Entry, FORCE_FILE, NoActs, Options, Recovered, Request, Store,
+        Systemd, os_is_there, waits,
     },
     observation::Observer,
 };
 use anyhow::Context as _;
 use sensor_model::{
+    changes::Kind,
     ignition::Purpose,
     journal::{
         Ended,
@@ -22,7 +26,9 @@ use sensor_model::{
     },
     merge::Rendered,
     node_disruption::{Policy, PolicyFile},
-    plan::{Plan, StepAction, plan},
+    os::waiting::Waits,
+    plan::{Disruption, Plan, StepAction, plan},
+    reconcile,
 };
 use serde::Serialize;
 use std::{
@@ -43,12 +49,19 @@ pub struct Place {
     /// Root of the host's file system.
     #[arg(long, default_value = "/", value_name = "DIRECTORY")]
     pub host_root: PathBuf,
-    /// Where journal, history and originals are kept.
-    #[arg(long, default_value = STATE, value_name = "DIRECTORY")]
-    pub state: PathBuf,
+    /// Where journal, history and originals are kept. [default: /var/lib/holdfast of that host]
+    #[arg(long, value_name = "DIRECTORY")]
+    pub state: Option<PathBuf>,
     /// How it is printed.
     #[command(flatten)]
     pub output: Output,
+}
+
+impl Place {
+    /// Where journal, history and originals are.
+    pub fn state(&self) -> PathBuf {
+        state_of(self.state.as_deref(), &self.host_root)
+    }
 }
 
 /// How it is carried out.
@@ -58,6 +71,9 @@ pub struct How {
     /// Disruption policies (`MachineConfiguration` or `DisruptionPolicy`): a file, or a directory of them; may be repeated.
     #[arg(long, value_name = "PATH")]
     pub policy: Vec<PathBuf>,
+    /// The node's pool, for policies that are about certain pools. [default: that of NEW's name or role]
+    #[arg(long, value_name = "NAME")]
+    pub pool: Option<String>,
     /// Print the plan and change nothing.
     #[arg(long)]
     pub dry_run: bool,
@@ -82,7 +98,7 @@ pub struct Apply {
     #[arg(long, value_name = "PATH")]
     current: Vec<PathBuf>,
     /// Finish or give back an apply that was interrupted, with the reboot that it needs; begin nothing new.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["dry_run", "force", "current"])]
     resume: bool,
     #[command(flatten)]
     how: How,
@@ -90,8 +106,16 @@ pub struct Apply {
     place: Place,
 }
 
-/// Manifests as they are kept: file names and bytes.
-type Manifests = Vec<(String, Vec<u8>)>;
+/// What is wanted, and from where.
+pub(super) struct Wanted {
+    pub(super) manifests: Manifests,
+    /// The config that the host has, and its number.
+    pub(super) old: Rendered,
+    pub(super) previous: Option<u64>,
+    pub(super) new: Rendered,
+    /// The generation that comes back.
+    pub(super) rollback_to: Option<u64>,
+}
 
 /// What became of it.
 #[derive(Debug, Serialize)]
@@ -99,14 +123,30 @@ struct Report {
     schema: &'static str,
     /// Number of the apply; null when there was nothing to do.
     id: Option<u64>,
-    /// `done`, `unchanged`, `rebooting`, `rolled-back`, `abandoned`, `halted`.
+    /// `done`, `unchanged`, `drifted`, `rebooting`, `rolled-back`, `abandoned`, `halted`.
     result: &'static str,
     /// Why it went back or could not go on; empty when it did neither.
     reason: String,
-    /// What was left as somebody else wrote it, and what failed on the way back.
+    /// What was left as somebody else wrote it, what failed on the way back, how the host differs.
     problems: Vec<String>,
     /// The plan that was followed; null after `--resume`.
     plan: Option<Plan>,
+    /// Kernel arguments that wait for the next boot under the config that is current now.
+    waiting: Vec<Waits>,
+}
+
+impl Report {
+    fn of(result: &'static str) -> Self {
+        Self {
+            schema: SCHEMA,
+            id: None,
+            result,
+            reason: String::new(),
+            problems: Vec::new(),
+            plan: None,
+            waiting: Vec::new(),
+        }
+    }
 }
 
 impl Apply {
@@ -119,42 +159,32 @@ impl Apply {
         if self.resume {
             return site.resume(screen);
         }
-        let manifests = manifests(&self.new)?;
-        if !self.how.dry_run {
-            // What an earlier one left decides which config is the current one.
-            site.recover()?;
+        // Read once: what is planned is what is kept.
+        let read = read(&self.new).map_err(BadInput::wrap)?;
+        // What an earlier one left decides which config is the current one.
+        site.recover()?;
+        let compared = merged(&read, Purpose::Compare).map_err(BadInput::wrap)?;
+        let current = site.current();
+        if let (Some((id, _)), false) = (&current, self.current.is_empty()) {
+            eprintln!("hint: `--current` does not count: the host has what was applied last, number {id}");
         }
-        let compared = desired::rendered_for(&self.new, Purpose::Compare).map_err(BadInput::wrap)?;
-        let old = match site.engine.store().current() {
-            Some((_, path)) => desired::rendered(&[path])?,
+        let old = match &current {
+            Some((id, _)) => site.there(*id)?,
             None if self.current.is_empty() => Rendered::default(),
             None => desired::rendered(&self.current).map_err(BadInput::wrap)?,
         };
         // What cannot be reconciled is told with all its reasons, as by `plan`, and not as bad input.
-        let possible =
-            plan(Some(&old), Some(&compared), &site.policy(&compared)?).context("plan")?.reconcilable;
-        let new = if possible { desired::rendered(&self.new).map_err(BadInput::wrap)? } else { compared };
-        site.apply(screen, manifests, old, new, None)
+        let possible = site.plan(&old, &compared)?.reconcilable;
+        let new = if possible { merged(&read, Purpose::Verify).map_err(BadInput::wrap)? } else { compared };
+        let previous = current.map(|(id, _)| id);
+        site.apply(screen, Wanted { manifests: kept(read), old, previous, new, rollback_to: None })
     }
-}
-
-/// The manifests as they are kept: by a name that keeps their order, and their bytes.
-fn manifests(paths: &[PathBuf]) -> anyhow::Result<Manifests> {
-    let mut manifests = Vec::new();
-    for (number, path) in desired::files(paths).map_err(BadInput::wrap)?.into_iter().enumerate() {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        // Only files with a known ending are read again in a directory.
-        let ending = if path.extension().is_some() { "" } else { ".yaml" };
-        let bytes =
-            fs::read(&path).with_context(|| format!("read {}", path.display())).map_err(BadInput::wrap)?;
-        manifests.push((format!("{number:03}-{name}{ending}"), bytes));
-    }
-    Ok(manifests)
 }
 
 /// The host and everything that works on it.
 pub(super) struct Site<'a> {
-    pub(super) engine: Engine,
+    observer: Arc<Observer>,
+    state: PathBuf,
     how: &'a How,
     place: &'a Place,
 }
@@ -163,15 +193,49 @@ impl<'a> Site<'a> {
     pub(super) fn open(place: &'a Place, how: &'a How) -> anyhow::Result<Self> {
         let observer = Observer::new(&place.host_root)
             .map_err(|error| BadInput::wrap(anyhow::Error::from(error).context("--host-root")))?;
-        let observer = Arc::new(observer);
+        Ok(Self { observer: Arc::new(observer), state: place.state(), how, place })
+    }
+
+    /// What does it; makes the directories that it keeps things in.
+    fn engine(&self) -> Result<Engine, ApplyError> {
         let options = Options {
-            root: place.host_root.clone(),
-            state: place.state.clone(),
-            beside_mco: how.beside_mco,
+            root: self.place.host_root.clone(),
+            state: self.state.clone(),
+            beside_mco: self.how.beside_mco,
             asks_daemon: true,
         };
-        let engine = Engine::new(options, &observer)?;
-        Ok(Self { engine, how, place })
+        Engine::new(options, &self.observer)
+    }
+
+    /// What was applied so far, if anything was.
+    pub(super) fn store(&self) -> Option<Store> {
+        Store::existing(&self.state)
+    }
+
+    /// The config that is current, and its number.
+    pub(super) fn current(&self) -> Option<(u64, PathBuf)> {
+        self.store()?.current()
+    }
+
+    /// What the host is: the config that is current, but of the OS, unless it is so booted, that of the last apply with acts.
+    ///
+    /// # Errors
+    /// A config that was kept and cannot be used.
+    pub(super) fn there(&self, id: u64) -> anyhow::Result<Rendered> {
+        let Some(store) = self.store() else { return Ok(Rendered::default()) };
+        let mut rendered = generation(&store.config(id))?.1;
+        let mut done = Some(id);
+        while let Some(id) = done
+            && let Some(entry) = store.history::<Entry>(id)?
+            && entry.without_acts
+        {
+            done = entry.previous;
+        }
+        if done != Some(id) && !os_is_there(&rendered, &self.observer) {
+            let of_os = done.map(|done| generation(&store.config(done))).transpose()?;
+            rendered.take_os(of_os.map(|(_, of_os)| of_os).unwrap_or_default());
+        }
+        Ok(rendered)
     }
 
     async fn actor(&self) -> Box<dyn Actor> {
@@ -186,44 +250,65 @@ impl<'a> Site<'a> {
     /// The policies that count for the new config's pool.
     fn policy(&self, new: &Rendered) -> anyhow::Result<Policy> {
         let mut files = Vec::new();
-        for path in desired::files(&self.how.policy).map_err(BadInput::wrap)? {
-            let bytes = fs::read(&path)
-                .with_context(|| format!("read {}", path.display()))
-                .map_err(BadInput::wrap)?;
-            files.extend(PolicyFile::parse(&path.display().to_string(), &bytes).map_err(BadInput::wrap)?);
+        for (name, bytes) in read(&self.how.policy).map_err(BadInput::wrap)? {
+            files.extend(PolicyFile::parse(&name, &bytes).map_err(BadInput::wrap)?);
         }
-        Policy::merge(&files, super::plan::pool_of(new).as_deref()).map_err(BadInput::wrap)
+        super::plan::policy(&files, self.how.pool.as_deref().or_else(|| new.pool()))
     }
 
-    pub(super) fn apply(
-        &self,
-        screen: &mut Screen,
-        manifests: Vec<(String, Vec<u8>)>,
-        old: Rendered,
-        new: Rendered,
-        rollback_to: Option<u64>,
-    ) -> anyhow::Result<u8> {
-        let force_file = self.place.host_root.join(FORCE_FILE.trim_start_matches('/'));
-        let force = self.how.force || force_file.exists();
-        let plan = plan(Some(&old), Some(&new), &self.policy(&new)?).context("plan")?;
-        if self.how.dry_run {
-            return self.print(screen, &plan);
+    /// The way from one config to another, on this host.
+    fn plan(&self, old: &Rendered, new: &Rendered) -> anyhow::Result<Plan> {
+        let mut plan = plan(Some(old), Some(new), &self.policy(new)?).context("plan")?;
+        if self.place.host_root == Path::new("/") {
+            plan.refuse(reconcile::against_node(&super::plan::facts()?, new));
         }
-        if plan.is_empty() && !force && self.engine.store().current().is_some() {
-            return self.report(screen, None, "unchanged", None, Some(plan));
+        if self.forced() {
+            plan.force();
+        }
+        Ok(plan)
+    }
+
+    fn force_file(&self) -> PathBuf {
+        self.place.host_root.join(FORCE_FILE.trim_start_matches('/'))
+    }
+
+    fn forced(&self) -> bool {
+        self.how.force || self.force_file().exists()
+    }
+
+    pub(super) fn apply(&self, screen: &mut Screen, wanted: Wanted) -> anyhow::Result<u8> {
+        let Wanted { manifests, old, previous, new, rollback_to } = wanted;
+        let force = self.forced();
+        let plan = self.plan(&old, &new)?;
+        if self.how.dry_run {
+            let open = self.store().map(|store| store.open_journal()).transpose()?.flatten();
+            if let Some(journal) = &open {
+                let id = journal.begin.id;
+                say(&format!("number {id} is not over; it is finished or given back first"));
+            }
+            return self.print(screen, &plan, open.is_some());
+        }
+        if plan.is_empty() && !force && previous.is_some() {
+            return self.unchanged(screen, &new, previous, plan);
         }
         if plan.drain {
             say(NO_DRAIN);
         }
-        let request =
-            Request { manifests, old, new, plan: plan.clone(), force, act: !self.how.no_acts, rollback_to };
+        if self.how.no_acts
+            && let Some(left) = left_out(&plan)
+        {
+            say(&left);
+        }
+        let act = !self.how.no_acts;
+        let request = Request { manifests, old, previous, new, plan: plan.clone(), force, act, rollback_to };
         let applied = runtime()?.block_on(async {
             let mut actor = self.actor().await;
-            self.engine.apply(request, actor.as_mut(), &mut say).await
+            self.engine()?.apply(request, actor.as_mut(), &mut say).await
         });
         match applied {
             Ok(applied) => {
-                if applied.rest != Rest::Closed(Ended::Abandoned) && force_file.exists() {
+                let force_file = self.force_file();
+                if force_file.exists() {
                     // It asked for one rewrite, and this was it.
                     fs::remove_file(&force_file)
                         .with_context(|| format!("remove {}", force_file.display()))?;
@@ -238,23 +323,49 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// Works off an apply that was interrupted, without a reboot.
-    pub(super) fn recover(&self) -> anyhow::Result<Recovered> {
-        Ok(runtime()?.block_on(async {
+    /// Both configs say the same; whether the host is so is another matter.
+    fn unchanged(
+        &self,
+        screen: &mut Screen,
+        new: &Rendered,
+        previous: Option<u64>,
+        plan: Plan,
+    ) -> anyhow::Result<u8> {
+        let engine = self.engine()?;
+        let problems = runtime()?.block_on(engine.confirm(new, previous, !self.how.no_acts))?;
+        let result = if problems.is_empty() { "unchanged" } else { "drifted" };
+        self.report(screen, Report { problems, plan: Some(plan), ..Report::of(result) })
+    }
+
+    /// Works off an apply that was interrupted, without a reboot. A dry run leaves it as it is.
+    pub(super) fn recover(&self) -> anyhow::Result<()> {
+        if self.how.dry_run {
+            return Ok(());
+        }
+        let engine = self.engine()?;
+        let recovered = runtime()?.block_on(async {
             let mut actor = self.actor().await;
-            self.engine.recover(actor.as_mut(), false, &mut say).await
-        })?)
+            engine.recover(actor.as_mut(), false, &mut say).await
+        })?;
+        match recovered {
+            Recovered::AtWork => Err(ApplyError::Locked(engine.store().path().join("lock")).into()),
+            Recovered::Over(Applied { rest: Rest::Rebooting | Rest::Halted(_), id, reason, .. }) => {
+                Err(ApplyError::Unfinished(format!("number {id}: {reason}")).into())
+            }
+            Recovered::Over(_) | Recovered::Nothing => Ok(()),
+        }
     }
 
     fn resume(&self, screen: &mut Screen) -> anyhow::Result<u8> {
+        let engine = self.engine()?;
         let recovered = runtime()?.block_on(async {
             let mut actor = self.actor().await;
-            self.engine.recover(actor.as_mut(), true, &mut say).await
+            engine.recover(actor.as_mut(), true, &mut say).await
         })?;
         match recovered {
-            Recovered::Nothing => self.report(screen, None, "unchanged", None, None),
+            Recovered::Nothing => self.report(screen, Report::of("unchanged")),
             Recovered::Over(applied) => self.told(screen, &applied, None),
-            Recovered::AtWork => Err(ApplyError::Locked(self.engine.store().path().join("lock")).into()),
+            Recovered::AtWork => Err(ApplyError::Locked(engine.store().path().join("lock")).into()),
         }
     }
 
@@ -266,50 +377,59 @@ impl<'a> Site<'a> {
             Rest::Rebooting => "rebooting",
             Rest::Halted(_) => "halted",
         };
-        self.report(screen, Some(applied.id), result, Some(applied), plan)
+        let (reason, problems) = (applied.reason.clone(), applied.problems.clone());
+        self.report(screen, Report { id: Some(applied.id), reason, problems, plan, ..Report::of(result) })
     }
 
-    fn report(
-        &self,
-        screen: &mut Screen,
-        id: Option<u64>,
-        result: &'static str,
-        applied: Option<&Applied>,
-        plan: Option<Plan>,
-    ) -> anyhow::Result<u8> {
-        let reason = applied.map(|applied| applied.reason.clone()).unwrap_or_default();
+    fn report(&self, screen: &mut Screen, mut report: Report) -> anyhow::Result<u8> {
+        // What became of the apply is told whatever can be read of this.
+        report.waiting =
+            waits(&self.place.state()).unwrap_or_default().into_iter().map(Waits::from).collect();
+        let Report { result, reason, problems, waiting, .. } = &report;
         // A reboot with a reason is one on the way back.
-        let good = matches!(result, "done" | "unchanged") || result == "rebooting" && reason.is_empty();
-        let problems = applied.map(|applied| applied.problems.clone()).unwrap_or_default();
+        let good = matches!(*result, "done" | "unchanged") || *result == "rebooting" && reason.is_empty();
+        let code = match *result {
+            _ if good => IN_SYNC,
+            "drifted" => DRIFT,
+            _ => FAILURE,
+        };
         if self.place.output.is_json() {
-            screen.json(&Report { schema: SCHEMA, id, result, reason, problems, plan })?;
-        } else {
-            let tone = if good { Tone::Good } else { Tone::Bad };
-            let number = id.map(|id| format!(" (number {id})")).unwrap_or_default();
-            let text = match result {
-                "done" => "the host is as the new config says",
-                "unchanged" => "there was nothing to do",
-                "rebooting" if good => "the reboot is under way; after it everything is compared",
-                "rebooting" => "the reboot is under way that brings the old OS back",
-                "rolled-back" => "the host is as the old config says",
-                "abandoned" => "nothing was written",
-                _ => "it can go neither on nor back now; the next start tries again",
-            };
-            screen.line(&format!("{}{number}: {text}", screen.paint(tone, result)))?;
-            if !reason.is_empty() {
-                screen.line(&format!("  because: {}", clean(&reason)))?;
+            screen.json(&report)?;
+            return Ok(code);
+        }
+        let tone = if good { Tone::Good } else { Tone::Bad };
+        let number = report.id.map(|id| format!(" (number {id})")).unwrap_or_default();
+        let text = match *result {
+            "done" => "the host is as the new config says",
+            "unchanged" => "there was nothing to do",
+            "drifted" => {
+                "this config is the current one, and the host is not as it says; `holdfast repair --all` or `--force` brings it there"
             }
-            for problem in problems.iter().filter(|problem| **problem != reason) {
-                screen.line(&format!("  {}", clean(problem)))?;
-                if let Some(who) = culprit(problem) {
-                    screen.line(&format!("    by {who}"))?;
-                }
+            "rebooting" if good => "the reboot is under way; after it everything is compared",
+            "rebooting" => "the reboot is under way that brings the old OS back",
+            "rolled-back" => "the host is as the old config says",
+            "abandoned" => "nothing was written",
+            _ => "it can go neither on nor back now; the next start tries again",
+        };
+        screen.line(&format!("{}{number}: {text}", screen.paint(tone, result)))?;
+        if !reason.is_empty() {
+            screen.line(&format!("  because: {}", clean(reason)))?;
+        }
+        for problem in problems.iter().filter(|problem| *problem != reason) {
+            screen.line(&format!("  {}", clean(problem)))?;
+            if let Some(who) = culprit(problem) {
+                screen.line(&format!("    by {who}"))?;
             }
         }
-        Ok(if good { IN_SYNC } else { FAILURE })
+        for waits in waiting {
+            screen.line(&format!("  waits: {}", clean(&waits.text)))?;
+        }
+        Ok(code)
     }
 
-    fn print(&self, screen: &mut Screen, plan: &Plan) -> anyhow::Result<u8> {
+    /// The plan; `open` where an earlier apply is to be worked off before it.
+    fn print(&self, screen: &mut Screen, plan: &Plan, open: bool) -> anyhow::Result<u8> {
+        let nothing = plan.is_empty() && plan.steps.is_empty();
         if self.place.output.is_json() {
             screen.json(plan)?;
         } else {
@@ -318,6 +438,9 @@ impl<'a> Site<'a> {
                 let action = change.action.word();
                 let name = clean(&change.name);
                 screen.line(&format!("{operation} {kind} {name}: {action} ({})", clean(&change.policy)))?;
+                for why in &change.explanation {
+                    screen.line(&format!("  {}", clean(why)))?;
+                }
             }
             for reason in &plan.reasons {
                 screen.line(&format!(
@@ -326,15 +449,15 @@ impl<'a> Site<'a> {
                     clean(reason)
                 ))?;
             }
-            for reason in exempted(plan) {
-                screen.line(&format!("{}: {}", screen.paint(Tone::Bad, "refused"), clean(&reason)))?;
-            }
             for (number, step) in plan.steps.iter().enumerate() {
                 let target = step.target.as_deref().map(|unit| format!(" {unit}")).unwrap_or_default();
                 let action = step.action.word();
                 let note =
                     if step.action == StepAction::Drain { format!(" ({NO_DRAIN})") } else { String::new() };
                 screen.line(&format!("step {}: {action}{}{note}", number + 1, clean(&target)))?;
+            }
+            if self.forced() {
+                screen.line("forced: everything that is declared is written again, drift or not")?;
             }
             screen.line(&format!(
                 "{}; nothing was written",
@@ -343,10 +466,24 @@ impl<'a> Site<'a> {
         }
         Ok(match plan {
             plan if !plan.reconcilable => NOT_RECONCILABLE,
-            plan if plan.is_empty() => IN_SYNC,
+            _ if nothing && !open => IN_SYNC,
             _ => DRIFT,
         })
     }
+}
+
+/// What an apply without acts leaves for one with them.
+fn left_out(plan: &Plan) -> Option<String> {
+    let is_of_os =
+        |kind| matches!(kind, Kind::KernelArgument | Kind::KernelType | Kind::Extension | Kind::OsImage);
+    let left =
+        plan.changes.iter().filter(|change| is_of_os(change.kind) && change.action != Disruption::None);
+    let left: Vec<String> = left
+        .map(|change| format!("{} {} {}", change.operation.word(), change.kind.word(), change.name))
+        .collect();
+    (!left.is_empty()).then(|| {
+        format!("--no-acts leaves the OS as it is; left for an apply with acts: {}", left.join(", "))
+    })
 }
 
 /// Who wrote what was left, by the daemon's log; `None` where it says nothing.
@@ -359,15 +496,4 @@ fn culprit(problem: &str) -> Option<String> {
 /// One line of progress.
 fn say(line: &str) {
     eprintln!("{}", clean(line));
-}
-
-/// The rendered config of a generation that is kept.
-pub(super) fn generation(path: &Path) -> anyhow::Result<(Manifests, Rendered)> {
-    let paths = [path.to_owned()];
-    let mut kept = Vec::new();
-    for file in desired::files(&paths)? {
-        let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        kept.push((name, fs::read(&file).with_context(|| format!("read {}", file.display()))?));
-    }
-    Ok((kept, desired::rendered(&paths)?))
 }

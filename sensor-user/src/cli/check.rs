@@ -7,7 +7,7 @@ use super::{
     sources::Sources,
 };
 use crate::repair::Restorer;
-use sensor_model::{difference::Difference, verdict::VerdictKind};
+use sensor_model::{difference::Difference, os::waiting::Waits, verdict::VerdictKind};
 use serde::Serialize;
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -38,6 +38,8 @@ pub struct Report {
     pub not_checked: Vec<&'static str>,
     /// Why each of those is not.
     pub not_checked_because: BTreeMap<&'static str, String>,
+    /// Kernel arguments that wait for the next boot; they are no drift in this one.
+    pub waiting: Vec<Waits>,
 }
 
 /// One thing that is not as declared.
@@ -70,8 +72,8 @@ impl Check {
                     drifted.push(Drifted {
                         path: expectation.thing.path().to_string_lossy().into_owned(),
                         differences,
-                        source: expectation.source.machine_config.clone(),
-                        origin: expectation.source.origin.clone(),
+                        source: expectation.source.machine_config.to_string(),
+                        origin: expectation.source.origin.to_string(),
                     });
                 }
             }
@@ -85,6 +87,7 @@ impl Check {
             drifted,
             not_checked: not_checked.iter().map(|not| not.field).collect(),
             not_checked_because: not_checked.into_iter().map(|not| (not.field, not.reason)).collect(),
+            waiting: loaded.waiting(),
         };
         if self.output.is_json() {
             screen.json(&report)?;
@@ -111,6 +114,9 @@ fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
         screen.line(&format!("{word}: {things} as declared"))?;
     } else {
         screen.line(&format!("{} of {things} drifted", report.drifted.len()))?;
+    }
+    for waits in &report.waiting {
+        screen.line(&format!("{}: {}", screen.paint(Tone::Notable, "waits"), clean(&waits.text)))?;
     }
     for (field, reason) in &report.not_checked_because {
         let word = screen.paint(Tone::Notable, "not checked");

@@ -13,6 +13,7 @@ use sensor_model::{
     drift_policy::Action,
     expectation::{Expectation, Expected, Source, Thing},
     observation::Observation,
+    os::waiting::Waits,
     verdict::VerdictKind,
 };
 use serde::Serialize;
@@ -47,6 +48,9 @@ struct Report {
     /// What is declared of it, each by itself: a unit's file and its enablement have one path.
     things: Vec<Stands>,
     policy: Policy,
+    /// Of the kernel's arguments, those that wait for the next boot; they are no drift in this one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    waiting: Vec<Waits>,
     /// The newest change in the forensic log.
     last_change: Option<Change>,
 }
@@ -117,6 +121,7 @@ impl Explain {
             }
             things
         });
+        let is_of_arguments = *self.path == *Thing::KernelArguments.path();
         let report = Report {
             schema: SCHEMA,
             path: self.path.to_string_lossy().into_owned(),
@@ -124,6 +129,7 @@ impl Explain {
             verdict: verdict(things.iter().all(|thing| thing.verdict == VerdictKind::Compliant)),
             things,
             policy: Policy::of(&loaded, &self.path),
+            waiting: if is_of_arguments { loaded.waiting() } else { Vec::new() },
             // Without a log nothing is known of changes, and the rest is still worth saying.
             last_change: who::changes(&self.log, &self.path, 1).unwrap_or_default().into_iter().next(),
         };
@@ -166,6 +172,9 @@ fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
                 .map(|difference| (Some(Tone::Bad), vec!["differs".to_owned(), clean(&difference.text)])),
         );
         screen.table(2, &rows)?;
+    }
+    for waits in &report.waiting {
+        screen.line(&format!("{}: {}", screen.paint(Tone::Notable, "waits"), clean(&waits.text)))?;
     }
     if report.managed {
         let action = serde_json::to_value(report.policy.action).unwrap_or_default();

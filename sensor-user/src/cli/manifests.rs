@@ -27,7 +27,7 @@ pub fn read(paths: &[PathBuf], purpose: Purpose) -> anyhow::Result<Manifest> {
         let manifest = parse_for(&path.display().to_string(), &bytes, purpose)?;
         for config in &manifest.machine_configs {
             for warning in &config.warnings {
-                tracing::warn!(machine_config = config.source.machine_config, "{warning}");
+                tracing::warn!(machine_config = &*config.source.machine_config, "{warning}");
             }
         }
         all.machine_configs.extend(manifest.machine_configs);
@@ -64,7 +64,7 @@ pub fn side(path: &Path) -> anyhow::Result<Rendered> {
 pub fn name(side: &Rendered, path: &Path) -> String {
     match &side.sources[..] {
         [source, ..] if side.sources.iter().all(|other| other.origin == source.origin) => {
-            source.machine_config.clone()
+            source.machine_config.to_string()
         }
         _ => path.display().to_string(),
     }

@@ -9,9 +9,11 @@ pub mod agent;
 pub mod apply;
 pub mod check;
 pub mod completions;
+pub mod desired;
 pub mod doctor;
 pub mod explain;
 pub mod history;
+mod kept;
 pub mod log;
 pub mod manifests;
 pub mod output;
@@ -24,6 +26,7 @@ pub mod sources;
 pub mod status;
 pub mod who;
 
+use crate::agent::Refused;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use output::Screen;
 use sensor_model::{
@@ -87,6 +90,9 @@ pub enum Command {
     Doctor(doctor::Doctor),
     /// Print a completion script for a shell.
     Completions(completions::Completions),
+    /// Read configs and policies for the daemon.
+    #[command(hide = true)]
+    Desired(desired::Read),
 }
 
 /// An input that is wrong: a flag's value, or a file that it names.
@@ -144,6 +150,7 @@ pub fn run(command: Command, screen: &mut Screen) -> anyhow::Result<u8> {
         Command::Render(render) => render.run(screen),
         Command::Doctor(doctor) => doctor.run(screen),
         Command::Completions(completions) => completions.run(screen),
+        Command::Desired(read) => read.run(screen),
     }
 }
 
@@ -170,7 +177,8 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
             || cause.is::<ManifestError>()
             || cause.is::<MergeError>()
             || cause.is::<ExpectationError>()
-            || cause.is::<DriftPolicyError>();
+            || cause.is::<DriftPolicyError>()
+            || cause.downcast_ref::<Refused>().is_some_and(|refused| refused.is_input);
         if input {
             return USAGE;
         }

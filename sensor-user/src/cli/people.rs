@@ -88,7 +88,10 @@ pub fn expected(expected: &Expected) -> Vec<(&'static str, String)> {
         }
         Expected::ClosedDirectory(closed) => {
             let names = if closed.names.is_empty() { "none".to_owned() } else { closed.names.join(", ") };
-            let what = closed.suffix.map_or_else(String::new, |suffix| format!(" (of those in *{suffix})"));
+            let what = closed
+                .suffix
+                .as_deref()
+                .map_or_else(String::new, |suffix| format!(" (of those in *{suffix})"));
             vec![("names", clean(&format!("{names}{what}")))]
         }
         Expected::AuthorizedKeys(keys) => {

@@ -7,24 +7,31 @@ use super::{
     sources::{Loaded, Sources, host_path},
 };
 use crate::apply::{
-    STATE,
+    ApplyError, Store,
     tie::{self, Hello, Tie},
 };
 use crate::repair::{Restorer, order};
+use nix::fcntl::Flock;
 use sensor_model::{
     difference::Difference,
+    drift_policy::Action,
     expectation::{Expectation, SYSTEMD_DIRECTORY, Thing},
     verdict::VerdictKind,
 };
 use serde::Serialize;
 use std::{
+    fs::File,
     io::{self, BufRead as _, IsTerminal as _, Write as _},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
 };
 
 /// The value of [`Report::schema`].
 pub const SCHEMA: &str = "holdfast.repair/v1";
+
+/// Why nothing is written beside a daemon that would call the outcome drift.
+const UNEXPECTED: &str = "the daemon beside it expects something else of what would be written: it runs with another \
+    config or policy; nothing was written. Without --config and --policy the repair takes those that count";
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -76,6 +83,13 @@ impl Repair {
     /// # Errors
     /// Bad input, and a question that cannot be asked. What could not be repaired is in the report.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
+        let state = self.sources.state();
+        let store = Store::existing(&state);
+        // What an apply writes meanwhile, or has left half written, is for it to finish or to give back.
+        let _lock = match &store {
+            Some(store) => Some(alone(store)?),
+            None => None,
+        };
         let loaded = self.sources.load()?;
         let things = self.things(&loaded)?;
         let runtime = runtime()?;
@@ -95,11 +109,19 @@ impl Repair {
         }
         let report = runtime.block_on(async {
             // So that no deny rule refuses what the daemon itself expects. Where it does not, that is told by what fails.
-            let repair = drifted.iter().map(|(expectation, _)| tie::digest(expectation)).collect();
-            let hello = Hello { repair, ..Hello::default() };
-            let _tie = Tie::make(Path::new(STATE), &hello, &mut |line| tracing::info!(line)).await;
-            restore(&mut restorer, &loaded, &drifted).await
-        });
+            let repair = drifted.iter().map(|(expectation, _)| expectation);
+            // What the policy ignores the daemon does not know of.
+            let known = repair.filter(|known| loaded.decision(&known.thing.path()).action != Action::Ignore);
+            let hello = Hello { repair: known.map(tie::digest).collect(), ..Hello::default() };
+            let tie = Tie::make(&state, &hello, &mut |line| tracing::info!(line)).await;
+            if tie.as_ref().is_some_and(|tie| tie.unexpected) {
+                return Err(anyhow::anyhow!(UNEXPECTED));
+            }
+            let report = restore(&mut restorer, &loaded, &drifted).await;
+            // As long as it lives the daemon lets us write.
+            drop(tie);
+            Ok(report)
+        })?;
         if self.output.is_json() {
             screen.json(&report)?;
         } else {
@@ -117,7 +139,7 @@ impl Repair {
                 let reason = format!("{}: no MachineConfig declares anything of it", path.display());
                 return Err(BadInput::because(reason));
             }
-            if let Some(closed) = found.iter().find(|expectation| expectation.thing.path() != *path) {
+            if let Some(closed) = found.iter().find(|expectation| *expectation.thing.path() != **path) {
                 let directory = closed.thing.path();
                 return Err(BadInput::because(format!(
                     "{}: nothing declares it; `repair {}` removes all that is not declared there",
@@ -130,6 +152,21 @@ impl Repair {
         things.sort_by_key(order);
         things.dedup_by(|later, earlier| later.thing == earlier.thing);
         Ok(things)
+    }
+}
+
+/// Keeps applies away, for as long as the lock lives.
+fn alone(store: &Store) -> anyhow::Result<Flock<File>> {
+    let Some(lock) = store.lock()? else {
+        return Err(ApplyError::Locked(store.path().join("lock")).into());
+    };
+    match store.open_journal()? {
+        Some(journal) => {
+            let id = journal.begin.id;
+            let reason = format!("number {id}; `holdfast apply --resume` finishes it or gives it back");
+            Err(ApplyError::Unfinished(reason).into())
+        }
+        None => Ok(lock),
     }
 }
 
@@ -170,7 +207,7 @@ async fn restore(
                     path,
                     differences: done.before,
                     actions: done.actions,
-                    source: expectation.source.machine_config.clone(),
+                    source: expectation.source.machine_config.to_string(),
                 });
             }
             Err(error) => refused.push(Refused { path, reason: error.to_string() }),

@@ -2,7 +2,8 @@
 
 use super::{
     BadInput,
-    apply::{How, Place, Site, generation},
+    apply::{How, Place, Site, Wanted},
+    kept::generation,
     output::Screen,
 };
 use crate::apply::Entry;
@@ -28,8 +29,8 @@ impl Rollback {
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         let site = Site::open(&self.place, &self.how)?;
         site.recover()?;
-        let store = site.engine.store();
-        let Some((current, path)) = store.current() else {
+        let applied = site.store().and_then(|store| Some((store.current()?.0, store)));
+        let Some((current, store)) = applied else {
             return Err(BadInput::because("no config was applied yet, so there is none to go back to"));
         };
         let done = |id: u64| {
@@ -49,8 +50,9 @@ impl Rollback {
                 })?
             }
         };
-        let (_, old) = generation(&path)?;
+        let old = site.there(current)?;
         let (manifests, new) = generation(&store.config(to))?;
-        site.apply(screen, manifests, old, new, Some(to))
+        let previous = Some(current);
+        site.apply(screen, Wanted { manifests, old, previous, new, rollback_to: Some(to) })
     }
 }

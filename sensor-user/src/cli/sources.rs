@@ -3,6 +3,7 @@
 use super::BadInput;
 use crate::{
     agent::desired::{self, Desired},
+    apply::{STATE, Store},
     observation::Observer,
 };
 use anyhow::Context as _;
@@ -11,36 +12,52 @@ use sensor_model::{
     expectation::{Expectation, Thing},
     expectations::expectations,
     merge::Rendered,
+    os::waiting::{Waits, note},
     path::check_absolute,
 };
 use std::{
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-/// The service's configs, which count where none are named.
-pub const CONFIGS: &str = "/etc/holdfast/machine-configs";
-/// The service's policies, which count where neither configs nor policies are named.
-pub const POLICIES: &str = "/etc/holdfast/policies";
+/// The service's configs below its host's root, which count where none are named.
+pub const CONFIGS: &str = "etc/holdfast/machine-configs";
+/// The service's policies below its host's root, which count where neither configs nor policies are named.
+pub const POLICIES: &str = "etc/holdfast/policies";
 
-/// Configs and policies to read: those named, or the service's own. The service's policies are never mixed with
-/// configs from elsewhere, so that an answer about a config does not depend on the machine it is asked on.
-pub fn or_of_the_service(config: &[PathBuf], policy: &[PathBuf]) -> (Vec<PathBuf>, Vec<PathBuf>) {
+/// Configs and policies to read: those named, else what was `applied` last, as for the daemon, else the service's own on the
+/// host at `root`. The service's policies are never mixed with configs from elsewhere, so that an answer about a config
+/// does not depend on the machine it is asked on.
+pub fn or_of_the_service(
+    root: &Path,
+    config: &[PathBuf],
+    policy: &[PathBuf],
+    applied: Option<PathBuf>,
+) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let (mut configs, mut policies) = (config.to_vec(), policy.to_vec());
     if configs.is_empty() {
-        configs.push(PathBuf::from(CONFIGS));
-        if policies.is_empty() && Path::new(POLICIES).is_dir() {
-            policies.push(PathBuf::from(POLICIES));
+        configs.push(applied.unwrap_or_else(|| root.join(CONFIGS)));
+        let of_the_service = root.join(POLICIES);
+        if policies.is_empty() && of_the_service.is_dir() {
+            policies.push(of_the_service);
         }
     }
     (configs, policies)
+}
+
+/// The state directory: the one that is named, or that of the host at `root`, so that one host's applies are never taken
+/// for those of another.
+pub fn state_of(named: Option<&Path>, root: &Path) -> PathBuf {
+    named.map_or_else(|| root.join(STATE.trim_start_matches('/')), Path::to_owned)
 }
 
 /// Options of every command that compares.
 #[derive(Debug, clap::Args)]
 pub struct Sources {
     /// MachineConfig manifests or Ignition configs: a file, or a directory of them; may be repeated. Without any, those
-    /// of the service: /etc/holdfast/machine-configs, with the policies in /etc/holdfast/policies.
+    /// that were applied last, else those of the host's service: /etc/holdfast/machine-configs; with the policies
+    /// in /etc/holdfast/policies.
     #[arg(long, value_name = "PATH")]
     pub config: Vec<PathBuf>,
     /// Drift policies: a file, or a directory of them; may be repeated. Without any, all drift degrades.
@@ -49,6 +66,10 @@ pub struct Sources {
     /// Root of the host's file system.
     #[arg(long, default_value = "/", value_name = "DIRECTORY")]
     pub host_root: PathBuf,
+    /// Where it is kept what was applied, and which kernel arguments wait for the next boot. [default:
+    /// /var/lib/holdfast of that host]
+    #[arg(long, value_name = "DIRECTORY")]
+    pub state: Option<PathBuf>,
 }
 
 /// The host, and what should be on it.
@@ -74,13 +95,38 @@ impl Sources {
             Observer::new(&self.host_root)
                 .map_err(|error| BadInput::wrap(anyhow::Error::from(error).context("--host-root")))?,
         );
-        let (configs, policies) = or_of_the_service(&self.config, &self.policy);
-        let desired = desired::load(&configs, &policies, &observer).map_err(|error| {
+        let applied = if self.config.is_empty() { self.applied()? } else { None };
+        let which = match &applied {
+            Some((id, _)) => format!("without --config, what was applied last, number {id}"),
+            None => "without --config, that of the service".to_owned(),
+        };
+        let (configs, policies) =
+            or_of_the_service(&self.host_root, &self.config, &self.policy, applied.map(|(_, config)| config));
+        let state = state_of(self.state.as_deref(), &self.host_root);
+        let desired = desired::load(&configs, &policies, &state, &observer).map_err(|error| {
             let named = !self.config.is_empty();
-            BadInput::wrap(if named { error } else { error.context("without --config, that of the service") })
+            BadInput::wrap(if named { error } else { error.context(which) })
         })?;
         let rendered = desired::rendered(&configs).map_err(BadInput::wrap)?;
         Ok(Loaded { root: self.host_root.clone(), observer, rendered, desired })
+    }
+
+    /// Where it is kept what was applied.
+    pub fn state(&self) -> PathBuf {
+        state_of(self.state.as_deref(), &self.host_root)
+    }
+
+    /// The config that was applied last, with its number.
+    fn applied(&self) -> anyhow::Result<Option<(u64, PathBuf)>> {
+        let store = self.state().join("apply");
+        match fs::metadata(&store) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(anyhow::Error::from(error)
+                .context(format!(
+                    "which config was applied last is in {}; without --config that has to be readable",
+                    store.display()
+                ))),
+            _ => Ok(Store::existing(&self.state()).and_then(|store| store.current())),
+        }
     }
 }
 
@@ -92,6 +138,7 @@ impl Loaded {
     /// Contents that cannot be decoded.
     pub fn things_at(&self, path: &Path) -> anyhow::Result<Vec<Expectation>> {
         let mut all = expectations(&self.rendered).context("expectations")?;
+        note(&mut all, &self.desired.waiting);
         all.retain(|expectation| {
             let thing = &expectation.thing;
             if self.observer.unchecked(thing).is_some() {
@@ -99,11 +146,11 @@ impl Loaded {
             }
             let within =
                 matches!(thing, Thing::ClosedDirectory { .. }) && path.parent() == Some(&*thing.path());
-            thing.path() == path || within
+            *thing.path() == *path || within
         });
         // A declared name in a closed directory is said by its own expectation.
-        if all.iter().any(|expectation| expectation.thing.path() == path) {
-            all.retain(|expectation| expectation.thing.path() == path);
+        if all.iter().any(|expectation| *expectation.thing.path() == *path) {
+            all.retain(|expectation| *expectation.thing.path() == *path);
         }
         Ok(all)
     }
@@ -111,6 +158,11 @@ impl Loaded {
     /// What the policy says of drift of a path by somebody unknown.
     pub fn decision(&self, path: &Path) -> Decision<'_> {
         self.desired.policy.decide(path, None)
+    }
+
+    /// What waits for the next boot, as outputs have it.
+    pub fn waiting(&self) -> Vec<Waits> {
+        self.desired.waiting.iter().cloned().map(Waits::from).collect()
     }
 
     /// What the configuration declares and nothing here compares, and why.
@@ -156,15 +208,41 @@ pub fn host_path(text: &str) -> Result<PathBuf, String> {
 mod tests {
     use super::*;
 
+    const ROOT: &str = "/";
+
     #[test]
     fn without_configs_those_of_the_service_count() {
-        assert_eq!(or_of_the_service(&[], &[]).0, [PathBuf::from(CONFIGS)]);
+        for (root, path) in
+            [(ROOT, "/etc/holdfast/machine-configs"), ("/mnt", "/mnt/etc/holdfast/machine-configs")]
+        {
+            assert_eq!(or_of_the_service(root.as_ref(), &[], &[], None).0, [PathBuf::from(path)]);
+        }
+    }
+
+    #[test]
+    fn what_was_applied_counts_more_than_the_services_and_less_than_what_is_named() {
+        let (applied, named) = (PathBuf::from("generations/1/config"), [PathBuf::from("a.yaml")]);
+        assert_eq!(
+            or_of_the_service(ROOT.as_ref(), &[], &[], Some(applied.clone())).0,
+            std::slice::from_ref(&applied)
+        );
+        assert_eq!(or_of_the_service(ROOT.as_ref(), &named, &[], Some(applied)).0, named);
+    }
+
+    #[test]
+    fn the_state_is_that_of_the_host_that_is_worked_on() {
+        assert_eq!(state_of(None, Path::new("/")), Path::new("/var/lib/holdfast"));
+        assert_eq!(state_of(None, Path::new("/mnt")), Path::new("/mnt/var/lib/holdfast"));
+        assert_eq!(state_of(Some(Path::new("/state")), Path::new("/mnt")), Path::new("/state"));
     }
 
     #[test]
     fn the_services_policies_are_not_mixed_with_other_configs_or_policies() {
         let (named, policy) = ([PathBuf::from("a.yaml")], [PathBuf::from("p.yaml")]);
-        assert_eq!(or_of_the_service(&named, &[]), (named.to_vec(), vec![]));
-        assert_eq!(or_of_the_service(&[], &policy), (vec![PathBuf::from(CONFIGS)], policy.to_vec()));
+        assert_eq!(or_of_the_service(ROOT.as_ref(), &named, &[], None), (named.to_vec(), vec![]));
+        assert_eq!(
+            or_of_the_service(ROOT.as_ref(), &[], &policy, None),
+            (vec![Path::new(ROOT).join(CONFIGS)], policy.to_vec())
+        );
     }
 }

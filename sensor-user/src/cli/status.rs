@@ -16,6 +16,7 @@ use std::{
     collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 /// Arguments.
@@ -73,7 +74,7 @@ impl Status {
             }
         };
         if reason.is_none() {
-            reason = self.gone(&status);
+            reason = self.gone(&status).or_else(|| self.stands(&status));
         }
         if reason.is_some() {
             // What was true then need not be true now.
@@ -90,6 +91,23 @@ impl Status {
             Err(error) => return Some(format!("the boot id cannot be read: {error}")),
         }
         (!is_holdfast(&self.proc, status.pid)).then(|| format!("process {} is gone", status.pid))
+    }
+
+    /// Why the daemon is there and its word does not count: it was stopped, or hangs.
+    fn stands(&self, status: &status::Status) -> Option<String> {
+        if status.beat_seconds == 0 {
+            return None;
+        }
+        let patience = status::patience(Duration::from_secs(status.beat_seconds));
+        match status::age(&self.run) {
+            Ok(age) if age <= patience => None,
+            Ok(age) => Some(format!(
+                "process {} has shown no sign of life for {} seconds",
+                status.pid,
+                age.as_secs()
+            )),
+            Err(error) => Some(format!("the age of its status cannot be told: {error}")),
+        }
     }
 }
 
@@ -109,10 +127,12 @@ fn nothing_said() -> status::Status {
         time: String::new(),
         pid: 0,
         boot_id: String::new(),
+        beat_seconds: 0,
         sources: Vec::new(),
         drifted: Vec::new(),
         gaps: Vec::new(),
         node: None,
+        waiting: Vec::new(),
         counters: BTreeMap::new(),
     }
 }
@@ -142,8 +162,10 @@ fn text(report: &Report, screen: &mut Screen) -> io::Result<()> {
     }
     if let Some(node) = status.node.as_ref().filter(|node| node.state != NodeState::Done) {
         let word = screen.paint(Tone::Notable, node.state.name());
-        let reason = if node.reason.is_empty() { &node.waiting_for } else { &node.reason };
-        screen.line(&format!("{word} since {}: {}", people::time(&node.since), clean(reason)))?;
+        let waits = Some(format!("waits for {}", node.waiting_for)).filter(|_| !node.waiting_for.is_empty());
+        let told = [Some(node.reason.clone()).filter(|reason| !reason.is_empty()), waits];
+        let told = told.into_iter().flatten().collect::<Vec<_>>().join("; ");
+        screen.line(&format!("{word} since {}: {}", people::time(&node.since), clean(&told)))?;
     }
     for thing in &status.drifted {
         let word = screen.paint(Tone::Bad, "drifted");
@@ -157,6 +179,9 @@ fn text(report: &Report, screen: &mut Screen) -> io::Result<()> {
             screen.line(&format!("  {}", clean(&difference.text)))?;
         }
         screen.line(&format!("  by {}", people::actor(thing.actor.as_ref())))?;
+    }
+    for waits in &status.waiting {
+        screen.line(&format!("{}: {}", screen.paint(Tone::Notable, "waits"), clean(&waits.text)))?;
     }
     for gap in status.gaps.iter().filter(|gap| gap.until.is_none()) {
         let word = screen.paint(Tone::Notable, "gap");

@@ -9,7 +9,7 @@ use super::{
 use crate::forensic::{self, Entry, Filter};
 use sensor_model::{
     difference::Difference,
-    record::{Actor, RecordKind},
+    record::{Actor, RecordKind, ThingKind},
     verdict::VerdictKind,
 };
 use serde::Serialize;
@@ -67,6 +67,18 @@ pub struct Change {
     pub differences: Vec<Difference>,
     /// The MachineConfig that said what it should be.
     pub source: Option<String>,
+    /// What is managed at the path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thing: Option<ThingKind>,
+    /// Metadata and digest before it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<serde_json::Value>,
+    /// And after it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<serde_json::Value>,
+    /// From what was declared to what was found, where that is no secret.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub diff: Option<String>,
 }
 
 impl From<Entry> for Change {
@@ -81,6 +93,10 @@ impl From<Entry> for Change {
             verdict: record.verdict,
             differences: record.differences,
             source: record.source,
+            thing: record.thing,
+            before: record.before,
+            after: record.after,
+            diff: record.diff,
         }
     }
 }
@@ -128,7 +144,7 @@ impl Who {
     }
 }
 
-/// Prints a change in two lines and one for each difference.
+/// Prints a change in two lines, one for each difference, and its diff.
 ///
 /// # Errors
 /// Those of the writer.
@@ -146,6 +162,17 @@ pub fn text(change: &Change, screen: &mut Screen) -> std::io::Result<()> {
     screen.line(&format!("  {}", people::actor(change.actor.as_ref())))?;
     for difference in &change.differences {
         screen.line(&format!("  {}", clean(&difference.text)))?;
+    }
+    for line in change.diff.iter().flat_map(|diff| diff.lines()) {
+        let tone = match line.as_bytes().first() {
+            Some(b'+') => Some(Tone::Good),
+            Some(b'-') => Some(Tone::Bad),
+            Some(b'@' | b'\\') => Some(Tone::Quiet),
+            _ => None,
+        };
+        let line = clean(line);
+        let line = tone.map_or_else(|| line.clone(), |tone| screen.paint(tone, &line));
+        screen.line(&format!("    {line}"))?;
     }
     Ok(())
 }

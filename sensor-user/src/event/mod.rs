@@ -1,28 +1,13 @@
 //! Ring records: bytes in, checked values out.
 //!
-//! Pure, and a fuzz target: whatever the bytes are, the answer is a record or an error.
+//! Pure; the decoder itself is a fuzz target (`ring_record`): whatever the bytes are, the answer is a record or an error.
 
-use sensor_common::limits::NAME_BYTES;
 use sensor_common::op::{Operation, RECORD_IN_DIRECTORY, RECORD_NAME_CUT};
 use sensor_common::record::ChangeRecord;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use thiserror::Error;
-use zerocopy::FromBytes;
 
-/// Why bytes are no record.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum DecodeError {
-    /// Not the size of a record.
-    #[error("ring record has {0} bytes, not {size}", size = size_of::<ChangeRecord>())]
-    Length(usize),
-    /// No such operation.
-    #[error("ring record: operation {0} is unknown")]
-    Operation(u16),
-    /// The name is longer than its field.
-    #[error("ring record: name_length {0} is over {NAME_BYTES}")]
-    Name(u16),
-}
+pub use sensor_common::decode::DecodeError;
 
 /// A checked record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,11 +42,7 @@ impl Change {
 
 /// Decodes one ring record.
 pub fn decode(bytes: &[u8]) -> Result<Change, DecodeError> {
-    let record = ChangeRecord::read_from_bytes(bytes).map_err(|_| DecodeError::Length(bytes.len()))?;
-    let operation = Operation::from_code(record.operation).ok_or(DecodeError::Operation(record.operation))?;
-    if usize::from(record.name_length) > NAME_BYTES {
-        return Err(DecodeError::Name(record.name_length));
-    }
+    let (record, operation) = sensor_common::decode::decode(bytes)?;
     Ok(Change { record, operation })
 }
 
@@ -69,6 +50,7 @@ pub fn decode(bytes: &[u8]) -> Result<Change, DecodeError> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use sensor_common::limits::NAME_BYTES;
 
     proptest! {
         #[test]

@@ -72,6 +72,14 @@ pub enum FanotifyError {
     /// No group could be made: no privilege, or a kernel without file handles in events (before 5.9).
     #[error("fanotify cannot be used here: {}", .0.desc())]
     Group(Errno),
+    /// Nothing is there that can be opened.
+    #[error("fanotify has nothing to watch at {}: {}", path.display(), errno.desc())]
+    Absent {
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        errno: Errno,
+    },
     /// The object could not be opened or marked: its file system may have no stable handles.
     #[error("fanotify cannot watch {}: {}", path.display(), errno.desc())]
     Watch {
@@ -92,6 +100,13 @@ pub enum FanotifyError {
     /// The queue held something else than events.
     #[error(transparent)]
     Malformed(#[from] MalformedEvent),
+}
+
+impl FanotifyError {
+    /// Whether there was nothing to be watched: the names in the directory tell when that changes.
+    pub const fn is_absence(&self) -> bool {
+        matches!(self, Self::Absent { .. })
+    }
 }
 
 /// One change.
@@ -125,7 +140,8 @@ pub struct FanotifyBackend {
     observer: Arc<Observer>,
     clock: Arc<dyn Clock>,
     own: u32,
-    paths: HashMap<Handle, PathBuf>,
+    /// Several paths may lead to one object.
+    paths: HashMap<Handle, Vec<PathBuf>>,
     handles: HashMap<PathBuf, Handle>,
     /// Read while a handle was learnt.
     backlog: Vec<Happening>,
@@ -160,7 +176,20 @@ impl FanotifyBackend {
     /// readable for it: read when [`Self::has_waiting`] says so.
     pub fn watch(&mut self, path: &Path) -> Result<bool, FanotifyError> {
         let error = |errno| FanotifyError::Watch { path: path.to_owned(), errno };
-        let object = self.observer.open_file(path).map_err(error)?;
+        let object = self.observer.open_file(path).map_err(|errno| match errno {
+            Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EINVAL => {
+                FanotifyError::Absent { path: path.to_owned(), errno }
+            }
+            _ => error(errno),
+        });
+        let object = match object {
+            // What was at the path is at it no more.
+            Err(error @ FanotifyError::Absent { .. }) => {
+                self.unwatch(path);
+                return Err(error);
+            }
+            other => other?,
+        };
         let stat = nix::sys::stat::fstat(&object).map_err(error)?;
         let is_directory = stat.st_mode & libc::S_IFMT == libc::S_IFDIR;
         let events = if is_directory { DIRECTORY_MASK } else { FILE_MASK } | MaskFlags::FAN_OPEN;
@@ -174,15 +203,19 @@ impl FanotifyBackend {
             return Ok(false);
         }
         self.unwatch(path);
-        self.paths.insert(handle.clone(), path.to_owned());
+        self.paths.entry(handle.clone()).or_default().push(path.to_owned());
         self.handles.insert(path.to_owned(), handle);
         Ok(true)
     }
 
     /// What becomes of the object is no longer told.
     pub fn unwatch(&mut self, path: &Path) {
-        if let Some(handle) = self.handles.remove(path) {
-            self.paths.remove(&handle);
+        let Some(handle) = self.handles.remove(path) else { return };
+        if let Some(paths) = self.paths.get_mut(&handle) {
+            paths.retain(|other| other != path);
+            if paths.is_empty() {
+                self.paths.remove(&handle);
+            }
         }
     }
 
@@ -251,9 +284,9 @@ impl FanotifyBackend {
             return;
         }
         let on_directory = event.mask.contains(MaskFlags::FAN_ONDIR);
-        let object = event.object.as_ref().and_then(|handle| self.paths.get(handle)).map(|path| (path, None));
-        let entry =
-            event.entry.as_ref().and_then(|(handle, name)| Some((self.paths.get(handle)?, name.clone())));
+        let paths = |handle: &Handle| self.paths.get(handle).map(Vec::as_slice);
+        let object = event.object.as_ref().and_then(paths);
+        let entry = event.entry.as_ref().and_then(|(handle, name)| Some((paths(handle)?, name.as_ref())));
         for (bit, operation, in_directory) in OPERATIONS {
             if !event.mask.contains(bit) {
                 continue;
@@ -264,19 +297,21 @@ impl FanotifyBackend {
                 other => other,
             };
             // A change of a name belongs to its directory, a change of an object to the object itself.
-            let about = match &entry {
-                Some((path, Some(name))) if in_directory => Some((*path, Some(name.clone()))),
-                Some((path, None)) if !in_directory => Some((*path, None)),
-                _ if !in_directory => object.clone(),
+            let about = match entry {
+                Some((paths, Some(name))) if in_directory => Some((paths, Some(name))),
+                Some((paths, None)) if !in_directory => Some((paths, None)),
+                _ if !in_directory => object.map(|paths| (paths, None)),
                 _ => None,
             };
-            let Some((path, name)) = about else { continue };
-            happenings.push(Happening::Change(ChangeEvent {
-                path: path.clone(),
-                name,
-                operation,
-                pid: Some(event.pid).filter(|pid| *pid != 0),
-                read_ns: self.clock.boot_ns(),
+            let (paths, name) = about.unwrap_or_default();
+            happenings.extend(paths.iter().map(|path| {
+                Happening::Change(ChangeEvent {
+                    path: path.clone(),
+                    name: name.cloned(),
+                    operation,
+                    pid: Some(event.pid).filter(|pid| *pid != 0),
+                    read_ns: self.clock.boot_ns(),
+                })
             }));
         }
     }

@@ -112,6 +112,38 @@ fn a_write_through_another_hard_link_is_told_of_the_file() {
 }
 
 #[test]
+fn of_two_watched_paths_to_one_object_each_is_told_and_each_is_unwatched_alone() {
+    let Some(mut host) = host() else { return };
+    fs::hard_link(host.at("/etc/file"), host.at("/etc/other")).unwrap();
+    assert!(host.backend.watch(Path::new("/etc/other")).unwrap());
+    host.backend.read().unwrap();
+    fs::write(host.at("/etc/file"), "z").unwrap();
+    let changes = host.changes();
+    for path in ["/etc/file", "/etc/other"] {
+        assert!(changes.contains(&(path.to_owned(), None, Operation::Write)), "{path}: {changes:?}");
+    }
+    host.backend.unwatch(Path::new("/etc/other"));
+    fs::write(host.at("/etc/other"), "y").unwrap();
+    host.saw("/etc/file", None, Operation::Write);
+}
+
+#[test]
+fn what_is_not_there_is_told_from_what_cannot_be_watched() {
+    let Some(mut host) = host() else { return };
+    std::os::unix::fs::symlink("file", host.at("/etc/link")).unwrap();
+    for path in ["/etc/none", "/none/at/all", "/etc/file/below", "/etc/link"] {
+        assert!(host.backend.watch(Path::new(path)).unwrap_err().is_absence(), "{path}");
+    }
+    // No file system without stable handles is as sure to be there as this one.
+    let root = Arc::new(Observer::new(Path::new("/")).unwrap());
+    let mut backend = FanotifyBackend::new(root, Arc::new(SystemClock)).unwrap();
+    match backend.watch(Path::new("/proc/self/status")) {
+        Err(error) => assert!(!error.is_absence(), "{error}"),
+        Ok(_) => println!("this kernel watches procfs"),
+    }
+}
+
+#[test]
 fn the_object_that_took_a_path_is_watched_after_watching_it_again() {
     let Some(mut host) = host() else { return };
     assert!(!host.backend.watch(Path::new("/etc/file")).unwrap(), "the same object");

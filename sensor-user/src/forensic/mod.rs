@@ -17,6 +17,7 @@ use crate::{
     metrics::Telemetry,
 };
 use nix::errno::Errno;
+use read::Removed;
 use segment::{CURRENT, Segment, Tail, open_directory};
 use sensor_model::{
     chain::{Place, seal},
@@ -32,7 +33,7 @@ use std::{
     time::Duration,
 };
 
-pub use read::{Fault, Filter, ReadError, Verification, files, open_drifts, show, tail, verify};
+pub use read::{Fault, Filter, OpenDrift, ReadError, Verification, files, open_drifts, show, tail, verify};
 pub use sensor_model::chain::Entry;
 pub use writer::Writer;
 
@@ -118,6 +119,13 @@ struct Refusal {
     retry_ns: u64,
 }
 
+/// What the first entry after a rotation says.
+#[derive(Debug)]
+struct Rotation {
+    name: String,
+    bytes: u64,
+}
+
 /// The log, open for appending.
 #[derive(Debug)]
 pub struct ForensicLog {
@@ -133,6 +141,8 @@ pub struct ForensicLog {
     in_doubt: Option<u64>,
     pending: Pending,
     refusal: Option<Refusal>,
+    /// The file was put aside, and that is not told yet.
+    rotation: Option<Rotation>,
     /// Boot-time nanoseconds of the newest checkpoint, or of the start.
     checkpoint_ns: u64,
 }
@@ -154,6 +164,7 @@ fn blank(clock: &dyn Clock, boot_id: &str, kind: RecordKind) -> Record {
         before: None,
         after: None,
         diff: None,
+        thing: None,
         detail: Map::new(),
     }
 }
@@ -179,6 +190,7 @@ impl ForensicLog {
             in_doubt: None,
             pending: Pending::default(),
             refusal: None,
+            rotation: None,
             checkpoint_ns: 0,
         };
         log.checkpoint_ns = log.clock.boot_ns();
@@ -379,27 +391,35 @@ impl ForensicLog {
         Ok(())
     }
 
-    /// Puts a full file aside and begins the next one with a record that links to it.
+    /// Puts a full file aside and begins the next one with a record that links to it. Where it fails in the middle, it is
+    /// gone on with at the next attempt.
     fn rotate_when_full(&mut self) -> io::Result<()> {
-        let Some((directory, segment)) = &self.open else { return Ok(()) };
-        let bytes = segment.length();
-        if bytes < self.limits.file_bytes.max(1) {
-            return Ok(());
-        }
         let place = self.place.clone().unwrap_or_default();
-        let name = read::put_aside(directory, place.seq.saturating_sub(1))?;
-        let (next, _) = Segment::open(directory, None)?;
-        let removed = read::remove_oldest(&self.path, self.limits.files)?;
+        if let Some((directory, segment)) = self.open.as_ref().filter(|_| self.rotation.is_none()) {
+            let bytes = segment.length();
+            if bytes < self.limits.file_bytes.max(1) {
+                return Ok(());
+            }
+            let name = read::put_aside(directory, place.seq.saturating_sub(1))?;
+            self.rotation = Some(Rotation { name, bytes });
+            // What is open is the file that was put aside.
+            self.open = None;
+        }
+        if self.open.is_none() {
+            self.reopen(None)?;
+        }
+        let Some(rotation) = self.rotation.take() else { return Ok(()) };
+        let Removed { removed, not_removed } = read::remove_oldest(&self.path, self.limits.files);
         let mut record = self.record(RecordKind::Rotation);
         record.detail = detail(json!({
-            "previous_file": name,
-            "previous_bytes": bytes,
+            "previous_file": rotation.name,
+            "previous_bytes": rotation.bytes,
             "last_seq": place.seq.saturating_sub(1),
             "last_hash": place.previous_hash,
             "removed": removed,
         }));
-        if let Some((_, segment)) = &mut self.open {
-            *segment = next;
+        if !not_removed.is_empty() {
+            record.detail.insert("not_removed".to_owned(), json!(not_removed));
         }
         self.tell_first(record);
         Ok(())

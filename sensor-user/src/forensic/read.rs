@@ -5,13 +5,13 @@
 //! changes a file, so it works beside the daemon that writes.
 
 use super::segment::CURRENT;
-use crate::metrics::OpenDrift;
 use jiff::Timestamp;
 use rustix::fs::{RenameFlags, renameat_with};
 use sensor_model::{
     chain::{self, Chain, Entry, Place, sound_tail},
-    record::RecordKind,
+    record::{Record, RecordKind, ThingName},
 };
+use serde::Deserialize;
 use std::{
     collections::{BTreeMap, VecDeque},
     fs::{self, File},
@@ -86,6 +86,17 @@ impl Filter {
             .is_none_or(|since| record.time.parse::<Timestamp>().map_or(true, |time| time >= since));
         path && kind && since
     }
+
+    /// Whether a line may be such an entry, without reading all of it: a daemon that starts reads hundreds of megabytes for
+    /// the few kinds that it needs.
+    fn may_match(&self, line: &[u8]) -> bool {
+        #[derive(Deserialize)]
+        struct Head {
+            kind: RecordKind,
+        }
+        self.kinds.is_empty()
+            || serde_json::from_slice::<Head>(line).is_ok_and(|head| self.kinds.contains(&head.kind))
+    }
 }
 
 /// Renames the current file by its last entry, so that names sort as entries do, and tells the new
@@ -123,16 +134,34 @@ pub fn files(directory: &Path) -> Result<Vec<PathBuf>, ReadError> {
     Ok(files)
 }
 
-/// Removes the oldest rotated files beyond `keep`, and tells their names.
-pub(super) fn remove_oldest(directory: &Path, keep: usize) -> io::Result<Vec<String>> {
-    let mut rotated = files(directory).map_err(|error| error.source)?;
+/// Rotated files that were too many.
+#[derive(Debug, Default)]
+pub(super) struct Removed {
+    /// Names of those that are gone.
+    pub(super) removed: Vec<String>,
+    /// Names of those that stay, and why. Somebody keeps them, which is no reason to write nothing more.
+    pub(super) not_removed: BTreeMap<String, String>,
+}
+
+/// Removes the oldest rotated files beyond `keep`.
+pub(super) fn remove_oldest(directory: &Path, keep: usize) -> Removed {
+    let mut told = Removed::default();
+    let mut rotated = match files(directory) {
+        Ok(files) => files,
+        Err(error) => {
+            told.not_removed.insert(".".to_owned(), error.source.to_string());
+            return told;
+        }
+    };
     rotated.retain(|file| !file.ends_with(CURRENT));
-    let mut removed = Vec::new();
     for file in &rotated[..rotated.len().saturating_sub(keep)] {
-        fs::remove_file(file)?;
-        removed.extend(file.file_name().map(|name| name.to_string_lossy().into_owned()));
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        match fs::remove_file(file) {
+            Ok(()) => told.removed.push(name),
+            Err(error) => drop(told.not_removed.insert(name, error.to_string())),
+        }
     }
-    Ok(removed)
+    told
 }
 
 /// Where the chain stands at the end of the rotated files.
@@ -150,7 +179,8 @@ pub fn show(directory: &Path, filter: &Filter, sink: &mut dyn FnMut(Entry)) -> R
         let mut lines = BufReader::new(File::open(&file).map_err(error)?);
         let mut line = Vec::new();
         while lines.read_until(b'\n', &mut line).map_err(error)? > 0 {
-            if let Ok(entry) = serde_json::from_slice::<Entry>(&line)
+            if filter.may_match(&line)
+                && let Ok(entry) = serde_json::from_slice::<Entry>(&line)
                 && line.ends_with(b"\n")
                 && filter.matches(&entry)
             {
@@ -213,23 +243,28 @@ pub fn verify(directory: &Path) -> Result<Verification, ReadError> {
     Ok(found)
 }
 
-/// The drifts that were open at the end of the log, by path: what the metrics start from after a restart.
-pub fn open_drifts(directory: &Path) -> Result<BTreeMap<String, OpenDrift>, ReadError> {
-    let mut open: BTreeMap<String, OpenDrift> = BTreeMap::new();
-    let kinds = vec![RecordKind::Drift, RecordKind::Recovered, RecordKind::Touched, RecordKind::Reverted];
+/// A drift that was open at the end of the log.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OpenDrift {
+    /// Since when, RFC 3339.
+    pub since: String,
+    /// What was told of it last.
+    pub last: Record,
+}
+
+/// The drifts that were open at the end of the log, by thing: what a daemon starts from.
+pub fn open_drifts(directory: &Path) -> Result<BTreeMap<ThingName, OpenDrift>, ReadError> {
+    let mut open: BTreeMap<ThingName, OpenDrift> = BTreeMap::new();
+    let kinds = vec![RecordKind::Drift, RecordKind::Recovered];
     show(directory, &Filter { kinds, ..Filter::default() }, &mut |entry| {
-        let Some(path) = entry.record.path else { return };
-        if entry.record.kind != RecordKind::Drift {
-            // A revert that failed left differences, and the drift stays.
-            if entry.record.differences.is_empty() {
-                open.remove(&path);
-            }
+        let last = entry.record;
+        let Some(name) = last.name() else { return };
+        if last.kind == RecordKind::Recovered {
+            open.remove(&name);
             return;
         }
-        let kinds = entry.record.differences.iter().map(|difference| difference.kind).collect();
-        let since = entry.record.time.parse().unwrap_or(Timestamp::UNIX_EPOCH);
-        let since = open.get(&path).map_or(since, |drift| drift.since);
-        open.insert(path, OpenDrift { kinds, since });
+        let since = open.get(&name).map_or_else(|| last.time.clone(), |drift| drift.since.clone());
+        open.insert(name, OpenDrift { since, last });
     })?;
     Ok(open)
 }

@@ -67,6 +67,8 @@ impl Segment {
             | OFlag::O_NOFOLLOW
             | OFlag::O_NONBLOCK
             | OFlag::O_CLOEXEC;
+        #[cfg(test)]
+        tests::refuse_to_open_as_asked()?;
         let file = openat(directory, CURRENT, flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
         if fstat(&file)?.st_mode & nix::libc::S_IFMT != nix::libc::S_IFREG {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the log is not a regular file"));
@@ -155,6 +157,12 @@ pub(super) mod tests {
     thread_local! {
         /// The next appends of this thread write half of their bytes and fail so.
         pub(in crate::forensic) static FAIL: Cell<Option<Errno>> = const { Cell::new(None) };
+        /// The next opens of this thread fail so.
+        pub(in crate::forensic) static REFUSE: Cell<Option<Errno>> = const { Cell::new(None) };
+    }
+
+    pub(super) fn refuse_to_open_as_asked() -> io::Result<()> {
+        REFUSE.get().map_or(Ok(()), |errno| Err(errno.into()))
     }
 
     pub(super) fn fail_as_asked(file: &mut File, bytes: &[u8]) -> io::Result<()> {

@@ -4,21 +4,21 @@
 //! what comes in while one is under way is the next group. When the disk is so slow that too much waits, it
 //! says so, and the caller waits. It tries again by itself when a disk that refused is due for that.
 
-use super::{Durability, ForensicLog, blank};
+use super::{ForensicLog, blank};
 use crate::clock::Clock;
 use sensor_model::record::{Record, RecordKind};
 use std::{future::pending, sync::Arc, time::Duration};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep_until};
 
-/// Records that may wait for a write under way; a burst of changes fits.
+/// Records that may wait for a write under way; a burst of changes fits. One with many differences counts as so many.
 const QUEUE: usize = 8192;
 
 /// Where the log is.
 #[derive(Debug)]
 enum State {
     Idle(Box<ForensicLog>),
-    Busy(JoinHandle<(Box<ForensicLog>, Durability)>),
+    Busy(JoinHandle<Box<ForensicLog>>),
     /// Only while one becomes the other.
     Between,
 }
@@ -30,6 +30,8 @@ pub struct Writer {
     boot_id: String,
     state: State,
     queue: Vec<Record>,
+    /// What they count as.
+    weight: usize,
     degraded: Option<String>,
     /// When to write again though nothing new came: a disk that refused, or a checkpoint.
     again: Instant,
@@ -43,6 +45,7 @@ impl Writer {
             boot_id: log.boot_id.clone(),
             state: State::Between,
             queue: Vec::new(),
+            weight: 0,
             degraded: None,
             again: Instant::now(),
         };
@@ -57,7 +60,8 @@ impl Writer {
 
     /// Takes a group of records to be written soon.
     pub fn append(&mut self, group: impl IntoIterator<Item = Record>) {
-        self.queue.extend(group);
+        let weight = &mut self.weight;
+        self.queue.extend(group.into_iter().inspect(|record| *weight += 1 + record.differences.len()));
         if !self.queue.is_empty() {
             self.start();
         }
@@ -70,7 +74,7 @@ impl Writer {
 
     /// Whether so much waits that no more should be appended before [`Writer::progress`] was awaited.
     pub fn is_full(&self) -> bool {
-        self.queue.len() >= QUEUE
+        self.weight >= QUEUE
     }
 
     /// Waits until a write under way has ended, or until it is time to try again; goes on with what waits.
@@ -78,7 +82,7 @@ impl Writer {
     pub async fn progress(&mut self) -> Result<(), JoinError> {
         match &mut self.state {
             State::Busy(write) => {
-                let (log, _) = write.await?;
+                let log = write.await?;
                 self.rest(log);
                 if !self.queue.is_empty() {
                     self.start();
@@ -93,17 +97,18 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes everything that waits; what a disk refuses now is lost with the process.
-    pub async fn finish(mut self) -> Result<Durability, JoinError> {
+    /// Hands what waits to the log, and gives that back: what a disk refuses waits in it for the next writer.
+    pub async fn finish(mut self) -> Result<ForensicLog, JoinError> {
         self.start();
         loop {
-            let State::Busy(write) = &mut self.state else { return Ok(Durability::Pending) };
-            let (log, durability) = write.await?;
-            if self.queue.is_empty() {
-                return Ok(durability);
+            match std::mem::replace(&mut self.state, State::Between) {
+                State::Busy(write) => self.rest(write.await?),
+                State::Idle(log) if self.queue.is_empty() => return Ok(*log),
+                other => {
+                    self.state = other;
+                    self.start();
+                }
             }
-            self.rest(log);
-            self.start();
         }
     }
 
@@ -119,9 +124,10 @@ impl Writer {
         match std::mem::replace(&mut self.state, State::Between) {
             State::Idle(mut log) => {
                 let group = std::mem::take(&mut self.queue);
+                self.weight = 0;
                 self.state = State::Busy(spawn_blocking(move || {
-                    let durability = log.append(&group);
-                    (log, durability)
+                    log.append(&group);
+                    log
                 }));
             }
             other => self.state = other,

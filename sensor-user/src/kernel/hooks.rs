@@ -120,6 +120,16 @@ pub const FUNCTIONS: &[Function] = &[Function {
     sees: "block devices opened for writing",
 }];
 
+/// What is not seen since the program of this name is off for this reason; `None` where nothing is hidden: an older kernel,
+/// which has no such function, does the same through other hooks, and a tracepoint only helps to name who it was.
+pub fn hidden(name: &str, reason: &str) -> Option<&'static str> {
+    if let Some(hook) = HOOKS.iter().find(|hook| hook.name == name) {
+        let older = hook.since.is_some() && reason.contains("has no function");
+        return (!older).then_some(hook.sees);
+    }
+    FUNCTIONS.iter().find(|function| function.name == name).map(|function| function.sees)
+}
+
 impl Function {
     /// The argument's global and its value on this kernel.
     pub fn argument(&self, btf: &Btf<'_>) -> Result<(String, u32), BtfError> {

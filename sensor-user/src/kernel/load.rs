@@ -29,7 +29,7 @@ pub const OBJECT_SHA256: &str = env!("HOLDFAST_EBPF_SHA256");
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// Maps that outlive the daemon: all of them, since adopted programs go on using theirs.
-const PINNED_MAPS: [&str; 13] = [
+const PINNED_MAPS: [&str; 14] = [
     "MANAGED",
     "BITMAP",
     "ALLOWED",
@@ -40,6 +40,7 @@ const PINNED_MAPS: [&str; 13] = [
     "EXECUTIONS",
     "EXECUTION_SEQUENCE",
     "EXECUTING",
+    "EVER_NOTED",
     "GROUPS",
     "GROUP_SCRATCH",
     "COUNTS",
@@ -206,6 +207,10 @@ pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
             }
         }
     }
+
+    // Of the kernel's types only the loader still needs its own.
+    drop(btf);
+    drop(bytes);
 
     let pins = pins.map(|root| Pins::prepare(root, mode)).transpose()?;
     let map_pins: Vec<PathBuf> =

@@ -145,14 +145,15 @@ impl Maps {
     /// Adds an inode, or gives a known one another number or role; the latter counts as a change, since
     /// a counter raised in between is overwritten.
     pub fn enrol(&mut self, key: InodeKey, id: u32, roles: u32) -> Result<(), MapsError> {
+        // Whatever is there: a program that made the entry may have lost its bit to another one's.
+        if key.ino != 0 {
+            self.set_bit(key)?;
+        }
         let entry = match self.entry(key)? {
             Some(entry) if entry.id == id && entry.roles == roles => return Ok(()),
             Some(entry) => Managed { id, roles, counter: entry.counter + 1, dirty: 1, ..entry },
             None => Managed { id, roles, ..Managed::default() },
         };
-        if key.ino != 0 {
-            self.set_bit(key)?;
-        }
         let mut value = [0; MANAGED];
         value.copy_from_slice(entry.as_bytes());
         self.managed.insert(key_bytes(key), value, 0).map_err(refused("MANAGED", "insert"))

@@ -4,11 +4,15 @@
 //! running on that processor, which it does to tracing programs and never to LSM ones. Nothing else tells of
 //! such a call: no record, no counter of ours.
 
-use super::hooks::Mode;
+use super::hooks::{FUNCTIONS, HOOKS, Mode};
 use aya::programs::{ProgramError, ProgramFd, loaded_programs};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
+
+/// Characters that the kernel keeps of a program's name.
+const KERNEL_NAME: usize = 15;
 
 /// The fentry programs, whoever loaded them: those of an earlier daemon may be the ones that are attached.
 #[derive(Debug)]
@@ -20,11 +24,18 @@ pub struct Recursion {
 impl Recursion {
     /// Finds the programs by their names, and counts from now on.
     pub fn watch() -> Result<Self, ProgramError> {
+        let ours = names();
         let mut programs = Vec::new();
         for program in loaded_programs() {
-            let program = program?;
-            if program.name_as_str().is_some_and(|name| name.starts_with(Mode::Fentry.prefix())) {
-                programs.push(program.fd()?);
+            let program = match program {
+                Err(error) if is_gone(&error) => continue,
+                other => other?,
+            };
+            if program.name_as_str().is_some_and(|name| ours.contains(name)) {
+                match program.fd() {
+                    Err(error) if is_gone(&error) => {}
+                    other => programs.push(other?),
+                }
             }
         }
         let mut recursion = Self { programs, misses: 0 };
@@ -44,6 +55,24 @@ impl Recursion {
     }
 }
 
+/// Whether a program was unloaded between the listing and the look at it.
+fn is_gone(error: &ProgramError) -> bool {
+    let errno = match error {
+        ProgramError::SyscallError(error) => error.io_error.raw_os_error(),
+        ProgramError::IOError(error) => error.raw_os_error(),
+        _ => None,
+    };
+    errno == Some(nix::libc::ENOENT)
+}
+
+/// The names of our fentry programs as the kernel keeps them. Others on the node are none of ours, whatever their
+/// names begin with.
+fn names() -> BTreeSet<String> {
+    let hooks = HOOKS.iter().map(|hook| hook.program(Mode::Fentry));
+    let functions = FUNCTIONS.iter().map(|function| function.program.to_owned());
+    hooks.chain(functions).map(|name| name.chars().take(KERNEL_NAME).collect()).collect()
+}
+
 /// The count in the text of a program's `fdinfo` file; kernels before 5.12 have none.
 fn misses(text: &str) -> u64 {
     let count = text.lines().find_map(|line| line.strip_prefix("recursion_misses:"));
@@ -52,11 +81,21 @@ fn misses(text: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::misses;
+    use super::{KERNEL_NAME, misses, names};
 
     #[test]
     fn the_count_is_read_where_the_kernel_has_one() {
         assert_eq!(misses("pos:\t0\nprog_type:\t26\nrecursion_misses:\t17\nverified_insns:\t9\n"), 17);
         assert_eq!(misses("pos:\t0\nprog_type:\t26\n"), 0);
+    }
+
+    #[test]
+    fn only_our_own_programs_are_counted_by_the_names_that_the_kernel_keeps() {
+        let names = names();
+        for ours in ["fentry_file_ope", "fentry_blkdev_o", "fentry_sb_mount"] {
+            assert!(names.contains(ours), "{names:?}");
+        }
+        assert!(!names.contains("fentry_tcp_conn") && !names.contains("fentry"));
+        assert!(names.iter().all(|name| name.len() <= KERNEL_NAME));
     }
 }

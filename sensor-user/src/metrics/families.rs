@@ -39,6 +39,11 @@ pub(super) struct StateLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct WaitLabels {
+    pub(super) wait: Word,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct DriftLabels {
     pub(super) kind: Word,
     pub(super) actor: Word,
@@ -96,6 +101,7 @@ pub(super) struct Families {
     pub(super) last_full_verification: Gauge,
     pub(super) managed_things: Gauge,
     pub(super) node_state: Family<StateLabels, Gauge>,
+    pub(super) node_waiting: Family<WaitLabels, Gauge>,
     pub(super) reload_successful: Gauge,
     pub(super) hook_attached: Family<HookLabels, Gauge>,
     pub(super) backend: Family<BackendLabels, Gauge>,
@@ -139,6 +145,7 @@ impl Families {
             last_full_verification: Gauge::default(),
             managed_things: Gauge::default(),
             node_state: Family::default(),
+            node_waiting: Family::default(),
             reload_successful: Gauge::default(),
             hook_attached: Family::default(),
             backend: Family::default(),
@@ -191,6 +198,11 @@ impl Families {
             "How the node stands with the config that was applied; 1 for the present state",
             self.node_state.clone(),
         );
+        ours.register(
+            "node_waiting",
+            "What an apply under way waits for; 1 for what it is now, the status says more of it",
+            self.node_waiting.clone(),
+        );
         ours.register("reverts", "Attempts to write declared content back", self.reverts.clone());
     }
 
@@ -229,7 +241,7 @@ impl Families {
         ours.register("backend", "The backend that detection runs on", self.backend.clone());
         ours.register(
             "vectors_unseen",
-            "Ways of changing a managed thing that this kernel and backend cannot see at once",
+            "Kinds of changes, as doctor lists them, that this kernel and backend do not tell of at once",
             self.vectors_unseen.clone(),
         );
         ours.register_with_unit(

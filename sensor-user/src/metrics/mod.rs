@@ -14,15 +14,15 @@ mod tests;
 
 use families::{
     BackendLabels, BuildLabels, DriftLabels, Families, HookLabels, KindLabels, LossLabels, OperationLabels,
-    ReasonLabels, ResultLabels, StateLabels, VerdictLabels,
+    ReasonLabels, ResultLabels, StateLabels, VerdictLabels, WaitLabels,
 };
 use jiff::Timestamp;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use sensor_common::op::{OPERATIONS, Operation};
 use sensor_model::{
     difference::{Difference, DifferenceKind},
-    node_state::NodeState,
-    record::{Actor, RecordKind},
+    node_state::{NodeState, Wait},
+    record::{Actor, RecordKind, ThingName},
     verdict::VerdictKind,
 };
 use std::{
@@ -62,10 +62,10 @@ pub struct OpenDrift {
     pub since: Timestamp,
 }
 
-/// Drifts that are open, by path, and when the newest one was detected.
+/// Drifts that are open, by thing, and when the newest one was detected.
 #[derive(Debug, Default)]
 struct Open {
-    drifts: BTreeMap<String, OpenDrift>,
+    drifts: BTreeMap<ThingName, OpenDrift>,
     last: Option<Timestamp>,
 }
 
@@ -133,7 +133,7 @@ impl Telemetry {
     /// nothing new it changes nothing, so that a full verification may tell all that it finds.
     pub fn drift(
         &self,
-        path: &str,
+        thing: &ThingName,
         differences: &[Difference],
         source: Option<&str>,
         actor: Option<&Actor>,
@@ -143,7 +143,7 @@ impl Telemetry {
         let mut kinds: Vec<DifferenceKind> = differences.iter().map(|difference| difference.kind).collect();
         kinds.sort_unstable();
         let mut open = self.open();
-        let before = open.drifts.get(path);
+        let before = open.drifts.get(thing);
         let mut known = before.map(|drift| drift.kinds.clone()).unwrap_or_default();
         let since = before.map_or(at, |drift| drift.since);
         let mut news = false;
@@ -155,7 +155,7 @@ impl Telemetry {
             news = true;
             let kind = difference_name(difference.kind);
             warn!(
-                path,
+                path = thing.path,
                 kind,
                 actor = class,
                 source,
@@ -165,7 +165,7 @@ impl Telemetry {
             );
             self.families.drift_detected.get_or_create(&DriftLabels { kind, actor: class }).inc();
         }
-        open.drifts.insert(path.to_owned(), OpenDrift { kinds, since });
+        open.drifts.insert(thing.clone(), OpenDrift { kinds, since });
         if news {
             open.last = open.last.max(Some(at));
         }
@@ -173,10 +173,10 @@ impl Telemetry {
     }
 
     /// A thing that had drifted is as declared, or is no longer managed.
-    pub fn recovered(&self, path: &str) {
+    pub fn recovered(&self, thing: &ThingName) {
         let mut open = self.open();
-        if open.drifts.remove(path).is_some() {
-            info!(path, "drift is gone");
+        if open.drifts.remove(thing).is_some() {
+            info!(path = thing.path, "drift is gone");
             self.show(&open);
         }
     }
@@ -193,11 +193,11 @@ impl Telemetry {
 
     /// Takes over the drifts that were open when the daemon stopped (from the forensic log), without
     /// counting them as new.
-    pub fn restore(&self, drifts: impl IntoIterator<Item = (String, OpenDrift)>) {
+    pub fn restore(&self, drifts: impl IntoIterator<Item = (ThingName, OpenDrift)>) {
         let mut open = self.open();
-        for (path, drift) in drifts {
+        for (thing, drift) in drifts {
             open.last = open.last.max(Some(drift.since));
-            open.drifts.insert(path, drift);
+            open.drifts.insert(thing, drift);
         }
         self.show(&open);
     }
@@ -220,11 +220,20 @@ impl Telemetry {
         self.families.managed_things.set(i64::try_from(things).unwrap_or(i64::MAX));
     }
 
-    /// How the node stands with the config that was applied.
-    pub fn node_state(&self, state: NodeState) {
+    /// Detection begins with another set of things: gaps of the last one are over without an end of their own.
+    pub fn begins(&self) {
+        self.families.gaps_open.set(0);
+    }
+
+    /// How the node stands with the config that was applied, and what it waits for.
+    pub fn node_state(&self, state: NodeState, wait: Option<Wait>) {
         for other in NodeState::ALL {
             let labels = StateLabels { state: other.name() };
             self.families.node_state.get_or_create(&labels).set((other == state).into());
+        }
+        for other in Wait::ALL {
+            let labels = WaitLabels { wait: other.name() };
+            self.families.node_waiting.get_or_create(&labels).set((Some(other) == wait).into());
         }
     }
 
@@ -243,7 +252,7 @@ impl Telemetry {
             .set(attached.into());
     }
 
-    /// Detection runs on this backend, which cannot see at once as many vectors as given.
+    /// Detection runs on this backend, which does not tell at once of so many kinds of changes, as `doctor` lists them.
     pub fn backend(&self, backend: HookMode, vectors_unseen: usize) {
         for other in [HookMode::Lsm, HookMode::Fentry, HookMode::Fanotify] {
             let labels = BackendLabels { backend: other.name() };

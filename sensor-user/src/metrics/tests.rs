@@ -2,6 +2,7 @@
 
 use super::*;
 use sensor_model::difference::Difference;
+use sensor_model::record::ThingKind;
 
 fn telemetry() -> Telemetry {
     let build = BuildInfo {
@@ -19,6 +20,10 @@ fn at(seconds: i64) -> Timestamp {
 
 fn difference(kind: DifferenceKind) -> Difference {
     Difference { kind, expected: String::new(), found: String::new(), text: format!("{kind:?}") }
+}
+
+fn file(path: &str) -> ThingName {
+    ThingName { path: path.to_owned(), kind: ThingKind::File }
 }
 
 fn value(telemetry: &Telemetry, series: &str) -> Option<String> {
@@ -64,13 +69,13 @@ fn the_page_is_the_one_that_dashboards_and_alerts_are_written_for() {
     telemetry.lost(LossStage::Ring, "full", 3);
     telemetry.verdict(VerdictKind::Drifted, Some(Duration::from_micros(1500)));
     let differences = [difference(DifferenceKind::Content), difference(DifferenceKind::Mode)];
-    telemetry.drift("/etc/a", &differences, Some("50-a"), Some(&actor), at(1));
+    telemetry.drift(&file("/etc/a"), &differences, Some("50-a"), Some(&actor), at(1));
     telemetry.verified(Duration::from_micros(90));
     telemetry.verified_all(12, Duration::from_millis(20), at(2));
     telemetry.hook("file_open", HookMode::Lsm, true);
     telemetry.hook("inode_file_setattr", HookMode::Lsm, false);
     telemetry.backend(HookMode::Lsm, 2);
-    telemetry.node_state(NodeState::Working);
+    telemetry.node_state(NodeState::Working, Some(Wait::Act));
     telemetry.canary(at(3));
     telemetry.gap_opened("ring-full");
     telemetry.reverted("/etc/a", Ok(()));
@@ -98,7 +103,7 @@ fn gauges_of_drift_rise_once_and_fall_again() {
     let telemetry = telemetry();
     let (content, mode) = (difference(DifferenceKind::Content), difference(DifferenceKind::Mode));
     let drift = |path: &str, differences: &[Difference], second| {
-        telemetry.drift(path, differences, None, None, at(second));
+        telemetry.drift(&file(path), differences, None, None, at(second));
     };
     drift("/etc/a", std::slice::from_ref(&content), 10);
     drift("/etc/a", std::slice::from_ref(&content), 11);
@@ -113,12 +118,41 @@ fn gauges_of_drift_rise_once_and_fall_again() {
     );
     drift("/etc/b", &[mode], 30);
     assert_eq!(value(&telemetry, "holdfast_node_drift{kind=\"content\"}").unwrap(), "1");
-    telemetry.recovered("/etc/a");
-    telemetry.recovered("/etc/a");
+    telemetry.recovered(&file("/etc/a"));
+    telemetry.recovered(&file("/etc/a"));
     assert_eq!(value(&telemetry, "holdfast_node_drift{kind=\"content\"}").unwrap(), "0");
     assert_eq!(value(&telemetry, "holdfast_node_drift{kind=\"mode\"}").unwrap(), "1");
-    telemetry.recovered("/etc/b");
+    telemetry.recovered(&file("/etc/b"));
     assert_eq!(value(&telemetry, "holdfast_drift_open_since_timestamp_seconds").unwrap(), "0");
+}
+
+#[test]
+fn of_two_things_at_one_path_each_has_its_own_drift() {
+    let of_file = file("/etc/systemd/system/a.service");
+    let of_unit = ThingName { kind: ThingKind::Unit, ..of_file.clone() };
+    let content = [difference(DifferenceKind::Content)];
+    let enablement = [difference(DifferenceKind::UnitEnablement)];
+    let open = |telemetry: &Telemetry| {
+        ["content", "unit-enablement"]
+            .map(|kind| value(telemetry, &format!("holdfast_node_drift{{kind=\"{kind}\"}}")).unwrap())
+    };
+    for file_first in [true, false] {
+        let telemetry = telemetry();
+        let mut drifts = [(&of_file, &content), (&of_unit, &enablement)];
+        if !file_first {
+            drifts.reverse();
+        }
+        for (thing, differences) in drifts {
+            telemetry.drift(thing, differences, None, None, at(10));
+        }
+        assert_eq!(open(&telemetry), ["1", "1"]);
+        telemetry.recovered(drifts[1].0);
+        let left = if file_first { ["1", "0"] } else { ["0", "1"] };
+        assert_eq!(open(&telemetry), left, "the other one is still as it was");
+        assert_ne!(value(&telemetry, "mcd_config_drift").unwrap(), "0");
+        telemetry.recovered(drifts[0].0);
+        assert_eq!(value(&telemetry, "mcd_config_drift").unwrap(), "0");
+    }
 }
 
 #[test]
@@ -126,13 +160,13 @@ fn mcd_config_drift_is_the_last_drift_while_there_is_one_and_zero_otherwise() {
     let telemetry = telemetry();
     let shown = || value(&telemetry, "mcd_config_drift").unwrap();
     assert_eq!(shown(), "0");
-    telemetry.drift("/etc/a", &[difference(DifferenceKind::Content)], None, None, at(10));
-    telemetry.drift("/etc/b", &[difference(DifferenceKind::Content)], None, None, at(20));
-    telemetry.drift("/etc/b", &[difference(DifferenceKind::Content)], None, None, at(25));
+    telemetry.drift(&file("/etc/a"), &[difference(DifferenceKind::Content)], None, None, at(10));
+    telemetry.drift(&file("/etc/b"), &[difference(DifferenceKind::Content)], None, None, at(20));
+    telemetry.drift(&file("/etc/b"), &[difference(DifferenceKind::Content)], None, None, at(25));
     assert_eq!(shown(), at(20).as_second().to_string());
-    telemetry.recovered("/etc/b");
+    telemetry.recovered(&file("/etc/b"));
     assert_eq!(shown(), at(20).as_second().to_string(), "one is still open");
-    telemetry.recovered("/etc/a");
+    telemetry.recovered(&file("/etc/a"));
     assert_eq!(shown(), "0");
 }
 
@@ -140,18 +174,18 @@ fn mcd_config_drift_is_the_last_drift_while_there_is_one_and_zero_otherwise() {
 fn drifts_that_were_open_before_a_restart_are_shown_and_cleared_but_not_counted() {
     let telemetry = telemetry();
     let open = |second| OpenDrift { kinds: vec![DifferenceKind::Missing], since: at(second) };
-    telemetry.restore([("/etc/a".to_owned(), open(5)), ("/etc/b".to_owned(), open(7))]);
+    telemetry.restore([(file("/etc/a"), open(5)), (file("/etc/b"), open(7))]);
     assert_eq!(value(&telemetry, "mcd_config_drift").unwrap(), at(7).as_second().to_string());
     assert_eq!(value(&telemetry, "holdfast_node_drift{kind=\"missing\"}").unwrap(), "2");
     // The first full verification finds one of them still there, and the other gone.
-    telemetry.drift("/etc/a", &[difference(DifferenceKind::Missing)], None, None, at(100));
-    telemetry.recovered("/etc/b");
+    telemetry.drift(&file("/etc/a"), &[difference(DifferenceKind::Missing)], None, None, at(100));
+    telemetry.recovered(&file("/etc/b"));
     assert_eq!(value(&telemetry, "mcd_config_drift").unwrap(), at(7).as_second().to_string());
     assert!(
         !telemetry.page().unwrap().contains("holdfast_drift_detected_total{"),
         "nothing new was detected"
     );
-    telemetry.recovered("/etc/a");
+    telemetry.recovered(&file("/etc/a"));
     assert_eq!(value(&telemetry, "mcd_config_drift").unwrap(), "0");
 }
 

@@ -6,8 +6,8 @@
 
 use super::resolve::Root;
 use nix::{fcntl::OFlag, sys::stat::fstat};
+use sensor_model::host::accounts::Accounts;
 use std::{
-    collections::HashMap,
     fs::File,
     io::Read as _,
     os::fd::AsFd as _,
@@ -36,8 +36,7 @@ struct Stamp {
 #[derive(Debug, Default)]
 struct Database {
     stamps: [Option<Stamp>; 2],
-    names: HashMap<u32, String>,
-    ids: HashMap<String, u32>,
+    accounts: Accounts,
     looked: Option<Instant>,
 }
 
@@ -47,16 +46,15 @@ impl Database {
         self.looked = Some(Instant::now());
         let files = paths.map(|path| root.open_at(Path::new(path), OFlag::O_RDONLY | OFlag::O_NONBLOCK).ok());
         let stamps = files.each_ref().map(|file| file.as_ref().and_then(|file| stamp(file.as_fd())));
-        if stamps == self.stamps && !self.names.is_empty() {
+        if stamps == self.stamps && !self.accounts.names.is_empty() {
             return;
         }
         self.stamps = stamps;
-        self.names.clear();
-        self.ids.clear();
+        self.accounts = Accounts::default();
         for file in files.into_iter().flatten() {
             let mut text = Vec::new();
             if File::from(file).take(MAXIMUM_BYTES).read_to_end(&mut text).is_ok() {
-                parse(&text, &mut self.names, &mut self.ids);
+                self.accounts.add(&text);
             }
         }
     }
@@ -69,19 +67,19 @@ impl Database {
 
     fn name(&mut self, root: &Root, paths: [&str; 2], id: u32) -> Option<String> {
         self.refresh_when_stale(root, paths);
-        if !self.names.contains_key(&id) {
+        if !self.accounts.names.contains_key(&id) {
             // A user that was added a moment ago must not look nameless.
             self.refresh(root, paths);
         }
-        self.names.get(&id).cloned()
+        self.accounts.names.get(&id).cloned()
     }
 
     fn id(&mut self, root: &Root, paths: [&str; 2], name: &str) -> Option<u32> {
         self.refresh_when_stale(root, paths);
-        if !self.ids.contains_key(name) {
+        if !self.accounts.ids.contains_key(name) {
             self.refresh(root, paths);
         }
-        self.ids.get(name).copied()
+        self.accounts.ids.get(name).copied()
     }
 }
 
@@ -129,20 +127,4 @@ fn stamp(file: std::os::fd::BorrowedFd<'_>) -> Option<Stamp> {
         size: stat.st_size,
         changed: (stat.st_ctime, stat.st_ctime_nsec),
     })
-}
-
-/// Reads the lines of a passwd or group file: name, anything, number. As with NSS the first one wins;
-/// lines that are not of that form are passed over.
-pub(crate) fn parse(text: &[u8], names: &mut HashMap<u32, String>, ids: &mut HashMap<String, u32>) {
-    for line in text.split(|byte| *byte == b'\n') {
-        let mut fields = line.split(|byte| *byte == b':');
-        let (Some(name), Some(_), Some(id)) = (fields.next(), fields.next(), fields.next()) else { continue };
-        let (Ok(name), Ok(id)) = (std::str::from_utf8(name), std::str::from_utf8(id)) else { continue };
-        let Ok(id) = id.parse::<u32>() else { continue };
-        if name.is_empty() || name.starts_with(['#', '+', '-']) {
-            continue;
-        }
-        names.entry(id).or_insert_with(|| name.to_owned());
-        ids.entry(name.to_owned()).or_insert(id);
-    }
 }

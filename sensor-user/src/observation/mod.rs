@@ -7,6 +7,7 @@
 //! It never writes, never opens a device, never blocks on a FIFO.
 
 mod identity;
+mod names;
 mod object;
 mod os;
 pub(crate) mod resolve;
@@ -16,30 +17,35 @@ mod unit;
 mod tests;
 
 use identity::Identities;
-use nix::{dir::Dir, errno::Errno, fcntl::OFlag};
-use object::{Found, Reader, Refused, Want, device, stat_handle, without_access_time};
+use names::{Listed, list_closed, list_names};
+use nix::{errno::Errno, fcntl::OFlag};
+use object::{Found, KEYS_BYTES, Reader, Refused, Want, device, stat_handle, without_access_time};
 use resolve::{HANDLE, Root};
 use rustix::fs::StatxFlags;
 use sensor_model::{
-    expectation::{Expectation, Expected, Owner, Thing},
+    authorized_keys::MAXIMUM_ENTRIES,
+    expectation::{ClosedDirectoryExpectation, Expectation, Expected, Owner, Thing},
     observation::{FileType, ObjectObservation, Observation},
 };
 use std::{
     collections::{BTreeMap, HashMap},
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     io,
-    os::{
-        fd::{AsFd as _, OwnedFd},
-        unix::ffi::OsStrExt as _,
-    },
+    os::fd::{AsFd as _, OwnedFd},
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 pub use unit::UnitFileState;
 
+/// Undeclared files of one closed directory that are read for keys.
+const KEY_FILES: usize = 64;
+
 /// How often an object that was replaced between two looks is looked at again.
 const ATTEMPTS: usize = 4;
+
+/// What is not done below a directory that others than root can write.
+const FOLLOW: &str = "follow a link that others than root can change, on the way to";
 
 /// The host root could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -138,7 +144,9 @@ impl Observer {
         let path = expectation.thing.path();
         let seen = match (&expectation.thing, &expectation.expected) {
             (Thing::Unit { name }, _) => unit::observe(&self.root, name, on_open).map(Observation::Unit),
-            (Thing::ClosedDirectory { path }, _) => self.names(path, expectation.ssh_keys, on_open),
+            (Thing::ClosedDirectory { path }, Expected::ClosedDirectory(closed)) => {
+                self.names(path, closed, on_open)
+            }
             (Thing::KernelArguments, _) => os::kernel_arguments(&self.root),
             (Thing::OsImage, _) => os::booted(&self.root),
             _ => self.object(&path, expectation, on_open),
@@ -188,6 +196,14 @@ impl Observer {
             .ok()
             .and_then(|handle| stat_handle(handle.as_fd(), StatxFlags::INO).ok())
             .is_some_and(|stat| (device(&stat), stat.stx_ino) == device_and_inode)
+    }
+
+    /// The magic number of the file system that a path, or else its nearest directory, lies on.
+    pub fn file_system(&self, path: &Path) -> Option<u64> {
+        let there =
+            path.ancestors().find_map(|path| self.root.open_at(path, HANDLE | OFlag::O_NOFOLLOW).ok());
+        let magic = rustix::fs::fstatfs(there?).ok()?.f_type;
+        Some(magic.cast_unsigned() & u64::from(u32::MAX))
     }
 
     /// The directories that lie on the way to `path`, for enrolment as ancestors.
@@ -278,7 +294,9 @@ impl Observer {
             Expected::File(file) => file.content.map(|content| content.size),
             _ => None,
         };
-        let mut object = self.reader.read(&found, Want { size, keys: expectation.ssh_keys })?;
+        // Whoever owns a file of keys may make it of any length.
+        let most = matches!(expectation.expected, Expected::AuthorizedKeys(_)).then_some(KEYS_BYTES as u64);
+        let mut object = self.reader.read(&found, Want { size, keys: expectation.ssh_keys, most })?;
         self.name_owners(&mut object, &expectation.expected);
         if matches!(expectation.expected, Expected::Directory(_)) {
             object.mounted_over &= !self.is_mount_point(&found, path, object.mounted_over);
@@ -329,31 +347,42 @@ impl Observer {
             .is_some_and(|stat| (device(&stat), stat.stx_ino) == (found.device(), found.stat.stx_ino))
     }
 
-    /// Names in a closed directory; an object of another type is told as what it is.
+    /// Names in a closed directory; an object of another type is told as what it is. Whoever owns it may fill it,
+    /// so there is a limit to what is kept of what must not be there, and to the keys that are read in it.
     fn names(
         &self,
         path: &Path,
-        ssh_keys: bool,
+        closed: &ClosedDirectoryExpectation,
         on_open: &mut dyn FnMut(&OpenedObject),
     ) -> Result<Observation, Refused> {
         let Some(found) = self.find(path, on_open)? else { return Ok(Observation::Missing) };
         let (FileType::Directory, Some(directory)) = (found.file_type, &found.file) else {
-            let object = self.reader.read(&found, Want::default())?;
+            let object = self.reader.read(&found, Want { most: Some(0), ..Want::default() })?;
             return Ok(Observation::Object(Box::new(object)));
         };
         let list = directory.try_clone().map_err(|_| Refused { operation: "dup", errno: Errno::EMFILE })?;
-        let names = list_names(list)?;
-        let mut keys = BTreeMap::new();
-        if ssh_keys {
-            for name in &names {
+        let Listed { declared, unexpected, more } = list_closed(list, closed)?;
+        let mut ssh_keys = BTreeMap::new();
+        if closed.ssh_keys {
+            let (mut bytes, mut entries) = (0, 0);
+            for name in &unexpected {
+                if bytes >= KEYS_BYTES as u64 || entries >= MAXIMUM_ENTRIES || ssh_keys.len() >= KEY_FILES {
+                    break;
+                }
                 let Ok(Some(file)) = self.reader.find(directory, name) else { continue };
                 if file.file_type == FileType::Regular {
-                    let object = self.reader.read(&file, Want { size: None, keys: true })?;
-                    keys.extend(object.ssh_keys.map(|found| (lossy(name), found)));
+                    let most = Some(KEYS_BYTES as u64 - bytes);
+                    let object = self.reader.read(&file, Want { size: None, keys: true, most })?;
+                    let Some(found) = object.ssh_keys else { continue };
+                    bytes += object.size;
+                    entries += found.keys.len() + found.invalid.len();
+                    ssh_keys.insert(lossy(name), found);
                 }
             }
         }
-        Ok(Observation::Names { names: names.iter().map(|name| lossy(name)).collect(), ssh_keys: keys })
+        let mut names: Vec<String> = declared.iter().chain(&unexpected).map(|name| lossy(name)).collect();
+        names.sort_unstable();
+        Ok(Observation::Names { names, more, ssh_keys })
     }
 }
 
@@ -398,6 +427,7 @@ fn open_directory(
         Err(Errno::EACCES) => {
             root.open_at(path, HANDLE | OFlag::O_DIRECTORY).map_err(Refused::at("open the directory of"))
         }
+        Err(errno @ Errno::ELOOP) => Err(Refused { operation: FOLLOW, errno }),
         Err(errno) => Err(Refused { operation: "open the directory of", errno }),
     }
 }
@@ -410,20 +440,6 @@ fn opened_object(found: &Found, kind: OpenedKind, path: &Path) -> OpenedObject {
         device: found.device(),
         inode: found.stat.stx_ino,
     }
-}
-
-/// Names in a directory, sorted, without `.` and `..`.
-fn list_names(directory: OwnedFd) -> Result<Vec<OsString>, Refused> {
-    let mut names = Vec::new();
-    for entry in Dir::from_fd(directory).map_err(Refused::at("read"))?.iter() {
-        let entry = entry.map_err(Refused::at("read"))?;
-        let name = entry.file_name().to_bytes();
-        if name != b"." && name != b".." {
-            names.push(OsStr::from_bytes(name).to_owned());
-        }
-    }
-    names.sort_unstable();
-    Ok(names)
 }
 
 fn lossy(name: &OsStr) -> String {

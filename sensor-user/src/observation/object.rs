@@ -32,11 +32,12 @@ use std::{
 /// Bytes read at once.
 const CHUNK: usize = 64 << 10;
 
-/// Largest content that is hashed although its size alone tells that it is not the declared one.
+/// Largest content that is hashed although it need not be: its size alone tells that it is not the declared one,
+/// or none is declared.
 const HASH_WHEN_SIZE_DIFFERS: u64 = 64 << 20;
 
-/// Bytes of an `authorized_keys` file that are looked at for keys; the digest covers all of it.
-const KEYS_BYTES: usize = 4 << 20;
+/// Bytes that are looked at for ssh keys; whatever lies behind them may be one.
+pub(super) const KEYS_BYTES: usize = 4 << 20;
 
 thread_local! {
     /// One buffer for each thread that observes, for contents and attribute values alike.
@@ -87,6 +88,8 @@ pub(crate) struct Want {
     pub(crate) size: Option<u64>,
     /// Read its ssh keys too.
     pub(crate) keys: bool,
+    /// No more of it than this is read, where its owner is not to be trusted with our time.
+    pub(crate) most: Option<u64>,
 }
 
 impl Found {
@@ -182,12 +185,13 @@ impl Reader {
         }
         self.attributes(found, &mut object)?;
         if let (FileType::Regular, Some(file)) = (found.file_type, &found.file) {
-            let hopeless = want.size.is_some_and(|size| size != stat.stx_size);
+            // Only a declared size makes a file worth to be read to its end, however long it is.
+            let hopeless = want.size != Some(stat.stx_size) && want.most.is_none();
             if !(hopeless && stat.stx_size > HASH_WHEN_SIZE_DIFFERS) {
-                let (size, digest, keys) = content(file.as_fd(), stat.stx_size, want.keys)?;
-                object.size = size;
-                object.sha256 = Some(digest);
-                object.ssh_keys = keys;
+                let content = content(file.as_fd(), stat.stx_size, want)?;
+                object.size = content.size;
+                object.sha256 = content.sha256;
+                object.ssh_keys = content.keys;
             }
         }
         Ok(object)
@@ -277,14 +281,19 @@ fn file_type(stat: &Statx) -> FileType {
     }
 }
 
+/// What was read of a content.
+#[derive(Debug)]
+struct Content {
+    size: u64,
+    /// Of all of it; `None` where more was there than was to be read.
+    sha256: Option<[u8; 32]>,
+    keys: Option<AuthorizedKeys>,
+}
+
 /// Size and digest of what can be read, and the keys in it. It stops a little behind the size that
 /// the file had when it was opened, so that a writer who never stops cannot hold it; the size that is
 /// told is then not the declared one either way.
-fn content(
-    file: BorrowedFd<'_>,
-    size: u64,
-    want_keys: bool,
-) -> Result<(u64, [u8; 32], Option<AuthorizedKeys>), Refused> {
+fn content(file: BorrowedFd<'_>, size: u64, want: Want) -> Result<Content, Refused> {
     SCRATCH.with_borrow_mut(|scratch| {
         let mut digest = Sha256::new();
         let mut kept = Vec::new();
@@ -296,10 +305,14 @@ fn content(
             };
             let chunk = &scratch[..length];
             digest.update(chunk);
-            if want_keys {
+            if want.keys {
                 kept.extend_from_slice(&chunk[..length.min(KEYS_BYTES.saturating_sub(kept.len()))]);
             }
             total += length as u64;
+            if want.most.is_some_and(|most| total > most) {
+                let keys = want.keys.then(|| keys_in(&kept, true));
+                return Ok(Content { size: size.max(total), sha256: None, keys });
+            }
             // A short read of a regular file is its end, so most files cost one read. Files that show
             // no size (procfs, sysfs) are read until nothing comes.
             if length == 0
@@ -309,7 +322,14 @@ fn content(
                 break;
             }
         }
-        let keys = want_keys.then(|| authorized_keys::parse(&kept));
-        Ok((total, digest.finalize().into(), keys))
+        let keys = want.keys.then(|| keys_in(&kept, total > kept.len() as u64));
+        Ok(Content { size: total, sha256: Some(digest.finalize().into()), keys })
     })
+}
+
+/// The keys in the beginning of a file. What lies behind it is not known to be none, whatever its digest.
+fn keys_in(beginning: &[u8], is_cut: bool) -> AuthorizedKeys {
+    let mut keys = authorized_keys::parse(beginning);
+    keys.truncated |= is_cut;
+    keys
 }

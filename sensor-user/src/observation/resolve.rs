@@ -3,12 +3,14 @@
 //! In: an absolute path as a MachineConfig writes it. Out: a handle to the object, or the list of
 //! directories that the path leads through. Links on the way are followed as the host itself would
 //! follow them (so `/home` may be a link to `/var/home`), but never out of the root, and magic links
-//! of procfs are never taken. It never opens anything for reading unless asked to.
+//! of procfs are never taken. A link below a directory that others than root can write is not followed: it would lead
+//! root wherever they like. It never opens anything for reading unless asked to.
 
 use nix::{
+    dir::Dir,
     errno::Errno,
     fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat},
-    sys::stat::Mode,
+    sys::stat::{Mode, fstat},
 };
 use std::{
     collections::VecDeque,
@@ -19,11 +21,12 @@ use std::{
         unix::ffi::{OsStrExt, OsStringExt},
     },
     path::{Component, Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
 };
+
+/// What is said of a way that ends with `ELOOP`.
+pub(crate) const LINK_OF_OTHERS: &str =
+    "a link is on the way below a directory that others than root can write, and it is not followed";
 
 /// Links followed in one path, as many as the kernel follows.
 const MAXIMUM_LINKS: usize = 40;
@@ -43,6 +46,13 @@ pub(crate) struct Root {
     openat2: AtomicBool,
 }
 
+/// One object on the way, and its path without links.
+#[derive(Debug)]
+struct Level {
+    handle: OwnedFd,
+    real: PathBuf,
+}
+
 /// How a path leads through the root.
 #[derive(Debug)]
 pub(crate) struct Walk {
@@ -59,12 +69,14 @@ impl Root {
         Ok(Self { directory, openat2: AtomicBool::new(true) })
     }
 
-    /// Opens `path` with every link followed, the last one too unless `flags` has `O_NOFOLLOW`.
+    /// Opens `path` with links followed, the last one too unless `flags` has `O_NOFOLLOW`. `ELOOP` where a link on the
+    /// way is one that others than root can change.
     pub(crate) fn open_at(&self, path: &Path, flags: OFlag) -> Result<OwnedFd, Errno> {
         if self.openat2.load(Ordering::Relaxed) {
+            // A way without links, as nearly all are, leads nowhere else and is gone in one call.
             let how = OpenHow::new()
                 .flags(flags | OFlag::O_CLOEXEC)
-                .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+                .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_SYMLINKS);
             for _ in 0..OPENAT2_ATTEMPTS {
                 match openat2(&self.directory, path, how) {
                     Err(Errno::EAGAIN | Errno::EINTR) => {}
@@ -72,6 +84,7 @@ impl Root {
                         self.openat2.store(false, Ordering::Relaxed);
                         break;
                     }
+                    Err(Errno::ELOOP) => break,
                     done => return done,
                 }
             }
@@ -79,52 +92,61 @@ impl Root {
         self.open_by_hand(path, flags)
     }
 
-    /// The same without `openat2`: one component at a time, so that no link is ever followed by the kernel.
+    /// The same one component at a time, so that no link is ever followed by the kernel.
     fn open_by_hand(&self, path: &Path, flags: OFlag) -> Result<OwnedFd, Errno> {
-        if flags.contains(OFlag::O_NOFOLLOW) {
-            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-                return reopen_directory(&self.directory, flags);
-            };
-            let parent = self.walk(parent).end?.0;
-            return openat(&parent, name, flags | OFlag::O_CLOEXEC, Mode::empty());
+        let mut levels = self.levels(path, !flags.contains(OFlag::O_NOFOLLOW), &mut Vec::new())?;
+        let end = levels.pop().ok_or(Errno::ENOENT)?;
+        match (levels.last(), end.real.file_name()) {
+            // Its last name is no link, unless one appeared meanwhile, which is refused.
+            (Some(parent), Some(name)) => {
+                openat(&parent.handle, name, flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())
+            }
+            _ => reopen_directory(&end.handle, flags),
         }
-        let (_, real) = self.walk(path).end?;
-        // The path is free of links now; O_NOFOLLOW refuses a last one that appeared meanwhile.
-        self.open_by_hand(&real, flags | OFlag::O_NOFOLLOW)
     }
 
     /// Follows `path` by hand, noting each directory on the way.
     pub(crate) fn walk(&self, path: &Path) -> Walk {
         let mut directories = Vec::new();
-        let end = self.walk_into(path, &mut directories);
+        let levels = self.levels(path, true, &mut directories);
+        let end = levels
+            .and_then(|mut levels| levels.pop().map(|level| (level.handle, level.real)).ok_or(Errno::ENOENT));
         Walk { directories, end }
     }
 
-    fn walk_into(&self, path: &Path, directories: &mut Vec<PathBuf>) -> Result<(OwnedFd, PathBuf), Errno> {
-        let root = Arc::new(self.directory.try_clone().map_err(|_| Errno::EMFILE)?);
-        // The directories from the root down to where the walk stands; `..` takes one off.
-        let mut stack: Vec<(Arc<OwnedFd>, PathBuf)> = vec![(Arc::clone(&root), PathBuf::from("/"))];
+    /// The directories from the root down to the object at the end of `path`, which is the last; links are followed,
+    /// that at the end only when `follow_last` says so.
+    fn levels(
+        &self,
+        path: &Path,
+        follow_last: bool,
+        directories: &mut Vec<PathBuf>,
+    ) -> Result<Vec<Level>, Errno> {
+        let root = self.directory.try_clone().map_err(|_| Errno::EMFILE)?;
+        // `..` takes one off.
+        let mut levels = vec![Level { handle: root, real: PathBuf::from("/") }];
         let mut pending: VecDeque<OsString> = components(path);
         let mut links = 0;
         while let Some(name) = pending.pop_front() {
             if name == ".." {
-                if stack.len() > 1 {
-                    stack.pop();
+                if levels.len() > 1 {
+                    levels.pop();
                 }
                 continue;
             }
-            let Some((here, real)) = stack.last() else { return Err(Errno::ENOENT) };
+            let Some(Level { handle: here, real }) = levels.last() else { return Err(Errno::ENOENT) };
             if directories.last() != Some(real) {
                 directories.push(real.clone());
             }
             let next = openat(here.as_fd(), name.as_os_str(), HANDLE | OFlag::O_NOFOLLOW, Mode::empty())?;
-            if let Some(target) = link_target(next.as_fd())? {
+            let is_followed = follow_last || !pending.is_empty();
+            if let Some(target) = link_target(next.as_fd())?.filter(|_| is_followed) {
                 links += 1;
-                if links > MAXIMUM_LINKS {
+                if links > MAXIMUM_LINKS || is_open_to_others(&levels)? {
                     return Err(Errno::ELOOP);
                 }
                 if target.as_bytes().starts_with(b"/") {
-                    stack.truncate(1);
+                    levels.truncate(1);
                 }
                 for component in components(Path::new(&target)).into_iter().rev() {
                     pending.push_front(component);
@@ -132,11 +154,9 @@ impl Root {
                 continue;
             }
             let real = real.join(&name);
-            stack.push((Arc::new(next), real));
+            levels.push(Level { handle: next, real });
         }
-        let Some((handle, real)) = stack.pop() else { return Err(Errno::ENOENT) };
-        let handle = handle.try_clone().map_err(|_| Errno::EMFILE)?;
-        Ok((handle, real))
+        Ok(levels)
     }
 
     /// From now on as on a kernel without `openat2`.
@@ -149,6 +169,39 @@ impl Root {
     pub(crate) fn directory(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
     }
+}
+
+/// Whether others than root can put a link where the way stands: by writing to one of its directories, since whoever can
+/// replace a directory decides about all that is below it.
+fn is_open_to_others(levels: &[Level]) -> Result<bool, Errno> {
+    for level in levels {
+        if others_can_write(&level.handle)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether others than root, and than whoever runs this, can make names in a directory. What an access control list
+/// allows is within the bits of the group.
+pub(crate) fn others_can_write(directory: impl AsFd) -> Result<bool, Errno> {
+    let stat = fstat(directory)?;
+    let is_ours = stat.st_uid == 0 || stat.st_uid == nix::unistd::geteuid().as_raw();
+    Ok(!is_ours || stat.st_mode & 0o022 != 0)
+}
+
+/// Whether a directory that was opened by its name is the one that was made a moment ago, and not another that was put in
+/// its place: ours, and empty.
+pub(crate) fn is_just_made(directory: impl AsFd) -> Result<bool, Errno> {
+    let is_ours = fstat(directory.as_fd())?.st_uid == nix::unistd::geteuid().as_raw();
+    let mut list = Dir::from_fd(reopen_directory(directory, OFlag::O_RDONLY)?)?;
+    let is_name = |entry: &nix::dir::Entry| !matches!(entry.file_name().to_bytes(), b"." | b"..");
+    for entry in list.iter() {
+        if is_name(&entry?) {
+            return Ok(false);
+        }
+    }
+    Ok(is_ours)
 }
 
 /// Opens a directory again by its handle, with other flags.

@@ -17,7 +17,7 @@ use nix::{
     fcntl::{OFlag, readlinkat},
 };
 use rustix::fs::StatxFlags;
-use sensor_model::{expectations::install_directories, observation::UnitObservation};
+use sensor_model::{expectations::install_directories, host::install::Install, observation::UnitObservation};
 use std::{
     collections::BTreeMap,
     ffi::OsStr,
@@ -137,15 +137,6 @@ enum UnitKind {
     Regular,
     Linked,
     Masked,
-}
-
-/// What an `[Install]` section says.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Install {
-    pub(super) wanted_by: Vec<String>,
-    pub(super) aliases: Vec<String>,
-    pub(super) also: Vec<String>,
-    pub(super) default_instance: Option<String>,
 }
 
 /// The state of a unit below the root.
@@ -307,7 +298,7 @@ fn find(root: &Root, name: &str) -> Option<Unit> {
         let mut install = Install::default();
         let mut directories = Vec::new();
         for text in std::iter::once(text).chain(drop_ins(root, &found)) {
-            parse_install(&text, &mut install);
+            install.add(&text);
             directories.extend(install_directories(&text));
         }
         return Some(Unit { place, name: found, kind, install, directories });
@@ -410,36 +401,5 @@ fn instance_of(name: &str, instance: &str) -> String {
     match name.split_once("@.") {
         Some((prefix, suffix)) => format!("{prefix}@{instance}.{suffix}"),
         None => name.to_owned(),
-    }
-}
-
-/// Adds what an `[Install]` section of the text says. Unknown keys and broken lines are passed over,
-/// as systemd does.
-pub(super) fn parse_install(text: &str, install: &mut Install) {
-    let joined = text.replace("\\\n", " ");
-    let mut within = false;
-    for line in joined.lines().map(str::trim) {
-        if line.is_empty() || line.starts_with(['#', ';']) {
-            continue;
-        }
-        if line.starts_with('[') {
-            within = line == "[Install]";
-            continue;
-        }
-        let (true, Some((key, value))) = (within, line.split_once('=')) else { continue };
-        let list = match key.trim() {
-            "WantedBy" | "RequiredBy" | "UpheldBy" => &mut install.wanted_by,
-            "Alias" => &mut install.aliases,
-            "Also" => &mut install.also,
-            "DefaultInstance" => {
-                install.default_instance = Some(value.trim().to_owned()).filter(|value| !value.is_empty());
-                continue;
-            }
-            _ => continue,
-        };
-        if value.trim().is_empty() {
-            list.clear();
-        }
-        list.extend(value.split_whitespace().map(str::to_owned));
     }
 }

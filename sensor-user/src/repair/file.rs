@@ -47,15 +47,23 @@ impl Host<'_> {
                 .any(has);
         if !rewrite {
             let file = place.open(self.observer)?;
-            let wanted =
-                Metadata { mode: Some(expected.mode), user, group, label: expected.label.as_deref() };
-            return metadata::apply(&file, path, wanted);
+            // What has another name elsewhere is not given to the owner of this one: it gets a file of its own.
+            if !place.may_be_shared(&file)? {
+                let wanted =
+                    Metadata { mode: Some(expected.mode), user, group, label: expected.label.as_deref() };
+                return metadata::apply(&file, path, wanted);
+            }
         }
         let bytes = match expected.content {
             Some(_) => self.bytes(path)?,
             // Ignition makes an empty file where nothing is declared of the content and nothing is there.
             None if has(DifferenceKind::Missing) => Vec::new(),
-            None => return Err(refused(path, "its content is not declared, and no file is in its place")),
+            None if rewrite => {
+                return Err(refused(path, "its content is not declared, and no file is in its place"));
+            }
+            None => {
+                return Err(refused(path, "its content is not declared, and it has another name elsewhere"));
+            }
         };
         place.clear_way(self.observer)?;
         let label = expected.label.clone().or_else(|| label_of(observation));

@@ -128,7 +128,7 @@ impl Restorer {
                     _ => "",
                 };
                 let reason = format!("{}{hint}", difference.text);
-                return Err(RepairError::Refused { path, reason });
+                return Err(RepairError::Refused { path: path.to_path_buf(), reason });
             }
         }
         let host = Host { observer: &self.observer, rendered, ids };
@@ -142,14 +142,14 @@ impl Restorer {
             Expected::KernelArguments(_) | Expected::OsImage(_) => {
                 let reason =
                     "what is booted changes only with a reboot; `holdfast apply --force` brings it back";
-                return Err(RepairError::Refused { path, reason: reason.to_owned() });
+                return Err(RepairError::Refused { path: path.to_path_buf(), reason: reason.to_owned() });
             }
         };
         let (_, differences) = self.look(expectation, ids).await;
         if differences.is_empty() {
             Ok(Restored { before, actions })
         } else {
-            Err(RepairError::StillDiffers { path, differences })
+            Err(RepairError::StillDiffers { path: path.to_path_buf(), differences })
         }
     }
 
@@ -163,7 +163,7 @@ impl Restorer {
 }
 
 /// The order in which things are restored: directories before what is in them, closed directories last.
-pub fn order(expectation: &Expectation) -> (u8, PathBuf) {
+pub fn order(expectation: &Expectation) -> (u8, Arc<Path>) {
     let rank = match &expectation.expected {
         Expected::Directory(_) => 0,
         Expected::File(_) | Expected::AuthorizedKeys(_) => 1,

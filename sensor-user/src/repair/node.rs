@@ -5,9 +5,10 @@ use super::{
     metadata::{self, Metadata},
     place::{Host, Place, failed, refused},
 };
-use crate::observation::Observer;
+use crate::observation::{Observer, resolve::LINK_OF_OTHERS};
 use nix::{
     dir::Dir,
+    errno::Errno,
     fcntl::AtFlags,
     unistd::{Gid, Uid, fchownat, linkat, symlinkat},
 };
@@ -80,8 +81,7 @@ impl Host<'_> {
         let mut actions = Vec::new();
         for name in names_in(self.observer, path)? {
             let text = name.to_string_lossy();
-            let counts = expected.suffix.is_none_or(|suffix| text.ends_with(suffix));
-            if !counts || expected.names.iter().any(|declared| *declared == text) {
+            if !expected.is_unexpected(&text) {
                 continue;
             }
             let Some(place) = self.existing_place(&path.join(&name))? else { continue };
@@ -98,8 +98,10 @@ impl Host<'_> {
 pub(super) fn names_in(observer: &Observer, path: &Path) -> Result<Vec<OsString>, RepairError> {
     use nix::fcntl::OFlag;
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
-    let directory =
-        observer.root().open_at(path, flags).map_err(|errno| failed(path, "open the directory", errno))?;
+    let directory = observer.root().open_at(path, flags).map_err(|errno| match errno {
+        Errno::ELOOP => refused(path, LINK_OF_OTHERS),
+        errno => failed(path, "open the directory", errno),
+    })?;
     let mut listed = Dir::from_fd(directory).map_err(|errno| failed(path, "read", errno))?;
     let mut names = Vec::new();
     for entry in listed.iter() {

@@ -4,7 +4,10 @@
 //! cannot be swapped meanwhile; missing parents are made with the mode that is declared for them.
 
 use super::RepairError;
-use crate::observation::Observer;
+use crate::observation::{
+    Observer,
+    resolve::{LINK_OF_OTHERS, is_just_made, others_can_write},
+};
 use nix::{
     errno::Errno,
     fcntl::{AtFlags, OFlag, openat, renameat},
@@ -24,6 +27,9 @@ const PARENT_MODE: u32 = 0o755;
 
 /// Mode of a missing directory of ssh keys: sshd refuses keys that others could have written.
 const SSH_MODE: u32 = 0o700;
+
+/// Somebody else was at work at the same time.
+const TAKEN: &str = "somebody else put something in its place a moment ago";
 
 const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 
@@ -65,6 +71,7 @@ impl Host<'_> {
         match self.observer.root().open_at(parent, DIRECTORY) {
             Ok(directory) => Ok(Some(Place { directory, name: name.to_owned(), path: path.to_owned() })),
             Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
+            Err(Errno::ELOOP) => Err(refused(parent, LINK_OF_OTHERS)),
             Err(errno) => Err(failed(parent, "open the directory", errno)),
         }
     }
@@ -77,6 +84,7 @@ impl Host<'_> {
             Err(Errno::ENOTDIR) => {
                 return Err(refused(path, "it or one of its parents is not a directory; move it away first"));
             }
+            Err(Errno::ELOOP) => return Err(refused(path, LINK_OF_OTHERS)),
             Err(errno) => return Err(failed(path, "open the directory", errno)),
         }
         let is_ssh = path.ancestors().any(|ancestor| ancestor.ends_with(".ssh"));
@@ -90,12 +98,17 @@ impl Host<'_> {
         let (mode, user, group) = self.declared_parent(path, keys)?;
         // Closed to all others until its owner is right.
         match mkdirat(&place.directory, place.name.as_os_str(), Mode::S_IRWXU) {
-            Ok(()) | Err(Errno::EEXIST) => {}
+            Ok(()) => {}
+            // Whose it is nobody knows, so it is given to nobody.
+            Err(Errno::EEXIST) => return Err(refused(path, TAKEN)),
             Err(errno) => return Err(failed(path, "make the directory", errno)),
         }
         let opened =
             openat(&place.directory, place.name.as_os_str(), DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty())
                 .map_err(|errno| failed(path, "open the directory", errno))?;
+        if !is_just_made(&opened).map_err(|errno| failed(path, "look at the directory", errno))? {
+            return Err(refused(path, TAKEN));
+        }
         own(&opened, user, group).map_err(|errno| failed(path, "change the owner", errno))?;
         super::metadata::remove_attributes(&opened, path)?;
         fchmod(&opened, bits(mode)).map_err(|errno| failed(path, "change the mode", errno))?;
@@ -146,6 +159,12 @@ impl Place {
         let handle = openat(&self.directory, self.name.as_os_str(), flags, Mode::empty())
             .map_err(self.failed("open"))?;
         observer.open_again(handle).map_err(self.failed("open"))
+    }
+
+    /// Whether an open file of this directory may be one of another place, which others than root gave a name here, too.
+    pub(super) fn may_be_shared(&self, file: &OwnedFd) -> Result<bool, RepairError> {
+        let names = fstat(file).map_err(self.failed("stat"))?.st_nlink;
+        Ok(names > 1 && others_can_write(&self.directory).map_err(self.failed("look at the directory"))?)
     }
 
     /// Takes an empty directory out of the way; everything else a rename replaces.

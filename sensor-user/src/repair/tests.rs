@@ -77,7 +77,7 @@ impl Case {
     }
 
     fn file(&mut self, path: &str) -> Result<Vec<String>, RepairError> {
-        self.restore_thing(&Thing::File { path: path.into() })
+        self.restore_thing(&Thing::file(path))
     }
 
     fn unit(&mut self, name: &str) -> Result<Vec<String>, RepairError> {
@@ -154,6 +154,74 @@ fn a_parent_that_leads_out_of_the_root_leads_back_into_it() {
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
 }
 
+/// A home that its user owns, and a directory of root's that such a user would like to write to.
+fn with_home(case: &Case) -> PathBuf {
+    fs::create_dir_all(case.at("/home/core")).unwrap();
+    std::os::unix::fs::chown(case.at("/home/core"), Some(1000), Some(1000)).unwrap();
+    let roots = case.at("/etc/x");
+    fs::create_dir_all(roots.join("authorized_keys.d")).unwrap();
+    roots
+}
+
+#[test]
+fn a_link_in_a_users_home_leads_no_key_elsewhere() {
+    for (link, target) in [
+        ("/home/core/.ssh/authorized_keys.d", "/etc/x/authorized_keys.d"),
+        ("/home/core/.ssh/authorized_keys.d", "../../../etc/x/authorized_keys.d"),
+        ("/home/core/.ssh", "/etc/x"),
+        ("/home/core/.ssh", "../../etc/x"),
+    ] {
+        let mut case = Case::new();
+        let roots = with_home(&case);
+        fs::create_dir_all(case.at(link).parent().unwrap()).unwrap();
+        symlink(target, case.at(link)).unwrap();
+        for path in ["authorized_keys.d/ignition", "authorized_keys.d", "authorized_keys"] {
+            let path = Path::new("/home/core/.ssh").join(path);
+            let things: Vec<Thing> = case
+                .expectations
+                .iter()
+                .filter(|expectation| *expectation.thing.path() == *path)
+                .map(|expectation| expectation.thing.clone())
+                .collect();
+            assert!(!things.is_empty(), "{}", path.display());
+            for thing in things {
+                // Refused or nothing to do: what counts is where nothing is written.
+                let _ = case.restore_thing(&thing);
+            }
+        }
+        let thing = Thing::file("/home/core/.ssh/authorized_keys.d/ignition");
+        let error = case.restore_thing(&thing).unwrap_err().to_string();
+        assert!(error.contains("others than root"), "{error}");
+        assert_eq!(fs::read_dir(roots.join("authorized_keys.d")).unwrap().count(), 0, "{link} -> {target}");
+        assert_eq!(fs::read_dir(&roots).unwrap().count(), 1, "{link} -> {target}");
+        assert_eq!(fs::metadata(&roots).unwrap().uid(), 0);
+    }
+}
+
+#[test]
+fn a_file_of_another_place_that_a_user_gave_a_name_is_not_given_to_that_user() {
+    let mut case = Case::new();
+    with_home(&case);
+    let declared = "/home/core/.ssh/authorized_keys.d/ignition";
+    case.file(declared).unwrap();
+    let (name, roots) = (case.at(declared), case.at("/etc/roots"));
+    fs::rename(&name, &roots).unwrap();
+    std::os::unix::fs::chown(&roots, Some(0), Some(0)).unwrap();
+    fs::hard_link(&roots, &name).unwrap();
+    assert_eq!(case.file(declared).unwrap(), ["content written"]);
+    assert_eq!((fs::metadata(&roots).unwrap().uid(), fs::metadata(&name).unwrap().uid()), (0, 1000));
+}
+
+#[test]
+fn roots_own_link_above_a_home_is_followed() {
+    let mut case = Case::new();
+    fs::create_dir_all(case.at("/var/home/core")).unwrap();
+    std::os::unix::fs::chown(case.at("/var/home/core"), Some(1000), Some(1000)).unwrap();
+    symlink("var/home", case.at("/home")).unwrap();
+    case.file("/home/core/.ssh/authorized_keys.d/ignition").unwrap();
+    assert!(case.at("/var/home/core/.ssh/authorized_keys.d/ignition").is_file());
+}
+
 #[test]
 fn missing_parents_get_the_mode_that_is_declared_for_them() {
     let mut case = Case::new();
@@ -193,10 +261,10 @@ fn links_point_where_they_should_again() {
     let mut case = Case::new();
     case.file("/etc/app.conf").unwrap();
     symlink("/elsewhere", case.at("/etc/link")).unwrap();
-    case.restore_thing(&Thing::Link { path: "/etc/link".into() }).unwrap();
+    case.restore_thing(&Thing::link("/etc/link")).unwrap();
     assert_eq!(fs::read_link(case.at("/etc/link")).unwrap(), Path::new("/etc/app.conf"));
     fs::write(case.at("/etc/hard"), "another inode").unwrap();
-    case.restore_thing(&Thing::Link { path: "/etc/hard".into() }).unwrap();
+    case.restore_thing(&Thing::link("/etc/hard")).unwrap();
     let inode = |path: &str| fs::metadata(case.at(path)).unwrap().ino();
     assert_eq!(inode("/etc/hard"), inode("/etc/app.conf"));
     assert_eq!(case.leftovers("/etc"), [""; 0]);
@@ -205,7 +273,7 @@ fn links_point_where_they_should_again() {
 #[test]
 fn a_directory_is_made_and_one_in_whose_place_a_file_is_is_refused() {
     let mut case = Case::new();
-    let thing = Thing::Directory { path: "/etc/deep".into() };
+    let thing = Thing::directory("/etc/deep");
     assert_eq!(case.restore_thing(&thing).unwrap(), ["directory made"]);
     fs::set_permissions(case.at("/etc/deep"), fs::Permissions::from_mode(0o777)).unwrap();
     assert_eq!(case.restore_thing(&thing).unwrap(), ["mode set to 0700"]);
@@ -224,7 +292,7 @@ fn only_undeclared_drop_ins_are_removed() {
     for name in ["10-declared.conf", "99-evil.conf", "readme"] {
         fs::write(directory.join(name), "").unwrap();
     }
-    let thing = Thing::ClosedDirectory { path: "/etc/systemd/system/on.service.d".into() };
+    let thing = Thing::closed_directory("/etc/systemd/system/on.service.d");
     assert_eq!(case.restore_thing(&thing).unwrap(), ["undeclared 99-evil.conf removed"]);
     assert!(directory.join("10-declared.conf").exists() && directory.join("readme").exists());
 }

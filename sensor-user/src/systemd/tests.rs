@@ -60,7 +60,7 @@ async fn seen(host: &mut Host, name: &str) -> (Option<String>, UnitSource) {
         thing: Thing::Unit { name: name.to_owned() },
         expected: Expected::Unit(unit),
         ssh_keys: false,
-        source: Source { machine_config: "50-test".to_owned(), origin: "test.yaml".to_owned() },
+        source: Source::new("50-test", "test.yaml"),
     };
     let (observed, source) = host.units.observe(&expectation).await;
     match observed.observation {

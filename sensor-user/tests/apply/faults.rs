@@ -182,3 +182,92 @@ fn a_disk_that_is_full_from_any_call_on_leaves_all_old_and_space_lets_it_go_on()
     println!("full from each of {calls} calls on");
     assert!(calls > 50, "{calls}");
 }
+
+#[test]
+fn whatever_a_config_file_is_called_it_is_read_again_after_a_death_and_by_the_next_apply() {
+    for name in ["new.mc", "new.yaml.bak", "NEW.YAML"] {
+        let deaths = AtomicU64::new(0);
+        let apply = |world: &World, fault: &str| {
+            fs::copy(world.config_file("new"), world.state().with_file_name(name)).unwrap();
+            let file = world.state().with_file_name(name);
+            world.run(&["apply", file.to_str().unwrap(), "--no-acts"], fault)
+        };
+        for number in (40..).step_by(29) {
+            let world = World::old();
+            let said = apply(&world, &format!("kill:{number}"));
+            if !met(&said) {
+                assert_eq!(said.code, Some(0), "{name}: {}{}", said.out, said.err);
+                break;
+            }
+            deaths.fetch_add(1, Ordering::Relaxed);
+            let said = world.resume("");
+            assert!(matches!(said.code, Some(0 | 3)), "{name} {number}: {}{}", said.out, said.err);
+            assert!(!world.has_journal(), "{name} {number}: {}{}", said.out, said.err);
+            let said = apply(&world, "");
+            assert_eq!(said.code, Some(0), "{name} {number}: {}{}", said.out, said.err);
+            let said = world.apply(&["old"], "");
+            assert_eq!(said.code, Some(0), "{name} {number}: {}{}", said.out, said.err);
+        }
+        assert!(deaths.into_inner() > 3, "{name}");
+    }
+}
+
+fn lines(journal: &[u8]) -> usize {
+    journal.split_inclusive(|byte| *byte == b'\n').count()
+}
+
+#[test]
+fn an_apply_whose_config_is_lost_goes_back() {
+    let ends = Ends::new();
+    let mut met_both = [false; 2];
+    for number in (60..).step_by(23) {
+        let world = World::old();
+        if !met(&world.apply(&["new"], &format!("kill:{number}"))) {
+            break;
+        }
+        let Ok(journal) = fs::read(world.state().join("apply/journal")) else { continue };
+        let is_written = lines(&journal) > 1;
+        if String::from_utf8_lossy(&journal).contains("\"record\":\"done\"") {
+            continue;
+        }
+        met_both[usize::from(is_written)] = true;
+        for entry in fs::read_dir(world.state().join("apply/generations/2/config")).unwrap() {
+            fs::write(entry.unwrap().path(), "no config").unwrap();
+        }
+        let said = world.resume("");
+        assert!(!world.has_journal(), "{number}: {}{}", said.out, said.err);
+        assert_eq!(world.current().as_deref(), Some("generations/1/config"), "{number}");
+        assert_eq!(world.snapshot(), ends.old, "{number}: {}{}", said.out, said.err);
+    }
+    assert_eq!(met_both, [true; 2], "killed before and after everything was written");
+}
+
+#[test]
+fn a_byte_that_changed_in_the_journal_while_files_are_written_stops_everything_and_names_the_line() {
+    let mut cases = 0;
+    for number in (100..240).step_by(35) {
+        let world = World::old();
+        assert!(met(&world.apply(&["new"], &format!("kill:{number}"))));
+        let path = world.state().join("apply/journal");
+        let Ok(journal) = fs::read(&path) else { continue };
+        if lines(&journal) != 1 {
+            continue;
+        }
+        let (left, contents) = (world.snapshot(), world.contents());
+        for at in [0, 63, 64, 65, journal.len() / 2, journal.len() - 2, journal.len() - 1] {
+            let mut changed = journal.clone();
+            changed[at] ^= 1;
+            fs::write(&path, &changed).unwrap();
+            let said = world.resume("");
+            assert_eq!(said.code, Some(3), "byte {at}: {}{}", said.out, said.err);
+            assert!(said.err.contains("apply journal, line 1"), "byte {at}: {}", said.err);
+            assert_eq!(fs::read(&path).unwrap(), changed, "byte {at}");
+            assert_eq!((world.snapshot(), world.contents()), (left.clone(), contents), "byte {at}");
+        }
+        fs::write(&path, &journal).unwrap();
+        world.resume("");
+        assert!(!world.has_journal());
+        cases += 1;
+    }
+    assert!(cases > 1, "{cases}");
+}

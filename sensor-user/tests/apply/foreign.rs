@@ -11,8 +11,10 @@ use nix::{
 use rustix::process::{Signal, kill_process};
 use std::{
     fs,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink},
     path::Path,
     process::{Child, Stdio},
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 const FOREIGN: &str = "somebody else's";
@@ -122,4 +124,142 @@ fn what_somebody_else_writes_between_any_two_calls_stays_and_everything_else_is_
     });
     println!("stopped at each of {calls} calls");
     assert!(calls > 100, "{calls}");
+}
+
+/// Calls that set attributes. The kernel has none that does it on the condition that they are what they were.
+const SETTING: [&str; 4] = ["(fchown)", "(fchmod)", "(fsetxattr)", "(fremovexattr)"];
+
+#[test]
+fn what_somebody_else_makes_of_a_directory_that_stays_is_left_and_named() {
+    const TARGET: &str = "/etc/app";
+    let ends = Ends::new();
+    let (left, overwritten) = (AtomicU64::new(0), AtomicU64::new(0));
+    let calls = every(|number| {
+        let is_mode = number % 2 == 0;
+        let world = World::old();
+        let child = world
+            .command(&["new"], &format!("stop:{number}"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let path = world.at(TARGET);
+        if let Some(pid) = stopped(&child) {
+            if is_mode {
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o711)).unwrap();
+            } else {
+                rustix::fs::setxattr(&path, "user.x", b"", rustix::fs::XattrFlags::empty()).unwrap();
+            }
+            kill_process(rustix::process::Pid::from_raw(pid.as_raw()).unwrap(), Signal::CONT).unwrap();
+        }
+        let said = Said::of(child.wait_with_output().unwrap());
+        if !met(&said) {
+            assert_eq!(said.code, Some(0), "{}", text(&said));
+            return false;
+        }
+        let what = format!("mode {is_mode} at call {number}: {}", text(&said));
+        assert!(!world.has_journal(), "{what}");
+        let is_new = world.current().as_deref() == Some("generations/2/config");
+        let wanted = if is_new { &ends.new } else { &ends.old };
+        let besides = |mut snapshot: Snapshot| {
+            snapshot.remove(Path::new(TARGET));
+            snapshot
+        };
+        assert_eq!(besides(world.snapshot()), besides(wanted.clone()), "{what}");
+        let is_there = if is_mode {
+            fs::metadata(&path).unwrap().mode() & 0o7777 == 0o711
+        } else {
+            rustix::fs::getxattr(&path, "user.x", &mut [0; 8][..]) == Ok(0)
+        };
+        if is_there {
+            left.fetch_add(1, Ordering::Relaxed);
+            assert!(is_new || text(&said).contains(TARGET), "it does not say which: {what}");
+        } else {
+            overwritten.fetch_add(1, Ordering::Relaxed);
+            assert!(SETTING.iter().any(|call| said.err.contains(call)), "it is lost: {what}");
+        }
+        true
+    });
+    println!("stopped at each of {calls} calls: {left:?} left, {overwritten:?} overwritten");
+    assert!(overwritten.into_inner() < 8 && left.into_inner() > 100);
+}
+
+/// What the owner of a home does to have root write elsewhere.
+fn leads_elsewhere(world: &World, directory: &str) -> bool {
+    let path = world.at(directory);
+    let swapped = fs::rename(&path, world.at("/home/core/away")).is_ok();
+    // A user may also be faster than the directory.
+    let there = path.parent().is_some_and(Path::is_dir) && symlink("/etc/x", &path).is_ok();
+    swapped || there
+}
+
+#[test]
+fn keys_are_written_nowhere_else_when_their_user_puts_a_link_in_the_way_between_any_two_calls() {
+    const HOME: &str = "/home/core";
+    let swaps = AtomicU64::new(0);
+    let calls = every(|number| {
+        let directory = [".ssh", ".ssh/authorized_keys.d"][usize::try_from(number).unwrap() % 2];
+        let world = World::new();
+        chown(world.at(HOME), Some(1000), Some(1000)).unwrap();
+        fs::create_dir_all(world.at("/etc/x/authorized_keys.d")).unwrap();
+        // Also when a name came and went: its owner could have written to it, or kept it, meanwhile.
+        let times = |path: &str| {
+            let found = fs::symlink_metadata(world.at(path)).unwrap();
+            (found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec())
+        };
+        let roots = ["/etc/x", "/etc/x/authorized_keys.d"];
+        let before = roots.map(times);
+        let child = world
+            .command(&["keys"], &format!("stop:{number}"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        if let Some(pid) = stopped(&child) {
+            let swapped = leads_elsewhere(&world, &format!("{HOME}/{directory}"));
+            swaps.fetch_add(u64::from(swapped), Ordering::Relaxed);
+            kill_process(rustix::process::Pid::from_raw(pid.as_raw()).unwrap(), Signal::CONT).unwrap();
+        }
+        let said = Said::of(child.wait_with_output().unwrap());
+        let what = format!("{directory} at call {number}: {}", text(&said));
+        assert_eq!(roots.map(times), before, "{what}");
+        if !met(&said) {
+            assert_eq!(said.code, Some(0), "{what}");
+            return false;
+        }
+        true
+    });
+    let swaps = swaps.into_inner();
+    println!("a link at each of {calls} calls, {swaps} of them in the way");
+    assert!(swaps > 20, "{swaps}");
+}
+
+#[test]
+fn beside_an_apply_that_stands_still_no_other_begins_and_a_dry_run_tells_of_it_and_leaves_it() {
+    let world = World::old();
+    assert_eq!(world.apply(&["new"], "").code, Some(0));
+    // In the middle of its writes.
+    let child =
+        world.command(&["old"], "stop:200").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = stopped(&child).expect("more than two hundred calls");
+    assert!(world.has_journal());
+    let before = (world.snapshot(), world.contents());
+    let nothing = world.config_file("nothing").display().to_string();
+    let others: [&[&str]; 4] =
+        [&["apply", &nothing], &["apply", "--resume"], &["rollback"], &["apply", &nothing, "--force"]];
+    for arguments in others {
+        let said = world.run(&[arguments, &["--no-acts"]].concat(), "");
+        assert_eq!(said.code, Some(3), "{arguments:?}: {}", text(&said));
+        assert!(said.err.contains("another apply is at work"), "{arguments:?}: {}", said.err);
+    }
+    for arguments in [&["apply", &nothing, "--dry-run"][..], &["rollback", "--dry-run"]] {
+        let said = world.run(arguments, "");
+        assert_eq!(said.code, Some(1), "{arguments:?}: {}", text(&said));
+        assert!(text(&said).contains("number 3 is not over"), "{arguments:?}: {}", text(&said));
+    }
+    assert_eq!((world.snapshot(), world.contents()), before, "somebody wrote beside it");
+    kill_process(rustix::process::Pid::from_raw(pid.as_raw()).unwrap(), Signal::CONT).unwrap();
+    let said = Said::of(child.wait_with_output().unwrap());
+    assert_eq!(said.code, Some(0), "{}", text(&said));
+    assert!(!world.has_journal());
 }

@@ -9,5 +9,7 @@ mod foreign;
 mod golden;
 mod host;
 mod properties;
+mod standing;
 mod table;
+mod waiting;
 mod world;

@@ -197,6 +197,17 @@ fn a_config_that_cannot_be_reconciled_changes_nothing_and_tells_every_reason() {
 }
 
 #[test]
+fn acts_are_run_on_the_host_that_is_written_or_nowhere() {
+    let world = World::old();
+    let before = world.snapshot();
+    let new = world.at("../new.yaml").display().to_string();
+    let said = world.run(&["apply", &new], "");
+    assert_eq!(said.code, Some(3), "{}{}", said.out, said.err);
+    assert!(said.err.contains("has no system bus") && said.err.contains("--no-acts"), "{}", said.err);
+    assert_eq!(world.snapshot(), before);
+}
+
+#[test]
 fn one_at_a_time() {
     let world = World::old();
     let lock = fs::File::open(world.state().join("apply/lock")).unwrap();

@@ -78,6 +78,11 @@ pub(crate) const NEW: &str = r"
       - {name: masked.service, mask: true}
 ";
 
+/// Nothing but keys.
+const KEYS: &str = r"
+    passwd: {users: [{name: core, sshAuthorizedKeys: ['ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIqDlmSXCDxZYgp7FmqGdVRTgEDgNPZQSADQBy8tGzRb key']}]}
+";
+
 /// Nothing is declared any more.
 pub(crate) const NOTHING: &str = "";
 
@@ -122,7 +127,7 @@ impl World {
             .unwrap();
         }
         fs::set_permissions(world.at("/etc/shadow"), fs::Permissions::from_mode(0o640)).unwrap();
-        for (name, config) in [("old", OLD), ("new", NEW), ("nothing", NOTHING)] {
+        for (name, config) in [("old", OLD), ("new", NEW), ("nothing", NOTHING), ("keys", KEYS)] {
             world.config(name, config);
         }
         world
@@ -144,7 +149,17 @@ impl World {
     }
 
     pub(crate) fn config(&self, name: &str, config: &str) {
-        fs::write(self.directory.path().join(format!("{name}.yaml")), format!("{HEAD}{config}")).unwrap();
+        fs::write(self.config_file(name), format!("{HEAD}{config}")).unwrap();
+    }
+
+    pub(crate) fn config_file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(format!("{name}.yaml"))
+    }
+
+    /// How many contents the store has for an apply under way.
+    #[cfg(feature = "fault-injection")]
+    pub(crate) fn contents(&self) -> usize {
+        fs::read_dir(self.state().join("apply/contents")).unwrap().count()
     }
 
     pub(crate) fn at(&self, path: &str) -> PathBuf {
@@ -176,7 +191,7 @@ impl World {
 
     /// What [`World::apply`] runs.
     pub(crate) fn command(&self, arguments: &[&str], fault: &str) -> Command {
-        let config = self.directory.path().join(format!("{}.yaml", arguments[0]));
+        let config = self.config_file(arguments[0]);
         let mut all = vec!["apply", config.to_str().unwrap(), "--no-acts"];
         all.extend(&arguments[1..]);
         self.prepare(&all, fault)

@@ -208,6 +208,18 @@ fn status_of_a_daemon_that_is_gone_is_unknown() {
     assert_snapshot!("no_status", world.run(&arguments).golden());
     status(&world, "boot-0", 7);
     assert_snapshot!("another_boot", world.run(&arguments).golden());
+    // It is there, and has been stopped or hangs.
+    status(&world, "boot-1", 7);
+    let path = world.at("run/status.json");
+    let mut said: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    said["beat_seconds"] = 5.into();
+    said["verdict"] = "compliant".into();
+    world.write("run/status.json", &said.to_string());
+    let code = || world.run(&arguments).code;
+    assert_eq!(code(), 0);
+    let before = std::time::SystemTime::now() - std::time::Duration::from_mins(1);
+    std::fs::File::options().write(true).open(&path).unwrap().set_modified(before).unwrap();
+    assert_eq!(code(), 3);
     // Another process has the number now.
     status(&world, "boot-1", 8);
     let said = world.run(&["status", "--run", &run, "--proc", &proc, "-o", "json"]);

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use serde_json::Value;
 
@@ -31,6 +32,12 @@ pub struct Agent {
     log: PathBuf,
 }
 
+/// What the service's unit has set for it: how it handles its memory.
+fn environment() -> impl Iterator<Item = (&'static str, &'static str)> {
+    const UNIT: &str = include_str!("../../../deploy/systemd/holdfast.service");
+    UNIT.lines().filter_map(|line| line.strip_prefix("Environment=")?.split_once('='))
+}
+
 impl Agent {
     /// Starts `holdfast agent` with more arguments; does not wait until it is ready.
     pub fn spawn(arguments: &[&str]) -> Result<Self> {
@@ -38,6 +45,7 @@ impl Agent {
         let child = Command::new(HOLDFAST)
             .arg("agent")
             .args(arguments)
+            .envs(environment())
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
@@ -77,9 +85,16 @@ impl Agent {
         })
     }
 
-    /// Sends a signal.
+    /// Sends a signal. One that stops it is waited for: afterwards no thread of it runs.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        kill(Pid::from_raw(i32::try_from(self.child.id())?), signal).context("cannot signal holdfast")
+        let pid = Pid::from_raw(i32::try_from(self.child.id())?);
+        kill(pid, signal).context("cannot signal holdfast")?;
+        if signal == Signal::SIGSTOP {
+            // Its end, if that is what comes, is left for whoever asks for it.
+            let wanted = WaitPidFlag::WSTOPPED | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+            waitid(Id::Pid(pid), wanted).context("holdfast does not stop")?;
+        }
+        Ok(())
     }
 
     /// Asks it to end and waits for that.

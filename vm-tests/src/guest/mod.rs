@@ -8,6 +8,7 @@
 pub mod agent;
 pub mod boot;
 pub mod disks;
+pub mod fuse;
 pub mod ostree;
 pub mod page;
 pub mod service;
@@ -20,6 +21,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
+use nix::sys::termios::tcdrain;
 
 use crate::protocol::{Ending, Message, ResultLine};
 use crate::scenarios;
@@ -48,6 +50,12 @@ impl Context {
     fn send(&mut self, message: &Message) {
         // Without the port there is nobody left to tell; the host sees that the last line is missing.
         let _ = self.port.write_all(format!("{}\n", message.to_line()).as_bytes());
+    }
+
+    /// Waits until the host has all of it: what the driver still holds when the guest is powered off is lost.
+    fn finish(&mut self) {
+        self.send(&Message::Done);
+        let _ = tcdrain(&self.port);
     }
 
     /// Says something that is no result.
@@ -113,7 +121,7 @@ pub fn run_and_power_off() -> Result<()> {
     if let Err(error) = result {
         context.check(&name, Err(error));
     }
-    context.send(&Message::Done);
+    context.finish();
     nix::unistd::sync();
     boot::power_off()
 }

@@ -80,6 +80,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
 
     // From here on nothing is verified but at start and after events and gaps.
     let mut node = Node::start(&["--verify-every", "3600"])?;
+    context.check("one_writer_fills_no_ring", one_writer(&mut node));
     context.check("full_ring", full_ring(&mut node));
     let (files, agent) = (node.files, node.agent);
     let result = killed(&files, agent);
@@ -228,6 +229,60 @@ fn ftrace(node: &mut Node) -> Result<Option<String>> {
     Ok(Some("gap, drift found, never compliant, and seeing again".to_owned()))
 }
 
+/// One process that writes to a file again and again while nobody looks is told of once, with what it does by turns.
+fn one_writer(node: &mut Node) -> Result<String> {
+    const OPERATIONS: &[&str] = &["open-write", "set-attributes", "release"];
+    let file = node.files[0].clone();
+    let before = (events(OPERATIONS)?, lost()?, node.agent.records()?.len());
+    node.agent.signal(Signal::SIGSTOP)?;
+    for _ in 0..FLOOD {
+        fs::write(&file, "drift\n")?;
+    }
+    node.agent.signal(Signal::SIGCONT)?;
+    let record = node.agent.wait_for("drift", before.2, |record| is_drift(record, &file))?;
+    ensure!(record["actor"]["pid"] == std::process::id(), "{record}");
+    let events = events(OPERATIONS)? - before.0;
+    // Once each, and perhaps those of the last restoring.
+    ensure!((1.0..=6.0).contains(&events), "{events} records of {FLOOD} changes");
+    ensure!(lost()? <= before.1, "records were lost");
+    node.restore()?;
+    executes_another(node)?;
+    Ok(format!("{events} records of {FLOOD} changes"))
+}
+
+/// What a process does once it has executed another program is told again, as that one's.
+fn executes_another(node: &mut Node) -> Result<()> {
+    let file = node.files[1].clone();
+    let skip = node.agent.records()?.len();
+    shell("cp /bin/busybox /run/tee")?;
+    node.agent.signal(Signal::SIGSTOP)?;
+    let wrote = shell(&format!("echo drift > {0}; exec /run/tee -a {0} < /proc/version", file.display()));
+    node.agent.signal(Signal::SIGCONT)?;
+    wrote?;
+    let record = node.agent.wait_for("drift", skip, |record| is_drift(record, &file))?;
+    ensure!(record["actor"]["exe"] == "/run/tee", "{record}");
+    node.restore()
+}
+
+/// The sum of the metric's lines that `wanted` takes.
+fn sum(metric: &str, wanted: impl Fn(&str) -> bool) -> Result<f64> {
+    let page = run("wget", &["-q", "-O", "-", "http://127.0.0.1:9464/metrics"])?;
+    let lines = page.lines().filter(|line| line.starts_with(metric) && wanted(line));
+    Ok(lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
+}
+
+/// Records of these operations so far.
+fn events(operations: &[&str]) -> Result<f64> {
+    sum("holdfast_events_total", |line| {
+        operations.iter().any(|operation| line.contains(&format!("\"{operation}\"")))
+    })
+}
+
+/// Records that found no room so far.
+fn lost() -> Result<f64> {
+    sum("holdfast_events_lost_total", |line| line.contains("stage=\"ring\""))
+}
+
 /// Stops the daemon, fills the ring, then changes every file.
 fn full_ring(node: &mut Node) -> Result<String> {
     let skip = node.agent.records()?.len();
@@ -244,27 +299,32 @@ fn full_ring(node: &mut Node) -> Result<String> {
     for file in node.files.clone() {
         node.agent.wait_for("drift after the flood", skip, |record| is_drift(record, &file))?;
     }
-    let page = run("wget", &["-q", "-O", "-", "http://127.0.0.1:9464/metrics"])?;
-    let line = page
-        .lines()
-        .find(|line| line.starts_with("holdfast_events_lost_total") && line.contains("stage=\"ring\""))
-        .context("no metric of losses")?;
-    ensure!(!line.ends_with(" 0"), "nothing was lost, so nothing is shown: {line}");
-    let said = line.to_owned();
+    let lost = lost()?;
+    ensure!(lost > 0.0, "nothing was lost, so nothing is shown");
     node.restore()?;
-    Ok(said)
+    Ok(format!("{lost} records lost"))
 }
 
 /// Kills the daemon, changes a file, starts it again: the change and its actor are known.
 fn killed(files: &[PathBuf], agent: Agent) -> Result<(String, Agent)> {
     agent.kill()?;
     let pid = change(&files[2])?;
+    // More than the ring holds: the new daemon's canary finds no room before it has read what is there.
+    for n in 0..FLOOD {
+        let noise = Path::new(DIRECTORY).join(format!("noise-{n}"));
+        fs::write(&noise, "")?;
+        fs::remove_file(&noise)?;
+    }
+    change(&files[3])?;
     let mut agent = started_again(true)?;
     let record = agent.wait_for("drift of when it was dead", 0, |record| {
         is_drift(record, &files[2]) && record["actor"]["pid"] == pid
     })?;
     ensure!(record["operation"] != "sweep", "{record}");
-    fs::write(&files[2], simple::CONTENT)?;
+    agent.wait_for("drift whose record found no room", 0, |record| is_drift(record, &files[3]))?;
+    for file in &files[2..4] {
+        fs::write(file, simple::CONTENT)?;
+    }
     compliant()?;
 
     agent.stop()?;
@@ -282,8 +342,11 @@ fn killed(files: &[PathBuf], agent: Agent) -> Result<(String, Agent)> {
 fn started_again(adopted: bool) -> Result<Agent> {
     let agent = agent(&["--verify-every", "3600"])?;
     let records = agent.records()?;
-    let start = records.iter().rfind(|record| record["kind"] == "start").context("no start record")?;
+    let mut starts = records.iter().filter(|record| record["kind"] == "start");
+    let first = starts.next().context("no start record")?;
+    let start = starts.next_back().context("only one start record")?;
     ensure!(start["detail"]["adopted"] == adopted, "{start}");
+    ensure!(start["detail"]["backend"] == first["detail"]["backend"], "another backend than before: {start}");
     Ok(agent)
 }
 

@@ -2,13 +2,17 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
+use nix::sys::signal::Signal;
 
+use super::watched;
 use crate::guest::agent::{Agent, HOLDFAST};
-use crate::guest::{Context, run, shell, status};
+use crate::guest::disks::FileSystem;
+use crate::guest::{Context, run, shell, status, wait};
 
 const CONFIG: &str = r#"apiVersion: machineconfiguration.openshift.io/v1
 kind: MachineConfig
@@ -74,11 +78,59 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("others_are_not_protected", others(&mut agent));
     context.check("allowed_actor", allowed(&mut agent));
     context.check("repair", repair(&mut agent));
+    context.check("a_replacement_is_protected_at_once", replaced(&mut agent));
+    context.check("a_failed_replacement_is_not_protected", not_replaced(&mut agent));
+    context.check("a_replacement_has_writers_of_its_own", told_apart(&mut agent));
     context.check("revert_content", reverted(&mut agent, "echo drift >> /etc/deny/reverted.conf"));
     context.check("revert_mode", reverted(&mut agent, "chmod 644 /etc/deny/reverted.conf"));
     context.check("revert_removal", reverted(&mut agent, "rm /etc/deny/reverted.conf"));
-    agent.stop()?;
+    context.check("interrupted_apply", interrupted(agent));
     Ok(())
+}
+
+/// An apply and the daemon are killed when the protected file is written and another one is not. The daemon's next start
+/// gives the file back, under the deny rules that stayed in the kernel.
+fn interrupted(mut agent: Agent) -> Result<String> {
+    const OTHER: &str = "/srv/first/a";
+    let config = |content: &str| {
+        let other = format!(
+            "      - path: {OTHER}\n        mode: 420\n        contents: {{source: 'data:,{content}'}}\n"
+        );
+        CONFIG.replacen("content%0A", &format!("{content}%0A"), 1) + &other
+    };
+    FileSystem::Ext4.mount(Path::new(watched::FIRST))?;
+    let before = agent.records()?.len();
+    fs::write(watched::CONFIG, config("whole"))?;
+    // Drift of an unprotected file is left from the checks before.
+    run(HOLDFAST, &["apply", watched::CONFIG, "--no-acts", "--force"])?;
+    begun(&mut agent, before)?;
+    fs::write(watched::CONFIG, config("half"))?;
+    let mut apply = watched::held()?;
+    ensure!(fs::read_to_string(FILE)? == "half\n", "the protected file was not written yet");
+    let before = agent.records()?.len();
+    agent.kill()?;
+    apply.kill()?;
+    shell(&format!("fsfreeze --unfreeze {}", watched::FIRST))?;
+    apply.wait()?;
+    let left = (fs::read_to_string(FILE)?, fs::read_to_string(OTHER)?);
+    ensure!(left == ("half\n".to_owned(), "whole".to_owned()), "{left:?}");
+    // Nobody watches, and still nobody else may.
+    let written = shell(&format!("echo drift >> {FILE}"));
+    ensure!(written.is_err(), "the deny rule is gone with the daemon");
+    let mut agent =
+        Agent::start(&["--standalone", "--config", "/run/deny.yaml", "--policy", "/run/policy.yaml"])?;
+    status::wait_for("compliant", Duration::from_mins(1))?;
+    ensure!(fs::read_to_string(FILE)? == "whole\n", "the protected file was not given back");
+    ensure!(!Path::new("/var/lib/holdfast/apply/journal").exists(), "the journal is still open");
+    let ours = agent
+        .records()?
+        .into_iter()
+        .skip(before)
+        .find(|record| record["kind"] == "denied" && record["actor"]["exe"] == HOLDFAST);
+    ensure!(ours.is_none(), "the daemon was refused something: {ours:?}");
+    refused(&mut agent, &format!("echo drift >> {FILE}"), "open-write")?;
+    agent.stop()?;
+    Ok(String::new())
 }
 
 /// Changes the file under the revert rule; wants drift with an actor, the declared state, and recovery.
@@ -129,6 +181,61 @@ fn allowed(agent: &mut Agent) -> Result<String> {
     let record =
         agent.wait_for("drift", before, |record| record["kind"] == "drift" && record["path"] == FILE)?;
     ensure!(record["detail"]["policy"] == "observe" && record["detail"]["allowed"] == true, "{record}");
+    Ok(String::new())
+}
+
+/// What an allowed actor puts in the place of a protected file is protected before the daemon has heard of it.
+fn replaced(agent: &mut Agent) -> Result<String> {
+    let before = agent.records()?.len();
+    let new = format!("{FILE}.new");
+    shell(&format!("echo content > {new} && chmod 644 {new}"))?;
+    agent.signal(Signal::SIGSTOP)?;
+    let moved = shell(&format!("/run/allowed/busybox mv -f {new} {FILE}"));
+    let written = shell(&format!("echo drift >> {FILE}"));
+    agent.signal(Signal::SIGCONT)?;
+    moved?;
+    ensure!(written.is_err(), "it was not refused");
+    let record = agent.wait_for("denied", before, |record| record["kind"] == "denied")?;
+    ensure!(record["path"] == FILE && record["operation"] == "open-write", "{record}");
+    refused(agent, &format!("echo drift >> {FILE}"), "open-write")
+}
+
+/// A rename that fails leaves no rule on what it would have moved.
+fn not_replaced(agent: &mut Agent) -> Result<String> {
+    let new = format!("{FILE}.new");
+    shell(&format!("echo content > {new} && chmod 644 {new}"))?;
+    // The kernel refuses to move a name that something is mounted on, after the hook.
+    shell(&format!("mount --bind {new} {new}"))?;
+    let moved = shell(&format!("/run/allowed/busybox mv -f {new} {FILE}"));
+    shell(&format!("umount {new}"))?;
+    ensure!(moved.is_err(), "a mount point was moved");
+    // The first one who is refused tells the daemon that it is no protected file.
+    let told = shell(&format!("echo more >> {new}")).is_err();
+    wait::until("the rule to be gone", Duration::from_mins(1), || {
+        Ok(shell(&format!("echo more >> {new}")).is_ok().then_some(()))
+    })?;
+    shell(&format!("rm {new}"))?;
+    refused(agent, &format!("echo drift >> {FILE}"), "open-write")?;
+    Ok(format!("refused once: {told}"))
+}
+
+/// Who replaces a file and who changes the new one at once are two.
+fn told_apart(agent: &mut Agent) -> Result<String> {
+    const FILE: &str = "/etc/deny/open.conf";
+    let before = agent.records()?.len();
+    shell("echo content > /etc/deny/open.new && chmod 644 /etc/deny/open.new")?;
+    agent.signal(Signal::SIGSTOP)?;
+    let done = shell(&format!("mv -f /etc/deny/open.new {FILE}"))
+        .and_then(|_| shell(&format!("/run/allowed/busybox chmod 600 {FILE}")));
+    agent.signal(Signal::SIGCONT)?;
+    done?;
+    let record = agent.wait_for("drift", before, |record| {
+        record["kind"] == "drift" && record["path"] == FILE && record["differences"][0]["kind"] == "mode"
+    })?;
+    ensure!(record["actor"]["exe"] == "/run/allowed/busybox", "{record}");
+    ensure!(record["operation"] == "set-attributes", "{record}");
+    shell(&format!("chmod 644 {FILE}"))?;
+    status::wait_for("compliant", Duration::from_mins(1))?;
     Ok(String::new())
 }
 

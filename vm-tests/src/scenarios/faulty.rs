@@ -14,13 +14,14 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::statvfs::statvfs;
 
+use super::faulty_state;
 use super::watched::{CONFIG, FIRST, Said, finish, held, holdfast};
 use crate::guest::boot::load_module;
 use crate::guest::disks::{self, FileSystem};
 use crate::guest::{Context, shell};
 
 /// The file system with the fault.
-const FAULTY: &str = "/srv/small";
+pub(super) const FAULTY: &str = "/srv/small";
 const CURRENT: &str = "/var/lib/holdfast/apply/current";
 
 /// Files on the faulty file system, with so many KiB each.
@@ -46,7 +47,7 @@ fn config(letter: char) -> String {
 }
 
 /// Everything on the faulty file system but ballast: letter and length of each file.
-fn found() -> Result<BTreeMap<PathBuf, String>> {
+pub(super) fn found() -> Result<BTreeMap<PathBuf, String>> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![PathBuf::from(FAULTY), PathBuf::from(FIRST)];
     while let Some(directory) = waiting.pop() {
@@ -70,14 +71,14 @@ fn found() -> Result<BTreeMap<PathBuf, String>> {
 }
 
 /// What the two configs look like on the disk.
-struct Ends {
-    old: BTreeMap<PathBuf, String>,
+pub(super) struct Ends {
+    pub(super) old: BTreeMap<PathBuf, String>,
     new: BTreeMap<PathBuf, String>,
 }
 
 impl Ends {
     /// All old or all new, as the current config says, and `check` says so, too.
-    fn check(&self, what: &str) -> Result<&'static str> {
+    pub(super) fn check(&self, what: &str) -> Result<&'static str> {
         let found = found()?;
         let end = if found == self.old { "old" } else { "new" };
         ensure!(found == self.old || found == self.new, "{what}: neither old nor new: {found:?}");
@@ -90,7 +91,7 @@ impl Ends {
 }
 
 /// Applies a config; without a fault.
-fn apply(letter: char, force: bool) -> Result<()> {
+pub(super) fn apply(letter: char, force: bool) -> Result<()> {
     fs::write(CONFIG, config(letter))?;
     let mut arguments = vec!["apply", CONFIG, "--no-acts"];
     arguments.extend(force.then_some("--force"));
@@ -99,14 +100,19 @@ fn apply(letter: char, force: bool) -> Result<()> {
     Ok(())
 }
 
+/// Makes the new config the one to apply.
+pub(super) fn new_config() -> Result<()> {
+    fs::write(CONFIG, config('n')).context("the new config")
+}
+
 /// Applies the new config with a fault that is made when it stands still; gives what it said.
-fn faulty(fault: impl FnOnce() -> Result<()>) -> Result<Said> {
-    fs::write(CONFIG, config('n'))?;
+pub(super) fn faulty(fault: impl FnOnce() -> Result<()>) -> Result<Said> {
+    new_config()?;
     let child = held()?;
     let made = fault();
     shell(&format!("fsfreeze --unfreeze {FIRST}"))?;
-    made?;
-    finish(child)
+    let said = finish(child)?;
+    made.map(|()| said)
 }
 
 /// The scenario.
@@ -123,12 +129,17 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     unmount();
     let failing = failing(context);
     context.check("failing_device", failing);
+    faulty_state::bare(context);
     Ok(())
 }
 
 fn unmount() {
+    unmount_from(FAULTY);
+}
+
+pub(super) fn unmount_from(place: &str) {
     // One that is not mounted is as good.
-    let _ = shell(&format!("umount {FAULTY}; umount /srv/backing"));
+    let _ = shell(&format!("umount {place}; umount /srv/backing"));
 }
 
 /// A small file system, with the old config applied.
@@ -145,7 +156,7 @@ fn mounted(kind: &str, bytes: u64) -> Result<()> {
 }
 
 /// A copy of the host's empty ext4 disk, without its holes, in memory of a limited size.
-fn backing(bytes: u64) -> Result<()> {
+pub(super) fn backing(bytes: u64) -> Result<()> {
     fs::create_dir_all("/srv/backing")?;
     shell(&format!("mount -t tmpfs -o size={bytes} tmpfs /srv/backing"))?;
     let mut disk = File::open(disks::find("ext4")?)?;
@@ -164,7 +175,7 @@ fn backing(bytes: u64) -> Result<()> {
     copy.sync_all().context("the copy of the disk")
 }
 
-fn ends() -> Result<Ends> {
+pub(super) fn ends() -> Result<Ends> {
     let old = found()?;
     apply('n', false)?;
     let new = found()?;
@@ -180,7 +191,7 @@ fn full(context: &mut Context, kind: &str) -> Result<String> {
     // ext4 keeps a fiftieth for itself; what is left is between nothing and more than enough.
     let reserve = if kind == "ext4" { 1311 } else { 0 };
     for kib in [0, reserve + 40, reserve + 160, reserve + 340, reserve + 4000] {
-        let (code, text) = faulty(|| ballast(kib))?;
+        let (code, text) = faulty(|| ballast(FAULTY, kib))?;
         let what = format!("{kib} KiB free: {text}");
         if code != Some(0) {
             ensure!(code == Some(3) && text.contains("No space left on device"), "{code:?}: {what}");
@@ -204,12 +215,12 @@ fn full(context: &mut Context, kind: &str) -> Result<String> {
     Ok(format!("{kind}: {}", told.join(" ")))
 }
 
-/// Fills the file system up to so many KiB.
-fn ballast(kib: u64) -> Result<()> {
+/// Fills a file system up to so many KiB.
+pub(super) fn ballast(place: &str, kib: u64) -> Result<()> {
     // Blocks that were freed a moment ago count only when that is durable.
     shell("sync")?;
-    let file = File::create(format!("{FAULTY}/ballast"))?;
-    let room = statvfs(FAULTY)?;
+    let file = File::create(format!("{place}/ballast"))?;
+    let room = statvfs(place)?;
     let mut length = (room.blocks_free() * room.fragment_size()).saturating_sub(kib << 10);
     // The file takes blocks for its own description, too, and what the file system keeps cannot be had.
     while let Err(error) = fallocate(&file, FallocateFlags::empty(), 0, i64::try_from(length)?) {
@@ -270,19 +281,7 @@ fn failing(context: &mut Context) -> Result<String> {
         let ends = if told.is_empty() { Some(ends()?) } else { None };
         let old = found()?;
         shell("sync")?;
-        let (code, text) = faulty(|| {
-            let used: u64 = shell("sync; df -k /srv/backing | tail -n 1")?
-                .split_whitespace()
-                .nth(2)
-                .and_then(|word| word.parse().ok())
-                .context("df says nothing")?;
-            // What was written a moment ago may still arrive; less than is used cannot be said.
-            let sizes = (0..20).map(|more| used + kib + more * 16);
-            let mut refused = sizes.map(|size| shell(&format!("mount -o remount,size={size}k /srv/backing")));
-            let done = refused.any(|result| result.is_ok());
-            ensure!(done, "the device cannot be limited");
-            Ok(())
-        })?;
+        let (code, text) = faulty(|| limited(kib))?;
         let what = format!("{kib} KiB: {code:?}: {text}");
         if code != Some(0) {
             ensure!(code == Some(3) && text.contains("/srv/"), "{what}");
@@ -316,4 +315,19 @@ fn failing(context: &mut Context) -> Result<String> {
     ensure!(told.iter().any(|told| !told.ends_with(' ')), "{told:?}");
     ensure!(told.last().is_some_and(|told| told.contains("new")), "{told:?}");
     Ok(told.join(", "))
+}
+
+/// Lets the device take so many KiB more, or a little more than that.
+pub(super) fn limited(kib: u64) -> Result<()> {
+    let used: u64 = shell("sync; df -k /srv/backing | tail -n 1")?
+        .split_whitespace()
+        .nth(2)
+        .and_then(|word| word.parse().ok())
+        .context("df says nothing")?;
+    // What was written a moment ago may still arrive; less than is used cannot be said.
+    let sizes = (0..20).map(|more| used + kib + more * 16);
+    let mut refused = sizes.map(|size| shell(&format!("mount -o remount,size={size}k /srv/backing")));
+    let done = refused.any(|result| result.is_ok());
+    ensure!(done, "the device cannot be limited");
+    Ok(())
 }

@@ -11,7 +11,9 @@ mod demo;
 mod deny;
 mod doctor;
 mod duties;
+mod fanotify;
 mod faulty;
+mod faulty_state;
 mod node;
 mod ostree;
 mod simple;
@@ -20,6 +22,7 @@ mod thread;
 pub(crate) mod vectors;
 mod watched;
 mod watched_node;
+mod ways;
 
 use crate::guest::Context;
 
@@ -120,6 +123,17 @@ pub static SCENARIOS: &[Scenario] = &[
         needs_holdfast: true,
         limit: 180,
         run: doctor::bare,
+    },
+    Scenario {
+        name: "ways",
+        shows: "real paths of mounts, directories that enable units and foreign file systems hide nothing",
+        guest: Guest::Bare,
+        kernels: &[],
+        by_default: Some(ByDefault { kernels: &["6.12"], because: "what it shows is decided in user space" }),
+        parameters: &[],
+        needs_holdfast: true,
+        limit: 300,
+        run: ways::bare,
     },
     Scenario {
         name: "deny",
@@ -230,7 +244,7 @@ pub static SCENARIOS: &[Scenario] = &[
         by_default: None,
         parameters: &["hf.reboots=1"],
         needs_holdfast: true,
-        limit: 900,
+        limit: 1800,
         run: ostree::upgrade,
     },
     Scenario {
@@ -274,6 +288,21 @@ pub static SCENARIOS: &[Scenario] = &[
         needs_holdfast: true,
         limit: 240,
         run: blindness::without_lsm,
+    },
+    Scenario {
+        name: "fanotify",
+        shows: "where the kernel takes no program, changes are seen through fanotify, and that is said",
+        guest: Guest::Bare,
+        // On 5.10 a tmpfs, which the guest's root is, has no number by which fanotify could name it.
+        kernels: &["6.1", "6.12", "6.18", "7.x"],
+        by_default: Some(ByDefault {
+            kernels: &["6.12"],
+            because: "a fallback; the events are the same since 5.9",
+        }),
+        parameters: &["lsm=lockdown", "lockdown=confidentiality"],
+        needs_holdfast: true,
+        limit: 240,
+        run: fanotify::bare,
     },
     Scenario {
         name: "burst",

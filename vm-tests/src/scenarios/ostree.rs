@@ -1,8 +1,10 @@
 //! An ostree host that is upgraded and rolled back by configs, each time by a real reboot.
 //!
-//! Comes in: a host that booted version 1, and may reboot. Goes out: a check for each step. Four reboots: to version 2,
-//! back by `holdfast rollback`, to version 2 that is never made (the shutdown does not finish it), and to version 2 whose
-//! boot loader loses an argument, from where it goes back by itself with a fifth.
+//! Comes in: a host that booted version 1, and may reboot. Goes out: a check for each step. Four reboots: to version 2
+//! (with arguments that waited for it), back by `holdfast rollback`, to version 2 that is never made (the shutdown does not
+//! finish it), and to version 2 whose boot loader loses an argument, from where it goes back by itself with a fifth. A sixth
+//! is for something else, and takes arguments that waited. Then somebody drops what waits and boots version 2 by hand; a
+//! forced apply brings everything back with an eighth.
 
 use std::fs;
 use std::time::Duration;
@@ -13,11 +15,12 @@ use serde_json::Value;
 use super::apply::{history, holdfast, result};
 use crate::guest::agent::Agent;
 use crate::guest::ostree::{LOST, VERSIONS};
-use crate::guest::{Context, run, wait};
+use crate::guest::{Context, run, status, wait};
 
 /// How far the scenario is; kept in `/var`, which all deployments share.
 const STAGE: &str = "/var/lib/holdfast-scenario";
 const FILE: &str = "/etc/demo/file";
+const CURRENT: &str = "/var/lib/holdfast/apply/current";
 /// A drop-in that keeps the staged deployment from being finished when the host goes down.
 const UNFINISHED: &str = "/run/systemd/system/ostree-finalize-staged.service.d/unfinished.conf";
 
@@ -45,7 +48,12 @@ pub(super) fn upgrade(context: &mut Context) -> Result<()> {
         "" => {
             context.check("host", host(0));
             context.check("first", first());
-            reboots(context, "upgraded", || apply(VERSIONS[1].branch, &["demo=blue sky=\"a b\""], "two"))
+            context.check("argument_waits", waits());
+            context.check("argument_taken_away", taken_away());
+            context.check("arguments_wait_again", wait_again());
+            reboots(context, "upgraded", || {
+                apply(VERSIONS[1].branch, &["run=1", "demo=blue sky=\"a b\""], "two", &[])
+            })
         }
         "upgraded" => {
             context.check("upgraded", upgraded());
@@ -61,13 +69,13 @@ pub(super) fn upgrade(context: &mut Context) -> Result<()> {
                 fs::create_dir_all(folder)?;
                 fs::write(UNFINISHED, "[Service]\nExecStop=\nExecStop=/bin/true\n")?;
                 run("systemctl", &["daemon-reload"])?;
-                apply(VERSIONS[1].branch, &["demo=blue"], "two")
+                apply(VERSIONS[1].branch, &["demo=blue"], "two", &[])
             })
         }
         "not finished" => {
             context.check("not finished", not_finished());
             reboots(context, "lost", || {
-                apply(VERSIONS[1].branch, &["demo=blue", &format!("{LOST}=1")], "three")
+                apply(VERSIONS[1].branch, &["demo=blue", &format!("{LOST}=1")], "three", &[])
             })
         }
         "lost" => {
@@ -76,8 +84,25 @@ pub(super) fn upgrade(context: &mut Context) -> Result<()> {
                 holdfast(3, &["apply", "--resume", "-o", "json"]).and_then(|said| report(&said))
             })
         }
-        _ => {
+        "back" => {
             context.check("back by itself", back_by_itself());
+            context.check("argument_changed", argument_changed());
+            // Nothing of the OS changes any more; what waits comes with a reboot for something else.
+            reboots(context, "waited", || apply(VERSIONS[0].branch, &["run=2"], "four", &[]))
+        }
+        "waited" => {
+            context.check("waited", waited());
+            context.check("undeployed", undeployed());
+            reboots(context, "by hand", by_hand)
+        }
+        "by hand" => {
+            context.check("by hand", other_os());
+            reboots(context, "forced", || {
+                apply(VERSIONS[0].branch, &["run=2", "run=3", "demo=forced"], "four", &["--force"])
+            })
+        }
+        _ => {
+            context.check("forced", forced());
             Ok(())
         }
     }
@@ -87,9 +112,107 @@ fn report((said, error): &(String, String)) -> Result<Value> {
     serde_json::from_str(said).with_context(|| format!("no JSON: {said}{error}"))
 }
 
-fn apply(image: &str, arguments: &[&str], content: &str) -> Result<Value> {
+fn apply(image: &str, arguments: &[&str], content: &str, more: &[&str]) -> Result<Value> {
     fs::write("/root/new.yaml", manifest(image, arguments, content))?;
-    holdfast(0, &["apply", "/root/new.yaml", "-o", "json"]).and_then(|said| report(&said))
+    let all = [&["apply", "/root/new.yaml", "-o", "json"], more].concat();
+    holdfast(0, &all).and_then(|said| report(&said))
+}
+
+/// A policy for arguments that are also set at run time, by a unit.
+const POLICY: &str = "apiVersion: holdfast.dev/v1alpha1\nkind: DisruptionPolicy\nmetadata: {name: run}\n\
+                      spec:\n  kernelArguments:\n  \
+                      - {name: run, actions: [{type: Restart, restart: {serviceName: run.service}}]}\n  \
+                      - {name: rw, actions: [{type: None}]}\n";
+
+/// Applies other arguments of version 1 under that policy: no reboot, and everything is done.
+fn without_reboot(arguments: &[&str], content: &str) -> Result<Value> {
+    fs::write("/root/policy.yaml", POLICY)?;
+    let report = apply(VERSIONS[0].branch, arguments, content, &["--policy", "/root/policy.yaml"])?;
+    result(&report, "done")?;
+    ensure!(report["plan"]["reboot"] == false, "{report:#}");
+    Ok(report)
+}
+
+/// Whether a deployment waits for the next boot.
+fn is_staged() -> Result<bool> {
+    Ok(run("ostree", &["admin", "status"])?.contains("(staged)"))
+}
+
+/// The unit that the policy restarts, until the next boot.
+fn unit(command: &str) -> Result<()> {
+    fs::create_dir_all("/run/systemd/system")?;
+    fs::write("/run/systemd/system/run.service", format!("[Service]\nType=oneshot\nExecStart={command}\n"))?;
+    run("systemctl", &["daemon-reload"]).map(drop)
+}
+
+/// An argument whose policy is a restart: that is done at once, and the argument waits for the next boot.
+fn waits() -> Result<String> {
+    unit("/bin/sh -c 'echo run >> /run/restarts'")?;
+    let report = without_reboot(&["rw", "run=1"], "one")?;
+    let waiting = &report["waiting"][0];
+    ensure!(waiting["argument"] == "run=1" && waiting["operation"] == "add", "{report:#}");
+    ensure!(fs::read_to_string("/run/restarts")?.lines().count() == 1, "the unit was not restarted once");
+    ensure!(!has_argument("run=1")? && is_staged()?, "it does not wait");
+    let said = check(0, "waits: kernel argument run=1: set for the next boot")?;
+    let (explained, _) = holdfast(0, &["explain", "/proc/cmdline", "--config", CURRENT])?;
+    ensure!(explained.contains("waits: kernel argument run=1"), "{explained}");
+    let agent = Agent::start(&["--standalone", "--config", CURRENT])?;
+    let status = status::wait_for("compliant", Duration::from_mins(1))?;
+    ensure!(status["waiting"][0]["argument"] == "run=1", "{status:#}");
+    let (told, _) = holdfast(0, &["status"])?;
+    ensure!(told.contains("waits: kernel argument run=1"), "{told}");
+    let drift = agent.records()?.into_iter().find(|record| record["kind"] == "drift");
+    ensure!(drift.is_none(), "{drift:?}");
+    ensure!(agent.stop()?.success(), "the daemon did not end well");
+    Ok(said)
+}
+
+/// Before any boot it is taken away again: nothing waits any more.
+fn taken_away() -> Result<String> {
+    let report = without_reboot(&["rw"], "one")?;
+    ensure!(report["waiting"].as_array().is_some_and(Vec::is_empty), "{report:#}");
+    ensure!(!is_staged()?, "something waits for the next boot");
+    let said = check(0, "")?;
+    ensure!(!said.contains("waits"), "{said}");
+    Ok(said)
+}
+
+/// One comes and one goes.
+fn wait_again() -> Result<String> {
+    let report = without_reboot(&["run=1"], "one")?;
+    ensure!(report["waiting"].as_array().map(Vec::len) == Some(2) && is_staged()?, "{report:#}");
+    check(0, "waits: kernel argument rw: gone with the next boot")
+}
+
+/// What waits is kept by a change of something else, and by one that fails and goes back.
+fn argument_changed() -> Result<String> {
+    unit("/bin/true")?;
+    without_reboot(&["run=2"], "one")?;
+    ensure!(!has_argument("run=2")? && has_argument("run=1")?, "{}", fs::read_to_string("/proc/cmdline")?);
+    check(0, "waits: kernel argument run=2")?;
+    // The unit fails, and everything goes back without a reboot.
+    unit("/bin/false")?;
+    let policy = POLICY.replace("run.service}}", "run.service}, fallback: rollback}");
+    fs::write("/root/fails.yaml", policy)?;
+    fs::write("/root/new.yaml", manifest(VERSIONS[0].branch, &["run=3"], "one"))?;
+    let arguments = ["apply", "/root/new.yaml", "-o", "json", "--policy", "/root/fails.yaml"];
+    let report = report(&holdfast(3, &arguments)?)?;
+    result(&report, "rolled-back")?;
+    let waiting: Vec<&str> =
+        report["waiting"].as_array().into_iter().flatten().filter_map(|it| it["argument"].as_str()).collect();
+    ensure!(waiting == ["run=1", "run=2"] && is_staged()?, "{report:#}");
+    check(0, "waits: kernel argument run=2")
+}
+
+/// The boot for something else took what waited.
+fn waited() -> Result<String> {
+    let runs = host(0)?;
+    ensure!(has_argument("run=2")? && !has_argument("run=1")?, "{}", fs::read_to_string("/proc/cmdline")?);
+    ensure!(file() == "four", "the file says {:?}", file());
+    resumed(0, "done")?;
+    let said = check(0, "")?;
+    ensure!(!said.contains("waits"), "{said}");
+    Ok(runs)
 }
 
 /// Notes how far it is, does what ends in a reboot, and awaits the end of this boot.
@@ -140,7 +263,7 @@ fn first() -> Result<String> {
 
 /// `check` against the current config, and what it has to say.
 fn check(code: i32, text: &str) -> Result<String> {
-    let (said, error) = holdfast(code, &["check", "--config", "/var/lib/holdfast/apply/current"])?;
+    let (said, error) = holdfast(code, &["check", "--config", CURRENT])?;
     ensure!(said.contains(text) && !said.contains("not checked"), "{said}{error}");
     Ok(said.trim().to_owned())
 }
@@ -161,6 +284,8 @@ fn last(wanted: &str, state: &str) -> Result<String> {
 fn upgraded() -> Result<String> {
     let runs = host(1)?;
     ensure!(has_argument("demo=blue sky=\"a b\"")?, "{}", fs::read_to_string("/proc/cmdline")?);
+    // What waited came, and went, with the boot.
+    ensure!(has_argument("run=1")? && !has_argument(" rw ")?, "{}", fs::read_to_string("/proc/cmdline")?);
     ensure!(file() == "two", "the file says {:?}", file());
     resumed(0, "done")?;
     last("done", "Done")?;
@@ -174,8 +299,7 @@ fn upgraded() -> Result<String> {
     ] {
         ensure!(said.contains(text), "{said}");
     }
-    let (said, _) =
-        holdfast(0, &["explain", "/proc/cmdline", "--config", "/var/lib/holdfast/apply/current"])?;
+    let (said, _) = holdfast(0, &["explain", "/proc/cmdline", "--config", CURRENT])?;
     ensure!(said.contains("demo=blue"), "{said}");
     Ok(runs)
 }
@@ -240,4 +364,54 @@ fn back_by_itself() -> Result<String> {
     ensure!(reason.contains(&format!("missing expected kernel arguments: [{LOST}=1]")), "{reason}");
     check(0, "")?;
     Ok(format!("{runs}: {reason}"))
+}
+
+/// Somebody drops what waits for the next boot. Nothing here looks at that, and the next boot will show it.
+fn undeployed() -> Result<String> {
+    unit("/bin/true")?;
+    without_reboot(&["run=2", "run=3"], "four")?;
+    run("ostree", &["admin", "undeploy", "0"])?;
+    ensure!(!is_staged()?, "it is still staged");
+    check(0, "waits: kernel argument run=3")
+}
+
+/// Somebody boots another version.
+fn by_hand() -> Result<Value> {
+    run("ostree", &["admin", "deploy", "--stage", VERSIONS[1].branch])?;
+    run("systemctl", &["reboot"])?;
+    Ok(serde_json::json!({"result": "rebooting"}))
+}
+
+/// Both are drift, and drift keeps an apply from beginning.
+fn other_os() -> Result<String> {
+    let runs = host(1)?;
+    let texts = [
+        "expected target osImageURL \"os/v1\", have \"os/v2\"",
+        "missing expected kernel arguments: [run=3]",
+    ];
+    let (said, _) = holdfast(1, &["check", "--config", CURRENT])?;
+    ensure!(texts.iter().all(|text| said.contains(text)) && !said.contains("waits"), "{said}");
+    fs::write("/root/new.yaml", manifest(VERSIONS[0].branch, &["run=2", "run=3"], "five"))?;
+    let (_, refused) = holdfast(3, &["apply", "/root/new.yaml"])?;
+    ensure!(texts.iter().all(|text| refused.contains(text)), "{refused}");
+    last_state("Degraded")?;
+    Ok(runs)
+}
+
+fn last_state(state: &str) -> Result<()> {
+    let history = history()?;
+    ensure!(history["standing"]["state"] == state, "{history:#}");
+    Ok(())
+}
+
+/// Image and arguments, those that were lost and the new one, are what is declared.
+fn forced() -> Result<String> {
+    let runs = host(0)?;
+    for word in ["run=2", "run=3", "demo=forced"] {
+        ensure!(has_argument(word)?, "{word}: {}", fs::read_to_string("/proc/cmdline")?);
+    }
+    resumed(0, "done")?;
+    last("done", "Done")?;
+    check(0, "")?;
+    Ok(runs)
 }

@@ -23,11 +23,9 @@ const MISSES: &[(&str, &str)] = &[
     (
         "memory with 10,000 managed files",
         "What is backed by the program's file is the difference of the two rows: code that was run once. Of the rest, measured\n\
-         apart on the fanotify backend with every freed page given back at once: 7.3 MiB with one managed file, 20.7 MiB with\n\
-         10,000. So a file takes 1.4 KiB (its expectation, its watch with the names above it, its place in the detector). Without\n\
-         that the allocator holds on to pages of what was read at the start for as long as little happens: 70 MiB with one file,\n\
-         31 MiB with 10,000. The systemd unit asks for it (`MIMALLOC_PURGE_DELAY=0`), which cost 3 to 4 % more CPU in 6,000 changes;\n\
-         the rows above are without it.",
+         apart on the fanotify backend: 1.4 MiB with one managed file, 9.7 MiB with 10,000, so that a file takes 0.9 KiB with what\n\
+         lies between. The daemon runs with the settings of its systemd unit, by which freed pages go back at once; by the\n\
+         allocator's own it would be 19.6 MiB.",
     ),
     (
         "write to verdict and record of drift, median",
@@ -114,14 +112,15 @@ pub(super) fn write(report: &Report) -> Result<()> {
          Written by `cargo xtask bench --write-docs`; kernel {}, QEMU {}.\n\n\
          Counted are executed instructions, in a virtual machine with one CPU whose nanoseconds are instructions\n\
          (`-icount shift=0,sleep=off`): base, with Holdfast watching 10,000 files of 4 KiB, and base again, in one boot,\n\
-         on a tmpfs. The columns of what is added hold the difference to the first base; a row passes when it is within\n\
+         on a tmpfs, without randomized addresses (`norandmaps`). The columns of what is added hold the difference to the first base; a row passes when it is within\n\
          its budget plus 0.1 % of that base. The second base, after the daemon was stopped and its pins removed, differed from\n\
          the first by {:.1} % at most in any row. The other watchers ran after that in the same boot: `inotify` is a process\n\
          that watches all managed directories and reads the events; `auditd` is the rule that `auditctl -w` makes for them,\n\
          with Debian's auditd behind it. Neither reads contents, compares or says who made a change in a form that survives\n\
          the process.\n\n\
          \"All CPU work\" is everything that is not idle, of the writer, the kernel and the daemon, divided by the\n\
-         number of changes. Milliseconds are those of a CPU with 10^9 instructions a second.\n\n{}",
+         number of changes. Milliseconds are those of a CPU with 10^9 instructions a second. The process that\n\
+         reads the configs has ended when memory is measured.\n\n{}",
         report.kernel,
         report.qemu,
         report.between_the_bases * 100.0,

@@ -55,7 +55,6 @@ pub(crate) fn run(kernel: &str, output: Output, write_docs: bool, verbose: bool)
         (Parts::ensure_with(cache, &[], Profile::Release)?, auditd, qemu, kernel)
     };
     let object = dist::build_ebpf()?;
-    say("build", "holdfast");
     // Not the one in `target/dist`, which a debug build may replace meanwhile.
     let program =
         dist::build_static("sensor-user", "holdfast", Profile::Release, &[(OBJECT_VARIABLE, &object)])?;

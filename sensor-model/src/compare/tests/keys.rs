@@ -65,7 +65,7 @@ fn a_file_of_keys_declared_byte_by_byte_is_exact() {
 #[test]
 fn in_a_users_own_file_any_declared_key_may_be_and_no_other() {
     let mut expectation = expect(
-        Thing::File { path: "/home/core/.ssh/authorized_keys".into() },
+        Thing::file("/home/core/.ssh/authorized_keys"),
         Expected::AuthorizedKeys(AuthorizedKeysExpectation {
             user: "core".to_owned(),
             keys: vec![key(KEY_A)],
@@ -95,7 +95,7 @@ fn in_a_users_own_file_any_declared_key_may_be_and_no_other() {
 fn in_a_closed_directory_only_declared_names_may_be() {
     let closed = |names: &[&str], suffix, ssh_keys| {
         expect(
-            Thing::ClosedDirectory { path: "/etc/systemd/system/a.service.d".into() },
+            Thing::closed_directory("/etc/systemd/system/a.service.d"),
             Expected::ClosedDirectory(ClosedDirectoryExpectation {
                 names: names.iter().map(|name| (*name).to_owned()).collect(),
                 suffix,
@@ -106,10 +106,10 @@ fn in_a_closed_directory_only_declared_names_may_be() {
     let seen = |names: &[&str]| {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
         move |observation: &mut Observation| {
-            *observation = Observation::Names { names, ssh_keys: BTreeMap::new() }
+            *observation = Observation::Names { names, more: 0, ssh_keys: BTreeMap::new() }
         }
     };
-    let dropins = closed(&["10.conf", "20.conf"], Some(".conf"), false);
+    let dropins = closed(&["10.conf", "20.conf"], Some(".conf".into()), false);
     assert_eq!(texts(&dropins, seen(&["10.conf", "note.txt", ".20.conf.swp"])), Vec::<String>::new());
     assert_eq!(
         texts(&dropins, seen(&["10.conf", "99-evil.conf", "a.conf"])),
@@ -131,7 +131,7 @@ fn in_a_closed_directory_only_declared_names_may_be() {
     let ssh_keys = BTreeMap::from([("afterburn".to_owned(), keys(KEY_B))]);
     let names = vec!["afterburn".to_owned(), "ignition".to_owned()];
     assert_eq!(
-        texts(&keys_directory, |seen| *seen = Observation::Names { names, ssh_keys }),
+        texts(&keys_directory, |seen| *seen = Observation::Names { names, more: 0, ssh_keys }),
         [
             r#"SshKey: unexpected ssh key file "/etc/systemd/system/a.service.d/afterburn""#,
             r#"SshKey: unexpected ssh key in file "/etc/systemd/system/a.service.d/afterburn": ecdsa-sha2-nistp256 SHA256:73qEdmVO/Op7vuErJR4oXsOHA4mHbuYn4fxWqqTpYGs "b""#,

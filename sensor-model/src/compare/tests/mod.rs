@@ -19,7 +19,7 @@ const KEY_A: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBSxrLseeRZ1nyihTrvLH8o
 const KEY_B: &str = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBLEx8I4hk2QdgWaARq/trO+awe5+ZEI55Fxckmj/fVx4KOVV9Abi5gJoCX4+rb459xz/vNSdbyD790kYeKodtrU= b";
 
 fn expect(thing: Thing, expected: Expected) -> Expectation {
-    let source = Source { machine_config: "99-a".to_owned(), origin: "a.yaml".to_owned() };
+    let source = Source::new("99-a", "a.yaml");
     Expectation { thing, expected, ssh_keys: false, source }
 }
 
@@ -37,7 +37,7 @@ fn file() -> FileExpectation {
 }
 
 fn file_thing(expected: FileExpectation) -> Expectation {
-    expect(Thing::File { path: "/etc/foo".into() }, Expected::File(expected))
+    expect(Thing::file("/etc/foo"), Expected::File(expected))
 }
 
 fn keys(text: &str) -> AuthorizedKeys {
@@ -85,11 +85,15 @@ fn compliant(expectation: &Expectation) -> Observation {
             Observation::Unit(UnitObservation {
                 file_state: Some(if masked { "masked" } else { enabled }.to_owned()),
                 masked,
-                resolved: Some(if masked { "/dev/null".into() } else { expectation.thing.path() }),
+                resolved: Some(if masked {
+                    "/dev/null".into()
+                } else {
+                    expectation.thing.path().to_path_buf()
+                }),
             })
         }
         Expected::ClosedDirectory(closed) => {
-            Observation::Names { names: closed.names.clone(), ssh_keys: BTreeMap::new() }
+            Observation::Names { names: closed.names.clone(), more: 0, ssh_keys: BTreeMap::new() }
         }
         Expected::AuthorizedKeys(declared) => {
             let mut object = ObjectObservation::new(FileType::Regular, 0o600, 1000, 1000);
@@ -287,7 +291,7 @@ fn content_that_nobody_declares_may_be_anything() {
 #[test]
 fn directories_and_links_have_their_texts() {
     let directory = expect(
-        Thing::Directory { path: "/etc/dir".into() },
+        Thing::directory("/etc/dir"),
         Expected::Directory(DirectoryExpectation {
             mode: 0o755,
             user: Owner::Id(0),
@@ -296,7 +300,7 @@ fn directories_and_links_have_their_texts() {
     );
     let link = |hard| {
         expect(
-            Thing::Link { path: "/etc/link".into() },
+            Thing::link("/etc/link"),
             Expected::Link(LinkExpectation {
                 target: "../usr/x".into(),
                 hard,

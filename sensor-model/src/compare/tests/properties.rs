@@ -19,24 +19,18 @@ fn any_expectation() -> impl Strategy<Value = Expectation> {
             expectation
         });
     let directory = (0_u32..0o10000, any_owner(), any_owner()).prop_map(|(mode, user, group)| {
-        expect(
-            Thing::Directory { path: "/d".into() },
-            Expected::Directory(DirectoryExpectation { mode, user, group }),
-        )
+        expect(Thing::directory("/d"), Expected::Directory(DirectoryExpectation { mode, user, group }))
     });
     let link =
         ("/[a-z]{1,5}", any_owner(), any_owner(), any::<bool>()).prop_map(|(target, user, group, hard)| {
             let target = target.into();
-            expect(
-                Thing::Link { path: "/l".into() },
-                Expected::Link(LinkExpectation { target, hard, user, group }),
-            )
+            expect(Thing::link("/l"), Expected::Link(LinkExpectation { target, hard, user, group }))
         });
     let unit =
         (any::<Option<bool>>(), any::<Option<bool>>()).prop_map(|(enabled, masked)| unit(enabled, masked));
     let closed = proptest::collection::btree_set("[a-z]{1,3}", 0..4).prop_map(|names| {
         expect(
-            Thing::ClosedDirectory { path: "/c.d".into() },
+            Thing::closed_directory("/c.d"),
             Expected::ClosedDirectory(ClosedDirectoryExpectation {
                 names: names.into_iter().collect(),
                 suffix: None,
@@ -47,7 +41,10 @@ fn any_expectation() -> impl Strategy<Value = Expectation> {
     let arguments = proptest::collection::vec("[a-z]{1,3}(=[a-z]{1,3})?", 1..4).prop_map(|mut arguments| {
         arguments.sort();
         arguments.dedup();
-        expect(Thing::KernelArguments, Expected::KernelArguments(KernelArgumentsExpectation { arguments }))
+        expect(
+            Thing::KernelArguments,
+            Expected::KernelArguments(KernelArgumentsExpectation { arguments, waiting: Vec::new() }),
+        )
     });
     let image = "[a-z]{1,5}(@sha256:[0-9a-f]{4})?"
         .prop_map(|image| expect(Thing::OsImage, Expected::OsImage(OsImageExpectation { image })));

@@ -25,6 +25,10 @@ pub(super) enum Mutation {
     SkipVerify,
     /// Files go back before the journal says so.
     SkipRollingBack,
+    /// A target gets steps for as long as they lead nowhere.
+    StepForEver,
+    /// What somebody else made of a directory is taken for half of our own change.
+    SetWhatIsForeign,
     /// An OS that is to come back with the next boot is taken for one that is back.
     SkipReturn,
 }
@@ -44,6 +48,8 @@ enum Action {
     Fail,
     /// The process dies before it.
     Die,
+    /// It dies in the middle of setting a directory's attributes.
+    DieHalfWay,
     /// A new process starts.
     Start,
     /// The reboot that was asked for, or a power cut.
@@ -70,7 +76,12 @@ impl Model for Protocol {
 
     fn actions(&self, world: &World, actions: &mut Vec<Action>) {
         match &world.machine {
-            None => actions.push(Action::Start),
+            None => {
+                actions.push(Action::Start);
+                if world.may_lose_power() {
+                    actions.push(Action::Boot);
+                }
+            }
             Some(machine) => match machine.rest() {
                 None => {
                     actions.push(Action::Go);
@@ -79,6 +90,9 @@ impl Model for Protocol {
                     }
                     if world.deaths > 0 {
                         actions.push(Action::Die);
+                        if world.sets().is_some() {
+                            actions.push(Action::DieHalfWay);
+                        }
                     }
                 }
                 Some(Rest::Rebooting) => {
@@ -105,6 +119,7 @@ impl Model for Protocol {
             Action::Go => world.go(),
             Action::Fail => world.fail(),
             Action::Die => world.die(),
+            Action::DieHalfWay => world.die_half_way(),
             Action::Start => world.start(self.mutation),
             Action::Boot => world.boot(false),
             Action::BootLost => world.boot(true),
@@ -142,6 +157,9 @@ impl Model for Protocol {
                 world.is_closed(super::Ended::RolledBack)
                     && world.os == Some((Side::Before, Side::Before))
                     && world.boots() == 3
+            }),
+            Property::sometimes("a directory that was left half-way is back", |_, world: &World| {
+                world.is_closed(super::Ended::RolledBack) && world.was_half_way
             }),
             Property::sometimes("it begins nothing", |_, world: &World| {
                 world.is_closed(super::Ended::Abandoned)
@@ -196,6 +214,16 @@ fn without_verification_done_is_not_always_new() {
 #[test]
 fn the_way_back_must_be_journalled_before_it_is_taken() {
     breaks(Mutation::SkipRollingBack, TRUE_END);
+}
+
+#[test]
+fn steps_that_lead_nowhere_must_have_an_end() {
+    breaks(Mutation::StepForEver, ENDS);
+}
+
+#[test]
+fn what_somebody_else_made_of_a_directory_must_not_pass_for_half_of_our_change() {
+    breaks(Mutation::SetWhatIsForeign, KEPT);
 }
 
 #[test]

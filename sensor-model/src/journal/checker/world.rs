@@ -14,6 +14,8 @@ pub(super) enum Content {
     Old,
     New,
     Strange,
+    /// A directory with attributes of both.
+    HalfWay,
 }
 
 /// What somebody else does.
@@ -24,14 +26,33 @@ pub(super) enum Stranger {
 }
 
 /// What is applied.
+#[expect(clippy::struct_excessive_bools, reason = "facts of a model, read by name")]
 #[derive(Debug, Clone)]
 pub(super) struct Setting {
     targets: Vec<(Content, Content)>,
+    /// The first target is a directory that stays.
+    in_place: bool,
+    /// And its file system does not keep what it had before.
+    stubborn: bool,
     fallback: Option<Fallback>,
     reboot: bool,
     /// The OS is changed, too.
     os: bool,
     deaths: u8,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Self {
+            targets: Vec::new(),
+            in_place: false,
+            stubborn: false,
+            fallback: None,
+            reboot: false,
+            os: false,
+            deaths: 2,
+        }
+    }
 }
 
 impl Setting {
@@ -50,18 +71,28 @@ impl Setting {
                 (Some(Fallback::Rollback), false),
                 (Some(Fallback::Reboot), false),
             ] {
-                settings.push(Self { targets: targets.clone(), fallback, reboot, os: false, deaths: 2 });
+                settings.push(Self { targets: targets.clone(), fallback, reboot, ..Self::default() });
             }
         }
-        // A change of the OS goes with a reboot and a way back.
-        let (fallback, targets) = (Some(Fallback::Rollback), vec![(Old, New)]);
-        settings.push(Self { targets, fallback, reboot: true, os: true, deaths: 2 });
+        let targets = vec![(Old, New), (Old, New)];
+        for fallback in [None, Some(Fallback::Rollback)] {
+            let in_place = Self { targets: targets.clone(), fallback, in_place: true, ..Self::default() };
+            settings.extend([in_place.clone(), Self { stubborn: true, ..in_place }]);
+        }
+        // A change of the OS goes with a way back, and with a reboot unless a policy lets it wait for one.
+        for reboot in [true, false] {
+            let (fallback, targets) = (Some(Fallback::Rollback), vec![(Old, New)]);
+            settings.push(Self { targets, fallback, reboot, os: true, ..Self::default() });
+        }
         settings
     }
 
     fn begin(&self) -> Begin {
-        let image = |content: Content| match content {
+        let image = |content: Content, number: usize| match content {
             Content::Nothing => Image::Absent,
+            other if self.in_place && number == 0 => {
+                Image::Directory(Metadata { mode: u32::from(other == Content::New), ..Metadata::default() })
+            }
             other => Image::File(FileImage {
                 metadata: Metadata::default(),
                 sha256: format!("{other:?}"),
@@ -74,8 +105,8 @@ impl Setting {
             .zip(&self.targets)
             .map(|(number, (before, after)): (usize, _)| Target {
                 path: format!("/{number}").into(),
-                before: image(*before),
-                after: image(*after),
+                before: image(*before, number),
+                after: image(*after, number),
             })
             .collect();
         let act = |fallback| Act {
@@ -104,6 +135,7 @@ impl Setting {
     }
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "facts of a model, read by name")]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Slot {
     before: Content,
@@ -116,6 +148,8 @@ pub(super) struct Slot {
     late: bool,
     /// Somebody else wrote it.
     pub(super) written: bool,
+    /// It does not become what it was.
+    stubborn: bool,
 }
 
 impl Slot {
@@ -155,12 +189,15 @@ impl Slot {
                 self.path = Content::Nothing;
             }
             Settling::Discard => self.temporary = None,
+            Settling::Set(Side::Before) if self.stubborn => {}
+            Settling::Set(side) if self.path != Content::Nothing => self.path = self.content(side),
             _ => {}
         }
     }
 }
 
 /// One state of everything.
+#[expect(clippy::struct_excessive_bools, reason = "facts of a model, read by name")]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct World {
     begin: Begin,
@@ -179,12 +216,13 @@ pub(super) struct World {
     pub(super) os: Option<(Side, Side)>,
     /// The OS could not be brought back, and that was told.
     os_failed: bool,
+    pub(super) was_half_way: bool,
 }
 
 impl World {
     pub(super) fn new(setting: &Setting, mutation: Option<Mutation>) -> Self {
         let begin = setting.begin();
-        let slots = setting.targets.iter().map(|(before, after)| Slot {
+        let slots = (0..).zip(&setting.targets).map(|(number, (before, after)): (usize, _)| Slot {
             before: *before,
             after: *after,
             path: *before,
@@ -192,6 +230,7 @@ impl World {
             touched: false,
             late: false,
             written: false,
+            stubborn: setting.stubborn && number == 0,
         });
         Self {
             slots: slots.collect(),
@@ -207,6 +246,27 @@ impl World {
             went_back: false,
             os: setting.os.then_some((Side::Before, Side::Before)),
             os_failed: false,
+            was_half_way: false,
+        }
+    }
+
+    /// The slot whose attributes are to be set next.
+    pub(super) fn sets(&self) -> Option<usize> {
+        match self.machine.as_ref().and_then(Machine::next) {
+            Some(Request::Step(target, Settling::Set(_))) => Some(target),
+            _ => None,
+        }
+    }
+
+    pub(super) fn die_half_way(&mut self) {
+        self.leave_half_way();
+        self.die();
+    }
+
+    fn leave_half_way(&mut self) {
+        if let Some(slot) = self.sets().map(|slot| &mut self.slots[slot]).filter(|slot| !slot.stubborn) {
+            slot.path = Content::HalfWay;
+            self.was_half_way = true;
         }
     }
 
@@ -225,6 +285,7 @@ impl World {
                 let slot = &self.slots[target];
                 Outcome::Sight(Sight {
                     path: slot.side(slot.path),
+                    between: slot.path == Content::HalfWay,
                     temporary: slot.temporary.map(|content| slot.side(content)),
                 })
             }
@@ -233,10 +294,7 @@ impl World {
                 self.slots[target].step(step);
                 Outcome::Done
             }
-            Request::Verify
-                if self.slots.iter().all(|slot| slot.path == slot.after)
-                    && self.os.is_none_or(|(booted, _)| booted == Side::After) =>
-            {
+            Request::Verify if self.slots.iter().all(|slot| slot.path == slot.after) && self.has_new_os() => {
                 Outcome::Done
             }
             Request::Verify => Outcome::Failed("differs".to_owned()),
@@ -272,6 +330,7 @@ impl World {
 
     pub(super) fn fail(&mut self) {
         self.failures -= 1;
+        self.leave_half_way();
         let next = self.machine.as_ref().and_then(Machine::next);
         self.os_failed |= matches!(next, Some(Request::Undo(_) | Request::VerifyBack));
         if let Some(machine) = &mut self.machine {
@@ -311,6 +370,11 @@ impl World {
     }
 
     pub(super) fn stranger(&mut self, slot: usize, what: Stranger) -> Option<()> {
+        // Nothing sets attributes on the condition that they are what they were: the look right before the setting is
+        // taken for one with it.
+        if self.sets() == Some(slot) {
+            return None;
+        }
         let next = self.machine.as_ref().and_then(Machine::next);
         let looked = matches!(next, Some(Request::Append(Record::Done)))
             || self.journal.last() == Some(&Record::Done)
@@ -334,6 +398,17 @@ impl World {
         all(Side::Before) || all(Side::After)
     }
 
+    /// The new OS is booted; where it waits for a reboot that is not asked for, the next boot takes it.
+    fn has_new_os(&self) -> bool {
+        let counts = |(booted, next)| if self.begin.reboot { booted } else { next };
+        self.os.is_none_or(|os| counts(os) == Side::After)
+    }
+
+    /// Whether the host may be rebooted by somebody else now.
+    pub(super) fn may_lose_power(&self) -> bool {
+        self.os.is_some() && !self.begin.reboot && self.boot == 1 && !self.journal.is_empty()
+    }
+
     pub(super) fn is_closed(&self, ended: Ended) -> bool {
         self.machine.as_ref().and_then(Machine::rest) == Some(&Rest::Closed(ended))
     }
@@ -343,7 +418,7 @@ impl World {
             // Everything, unless somebody came after the last look.
             Some(Ended::Done) => {
                 !self.went_back
-                    && self.os.is_none_or(|(booted, _)| booted == Side::After)
+                    && self.has_new_os()
                     && self.slots.iter().all(|slot| slot.late || slot.path == slot.after)
             }
             Some(Ended::RolledBack | Ended::Abandoned) => {
@@ -367,6 +442,8 @@ impl World {
                 None => world.start(mutation),
                 Some(None) => world.go(),
                 Some(Some(Rest::Rebooting)) => world.boot(false),
+                // It is told, and tried again at each start.
+                Some(Some(Rest::Halted(_))) if world.slots.iter().any(|slot| slot.stubborn) => return true,
                 Some(Some(Rest::Halted(_))) => world.die(),
                 Some(Some(Rest::Closed(_))) => return world.journal.is_empty(),
             }

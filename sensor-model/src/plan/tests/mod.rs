@@ -224,7 +224,8 @@ fn the_longest_time_counts_and_a_rollback_only_if_nobody_needs_the_reboot() {
             Some(120),
             Some(Fallback::Rollback),
         ),
-        (", fallback: rollback", ", timeout: 5", Some(5), None),
+        (", fallback: rollback", ", timeout: 5", Some(ACT_SECONDS), None),
+        ("", ", timeout: 2m", Some(120), None),
         (", fallback: rollback", ", fallback: reboot", None, Some(Fallback::Reboot)),
     ] {
         let plan = planned_by(&json!({}), &all(&["/etc/a", "/etc/b"]), &with(a, b));
@@ -321,4 +322,18 @@ fn an_action_that_is_not_known_at_run_time_means_reboot() {
     let steps = steps::steps(&[decided(Verb::Unknown("Explode".to_owned()))]);
     let actions: Vec<StepAction> = steps.iter().map(|step| step.action).collect();
     assert_eq!(actions, [StepAction::Drain, StepAction::Write, StepAction::Reboot]);
+}
+
+#[test]
+fn a_forced_plan_writes_everything_and_reboots_also_where_nothing_changes() {
+    let same = all(&["/etc/a"]);
+    let mut plan = planned(&same, &same);
+    assert!(plan.is_empty() && plan.steps.is_empty());
+    plan.force();
+    let actions: Vec<_> = plan.steps.iter().map(|step| step.action).collect();
+    assert_eq!(actions, [StepAction::Drain, StepAction::Write, StepAction::Reboot]);
+    assert!(plan.drain && plan.reboot);
+    let mut refused = planned(&json!({}), &json!({ "fips": true }));
+    refused.force();
+    assert!(refused.steps.is_empty() && !refused.reboot);
 }

@@ -7,7 +7,7 @@ use super::{
 };
 
 /// The only managed thing.
-pub(super) const THING: u32 = 7;
+pub(super) const THING: u32 = 0;
 /// Time does not pass by itself in the model: every state is at this time.
 const NOW: u64 = 0;
 
@@ -28,6 +28,8 @@ pub(super) enum Fault {
     SwitchOnlyRechecked,
     /// Hooks that run are taken for ones that go on running, whoever has the switch open.
     SwitchOutOfMind,
+    /// After a loss only inodes that are dirty are looked at.
+    SweepOnlyDirty,
     /// A daemon that starts takes it for granted that nobody has the switch open.
     SwitchForgottenAtStart,
 }
@@ -58,6 +60,8 @@ pub(super) enum Move {
     ReadLost,
     /// The next step of the look under way, or the begin of one.
     Look,
+    /// Another thing of the same inode is looked at, which takes the dirty bit away.
+    Sibling(usize),
     /// Look at the switch, by the canary's clock.
     Canary,
     /// Nothing happens until the next deadline.
@@ -115,6 +119,10 @@ impl Daemon {
             Some(_) => moves.push(Move::Sleep),
             None => {}
         }
+        // Where every record found room, the other thing's look changes nothing that the ring does not tell.
+        let sibling =
+            |inode: &usize| kernel.entries[*inode].is_some_and(|entry| entry.dirty.is_some() && entry.lost);
+        moves.extend((0..3).filter(sibling).map(Move::Sibling));
         if self.sees_switch(kernel, fault) {
             moves.push(Move::Canary);
         }
@@ -181,11 +189,22 @@ impl Daemon {
                 self.drained = false;
                 let sweep = self.detector.drained(u64::from(std::mem::take(&mut kernel.lost)));
                 self.detector.lost = 0;
-                if sweep && kernel.entries.iter().flatten().any(|entry| entry.dirty.is_some()) {
+                let changed = |entry: &Entry| {
+                    entry.dirty.is_some() || (entry.lost && fault != Some(Fault::SweepOnlyDirty))
+                };
+                if sweep && kernel.entries.iter().flatten().any(changed) {
                     self.event();
+                }
+                if sweep {
+                    kernel.entries.iter_mut().flatten().for_each(|entry| entry.lost = false);
                 }
                 if sweep && kernel.switch.moved {
                     self.switch_opened(fault);
+                }
+            }
+            Move::Sibling(inode) => {
+                if let Some(entry) = &mut kernel.entries[inode] {
+                    entry.dirty = None;
                 }
             }
             Move::Canary => return self.look_at_switch(kernel, fault),
@@ -295,6 +314,6 @@ impl Daemon {
 /// The observation of an inode is over: what the kernel noted of it means nothing any more.
 fn start_over(inode: usize, kernel: &mut Kernel) -> Place {
     kernel.entries[inode] =
-        kernel.entries[inode].map(|entry| Entry { dirty: entry.dirty, ..Entry::default() });
+        kernel.entries[inode].map(|entry| Entry { dirty: entry.dirty, lost: entry.lost, ..Entry::default() });
     Place::Lookup
 }

@@ -12,6 +12,8 @@ pub(super) const DIRECTORY: usize = 2;
 pub(super) struct Entry {
     /// The dirty bit, and the last writer while it is set.
     pub(super) dirty: Option<u8>,
+    /// A record of it found no room since the last sweep.
+    pub(super) lost: bool,
     /// Whether the counter moved since it was copied to `observed_counter`; `None` when nobody will ask.
     pub(super) moved: Option<bool>,
     pub(super) observed_writers: bool,
@@ -54,6 +56,8 @@ pub(super) struct Kernel {
     /// The loss counter moved since the daemon read it.
     pub(super) lost: bool,
     pub(super) switch: Switch,
+    /// The writers are threads of one process: the second change is not told while the first one's mark is there.
+    pub(super) one_process: bool,
 }
 
 impl Kernel {
@@ -68,6 +72,7 @@ impl Kernel {
             ring: None,
             lost: false,
             switch: Switch::default(),
+            one_process: false,
         }
     }
 
@@ -96,11 +101,15 @@ impl Kernel {
     /// whether a record found no room; adding that to `lost` is a step of its own.
     pub(super) fn announce(&mut self, inodes: u8, writer: u8) -> bool {
         let mut failed = false;
+        let writer = if self.one_process { 0 } else { writer };
         for inode in members(inodes) {
             let Some(entry) = &mut self.entries[inode] else { continue };
             if entry.dirty != Some(writer) {
                 entry.dirty = Some(writer);
-                failed |= !self.push(About::Ours);
+                let room = self.ring.is_none();
+                self.ring.get_or_insert(About::Ours);
+                entry.lost |= !room;
+                failed |= !room;
             }
         }
         failed

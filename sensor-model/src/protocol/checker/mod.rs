@@ -25,6 +25,8 @@ use writer::{
 struct Protocol {
     /// Which pairs of writers, and how often the daemon may die.
     pairs: Vec<(Script, Script, u8)>,
+    /// Pairs that are one process, beside.
+    threads: Vec<(Script, Script)>,
     fault: Option<Fault>,
 }
 
@@ -83,7 +85,8 @@ impl Protocol {
         pairs.push((SwitchAndEdit, Noise, 1));
         pairs.extend([Metadata, Remove, Switch].map(|other| (SwitchAndEdit, other, 0)));
         pairs.push((Switch, Replace, 0));
-        Self { pairs, fault: None }
+        let threads = vec![(Metadata, Metadata), (Metadata, Remove), (Metadata, Write)];
+        Self { pairs, threads, fault: None }
     }
 
     fn with_fault(fault: Fault) -> Self {
@@ -133,9 +136,11 @@ impl Model for Protocol {
 
     fn init_states(&self) -> Vec<World> {
         let mut worlds = Vec::new();
-        for &(first, second, lives) in &self.pairs {
+        let pairs = self.pairs.iter().map(|&(first, second, lives)| (first, second, lives, false));
+        let threads = self.threads.iter().map(|&(first, second)| (first, second, 0, true));
+        for (first, second, lives, one_process) in pairs.chain(threads) {
             for prepared in [true, false] {
-                let mut kernel = Kernel::new(prepared);
+                let mut kernel = Kernel { one_process, ..Kernel::new(prepared) };
                 let writers = [Writer::new(first, &mut kernel), Writer::new(second, &mut kernel)];
                 let daemon = Daemon::new(&kernel, self.fault);
                 worlds.push(World {
@@ -261,6 +266,12 @@ fn without_the_second_read_of_the_counter_a_drift_is_lost() {
 #[test]
 fn without_the_sweep_after_a_loss_a_drift_is_lost() {
     find_wrong_verdict(Fault::Detector(Mutation::SkipSweep));
+}
+
+#[test]
+fn a_sweep_by_the_dirty_bit_alone_loses_a_drift_to_a_look_at_another_thing_of_the_inode() {
+    let path = find_wrong_verdict(Fault::SweepOnlyDirty);
+    assert!(path.iter().any(|action| matches!(action, Action::Daemon(Move::Sibling(_)))));
 }
 
 #[test]

@@ -17,8 +17,7 @@ pub(super) fn commands(change: &OsChange) -> Result<Vec<Vec<String>>, String> {
     let others = change.old_kernel != change.new_kernel
         || !change.add_extensions.is_empty()
         || !change.remove_extensions.is_empty()
-        || !change.add_arguments.is_empty()
-        || !change.remove_arguments.is_empty();
+        || change.has_arguments();
     if others {
         return Err(
             "bootc changes the image alone: kernel arguments (/usr/lib/bootc/kargs.d), kernel type and extensions \

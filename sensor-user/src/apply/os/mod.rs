@@ -12,9 +12,10 @@ mod run;
 #[cfg(test)]
 mod tests;
 
-use crate::observation::Observer;
+use crate::{clock::boot_id, observation::Observer};
 use run::Tools;
 use sensor_model::{
+    changes::Operation,
     compare::{Ids, compare},
     expectation::{
         Expectation, Expected, KernelArgumentsExpectation, OSTREE_BOOTED, OsImageExpectation, Source, Thing,
@@ -22,7 +23,7 @@ use sensor_model::{
     journal::OsChange,
     merge::{Rendered, Sourced},
     observation::Observation,
-    os::{Status, arguments},
+    os::{Status, arguments, waiting::WaitingArgument},
 };
 use std::{
     path::{Path, PathBuf},
@@ -122,7 +123,7 @@ impl Host {
         let tools = self.tools(limit);
         let status = self.forget(&tools).await?;
         // What waits still could not be dropped, and has to be replaced.
-        if status.next.is_none() && self.differs(change)?.is_some_and(|problems| problems.is_empty()) {
+        if status.next.is_none() && self.differs(change, &[])?.is_some_and(|problems| problems.is_empty()) {
             return Ok(());
         }
         let staged = async {
@@ -142,7 +143,7 @@ impl Host {
     }
 
     /// Undoes a change: what is staged is dropped, and where the changed OS is booted the old one is staged. `true`
-    /// when it comes back only with the next boot.
+    /// when it comes back only with the next boot. What waited for that before waits again.
     ///
     /// # Errors
     /// What a command said.
@@ -151,6 +152,9 @@ impl Host {
         if self.backend != Backend::Bootc {
             self.forget(&self.tools(limit)).await?;
             if self.is_back(change)?.is_empty() {
+                if !waits(change)?.is_empty() {
+                    self.stage(&change.waiting_again(), limit).await?;
+                }
                 return Ok(false);
             }
         }
@@ -158,17 +162,18 @@ impl Host {
         Ok(!self.is_back(change)?.is_empty())
     }
 
-    /// How the booted OS departs from what it was before a change; empty when it is that again.
+    /// How the booted OS departs from what it was before a change; empty when it is that again. Arguments that waited in
+    /// this boot need not be there.
     ///
     /// # Errors
     /// What is booted cannot be told.
     pub fn is_back(&self, change: &OsChange) -> Result<Vec<String>, String> {
-        let back = change.reversed();
-        if let Some(problems) = self.differs(&back)? {
+        let (back, waits) = (change.reversed(), waits(change)?);
+        if let Some(problems) = self.differs(&back, waits)? {
             return Ok(problems);
         }
         // Kernel type and extensions make another commit.
-        let mut problems = self.arguments(&back)?;
+        let mut problems = self.arguments(&back, waits)?;
         let booted = self.booted()?;
         if change.booted.is_none() || booted.checksum != change.booted {
             problems.push(format!(
@@ -181,14 +186,14 @@ impl Host {
     }
 
     /// How the booted OS departs from a change; `None` where that cannot be told from what is booted.
-    fn differs(&self, change: &OsChange) -> Result<Option<Vec<String>>, String> {
+    fn differs(&self, change: &OsChange, waits: &[WaitingArgument]) -> Result<Option<Vec<String>>, String> {
         let told = change.old_kernel == change.new_kernel
             && change.add_extensions.is_empty()
             && change.remove_extensions.is_empty();
         if !told {
             return Ok(None);
         }
-        let mut problems = self.arguments(change)?;
+        let mut problems = self.arguments(change, waits)?;
         if change.old_image != change.new_image
             && let Some(image) = &change.new_image
         {
@@ -201,17 +206,12 @@ impl Host {
         Ok(Some(problems))
     }
 
-    fn arguments(&self, change: &OsChange) -> Result<Vec<String>, String> {
-        if change.add_arguments.is_empty() && change.remove_arguments.is_empty() {
+    fn arguments(&self, change: &OsChange, waits: &[WaitingArgument]) -> Result<Vec<String>, String> {
+        if !change.has_arguments() {
             return Ok(Vec::new());
         }
-        let expected = KernelArgumentsExpectation { arguments: change.add_arguments.clone() };
-        let expectation = expectation(Thing::KernelArguments, Expected::KernelArguments(expected));
-        match self.observer()?.observe(&expectation).observation {
-            Observation::KernelArguments { arguments } => Ok(arguments_differ(change, &arguments, "there")),
-            Observation::Unreadable { error } => Err(error),
-            _ => Err("the kernel's arguments cannot be read".to_owned()),
-        }
+        let found = running(&self.observer()?)?;
+        Ok(arguments_differ(change, &found, "there", waits))
     }
 
     fn booted(&self) -> Result<sensor_model::os::Deployment, String> {
@@ -287,7 +287,7 @@ impl Host {
 }
 
 fn expectation(thing: Thing, expected: Expected) -> Expectation {
-    let source = Source { machine_config: String::new(), origin: String::new() };
+    let source = Source::new(String::new(), String::new());
     Expectation { thing, expected, ssh_keys: false, source }
 }
 
@@ -301,17 +301,58 @@ fn booted(observer: &Observer) -> Result<sensor_model::os::Deployment, String> {
     }
 }
 
-/// Arguments of a change that are missing among those found, or found and to go.
-fn arguments_differ(change: &OsChange, found: &[String], place: &str) -> Vec<String> {
-    let mut problems = Vec::new();
-    let missing = arguments::missing(&change.add_arguments, found).join(" ");
-    if !missing.is_empty() {
-        problems.push(format!("missing expected kernel arguments: [{missing}]"));
+/// What the running kernel was told.
+///
+/// # Errors
+/// It cannot be read.
+pub fn running(observer: &Observer) -> Result<Vec<String>, String> {
+    let expected = Expected::KernelArguments(KernelArgumentsExpectation::default());
+    match observer.observe(&expectation(Thing::KernelArguments, expected)).observation {
+        Observation::KernelArguments { arguments } => Ok(arguments),
+        Observation::Unreadable { error } => Err(error),
+        _ => Err("the kernel's arguments cannot be read".to_owned()),
     }
-    for word in change.remove_arguments.iter().filter(|word| !change.add_arguments.contains(word)) {
+}
+
+/// What waited in this boot when a change began.
+fn waits(change: &OsChange) -> Result<&[WaitingArgument], String> {
+    let proc = Path::new("/proc");
+    let boot_id = boot_id(proc).map_err(|error| format!("the boot id cannot be read: {error}"))?;
+    Ok(change.waits(&boot_id))
+}
+
+/// Arguments of a change that are missing among those found, or found and to go, but for those that wait; and those that
+/// stand in another order, which the boot in which some wait cannot have changed.
+fn arguments_differ(
+    change: &OsChange,
+    found: &[String],
+    place: &str,
+    waits: &[WaitingArgument],
+) -> Vec<String> {
+    let mut problems = Vec::new();
+    let is_order_due = waits.is_empty() && !arguments::are_set(&change.add_arguments, found);
+    let waits = |word: &str, operation: Operation| {
+        waits.iter().any(|waits| waits.argument == word && waits.operation == operation)
+    };
+    let missing = arguments::missing(&change.add_arguments, found).into_iter();
+    let missing: Vec<&str> = missing.filter(|word| !waits(word, Operation::Add)).collect();
+    if !missing.is_empty() {
+        problems.push(format!("missing expected kernel arguments: [{}]", missing.join(" ")));
+    }
+    let gone = change.gone();
+    let gone = gone.iter().filter(|word| !change.add_arguments.contains(word));
+    for word in gone.filter(|word| !waits(word, Operation::Remove)) {
         if arguments::missing(std::slice::from_ref(word), found).is_empty() {
             problems.push(format!("kernel argument {word} is still {place}"));
         }
+    }
+    if is_order_due {
+        let line = |words: Vec<&String>| words.into_iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+        problems.push(format!(
+            "kernel arguments have to be in the order [{}], and are [{}]",
+            line(change.add_arguments.iter().filter(|word| arguments::is_among(word, found)).collect()),
+            line(arguments::common(found, &change.add_arguments))
+        ));
     }
     problems
 }
@@ -335,6 +376,11 @@ fn changed_image(change: &OsChange) -> Result<Option<&str>, String> {
     Ok(Some(image))
 }
 
+/// Kernel arguments that a config declares, one each.
+pub fn declared(rendered: &Rendered) -> Vec<String> {
+    arguments::words(rendered.kernel_arguments.iter().map(|part| part.value.as_str()))
+}
+
 /// What differs of the OS between two configs; `None` when nothing does.
 pub fn change(old: &Rendered, new: &Rendered) -> Option<OsChange> {
     let value = |part: &Option<Sourced<String>>| part.as_ref().map(|part| part.value.clone());
@@ -343,8 +389,7 @@ pub fn change(old: &Rendered, new: &Rendered) -> Option<OsChange> {
     let missing = |from: &[String], of: &[String]| -> Vec<String> {
         of.iter().filter(|word| !from.contains(word)).cloned().collect()
     };
-    let split = |parts: &[Sourced<String>]| arguments::words(parts.iter().map(|part| part.value.as_str()));
-    let (old_words, new_words) = (split(&old.kernel_arguments), split(&new.kernel_arguments));
+    let (old_words, new_words) = (declared(old), declared(new));
     let (old_extensions, new_extensions) = (values(&old.extensions), values(&new.extensions));
     // Order and repetition of arguments count: all old ones go, all new ones come.
     let (remove_arguments, add_arguments) =
@@ -359,6 +404,8 @@ pub fn change(old: &Rendered, new: &Rendered) -> Option<OsChange> {
         remove_extensions: missing(&new_extensions, &old_extensions),
         add_extensions: missing(&old_extensions, &new_extensions),
         booted: None,
+        booted_arguments: Vec::new(),
+        waited: None,
     };
     let same = change.old_image == change.new_image
         && change.old_kernel == change.new_kernel
@@ -372,25 +419,46 @@ pub fn change(old: &Rendered, new: &Rendered) -> Option<OsChange> {
 /// What brings back an OS that is not what a config says; `None` when it is, or cannot be told.
 pub fn restoring(new: &Rendered, observer: &Observer) -> Option<OsChange> {
     let booted = booted(observer).ok()?;
-    let declared = new.os_image_url.as_ref().map(|image| image.value.clone());
-    let new_image = declared.filter(|image| !booted.is(image)).or_else(|| booted.image.clone());
-    let words = arguments::words(new.kernel_arguments.iter().map(|part| part.value.as_str()));
-    let found = observer.observe(&expectation(
-        Thing::KernelArguments,
-        Expected::KernelArguments(KernelArgumentsExpectation { arguments: Vec::new() }),
-    ));
-    let Observation::KernelArguments { arguments: found } = found.observation else { return None };
-    let missing: Vec<String> = arguments::missing(&words, &found).into_iter().map(str::to_owned).collect();
+    let image = new.os_image_url.as_ref().map(|image| image.value.clone());
+    let new_image = image.filter(|image| !booted.is(image)).or_else(|| booted.image.clone());
+    let words = declared(new);
+    let found = running(observer).ok()?;
+    // All of them: one that comes alone would come last.
+    let are_there = arguments::missing(&words, &found).is_empty() && arguments::in_order(&words, &found);
+    let add_arguments = if are_there { Vec::new() } else { words };
     let kernel = new.kernel_type.as_ref().map_or_else(|| "default".to_owned(), |kernel| kernel.value.clone());
     let change = OsChange {
         old_image: booted.image,
         new_image,
-        add_arguments: missing,
+        add_arguments,
         old_kernel: kernel.clone(),
         new_kernel: kernel,
         ..OsChange::default()
     };
     (change.old_image != change.new_image || !change.add_arguments.is_empty()).then_some(change)
+}
+
+/// Whether the OS that is booted is what a config says of it: image and arguments. Of another kernel type and of extensions a
+/// boot does not tell.
+pub fn is_there(rendered: &Rendered, observer: &Observer) -> bool {
+    let is_default = rendered.kernel_type.as_ref().is_none_or(|kernel| kernel.value == "default");
+    let is_told = is_default && rendered.extensions.is_empty() && booted(observer).is_ok();
+    is_told && running(observer).is_ok() && restoring(rendered, observer).is_none()
+}
+
+/// What a forced apply does about the OS: what differs between two configs, from what is booted and not from what the old
+/// one says is. Somebody may have booted something else.
+pub fn forced(old: &Rendered, new: &Rendered, observer: &Observer) -> Option<OsChange> {
+    let restoring = restoring(new, observer);
+    let Some(change) = change(old, new) else { return restoring };
+    let Some(restoring) = restoring else { return Some(change) };
+    let (old_image, new_image) = (restoring.old_image, restoring.new_image);
+    if change.has_arguments() {
+        return Some(OsChange { old_image, new_image, ..change });
+    }
+    // The kernel lacks some of those that both declare.
+    let add_arguments = restoring.add_arguments;
+    Some(OsChange { old_image, new_image, add_arguments, ..change })
 }
 
 /// A change with what is booted now, so that there is something to go back to also where the old config named none.
@@ -400,5 +468,6 @@ pub fn from_here(change: OsChange, observer: &Observer) -> OsChange {
         (None, Some(_)) => booted.image.clone().or_else(|| booted.checksum.clone()),
         (old, _) => old.clone(),
     };
-    OsChange { old_image, booted: booted.checksum, ..change }
+    let booted_arguments = running(observer).unwrap_or_default();
+    OsChange { old_image, booted: booted.checksum, booted_arguments, ..change }
 }

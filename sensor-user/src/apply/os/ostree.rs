@@ -42,13 +42,12 @@ pub(super) fn commands(change: &OsChange, booted: &Booted) -> Result<Vec<Vec<Str
         );
     }
     let image = changed_image(change)?;
-    let same_arguments = change.remove_arguments.is_empty() && change.add_arguments.is_empty();
-    if image.is_none() && same_arguments {
+    if image.is_none() && !change.has_arguments() {
         return Ok(Vec::new());
     }
     let mut commands = Vec::new();
     let mut deploy = words(&["ostree", "admin", "deploy", "--stage"]);
-    if !same_arguments {
+    if change.has_arguments() {
         // All of them: `--karg-delete` takes one at most, and acts after what is appended.
         deploy.push("--karg-none".to_owned());
         let arguments = wanted(change, &booted.arguments);
@@ -71,7 +70,8 @@ pub(super) fn commands(change: &OsChange, booted: &Booted) -> Result<Vec<Vec<Str
 
 /// The arguments after a change. Those that come go first, so that a change made twice appends them once.
 fn wanted(change: &OsChange, booted: &[String]) -> Vec<String> {
-    let gone = |word: &String| change.remove_arguments.contains(word) || change.add_arguments.contains(word);
+    let gone = change.gone();
+    let gone = |word: &String| gone.contains(word) || change.add_arguments.contains(word);
     booted.iter().filter(|word| !gone(word)).chain(&change.add_arguments).cloned().collect()
 }
 

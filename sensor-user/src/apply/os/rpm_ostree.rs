@@ -46,11 +46,13 @@ pub(super) fn commands(change: &OsChange) -> Result<Vec<Vec<String>>, String> {
         }
         commands.push(command);
     }
-    if !change.remove_arguments.is_empty() || !change.add_arguments.is_empty() {
+    if change.has_arguments() {
         let mut command = words(&["rpm-ostree", "kargs"]);
         // Those that come go first: a change that is staged twice appends them once.
-        let gone = change.remove_arguments.iter().chain(&change.add_arguments);
-        command.extend(gone.map(|word| format!("--delete-if-present={word}")));
+        let gone = change.gone();
+        command.extend(
+            gone.iter().chain(&change.add_arguments).map(|word| format!("--delete-if-present={word}")),
+        );
         command.extend(change.add_arguments.iter().map(|word| format!("--append={word}")));
         commands.push(command);
     }
@@ -117,10 +119,10 @@ pub(super) async fn missing(
     for package in packages(&change.remove_extensions).into_iter().filter(|package| has(package)) {
         problems.push(format!("package {package} is staged although it was to go"));
     }
-    if !change.remove_arguments.is_empty() || !change.add_arguments.is_empty() {
+    if change.has_arguments() {
         let line = tools.run(&words(&["rpm-ostree", "kargs", "--deploy-index=0"]), QUESTION).await?;
         let found = arguments::split(&String::from_utf8_lossy(&line));
-        problems.extend(super::arguments_differ(change, &found, "staged"));
+        problems.extend(super::arguments_differ(change, &found, "staged", &[]));
     }
     Ok(problems)
 }

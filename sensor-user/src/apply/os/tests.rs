@@ -1,5 +1,7 @@
+mod order;
+
 use super::*;
-use sensor_model::os::Deployment;
+use sensor_model::os::{Deployment, waiting::Waiting};
 use std::{
     fs,
     os::unix::fs::{PermissionsExt as _, symlink},
@@ -72,6 +74,25 @@ fn a_reversed_change_goes_back_to_what_was() {
     assert_eq!(there.reversed().reversed(), there);
     let commands = rpm_ostree::commands(&there.reversed()).unwrap();
     assert_eq!(commands[1].last().unwrap(), "--append=quiet");
+}
+
+#[test]
+fn an_argument_that_the_host_has_itself_stays_on_the_way_back() {
+    let there = OsChange {
+        add_arguments: words(&["console=ttyS0", "nosmt"]),
+        booted_arguments: words(&["rw", "console=ttyS0", "quiet"]),
+        ..change()
+    };
+    let booted =
+        |arguments: &[&str]| ostree::Booted { arguments: words(arguments), ..ostree::Booted::default() };
+    let appended = |commands: &[Vec<String>]| {
+        let words = commands.last().unwrap().iter().filter_map(|word| word.strip_prefix("--karg-append="));
+        words.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let new = appended(&ostree::commands(&there, &booted(&["rw", "console=ttyS0", "quiet"])).unwrap());
+    assert_eq!(new, ["rw", "console=ttyS0", "nosmt"]);
+    let back = ostree::commands(&there.reversed(), &booted(&["rw", "console=ttyS0", "nosmt"])).unwrap();
+    assert_eq!(appended(&back), ["rw", "console=ttyS0", "quiet"]);
 }
 
 /// A root that booted a deployment, and tools that write down how they were called.
@@ -290,11 +311,97 @@ async fn bootc_goes_back_before_the_boot_by_another_switch() {
     assert_eq!(world.count("switch os/v1"), 1, "{:?}", world.calls());
 }
 
+/// A host that booted version 1 with `quiet`, where arguments wait for the next boot; what is staged over version 1 is
+/// version 1 again.
+fn waiting_host() -> World {
+    let script = r#"case "$*" in
+        "admin status") cat status ;;
+        "admin deploy"*--origin-file* | "admin deploy"*os/v1) cat again status > next && mv next status ;;
+        "admin deploy"*) cat staged status > next && mv next status ;;
+        "admin undeploy 0") sed -i 1,2d status ;;
+    esac"#;
+    let again = format!("  debian {OLD}.1 (staged)\n    origin refspec: os/v1\n");
+    ostree_host((OLD, "os/v1"), (NEW, "os/v2"), "rw quiet").tool("ostree", script).file("again", &again)
+}
+
+/// What waits: `a=1` comes and `quiet` goes.
+fn waited(boot_id: &str) -> Waiting {
+    let waits = |argument: &str, operation| WaitingArgument {
+        argument: argument.to_owned(),
+        operation,
+        policy: "site.yaml: kernelArguments *".to_owned(),
+    };
+    let arguments = vec![waits("a=1", Operation::Add), waits("quiet", Operation::Remove)];
+    Waiting { boot_id: boot_id.to_owned(), config: "99-a".to_owned(), arguments }
+}
+
+fn this_boot() -> String {
+    boot_id(Path::new("/proc")).unwrap()
+}
+
+/// The last deployment that was asked for.
+fn deployed(world: &World) -> String {
+    world.calls().into_iter().rfind(|call| call.starts_with("admin deploy")).unwrap_or_default()
+}
+
+/// To version 2, with the arguments that both configs declare.
+fn image_alone(waited: Waiting) -> OsChange {
+    let change = OsChange { remove_arguments: Vec::new(), add_arguments: Vec::new(), ..to_v2() };
+    change.beside(waited, words(&["a=1"]), words(&["a=1"]))
+}
+
+#[tokio::test]
+async fn a_new_image_takes_along_the_arguments_that_waited_for_the_next_boot() {
+    let world = waiting_host();
+    world.host.stage(&image_alone(waited(&this_boot())), LIMIT).await.unwrap();
+    assert_eq!(deployed(&world), "admin deploy --stage --karg-none --karg-append=rw --karg-append=a=1 os/v2");
+    let alone = OsChange { remove_arguments: Vec::new(), add_arguments: Vec::new(), ..to_v2() };
+    assert_eq!(alone.clone().beside(Waiting::default(), words(&["a"]), words(&["a"])), alone);
+}
+
+#[tokio::test]
+async fn after_a_way_back_in_the_same_boot_what_waited_waits_again() {
+    let world = waiting_host();
+    let change = image_alone(waited(&this_boot()));
+    world.host.stage(&change, LIMIT).await.unwrap();
+    assert_eq!(world.host.unstage(&change, LIMIT).await, Ok(false), "it needs no boot");
+    let again = deployed(&world);
+    assert!(again.contains("--karg-none --karg-append=rw --karg-append=a=1 --origin-file="), "{again}");
+    assert!(again.ends_with(OLD), "over the OS that is booted: {again}");
+    assert_eq!(world.host.is_back(&change), Ok(Vec::new()));
+}
+
+#[tokio::test]
+async fn in_another_boot_nothing_waits_and_what_was_declared_has_to_be_there() {
+    let world = waiting_host();
+    let change = image_alone(waited("another"));
+    let problems = world.host.is_back(&change).unwrap().join("; ");
+    assert_eq!(problems, "missing expected kernel arguments: [a=1]; kernel argument quiet is still there");
+    assert_eq!(world.host.unstage(&change, LIMIT).await, Ok(true));
+}
+
+#[tokio::test]
+async fn what_is_taken_away_again_before_the_boot_leaves_nothing_staged() {
+    let world = waiting_host();
+    let come = OsChange { add_arguments: words(&["a=1"]), ..OsChange::default() };
+    world.host.stage(&come, LIMIT).await.unwrap();
+    let mut waiting = waited(&this_boot());
+    waiting.arguments.truncate(1);
+    let go = OsChange { remove_arguments: words(&["a=1"]), ..OsChange::default() };
+    let go = go.beside(waiting.clone(), words(&["a=1"]), Vec::new());
+    world.host.stage(&go, LIMIT).await.unwrap();
+    assert_eq!((world.count("admin deploy"), world.count("admin undeploy")), (1, 1));
+    // And if that is undone, it waits again.
+    assert_eq!(world.host.unstage(&go, LIMIT).await, Ok(false));
+    assert!(deployed(&world).contains("--karg-append=a=1"), "{:?}", world.calls());
+    assert_eq!(world.count("admin deploy"), 2);
+}
+
 #[test]
 fn force_brings_back_an_image_and_arguments_that_are_not_booted() {
     let world = World::new(Backend::Ostree, NEW, "rw");
     let observer = Observer::new(world.folder.path()).unwrap();
-    let source = || Source { machine_config: "a".to_owned(), origin: "a".to_owned() };
+    let source = || Source::new("a", "a");
     let sourced = |text: &str| Sourced { value: text.to_owned(), source: source() };
     let wanted = Rendered {
         os_image_url: Some(sourced("os/v1")),
@@ -303,9 +410,34 @@ fn force_brings_back_an_image_and_arguments_that_are_not_booted() {
     };
     let change = restoring(&wanted, &observer).unwrap();
     assert_eq!((change.old_image.as_deref(), change.new_image.as_deref()), (Some("os/v2"), Some("os/v1")));
-    assert_eq!(change.add_arguments, ["nosmt"]);
+    assert_eq!(change.add_arguments, ["rw", "nosmt"], "all of them, in their order");
     let there = Rendered { os_image_url: Some(sourced("os/v2")), ..Rendered::default() };
     assert_eq!(restoring(&there, &observer), None);
+}
+
+#[test]
+fn force_changes_what_differs_from_what_is_booted_although_the_old_config_says_something_else() {
+    // Version 2 was booted by hand, without an argument that both configs declare.
+    let world = World::new(Backend::Ostree, NEW, "rw");
+    let observer = Observer::new(world.folder.path()).unwrap();
+    let source = || Source::new("a", "a");
+    let sourced = |text: &str| Sourced { value: text.to_owned(), source: source() };
+    let config = |image: &str, arguments: &[&str]| Rendered {
+        os_image_url: Some(sourced(image)),
+        kernel_arguments: arguments.iter().map(|argument| sourced(argument)).collect(),
+        ..Rendered::default()
+    };
+    let forced = |new: Rendered| forced(&config("os/v1", &["nosmt"]), &new, &observer).unwrap();
+    let images = |change: &OsChange| (change.old_image.clone(), change.new_image.clone());
+    let (v1, v2, v3) = (Some("os/v1".to_owned()), Some("os/v2".to_owned()), Some("os/v3".to_owned()));
+    let arguments = forced(config("os/v1", &["nosmt", "quiet"]));
+    assert_eq!(images(&arguments), (v2.clone(), v1), "the image comes back with the arguments");
+    assert_eq!(arguments.add_arguments, ["nosmt", "quiet"]);
+    let image = forced(config("os/v3", &["nosmt"]));
+    assert_eq!(images(&image), (v2.clone(), v3));
+    assert_eq!(image.add_arguments, ["nosmt"], "what is missing comes with the image");
+    let there = forced(config("os/v2", &["nosmt"]));
+    assert_eq!((images(&there), there.add_arguments.len()), ((v2.clone(), v2), 1));
 }
 
 #[test]
@@ -314,6 +446,7 @@ fn a_change_knows_what_to_go_back_to_although_no_config_named_it() {
     let observer = Observer::new(world.folder.path()).unwrap();
     let here = from_here(OsChange { old_image: None, ..to_v2() }, &observer);
     assert_eq!((here.old_image.as_deref(), here.booted.as_deref()), (Some("os/v1"), Some(OLD)));
+    assert!(here.booted_arguments.contains(&"rw".to_owned()), "{:?}", here.booted_arguments);
     assert_eq!(
         booted(&observer).unwrap(),
         Deployment {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     agent::{
-        canary::{CANARY_ID, Canary, Pulse},
+        canary::{CANARY_ID, Canary, Pulse, UNHEARD},
         look::Witness,
         privileges,
     },
@@ -19,7 +19,7 @@ use crate::{
     event,
     fanotify::{BLIND_SPOTS, FanotifyBackend},
     kernel::{
-        hooks::{FUNCTIONS, HOOKS, Mode},
+        hooks::{FUNCTIONS, Mode, TRACEPOINTS, hidden},
         load::{self, HookState},
     },
     metrics::HookMode,
@@ -232,7 +232,7 @@ fn attempt(mode: Mode, nest: &Path, observer: &Observer) -> Tried {
         .collect();
     let mut witness = Witness::new(loaded.maps);
     let mut ring = loaded.ring;
-    let mut canary = match Canary::new(nest, observer, &mut witness) {
+    let mut canary = match Canary::new(&[nest], observer, &mut witness) {
         Ok(canary) => canary,
         Err(error) => {
             tried.reason = Some(error.to_string());
@@ -247,6 +247,7 @@ fn attempt(mode: Mode, nest: &Path, observer: &Observer) -> Tried {
     });
     match canary.listen(&mut witness) {
         Pulse::Alive => tried.usable = true,
+        Pulse::Drowned => tried.reason = Some(UNHEARD.to_owned()),
         Pulse::Blind(reason) => tried.reason = Some(reason),
     }
     loaded.sensor.detach(None);
@@ -288,29 +289,21 @@ fn not_seen(chosen: Option<&Tried>) -> Vec<NotSeen> {
     }
     let off = chosen.hooks.iter().filter(|hook| hook.state == "off");
     off.filter_map(|tried| {
-        let hook = HOOKS.iter().find(|hook| hook.name == tried.hook);
         let reason = tried.reason.clone().unwrap_or_default();
-        match hook {
-            // An older kernel does the same through other hooks.
-            Some(hook) if hook.since.is_some() && reason.contains("has no function") => None,
-            Some(hook) => Some(NotSeen {
-                what: hook.sees.to_owned(),
-                because: format!("hook {}: {reason}", hook.name),
-                advice: Some("report this kernel's release and the reason".to_owned()),
-            }),
-            None if let Some(function) = FUNCTIONS.iter().find(|function| function.name == tried.hook) => {
-                Some(NotSeen {
-                    what: function.sees.to_owned(),
-                    because: format!("function {}: {reason}", function.name),
-                    advice: Some("report this kernel's release and the reason".to_owned()),
-                })
-            }
-            None => Some(NotSeen {
+        if TRACEPOINTS.iter().any(|(_, tracepoint)| *tracepoint == tried.hook) {
+            return Some(NotSeen {
                 what: "processes that are gone when their change is looked at".to_owned(),
                 because: format!("tracepoint {}: {reason}", tried.hook),
                 advice: None,
-            }),
+            });
         }
+        let word =
+            if FUNCTIONS.iter().any(|function| function.name == tried.hook) { "function" } else { "hook" };
+        hidden(tried.hook, &reason).map(|what| NotSeen {
+            what: what.to_owned(),
+            because: format!("{word} {}: {reason}", tried.hook),
+            advice: Some("report this kernel's release and the reason".to_owned()),
+        })
     })
     .collect()
 }
@@ -345,6 +338,8 @@ mod tests {
         let missed =
             not_seen(Some(&tried("fentry", &[("inode_set_acl", Some("this kernel has no function x"))])));
         assert_eq!(missed, []);
+        let missed = not_seen(Some(&tried("fentry", &[("inode_set_acl", Some("refused"))])));
+        assert_eq!(missed.len(), 1, "one that it has and does not let us hang on does");
     }
 
     #[test]

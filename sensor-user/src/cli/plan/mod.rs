@@ -7,17 +7,15 @@ mod diff;
 mod past;
 
 use super::{
-    DRIFT, IN_SYNC, NOT_RECONCILABLE, manifests,
+    BadInput, DRIFT, IN_SYNC, NOT_RECONCILABLE, manifests,
     output::{Output, Screen, Tone, clean, count},
 };
 use diff::Differ;
 use sensor_model::{
     changes::Operation,
     drift_policy::{DriftPolicy, DriftPolicyFile},
-    merge::Rendered,
-    node_disruption::{Fallback, Policy, PolicyFile},
+    node_disruption::{Fallback, Policy, PolicyFile, Scope},
     plan::{Disruption, Plan, PlannedChange, Step, plan},
-    pool,
     reconcile::{self, NodeFacts},
 };
 use serde::Serialize;
@@ -82,12 +80,12 @@ impl PlanCommand {
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         let old = manifests::side(&self.old)?;
         let new = manifests::side(&self.new)?;
-        let pool = self.pool.clone().or_else(|| pool_of(&new));
+        let pool = self.pool.clone().or_else(|| new.pool().map(str::to_owned));
         let mut files = Vec::new();
         for path in &self.policy {
             files.extend(PolicyFile::parse(&path.display().to_string(), &manifests::bytes(path)?)?);
         }
-        let policy = Policy::merge(&files, pool.as_deref())?;
+        let policy = policy(&files, pool.as_deref())?;
         let mut plan = plan(Some(&old), Some(&new), &policy)?;
         if self.node {
             plan.refuse(reconcile::against_node(&facts()?, &new));
@@ -125,13 +123,24 @@ impl PlanCommand {
     }
 }
 
-/// The pool of a config, by its name.
-pub(super) fn pool_of(new: &Rendered) -> Option<String> {
-    new.sources.iter().find_map(|source| pool::of_rendered(&source.machine_config)).map(str::to_owned)
+/// The policy for the nodes of a pool.
+///
+/// # Errors
+/// Files that contradict each other, and one for certain pools where nobody knows the node's.
+pub(super) fn policy(files: &[PolicyFile], pool: Option<&str>) -> anyhow::Result<Policy> {
+    let of_pools = files.iter().find(|file| matches!(file.scope, Scope::Pools(_)));
+    if let (None, Some(file)) = (pool, of_pools) {
+        return Err(BadInput::because(format!(
+            "{}: spec.pools: it counts for certain pools, and neither name nor role of the new config tells the node's; \
+             name it with --pool",
+            file.origin
+        )));
+    }
+    Policy::merge(files, pool).map_err(BadInput::wrap)
 }
 
 /// What this host is.
-fn facts() -> anyhow::Result<NodeFacts> {
+pub(super) fn facts() -> anyhow::Result<NodeFacts> {
     let fips = match fs::read_to_string("/proc/sys/crypto/fips_enabled") {
         Ok(text) => Some(text.trim() == "1"),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,

@@ -3,13 +3,16 @@
 mod reading;
 mod writing;
 
-use super::{segment::tests::FAIL, *};
+use super::{
+    segment::tests::{FAIL, REFUSE},
+    *,
+};
 use crate::metrics::BuildInfo;
 use jiff::Timestamp;
 use sensor_model::{
     chain::ORIGIN,
     difference::{Difference, DifferenceKind},
-    record::Actor,
+    record::{Actor, ThingKind, ThingName},
 };
 use std::{
     fs,
@@ -91,9 +94,13 @@ impl Place {
     }
 }
 
+fn file(path: &str) -> ThingName {
+    ThingName { path: path.to_owned(), kind: ThingKind::File }
+}
+
 fn drift(log: &ForensicLog, path: &str) -> Record {
     let mut record = log.record(RecordKind::Drift);
-    record.path = Some(path.to_owned());
+    record.set_name(file(path));
     record.actor = Some(Actor { pid: 7, start_ns: u64::MAX - 1, ..Actor::default() });
     record.differences.push(Difference {
         kind: DifferenceKind::Content,
@@ -224,6 +231,28 @@ fn files_are_rotated_by_size_linked_and_the_oldest_removed() {
     // A file in the middle that is gone is found.
     fs::remove_file(&all[1]).unwrap();
     assert_eq!(verify(&place.path()).unwrap().fault.unwrap().file, all[2]);
+}
+
+#[test]
+fn an_old_file_that_cannot_be_removed_is_told_and_stops_nothing() {
+    let mut place = Place::new();
+    place.limits = Limits { file_bytes: 1000, files: 1, ..Limits::default() };
+    let mut log = place.open();
+    let kept = place.path().join("forensic-00000000000000000000.jsonl");
+    fs::create_dir(&kept).unwrap();
+    for n in 0..20 {
+        let record = drift(&log, &format!("/etc/{n}"));
+        assert_eq!(log.append(&[record]), Durability::Written);
+    }
+    let told: Vec<Entry> = tail(&place.path(), 1000, &Filter::default()).unwrap_or_default();
+    assert!(told.is_empty(), "a directory is no log");
+    fs::remove_dir(&kept).unwrap();
+    let filter = Filter { kinds: vec![RecordKind::Rotation], ..Filter::default() };
+    let told = tail(&place.path(), 1000, &filter).unwrap();
+    let reason =
+        |entry: &Entry| entry.record.detail["not_removed"]["forensic-00000000000000000000.jsonl"].clone();
+    assert!(!told.is_empty() && told.iter().all(|entry| reason(entry).is_string()), "{told:?}");
+    assert!(told.iter().any(|entry| entry.record.detail["removed"][0].is_string()), "others go: {told:?}");
 }
 
 #[test]
@@ -409,4 +438,34 @@ fn a_record_that_cannot_be_written_is_named_and_keeps_no_other_back() {
     assert_eq!(entries[0].record.path.as_deref(), Some("/etc/broken"));
     assert!(entries[0].record.detail.contains_key("unwritable"), "{entries:?}");
     assert_eq!(verify(&place.path()).unwrap().fault, None);
+}
+
+#[test]
+fn a_rotation_that_failed_in_the_middle_is_gone_on_with_and_called_a_rotation() {
+    let mut place = Place::new();
+    place.limits.file_bytes = 1500;
+    let mut log = place.open();
+    let record = drift(&log, "/etc/a");
+    while log.append(std::slice::from_ref(&record)) == Durability::Written {
+        let full = fs::metadata(place.current()).unwrap().len() >= place.limits.file_bytes;
+        REFUSE.set(full.then_some(Errno::ENOSPC));
+    }
+    assert!(!place.current().exists(), "it failed after the file was put aside");
+    for _ in 0..2 {
+        place.clock.forward(MAXIMUM_BACKOFF);
+        assert_eq!(log.append(std::slice::from_ref(&record)), Durability::Pending);
+    }
+    REFUSE.set(None);
+    place.clock.forward(MAXIMUM_BACKOFF);
+    assert_eq!(log.append(&[]), Durability::Written);
+    let kinds = place.kinds();
+    assert!(!kinds.contains(&RecordKind::Tamper), "{kinds:?}");
+    assert_eq!(kinds.iter().filter(|kind| **kind == RecordKind::Rotation).count(), 1, "{kinds:?}");
+    let first = entries_of(&place.current()).remove(0);
+    assert_eq!(first.record.kind, RecordKind::Rotation);
+    assert_eq!(verify(&place.path()).unwrap().fault, None);
+}
+
+fn entries_of(file: &Path) -> Vec<Entry> {
+    fs::read_to_string(file).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }

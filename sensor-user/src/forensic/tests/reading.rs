@@ -29,23 +29,45 @@ fn entries_are_shown_by_path_kind_and_time() {
 }
 
 #[test]
-fn the_drifts_that_are_open_at_the_end_are_told_with_their_beginning() {
+fn the_drifts_that_are_open_at_the_end_are_told_with_their_beginning_and_who_did_it() {
     let place = Place::new();
     let mut log = place.open();
-    let begin = place.clock.now();
-    let mut records = vec![drift(&log, "/etc/open"), drift(&log, "/etc/gone"), drift(&log, "/etc/touched")];
+    let begin = rfc3339(place.clock.now());
+    let mut records = vec![drift(&log, "/etc/open"), drift(&log, "/etc/gone"), drift(&log, "/etc/reverted")];
     place.clock.forward(Duration::from_secs(5));
-    records.push(drift(&log, "/etc/open"));
-    for (kind, path) in [(RecordKind::Recovered, "/etc/gone"), (RecordKind::Touched, "/etc/touched")] {
+    let mut again = drift(&log, "/etc/open");
+    again.actor = Some(Actor { pid: 9, ..Actor::default() });
+    records.push(again.clone());
+    for (kind, path) in [
+        (RecordKind::Recovered, "/etc/gone"),
+        // Without differences: it failed. With some: it was done, and whether that helped is seen by a look.
+        (RecordKind::Reverted, "/etc/open"),
+        (RecordKind::Reverted, "/etc/reverted"),
+    ] {
         let mut record = log.record(kind);
-        record.path = Some(path.to_owned());
+        record.set_name(file(path));
+        if path == "/etc/reverted" {
+            record.differences.clone_from(&again.differences);
+        }
         records.push(record);
     }
     log.append(&records);
     let open = open_drifts(&place.path()).unwrap();
-    assert_eq!(open.keys().collect::<Vec<_>>(), ["/etc/open"]);
-    assert_eq!(open["/etc/open"].since, begin);
-    assert_eq!(open["/etc/open"].kinds, [DifferenceKind::Content]);
+    assert_eq!(open.keys().collect::<Vec<_>>(), [&file("/etc/open"), &file("/etc/reverted")]);
+    assert_eq!(open[&file("/etc/open")], OpenDrift { since: begin, last: again });
+}
+
+#[test]
+fn of_two_things_at_one_path_the_log_knows_which_one_is_open() {
+    let place = Place::new();
+    let mut log = place.open();
+    let unit = ThingName { kind: ThingKind::Unit, ..file("/etc/systemd/system/a.service") };
+    let mut of_unit = drift(&log, &unit.path);
+    of_unit.set_name(unit.clone());
+    let mut of_file = log.record(RecordKind::Recovered);
+    of_file.set_name(file(&unit.path));
+    log.append(&[drift(&log, &unit.path), of_unit, of_file]);
+    assert_eq!(open_drifts(&place.path()).unwrap().into_keys().collect::<Vec<_>>(), [unit]);
 }
 
 #[test]

@@ -16,7 +16,7 @@ async fn what_comes_while_a_write_is_under_way_is_written_after_it_in_order() {
         writer.append([record]);
         tokio::task::yield_now().await;
     }
-    assert_eq!(writer.finish().await.unwrap(), Durability::Written);
+    assert_eq!(writer.finish().await.unwrap().pending().count(), 0);
     let entries = place.entries();
     let paths: Vec<&str> = entries.iter().map(path_of).collect();
     let wanted: Vec<&str> = records.iter().map(|record| record.path.as_deref().unwrap()).collect();
@@ -57,6 +57,25 @@ async fn a_disk_that_refused_is_tried_again_by_itself() {
     writer.progress().await.unwrap();
     assert_eq!(writer.degraded(), None);
     assert!(place.kinds().contains(&RecordKind::Drift));
+}
+
+#[tokio::test]
+async fn what_a_disk_refused_is_written_by_the_next_writer_of_the_log() {
+    let place = Place::new();
+    fs::remove_dir(place.directory.path()).unwrap();
+    let log = place.open();
+    let (first, second) = (drift(&log, "/etc/a"), drift(&log, "/etc/b"));
+    let mut writer = Writer::new(log);
+    writer.append([first]);
+    let log = writer.finish().await.unwrap();
+    assert_eq!(log.pending().count(), 1);
+    fs::create_dir(place.directory.path()).unwrap();
+    place.clock.forward(MAXIMUM_BACKOFF);
+    let mut writer = Writer::new(log);
+    writer.append([second]);
+    assert_eq!(writer.finish().await.unwrap().pending().count(), 0);
+    let entries = place.entries();
+    assert_eq!(entries.iter().map(path_of).collect::<Vec<_>>(), ["/etc/a", "/etc/b"]);
 }
 
 #[test]

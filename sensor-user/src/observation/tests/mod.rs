@@ -1,5 +1,6 @@
 //! What the observer sees, in directories made for it.
 
+mod keys;
 mod objects;
 mod opens;
 mod paths;
@@ -58,7 +59,7 @@ impl Host {
 }
 
 fn expectation(thing: Thing, expected: Expected) -> Expectation {
-    let source = Source { machine_config: "50-test".to_owned(), origin: "test.yaml".to_owned() };
+    let source = Source::new("50-test", "test.yaml");
     Expectation { thing, expected, ssh_keys: false, source }
 }
 
@@ -77,22 +78,22 @@ fn owned_file(path: &str, user: Owner) -> Expectation {
         label: None,
         may_be_missing: false,
     };
-    expectation(Thing::File { path: path.into() }, Expected::File(file))
+    expectation(Thing::file(path), Expected::File(file))
 }
 
 fn link(path: &str, target: &str, hard: bool) -> Expectation {
     let link = LinkExpectation { target: target.into(), hard, user: Owner::Id(0), group: Owner::Id(0) };
-    expectation(Thing::Link { path: path.into() }, Expected::Link(link))
+    expectation(Thing::link(path), Expected::Link(link))
 }
 
 fn directory(path: &str) -> Expectation {
     let directory = DirectoryExpectation { mode: 0o755, user: Owner::Id(0), group: Owner::Id(0) };
-    expectation(Thing::Directory { path: path.into() }, Expected::Directory(directory))
+    expectation(Thing::directory(path), Expected::Directory(directory))
 }
 
 fn closed_directory(path: &str, ssh_keys: bool) -> Expectation {
     let closed = ClosedDirectoryExpectation { names: Vec::new(), suffix: None, ssh_keys };
-    let thing = Thing::ClosedDirectory { path: path.into() };
+    let thing = Thing::closed_directory(path);
     Expectation { ssh_keys, ..expectation(thing, Expected::ClosedDirectory(closed)) }
 }
 

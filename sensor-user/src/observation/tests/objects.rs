@@ -174,7 +174,7 @@ fn a_closed_directory_is_its_sorted_names() {
     host.file("/etc/x.d/10-a.conf", "");
     host.directory("/etc/x.d/sub");
     let observed = host.observer.observe(&closed_directory("/etc/x.d", false));
-    let Observation::Names { names, ssh_keys } = &observed.observation else { panic!("{observed:?}") };
+    let Observation::Names { names, ssh_keys, .. } = &observed.observation else { panic!("{observed:?}") };
     assert_eq!(names, &["10-a.conf", "20-b.conf", "sub"]);
     assert!(ssh_keys.is_empty());
 }

@@ -24,6 +24,43 @@ fn an_absolute_or_climbing_link_never_leads_out_of_the_root() {
 }
 
 #[test]
+fn a_link_below_a_directory_of_others_leads_no_look_elsewhere() {
+    use std::os::unix::fs::{PermissionsExt as _, chown};
+    let host = Host::new();
+    host.file("/etc/x/file", "root's");
+    host.file("/home/core/own/file", "core's");
+    host.link("/etc/x", "/home/core/own/link");
+    // Above what others can write a link is root's.
+    host.link("/home/core/own", "/srv");
+    let by_hand =
+        Host { observer: Observer::new(host.root.path()).unwrap(), root: tempfile::tempdir().unwrap() };
+    by_hand.observer.root.refuse_openat2();
+    let at = |path: &str| host.root.path().join(path);
+    let seen = |path: &str| {
+        let seen = [&host, &by_hand].map(|host| host.observe_file(path));
+        assert_eq!(seen[0], seen[1], "{path}");
+        seen[0].clone()
+    };
+    assert!(matches!(seen("/home/core/own/link/file"), Observation::Object(_)), "root's");
+    let whole = fs::metadata(at("home/core")).unwrap().permissions();
+    for mode in [0o775, 0o1777] {
+        fs::set_permissions(at("home/core"), fs::Permissions::from_mode(mode)).unwrap();
+        assert!(matches!(seen("/home/core/own/link/file"), Observation::Unreadable { .. }), "{mode:o}");
+    }
+    fs::set_permissions(at("home/core"), whole).unwrap();
+    chown(at("home/core"), Some(1000), Some(1000)).unwrap();
+    let Observation::Unreadable { error } = seen("/home/core/own/link/file") else { panic!("followed") };
+    assert!(error.contains("others than root"), "{error}");
+    assert!(matches!(seen("/srv/link/file"), Observation::Unreadable { .. }));
+    assert!(matches!(seen("/srv/file"), Observation::Object(_)));
+    assert!(matches!(seen("/home/core/own/file"), Observation::Object(_)));
+    // The directory that has the link is on the way all the same: a change of it is seen.
+    let way = host.observer.way(Path::new("/home/core/own/link/file"));
+    assert_eq!(way.parent, None);
+    assert!(way.directories.contains(&PathBuf::from("/home/core/own")), "{way:?}");
+}
+
+#[test]
 fn a_walk_by_hand_ends_where_openat2_ends() {
     let host = Host::new();
     host.file("/var/home/core/file", "x");

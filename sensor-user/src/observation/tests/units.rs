@@ -2,7 +2,7 @@
 //! printed for this very tree.
 
 use super::*;
-use crate::observation::unit::{Install, parse_install};
+use sensor_model::host::install::Install;
 
 const SYSTEM: &str = "/etc/systemd/system";
 const VENDOR: &str = "/usr/lib/systemd/system";
@@ -199,7 +199,7 @@ fn an_install_section_is_read_as_systemd_reads_it() {
                 Alias = x.service y.service\n[Service]\nWantedBy=no.target\n[Install]\nAlso=z.service\n\
                 DefaultInstance=i\nUnknown=1\nbroken\n";
     let mut install = Install::default();
-    parse_install(text, &mut install);
+    install.add(text);
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let expected = Install {
         wanted_by: words(&["c.target"]),

@@ -1,0 +1,32 @@
+//! Lines of a passwd or group file: names for numbers and numbers for names.
+
+use std::collections::HashMap;
+
+/// Names and numbers of users, or of groups.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Accounts {
+    /// Number to name.
+    pub names: HashMap<u32, String>,
+    /// Name to number.
+    pub ids: HashMap<String, u32>,
+}
+
+impl Accounts {
+    /// Adds the lines of a passwd or group file: name, anything, number. As with NSS the first one wins, so the
+    /// file that counts most comes first; lines that are not of that form are passed over.
+    pub fn add(&mut self, text: &[u8]) {
+        for line in text.split(|byte| *byte == b'\n') {
+            let mut fields = line.split(|byte| *byte == b':');
+            let (Some(name), Some(_), Some(id)) = (fields.next(), fields.next(), fields.next()) else {
+                continue;
+            };
+            let (Ok(name), Ok(id)) = (std::str::from_utf8(name), std::str::from_utf8(id)) else { continue };
+            let Ok(id) = id.parse::<u32>() else { continue };
+            if name.is_empty() || name.starts_with(['#', '+', '-']) {
+                continue;
+            }
+            self.names.entry(id).or_insert_with(|| name.to_owned());
+            self.ids.entry(name.to_owned()).or_insert(id);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! `/proc/PID/mountinfo` (proc(5)).
+//!
+//! The kernel escapes blanks, newlines and backslashes of a name and nothing else: a mount point is bytes, as every
+//! path is, and anybody with a user namespace that shares its mounts may choose them.
+
+use std::{ffi::OsString, os::unix::ffi::OsStringExt as _, path::PathBuf};
+
+/// One mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount<'a> {
+    /// Number of the mount; a number is used again.
+    pub id: &'a [u8],
+    /// `major:minor` of the file system.
+    pub device: &'a [u8],
+    /// What of the file system is mounted, as it is written there.
+    pub root: &'a [u8],
+    /// Where, below the reader's root, without links.
+    pub point: PathBuf,
+    /// Options of the mount.
+    pub options: &'a [u8],
+    /// Type of the file system, where the line goes so far.
+    pub file_system: Option<&'a [u8]>,
+}
+
+/// The mounts of a table. Lines that are none are left out.
+pub fn mounts(table: &[u8]) -> impl Iterator<Item = Mount<'_>> {
+    table.split(|byte| *byte == b'\n').filter_map(mount)
+}
+
+/// `id parent major:minor root point options [tag…] - type source options`.
+fn mount(line: &[u8]) -> Option<Mount<'_>> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let id = fields.next()?;
+    let _parent = fields.next()?;
+    let (device, root, point, options) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
+    let point = PathBuf::from(OsString::from_vec(unescape(point)));
+    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+    point.is_absolute().then(|| Mount { id, device, root, point, options, file_system: rest.next() })
+}
+
+/// Undoes the octal escapes of blanks, newlines and backslashes.
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, behind)) = rest.split_first() {
+        let digits = if *first == b'\\' { behind.get(..3) } else { None };
+        let value = digits
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_digit()))
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        if let Some(value) = value {
+            out.push(value);
+            rest = &behind[3..];
+        } else {
+            out.push(*first);
+            rest = behind;
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _, path::Path};
+
+    #[test]
+    fn a_line_is_read_with_its_tags_and_its_type() {
+        let line = b"31 30 0:27 / /sys/fs/cgroup/unified rw shared:9 master:1 - cgroup2 cgroup2 rw\n";
+        let found: Vec<_> = mounts(line).collect();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].point, Path::new("/sys/fs/cgroup/unified"));
+        assert_eq!((found[0].device, found[0].file_system), (&b"0:27"[..], Some(&b"cgroup2"[..])));
+    }
+
+    #[test]
+    fn a_point_that_is_no_text_is_read_like_any_other_and_hides_none() {
+        let table = b"1 0 0:1 / /tmp/\xff rw - tmpfs t rw\n2 0 0:2 / /etc/a\\040b rw - tmpfs t rw\n";
+        let points: Vec<_> = mounts(table).map(|mount| mount.point).collect();
+        assert_eq!(points, [Path::new(OsStr::from_bytes(b"/tmp/\xff")), Path::new("/etc/a b")]);
+    }
+
+    #[test]
+    fn an_escape_that_is_none_stays_as_it_is() {
+        for text in [&b"/a\\"[..], b"/a\\04", b"/a\\0x0", b"/a\\777", b"/a\\+12"] {
+            assert_eq!(unescape(text), text);
+        }
+        assert_eq!(unescape(b"/\\134\\012"), b"/\\\n");
+    }
+
+    #[test]
+    fn lines_that_are_none_are_left_out() {
+        assert_eq!(mounts(b"nonsense\n\n1 2 3\n1 2 3 / relative rw\n").count(), 0);
+    }
+}

@@ -1,0 +1,36 @@
+//! Faults that a test plants in the machine, to show that the checker finds them.
+
+use super::{
+    super::{checker::Mutation, settle::Sight},
+    Ended, Machine, Stage,
+};
+
+impl Machine {
+    /// The same with a planted fault.
+    pub(in crate::journal) fn with(mut self, mutation: Option<Mutation>) -> Self {
+        self.mutation = mutation;
+        match mutation {
+            Some(Mutation::CloseOnResume) if matches!(self.stage, Stage::Turning) => {
+                self.stage = Stage::Closing(Ended::RolledBack);
+            }
+            Some(Mutation::WriteBeforeBegin) if self.stage == Stage::Opening => {
+                self.stage = Stage::Writing { at: 0, sight: None, steps: 0 };
+            }
+            // More than any test awaits.
+            Some(Mutation::StepForEver) => self.patience = u8::MAX,
+            _ => {}
+        }
+        self
+    }
+
+    pub(super) fn has(&self, mutation: Mutation) -> bool {
+        self.mutation == Some(mutation)
+    }
+
+    /// What the machine takes a sight for.
+    pub(super) fn seen(&self, target: usize, mut sight: Sight) -> Sight {
+        let is_foreign = self.kinds[target].in_place && sight.path.is_none();
+        sight.between |= self.has(Mutation::SetWhatIsForeign) && is_foreign;
+        sight
+    }
+}

@@ -1,0 +1,135 @@
+use super::*;
+use sensor_model::expectation::{Expected, Thing};
+use serde_json::json;
+use std::fs;
+use std::sync::Arc;
+
+/// One of everything.
+fn desired() -> Desired {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, value: &serde_json::Value| {
+        let path = directory.path().join(name);
+        fs::write(&path, value.to_string()).unwrap();
+        path
+    };
+    for name in ["etc", "run", "proc"] {
+        fs::create_dir_all(directory.path().join("root").join(name)).unwrap();
+    }
+    fs::write(
+        directory.path().join("root/etc/passwd"),
+        "root:x:0:0::/:/bin/sh\ncore:x:7:7::/home/core:/bin/sh\n",
+    )
+    .unwrap();
+    fs::write(directory.path().join("root/etc/group"), "root:x:0:\ncore:x:7:\n").unwrap();
+    fs::write(directory.path().join("root/proc/cmdline"), "rw\n").unwrap();
+    let config = |name: &str, spec: &serde_json::Value| {
+        json!({
+            "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig", "spec": spec,
+            "metadata": { "name": name, "labels": { "machineconfiguration.openshift.io/role": "worker" } },
+        })
+    };
+    let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f somebody";
+    let first = config(
+        "00-first",
+        &json!({ "kernelArguments": ["a=1"], "config": {
+            "ignition": { "version": "3.4.0" },
+            "passwd": { "users": [{ "name": "core", "sshAuthorizedKeys": [key] }] },
+            "storage": {
+                "files": [
+                    { "path": "/etc/a", "mode": 0o644, "contents": { "source": "data:,a" }, "user": { "name": "core" } },
+                    { "path": "/etc/b", "mode": 0o600, "overwrite": false },
+                ],
+                "directories": [{ "path": "/etc/d", "mode": 0o755 }],
+                "links": [{ "path": "/etc/l", "target": "a" }],
+            },
+        } }),
+    );
+    let second = config(
+        "50-second",
+        &json!({ "config": { "ignition": { "version": "3.4.0" }, "systemd": { "units": [
+            { "name": "a.service", "enabled": true, "contents": "[Service]\n[Install]\nWantedBy=multi-user.target\n",
+              "dropins": [{ "name": "x.conf", "contents": "[Service]\n" }] },
+            { "name": "b.service", "mask": true },
+        ] } } }),
+    );
+    let policy = json!({
+        "apiVersion": "holdfast.dev/v1alpha1", "kind": "DriftPolicy", "metadata": { "name": "p" },
+        "spec": { "rules": [
+            { "path": "/etc/a", "action": "deny", "secret": false, "reason": "so",
+              "allowedActors": { "units": ["u*"], "exes": ["/e"], "pods": ["n/p"], "users": ["alice"] } },
+            { "path": "/etc/*/x", "action": "revert" },
+            { "path": "/etc/d/", "action": "observe" },
+        ] },
+    });
+    let configs = [write("1.json", &first), write("2.json", &second)];
+    let policies = [write("p.json", &policy)];
+    let observer = Observer::new(&directory.path().join("root")).unwrap();
+    desired::load(&configs, &policies, directory.path(), &observer).unwrap()
+}
+
+fn given(desired: Result<Desired, Refused>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    give(desired, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn what_another_process_reads_is_what_the_daemon_would_read() {
+    let mut read = desired();
+    let link = |thing: &Thing| matches!(thing, Thing::Link { .. });
+    assert!(read.expectations.iter().any(|expectation| link(&expectation.thing)));
+    let kinds: HashSet<_> =
+        read.expectations.iter().map(|expectation| std::mem::discriminant(&expectation.expected)).collect();
+    let image = |expectation: &Expectation| matches!(expectation.expected, Expected::OsImage(_));
+    assert!(kinds.len() >= 6 && !read.expectations.iter().any(image), "{:#?}", read.expectations);
+    assert!(!read.ids.users.is_empty() && read.sources.len() == 2);
+    read.waiting = vec![WaitingArgument {
+        argument: "a=1".to_owned(),
+        operation: sensor_model::changes::Operation::Add,
+        policy: "p".to_owned(),
+    }];
+    let bytes = given(Ok(Desired {
+        expectations: read.expectations.clone(),
+        ids: read.ids.clone(),
+        policy: read.policy.clone(),
+        sources: read.sources.clone(),
+        waiting: read.waiting.clone(),
+    }));
+    let Desired { expectations, ids, policy, sources, waiting } = received(&*bytes).unwrap();
+    assert_eq!(expectations, read.expectations);
+    assert_eq!((ids, policy, sources, waiting), (read.ids, read.policy, read.sources, read.waiting));
+}
+
+#[test]
+fn all_that_one_manifest_says_shares_its_name() {
+    let received = received(&*given(Ok(desired()))).unwrap();
+    let of = |name: &str| {
+        let named = |expectation: &&Expectation| &*expectation.source.machine_config == name;
+        received.expectations.iter().filter(named).map(|expectation| &expectation.source).collect::<Vec<_>>()
+    };
+    for name in ["00-first", "50-second"] {
+        let all = of(name);
+        assert!(
+            all.len() > 1 && all.windows(2).all(|two| Arc::ptr_eq(&two[0].origin, &two[1].origin)),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn what_is_refused_is_refused_with_its_reason_and_whose_fault_it_is() {
+    for is_input in [false, true] {
+        let refused = Refused { reason: "a.yaml: spec.x: is wrong".to_owned(), is_input };
+        let error = received(&*given(Err(refused.clone()))).unwrap_err();
+        assert_eq!(error.downcast_ref(), Some(&refused));
+    }
+}
+
+#[test]
+fn less_than_was_announced_is_never_taken_for_everything() {
+    let all = given(Ok(desired()));
+    let ends = (0..all.len()).filter(|end| *end < 64 || all[end - 1] == b'\n' || end % 97 == 0);
+    for end in ends {
+        assert!(received(&all[..end]).is_err(), "the first {end} bytes of {}", all.len());
+    }
+}

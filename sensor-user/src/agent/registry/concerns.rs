@@ -1,0 +1,175 @@
+//! Which things a record, a mount or a link may concern.
+//!
+//! In: watches, names, mount points. Out: things, and watches to be enrolled anew. No I/O; it changes nothing.
+
+use super::{Concerned, Registry, Watch};
+use sensor_common::op::ROLE_ANCESTOR;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Endings of the directories whose links enable units.
+const ENABLING: [&str; 3] = [".wants", ".requires", ".upholds"];
+
+impl Registry {
+    /// What a record concerns that is about these watches. `name`: the entry, for a record about a name in
+    /// the directory; `None` for one about the object. `cut`: the name was cut.
+    pub fn concerned(&self, watches: &[u32], name: Option<&OsStr>, cut: bool, moved: bool) -> Concerned {
+        let mut concerned = Concerned::default();
+        for id in watches {
+            let watch = &self.watches[*id as usize];
+            match name {
+                Some(_) if cut => {
+                    concerned.direct.extend(self.named_in(watch));
+                    concerned.direct.extend(watch.everything());
+                    concerned.direct.extend(self.units_of(watch, None));
+                    for child in self.children(watch) {
+                        self.appeared(child, &mut concerned);
+                    }
+                }
+                Some(name) => {
+                    let child = self.child(watch, name);
+                    concerned.direct.extend(child.into_iter().flat_map(Watch::named));
+                    concerned.direct.extend(watch.names_behind(name));
+                    concerned.direct.extend(watch.everything());
+                    concerned.direct.extend(self.units_of(watch, Some(name)));
+                    if let Some(child) = child {
+                        self.appeared(child, &mut concerned);
+                    }
+                }
+                None => {
+                    concerned.direct.extend(watch.objects());
+                    if moved {
+                        concerned.direct.extend(watch.everything());
+                        concerned.beyond.extend(self.units_of(watch, None));
+                        if watch.roles & ROLE_ANCESTOR != 0 {
+                            self.below(&watch.path, &mut concerned);
+                            concerned.beyond.extend(watch.through());
+                        }
+                    }
+                }
+            }
+        }
+        for list in [&mut concerned.direct, &mut concerned.beyond, &mut concerned.stale] {
+            list.sort_unstable();
+            list.dedup();
+        }
+        concerned
+    }
+
+    /// Everything that the inode of these watches may concern, whatever happened to it: what its own evidence
+    /// covers, and what lies beyond that.
+    pub fn all_concerned(&self, watches: &[u32]) -> (Vec<u32>, Vec<u32>) {
+        let names = self.concerned(watches, Some(OsStr::new("")), true, true);
+        let object = self.concerned(watches, None, false, true);
+        let mut direct = names.direct;
+        direct.extend(object.direct);
+        direct.sort_unstable();
+        direct.dedup();
+        (direct, object.beyond)
+    }
+
+    /// Watches at and below a path.
+    fn from(&self, path: &Path) -> impl Iterator<Item = u32> {
+        let first = self.place(path).unwrap_or_else(|at| at);
+        let within = self.by_path[first..].iter().copied();
+        within.take_while(move |id| self.watches[*id as usize].path.starts_with(path))
+    }
+
+    /// Watched names in a watched directory.
+    fn children<'a>(&'a self, directory: &'a Watch) -> impl Iterator<Item = &'a Watch> {
+        let within = self.from(&directory.path).map(|id| &self.watches[id as usize]);
+        within.filter(|child| child.path.parent() == Some(&*directory.path))
+    }
+
+    /// Things that depend on a name in a watched directory.
+    fn named_in<'a>(&'a self, directory: &'a Watch) -> impl Iterator<Item = u32> {
+        self.children(directory).flat_map(Watch::named).chain(directory.all_names_behind())
+    }
+
+    /// What the name of a watch may concern: it came, went, or is something else now.
+    fn appeared(&self, child: &Watch, concerned: &mut Concerned) {
+        if child.on_the_way {
+            self.below(&child.path, concerned);
+            concerned.beyond.extend(child.through());
+            concerned.beyond.extend(self.units_of(child, None));
+        }
+    }
+
+    /// Watches at and below a path, and things below it.
+    fn below(&self, path: &Path, concerned: &mut Concerned) {
+        for id in self.from(path) {
+            concerned.stale.push(id);
+            let watch = &self.watches[id as usize];
+            if *watch.path != *path {
+                let things = watch.objects().chain(watch.everything().iter().copied());
+                concerned.beyond.extend(things.filter(|thing| self.is_own(watch, *thing)));
+            }
+        }
+        let is_below = |thing: &&u32| {
+            let thing = &self.things[**thing as usize];
+            thing.starts_with(path) && **thing != *path
+        };
+        concerned.beyond.extend(self.unwatched.iter().filter(is_below));
+    }
+
+    /// The units that a name in a watched directory concerns; `None`: that any name may concern.
+    fn units_of<'a>(
+        &'a self,
+        watch: &Watch,
+        name: Option<&OsStr>,
+    ) -> impl Iterator<Item = &'a u32> + use<'a> {
+        let enables = |name: &OsStr| name.to_str().is_some_and(enables_units);
+        let some = name.filter(|name| watch.holds_units && !enables(name));
+        let instance_of = some.and_then(OsStr::to_str).and_then(template_of).map(OsString::from);
+        let all = watch.holds_units && some.is_none();
+        let by_name = some.and_then(|name| self.units.get(name));
+        let by_template = instance_of.and_then(|name| self.units.get(&name));
+        let named = by_name.into_iter().chain(by_template).flatten();
+        named.chain(all.then(|| self.units.values().flatten()).into_iter().flatten())
+    }
+
+    /// Every thing on whose way a mount point lies, or which lies on the way to it: by the path that declares it,
+    /// and by the one that the mount table tells, which is without links.
+    pub fn under_mount(&self, point: &Path) -> Vec<u32> {
+        let related = |thing: &&Arc<Path>| thing.starts_with(point) || point.starts_with(thing);
+        let mut found: Vec<u32> =
+            (0..).zip(&self.things).filter(|(_, thing)| related(thing)).map(|(id, _)| id).collect();
+        let within = self.from(point);
+        for id in within {
+            let watch = &self.watches[id as usize];
+            found.extend(watch.through().iter().chain(watch.everything()).chain(self.units_of(watch, None)));
+        }
+        // Over the object itself, or over something in it.
+        for at in point.ancestors() {
+            let (Some(parent), Some(name)) = (at.parent(), at.file_name()) else { continue };
+            let watch = |path| self.find(path).map(|id| &self.watches[id as usize]);
+            found.extend(watch(at).into_iter().flat_map(Watch::named));
+            found.extend(watch(parent).into_iter().flat_map(|parent| parent.names_behind(name)));
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+}
+
+/// Whether links in a directory enable units. Those that generators make anew at each reload count for nothing.
+pub fn may_enable(directory: &Path) -> bool {
+    let name = directory.file_name().and_then(OsStr::to_str);
+    name.is_some_and(enables_units) && !directory.starts_with("/run/systemd/transient") && {
+        let above = directory.parent().and_then(Path::file_name).and_then(OsStr::to_str);
+        above.is_some_and(|above| !above.starts_with("generator"))
+    }
+}
+
+/// Whether links in a directory of this name enable units.
+fn enables_units(name: &str) -> bool {
+    ENABLING.iter().any(|ending| name.ends_with(ending))
+}
+
+/// `foo@.service` of `foo@bar.service` and of itself; `None` for names without `@`.
+pub(super) fn template_of(name: &str) -> Option<String> {
+    let (prefix, rest) = name.split_once('@')?;
+    let (_, suffix) = rest.rsplit_once('.')?;
+    Some(format!("{prefix}@.{suffix}"))
+}

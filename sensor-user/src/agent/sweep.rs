@@ -1,0 +1,73 @@
+//! Which managed inodes changed, when records of changes were lost.
+//!
+//! In: all map entries. Out: those whose change may not have been told. The dirty bit alone does not say it: two things
+//! may share an inode (a directory that holds both, a hard link), and the look at one of them takes the bit away.
+
+use sensor_common::map::{InodeKey, Managed};
+use std::collections::HashMap;
+
+/// Remembers which losses were followed up.
+#[derive(Debug, Default)]
+pub(super) struct Swept {
+    /// [`Managed::lost`] of each inode that ever lost a record, when it was last swept.
+    lost: HashMap<InodeKey, u32>,
+}
+
+impl Swept {
+    /// Inodes with their numbers that changed since they were last looked at, or lost a record since the last call.
+    pub(super) fn take(
+        &mut self,
+        entries: impl Iterator<Item = (InodeKey, Managed)>,
+    ) -> Vec<(InodeKey, u32)> {
+        let before = std::mem::take(&mut self.lost);
+        let mut changed = Vec::new();
+        for (key, entry) in entries {
+            let followed = before.get(&key).copied().unwrap_or_default();
+            if entry.dirty != 0 || entry.lost != followed {
+                changed.push((key, entry.id));
+            }
+            if entry.lost != 0 {
+                self.lost.insert(key, entry.lost);
+            }
+        }
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIRECTORY: InodeKey = InodeKey { ino: 7, dev: 1, padding: 0 };
+
+    fn entry(dirty: u32, lost: u32) -> [(InodeKey, Managed); 1] {
+        [(DIRECTORY, Managed { id: 3, dirty, lost, ..Managed::default() })]
+    }
+
+    #[test]
+    fn a_loss_is_followed_up_though_a_look_at_a_sibling_took_the_dirty_bit_away() {
+        let mut swept = Swept::default();
+        assert_eq!(swept.take(entry(0, 5).into_iter()), [(DIRECTORY, 3)]);
+    }
+
+    #[test]
+    fn a_loss_is_followed_up_once_and_each_further_one_again() {
+        let mut swept = Swept::default();
+        swept.take(entry(0, 5).into_iter());
+        assert_eq!(swept.take(entry(0, 5).into_iter()), []);
+        assert_eq!(swept.take(entry(0, 6).into_iter()), [(DIRECTORY, 3)]);
+    }
+
+    #[test]
+    fn an_inode_that_is_dirty_without_a_loss_is_followed_up() {
+        assert_eq!(Swept::default().take(entry(1, 0).into_iter()), [(DIRECTORY, 3)]);
+    }
+
+    #[test]
+    fn the_first_loss_of_an_inode_enrolled_anew_is_followed_up_whatever_was_lost_of_its_predecessor() {
+        let mut swept = Swept::default();
+        swept.take(entry(0, 1).into_iter());
+        swept.take(entry(0, 0).into_iter());
+        assert_eq!(swept.take(entry(0, 1).into_iter()), [(DIRECTORY, 3)]);
+    }
+}

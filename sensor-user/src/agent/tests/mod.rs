@@ -1,0 +1,240 @@
+//! The loop without kernel programs: changes are told by the tests, time is theirs, files are real.
+
+mod drift;
+mod shown;
+
+use super::backend::{Changes, Parts};
+use super::reload::Carried;
+use super::start::{Host, Run};
+use super::*;
+use crate::attribution::NoTable;
+use crate::forensic::{self, Entry, Filter, ForensicLog, Limits};
+use crate::metrics::BuildInfo;
+use crate::observation::Observer;
+use jiff::Timestamp;
+use sensor_common::op::Operation;
+use sensor_model::expectation::Thing;
+use sensor_model::protocol::Event;
+use sensor_model::record::Actor;
+use serde_json::json;
+use std::cell::Cell;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::sync::atomic::{AtomicU64, Ordering};
+use tempfile::TempDir;
+
+/// A clock that stands until it is moved.
+#[derive(Debug)]
+struct Hand(AtomicU64);
+
+impl Clock for Hand {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_nanosecond(1_767_323_045_000_000_000 + i128::from(self.boot_ns())).unwrap()
+    }
+
+    fn boot_ns(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A host whose one file is as declared.
+struct Node {
+    directory: TempDir,
+    clock: Arc<Hand>,
+    telemetry: Arc<Telemetry>,
+    /// Nobody tells of changes of the file.
+    unwatched: Cell<bool>,
+}
+
+/// A daemon on it.
+struct Daemon {
+    agent: Agent,
+    changes: Changes,
+}
+
+const FILE: &str = "/etc/a.conf";
+const DECLARED: &str = "one\ntwo\nthree\n";
+
+impl Node {
+    /// With this action for everything, and more fields of its rule.
+    fn new(rule: &serde_json::Value) -> Self {
+        let build = BuildInfo {
+            version: "1".to_owned(),
+            commit: "c".to_owned(),
+            object: "o".to_owned(),
+            kernel: "k".to_owned(),
+        };
+        let node = Self {
+            directory: tempfile::tempdir().unwrap(),
+            clock: Arc::new(Hand(AtomicU64::new(1_000_000_000))),
+            telemetry: Arc::new(Telemetry::new(build, Timestamp::UNIX_EPOCH)),
+            unwatched: Cell::new(false),
+        };
+        for directory in ["root/etc/systemd/system", "state", "run", "config", "policy"] {
+            fs::create_dir_all(node.path(directory)).unwrap();
+        }
+        fs::write(node.path("root/etc/passwd"), "root:x:0:0::/:/bin/sh\n").unwrap();
+        fs::write(node.path("root/etc/group"), "root:x:0:\n").unwrap();
+        node.declare(DECLARED);
+        node.decide(rule);
+        node.write(DECLARED);
+        fs::set_permissions(node.file(), fs::Permissions::from_mode(0o644)).unwrap();
+        node
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.directory.path().join(path)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.path("root").join(FILE.trim_start_matches('/'))
+    }
+
+    fn write(&self, content: &str) {
+        fs::write(self.file(), content).unwrap();
+    }
+
+    fn content(&self) -> String {
+        fs::read_to_string(self.file()).unwrap()
+    }
+
+    fn declare(&self, content: &str) {
+        let owner = fs::metadata(self.directory.path()).unwrap();
+        let source = format!("data:,{}", content.replace('\n', "%0A"));
+        let config = json!({
+            "ignition": { "version": "3.4.0" },
+            "storage": { "files": [{
+                "path": FILE, "mode": 0o644, "contents": { "source": source },
+                "user": { "id": owner.uid() }, "group": { "id": owner.gid() },
+            }] },
+            "systemd": { "units": [{
+                "name": "a.service", "enabled": true,
+                "contents": "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n",
+            }] },
+        });
+        fs::write(self.path("config/a.ign"), config.to_string()).unwrap();
+    }
+
+    fn decide(&self, rule: &serde_json::Value) {
+        let policy = json!({
+            "apiVersion": "holdfast.dev/v1alpha1",
+            "kind": "DriftPolicy",
+            "metadata": { "name": "test" },
+            "spec": { "rules": [rule, { "path": "/etc/systemd/", "action": "observe" }] },
+        });
+        fs::write(self.path("policy/a.json"), policy.to_string()).unwrap();
+    }
+
+    fn log(&self) -> ForensicLog {
+        let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
+        let telemetry = Arc::clone(&self.telemetry);
+        ForensicLog::open(&self.path("log"), Limits::default(), clock, "boot".to_owned(), telemetry).unwrap()
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            root: self.path("root"),
+            configs: vec![self.path("config")],
+            policies: vec![self.path("policy")],
+            apart: false,
+            state: self.path("state"),
+            run: self.path("run"),
+            log: self.path("log"),
+            pins: None,
+            listen: None,
+            verify_every: Duration::from_mins(10),
+            canary_every: Duration::from_secs(5),
+        }
+    }
+
+    /// A daemon as it begins: the first one, one that was started again, or the same with another config.
+    async fn begin(&self, carried: Option<Carried>) -> Daemon {
+        let mut options = self.options();
+        let observer = Arc::new(Observer::new(&options.root).unwrap());
+        let follow = follow::start(&mut options, &observer).await;
+        let desired = desired::load(&options.configs, &options.policies, &options.state, &observer).unwrap();
+        let ties = ties::Ties::listen(&options.state);
+        let host = Host {
+            clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
+            observer,
+            boot_id: "boot".to_owned(),
+            listener: None,
+            capabilities: Vec::new(),
+            telemetry: Arc::clone(&self.telemetry),
+        };
+        let parts = Parts {
+            mode: HookMode::Fanotify,
+            sensor: None,
+            witness: None,
+            canary: None,
+            recursion: None,
+            processes: Box::new(NoTable),
+            changes: Changes::Told,
+            backlog: Vec::new(),
+            adopted: true,
+        };
+        let carried = carried.unwrap_or_else(|| Carried::of_log(&options.log));
+        let run = Run { options, parts, follow, ties, desired, carried, log: self.log() };
+        let (mut agent, changes) = run.begin(&host).unwrap();
+        let own = agent.looker.registry.find(FILE.as_ref()).unwrap();
+        agent.looker.is_watched(own, !self.unwatched.get());
+        let mut daemon = Daemon { agent, changes };
+        self.settle(&mut daemon).await;
+        daemon
+    }
+
+    /// Lets a second go by, and whatever is due in it be done.
+    async fn settle(&self, daemon: &mut Daemon) {
+        let end = self.clock.boot_ns() + 1_000_000_000;
+        loop {
+            daemon.agent.turn(&mut daemon.changes).await.unwrap();
+            let next = daemon.agent.detector.next_deadline().into_iter().chain(daemon.agent.reverts.next());
+            match next.min().filter(|at| *at < end) {
+                Some(at) => self.clock.0.fetch_max(at, Ordering::Relaxed),
+                None => break,
+            };
+        }
+        self.clock.0.fetch_max(end, Ordering::Relaxed);
+    }
+
+    /// Somebody changed a file.
+    async fn changed(&self, daemon: &mut Daemon, thing: &Thing, actor: Option<Actor>) {
+        let at_ns = self.clock.boot_ns();
+        let expectations = &daemon.agent.desired.expectations;
+        let id = expectations.iter().position(|expectation| expectation.thing == *thing).unwrap();
+        let id = u32::try_from(id).unwrap();
+        let operation = Operation::Write.name();
+        let noted = events::Noted { actor, operation, at_ns, first_ns: at_ns, told: false };
+        daemon.agent.changes.insert(id, noted);
+        daemon.agent.detector.event(id, at_ns, Event { own: false, beyond: true });
+        self.settle(daemon).await;
+    }
+
+    /// Ends a run of the loop.
+    async fn end(&self, mut daemon: Daemon) -> Carried {
+        let carried = daemon.agent.carry();
+        daemon.agent.write();
+        let Agent { log, .. } = daemon.agent;
+        assert_eq!(log.finish().await.unwrap().pending().count(), 0);
+        carried
+    }
+
+    /// What the log says of a kind.
+    fn told(&self, kind: RecordKind) -> Vec<Record> {
+        let filter = Filter { kinds: vec![kind], ..Filter::default() };
+        let entries: Vec<Entry> = forensic::tail(&self.path("log"), 1000, &filter).unwrap();
+        entries.into_iter().map(|entry| entry.record).collect()
+    }
+}
+
+fn file() -> Thing {
+    Thing::file(FILE)
+}
+
+fn alice() -> Actor {
+    Actor { pid: 7, login_uid: Some(1000), login_user: Some("alice".to_owned()), ..Actor::default() }
+}
+
+fn mallory() -> Actor {
+    Actor { pid: 8, login_uid: Some(1001), login_user: Some("mallory".to_owned()), ..Actor::default() }
+}

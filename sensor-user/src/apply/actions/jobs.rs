@@ -1,0 +1,164 @@
+//! One job of systemd's, from its request until its unit has come to rest.
+//!
+//! In: the manager, what is to be done with which unit. Out: that it is done, or why not. It takes no longer than its
+//! limit, whoever does not answer; a job that nobody waits for any more is taken back.
+
+use sensor_model::journal::ActKind;
+use std::{num::NonZeroUsize, pin::Pin, time::Duration};
+use tokio::time::{sleep, timeout};
+use zbus::{MatchRule, MessageStream, OwnedObjectPath, export::futures_core::Stream};
+use zbus_systemd::systemd1::{ManagerProxy, ServiceProxy, UnitProxy};
+
+/// Signals that may wait while a job is queued: more than a host has units that start at once.
+const SIGNALS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(4095);
+
+/// Pause between two looks at a unit.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Looks at a unit that was started until it is believed to stay: a service of `Type=simple` is started before it has done
+/// anything, and dies after that if its configuration is wrong.
+const LOOKS: u32 = 10;
+
+/// A job and how it is seen.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Job<'a> {
+    pub(super) kind: ActKind,
+    pub(super) unit: &'a str,
+    /// Whether the unit may be gone: the apply removes it.
+    pub(super) may_be_gone: bool,
+    pub(super) limit: Duration,
+}
+
+/// Queues a job, waits until it is removed, and looks at the unit.
+///
+/// # Errors
+/// How it ended instead.
+pub(super) async fn run(manager: &ManagerProxy<'_>, job: Job<'_>) -> Result<(), String> {
+    let mut queued = None;
+    if let Ok(ended) = timeout(job.limit, wait(manager, job, &mut queued)).await {
+        return ended;
+    }
+    // Nobody waits for it any more; left alone it could still happen after the fallback.
+    if let Some(id) = queued.as_deref().and_then(|path| path.rsplit('/').next()?.parse().ok()) {
+        let _ = manager.cancel_job(id).await;
+    }
+    Err(format!("not done within {} s", job.limit.as_secs()))
+}
+
+async fn wait(manager: &ManagerProxy<'_>, job: Job<'_>, path: &mut Option<String>) -> Result<(), String> {
+    let text = |error: zbus::Error| error.to_string();
+    // Signals come only to those who asked, and are asked for before the job is queued.
+    let rule = MatchRule::builder()
+        .msg_type(zbus::message::Type::Signal)
+        .interface("org.freedesktop.systemd1.Manager")
+        .member("JobRemoved")
+        .build()
+        .map_err(text)?;
+    let connection = manager.inner().connection();
+    let mut removed = MessageStream::for_match_rule(rule, connection, Some(SIGNALS)).await.map_err(text)?;
+    // Subscribed already is as good.
+    let _ = manager.subscribe().await;
+    let unit = unit_of(manager, job.unit).await?;
+    let (load, active) = (unit.load_state().await.map_err(text)?, unit.active_state().await.map_err(text)?);
+    let kind = match load.as_str() {
+        // What must not run, or has no file any more, can only be stopped.
+        "masked" => ActKind::Stop,
+        "not-found" if job.may_be_gone => ActKind::Stop,
+        "not-found" => return Err("there is no such unit".to_owned()),
+        _ => job.kind,
+    };
+    let is_running = matches!(active.as_str(), "active" | "reloading" | "activating");
+    if !is_running && matches!(kind, ActKind::Reload | ActKind::Stop) {
+        return Ok(());
+    }
+    let (name, mode) = (job.unit.to_owned(), "replace".to_owned());
+    let queued = match kind {
+        ActKind::Reload => manager.reload_unit(name, mode).await,
+        ActKind::Restart => manager.restart_unit(name, mode).await,
+        ActKind::ReloadOrRestart => manager.reload_or_restart_unit(name, mode).await,
+        ActKind::Stop => manager.stop_unit(name, mode).await,
+        ActKind::DaemonReload | ActKind::Os => return Ok(()),
+    };
+    let queued = queued.map_err(text)?;
+    *path = Some(queued.as_str().to_owned());
+    let result = result_of(&mut removed, queued.as_str()).await?;
+    *path = None;
+    if result != "done" {
+        return Err(format!("the job ended as `{result}`"));
+    }
+    settled(&unit, kind, job.unit).await
+}
+
+async fn unit_of(manager: &ManagerProxy<'_>, name: &str) -> Result<UnitProxy<'static>, String> {
+    let text = |error: zbus::Error| error.to_string();
+    let path = manager.load_unit(name.to_owned()).await.map_err(text)?;
+    let connection = manager.inner().connection().clone();
+    UnitProxy::builder(&connection)
+        .destination("org.freedesktop.systemd1")
+        .path(path)
+        .cache_properties(zbus::proxy::CacheProperties::No)
+        .build()
+        .await
+        .map_err(text)
+}
+
+/// The result of the job with this path.
+async fn result_of(removed: &mut MessageStream, job: &str) -> Result<String, String> {
+    let text = |error: zbus::Error| error.to_string();
+    loop {
+        let signal = std::future::poll_fn(|context| Pin::new(&mut *removed).poll_next(context)).await;
+        let signal = signal.ok_or("the connection to systemd is gone")?.map_err(text)?;
+        let body = signal.body();
+        let (_, path, _, result): (u32, OwnedObjectPath, String, String) =
+            body.deserialize().map_err(text)?;
+        if path.as_str() == job {
+            return Ok(result);
+        }
+    }
+}
+
+/// A job that is done may leave a unit that fails right after, at once or over and over again.
+async fn settled(unit: &UnitProxy<'_>, kind: ActKind, name: &str) -> Result<(), String> {
+    let text = |error: zbus::Error| error.to_string();
+    let starts = matches!(kind, ActKind::Restart | ActKind::ReloadOrRestart);
+    let service = if starts && name.ends_with(".service") { Some(service_of(unit).await?) } else { None };
+    let restarts = async || match &service {
+        Some(service) => service.n_restarts().await.map_err(text),
+        None => Ok(0),
+    };
+    let before = restarts().await?;
+    let mut looks = 0;
+    loop {
+        let active = unit.active_state().await.map_err(text)?;
+        match active.as_str() {
+            "failed" if kind != ActKind::Stop => return Err("the unit failed".to_owned()),
+            "reloading" | "deactivating" | "activating" => {
+                let sub = unit.sub_state().await.map_err(text)?;
+                if sub.starts_with("auto-restart") && kind != ActKind::Stop {
+                    return Err("the unit failed, and systemd starts it again and again".to_owned());
+                }
+            }
+            // It has done what it was started for, or was not running and stays so.
+            "inactive" => return Ok(()),
+            _ if looks >= LOOKS || service.is_none() => {
+                return match restarts().await? {
+                    after if after > before => Err("the unit ended at once and was started again".to_owned()),
+                    _ => Ok(()),
+                };
+            }
+            _ => looks += 1,
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+async fn service_of(unit: &UnitProxy<'_>) -> Result<ServiceProxy<'static>, String> {
+    let text = |error: zbus::Error| error.to_string();
+    ServiceProxy::builder(unit.inner().connection())
+        .destination("org.freedesktop.systemd1")
+        .path(unit.inner().path().to_owned())
+        .cache_properties(zbus::proxy::CacheProperties::No)
+        .build()
+        .await
+        .map_err(text)
+}

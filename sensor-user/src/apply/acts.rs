@@ -1,0 +1,73 @@
+//! What a plan asks for after the files are written.
+//!
+//! In: a plan. Out: acts of the journal, in the plan's order, each with its limit and its fallback. Drains are the cluster
+//! side's; the write and the reboot are the journal's own.
+
+use sensor_model::{
+    journal::{Act, ActKind, Fallback},
+    merge::Rendered,
+    node_disruption,
+    plan::{ACT_SECONDS, Plan, StepAction},
+};
+
+/// The plan's steps as acts of the journal.
+pub(super) fn acts(plan: &Plan, os: bool) -> Vec<Act> {
+    let os = os.then(|| Act {
+        kind: ActKind::Os,
+        unit: None,
+        timeout_s: 3600,
+        fallback: Fallback::Rollback,
+        because: Vec::new(),
+    });
+    let steps = plan.steps.iter().filter_map(|step| {
+        let kind = match step.action {
+            StepAction::DaemonReload => ActKind::DaemonReload,
+            StepAction::Reload => ActKind::Reload,
+            StepAction::Restart => ActKind::Restart,
+            StepAction::Drain | StepAction::Write | StepAction::Reboot => return None,
+        };
+        Some(Act {
+            kind,
+            unit: step.target.clone(),
+            timeout_s: step.timeout_seconds.unwrap_or(ACT_SECONDS),
+            fallback: match step.fallback {
+                Some(node_disruption::Fallback::Rollback) => Fallback::Rollback,
+                Some(node_disruption::Fallback::Reboot) | None => Fallback::Reboot,
+            },
+            because: step.because.clone(),
+        })
+    });
+    os.into_iter().chain(steps).collect()
+}
+
+/// What differs and nothing here reads: a reboot for it would change nothing.
+pub(super) fn unused(old: &Rendered, new: &Rendered) -> Option<String> {
+    let image =
+        |side: &Rendered| side.base_os_extensions_container_image.as_ref().map(|image| image.value.clone());
+    let takes_none = old.extensions.is_empty() && new.extensions.is_empty();
+    (!takes_none && image(old) != image(new)).then(|| {
+        "baseOSExtensionsContainerImage: no OS backend takes extensions from an image of their own; \
+         they come from the host's repositories, so leave the field as it is"
+            .to_owned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sensor_model::{expectation::Source, merge::Sourced};
+
+    #[test]
+    fn another_extensions_image_is_refused_where_extensions_are_taken() {
+        let source = Source::new("a", "a.yaml");
+        let said = |text: &str| Sourced { value: text.to_owned(), source: source.clone() };
+        let with = |image: &str, extensions: &[&str]| Rendered {
+            base_os_extensions_container_image: Some(said(image)),
+            extensions: extensions.iter().map(|name| said(name)).collect(),
+            ..Rendered::default()
+        };
+        assert_eq!(unused(&with("a", &[]), &with("b", &[])), None);
+        assert_eq!(unused(&with("a", &["usbguard"]), &with("a", &["usbguard"])), None);
+        assert!(unused(&with("a", &["usbguard"]), &with("b", &["usbguard"])).is_some());
+    }
+}

@@ -1,0 +1,160 @@
+//! A file system of one file that a thread of this process answers for, so that its content changes without the
+//! kernel taking part.
+//!
+//! Comes in: where, and a first content. Goes out: the mounted file system; what is in the file is changed by
+//! [`Foreign::set`]. It speaks as much of the FUSE protocol (fuse(4), include/uapi/linux/fuse.h) as looking at that
+//! file needs, and refuses the rest.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use anyhow::{Context, Result};
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+
+use super::boot::load_module;
+
+/// Bytes of a request before what belongs to its operation.
+const HEADER: usize = 40;
+/// The largest request: the kernel wants at least this much room.
+const REQUEST: usize = 8192 + 4096;
+/// The file's name and its node; node 1 is the directory.
+const NAME: &str = "file";
+const FILE: u64 = 2;
+
+const LOOKUP: u32 = 1;
+const FORGET: u32 = 2;
+const GETATTR: u32 = 3;
+const OPEN: u32 = 14;
+const READ: u32 = 15;
+const RELEASE: u32 = 18;
+const INIT: u32 = 26;
+const OPENDIR: u32 = 27;
+const READDIR: u32 = 28;
+const RELEASEDIR: u32 = 29;
+const BATCH_FORGET: u32 = 42;
+
+/// Reads past the page cache, which nobody would tell of a change.
+const DIRECT_IO: u32 = 1;
+
+/// The file system; it lives as long as the process.
+#[derive(Debug)]
+pub struct Foreign {
+    content: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Foreign {
+    /// Mounts it on a folder, which is created; the file is `<place>/file`, of root and with mode 0644.
+    pub fn mount(place: &Path, content: &str) -> Result<Self> {
+        load_module("fuse")?;
+        fs::create_dir_all(place)?;
+        let device = File::options().read(true).write(true).open("/dev/fuse").context("open /dev/fuse")?;
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", device.as_raw_fd());
+        mount(Some("foreign"), place, Some("fuse"), MsFlags::empty(), Some(options.as_str()))
+            .with_context(|| format!("mount FUSE on {}", place.display()))?;
+        let content = Arc::new(Mutex::new(content.as_bytes().to_vec()));
+        let served = Arc::clone(&content);
+        thread::spawn(move || {
+            if let Err(error) = serve(device, &served) {
+                eprintln!("the foreign file system ended: {error:#}");
+            }
+        });
+        Ok(Self { content })
+    }
+
+    /// Other content, as another machine would change it.
+    pub fn set(&self, content: &str) {
+        *self.content.lock().unwrap_or_else(PoisonError::into_inner) = content.as_bytes().to_vec();
+    }
+}
+
+fn serve(mut device: File, content: &Mutex<Vec<u8>>) -> Result<()> {
+    let mut request = vec![0; REQUEST];
+    loop {
+        let length = match device.read(&mut request) {
+            // Taken back before it was read.
+            Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => continue,
+            other => other.context("read a request")?,
+        };
+        let request = &request[..length];
+        let unique = number(request, 8)?;
+        let operation = u32::try_from(number(request, 4)? & u64::from(u32::MAX))?;
+        if matches!(operation, FORGET | BATCH_FORGET) {
+            continue;
+        }
+        let content = content.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let answer = answer(operation, number(request, 16)?, request, &content)?;
+        let (error, body) = match answer {
+            Ok(body) => (0, body),
+            Err(errno) => (-(errno as i32), Vec::new()),
+        };
+        let mut reply = u32::try_from(16 + body.len())?.to_ne_bytes().to_vec();
+        reply.extend(error.to_ne_bytes());
+        reply.extend(unique.to_ne_bytes());
+        reply.extend(body);
+        match device.write_all(&reply) {
+            // Whoever asked is gone.
+            Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => {}
+            other => other.context("answer a request")?,
+        }
+    }
+}
+
+/// The body of an answer, or the error that is the answer.
+fn answer(operation: u32, node: u64, request: &[u8], content: &[u8]) -> Result<Result<Vec<u8>, Errno>> {
+    Ok(match operation {
+        INIT => {
+            // Version 7.31, no read-ahead, no flags, one page to write; the rest is zero.
+            let mut body: Vec<u8> = [7_u32, 31, 0, 0, 0, 4096].iter().flat_map(|n| n.to_ne_bytes()).collect();
+            body.resize(64, 0);
+            Ok(body)
+        }
+        LOOKUP => {
+            let name = request.get(HEADER..).unwrap_or_default().split(|byte| *byte == 0).next();
+            if node == 1 && name == Some(NAME.as_bytes()) {
+                // Node, generation, and nothing of it is kept.
+                let mut body: Vec<u8> = [FILE, 0, 0, 0, 0].iter().flat_map(|n| n.to_ne_bytes()).collect();
+                body.extend(attributes(FILE, content.len()));
+                Ok(body)
+            } else {
+                Err(Errno::ENOENT)
+            }
+        }
+        GETATTR => {
+            let mut body = vec![0; 16];
+            body.extend(attributes(node, content.len()));
+            Ok(body)
+        }
+        OPEN | OPENDIR => {
+            let mut body = vec![0; 8];
+            body.extend(DIRECT_IO.to_ne_bytes());
+            body.extend([0; 4]);
+            Ok(body)
+        }
+        READ => {
+            let from = usize::try_from(number(request, HEADER + 8)?)?.min(content.len());
+            let size = usize::try_from(number(request, HEADER + 16)? & u64::from(u32::MAX))?;
+            Ok(content[from..content.len().min(from.saturating_add(size))].to_vec())
+        }
+        READDIR | RELEASE | RELEASEDIR => Ok(Vec::new()),
+        _ => Err(Errno::ENOSYS),
+    })
+}
+
+/// `fuse_attr`: inode, size, blocks, three times with their nanoseconds, mode, links, owner, device, block size.
+fn attributes(node: u64, length: usize) -> Vec<u8> {
+    let (mode, size) = if node == FILE { (0o100_644_u32, length as u64) } else { (0o40_755, 0) };
+    let mut body: Vec<u8> = [node, size, 1, 1, 1, 1].iter().flat_map(|n| n.to_ne_bytes()).collect();
+    body.extend([0, 0, 0, mode, 1, 0, 0, 0, 4096, 0].iter().flat_map(|n: &u32| n.to_ne_bytes()));
+    body
+}
+
+/// Eight bytes at a place of a request.
+fn number(request: &[u8], at: usize) -> Result<u64> {
+    let eight = request.get(at..at + 8).context("a request that is cut short")?;
+    Ok(u64::from_ne_bytes(eight.try_into()?))
+}

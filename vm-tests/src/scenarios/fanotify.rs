@@ -1,0 +1,127 @@
+//! A kernel that takes no program: booted in lockdown for confidentiality, where none may read the kernel's memory.
+//!
+//! Comes in: a bare guest. Goes out: a check for each kind of change that fanotify tells of, and that the daemon says
+//! everywhere what it runs on.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::simple;
+use crate::guest::agent::{Agent, HOLDFAST};
+use crate::guest::disks::FileSystem;
+use crate::guest::{Context, run, shell, status};
+
+const MOUNT: &str = "/srv/fanotify";
+const CONFIG: &str = "/run/fanotify.json";
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// The scenario.
+pub(super) fn bare(context: &mut Context) -> Result<()> {
+    let lockdown = fs::read_to_string("/sys/kernel/security/lockdown")?;
+    ensure!(lockdown.contains("[confidentiality]"), "lockdown is {lockdown}");
+    FileSystem::Ext4.mount(Path::new(MOUNT))?;
+    let files = simple::files(&Path::new(MOUNT).join("files"), 8, Path::new(CONFIG))?;
+    let mut agent = start()?;
+    status::wait_for("compliant", LIMIT)?;
+    context.check("told", told(&agent));
+    let changes = [
+        ("write", "echo drift >> FILE", "content"),
+        ("chmod", "chmod 600 FILE", "mode"),
+        ("replace", "echo drift > FILE.new; chmod 644 FILE.new; mv FILE.new FILE", "content"),
+        ("unlink", "rm FILE", "missing"),
+        ("rename_away", "mv FILE FILE.away", "missing"),
+        ("directory_away", "mv /srv/fanotify/files /srv/fanotify/away", "missing"),
+    ];
+    for (number, (name, command, kind)) in changes.into_iter().enumerate() {
+        let file = &files[number];
+        let found = changed(&mut agent, file, &command.replace("FILE", &file.display().to_string()), kind);
+        context.check(name, found.and_then(|said| restored(&mut agent, &files, file).map(|()| said)));
+    }
+    context.check("found_at_the_next_start", stopped(agent, &files));
+    Ok(())
+}
+
+fn start() -> Result<Agent> {
+    Agent::start(&["--standalone", "--config", CONFIG, "--verify-every", "3600"])
+}
+
+/// The log, the metrics, the status and `doctor` say that it is fanotify.
+fn told(agent: &Agent) -> Result<String> {
+    let records = agent.records()?;
+    let start = records.iter().find(|record| record["kind"] == "start").context("no start record")?;
+    ensure!(start["detail"]["backend"] == "fanotify", "{start}");
+    ensure!(status::read()?["backend"] == "fanotify", "{}", status::read()?);
+    let page = run("wget", &["-q", "-O", "-", "http://127.0.0.1:9464/metrics"])?;
+    let is_on = page.lines().any(|line| {
+        line.starts_with("holdfast_backend{") && line.contains("fanotify") && line.ends_with(" 1")
+    });
+    ensure!(is_on, "the metric does not say so");
+    let doctor = Command::new(HOLDFAST).arg("doctor").output()?;
+    let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    ensure!(doctor.contains("fanotify"), "{doctor}");
+    Ok(start["detail"].to_string())
+}
+
+/// A shell makes the change and stays until it was told, as fanotify tells of processes by their numbers only.
+fn changed(agent: &mut Agent, file: &Path, command: &str, kind: &str) -> Result<String> {
+    let skip = agent.records()?.len();
+    let mut shell = Command::new("/bin/sh")
+        .args(["-c", &format!("{{ {command}; }} && read line")])
+        .stdin(Stdio::piped())
+        .spawn()
+        .context("cannot start a shell")?;
+    let pid = shell.id();
+    let record = agent.wait_for("drift", skip, |record| is_drift(record, file));
+    if let Some(mut input) = shell.stdin.take() {
+        // It may have failed and ended.
+        let _ = input.write_all(b"\n");
+    }
+    shell.wait()?;
+    let record = record?;
+    ensure!(record["differences"][0]["kind"] == kind, "{record}");
+    if command.starts_with("echo drift >>") {
+        // The shell itself did this, and was still there; of the others' processes only the numbers were left.
+        ensure!(record["actor"]["pid"] == pid, "{pid} did it, but: {record}");
+    }
+    Ok(format!("{} by {}", record["operation"], record["actor"]["exe"]))
+}
+
+fn is_drift(record: &Value, file: &Path) -> bool {
+    record["kind"] == "drift" && record["path"].as_str() == file.to_str()
+}
+
+/// Everything is made as it was; the drift ends.
+fn restored(agent: &mut Agent, files: &[PathBuf], file: &Path) -> Result<()> {
+    let skip = agent.records()?.len();
+    shell(&format!(
+        "if [ -d {MOUNT}/away ]; then mv {MOUNT}/away {MOUNT}/files; fi; rm -f {MOUNT}/files/*.away"
+    ))?;
+    for file in files {
+        if fs::read_to_string(file).ok().as_deref() != Some(simple::CONTENT) {
+            fs::write(file, simple::CONTENT)?;
+        }
+        shell(&format!("chmod 644 {}", file.display()))?;
+    }
+    agent.wait_for("recovery", skip, |record| {
+        record["kind"] == "recovered" && record["path"].as_str() == file.to_str()
+    })?;
+    status::wait_for("compliant", LIMIT).map(drop)
+}
+
+/// What happens while no daemon runs is found by the next one, without an actor.
+fn stopped(agent: Agent, files: &[PathBuf]) -> Result<String> {
+    let skip = agent.records()?.len();
+    agent.stop()?;
+    shell(&format!("echo drift >> {}", files[0].display()))?;
+    let mut agent = start()?;
+    let record = agent.wait_for("drift", skip, |record| is_drift(record, &files[0]))?;
+    ensure!(record["actor"].is_null(), "{record}");
+    agent.stop()?;
+    Ok(String::new())
+}

@@ -1,0 +1,149 @@
+//! The same faults under the state directory: what an apply keeps, and its journal.
+//!
+//! Comes in: a bare guest whose managed files lie on disks that work. Goes out: a check for each kind of fault: the apply
+//! is refused or goes back, or is called unfinished and the next start ends it; what was said names file and reason.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+
+use super::faulty::unmount_from;
+use super::faulty::{FAULTY, apply, backing, ballast, ends, faulty, found, limited, new_config};
+use super::watched::{CONFIG, Said, holdfast};
+use crate::guest::{Context, shell};
+
+/// The state directory.
+const STATE: &str = "/var/lib/holdfast";
+const JOURNAL: &str = "/var/lib/holdfast/apply/journal";
+
+/// All faults.
+pub(super) fn bare(context: &mut Context) {
+    for (name, check) in [
+        ("state_full_before", full as fn(&mut Context) -> Result<String>),
+        ("state_full_meanwhile", filled),
+        ("state_read_only", read_only),
+        ("state_failing_device", failing),
+    ] {
+        let checked = mounted().and_then(|()| check(context));
+        context.check(name, checked);
+        unmount_from(STATE);
+        unmount_from(FAULTY);
+    }
+}
+
+/// A disk of its own for the state directory, and one that works for the files, with the old config applied.
+fn mounted() -> Result<()> {
+    shell(&format!("mount -t tmpfs -o size=64m tmpfs {FAULTY}"))?;
+    fs::create_dir_all(STATE)?;
+    backing(80 << 20)?;
+    shell(&format!("mount -o loop /srv/backing/disk {STATE}"))?;
+    apply('o', true)
+}
+
+/// It was not done, and says which file of the state directory and why.
+fn is_told((code, text): &Said, reasons: &[&str], what: &str) -> Result<()> {
+    let reason = reasons.iter().any(|reason| text.contains(reason));
+    ensure!(
+        *code == Some(3) && text.contains(&format!("{STATE}/apply")) && reason,
+        "{what}: {code:?}: {text}"
+    );
+    Ok(())
+}
+
+/// Works off what is left, where the disk works again.
+fn resume() -> Result<()> {
+    if Path::new(JOURNAL).exists() {
+        holdfast(&["apply", "--resume", "--no-acts"])?;
+    }
+    Ok(())
+}
+
+/// Full before it begins: nothing is written, whatever it is that does not fit.
+fn full(context: &mut Context) -> Result<String> {
+    let ends = ends()?;
+    let mut told = Vec::new();
+    for kib in [0, 100, 420, 500, 860, 900, 8192] {
+        // ext4 keeps a fiftieth for itself.
+        ballast(STATE, kib + 1311)?;
+        new_config()?;
+        let said = holdfast(&["apply", CONFIG, "--no-acts"])?;
+        let what = format!("{kib} KiB free: {said:?}");
+        let end = if said.0 == Some(0) { "new" } else { "old" };
+        if end == "old" {
+            is_told(&said, &["No space left"], &what)?;
+            ensure!(found()? == ends.old, "{what}: something was written: {:?}", found()?);
+        }
+        fs::remove_file(format!("{STATE}/ballast"))?;
+        resume()?;
+        ensure!(ends.check(&what)? == end, "{what}: it is not {end}");
+        context.note(format!("{kib} KiB free: {end}"));
+        told.push(format!("{kib}:{end}"));
+        if end == "new" {
+            apply('o', false)?;
+        }
+    }
+    ensure!(told[0].ends_with("old") && told[told.len() - 1].ends_with("new"), "{told:?}");
+    Ok(told.join(" "))
+}
+
+/// Full when the journal has begun: there is room for its records, and what does not fit any more is told; then the next
+/// start ends it.
+fn filled(_: &mut Context) -> Result<String> {
+    let ends = ends()?;
+    let said = faulty(|| ballast(STATE, 0))?;
+    if said.0 != Some(0) {
+        is_told(&said, &["No space left"], "filled meanwhile")?;
+    }
+    fs::remove_file(format!("{STATE}/ballast"))?;
+    resume()?;
+    ends.check(&said.1).map(str::to_owned)
+}
+
+/// Read-only before it begins, and when the journal has begun: in the end nothing stays written.
+fn read_only(_: &mut Context) -> Result<String> {
+    let ends = ends()?;
+    let remount = |how: &str| shell(&format!("mount -o remount,{how} {STATE}")).map(drop);
+    remount("ro")?;
+    new_config()?;
+    let said = holdfast(&["apply", CONFIG, "--no-acts"])?;
+    is_told(&said, &["Read-only file system"], "before it begins")?;
+    remount("rw")?;
+    ensure!(ends.check("before it begins")? == "old", "{said:?}");
+    // With a file open for writing only an error of its own makes a file system read-only.
+    let said = faulty(|| remount("abort"))?;
+    is_told(&said, &["Read-only file system", "I/O error"], "meanwhile")?;
+    ensure!(said.1.contains(JOURNAL), "it does not name the journal: {said:?}");
+    shell(&format!("umount {STATE} && mount -o loop /srv/backing/disk {STATE}"))?;
+    resume()?;
+    ensure!(ends.check("meanwhile")? == "old", "{said:?}");
+    Ok(said.1.lines().find(|line| line.contains("because")).unwrap_or_default().trim().to_owned())
+}
+
+/// A device that stops taking writes when the journal has begun.
+fn failing(context: &mut Context) -> Result<String> {
+    let mut told = Vec::new();
+    for kib in [0, 64, 1024] {
+        let ends = ends()?;
+        shell("sync")?;
+        let said = faulty(|| limited(kib))?;
+        let what = format!("{kib} KiB: {said:?}");
+        let done = said.0 == Some(0);
+        if !done {
+            is_told(&said, &["I/O error", "Read-only file system", "needs cleaning"], &what)?;
+        }
+        // The device works again.
+        shell("mount -o remount,size=200m /srv/backing")?;
+        shell(&format!("umount {STATE} && mount -o loop /srv/backing/disk {STATE}"))?;
+        resume()?;
+        let end = ends.check(&what)?;
+        ensure!(!done || end == "new", "{what}: it was called done and is {end}");
+        context.note(format!("{kib} KiB: {end}"));
+        told.push(format!("{kib}:{end}{}", if done { "" } else { " with an error" }));
+        if end == "new" {
+            apply('o', false)?;
+        }
+    }
+    ensure!(told.iter().any(|told| told.ends_with("error")), "{told:?}");
+    Ok(told.join(", "))
+}
