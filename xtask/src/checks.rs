@@ -30,6 +30,10 @@ impl Parts {
         let result = work();
         let came_of_it = if result.is_ok() { "passed" } else { "FAILED" };
         say(came_of_it, &format!("{name} ({:.0} s)", start.elapsed().as_secs_f64()));
+        if let Err(error) = &result {
+            // At once, too: whoever reads only a piece of a long output still sees why.
+            say("", &format!("{error:#}"));
+        }
         self.0.push((name, result));
     }
 
@@ -69,11 +73,11 @@ pub(crate) fn run(quick: bool, kernels: &[String], full: bool) -> Result<()> {
     ] {
         parts.run(name, || show(cargo().args(arguments).envs(blobs).current_dir(dist::root())));
     }
-    parts.run("generated files", || reference::generate(true));
+    parts.run("generated files", || reference::generate(true, Some(FAULTS)));
     parts.run("kernel programs: format and lints", kernel_programs);
     if !quick {
         parts.run("dependencies", dependencies);
-        parts.run("fuzz targets", || fuzz::run(&[], fuzz::RUNS_IN_TESTS));
+        parts.run("fuzz targets", || fuzz::run(&[], fuzz::RUNS_IN_TESTS, fuzz::Corpus::Fresh));
         parts.run("alerts", alerts::test);
         let full = full || !kernels.is_empty();
         let selection = Selection { kernels: kernels.to_vec(), full, ..Selection::default() };

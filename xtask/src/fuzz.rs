@@ -2,11 +2,15 @@
 //!
 //! Comes in: a number of inputs to try, and targets or none for all. Goes out: success only if no input broke a
 //! property; an input that did is left under `target/fuzz/broken` and named. What was found worth keeping stays in
-//! `target/fuzz/corpus`. Nothing here measures time: a run ends after a number of inputs.
+//! `target/fuzz/corpus`, from which the next run goes on; the tests begin anew each time. Nothing here measures time:
+//! a run ends after a number of inputs.
 
+use std::collections::VecDeque;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::num::NonZero;
+use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 
@@ -27,8 +31,17 @@ const FLAGS: [&str; 6] = [
     "--cfg=fuzzing",
 ];
 
+/// Where a run begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Corpus {
+    /// With what all runs before it found.
+    Kept,
+    /// With the seeds alone, so that a failure in the tests is one for everybody and not of one machine's past.
+    Fresh,
+}
+
 /// Builds all targets and runs those asked for, or all.
-pub(crate) fn run(targets: &[String], runs: u64) -> Result<()> {
+pub(crate) fn run(targets: &[String], runs: u64, corpus: Corpus) -> Result<()> {
     let workspace = dist::root().join(WORKSPACE);
     let known = names(&workspace)?;
     if let Some(unknown) = targets.iter().find(|name| !known.contains(name)) {
@@ -45,13 +58,29 @@ pub(crate) fn run(targets: &[String], runs: u64) -> Result<()> {
         .env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\x1f"));
     show(&mut build)?;
     let programs = folder.join(dist::HOST_TARGET).join("release");
-    let mut broken = Vec::new();
-    for name in known.iter().filter(|name| targets.is_empty() || targets.contains(name)) {
-        say("fuzz", &format!("{name}: {runs} inputs"));
-        if let Err(error) = one(name, &programs.join(name), &folder, &workspace, runs) {
-            broken.push(format!("{name}: {error:#}"));
+    let wanted: VecDeque<&String> =
+        known.iter().filter(|name| targets.is_empty() || targets.contains(name)).collect();
+    let queue = Mutex::new(wanted);
+    let broken = Mutex::new(Vec::new());
+    // A target is one thread.
+    let workers = std::thread::available_parallelism().map_or(1, NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                // Both values are changed in single steps, so a worker that panicked left them whole.
+                let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                while let Some(name) = next() {
+                    say("fuzz", &format!("{name}: {runs} inputs"));
+                    if let Err(error) = one(name, &programs.join(name), &folder, &workspace, runs, corpus) {
+                        say("FAILED", &format!("fuzz {name}"));
+                        let mut broken = broken.lock().unwrap_or_else(PoisonError::into_inner);
+                        broken.push(format!("{name}: {error:#}"));
+                    }
+                }
+            });
         }
-    }
+    });
+    let broken = broken.into_inner().unwrap_or_else(PoisonError::into_inner);
     if !broken.is_empty() {
         bail!("{}", broken.join("\n"));
     }
@@ -70,15 +99,31 @@ fn names(workspace: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-fn one(name: &str, program: &Path, folder: &Path, workspace: &Path, runs: u64) -> Result<()> {
-    let (corpus, broken): (PathBuf, PathBuf) =
-        (folder.join("corpus").join(name), folder.join("broken").join(name));
-    for made in [&corpus, &broken] {
+fn one(
+    name: &str,
+    program: &Path,
+    folder: &Path,
+    workspace: &Path,
+    runs: u64,
+    corpus: Corpus,
+) -> Result<()> {
+    let broken = folder.join("broken").join(name);
+    let found = match corpus {
+        Corpus::Kept => folder.join("corpus").join(name),
+        Corpus::Fresh => {
+            let found = folder.join("corpus-of-tests").join(name);
+            if found.exists() {
+                fs::remove_dir_all(&found).with_context(|| format!("cannot clear {}", found.display()))?;
+            }
+            found
+        }
+    };
+    for made in [&found, &broken] {
         fs::create_dir_all(made).with_context(|| format!("cannot make {}", made.display()))?;
     }
     let mut command = Command::new(program);
     command
-        // The same inputs each time on an empty corpus, so that a failure in the tests is one for everybody.
+        // The same inputs each time on a fresh corpus.
         .args([
             format!("-runs={runs}"),
             "-seed=1".into(),
@@ -86,7 +131,7 @@ fn one(name: &str, program: &Path, folder: &Path, workspace: &Path, runs: u64) -
             "-print_final_stats=0".into(),
         ])
         .arg(format!("-artifact_prefix={}/", broken.display()))
-        .arg(&corpus)
+        .arg(&found)
         .arg(workspace.join("seeds").join(name))
         .current_dir(folder);
     output(&mut command).map(drop)

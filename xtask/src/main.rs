@@ -169,8 +169,8 @@ fn work(command: Command) -> Result<()> {
         Command::Build { debug, .. } => dist::build_holdfast(profile(debug)).map(drop),
         Command::Demo { kernel, debug } => demo::run(&kernel, profile(debug)),
         Command::Coverage => coverage::write(),
-        Command::Fuzz { target, runs } => fuzz::run(&target, runs),
-        Command::Generate { check } => reference::generate(check),
+        Command::Fuzz { target, runs } => fuzz::run(&target, runs, fuzz::Corpus::Kept),
+        Command::Generate { check } => reference::generate(check, None),
         Command::Test { quick, kernel, full } => checks::run(quick, &kernel, full),
         Command::Bench { output, write_docs, compare: true, .. } => bench::compare::run(output, write_docs),
         Command::Bench { kernel, output, write_docs, verbose, compare: false } => {

@@ -5,6 +5,7 @@
 //! not what would be made now.
 
 use std::fs;
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
@@ -14,16 +15,19 @@ use crate::run::{cargo, say, show};
 /// The generated file that is kept.
 const KEPT: &str = "docs/cli.md";
 
-/// Makes everything; with `check` only says whether the kept file is what it should be.
-pub(crate) fn generate(check: bool) -> Result<()> {
+/// Makes everything; with `check` only says whether the kept file is what it should be. The features are those that
+/// other work was built with already, so that nothing is built twice; they change nothing of the command line.
+pub(crate) fn generate(check: bool, features: Option<&str>) -> Result<()> {
     let folder = dist::target_dir().join("dist");
     say("generate", "command line reference, man pages, completions");
     show(
         cargo()
-            .args(["run", "--quiet", "-p", "sensor-user", "--example", "reference", "--"])
-            .arg(&folder)
+            .args(["build", "--quiet", "--workspace", "--example", "reference"])
+            .args(features)
             .current_dir(dist::root()),
     )?;
+    let program = dist::target_dir().join("debug/examples/reference");
+    show(Command::new(program).arg(&folder).current_dir(dist::root()))?;
     let made = folder.join("cli.md");
     let made = fs::read_to_string(&made).with_context(|| format!("cannot read {}", made.display()))?;
     let kept = dist::root().join(KEPT);

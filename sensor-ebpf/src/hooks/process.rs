@@ -32,8 +32,7 @@ pub(crate) fn fork(args: Arguments) -> i32 {
         return 0;
     }
     let (start_ns, parent_start_ns) = (child.field(kernel::task_start()), start_of(parent));
-    // SAFETY: the reference is copied from before the map is written.
-    let exec_id = unsafe { PROCESSES.get(parent_tgid) }.map_or(0, |process| process.exec_id);
+    let exec_id = who::runs(parent_tgid);
     let process =
         Process { start_ns, parent_start_ns, exec_id, parent_exec_id: exec_id, parent_tgid, padding: 0 };
     if PROCESSES.insert(tgid, process, 0).is_err() {

@@ -16,9 +16,9 @@ use sensor_common::map::{InodeKey, Managed};
 use serde_json::Value;
 use zerocopy::FromBytes as _;
 
-use super::simple;
+use super::simple::{self, is_drift};
 use crate::guest::agent::Agent;
-use crate::guest::{Context, run, shell, status, wait};
+use crate::guest::{Context, page, shell, status, wait};
 
 const DIRECTORY: &str = "/etc/blindness";
 const CONFIG: &str = "/run/blindness.json";
@@ -129,10 +129,6 @@ fn drift_of(agent: &mut Agent, file: &Path) -> Result<Value> {
     let record = agent.wait_for("drift", skip, |record| is_drift(record, file))?;
     ensure!(record["actor"]["pid"] == pid, "{pid} did it, but: {record}");
     Ok(record)
-}
-
-fn is_drift(record: &Value, file: &Path) -> bool {
-    record["kind"] == "drift" && record["path"].as_str() == file.to_str()
 }
 
 /// Changes a file by a shell that is then gone; gives its process id.
@@ -266,7 +262,7 @@ fn executes_another(node: &mut Node) -> Result<()> {
 
 /// The sum of the metric's lines that `wanted` takes.
 fn sum(metric: &str, wanted: impl Fn(&str) -> bool) -> Result<f64> {
-    let page = run("wget", &["-q", "-O", "-", "http://127.0.0.1:9464/metrics"])?;
+    let page = page::metrics()?;
     let lines = page.lines().filter(|line| line.starts_with(metric) && wanted(line));
     Ok(lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
 }

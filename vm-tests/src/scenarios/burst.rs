@@ -15,7 +15,7 @@ use serde_json::json;
 use super::simple;
 use crate::guest::agent::Agent;
 use crate::guest::disks::FileSystem;
-use crate::guest::{Context, run, status, wait};
+use crate::guest::{Context, page, status, wait};
 
 /// What a writing process is called with.
 pub(crate) const WRITER: &str = "burst-writer";
@@ -126,7 +126,7 @@ fn never_compliant(seen: &[String]) -> Result<String> {
 
 /// What was lost in the ring is in the metric and in the status, and they agree.
 fn losses() -> Result<String> {
-    let page = run("wget", &["-q", "-O", "-", "http://127.0.0.1:9464/metrics"])?;
+    let page = page::metrics()?;
     let counted: u64 = page
         .lines()
         .filter(|line| line.starts_with("holdfast_events_lost_total") && line.contains("stage=\"ring\""))

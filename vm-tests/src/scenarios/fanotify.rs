@@ -12,10 +12,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use super::simple;
+use super::simple::{self, is_drift};
 use crate::guest::agent::{Agent, HOLDFAST};
 use crate::guest::disks::FileSystem;
-use crate::guest::{Context, run, shell, status};
+use crate::guest::{Context, page, shell, status};
 
 const MOUNT: &str = "/srv/fanotify";
 const CONFIG: &str = "/run/fanotify.json";
@@ -57,7 +57,7 @@ fn told(agent: &Agent) -> Result<String> {
     let start = records.iter().find(|record| record["kind"] == "start").context("no start record")?;
     ensure!(start["detail"]["backend"] == "fanotify", "{start}");
     ensure!(status::read()?["backend"] == "fanotify", "{}", status::read()?);
-    let page = run("wget", &["-q", "-O", "-", "http://127.0.0.1:9464/metrics"])?;
+    let page = page::metrics()?;
     let is_on = page.lines().any(|line| {
         line.starts_with("holdfast_backend{") && line.contains("fanotify") && line.ends_with(" 1")
     });
@@ -90,10 +90,6 @@ fn changed(agent: &mut Agent, file: &Path, command: &str, kind: &str) -> Result<
         ensure!(record["actor"]["pid"] == pid, "{pid} did it, but: {record}");
     }
     Ok(format!("{} by {}", record["operation"], record["actor"]["exe"]))
-}
-
-fn is_drift(record: &Value, file: &Path) -> bool {
-    record["kind"] == "drift" && record["path"].as_str() == file.to_str()
 }
 
 /// Everything is made as it was; the drift ends.

@@ -34,3 +34,8 @@ pub(super) fn files(directory: &Path, count: usize, config: &Path) -> Result<Vec
     fs::write(config, machine_config.to_string())?;
     Ok(files)
 }
+
+/// Whether a record of the forensic log says that this file drifted.
+pub(super) fn is_drift(record: &Value, file: &Path) -> bool {
+    record["kind"] == "drift" && record["path"].as_str() == file.to_str()
+}

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::guest::agent::Agent;
-use crate::guest::{Context, run, shell};
+use crate::guest::{Context, page, shell};
 
 const CONFIG: &str = r#"apiVersion: machineconfiguration.openshift.io/v1
 kind: MachineConfig
@@ -83,7 +83,7 @@ fn change(agent: &mut Agent, command: &str, kind: &str, operation: &str) -> Resu
 }
 
 fn metrics() -> Result<String> {
-    let page = run("wget", &["-q", "-O", "-", "http://127.0.0.1:9464/metrics"])?;
+    let page = page::metrics()?;
     let line = page.lines().find(|line| line.starts_with("mcd_config_drift ")).context("no metric")?;
     ensure!(!line.ends_with(" 0"), "{line}");
     Ok(line.to_owned())
