@@ -207,6 +207,9 @@ pub const MOUNTS_KEY: InodeKey = InodeKey { ino: 0, dev: 0, padding: 0 };
 /// The entry that stands for all block devices.
 pub const DEVICES_KEY: InodeKey = InodeKey { ino: 0, dev: 1, padding: 0 };
 
+/// The entry that stands for the tree of control groups, there only while a rule names actors by their group.
+pub const GROUPS_KEY: InodeKey = InodeKey { ino: 0, dev: 2, padding: 0 };
+
 /// Where an inode's bit is in the bitmap: the word's index and the bit's mask.
 #[inline(always)]
 pub const fn bitmap_position(key: InodeKey) -> (u32, u64) {

@@ -99,6 +99,8 @@ globals! {
     ARG_FILE_MPROTECT_PROT => arg_file_mprotect_prot;
     ARG_FILE_IOCTL_FILE => arg_file_ioctl_file;
     ARG_FILE_IOCTL_CMD => arg_file_ioctl_cmd;
+    ARG_FILE_IOCTL_COMPAT_FILE => arg_file_ioctl_compat_file;
+    ARG_FILE_IOCTL_COMPAT_CMD => arg_file_ioctl_compat_cmd;
     ARG_INODE_SETATTR_DENTRY => arg_inode_setattr_dentry;
     ARG_INODE_SETATTR_ATTR => arg_inode_setattr_attr;
     ARG_INODE_FILE_SETATTR_DENTRY => arg_inode_file_setattr_dentry;

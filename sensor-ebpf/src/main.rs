@@ -68,6 +68,13 @@ change_hook!(
     hooks::content::file_ioctl
 );
 change_hook!(
+    "file_ioctl_compat",
+    "security_file_ioctl_compat",
+    lsm_file_ioctl_compat,
+    fentry_file_ioctl_compat,
+    hooks::content::file_ioctl_compat
+);
+change_hook!(
     "inode_setattr",
     "security_inode_setattr",
     lsm_inode_setattr,

@@ -148,7 +148,7 @@ pub struct FileExpectation {
     pub user: Owner,
     /// Owning group.
     pub group: Owner,
-    /// SELinux label, known only after a first compliant observation.
+    /// SELinux label, where one is declared; no config can do that.
     pub label: Option<String>,
     /// The thing may be missing as long as an existing one is empty (MCO's rule for empty drop-ins).
     pub may_be_missing: bool,

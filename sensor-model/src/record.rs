@@ -102,6 +102,9 @@ pub struct Actor {
     pub exe: Option<String>,
     /// Arguments, as far as the first KiB goes.
     pub argv: Vec<String>,
+    /// There were more arguments, or the last one was longer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub argv_cut: bool,
     /// Effective file system user id at the change.
     pub uid: u32,
     /// Group id.

@@ -3,9 +3,9 @@
 //! The blobs are extracted by `cargo xtask setup`. Without them the test says so and passes, unless
 //! `HOLDFAST_REQUIRE_BTF` is set, as the full test command does.
 
-use holdfast::kernel::btf::{Btf, BtfError};
 use holdfast::kernel::hooks::{FUNCTIONS, HOOKS, Mode};
 use holdfast::kernel::layout::{FIELDS, Layout};
+use sensor_model::host::btf::{Btf, BtfError};
 use std::path::PathBuf;
 
 const SERIES: [&str; 5] = ["5.10", "6.1", "6.12", "6.18", "7.x"];

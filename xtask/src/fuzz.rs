@@ -99,14 +99,7 @@ fn names(workspace: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-fn one(
-    name: &str,
-    program: &Path,
-    folder: &Path,
-    workspace: &Path,
-    runs: u64,
-    corpus: Corpus,
-) -> Result<()> {
+fn one(name: &str, program: &Path, folder: &Path, workspace: &Path, runs: u64, corpus: Corpus) -> Result<()> {
     let broken = folder.join("broken").join(name);
     let found = match corpus {
         Corpus::Kept => folder.join("corpus").join(name),

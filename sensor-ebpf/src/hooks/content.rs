@@ -114,9 +114,20 @@ pub(crate) fn file_ioctl(args: Arguments) -> i32 {
     changed(file, Operation::Ioctl, command)
 }
 
+/// `file_ioctl_compat(file, cmd)`: the same from a 32-bit process, with its numbers.
+#[inline(always)]
+pub(crate) fn file_ioctl_compat(args: Arguments) -> i32 {
+    let command = args.get(kernel::arg_file_ioctl_compat_cmd()) & 0xffff_ffff;
+    if !changes_files(command) || reads_only(command) {
+        return 0;
+    }
+    let Some(file) = args.pointer(kernel::arg_file_ioctl_compat_file()) else { return 0 };
+    changed(file, Operation::Ioctl, command)
+}
+
 /// The commands of those families that only read and that tools issue all the time: FS_IOC_GETFLAGS,
-/// FS_IOC_GETVERSION, FS_IOC_FIEMAP, FS_IOC_FSGETXATTR (include/uapi/linux/fs.h).
+/// FS_IOC_GETVERSION, both also with 32 bits, FS_IOC_FIEMAP, FS_IOC_FSGETXATTR (include/uapi/linux/fs.h).
 #[inline(always)]
 fn reads_only(command: u64) -> bool {
-    matches!(command, 0x8008_6601 | 0x8008_7601 | 0xc020_660b | 0x801c_581f)
+    matches!(command, 0x8008_6601 | 0x8008_7601 | 0x8004_6601 | 0x8004_7601 | 0xc020_660b | 0x801c_581f)
 }

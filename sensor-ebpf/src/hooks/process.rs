@@ -2,7 +2,7 @@
 //! exec, and an actor that is gone can still be named.
 
 use crate::kernel::{self, Arguments, Pointer, within};
-use crate::managed::{self, Subject};
+use crate::managed::{self, Change, Subject};
 use crate::maps::{
     self, EVER_NOTED, EXECUTING, EXECUTION_SEQUENCE, EXECUTIONS, GROUP_SCRATCH, GROUPS, MANAGED, PROCESSES,
 };
@@ -10,7 +10,9 @@ use crate::who::{self, read};
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use aya_ebpf::helpers::{bpf_get_smp_processor_id, bpf_ktime_get_boot_ns, bpf_probe_read_kernel_str_bytes};
 use sensor_common::limits::ARGV_BYTES;
-use sensor_common::map::{Counter, Executing, Execution, Managed, Process, execution_id, execution_slot};
+use sensor_common::map::{
+    Counter, Executing, Execution, GROUPS_KEY, Managed, Process, execution_id, execution_slot,
+};
 use sensor_common::op::{Operation, ROLE_FILE};
 
 /// Start time of a task's process (its group leader), boot-time nanoseconds. The same as `who::process_start`,
@@ -175,6 +177,10 @@ pub(crate) fn group_made(args: Arguments) -> i32 {
             let path = &*scratch;
             let _ = GROUPS.insert(id, path, 0);
         }
+    }
+    if let Some(entry) = MANAGED.get_ptr_mut(GROUPS_KEY) {
+        // Nobody can be refused for it, so what it gives does not matter.
+        let _ = managed::changed(entry, &Change::of(Pointer::NULL, Operation::MakeDirectory, id));
     }
     0
 }

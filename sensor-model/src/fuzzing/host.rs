@@ -1,8 +1,15 @@
-//! Targets for files of the host that others write: mount table, process status, accounts, unit files.
+//! Targets for what is read of a host: mount table, process status, accounts, unit files, kernel types, fanotify events.
 
 use crate::{
     expectations,
-    host::{accounts::Accounts, install::Install, mountinfo, stat::Stat},
+    host::{
+        accounts::Accounts,
+        btf::{Btf, Field},
+        fanotify as events,
+        install::Install,
+        mountinfo,
+        stat::Stat,
+    },
 };
 use std::os::unix::ffi::OsStrExt as _;
 
@@ -39,6 +46,38 @@ pub fn process_stat(data: &[u8]) {
     let whole = Stat::parse(text.as_bytes());
     assert_eq!(whole.as_ref().map(|stat| (stat.parent, stat.start, stat.terminal)), Some((7, 987, 34816)));
     assert_eq!(whole.map(|stat| stat.comm).as_deref(), Some(&*name));
+}
+
+/// What fanotify gave: events no longer than that, whose names are names, and one more behind them is read, too.
+pub fn fanotify(data: &[u8]) {
+    const BYTES: usize = 24;
+    let Ok(found) = events::parse(data) else { return };
+    assert!(found.len() * BYTES <= data.len());
+    for (_, name) in found.iter().filter_map(|event| event.entry.as_ref()) {
+        let name = name.as_ref().map(|name| name.as_bytes());
+        assert!(name.is_none_or(|name| !name.is_empty() && name != b"." && !name.contains(&0)));
+    }
+    let mut one = [0; BYTES];
+    (one[0], one[4], one[6], one[8], one[20]) = (24, 3, 24, 2, 42);
+    let more = events::parse(&[data, &one].concat());
+    let last = more.as_ref().ok().and_then(|more| more.last());
+    assert_eq!(last.map(|last| (last.mask, last.pid)), Some((2, 42)));
+}
+
+/// A kernel's types: every question has an answer in bounded time, and an offset is one of the kind that was asked for.
+pub fn btf(data: &[u8]) {
+    let Ok(types) = Btf::parse(data) else { return };
+    let kinds = [Field::Pointer, Field::Word(4), Field::Word(8), Field::Nested];
+    for structure in ["task", "inode"] {
+        for member in ["pid", "flags", "next"] {
+            let found = kinds.iter().filter(|kind| types.member(structure, member, **kind).is_ok());
+            assert!(found.count() <= 1, "a member is of one kind");
+        }
+    }
+    for parameter in ["file", "cmd"] {
+        let index = types.parameter("open", parameter);
+        assert!(index.is_err() || types.has_function("open"));
+    }
 }
 
 /// A passwd or group file: names and numbers lead to each other, and a file behind it changes nothing that it says.

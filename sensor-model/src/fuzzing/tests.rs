@@ -4,7 +4,7 @@ use std::path::Path;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 18] = [
+const TARGETS: [(&str, Target); 20] = [
     ("manifest", manifest),
     ("ignition", ignition),
     ("data_url", data_url),
@@ -23,6 +23,8 @@ const TARGETS: [(&str, Target); 18] = [
     ("process_stat", process_stat),
     ("accounts", accounts),
     ("install", install),
+    ("btf", btf),
+    ("fanotify", fanotify),
 ];
 
 fn seeds(target: &str) -> Vec<Vec<u8>> {

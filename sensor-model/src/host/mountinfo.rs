@@ -20,6 +20,18 @@ pub struct Mount<'a> {
     pub options: &'a [u8],
     /// Type of the file system, where the line goes so far.
     pub file_system: Option<&'a [u8]>,
+    /// Options of the file system, where the line goes so far.
+    pub super_options: Option<&'a [u8]>,
+}
+
+impl Mount<'_> {
+    /// Whether the file system was mounted with this option, whatever its value. A comma in another's value may show
+    /// one that is none.
+    pub fn has_option(&self, name: &str) -> bool {
+        let options = self.super_options.unwrap_or_default().split(|byte| *byte == b',');
+        let mut names = options.map(|option| option.split(|byte| *byte == b'=').next().unwrap_or_default());
+        names.any(|option| option == name.as_bytes())
+    }
 }
 
 /// The mounts of a table. Lines that are none are left out.
@@ -35,7 +47,9 @@ fn mount(line: &[u8]) -> Option<Mount<'_>> {
     let (device, root, point, options) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
     let point = PathBuf::from(OsString::from_vec(unescape(point)));
     let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
-    point.is_absolute().then(|| Mount { id, device, root, point, options, file_system: rest.next() })
+    let (file_system, _source, super_options) = (rest.next(), rest.next(), rest.next());
+    let mount = Mount { id, device, root, point, options, file_system, super_options };
+    mount.point.is_absolute().then_some(mount)
 }
 
 /// Undoes the octal escapes of blanks, newlines and backslashes.
@@ -71,6 +85,14 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].point, Path::new("/sys/fs/cgroup/unified"));
         assert_eq!((found[0].device, found[0].file_system), (&b"0:27"[..], Some(&b"cgroup2"[..])));
+    }
+
+    #[test]
+    fn a_file_system_has_the_options_that_it_was_mounted_with_and_no_others() {
+        let table = b"1 0 0:1 / /a rw - overlay o rw,lowerdir=/l,upperdir=/u,workdir=/w\n\
+            2 0 0:2 / /b ro - overlay o ro,lowerdir=/upperdir:/l\n3 0 0:3 / /c rw - overlay\n";
+        let found: Vec<_> = mounts(table).map(|mount| mount.has_option("upperdir")).collect();
+        assert_eq!(found, [true, false, false]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! In: a state directory for the canary. Out: a loaded sensor whose canary was heard, or every reason
 //! why there is none.
 
-use super::canary::{Canary, Pulse, UNHEARD};
+use super::canary::{Canary, FTRACE_DISABLED, Pulse, UNHEARD};
 use super::look::Witness;
 use crate::attribution::{NoTable, ProcessTable};
 use crate::clock::Clock;
@@ -17,6 +17,7 @@ use crate::metrics::HookMode;
 use crate::observation::Observer;
 use bytes::Bytes;
 use sensor_common::map::Counter;
+use std::fs;
 use std::os::fd::{AsRawFd, RawFd};
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -25,6 +26,9 @@ use std::thread;
 
 /// Records read before and after each canary that is tried: more than a full ring.
 const BACKLOG: usize = 8192;
+
+/// The security modules that this kernel calls, in their order.
+const SECURITY_MODULES: &str = "/sys/kernel/security/lsm";
 
 /// Canaries that are tried while others fill the ring faster than it is read.
 const SONGS: usize = 3;
@@ -127,27 +131,38 @@ fn attempt(
             break;
         }
     }
-    match pulse {
-        // The programs run and the ring works: it is others who fill it, and the sweep after a loss finds what they did.
-        Pulse::Alive | Pulse::Drowned => Ok(Box::new(Programs {
-            sensor: loaded.sensor,
-            witness,
-            processes: loaded.processes,
-            ring,
-            backlog: std::mem::take(backlog),
-            canary,
-            adopted: loaded.adopted,
-        })),
-        Pulse::Blind(reason) => {
+    if let Pulse::Blind(reason) = pulse {
+        let runs_later = reason == FTRACE_DISABLED
+            && (mode == Mode::Fentry || loaded.adopted || is_lsm_active(Path::new(SECURITY_MODULES)));
+        if !runs_later {
             for (hook, state) in &loaded.sensor.hooks {
                 if let HookState::Off(why) = state {
                     tracing::warn!(hook, why, "This hook is off.");
                 }
             }
             loaded.sensor.detach(pins);
-            Err(reason)
+            return Err(reason);
         }
+        // When somebody switches tracing on again. Until then nothing is called compliant.
+        canary.begins_blind();
     }
+    // Else the programs run and the ring works. Where it drowned, it is others who fill it, and the sweep after a loss
+    // finds what they did.
+    let adopted = loaded.adopted && !canary.is_blind();
+    Ok(Box::new(Programs {
+        sensor: loaded.sensor,
+        witness,
+        processes: loaded.processes,
+        ring,
+        backlog: std::mem::take(backlog),
+        canary,
+        adopted,
+    }))
+}
+
+/// Whether a program on a security hook would be called, where that cannot be tried: `bpf` is among the modules.
+fn is_lsm_active(modules: &Path) -> bool {
+    fs::read_to_string(modules).is_ok_and(|modules| modules.trim().split(',').any(|module| module == "bpf"))
 }
 
 fn lost(witness: &mut Witness) -> Result<u64, String> {

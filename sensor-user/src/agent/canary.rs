@@ -25,6 +25,9 @@ pub const DEVICES_ID: u32 = FIRST_OWN * 2 - 1;
 /// What switches the kernel's function tracing, and with it the programs, off.
 pub const FTRACE_ENABLED: &str = "/proc/sys/kernel/ftrace_enabled";
 
+/// Why nothing is seen while function tracing is off.
+pub const FTRACE_DISABLED: &str = "ftrace-disabled";
+
 /// The daemon's own watched objects.
 #[derive(Debug)]
 pub struct Canary {
@@ -42,6 +45,8 @@ pub struct Canary {
     switch: Option<InodeKey>,
     /// Its counter when it was last looked at.
     switched: Option<u64>,
+    /// The programs were never heard, since they cannot run for now.
+    began_blind: bool,
 }
 
 /// Why a node is blind whose ring does not bring the canary's record.
@@ -72,6 +77,7 @@ impl Canary {
             tamper: Vec::new(),
             switch: None,
             switched: None,
+            began_blind: false,
         };
         witness.maps().enrol(MOUNTS_KEY, MOUNTS_ID, ROLE_MOUNTS)?;
         witness.maps().enrol(DEVICES_KEY, DEVICES_ID, ROLE_TAMPER)?;
@@ -81,6 +87,25 @@ impl Canary {
         }
         canary.watch_tamper(observer, witness)?;
         Ok(canary)
+    }
+
+    /// The programs do not run yet: nothing that was opened has a name in the maps.
+    pub fn begins_blind(&mut self) {
+        self.began_blind = true;
+    }
+
+    /// Whether nothing was ever heard of them.
+    pub fn is_blind(&self) -> bool {
+        self.began_blind
+    }
+
+    /// Whether the programs began to run only now; asked when they are heard. Says so once.
+    pub fn begins_to_see(&mut self, observer: &Observer, witness: &mut Witness) -> Result<bool, MapsError> {
+        if !std::mem::take(&mut self.began_blind) {
+            return Ok(false);
+        }
+        self.watch_tamper(observer, witness)?;
+        Ok(true)
     }
 
     /// Tunables whose opening for writing could blind the sensor.
@@ -156,7 +181,7 @@ impl Canary {
     /// Whether the change was counted and its record came.
     pub fn listen(&self, witness: &mut Witness) -> Pulse {
         if fs::read_to_string(FTRACE_ENABLED).is_ok_and(|text| text.trim() == "0") {
-            return Pulse::Blind("ftrace-disabled".to_owned());
+            return Pulse::Blind(FTRACE_DISABLED.to_owned());
         }
         match self.counter(witness) {
             None => Pulse::Blind("canary-not-enrolled".to_owned()),

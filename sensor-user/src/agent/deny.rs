@@ -4,10 +4,12 @@
 //! them: inodes of executables, cgroups of units and pods, login uids. Only the LSM backend refuses;
 //! on the others what a deny rule names is drift that degrades.
 
+use super::canary::DEVICES_ID;
 use super::look::Witness;
 use crate::kernel::maps::MapsError;
 use crate::observation::Observer;
-use sensor_common::map::{ALLOWED_CGROUP, ALLOWED_EXE, ALLOWED_LOGIN, ALLOWED_PROCESS, Allowed};
+use sensor_common::map::{ALLOWED_CGROUP, ALLOWED_EXE, ALLOWED_LOGIN, ALLOWED_PROCESS, Allowed, GROUPS_KEY};
+use sensor_common::op::ROLE_TAMPER;
 use sensor_model::cgroup::Placement;
 use sensor_model::drift_policy::{Action, DriftPolicy, Rule, Subject};
 use sensor_model::expectation::Expectation;
@@ -21,6 +23,9 @@ const CGROUPS: &str = "sys/fs/cgroup";
 
 /// Cgroups nest this deep on a node at most: slices, pod, container, and a system inside it.
 const DEPTH: usize = 8;
+
+/// The number of the tree of control groups.
+pub(super) const GROUPS_ID: u32 = DEVICES_ID - 1;
 
 /// The deny rules of a policy.
 #[derive(Debug, Default)]
@@ -57,6 +62,7 @@ impl DenyRules {
     pub(super) fn begin(&mut self, witness: Option<&mut Witness>) -> Result<(), MapsError> {
         if let Some(witness) = witness.filter(|_| !self.cleared) {
             witness.maps().disallow_all()?;
+            witness.maps().remove(GROUPS_KEY)?;
         }
         self.cleared = true;
         self.begins = true;
@@ -88,8 +94,42 @@ impl DenyRules {
         self.things.get(&thing).copied()
     }
 
-    /// Brings the kernel's list of allowed actors up to date. Units get new cgroups when they start, so
-    /// this is done again and again. `ours`: processes of Holdfast's that write now, by number and start; no rule
+    /// A control group was made: whoever is allowed by it need not wait for the next [`DenyRules::refresh`].
+    pub(super) fn group_made(&mut self, witness: &mut Witness, path: &str, id: u64) {
+        for number in self.allowing(path) {
+            let entry = (number, ALLOWED_CGROUP, id, 0);
+            if self.told.insert(entry) {
+                allow(witness, &entry);
+            }
+        }
+    }
+
+    /// Rules in use with their numbers.
+    fn used(&self) -> impl Iterator<Item = (u32, &Rule)> {
+        let used: BTreeSet<u32> = self.things.values().copied().collect();
+        (1..).zip(&self.rules).filter(move |(number, _)| used.contains(number))
+    }
+
+    /// The rules in use that allow whoever is in the control group of this path.
+    fn allowing(&self, path: &str) -> Vec<u32> {
+        let placement = Placement::of_path(path);
+        let subject = Subject {
+            unit: placement.unit.as_deref(),
+            pod_uid: placement.pod_uid.as_deref(),
+            ..Subject::default()
+        };
+        let allowing = self.used().filter(|(_, rule)| rule.allowed_actors.allow(&subject));
+        allowing.map(|(number, _)| number).collect()
+    }
+
+    /// Whether to be told of each control group that is made.
+    fn names_groups(&self) -> bool {
+        let mut actors = self.used().map(|(_, rule)| &rule.allowed_actors);
+        actors.any(|actors| !actors.units.is_empty() || !actors.pods.is_empty())
+    }
+
+    /// Brings the kernel's list of allowed actors up to date. Units get new cgroups when they start: those are told,
+    /// and found here where that was lost. `ours`: processes of Holdfast's that write now, by number and start; no rule
     /// applies to them.
     pub(super) fn refresh(
         &mut self,
@@ -103,9 +143,14 @@ impl DenyRules {
         }
         let mut wanted: BTreeSet<_> =
             ours.map(|(tgid, start_ns)| (0, ALLOWED_PROCESS, start_ns, tgid)).collect();
-        let cgroups = cgroups(&root.join(CGROUPS));
-        let used: BTreeSet<u32> = self.things.values().copied().collect();
-        for (number, rule) in (1..).zip(&self.rules).filter(|(number, _)| used.contains(number)) {
+        self.tell_of_groups(witness);
+        if self.names_groups() {
+            for (path, id) in cgroups(&root.join(CGROUPS)) {
+                let allowing = self.allowing(&path).into_iter();
+                wanted.extend(allowing.map(|number| (number, ALLOWED_CGROUP, id, 0)));
+            }
+        }
+        for (number, rule) in self.used() {
             for exe in &rule.allowed_actors.exes {
                 // A glob has no inode: such actors are told apart after the fact only.
                 let opened = observer.open(Path::new(exe)).ok();
@@ -118,17 +163,6 @@ impl DenyRules {
                     wanted.insert((number, ALLOWED_LOGIN, u64::from(uid), 0));
                 }
             }
-            for (path, id) in &cgroups {
-                let placement = Placement::of_path(path);
-                let subject = Subject {
-                    unit: placement.unit.as_deref(),
-                    pod_uid: placement.pod_uid.as_deref(),
-                    ..Subject::default()
-                };
-                if rule.allowed_actors.allow(&subject) {
-                    wanted.insert((number, ALLOWED_CGROUP, *id, 0));
-                }
-            }
         }
         let wanted = self.with_those_of_before(wanted);
         for (rule, kind, value, dev) in self.told.difference(&wanted) {
@@ -137,13 +171,23 @@ impl DenyRules {
                 tracing::warn!(%error, "Cannot remove an allowed actor.");
             }
         }
-        for (rule, kind, value, dev) in wanted.difference(&self.told) {
-            let key = Allowed { rule: *rule, kind: *kind, value: *value, dev: *dev, padding: 0 };
-            if let Err(error) = witness.maps().allow(key) {
-                tracing::warn!(%error, "Cannot add an allowed actor.");
-            }
+        for entry in wanted.difference(&self.told) {
+            allow(witness, entry);
         }
         self.told = wanted;
+    }
+
+    /// Has the programs tell of control groups only while a rule asks for it: on a busy node many are made.
+    fn tell_of_groups(&self, witness: &mut Witness) {
+        let maps = witness.maps();
+        let done = if self.names_groups() {
+            maps.enrol(GROUPS_KEY, GROUPS_ID, ROLE_TAMPER)
+        } else {
+            maps.remove(GROUPS_KEY)
+        };
+        if let Err(error) = done {
+            tracing::warn!(%error, "New control groups are found late.");
+        }
     }
 
     fn with_those_of_before(&self, mut wanted: BTreeSet<Entry>) -> BTreeSet<Entry> {
@@ -151,6 +195,13 @@ impl DenyRules {
             wanted.extend(&self.told);
         }
         wanted
+    }
+}
+
+fn allow(witness: &mut Witness, (rule, kind, value, dev): &Entry) {
+    let key = Allowed { rule: *rule, kind: *kind, value: *value, dev: *dev, padding: 0 };
+    if let Err(error) = witness.maps().allow(key) {
+        tracing::warn!(%error, "Cannot add an allowed actor.");
     }
 }
 

@@ -1,8 +1,10 @@
 //! From ring records to the detector: which things a change may concern, and who made it.
 
 use super::canary::{CANARY_ID, DEVICES_ID, MOUNTS_ID, Pulse, TAMPER_ID, UNHEARD};
+use super::deny::GROUPS_ID;
 use super::mounts::{self, Announced, MountTable, RETRY_NS};
 use super::registry::{About, Concerned, Inode};
+use super::reload::Ended;
 use super::{Agent, backend::Changes};
 use crate::attribution::NoTable;
 use crate::event::{self, Change};
@@ -125,6 +127,10 @@ impl Agent {
                 self.look_beneath();
                 continue;
             }
+            if id == GROUPS_ID {
+                self.refresh_allowed();
+                continue;
+            }
             // Which name it was is lost too, so everything that the inode may concern is looked at.
             let registry = &self.looker.registry;
             let (direct, beyond) = registry.all_concerned(&registry.about(id, key));
@@ -155,10 +161,19 @@ impl Agent {
                 }
             }
             MOUNTS_ID => self.mounts_changed(&change),
+            GROUPS_ID => self.group_made(change.record.detail),
             TAMPER_ID.. => self.tampered(&change),
             _ => self.changed(&change)?,
         }
         Ok(())
+    }
+
+    /// A control group was made, perhaps of a unit or a pod that a deny rule allows.
+    fn group_made(&mut self, id: u64) {
+        let Some(path) = self.processes.group(id) else { return };
+        if let Some(witness) = self.looker.witness.as_mut() {
+            self.deny.group_made(witness, &path, id);
+        }
     }
 
     /// Which watches a record tells the actor for, and which are only to be looked at because of it.
@@ -296,17 +311,8 @@ impl Agent {
         self.group.push(record);
     }
 
-    /// A managed file was executed: who, and was it as expected at that moment.
-    fn executed(&mut self, thing: u32, change: &Change, actor: &Actor) {
-        let now = self.clock.boot_ns();
-        if self.executions.tells(thing, actor, change.record.time_ns, now) {
-            let record = self.about(RecordKind::Exec, thing, change, actor);
-            self.group.push(record);
-        }
-    }
-
     /// A record about a thing at the moment of a change that is not itself a change of the thing.
-    fn about(&self, kind: RecordKind, thing: u32, change: &Change, actor: &Actor) -> Record {
+    pub(super) fn about(&self, kind: RecordKind, thing: u32, change: &Change, actor: &Actor) -> Record {
         let expectation = &self.desired.expectations[thing as usize];
         let mut record = self.log.record(kind);
         record.monotonic_ns = change.record.time_ns;
@@ -442,6 +448,10 @@ impl Agent {
             if !canary.is_out_of_reach(&observer, witness) {
                 pulse = Pulse::Blind("ftrace-opened".to_owned());
             }
+        }
+        if pulse == Pulse::Alive && canary.begins_to_see(&observer, witness)? {
+            self.ended = Some(Ended::Seeing);
+            return Ok(());
         }
         match pulse {
             Pulse::Alive => self.see_again(),

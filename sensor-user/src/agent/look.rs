@@ -294,12 +294,12 @@ impl Looker {
             strange = None;
             let mut opened_as = None;
             let mut directories = Vec::new();
-            let witness = &mut self.witness;
+            let (witness, observer) = (&mut self.witness, &self.observer);
             let is_link = self.links.contains(&path);
             if let Some(witness) = witness.as_mut().filter(|_| is_link) {
                 witness.expect_link();
             }
-            observation = self.observer.observe_with(expectation, &mut |opened: &OpenedObject| {
+            observation = observer.observe_with(expectation, &mut |opened: &OpenedObject| {
                 let identified = witness.as_mut().and_then(|witness| match opened.file_type {
                     FileType::Symlink if is_link => witness.identify_link(),
                     FileType::Symlink => None,
@@ -309,7 +309,7 @@ impl Looker {
                     directories.push((opened.path.clone(), identified.map(|(inode, _)| inode)));
                 }
                 let Some((inode, magic)) = identified else { return };
-                strange = strange.or_else(|| foreign(magic));
+                strange = strange.or_else(|| foreign(magic, observer, &opened.path));
                 match opened.kind {
                     OpenedKind::Parent if keys.parent.is_none() => keys.parent = Some(inode),
                     OpenedKind::Parent => {}
@@ -330,11 +330,10 @@ impl Looker {
         }
         // Where not even its directory is there, the programs saw nothing that could tell.
         if self.witness.is_none() || (keys.parent, keys.object) == (None, None) {
-            strange = self.observer.file_system(&path).and_then(foreign);
+            let magic = self.observer.file_system(&path);
+            strange = magic.and_then(|magic| foreign(magic, &self.observer, &path));
         }
-        if let Some(file_system) = strange {
-            tracing::debug!(path = %path.display(), file_system, "Others can change it unseen.");
-        }
+        tracing::debug!(path = %path.display(), strange, "Looked.");
         if let (Thing::Unit { name }, Observation::Unit(unit)) = (&expectation.thing, &mut observation)
             && let Some(state) = self.units.state(name).await
         {

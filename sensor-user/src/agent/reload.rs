@@ -19,6 +19,8 @@ pub(super) enum Ended {
     Stopped,
     /// Another config was applied.
     Applied,
+    /// The programs run, which they did not when the daemon started: now there are names for what is watched.
+    Seeing,
     /// Other configs or policies were read.
     Reloaded(Box<Desired>),
 }
@@ -47,6 +49,11 @@ impl Carried {
             BTreeMap::new()
         });
         Self { drifts: Drifts::of_log(open), ..Self::default() }
+    }
+
+    /// Nothing is seen from the beginning.
+    pub(super) fn blind(&mut self, reason: &str) {
+        self.blindness = Some(reason.to_owned());
     }
 
     /// Takes out what an agent is built with.

@@ -4,6 +4,7 @@
 //! config. The programs are loaded once; the runs hand them on to each other.
 
 use super::backend::{self, Changes, Parts};
+use super::canary::{Canary, FTRACE_DISABLED};
 use super::deny::DenyRules;
 use super::diff::Diffs;
 use super::executions::Executions;
@@ -129,6 +130,9 @@ async fn keep_running(
 ) -> anyhow::Result<()> {
     let Kept { mut ties, mut signals } = kept;
     let mut carried = Carried::of_log(&options.log);
+    if parts.canary.as_ref().is_some_and(Canary::is_blind) {
+        carried.blind(FTRACE_DISABLED);
+    }
     let mut log = ForensicLog::open(
         &options.log,
         Limits::default(),
@@ -160,6 +164,11 @@ async fn keep_running(
                 let desired = apart::load(&options, &host.observer)?;
                 host.telemetry.reloaded(true);
                 (follow, desired)
+            }
+            Ended::Seeing => {
+                tracing::info!("The kernel programs run now; the daemon begins again with them.");
+                parts.adopted = false;
+                (back.follow, apart::load(&options, &host.observer)?)
             }
             Ended::Reloaded(desired) => (back.follow, *desired),
         };

@@ -80,10 +80,11 @@ impl Live {
         Some(String::from_utf8_lossy(path.as_bytes()).into_owned())
     }
 
-    /// Arguments, as far as the first KiB goes.
-    pub(super) fn argv(&self) -> Vec<String> {
+    /// Arguments, as far as the first KiB goes, and whether there is more.
+    pub(super) fn argv(&self) -> (Vec<String>, bool) {
         let text = read_file(&self.directory, "cmdline").unwrap_or_default();
-        split_arguments(&text[..text.len().min(sensor_common::limits::ARGV_BYTES)])
+        let length = text.len().min(sensor_common::limits::ARGV_BYTES);
+        (split_arguments(&text[..length]), length < text.len())
     }
 
     /// File system uid and gid.
@@ -219,7 +220,7 @@ mod tests {
         assert!(procfs.started_at(std::process::id(), start_ns).is_some());
         assert!(procfs.started_at(std::process::id(), start_ns + procfs.nanoseconds_per_tick).is_none());
         assert_eq!(live.exe().as_deref(), std::env::current_exe().unwrap().to_str());
-        assert_eq!(live.argv()[0], std::env::args().next().unwrap());
+        assert_eq!(live.argv().0[0], std::env::args().next().unwrap());
         assert!(live.owner().is_some());
     }
 
@@ -233,7 +234,7 @@ mod tests {
         drop(child.stdin.take());
         child.wait().unwrap();
         assert_eq!(live.owner(), None);
-        assert_eq!(live.argv(), Vec::<String>::new());
+        assert_eq!(live.argv(), (Vec::<String>::new(), false));
     }
 
     #[test]

@@ -284,11 +284,13 @@ impl Attributor {
         let login_uid =
             live.and_then(Live::login_uid).or(execution.and_then(|execution| set(execution.login_uid)));
         let session = live.and_then(Live::session).or(execution.and_then(|execution| set(execution.session)));
+        let (argv, argv_cut) = execution.map(arguments).or(same.map(Live::argv)).unwrap_or_default();
         let mut actor = Actor {
             pid: asked.tgid,
             start_ns: start_ns.or(live.map(|live| self.procfs.start_ns(live))).unwrap_or_default(),
             exe: same.and_then(Live::exe).or(execution.and_then(|execution| text(&execution.filename))),
-            argv: execution.map(arguments).or(same.map(Live::argv)).unwrap_or_default(),
+            argv,
+            argv_cut,
             uid,
             gid,
             login_uid,
@@ -382,9 +384,10 @@ impl Program {
     }
 }
 
-fn arguments(execution: &Execution) -> Vec<String> {
+/// Arguments as they were noted, and whether there were more.
+fn arguments(execution: &Execution) -> (Vec<String>, bool) {
     let length = usize::try_from(execution.argv_length).unwrap_or(usize::MAX).min(execution.argv.len());
-    split_arguments(&execution.argv[..length])
+    (split_arguments(&execution.argv[..length]), execution.argv_cut != 0)
 }
 
 /// A terminal's name from the kernel, which calls the device `pts/0` by the name `pts0`.

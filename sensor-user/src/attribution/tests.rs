@@ -267,6 +267,9 @@ fn arguments_that_were_cut_or_empty_are_told_as_they_are() {
     table.executions.get_mut(&1).unwrap().argv_length = u32::MAX;
     let actor = host().attributor.attribute(&record(DEAD, 10, 20), &table);
     assert_eq!(actor.argv[..4], ["sh", "-c", "", "x"]);
+    assert!(!actor.argv_cut);
+    table.executions.get_mut(&1).unwrap().argv_cut = 1;
+    assert!(host().attributor.attribute(&record(DEAD, 10, 20), &table).argv_cut);
 }
 
 #[test]

@@ -6,8 +6,6 @@
 //! needs no look-up by handle. It never blocks, never delays or refuses an operation, and what it cannot
 //! see is in [`BLIND_SPOTS`].
 
-mod record;
-
 #[cfg(test)]
 mod tests;
 
@@ -18,8 +16,8 @@ use nix::{
     sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags},
     unistd::read,
 };
-use record::{Handle, RawEvent};
 use sensor_common::op::Operation;
+use sensor_model::host::fanotify::{self, Handle, RawEvent};
 use std::{
     collections::HashMap,
     ffi::OsString,
@@ -28,10 +26,10 @@ use std::{
     sync::Arc,
 };
 
-pub use record::MalformedEvent;
+pub use fanotify::MalformedEvent;
 
 /// What this backend cannot see, for `doctor`, the log and the documentation.
-pub const BLIND_SPOTS: [&str; 8] = [
+pub const BLIND_SPOTS: [&str; 10] = [
     "who made a change, once that process is gone: fanotify tells a process number only",
     "stores through a writable mapping, until the file is closed",
     "the order of changes, and how many there were: the kernel merges equal events of one process",
@@ -40,6 +38,8 @@ pub const BLIND_SPOTS: [&str; 8] = [
     "mounts over a managed path",
     "writes to the block device below the file system",
     "changes that are refused: nothing can be denied",
+    "executions of managed files",
+    "owner and times of a managed symbolic link itself, until it is looked at",
 ];
 
 /// Bytes read at once: several hundred events.
@@ -254,7 +254,7 @@ impl FanotifyBackend {
             }
             for event in events {
                 // Only this object is marked for opens; its own directory record, or its own object record.
-                if event.mask.contains(MaskFlags::FAN_OPEN) && event.pid == self.own {
+                if event.mask & MaskFlags::FAN_OPEN.bits() != 0 && event.pid == self.own {
                     let directory = event.entry.clone().filter(|(_, name)| name.is_none());
                     learnt = directory.map(|(handle, _)| handle).or(event.object.clone());
                 }
@@ -269,7 +269,7 @@ impl FanotifyBackend {
         let mut buffer = vec![0; BUFFER_BYTES];
         loop {
             match read(&self.group, &mut buffer) {
-                Ok(length) => return Ok(record::parse(&buffer[..length])?),
+                Ok(length) => return Ok(fanotify::parse(&buffer[..length])?),
                 Err(Errno::EAGAIN) => return Ok(Vec::new()),
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(FanotifyError::Read(errno)),
@@ -279,16 +279,17 @@ impl FanotifyBackend {
 
     /// What an event says about what is watched: nothing, one or several changes.
     fn interpret(&self, event: &RawEvent, happenings: &mut Vec<Happening>) {
-        if event.mask.contains(MaskFlags::FAN_Q_OVERFLOW) {
+        let mask = MaskFlags::from_bits_truncate(event.mask);
+        if mask.contains(MaskFlags::FAN_Q_OVERFLOW) {
             happenings.push(Happening::Lost);
             return;
         }
-        let on_directory = event.mask.contains(MaskFlags::FAN_ONDIR);
+        let on_directory = mask.contains(MaskFlags::FAN_ONDIR);
         let paths = |handle: &Handle| self.paths.get(handle).map(Vec::as_slice);
         let object = event.object.as_ref().and_then(paths);
         let entry = event.entry.as_ref().and_then(|(handle, name)| Some((paths(handle)?, name.as_ref())));
         for (bit, operation, in_directory) in OPERATIONS {
-            if !event.mask.contains(bit) {
+            if !mask.contains(bit) {
                 continue;
             }
             let operation = match operation {

@@ -1,6 +1,6 @@
 //! The table of hooks: what drives loading, metrics, `doctor` and the tests.
 
-use super::btf::{Btf, BtfError};
+use sensor_model::host::btf::{Btf, BtfError};
 use std::collections::BTreeMap;
 
 /// How a hook's program is attached.
@@ -67,6 +67,15 @@ pub const HOOKS: &[Hook] = &[
     always("mmap_file", &["file", "prot", "flags"], "shared writable mappings"),
     always("file_mprotect", &["vma", "prot"], "shared mappings made writable"),
     always("file_ioctl", &["file", "cmd"], "inode flags and content-swapping ioctls"),
+    // Stable kernels before that have it, too, and where there is none 32-bit processes come through the other.
+    Hook {
+        since: Some("6.8"),
+        ..always(
+            "file_ioctl_compat",
+            &["file", "cmd"],
+            "inode flags and content-swapping ioctls of 32-bit processes",
+        )
+    },
     always("inode_setattr", &["dentry", "attr"], "mode, owner, size and times"),
     Hook { since: Some("6.17"), ..always("inode_file_setattr", &["dentry"], "file_setattr(2)") },
     always("inode_setxattr", &["dentry"], "extended attributes set"),

@@ -4,7 +4,7 @@
 //! none; `hooks` then says which programs can do without. The names are the contract with
 //! `sensor-ebpf/src/kernel.rs`; a test holds both lists together.
 
-use super::btf::{Btf, BtfError, Field};
+use sensor_model::host::btf::{Btf, BtfError, Field};
 use std::collections::BTreeMap;
 
 /// Offset of a field that the kernel lacks; the programs then read zero.

@@ -4,7 +4,6 @@
 //! is told to; whether the programs fire is for the canary to find out, and which mode to try next is
 //! for the agent to decide.
 
-use super::btf::{Btf, BtfError};
 use super::hooks::{FUNCTIONS, Function, HOOKS, Hook, Mode, TRACEPOINTS, When};
 use super::layout::Layout;
 use super::maps::{Maps, MapsError, ProcessMaps, Ring};
@@ -13,6 +12,7 @@ use aya::programs::{BtfTracePoint, FEntry, Lsm, ProgramError};
 use aya::{Ebpf, EbpfLoader};
 use sensor_common::ABI_VERSION;
 use sensor_common::map::Control;
+use sensor_model::host::btf::{Btf, BtfError};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};

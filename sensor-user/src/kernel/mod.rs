@@ -4,7 +4,6 @@
 //! In: the object and the running kernel's BTF. Out: ring records as bytes, map entries as values. It
 //! never interprets a change.
 
-pub mod btf;
 pub mod hooks;
 pub mod layout;
 pub mod load;

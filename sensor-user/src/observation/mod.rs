@@ -25,12 +25,13 @@ use rustix::fs::StatxFlags;
 use sensor_model::{
     authorized_keys::MAXIMUM_ENTRIES,
     expectation::{ClosedDirectoryExpectation, Expectation, Expected, Owner, Thing},
+    host::mountinfo,
     observation::{FileType, ObjectObservation, Observation},
 };
 use std::{
     collections::{BTreeMap, HashMap},
     ffi::OsStr,
-    io,
+    fs, io,
     os::fd::{AsFd as _, OwnedFd},
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -40,6 +41,9 @@ pub use unit::UnitFileState;
 
 /// Undeclared files of one closed directory that are read for keys.
 const KEY_FILES: usize = 64;
+
+/// The mounts of the daemon's own namespace, which sees the host's.
+const MOUNTS: &str = "/proc/self/mountinfo";
 
 /// How often an object that was replaced between two looks is looked at again.
 const ATTEMPTS: usize = 4;
@@ -200,10 +204,23 @@ impl Observer {
 
     /// The magic number of the file system that a path, or else its nearest directory, lies on.
     pub fn file_system(&self, path: &Path) -> Option<u64> {
-        let there =
-            path.ancestors().find_map(|path| self.root.open_at(path, HANDLE | OFlag::O_NOFOLLOW).ok());
-        let magic = rustix::fs::fstatfs(there?).ok()?.f_type;
+        let magic = rustix::fs::fstatfs(self.nearest(path)?).ok()?.f_type;
         Some(magic.cast_unsigned() & u64::from(u32::MAX))
+    }
+
+    /// Whether a path, or else its nearest directory, lies on layers (overlayfs) of which one is written to. `true`
+    /// also where that cannot be told.
+    pub fn has_upper_layer(&self, path: &Path) -> bool {
+        let mount = self.nearest(path).and_then(|there| stat_handle(there.as_fd(), StatxFlags::MNT_ID).ok());
+        let (Some(mount), Ok(table)) = (mount, fs::read(MOUNTS)) else { return true };
+        let id = mount.stx_mnt_id.to_string();
+        let mut mounts = mountinfo::mounts(&table);
+        mounts.find(|mount| mount.id == id.as_bytes()).is_none_or(|mount| mount.has_option("upperdir"))
+    }
+
+    /// A handle of what a path leads to, or else of its nearest directory.
+    fn nearest(&self, path: &Path) -> Option<OwnedFd> {
+        path.ancestors().find_map(|path| self.root.open_at(path, HANDLE | OFlag::O_NOFOLLOW).ok())
     }
 
     /// The directories that lie on the way to `path`, for enrolment as ancestors.

@@ -99,8 +99,52 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("removed_map_entry", forgotten(&mut node));
     context.check("ftrace_enabled_held_open", flicked(&mut node));
     shell(&format!("echo 1 > {FTRACE}"))?;
-    node.agent.stop()?;
+    let Node { files, agent } = node;
+    let before = agent.records()?.len();
+    agent.stop()?;
+    match started_blind(files, before) {
+        Ok(Some(said)) => context.check("ftrace_disabled_at_start", Ok(said)),
+        Ok(None) => context.skip("ftrace_disabled_at_start", "this kernel refuses to switch it off"),
+        Err(error) => context.check("ftrace_disabled_at_start", Err(error)),
+    }
+    shell(&format!("echo 1 > {FTRACE}"))?;
     Ok(())
+}
+
+/// Starts the daemon where nothing is attached and the programs are switched off: it never calls the node compliant, and
+/// sees as before once they are on again. `None` where this kernel refuses to switch them off.
+fn started_blind(files: Vec<PathBuf>, before: usize) -> Result<Option<String>> {
+    let backend = |agent: &Agent| -> Result<String> {
+        let records = agent.records()?;
+        let start = records.iter().rfind(|record| record["kind"] == "start").context("no start record")?;
+        Ok(start["detail"]["backend"].to_string())
+    };
+    remove_pins(Path::new(PINS))?;
+    let off = OpenOptions::new().write(true).open(FTRACE)?.write_all(b"0\n");
+    if off.is_err() || fs::read_to_string(FTRACE)?.trim() != "0" {
+        return Ok(None);
+    }
+    change(&files[1])?;
+    let mut node = Node { files, agent: agent(&["--verify-every", "3"])? };
+    ensure!(!backend(&node.agent)?.contains("fanotify"), "it gave the programs up");
+    let file = node.files[1].clone();
+    node.agent.wait_for("the gap", before, |record| record["detail"]["reason"] == "ftrace-disabled")?;
+    node.agent.wait_for("drift found blindly", before, |record| is_drift(record, &file))?;
+    fs::write(&file, simple::CONTENT)?;
+    status::wait_for("unknown", LIMIT)?;
+    for _ in 0..20 {
+        ensure!(status::verdict() != "compliant", "compliant while blind");
+        wait::pause(Duration::from_millis(200));
+    }
+    fs::write(FTRACE, "1\n")?;
+    node.agent.wait_for("the gap to close", before, |record| {
+        record["detail"]["reason"] == "ftrace-disabled" && record["detail"]["until"].is_string()
+    })?;
+    compliant()?;
+    drift(&mut node)?;
+    let backend = backend(&node.agent)?;
+    node.agent.stop()?;
+    Ok(Some(format!("gap, never compliant, and seeing through {backend} since")))
 }
 
 /// Booted without `bpf` among the security modules.

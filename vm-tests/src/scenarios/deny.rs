@@ -85,7 +85,40 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("revert_mode", reverted(&mut agent, "chmod 644 /etc/deny/reverted.conf"));
     context.check("revert_removal", reverted(&mut agent, "rm /etc/deny/reverted.conf"));
     context.check("interrupted_apply", interrupted(agent));
+    context.check("allowed_unit_and_user", by_group_and_login());
     Ok(())
+}
+
+/// Units and users are allowed as the kernel knows them. A unit's control group is told when it is made: no canary comes
+/// meanwhile that would look for it.
+fn by_group_and_login() -> Result<String> {
+    const SLICE: &str = "/sys/fs/cgroup/system.slice";
+    let policy =
+        POLICY.replace("exes: [/run/allowed/busybox]", "units: [allowed.service]\n      users: [keeper]");
+    fs::write("/run/policy.yaml", policy)?;
+    shell("echo 'keeper:x:4321:4321::/:/bin/sh' >> /etc/passwd")?;
+    let mut agent = Agent::start(&[
+        "--standalone",
+        "--config",
+        "/run/deny.yaml",
+        "--policy",
+        "/run/policy.yaml",
+        "--canary-every",
+        "3600",
+    ])?;
+    status::wait_for("compliant", Duration::from_mins(1))?;
+    refused(&mut agent, &format!("chmod 600 {FILE}"), "set-attributes")?;
+    shell(&format!("mkdir -p {SLICE}/allowed.service {SLICE}/other.service"))?;
+    wait::until("the unit to be allowed", Duration::from_secs(30), || {
+        let changed = shell(&format!("echo $$ > {SLICE}/allowed.service/cgroup.procs && chmod 644 {FILE}"));
+        Ok(changed.is_ok().then_some(()))
+    })?;
+    let other = format!("echo $$ > {SLICE}/other.service/cgroup.procs && chmod 600 {FILE}");
+    refused(&mut agent, &other, "set-attributes")?;
+    shell(&format!("echo 4321 > /proc/self/loginuid && chmod 644 {FILE}"))?;
+    refused(&mut agent, &format!("echo 4322 > /proc/self/loginuid && chmod 600 {FILE}"), "set-attributes")?;
+    agent.stop()?;
+    Ok(String::new())
 }
 
 /// An apply and the daemon are killed when the protected file is written and another one is not. The daemon's next start

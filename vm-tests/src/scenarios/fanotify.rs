@@ -10,7 +10,6 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
 
 use super::simple::{self, is_drift};
 use crate::guest::agent::{Agent, HOLDFAST};

@@ -2,9 +2,11 @@
 //!
 //! In: the magic number of a file system. Out: its name, where others can change files on it unseen.
 
+use crate::observation::Observer;
+use std::path::Path;
+
 /// The magic numbers of file systems on which others can change files without this kernel taking part,
-/// or whose daemon can (include/uapi/linux/magic.h and their own headers). Those that only stack on others
-/// (overlayfs) are as good as what is below them.
+/// or whose daemon can (include/uapi/linux/magic.h and their own headers).
 const FOREIGN_FILE_SYSTEMS: [(u64, &str); 17] = [
     (0x6969, "nfs"),
     (0xfe53_4d42, "smb2"),
@@ -25,7 +27,15 @@ const FOREIGN_FILE_SYSTEMS: [(u64, &str); 17] = [
     (0xbacb_acbc, "vmhgfs"),
 ];
 
-/// The name of such a file system; `None` for all others.
-pub(super) fn foreign(magic: u64) -> Option<&'static str> {
+/// overlayfs. A mapping of its file is one of the file in the layer below (`ovl_mmap`), whose stores and writers its own
+/// inode knows nothing of, and whoever writes in the upper directory passes by all of it.
+const OVERLAY: u64 = 0x794c_7630;
+
+/// The name of such a file system, for what a path leads to; `None` for all others. Layers that cannot be written
+/// (an image's) are as good as what they lie on.
+pub(super) fn foreign(magic: u64, observer: &Observer, path: &Path) -> Option<&'static str> {
+    if magic == OVERLAY {
+        return observer.has_upper_layer(path).then_some("overlay");
+    }
     FOREIGN_FILE_SYSTEMS.iter().find(|(known, _)| *known == magic).map(|(_, name)| *name)
 }

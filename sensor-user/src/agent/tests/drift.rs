@@ -225,3 +225,19 @@ async fn a_revert_that_failed_is_tried_again_while_the_thing_is_drifted() {
     assert!(reverted.last().unwrap().detail.contains_key("actions"));
     assert_eq!(of_file(node.told(RecordKind::Recovered)).len(), 1);
 }
+
+#[tokio::test]
+async fn between_a_change_and_the_look_at_it_nobody_says_that_a_thing_is_as_declared() {
+    let node = Node::new(&revert());
+    let mut daemon = node.begin(None).await;
+    let expectations = &daemon.agent.desired.expectations;
+    let id = expectations.iter().position(|expectation| expectation.thing == file()).unwrap();
+    let id = u32::try_from(id).unwrap();
+    assert_eq!(daemon.agent.verdict_now(id), Some(VerdictKind::Compliant));
+    let changed = Event { own: false, beyond: false };
+    daemon.agent.detector.event(id, node.clock.boot_ns(), changed);
+    assert_eq!(daemon.agent.verdict_now(id), Some(VerdictKind::Unknown));
+    node.settle(&mut daemon).await;
+    assert_eq!(daemon.agent.verdict_now(id), Some(VerdictKind::Compliant));
+    node.end(daemon).await;
+}

@@ -91,6 +91,9 @@ const ENUM64: u32 = 19;
 /// Nested anonymous structs are searched this deep; the kernel's own need three.
 const DEPTH: u32 = 8;
 
+/// Members that a search meets at most; the kernel's largest structure has some three hundred with all that is nested in it.
+const MEMBERS: usize = 1 << 14;
+
 /// A parsed BTF blob.
 #[derive(Debug)]
 pub struct Btf<'a> {
@@ -212,9 +215,9 @@ impl<'a> Btf<'a> {
     pub fn member(&self, structure: &str, member: &str, expected: Field) -> Result<u32, BtfError> {
         let id =
             self.structs.get(structure.as_bytes()).ok_or_else(|| BtfError::NoStruct(structure.to_owned()))?;
-        let (offset, of) = self.search(*id, member.as_bytes(), 0)?.ok_or_else(|| BtfError::NoMember {
-            structure: structure.to_owned(),
-            member: member.to_owned(),
+        let mut members = MEMBERS;
+        let (offset, of) = self.search(*id, member.as_bytes(), 0, &mut members)?.ok_or_else(|| {
+            BtfError::NoMember { structure: structure.to_owned(), member: member.to_owned() }
         })?;
         let found = self.field(of)?;
         if found != expected {
@@ -228,19 +231,28 @@ impl<'a> Btf<'a> {
         Ok(offset)
     }
 
-    fn search(&self, id: u32, member: &[u8], depth: u32) -> Result<Option<(u32, u32)>, BtfError> {
+    /// Offset and type of a member. `members`: how many more may be met.
+    fn search(
+        &self,
+        id: u32,
+        member: &[u8],
+        depth: u32,
+        members: &mut usize,
+    ) -> Result<Option<(u32, u32)>, BtfError> {
         let header = self.resolve(id)?;
         if depth > DEPTH || !matches!(header.kind, STRUCT | UNION) {
             return Ok(None);
         }
         for index in 0..header.length as usize {
+            *members = members.checked_sub(1).ok_or(BtfError::Malformed("nests without end"))?;
             let at = header.body + 12 * index;
             let (name, of, raw) =
                 (word(self.types, at)?, word(self.types, at + 4)?, word(self.types, at + 8)?);
             let bits = if header.flag { raw & 0x00ff_ffff } else { raw };
             if name == 0 {
-                if let Some((offset, of)) = self.search(of, member, depth + 1)? {
-                    return Ok(Some((bits / 8 + offset, of)));
+                if let Some((offset, of)) = self.search(of, member, depth + 1, members)? {
+                    let offset = offset.checked_add(bits / 8).ok_or(BtfError::Malformed("too large"))?;
+                    return Ok(Some((offset, of)));
                 }
             } else if self.string(name) == member {
                 return Ok(Some((bits / 8, of)));

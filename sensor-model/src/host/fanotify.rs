@@ -3,7 +3,6 @@
 //! In: what one read gave. Out: events with mask, process and the file handles that name objects.
 //! Pure: whatever the bytes are, the answer is events or an error.
 
-use nix::sys::fanotify::MaskFlags;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
@@ -22,18 +21,19 @@ const DFID_NAME: u8 = 2;
 const DFID: u8 = 3;
 
 /// What names an object for the kernel: file system id, handle type and handle, as they came.
-pub(super) type Handle = Box<[u8]>;
+pub type Handle = Box<[u8]>;
 
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct RawEvent {
-    pub(super) mask: MaskFlags,
+pub struct RawEvent {
+    /// What happened: bits of `include/uapi/linux/fanotify.h`.
+    pub mask: u64,
     /// Thread group; 0 when it is outside the reader's pid namespace.
-    pub(super) pid: u32,
+    pub pid: u32,
     /// The object itself.
-    pub(super) object: Option<Handle>,
+    pub object: Option<Handle>,
     /// A directory and the name in it; no name, or `.`, for the directory itself.
-    pub(super) entry: Option<(Handle, Option<OsString>)>,
+    pub entry: Option<(Handle, Option<OsString>)>,
 }
 
 /// Why bytes are no events.
@@ -47,8 +47,11 @@ pub enum MalformedEvent {
     Version(u8),
 }
 
-/// Reads all events of a buffer.
-pub(super) fn parse(mut bytes: &[u8]) -> Result<Vec<RawEvent>, MalformedEvent> {
+/// Reads all events of a buffer, which is what one read gave.
+///
+/// # Errors
+/// A length that does not fit, or another layout. No event of the buffer counts then.
+pub fn parse(mut bytes: &[u8]) -> Result<Vec<RawEvent>, MalformedEvent> {
     let mut events = Vec::new();
     while !bytes.is_empty() {
         let length = number(bytes, 0).ok_or(MalformedEvent::Length(bytes.len()))?;
@@ -70,7 +73,7 @@ fn parse_event(event: &[u8]) -> Result<RawEvent, MalformedEvent> {
     let mut pid = [0; 4];
     pid.copy_from_slice(&event[20..24]);
     let mut parsed = RawEvent {
-        mask: MaskFlags::from_bits_truncate(u64::from_ne_bytes(mask)),
+        mask: u64::from_ne_bytes(mask),
         pid: u32::try_from(i32::from_ne_bytes(pid)).unwrap_or_default(),
         object: None,
         entry: None,
@@ -144,7 +147,7 @@ mod tests {
         let mut bytes = event(2, 42, &[(FID, b"file", b""), (DFID_NAME, b"dir", b"name\0\0\0")]);
         bytes.extend(event(0x100, 7, &[(DFID_NAME, b"dir", b".\0")]));
         let events = parse(&bytes).unwrap();
-        assert_eq!((events[0].mask, events[0].pid), (MaskFlags::FAN_MODIFY, 42));
+        assert_eq!((events[0].mask, events[0].pid), (2, 42));
         assert!(events[0].object.as_ref().unwrap().ends_with(b"file"));
         let (handle, name) = events[0].entry.as_ref().unwrap();
         assert!(handle.ends_with(b"dir"));
