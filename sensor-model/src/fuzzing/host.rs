@@ -102,7 +102,7 @@ pub fn install(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let mut found = Install::default();
     found.add(&text);
-    for word in found.wanted_by.iter().chain(&found.aliases).chain(&found.also) {
+    for word in found.directories.iter().chain(&found.aliases).chain(&found.also) {
         assert!(!word.is_empty() && !word.contains(char::is_whitespace));
     }
     let mut without = Install::default();

@@ -3,8 +3,8 @@
 /// What the `[Install]` sections of a unit and its drop-ins say.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Install {
-    /// Units that it is to be linked to: `WantedBy=`, `RequiredBy=`, `UpheldBy=`.
-    pub wanted_by: Vec<String>,
+    /// Directories of links that enable it, by `WantedBy=`, `RequiredBy=` and `UpheldBy=`: `multi-user.target.wants`.
+    pub directories: Vec<String>,
     /// Its other names.
     pub aliases: Vec<String>,
     /// Units that are enabled with it.
@@ -28,20 +28,33 @@ impl Install {
                 continue;
             }
             let (true, Some((key, value))) = (within, line.split_once('=')) else { continue };
-            let list = match key.trim() {
-                "WantedBy" | "RequiredBy" | "UpheldBy" => &mut self.wanted_by,
-                "Alias" => &mut self.aliases,
-                "Also" => &mut self.also,
+            match key.trim() {
+                "WantedBy" => self.link("wants", value),
+                "RequiredBy" => self.link("requires", value),
+                "UpheldBy" => self.link("upholds", value),
+                "Alias" => assign(&mut self.aliases, value),
+                "Also" => assign(&mut self.also, value),
                 "DefaultInstance" => {
                     self.default_instance = Some(value.trim().to_owned()).filter(|value| !value.is_empty());
-                    continue;
                 }
-                _ => continue,
-            };
-            if value.trim().is_empty() {
-                list.clear();
+                _ => {}
             }
-            list.extend(value.split_whitespace().map(str::to_owned));
         }
     }
+
+    /// An assignment of nothing takes back what was said before with the same key, and with no other.
+    fn link(&mut self, ending: &str, value: &str) {
+        let ending = format!(".{ending}");
+        if value.trim().is_empty() {
+            self.directories.retain(|directory| !directory.ends_with(&ending));
+        }
+        self.directories.extend(value.split_whitespace().map(|unit| format!("{unit}{ending}")));
+    }
+}
+
+fn assign(list: &mut Vec<String>, value: &str) {
+    if value.trim().is_empty() {
+        list.clear();
+    }
+    list.extend(value.split_whitespace().map(str::to_owned));
 }

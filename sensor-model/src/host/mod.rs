@@ -10,3 +10,4 @@ pub mod fanotify;
 pub mod install;
 pub mod mountinfo;
 pub mod stat;
+pub mod unit_name;

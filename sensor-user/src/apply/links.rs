@@ -1,43 +1,73 @@
 //! Units by their links: what enables, disables, masks and unmasks them.
 //!
 //! In: the units of the old and the new config. Out: the links that shall be there, and those that shall not, so that
-//! enabling and disabling are part of the transaction like any other path, and no stale link stays.
+//! enabling and disabling are part of the transaction like any other path, and no stale link stays. As with systemctl, a
+//! template is enabled by its `DefaultInstance=` and disabled with all its instances, and `Also=` goes with a unit either
+//! way; what the new config says of a unit itself counts more than what another unit's `Also=` or template does to it.
 
 use super::{
     ApplyError,
     image::Place,
     targets::{Planner, Wanted},
 };
-use crate::{observation::Observer, repair::unit as units};
+use crate::{
+    observation::Observer,
+    repair::unit::{self as units, Enabling},
+};
 use nix::fcntl::OFlag;
 use sensor_model::{
     expectation::SYSTEMD_DIRECTORY,
+    host::{
+        install::Install,
+        unit_name::{is_template, template_of},
+    },
     journal::Image,
     merge::{Rendered, RenderedUnit, Sourced},
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Component, Path, PathBuf},
+    sync::Arc,
 };
 
-/// Adds the links of units that change; gives the units' names.
+/// Adds the links of units that change; gives the units' names. `kept` are the paths that the new config declares itself;
+/// the links that any of its units asks for come to them.
 pub(super) fn wanted(
     planner: &Planner<'_>,
+    kept: &mut BTreeSet<Arc<Path>>,
     wanted: &mut BTreeMap<PathBuf, Wanted>,
 ) -> Result<Vec<String>, ApplyError> {
+    let mut links =
+        Links { planner, kept, wanted, needed: BTreeSet::new(), unwanted: BTreeSet::new(), originals: None };
+    let mut after = BTreeMap::new();
+    for (name, unit) in &planner.new.units {
+        let effect = links.effect(Side::New, name);
+        links.needed.extend(effect.made.iter().map(|enabling| enabling.link.clone()));
+        links.unwanted.extend(effect.taken.iter().cloned());
+        if is(unit.mask.as_ref()) == Some(true) {
+            links.unwanted.insert(name.clone());
+        }
+        after.insert(name, effect);
+    }
     let mut changed = Vec::new();
     for (name, unit) in &planner.new.units {
-        if planner.everything || planner.old.units.get(name).is_none_or(|old| says(old) != says(unit)) {
-            declared(planner, name, unit, wanted)?;
+        let old = planner.old.units.get(name);
+        // A template's or an `Also=` unit's [Install] section changes what a unit comes to.
+        let is_same =
+            old.is_some_and(|old| says(old) == says(unit)) && links.effect(Side::Old, name) == after[name];
+        if planner.everything || !is_same {
+            links.declared(name, unit)?;
             changed.push(name.clone());
         }
     }
     for (name, unit) in &planner.old.units {
         if !planner.new.units.contains_key(name) {
-            removed(planner, name, unit, wanted)?;
+            links.removed(name, unit)?;
             changed.push(name.clone());
         }
     }
+    let needed = links.needed;
+    kept.extend(needed.into_iter().map(Arc::from));
     Ok(changed)
 }
 
@@ -53,118 +83,259 @@ fn is(part: Option<&Sourced<bool>>) -> Option<bool> {
     part.map(|part| part.value)
 }
 
-fn declared(
-    planner: &Planner<'_>,
-    name: &str,
-    unit: &RenderedUnit,
-    wanted: &mut BTreeMap<PathBuf, Wanted>,
-) -> Result<(), ApplyError> {
-    let own = Path::new(SYSTEMD_DIRECTORY).join(name);
-    let to_null = || Wanted::Link { target: PathBuf::from("/dev/null"), uid: 0, gid: 0 };
-    if is(unit.mask.as_ref()) == Some(true) {
-        for link in units::enabling_links(planner.observer, name) {
-            wanted.entry(link).or_insert(Wanted::Gone);
+/// Which of the two configs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Old,
+    New,
+}
+
+/// What a config's word on a unit comes to.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Effect {
+    /// The links by which it is enabled.
+    made: Vec<Enabling>,
+    /// The units that are disabled.
+    taken: Vec<String>,
+}
+
+/// The links of one apply.
+struct Links<'a, 'b> {
+    planner: &'a Planner<'a>,
+    kept: &'b BTreeSet<Arc<Path>>,
+    wanted: &'b mut BTreeMap<PathBuf, Wanted>,
+    /// Links that some unit of the new config asks for.
+    needed: BTreeSet<PathBuf>,
+    /// Units that the new config disables or masks.
+    unwanted: BTreeSet<String>,
+    /// Links that Holdfast wrote or removed: where they led before, or lead now. Read when they are needed.
+    originals: Option<Vec<(PathBuf, PathBuf)>>,
+}
+
+impl Links<'_, '_> {
+    fn declared(&mut self, name: &str, unit: &RenderedUnit) -> Result<(), ApplyError> {
+        let own = Path::new(SYSTEMD_DIRECTORY).join(name);
+        let observer = self.planner.observer;
+        let old = self.planner.old.units.get(name);
+        let was_masked = old.is_some_and(|old| is(old.mask.as_ref()) == Some(true));
+        let was_decided = was_masked || old.is_some_and(|old| is(old.enabled.as_ref()).is_some());
+        // What the old config did to links of these may have to be taken back.
+        let mut others = if was_decided { self.together(Side::Old, name) } else { Vec::new() };
+        if is(unit.mask.as_ref()) == Some(true) {
+            self.take_away(&[name.to_owned()])?;
+            others.retain(|other| other != name);
+            self.give_back(&others)?;
+            let to_null = Wanted::Link { target: PathBuf::from("/dev/null"), uid: 0, gid: 0 };
+            self.wanted.insert(own, to_null);
+            return Ok(());
         }
-        wanted.insert(own, to_null());
-        return Ok(());
-    }
-    let old = planner.old.units.get(name);
-    let was_masked = old.is_some_and(|old| is(old.mask.as_ref()) == Some(true));
-    let was_decided = old.is_some_and(|old| is(old.enabled.as_ref()).is_some());
-    if is(unit.mask.as_ref()) == Some(false) || was_masked {
-        for link in units::mask_links(planner.observer, name) {
-            wanted.entry(link).or_insert(Wanted::Gone);
+        if is(unit.mask.as_ref()) == Some(false) || was_masked {
+            for link in units::mask_links(observer, name) {
+                self.wanted.entry(link).or_insert(Wanted::Gone);
+            }
         }
-    }
-    match is(unit.enabled.as_ref()) {
-        Some(true) => {
-            let links = to_enable(planner, name, unit)?;
-            // Links of an [Install] section that said something else.
-            for link in units::enabling_links(planner.observer, name) {
-                if !links.iter().any(|(path, _)| *path == link) {
-                    wanted.entry(link).or_insert(Wanted::Gone);
+        match is(unit.enabled.as_ref()) {
+            Some(true) => {
+                let links = self
+                    .asked(Side::New, name)
+                    .map_err(|error| ApplyError::refused(&own, format!("it cannot be enabled: {error}")))?;
+                if was_decided {
+                    others.extend(self.together(Side::New, name));
+                }
+                // Instances of a template that somebody enabled one by one stay, or come back. Of any other unit the links
+                // of an [Install] section that said something else go.
+                if !is_template(name) {
+                    self.take_away(&[name.to_owned()])?;
+                    others.retain(|other| other != name);
+                }
+                self.give_back(&others)?;
+                for Enabling { link, target, .. } in links {
+                    if !self.kept.contains(link.as_path()) {
+                        self.wanted.insert(link, Wanted::Link { target, uid: 0, gid: 0 });
+                    }
                 }
             }
-            for (path, target) in links {
-                wanted.entry(path).or_insert(Wanted::Link { target, uid: 0, gid: 0 });
+            Some(false) => {
+                let units = self.together(Side::New, name);
+                self.take_away(&units)?;
+                others.retain(|other| !units.contains(other));
+                self.give_back(&others)?;
+            }
+            // Nothing says any more that links should be there, or gone; masking took some away, too.
+            None => self.give_back(&others)?,
+        }
+        Ok(())
+    }
+
+    /// A unit that nothing declares any more: its links go back to what they were before Holdfast wrote them.
+    fn removed(&mut self, name: &str, unit: &RenderedUnit) -> Result<(), ApplyError> {
+        let own = Path::new(SYSTEMD_DIRECTORY).join(name);
+        let observer = self.planner.observer;
+        if is(unit.mask.as_ref()) == Some(true) {
+            self.wanted.insert(own.clone(), Wanted::Original);
+        }
+        // Links to a file of ours lead nowhere when it goes for good; others are none of our business.
+        let is_ours = unit.contents.as_ref().is_some_and(|part| !part.value.is_empty());
+        let before = self.planner.store.original(&own)?.map(|original| original.image);
+        if is_ours && before.is_none_or(|before| before == Image::Absent) {
+            for link in units::enabling_links(observer, name) {
+                if leads_to(observer, &link, &own)? {
+                    self.back_to_original(vec![(link, own.clone())]);
+                }
             }
         }
-        Some(false) => {
-            for link in units::enabling_links(planner.observer, name) {
-                wanted.entry(link).or_insert(Wanted::Gone);
-            }
+        let units = self.together(Side::Old, name);
+        self.give_back(&units)
+    }
+
+    /// No link enables one of these units, also none that another unit's end would give back.
+    fn take_away(&mut self, units: &[String]) -> Result<(), ApplyError> {
+        let written = self.written_for(units)?;
+        let mut links: Vec<PathBuf> = written.into_iter().map(|(link, _)| link).collect();
+        for unit in units {
+            links.extend(units::enabling_links(self.planner.observer, unit));
         }
-        // Nothing says any more that links should be there, or gone; masking took some away, too.
-        None if was_masked || was_decided => give_back(planner, name, wanted)?,
-        None => {}
+        let planner = self.planner;
+        // What somebody put in the place of one is no link of ours.
+        links.retain(|link| {
+            self.may_go(link) && matches!(planner.image(link), Ok(Image::Absent | Image::Link(_)))
+        });
+        self.wanted.extend(links.into_iter().map(|link| (link, Wanted::Gone)));
+        Ok(())
     }
-    Ok(())
-}
 
-/// Links that enabled a unit before Holdfast removed or wrote them become what they were.
-fn give_back(
-    planner: &Planner<'_>,
-    name: &str,
-    wanted: &mut BTreeMap<PathBuf, Wanted>,
-) -> Result<(), ApplyError> {
-    for link in planner.store.originals()? {
-        if units::can_enable(&link, name) {
-            wanted.entry(link).or_insert(Wanted::Original);
-        }
+    /// Links that enable one of these units become what they were before Holdfast removed or wrote them.
+    fn give_back(&mut self, units: &[String]) -> Result<(), ApplyError> {
+        let links = self.written_for(units)?;
+        self.back_to_original(links);
+        Ok(())
     }
-    Ok(())
-}
 
-fn to_enable(
-    planner: &Planner<'_>,
-    name: &str,
-    unit: &RenderedUnit,
-) -> Result<Vec<(PathBuf, PathBuf)>, ApplyError> {
-    let own = Path::new(SYSTEMD_DIRECTORY).join(name);
-    let declared = own_text(planner.new, name, unit).map(|text| (own.clone(), text));
-    units::links_to_enable(planner.observer, name, declared)
-        .map_err(|error| ApplyError::refused(&own, format!("it cannot be enabled: {error}")))
-}
-
-/// The text of the unit's declared file with that of its drop-ins; `None` where the host has the file.
-fn own_text(rendered: &Rendered, name: &str, unit: &RenderedUnit) -> Option<String> {
-    let template = name
-        .split_once('@')
-        .and_then(|(prefix, rest)| Some((prefix, rest.rsplit_once('.')?.1)))
-        .map(|(prefix, suffix)| format!("{prefix}@.{suffix}"));
-    let contents = |unit: &RenderedUnit| {
-        unit.contents.as_ref().map(|part| part.value.clone()).filter(|text| !text.is_empty())
-    };
-    let mut text = contents(unit).or_else(|| rendered.units.get(&template?).and_then(contents))?;
-    for dropin in unit.dropins.values().filter_map(|dropin| dropin.value.as_deref()) {
-        text.push('\n');
-        text.push_str(dropin);
-    }
-    Some(text)
-}
-
-/// A unit that nothing declares any more: its links go back to what they were before Holdfast wrote them.
-fn removed(
-    planner: &Planner<'_>,
-    name: &str,
-    unit: &RenderedUnit,
-    wanted: &mut BTreeMap<PathBuf, Wanted>,
-) -> Result<(), ApplyError> {
-    let own = Path::new(SYSTEMD_DIRECTORY).join(name);
-    if is(unit.mask.as_ref()) == Some(true) {
-        wanted.insert(own.clone(), Wanted::Original);
-    }
-    // Links to a file of ours lead nowhere when it goes for good; others are none of our business.
-    let is_ours = unit.contents.as_ref().is_some_and(|part| !part.value.is_empty());
-    let before = planner.store.original(&own)?.map(|original| original.image);
-    if is_ours && before.is_none_or(|before| before == Image::Absent) {
-        for link in units::enabling_links(planner.observer, name) {
-            if leads_to(planner.observer, &link, &own)? {
-                wanted.entry(link).or_insert(Wanted::Original);
+    fn back_to_original(&mut self, links: Vec<(PathBuf, PathBuf)>) {
+        for (link, target) in links {
+            if self.may_go(&link) {
+                // Whoever had it, the new config has none of it.
+                let is_unwanted = self.unwanted.iter().any(|unit| units::enables(&link, &target, unit));
+                let to = if is_unwanted { Wanted::Gone } else { Wanted::Original };
+                self.wanted.entry(link).or_insert(to);
             }
         }
     }
-    give_back(planner, name, wanted)
+
+    /// Whether the new config asks for a link in no other way.
+    fn may_go(&self, link: &Path) -> bool {
+        !self.needed.contains(link) && !self.kept.contains(link)
+    }
+
+    /// Links that Holdfast wrote or removed, and that enable one of these units; with where they lead.
+    fn written_for(&mut self, units: &[String]) -> Result<Vec<(PathBuf, PathBuf)>, ApplyError> {
+        if units.is_empty() {
+            return Ok(Vec::new());
+        }
+        let originals = match self.originals.take() {
+            Some(originals) => originals,
+            None => self.read_originals()?,
+        };
+        let is_one = |link: &Path, target: &Path| units.iter().any(|unit| units::enables(link, target, unit));
+        let links = originals.iter().filter(|(link, target)| is_one(link, target)).cloned().collect();
+        self.originals = Some(originals);
+        Ok(links)
+    }
+
+    fn read_originals(&self) -> Result<Vec<(PathBuf, PathBuf)>, ApplyError> {
+        let Planner { observer, store, .. } = self.planner;
+        let mut links = Vec::new();
+        for path in store.originals()? {
+            let target = match store.original(&path)?.map(|original| original.image) {
+                Some(Image::Link(link)) => Some(link.target),
+                _ => units::link_target(observer, &path),
+            };
+            links.extend(target.map(|target| (path, target)));
+        }
+        Ok(links)
+    }
+
+    fn rendered(&self, side: Side) -> &Rendered {
+        match side {
+            Side::Old => self.planner.old,
+            Side::New => self.planner.new,
+        }
+    }
+
+    /// The links by which a config enables a unit; none where it does not.
+    fn asked(&self, side: Side, name: &str) -> Result<Vec<Enabling>, String> {
+        let unit = self.rendered(side).units.get(name);
+        let is_enabled = unit.is_some_and(|unit| {
+            is(unit.enabled.as_ref()) == Some(true) && is(unit.mask.as_ref()) != Some(true)
+        });
+        if !is_enabled {
+            return Ok(Vec::new());
+        }
+        units::links_to_enable(name, &|unit| self.find(side, unit), &|unit| self.is_apart(side, unit))
+            .map_err(|error| error.to_string())
+    }
+
+    /// What a config's word on a unit comes to; why one cannot be enabled is said where that is what changes.
+    fn effect(&self, side: Side, name: &str) -> Effect {
+        let unit = self.rendered(side).units.get(name);
+        let is_disabled = unit.is_some_and(|unit| {
+            is(unit.enabled.as_ref()) == Some(false) && is(unit.mask.as_ref()) != Some(true)
+        });
+        let made = self.asked(side, name).unwrap_or_default();
+        Effect { made, taken: if is_disabled { self.together(side, name) } else { Vec::new() } }
+    }
+
+    fn together(&self, side: Side, name: &str) -> Vec<String> {
+        // What the new config says of a unit itself is done for its own sake.
+        let apart = |unit: &str| self.is_apart(side, unit) || self.is_apart(Side::New, unit);
+        units::together(name, &|unit| self.find(side, unit), &apart)
+    }
+
+    fn is_apart(&self, side: Side, unit: &str) -> bool {
+        // A mask of the old config's is about to go, or the new one says it again.
+        let is_ours = self.planner.old.units.get(unit).is_some_and(|old| is(old.mask.as_ref()) == Some(true));
+        units::is_decided(self.rendered(side), unit)
+            || (!is_ours && !units::mask_links(self.planner.observer, unit).is_empty())
+    }
+
+    /// A unit's file under a config, and what its `[Install]` sections say; for an instance those of its template.
+    fn find(&self, side: Side, name: &str) -> Option<(PathBuf, Install)> {
+        let names = [template_of(name).filter(|template| template != name), Some(name.to_owned())];
+        let mut files = names.iter().rev().flatten();
+        let (path, text) = files.find_map(|name| self.file(side, name))?;
+        let mut install = Install::default();
+        install.add(&text);
+        let units = &self.rendered(side).units;
+        for unit in names.iter().flatten().filter_map(|name| units.get(name)) {
+            for text in unit.dropins.values().filter_map(|dropin| dropin.value.as_deref()) {
+                install.add(text);
+            }
+        }
+        Some((path, install))
+    }
+
+    /// The file of exactly this name, and its text.
+    fn file(&self, side: Side, name: &str) -> Option<(PathBuf, String)> {
+        let contents = |side: Side| {
+            let contents = self.rendered(side).units.get(name)?.contents.as_ref()?;
+            Some(contents.value.clone()).filter(|text| !text.is_empty())
+        };
+        let own = Path::new(SYSTEMD_DIRECTORY).join(name);
+        if let Some(text) = contents(side) {
+            return Some((own, text));
+        }
+        let observer = self.planner.observer;
+        if side == Side::Old || contents(Side::Old).is_none() {
+            return units::unit_file(observer, name, None);
+        }
+        // The old config's file is still there, and what was there before comes back.
+        if let Ok(Image::File(file)) = self.planner.original(&own)
+            && let Ok(bytes) = self.planner.store.content(&file.sha256)
+        {
+            return Some((own, String::from_utf8_lossy(&bytes).into_owned()));
+        }
+        units::unit_file(observer, name, Some(&own))
+    }
 }
 
 /// Whether a link names a path as its target.

@@ -111,14 +111,15 @@ impl Planner<'_> {
                 }
             }
         }
-        let kept: BTreeSet<Arc<Path>> = new.iter().filter(|e| is_object(e)).map(|e| e.thing.path()).collect();
+        let mut kept: BTreeSet<Arc<Path>> =
+            new.iter().filter(|e| is_object(e)).map(|e| e.thing.path()).collect();
         for expectation in old.iter().filter(|e| is_object(e)) {
             let path = expectation.thing.path();
             if !kept.contains(&path) {
                 wanted.entry(path.to_path_buf()).or_insert(Wanted::Original);
             }
         }
-        let units = links::wanted(self, &mut wanted)?;
+        let units = links::wanted(self, &mut kept, &mut wanted)?;
         if let Some(shadow) = password::wanted(self)? {
             wanted.insert(PathBuf::from(password::SHADOW), shadow);
         }

@@ -203,7 +203,7 @@ fn state(root: &Root, name: &str, links: &BTreeMap<usize, Links>) -> Option<Unit
         let install = &unit.install;
         Some(if is_linked_otherwise(name, links) {
             UnitFileState::Indirect
-        } else if !install.wanted_by.is_empty() || !install.aliases.is_empty() {
+        } else if !install.directories.is_empty() || !install.aliases.is_empty() {
             UnitFileState::Disabled
         } else if !install.also.is_empty() {
             UnitFileState::Indirect

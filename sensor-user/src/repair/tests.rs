@@ -38,6 +38,9 @@ spec:
         dropins: [{name: 10-declared.conf, contents: '[Service]'}]
       - {name: off.service, enabled: false}
       - {name: never.service, mask: true}
+      - {name: t@.service, enabled: true}
+      - {name: many@own.service, enabled: true}
+      - {name: apart.service, enabled: false}
 ";
 
 struct Case {
@@ -320,6 +323,50 @@ fn a_unit_is_disabled_by_removing_every_link_to_it() {
     assert_eq!(case.unit("off.service").unwrap(), ["disabled"]);
     assert!(fs::symlink_metadata(system.join("also.service")).is_err());
     assert!(fs::symlink_metadata(system.join("a.target.wants/other.service")).is_ok());
+}
+
+#[test]
+fn a_template_is_enabled_by_its_default_instance_with_what_also_names_but_for_what_is_declared_itself() {
+    let mut case = Case::new();
+    let usr = case.at("/usr/lib/systemd/system");
+    fs::create_dir_all(&usr).unwrap();
+    let also = "Also=with.socket apart.service missing.service\n";
+    fs::write(usr.join("t@.service"), format!("[Install]\nWantedBy=a.target\nDefaultInstance=d\n{also}"))
+        .unwrap();
+    fs::write(usr.join("with.socket"), "[Install]\nRequiredBy=b.target\nAlso=t@.service\n").unwrap();
+    fs::write(usr.join("apart.service"), "[Install]\nWantedBy=a.target\n").unwrap();
+    assert_eq!(case.unit("t@.service").unwrap(), ["enabled"]);
+    let system = case.at("/etc/systemd/system");
+    for (link, target) in
+        [("a.target.wants/t@d.service", "t@.service"), ("b.target.requires/with.socket", "with.socket")]
+    {
+        let found = fs::read_link(system.join(link)).unwrap();
+        assert_eq!(found, Path::new("/usr/lib/systemd/system").join(target), "{link}");
+    }
+    assert!(fs::symlink_metadata(system.join("a.target.wants/apart.service")).is_err());
+}
+
+#[test]
+fn a_unit_is_disabled_with_what_also_names_and_a_declared_instance_of_that_stays() {
+    let mut case = Case::new();
+    let (usr, system) = (case.at("/usr/lib/systemd/system"), case.at("/etc/systemd/system"));
+    fs::create_dir_all(&usr).unwrap();
+    fs::create_dir_all(system.join("a.target.wants")).unwrap();
+    fs::write(usr.join("off.service"), "[Install]\nWantedBy=a.target\nAlso=many@.service\n").unwrap();
+    fs::write(usr.join("many@.service"), "[Install]\nWantedBy=a.target\nDefaultInstance=d\n").unwrap();
+    for (link, target) in [
+        ("off.service", "off.service"),
+        ("many@d.service", "many@.service"),
+        ("many@e.service", "many@.service"),
+        ("many@own.service", "many@.service"),
+    ] {
+        let target = Path::new("/usr/lib/systemd/system").join(target);
+        symlink(target, system.join("a.target.wants").join(link)).unwrap();
+    }
+    assert_eq!(case.unit("off.service").unwrap(), ["disabled"]);
+    let left: Vec<_> =
+        fs::read_dir(system.join("a.target.wants")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["many@own.service"]);
 }
 
 #[test]

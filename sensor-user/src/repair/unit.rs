@@ -13,9 +13,15 @@ use nix::fcntl::OFlag;
 use sensor_model::{
     difference::{Difference, DifferenceKind},
     expectation::{Expectation, SYSTEMD_DIRECTORY, Thing, UnitExpectation},
+    host::{
+        install::Install,
+        unit_name::{instance, is_template, template_of, with_instance},
+    },
+    merge::Rendered,
     path::check_name,
 };
 use std::{
+    collections::BTreeSet,
     fs::File,
     io::Read as _,
     os::unix::ffi::OsStrExt as _,
@@ -122,77 +128,176 @@ pub(crate) fn mask_links(observer: &Observer, name: &str) -> Vec<PathBuf> {
     links.into_iter().filter(is_mask).collect()
 }
 
+/// A link that enables a unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Enabling {
+    pub(crate) link: PathBuf,
+    /// What it points to.
+    pub(crate) target: PathBuf,
+    /// The unit that asks for it: the one that is enabled, or one that is enabled with it.
+    pub(crate) unit: String,
+}
+
+/// Finds a unit's file, and what its `[Install]` sections say; for an instance those of its template.
+pub(crate) type Find<'a> = &'a dyn Fn(&str) -> Option<(PathBuf, Install)>;
+
+/// Whether a unit is left alone where another one's `Also=` names it.
+pub(crate) type Apart<'a> = &'a dyn Fn(&str) -> bool;
+
+/// Whether a config itself says whether a unit is enabled.
+pub(crate) fn is_decided(rendered: &Rendered, name: &str) -> bool {
+    rendered
+        .units
+        .get(name)
+        .is_some_and(|unit| unit.enabled.is_some() || unit.mask.as_ref().is_some_and(|masked| masked.value))
+}
+
 /// Makes the links that the unit's `[Install]` section asks for.
 fn enable(host: &Host<'_>, name: &str) -> Result<(), RepairError> {
-    for (link, file) in links_to_enable(host.observer, name, None)? {
-        let place = host.place(&link, None)?;
+    let find = |name: &str| on_host(host.observer, name);
+    for enabling in links_to_enable(name, &find, &|unit| is_apart(host, unit))? {
+        let place = host.place(&enabling.link, None)?;
         place.clear_way(host.observer)?;
-        place.symlink(file.as_os_str(), (Some(0), Some(0)))?;
+        place.symlink(enabling.target.as_os_str(), (Some(0), Some(0)))?;
     }
     Ok(())
 }
 
-/// The links that enable a unit, and what they point to: by its `[Install]` section in `declared` (the unit's file and
-/// text), else in the file that the host has.
+/// Removes the links that enable the unit, and those that `Also=` names.
+fn disable(host: &Host<'_>, name: &str) -> Result<(), RepairError> {
+    let find = |name: &str| on_host(host.observer, name);
+    for unit in together(name, &find, &|unit| is_apart(host, unit)) {
+        let mut links = enabling_links(host.observer, &unit);
+        // An instance that is declared itself stays when its template is disabled.
+        links.retain(|link| {
+            let linked = link.file_name().and_then(|linked| linked.to_str());
+            linked == Some(&*unit) || linked.is_none_or(|linked| !is_decided(host.rendered, linked))
+        });
+        remove(host, links)?;
+    }
+    Ok(())
+}
+
+fn is_apart(host: &Host<'_>, unit: &str) -> bool {
+    is_decided(host.rendered, unit) || !mask_links(host.observer, unit).is_empty()
+}
+
+/// The links that enable a unit and what its `Also=` names.
 pub(crate) fn links_to_enable(
-    observer: &Observer,
     name: &str,
-    declared: Option<(PathBuf, String)>,
-) -> Result<Vec<(PathBuf, PathBuf)>, RepairError> {
+    find: Find<'_>,
+    apart: Apart<'_>,
+) -> Result<Vec<Enabling>, RepairError> {
     let own = Path::new(SYSTEMD_DIRECTORY).join(name);
-    let Some((file, text)) = declared.or_else(|| unit_file(observer, name)) else {
+    let Some((_, install)) = find(name) else {
         return Err(refused(&own, "there is no unit file to enable"));
     };
-    let install = Install::parse(&text);
-    if install.directories.is_empty() && install.aliases.is_empty() {
+    if install.directories.is_empty() && install.aliases.is_empty() && install.also.is_empty() {
         return Err(refused(&own, "its file has no [Install] section that says how to enable it"));
     }
-    let link_name = match (name.split_once("@."), &install.default_instance) {
-        (Some((prefix, suffix)), Some(instance)) => format!("{prefix}@{instance}.{suffix}"),
-        (Some(_), None) => {
-            return Err(refused(&own, "a template without DefaultInstance= cannot be enabled"));
+    if is_template(name) && install.default_instance.is_none() {
+        return Err(refused(&own, "a template without DefaultInstance= cannot be enabled"));
+    }
+    let mut links = Vec::new();
+    for unit in together(name, find, apart) {
+        links.extend(find(&unit).into_iter().flat_map(|(file, install)| asked(&unit, &file, &install)));
+    }
+    Ok(links)
+}
+
+/// A unit and those that are enabled and disabled with it, as `Also=` says; the latter only where they have a file.
+pub(crate) fn together(name: &str, find: Find<'_>, apart: Apart<'_>) -> Vec<String> {
+    let mut met = BTreeSet::new();
+    let mut all = Vec::new();
+    let mut waiting = vec![name.to_owned()];
+    while let Some(unit) = waiting.pop() {
+        let is_first = unit == name;
+        if check_name(&unit).is_err() || !met.insert(unit.clone()) || (!is_first && apart(&unit)) {
+            continue;
         }
-        _ => name.to_owned(),
-    };
+        let found = find(&unit);
+        if is_first || found.is_some() {
+            all.push(unit);
+        }
+        waiting.extend(found.into_iter().flat_map(|(_, install)| install.also));
+    }
+    all
+}
+
+/// The links that one unit's `[Install]` sections ask for.
+fn asked(unit: &str, file: &Path, install: &Install) -> Vec<Enabling> {
     let system = Path::new(SYSTEMD_DIRECTORY);
-    let mut links: Vec<PathBuf> =
-        install.directories.iter().map(|directory| system.join(directory).join(&link_name)).collect();
-    links.extend(install.aliases.iter().map(|alias| system.join(alias)));
-    Ok(links.into_iter().map(|link| (link, file.clone())).collect())
+    // Nothing starts a template: its instance is linked, where it names one.
+    let linked = match &install.default_instance {
+        _ if !is_template(unit) => Some(unit.to_owned()),
+        Some(instance) => with_instance(unit, instance),
+        None => None,
+    };
+    let linked = linked.filter(|linked| check_name(linked).is_ok());
+    let wants = install.directories.iter().filter_map(|directory| {
+        // A name with a slash would lead out of the directory.
+        check_name(directory).ok()?;
+        Some(system.join(directory).join(linked.as_ref()?))
+    });
+    let aliases = install.aliases.iter().filter_map(|alias| {
+        check_name(alias).ok()?;
+        let of_instance = instance(unit).filter(|instance| !instance.is_empty() && is_template(alias));
+        let alias =
+            of_instance.and_then(|instance| with_instance(alias, instance)).unwrap_or_else(|| alias.clone());
+        (alias != unit).then(|| system.join(alias))
+    });
+    wants
+        .chain(aliases)
+        .filter(|link| link != file)
+        .map(|link| Enabling { link, target: file.to_owned(), unit: unit.to_owned() })
+        .collect()
 }
 
-/// Removes the links that enable the unit.
-fn disable(host: &Host<'_>, name: &str) -> Result<(), RepairError> {
-    remove(host, enabling_links(host.observer, name))
-}
-
-/// Links that enable a unit, wherever they are.
+/// Links that enable a unit, wherever they are; those of a template's instances are the template's, too.
 pub(crate) fn enabling_links(observer: &Observer, name: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for directory in LINK_DIRECTORIES.map(Path::new) {
         let Ok(names) = names_in(observer, directory) else { continue };
         for entry in names {
             let path = directory.join(&entry);
-            let wants = LINK_SUFFIXES.iter().any(|suffix| entry.as_bytes().ends_with(suffix.as_bytes()));
-            let is_alias = entry != name
-                && link_target(observer, &path)
-                    .is_some_and(|target| target.file_name() == Some(name.as_ref()));
-            let link = if wants { path.join(name) } else { path };
-            if (wants || is_alias) && link_target(observer, &link).is_some() {
-                found.push(link);
+            if !is_of_links(&path) {
+                found.push(path);
+            } else if is_template(name) {
+                let within = names_in(observer, &path).unwrap_or_default();
+                found.extend(within.into_iter().map(|linked| path.join(linked)));
+            } else {
+                found.push(path.join(name));
             }
         }
     }
+    found.retain(|link| link_target(observer, link).is_some_and(|target| enables(link, &target, name)));
     found
 }
 
-/// Whether a link at this path would enable the unit from a directory of links.
-pub(crate) fn can_enable(path: &Path, name: &str) -> bool {
-    let directory = path.parent().and_then(Path::file_name).map(std::os::unix::ffi::OsStrExt::as_bytes);
-    path.file_name() == Some(name.as_ref())
-        && directory.is_some_and(|directory| {
-            LINK_SUFFIXES.iter().any(|suffix| directory.ends_with(suffix.as_bytes()))
-        })
+/// Whether a link at this path with this target enables a unit, or an instance of it: from a directory of links, or by
+/// another name.
+pub(crate) fn enables(link: &Path, target: &Path, name: &str) -> bool {
+    let (Some(directory), Some(entry)) = (link.parent(), link.file_name().and_then(|entry| entry.to_str()))
+    else {
+        return false;
+    };
+    if is_of_links(directory) {
+        return entry == name || (is_template(name) && template_of(entry).as_deref() == Some(name));
+    }
+    let leads_to = target.file_name().and_then(|file| file.to_str());
+    let is_of_instance = || {
+        let one = instance(name).filter(|instance| !instance.is_empty());
+        one.is_some() && instance(entry) == one && leads_to == template_of(name).as_deref()
+    };
+    entry != name
+        && LINK_DIRECTORIES.iter().any(|searched| directory == Path::new(searched))
+        && (leads_to == Some(name) || is_of_instance())
+}
+
+/// Whether a directory holds links that enable, by its name.
+fn is_of_links(directory: &Path) -> bool {
+    let name = directory.file_name().unwrap_or_default().as_bytes();
+    LINK_SUFFIXES.iter().any(|suffix| name.ends_with(suffix.as_bytes()))
 }
 
 fn remove(host: &Host<'_>, links: Vec<PathBuf>) -> Result<(), RepairError> {
@@ -206,61 +311,38 @@ fn remove(host: &Host<'_>, links: Vec<PathBuf>) -> Result<(), RepairError> {
 }
 
 /// The target of a symbolic link; `None` for everything else.
-fn link_target(observer: &Observer, path: &Path) -> Option<PathBuf> {
+pub(crate) fn link_target(observer: &Observer, path: &Path) -> Option<PathBuf> {
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW;
     let handle = observer.root().open_at(path, flags).ok()?;
     crate::observation::resolve::link_target(std::os::fd::AsFd::as_fd(&handle)).ok()?.map(PathBuf::from)
 }
 
-/// The unit's file and its text; that of its template for an instance.
-fn unit_file(observer: &Observer, name: &str) -> Option<(PathBuf, String)> {
-    let template = name
-        .split_once('@')
-        .and_then(|(prefix, rest)| rest.rsplit_once('.').map(|(_, suffix)| format!("{prefix}@.{suffix}")));
-    [Some(name.to_owned()), template].into_iter().flatten().find_map(|name| {
-        UNIT_DIRECTORIES.iter().find_map(|directory| {
-            let path = Path::new(directory).join(&name);
-            let file = observer.root().open_at(&path, OFlag::O_RDONLY | OFlag::O_NONBLOCK).ok()?;
-            let mut text = String::new();
-            File::from(file).take(UNIT_BYTES).read_to_string(&mut text).ok()?;
-            Some((path, text))
-        })
-    })
+/// What the host's own file of a unit says; that of its template for an instance.
+fn on_host(observer: &Observer, name: &str) -> Option<(PathBuf, Install)> {
+    let (path, text) = [Some(name.to_owned()), template_of(name)]
+        .into_iter()
+        .flatten()
+        .find_map(|name| unit_file(observer, &name, None))?;
+    let mut install = Install::default();
+    install.add(&text);
+    Some((path, install))
 }
 
-/// What an `[Install]` section asks for.
-#[derive(Debug, Default)]
-struct Install {
-    /// `multi-user.target.wants`.
-    directories: Vec<String>,
-    aliases: Vec<String>,
-    default_instance: Option<String>,
-}
-
-impl Install {
-    fn parse(text: &str) -> Self {
-        let mut install = Self::default();
-        let mut within = false;
-        for line in text.replace("\\\n", " ").lines().map(str::trim) {
-            if line.starts_with('[') {
-                within = line == "[Install]";
-                continue;
-            }
-            let (true, Some((key, value))) = (within, line.split_once('=')) else { continue };
-            // A name with a slash would lead out of the directory.
-            let names = || value.split_whitespace().filter(|name| check_name(name).is_ok());
-            let mut link = |suffix: &str| {
-                install.directories.extend(names().map(|target| format!("{target}.{suffix}")));
-            };
-            match key.trim() {
-                "WantedBy" => link("wants"),
-                "RequiredBy" => link("requires"),
-                "UpheldBy" => link("upholds"),
-                "Alias" => install.aliases.extend(names().map(str::to_owned)),
-                "DefaultInstance" => install.default_instance = names().next().map(str::to_owned),
-                _ => {}
-            }
+/// The host's file of exactly this name, and its text. A mask is none, and `passed_over` counts as gone.
+pub(crate) fn unit_file(
+    observer: &Observer,
+    name: &str,
+    passed_over: Option<&Path>,
+) -> Option<(PathBuf, String)> {
+    UNIT_DIRECTORIES.iter().find_map(|directory| {
+        let path = Path::new(directory).join(name);
+        let is_masked = || link_target(observer, &path).as_deref() == Some(Path::new(DEV_NULL));
+        if passed_over == Some(&path) || is_masked() {
+            return None;
         }
-        install
-    }
+        let file = observer.root().open_at(&path, OFlag::O_RDONLY | OFlag::O_NONBLOCK).ok()?;
+        let mut text = String::new();
+        File::from(file).take(UNIT_BYTES).read_to_string(&mut text).ok()?;
+        Some((path, text))
+    })
 }

@@ -8,6 +8,7 @@ mod faults;
 mod foreign;
 mod golden;
 mod host;
+mod links;
 mod properties;
 mod standing;
 mod table;

@@ -2,7 +2,11 @@
 
 use crate::world::{Snapshot, World};
 use proptest::prelude::*;
-use std::fmt::Write as _;
+use std::{
+    fmt::Write as _,
+    fs,
+    os::unix::fs::{PermissionsExt as _, chown, symlink},
+};
 
 /// What a config may say about one path; the host has files of its own at some of them.
 #[derive(Debug, Clone)]
@@ -17,7 +21,15 @@ enum Said {
 enum Unit {
     Nothing,
     Masked,
-    Content { text: u8, enabled: Option<bool>, dropin: bool },
+    /// The host has its file.
+    Bare {
+        enabled: bool,
+    },
+    Content {
+        text: u8,
+        enabled: Option<bool>,
+        dropin: bool,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -29,7 +41,16 @@ struct Config {
 }
 
 const PATHS: [&str; 5] = ["/etc/original", "/etc/p/a", "/etc/p/b", "/etc/q/deep/c", "/usr/local/bin/tool"];
-const UNITS: [&str; 3] = ["one.service", "off.service", "masked.service"];
+/// Of all but the first two the host has files; that of the template is its instance's, too.
+const UNITS: [&str; 7] = [
+    "one.service",
+    "masked.service",
+    "off.service",
+    "named.service",
+    "named.socket",
+    "many@.service",
+    "many@x.service",
+];
 const KEYS: [&str; 2] = [
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIqDlmSXCDxZYgp7FmqGdVRTgEDgNPZQSADQBy8tGzRb first",
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAqDlmSXCDxZYgp7FmqGdVRTgEDgNPZQSADQBy8tGzRb second",
@@ -46,18 +67,40 @@ fn said() -> impl Strategy<Value = Said> {
     ]
 }
 
-fn unit() -> impl Strategy<Value = Unit> {
-    prop_oneof![
-        Just(Unit::Nothing),
-        Just(Unit::Masked),
-        (0_u8..2, proptest::option::of(any::<bool>()), any::<bool>())
-            .prop_map(|(text, enabled, dropin)| Unit::Content { text, enabled, dropin }),
-    ]
+/// What can be said of the unit with this number: only a unit that has a file can be enabled, and what masks a template
+/// or takes away its file leaves no instance to enable.
+fn unit(number: usize) -> BoxedStrategy<Unit> {
+    let content = || {
+        (0_u8..3, proptest::option::of(any::<bool>()), any::<bool>())
+            .prop_map(|(text, enabled, dropin)| Unit::Content { text, enabled, dropin })
+    };
+    let bare = || any::<bool>().prop_map(|enabled| Unit::Bare { enabled });
+    match UNITS[number] {
+        "one.service" | "masked.service" => {
+            prop_oneof![Just(Unit::Nothing), Just(Unit::Masked), content()].boxed()
+        }
+        "many@.service" => prop_oneof![Just(Unit::Nothing), bare(), content()].boxed(),
+        "many@x.service" => prop_oneof![Just(Unit::Nothing), bare()].boxed(),
+        _ => prop_oneof![Just(Unit::Nothing), Just(Unit::Masked), bare(), content()].boxed(),
+    }
+}
+
+/// What a unit's file says of enabling it.
+fn install(unit: &str, text: u8) -> String {
+    match (unit.contains('@'), text) {
+        (false, 0) => "WantedBy=b.target".to_owned(),
+        (false, 1) => format!("WantedBy=b.target c.target\\nAlias=also-{unit}"),
+        (false, _) => "RequiredBy=b.target\\nAlso=named.socket".to_owned(),
+        (true, 0) => "WantedBy=b.target\\nDefaultInstance=first".to_owned(),
+        // Under an alias of their template all instances count as enabled, so none is declared otherwise here.
+        (true, 1) => "WantedBy=b.target c.target\\nDefaultInstance=second".to_owned(),
+        (true, _) => "RequiredBy=b.target\\nDefaultInstance=first\\nAlso=named.service".to_owned(),
+    }
 }
 
 fn config() -> impl Strategy<Value = Config> {
     let paths = proptest::collection::vec(said(), PATHS.len());
-    let units = proptest::collection::vec(unit(), UNITS.len());
+    let units = (0..UNITS.len()).map(unit).collect::<Vec<_>>();
     let keys = proptest::collection::vec(any::<bool>(), KEYS.len());
     (paths, proptest::option::of(0_u8..2), units, keys).prop_map(|(paths, below, units, keys)| Config {
         paths,
@@ -120,6 +163,9 @@ impl Config {
             match unit {
                 Unit::Nothing => {}
                 Unit::Masked => writeln!(text, "      - {{name: {name}, mask: true}}").unwrap(),
+                Unit::Bare { enabled } => {
+                    writeln!(text, "      - {{name: {name}, enabled: {enabled}}}").unwrap();
+                }
                 Unit::Content { text: number, enabled, dropin } => {
                     writeln!(text, "      - name: {name}").unwrap();
                     if let Some(enabled) = enabled {
@@ -128,9 +174,10 @@ impl Config {
                     if *dropin {
                         text.push_str("        dropins: [{name: 10-more.conf, contents: '[Unit]'}]\n");
                     }
+                    let install = install(name, *number);
                     writeln!(
                         text,
-                        "        contents: \"[Unit]\\nDescription={number}\\n[Install]\\nWantedBy=b.target\\n\""
+                        "        contents: \"[Unit]\\nDescription={number}\\n[Install]\\n{install}\\n\""
                     )
                     .unwrap();
                 }
@@ -138,6 +185,65 @@ impl Config {
         }
         text
     }
+}
+
+/// Sets an attribute that only some file systems take; one of the kind `trusted.` every one does.
+fn attribute(world: &World, path: &str, name: &str, value: &[u8]) {
+    let set = rustix::fs::lsetxattr(world.at(path), name, value, rustix::fs::XattrFlags::empty());
+    assert!(
+        set.is_ok() || (!name.starts_with("trusted.") && set == Err(rustix::io::Errno::OPNOTSUPP)),
+        "{set:?}"
+    );
+}
+
+/// A host with things of its own at the paths of the configs, with every attribute, and with units that are enabled by
+/// several names.
+fn host() -> World {
+    let world = World::new();
+    for (path, value) in
+        [("/etc/original", &b"kept\0\xff"[..]), ("/usr/local/bin/tool", b""), ("/etc/p/b", b"kept")]
+    {
+        match path {
+            "/etc/p/b" => fs::create_dir_all(world.at(path)).unwrap(),
+            _ => world.write(path, "the host's"),
+        }
+        chown(world.at(path), Some(1000), Some(7)).unwrap();
+        fs::set_permissions(world.at(path), fs::Permissions::from_mode(0o2751)).unwrap();
+        attribute(&world, path, "user.note", value);
+        // No config says anything of these: a directory that is declared keeps them, until something else takes its place.
+        if path != "/etc/p/b" {
+            attribute(&world, path, "trusted.note", value);
+        }
+    }
+    // Another user may read it, too.
+    let entries =
+        [(1_u16, 6_u16, u32::MAX), (2, 4, 1000), (4, 4, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)];
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, bits, id) in entries {
+        list.extend([tag.to_le_bytes(), bits.to_le_bytes()].concat());
+        list.extend(id.to_le_bytes());
+    }
+    attribute(&world, "/etc/original", "system.posix_acl_access", &list);
+    symlink("somewhere", world.at("/etc/p/a")).unwrap();
+    std::os::unix::fs::lchown(world.at("/etc/p/a"), Some(1000), Some(7)).unwrap();
+
+    let vendor = "/usr/lib/systemd/system";
+    for (unit, install) in [
+        ("named.service", "WantedBy=a.target\nAlias=alias.service\nAlso=named.socket\n"),
+        ("named.socket", "WantedBy=a.target\n"),
+        ("many@.service", "WantedBy=a.target\nDefaultInstance=main\n"),
+    ] {
+        world.write(&format!("{vendor}/{unit}"), &format!("[Install]\n{install}"));
+    }
+    let system = "/etc/systemd/system";
+    for (link, unit) in [
+        ("a.target.wants/named.socket", "named.socket"),
+        ("old-name.service", "named.service"),
+        ("a.target.wants/many@y.service", "many@.service"),
+    ] {
+        symlink(format!("{vendor}/{unit}"), world.at(&format!("{system}/{link}"))).unwrap();
+    }
+    world
 }
 
 /// Without the line of a password that no config declares: its day is today's.
@@ -151,7 +257,8 @@ proptest! {
 
     #[test]
     fn there_and_back_restores_every_byte_and_attribute(first in config(), second in config()) {
-        let world = World::new();
+        let world = host();
+        let fresh = without_shadow(world.snapshot());
         world.config("first", &first.manifest());
         world.config("second", &second.manifest());
         let said = world.apply(&["first"], "");
@@ -170,5 +277,12 @@ proptest! {
             prop_assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
         }
         prop_assert_eq!(without_shadow(world.snapshot()), before);
+
+        // And what the host came with is there again when nothing is declared any more.
+        for config in ["second", "nothing"] {
+            let said = world.apply(&[config], "");
+            prop_assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+        }
+        prop_assert_eq!(without_shadow(world.snapshot()), fresh);
     }
 }

@@ -86,7 +86,7 @@ const KEYS: &str = r"
 /// Nothing is declared any more.
 pub(crate) const NOTHING: &str = "";
 
-/// What is at each path: type and mode, owner, content or target.
+/// What is at each path: type and mode, owner, attributes, content or target.
 pub(crate) type Snapshot = BTreeMap<PathBuf, String>;
 
 pub(crate) struct World {
@@ -255,10 +255,19 @@ fn walk(real: &Path, path: &Path, into: &mut Snapshot) {
     }
 }
 
-/// Attributes that a test set; the kernel's own are none of a config's business.
+/// Attributes with their values; those that the kernel writes by itself are none of a config's business.
 fn xattrs(path: &Path) -> String {
-    let mut list = vec![0; 4096];
+    let mut list = vec![0; 64 << 10];
     let length = rustix::fs::llistxattr(path, list.as_mut_slice()).unwrap_or(0);
-    let names = String::from_utf8_lossy(&list[..length]).into_owned();
-    names.split('\0').filter(|name| name.starts_with("user.")).collect()
+    let mut found = Vec::new();
+    for name in list[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let name = String::from_utf8_lossy(name);
+        let mut value = vec![0; 64 << 10];
+        if !matches!(&*name, "security.ima" | "security.evm") {
+            let length = rustix::fs::lgetxattr(path, &*name, value.as_mut_slice()).unwrap();
+            found.push(format!("{name}={}", hex::encode(&value[..length])));
+        }
+    }
+    found.sort();
+    found.join(" ")
 }

@@ -202,7 +202,7 @@ fn an_install_section_is_read_as_systemd_reads_it() {
     install.add(text);
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let expected = Install {
-        wanted_by: words(&["c.target"]),
+        directories: words(&["c.target.requires"]),
         aliases: words(&["x.service", "y.service"]),
         also: words(&["z.service"]),
         default_instance: Some("i".to_owned()),
