@@ -10,7 +10,7 @@ use super::{
     labels::Labels,
     os,
     password::{self, ShadowLock},
-    preflight,
+    preflight::{self, Mco},
     run::{Ending, Progress, Run, Tying},
     standing,
     store::Store,
@@ -167,6 +167,7 @@ impl Engine {
             shadow: None,
             may_reboot,
             tie: Tying::of(&self.options),
+            mco: Mco::of(&self.options),
         };
         // The way back needs the journal alone; what cannot be compared with its config goes back.
         let rendered = self.rendered_of(begin.id).map_err(|error| error.to_string());
@@ -302,6 +303,7 @@ impl Engine {
             shadow,
             may_reboot: true,
             tie: Tying::of(&self.options),
+            mco: Mco::of(&self.options),
         };
         let mut ending = Notes::new(self, &begin);
         Ok(self.drive(run, Ok(&request.new), actor, &mut ending, progress).await)
@@ -358,9 +360,7 @@ impl Engine {
         }
         let kept = request.manifests.iter().map(|(_, bytes)| bytes.len() as u64 + 4096).sum();
         problems.extend(preflight::space(&self.observer, writes, self.store.path(), kept)?);
-        if !self.options.beside_mco {
-            problems.extend(preflight::mco_daemon(&self.options.root));
-        }
+        problems.extend(Mco::of(&self.options).refuses());
         problems.extend(os.and_then(|change| os::Backend::find(&self.options.root).refuses(change)));
         Ok(problems)
     }

@@ -2,7 +2,7 @@
 //!
 //! In: the host, the old and the new config, the targets. Out: everything that stands in the way, in words.
 
-use super::{ApplyError, links, store::RESERVE, sys, targets::Writes, verify::Verifier};
+use super::{ApplyError, Options, links, store::RESERVE, sys, targets::Writes, verify::Verifier};
 use crate::observation::Observer;
 use nix::{
     fcntl::OFlag,
@@ -22,6 +22,9 @@ use std::{
 
 /// The name of the Machine Config Operator's daemon.
 const MCO_DAEMON: &str = "machine-config-daemon";
+
+/// Where it keeps the config that a node has.
+const MCO_CONFIG: &str = "/etc/machine-config-daemon/currentconfig";
 
 /// Differences that are told one by one.
 const TOLD: usize = 20;
@@ -128,29 +131,45 @@ pub(super) fn space(
     need.objects += 8;
     let mut problems = Vec::new();
     for need in needs.values() {
-        let path = need.path.display();
         let found =
             fstatvfs(&need.file_system).map_err(|errno| ApplyError::failed(&need.path, "statvfs", errno))?;
-        if found.flags().contains(FsFlags::ST_RDONLY) {
-            problems.push(format!("the file system of {path} is read-only"));
-        }
-        let free = found.blocks_free().saturating_mul(found.fragment_size());
-        if free < need.bytes {
-            problems.push(format!(
-                "the file system of {path} has {free} bytes free, and {} are needed",
-                need.bytes
-            ));
-        }
-        // Some file systems count no inodes.
-        if found.files() > 0 && found.files_free() < need.objects {
-            problems.push(format!(
-                "the file system of {path} has {} inodes free, and {} are needed",
-                found.files_free(),
-                need.objects
-            ));
-        }
+        let room = Room {
+            is_read_only: found.flags().contains(FsFlags::ST_RDONLY),
+            bytes: found.blocks_free().saturating_mul(found.fragment_size()),
+            // Some file systems count no inodes.
+            inodes: (found.files() > 0).then_some(found.files_free()),
+        };
+        problems.extend(room.lacks(&need.path, need.bytes, need.objects));
     }
     Ok(problems)
+}
+
+/// What a file system still takes.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    is_read_only: bool,
+    bytes: u64,
+    inodes: Option<u64>,
+}
+
+impl Room {
+    /// What it does not have of what is needed.
+    fn lacks(self, path: &Path, bytes: u64, objects: u64) -> Vec<String> {
+        let path = path.display();
+        let mut problems = Vec::new();
+        if self.is_read_only {
+            problems.push(format!("the file system of {path} is read-only"));
+        }
+        if self.bytes < bytes {
+            let free = self.bytes;
+            problems.push(format!("the file system of {path} has {free} bytes free, and {bytes} are needed"));
+        }
+        if let Some(free) = self.inodes.filter(|free| *free < objects) {
+            problems
+                .push(format!("the file system of {path} has {free} inodes free, and {objects} are needed"));
+        }
+        problems
+    }
 }
 
 /// The nearest directory above a path that is there.
@@ -165,22 +184,131 @@ fn nearest(observer: &Observer, path: &Path) -> Result<OwnedFd, ApplyError> {
     Err(ApplyError::refused(path, "no directory above it can be opened"))
 }
 
-/// The Machine Config Operator's daemon writes the same files; two writers would undo each other.
-pub(super) fn mco_daemon(root: &Path) -> Option<String> {
-    for entry in fs::read_dir(root.join("proc")).ok()?.flatten() {
-        let pid = entry.file_name();
-        if !pid.to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()) {
-            continue;
+/// What is found of the Machine Config Operator's daemon: it writes the same files, and two writers would undo each other.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mco<'a> {
+    root: &'a Path,
+    is_allowed: bool,
+}
+
+impl<'a> Mco<'a> {
+    /// On the host of the options, which may allow to write beside it.
+    pub(super) fn of(options: &'a Options) -> Self {
+        Self { root: &options.root, is_allowed: options.beside_mco }
+    }
+
+    /// Why nothing may be written now. To be asked again before each beginning: the daemon is restarted now and then.
+    pub(super) fn refuses(self) -> Option<String> {
+        if self.is_allowed {
+            return None;
         }
-        let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let program = command.split(|byte| *byte == 0).next().unwrap_or_default();
-        let program = String::from_utf8_lossy(program);
-        if Path::new(program.as_ref()).file_name().is_some_and(|name| name == MCO_DAEMON) {
-            return Some(format!(
-                "{MCO_DAEMON} runs here (process {}) and manages this node; Holdfast does not write beside it unless told with --beside-mco",
-                pid.to_string_lossy()
-            ));
+        self.runs().or_else(|| self.is_at_home())
+    }
+
+    fn runs(self) -> Option<String> {
+        for entry in fs::read_dir(self.root.join("proc")).ok()?.flatten() {
+            let pid = entry.file_name();
+            if !pid.to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()) {
+                continue;
+            }
+            let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let program = command.split(|byte| *byte == 0).next().unwrap_or_default();
+            let program = String::from_utf8_lossy(program);
+            let name = Path::new(program.as_ref()).file_name().and_then(|name| name.to_str());
+            // Its image has one for each release of RHEL: `machine-config-daemon.rhel9`.
+            if name.is_some_and(|name| name.split('.').next() == Some(MCO_DAEMON)) {
+                return Some(format!(
+                    "{MCO_DAEMON} runs here (process {}) and manages this node; Holdfast does not write beside it unless told with --beside-mco",
+                    pid.to_string_lossy()
+                ));
+            }
+        }
+        None
+    }
+
+    /// It may be between two starts; and a host that it managed once may have this file still.
+    fn is_at_home(self) -> Option<String> {
+        let path = self.root.join(MCO_CONFIG.trim_start_matches('/'));
+        path.symlink_metadata().ok()?;
+        Some(format!(
+            "{MCO_CONFIG} is there: {MCO_DAEMON} keeps its config in it, manages this node, and may start at any time, though it does not run now; where it is gone for good, move that file away or apply with --beside-mco"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    fn options(root: &Path, beside_mco: bool) -> Options {
+        Options { root: root.to_owned(), state: PathBuf::new(), beside_mco, asks_daemon: false }
+    }
+
+    /// A root in which these processes run.
+    fn running(commands: &[&[u8]]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (number, command) in commands.iter().enumerate() {
+            let process = root.path().join(format!("proc/{}", number + 7));
+            fs::create_dir_all(&process).unwrap();
+            fs::write(process.join("cmdline"), command).unwrap();
+        }
+        fs::create_dir_all(root.path().join("proc/sys")).unwrap();
+        root
+    }
+
+    #[test]
+    fn the_operators_daemon_is_known_by_the_program_that_it_runs_and_by_nothing_else() {
+        for (command, is_it) in [
+            (&b"/usr/bin/machine-config-daemon\0start\0"[..], true),
+            (b"/run/bin/machine-config-daemon\0start", true),
+            (b"machine-config-daemon", true),
+            (b"/usr/bin/machine-config-daemon.rhel9\0start\0", true),
+            (b"/usr/bin/machine-config-daemon-pull\0", false),
+            (b"/usr/bin/vi\0/usr/bin/machine-config-daemon\0", false),
+            (b"/srv/machine-config-daemon/other\0", false),
+            (b"", false),
+        ] {
+            let root = running(&[b"/sbin/init\0", command]);
+            let said = Mco::of(&options(root.path(), false)).refuses();
+            let command = String::from_utf8_lossy(command);
+            assert_eq!(said.is_some(), is_it, "{command:?}: {said:?}");
+            assert!(said.is_none_or(|said| said.contains("process 8") && said.contains("--beside-mco")));
+            assert_eq!(Mco::of(&options(root.path(), true)).refuses(), None, "{command:?}");
         }
     }
-    None
+
+    #[test]
+    fn a_daemon_between_two_starts_is_known_by_its_config() {
+        let root = running(&[b"/sbin/init\0"]);
+        fs::create_dir_all(root.path().join("etc/machine-config-daemon/orig")).unwrap();
+        assert_eq!(Mco::of(&options(root.path(), false)).refuses(), None, "its directory alone says nothing");
+        fs::write(root.path().join("etc/machine-config-daemon/currentconfig"), "{}").unwrap();
+        let said = Mco::of(&options(root.path(), false)).refuses().unwrap_or_default();
+        for part in ["/etc/machine-config-daemon/currentconfig", "move that file away", "--beside-mco"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        assert_eq!(Mco::of(&options(root.path(), true)).refuses(), None);
+    }
+
+    #[test]
+    fn a_file_system_lacks_bytes_and_inodes_one_by_one_and_none_where_it_counts_none() {
+        let path = Path::new("/etc/a");
+        let room = Room { is_read_only: false, bytes: 100, inodes: Some(5) };
+        assert_eq!(room.lacks(path, 100, 5), [""; 0], "just enough");
+        let inodes = "the file system of /etc/a has 5 inodes free, and 6 are needed";
+        assert_eq!(room.lacks(path, 100, 6), [inodes]);
+        let bytes = "the file system of /etc/a has 100 bytes free, and 101 are needed";
+        assert_eq!(room.lacks(path, 101, 5), [bytes]);
+        assert_eq!(room.lacks(path, 101, 6), [bytes, inodes]);
+        assert_eq!(Room { inodes: None, ..room }.lacks(path, 100, 6), [""; 0], "btrfs");
+        let is_read_only = Room { is_read_only: true, ..room }.lacks(path, 1, 1);
+        assert_eq!(is_read_only, ["the file system of /etc/a is read-only"]);
+    }
+
+    #[test]
+    fn a_root_without_processes_is_nobodys() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(Mco::of(&options(root.path(), false)).refuses(), None);
+    }
 }

@@ -8,6 +8,7 @@ use super::{
     actions::{Actor, Undone},
     image::Place,
     password::{self, ShadowLock},
+    preflight::Mco,
     store::{AppendError, JournalFile, Store},
     sys,
     tie::{Hello, Tie},
@@ -58,6 +59,8 @@ pub(super) struct Run<'a> {
     pub(super) may_reboot: bool,
     /// How it stands with the daemon.
     pub(super) tie: Tying,
+    /// And with the Machine Config Operator's.
+    pub(super) mco: Mco<'a>,
 }
 
 /// The daemon beside us.
@@ -211,6 +214,10 @@ impl Run<'_> {
     }
 
     fn begin(&mut self) -> Outcome {
+        // The preflight took a while, and what did not run then may do so by now.
+        if let Some(reason) = self.mco.refuses() {
+            return Outcome::Failed(reason);
+        }
         match self.store.begin(&Record::Begin(Box::new(self.begin.clone()))) {
             Ok(journal) => {
                 self.journal = Some(journal);

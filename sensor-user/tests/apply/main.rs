@@ -9,6 +9,7 @@ mod foreign;
 mod golden;
 mod host;
 mod links;
+mod mco;
 mod properties;
 mod standing;
 mod table;

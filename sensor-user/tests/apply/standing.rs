@@ -19,7 +19,7 @@ use std::{fs, future::Future, path::Path, pin::Pin, process::Command, sync::Arc}
 type Answer<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T, String>> + 'a>>;
 
 /// A host that does as it is told, but boots later.
-struct Slow;
+pub(crate) struct Slow;
 
 impl Actor for Slow {
     fn act<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a> {
@@ -39,7 +39,7 @@ impl Actor for Slow {
     }
 }
 
-fn engine(world: &World) -> Engine {
+pub(crate) fn engine(world: &World) -> Engine {
     let (root, state) = (world.at("/"), world.state());
     let observer = Arc::new(Observer::new(&root).unwrap());
     Engine::new(Options { root, state, beside_mco: false, asks_daemon: false }, &observer).unwrap()
@@ -53,14 +53,14 @@ fn config(world: &World, name: &str) -> (Rendered, Vec<u8>) {
 }
 
 /// From the world's old config to its new one.
-fn request(world: &World, previous: Option<u64>) -> Request {
+pub(crate) fn request(world: &World, previous: Option<u64>) -> Request {
     let ((old, _), (new, bytes)) = (config(world, "old"), config(world, "new"));
     let plan = plan(Some(&old), Some(&new), &Policy::shipped().unwrap()).unwrap();
     let manifests = vec![("000-new.yaml".to_owned(), bytes)];
     Request { manifests, old, previous, new, plan, force: false, act: true, rollback_to: None }
 }
 
-fn run<T>(work: impl Future<Output = T>) -> T {
+pub(crate) fn run<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 

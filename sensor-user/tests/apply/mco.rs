@@ -1,0 +1,62 @@
+//! Beside the Machine Config Operator's daemon nothing is written, whenever it comes.
+
+use crate::{
+    standing::{Slow, engine, request, run},
+    world::World,
+};
+use holdfast::apply::Request;
+use sensor_model::journal::{Ended, machine::Rest};
+use std::fs;
+
+const CONFIG: &str = "/etc/machine-config-daemon/currentconfig";
+
+fn starts(world: &World) {
+    world.write("/proc/4711/cmdline", "/usr/bin/machine-config-daemon\0start\0");
+}
+
+#[test]
+fn a_daemon_that_runs_or_may_start_is_named_with_the_way_on_and_nothing_is_written() {
+    type Prepare = fn(&World);
+    let cases: [(Prepare, &[&str]); 2] = [
+        (starts, &["machine-config-daemon runs here (process 4711)", "--beside-mco"]),
+        (|world| world.write(CONFIG, "{}"), &[CONFIG, "move that file away", "--beside-mco"]),
+    ];
+    for (prepare, parts) in cases {
+        let world = World::old();
+        prepare(&world);
+        let before = world.snapshot();
+        let said = world.apply(&["new"], "");
+        assert_eq!(said.code, Some(3), "{}{}", said.out, said.err);
+        for part in parts {
+            assert!(said.err.contains(part), "{part}: {}", said.err);
+        }
+        assert_eq!(world.apply(&["new", "--force"], "").code, Some(3), "force is for drift");
+        assert_eq!(world.snapshot(), before);
+        assert_eq!(world.current().as_deref(), Some("generations/1/config"));
+        let said = world.apply(&["new", "--beside-mco"], "");
+        assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    }
+}
+
+#[test]
+fn a_daemon_that_starts_after_the_preflight_is_met_before_the_journal_is_begun() {
+    let world = World::old();
+    let before = world.snapshot();
+    let asked = Request { act: false, ..request(&world, Some(1)) };
+    let mut told = Vec::new();
+    let applied = run(engine(&world).apply(asked, &mut Slow, &mut |line| {
+        // The last word before the first record.
+        if line.starts_with("write down") {
+            starts(&world);
+        }
+        told.push(line.to_owned());
+    }));
+    let applied = applied.unwrap();
+    assert_eq!(applied.rest, Rest::Closed(Ended::Abandoned), "{told:?}");
+    assert!(applied.reason.contains("process 4711"), "{}", applied.reason);
+    assert!(!world.has_journal());
+    fs::remove_dir_all(world.at("/proc")).unwrap();
+    assert_eq!(world.snapshot(), before);
+    let said = world.apply(&["new"], "");
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+}
