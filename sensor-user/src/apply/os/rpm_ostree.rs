@@ -74,7 +74,7 @@ fn packages(extensions: &[String]) -> Vec<&str> {
         .iter()
         .flat_map(|extension| match extension.as_str() {
             "two-node-ha" => vec!["pacemaker", "pcs", "fence-agents-all"],
-            "ipsec" => vec!["NetworkManager-libreswan", "libreswan"],
+            "ipsec" => vec!["NetworkManager-libreswan", "libreswan", "openvswitch3.5-ipsec"],
             "kerberos" => vec!["krb5-workstation", "libkadm5"],
             "kernel-devel" => vec!["kernel-devel", "kernel-headers"],
             "sandboxed-containers" => vec!["kata-containers"],

@@ -44,6 +44,27 @@ fn every_value_is_one_argument_of_one_program() {
 }
 
 #[test]
+fn each_extension_comes_and_goes_with_all_packages_that_the_machine_config_operator_has_for_it() {
+    for (extension, packages) in [
+        ("two-node-ha", &["pacemaker", "pcs", "fence-agents-all"][..]),
+        ("ipsec", &["NetworkManager-libreswan", "libreswan", "openvswitch3.5-ipsec"]),
+        ("usbguard", &["usbguard"]),
+        ("kerberos", &["krb5-workstation", "libkadm5"]),
+        ("kernel-devel", &["kernel-devel", "kernel-headers"]),
+        ("sandboxed-containers", &["kata-containers"]),
+        ("sysstat", &["sysstat"]),
+    ] {
+        let comes = OsChange { add_extensions: words(&[extension]), ..OsChange::default() };
+        for (change, option) in [(comes.clone(), "--install"), (comes.reversed(), "--uninstall")] {
+            let commands = rpm_ostree::commands(&change).unwrap();
+            let wanted = packages.iter().flat_map(|package| [option, package]);
+            let wanted: Vec<&str> = ["rpm-ostree", "update"].into_iter().chain(wanted).collect();
+            assert_eq!(commands, [words(&wanted)], "{extension}");
+        }
+    }
+}
+
+#[test]
 fn an_ostree_change_of_arguments_alone_keeps_the_commit_and_its_origin() {
     let arguments = OsChange { new_image: change().old_image, ..change() };
     let (stateroot, name) = ("debian".to_owned(), format!("{OLD}.1"));
