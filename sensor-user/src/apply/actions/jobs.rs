@@ -68,8 +68,21 @@ async fn wait(manager: &ManagerProxy<'_>, job: Job<'_>, path: &mut Option<String
         _ => job.kind,
     };
     let is_running = matches!(active.as_str(), "active" | "reloading" | "activating");
-    if !is_running && matches!(kind, ActKind::Reload | ActKind::Stop) {
-        return Ok(());
+    match kind {
+        // What has failed does not use the new content, whatever it is asked to read.
+        ActKind::Reload if active == "failed" => {
+            return Err("the unit has failed, so there is nothing to reload".to_owned());
+        }
+        ActKind::Reload if !is_running => {
+            tracing::warn!(
+                unit = job.unit,
+                state = active,
+                "Not reloaded: the unit does not run. It reads what is written when it is started."
+            );
+            return Ok(());
+        }
+        ActKind::Stop if !is_running => return Ok(()),
+        _ => {}
     }
     let (name, mode) = (job.unit.to_owned(), "replace".to_owned());
     let queued = match kind {

@@ -43,10 +43,15 @@ enum Plays {
     DyingUnits,
     /// What was started is started over and over again.
     RestartingUnits,
+    /// Units had failed before.
+    FailedUnits,
+    /// Units run.
+    RunningUnits,
 }
 
 struct Manager {
     plays: Plays,
+    called: &'static Mutex<Vec<&'static str>>,
     cancelled: &'static Mutex<Vec<u32>>,
 }
 
@@ -83,7 +88,12 @@ impl Manager {
 
     async fn load_unit(&self, #[zbus(object_server)] server: &ObjectServer, name: &str) -> OwnedObjectPath {
         let load = if name.starts_with("there") { "loaded" } else { "not-found" };
-        let unit = Unit { load, started: None, looks: AtomicU32::new(0) };
+        let before = match self.plays {
+            Plays::FailedUnits => "failed",
+            Plays::RunningUnits => "active",
+            _ => "inactive",
+        };
+        let unit = Unit { load, before, started: None, looks: AtomicU32::new(0) };
         server.at(path_of(name), unit).await.unwrap();
         server.at(path_of(name), Service).await.unwrap();
         path_of(name).into()
@@ -96,6 +106,28 @@ impl Manager {
         name: &str,
         _mode: &str,
     ) -> OwnedObjectPath {
+        self.job(server, emitter, name).await
+    }
+
+    async fn reload_unit(
+        &self,
+        #[zbus(object_server)] server: &ObjectServer,
+        #[zbus(signal_emitter)] emitter: SignalEmitter<'_>,
+        name: &str,
+        _mode: &str,
+    ) -> OwnedObjectPath {
+        self.called.lock().unwrap().push("reload");
+        self.job(server, emitter, name).await
+    }
+
+    async fn stop_unit(
+        &self,
+        #[zbus(object_server)] server: &ObjectServer,
+        #[zbus(signal_emitter)] emitter: SignalEmitter<'_>,
+        name: &str,
+        _mode: &str,
+    ) -> OwnedObjectPath {
+        self.called.lock().unwrap().push("stop");
         self.job(server, emitter, name).await
     }
 
@@ -115,6 +147,8 @@ impl Manager {
 
 struct Unit {
     load: &'static str,
+    /// Its state before anything was asked of it.
+    before: &'static str,
     started: Option<Plays>,
     looks: AtomicU32,
 }
@@ -133,7 +167,7 @@ impl Unit {
             Some(Plays::DyingUnits) if is_late => "failed",
             Some(Plays::RestartingUnits) if is_late => "activating",
             Some(_) => "active",
-            None => "inactive",
+            None => self.before,
         }
         .to_owned()
     }
@@ -209,7 +243,7 @@ impl Host {
                 let builder = builder
                     .serve_at("/org/freedesktop/DBus", Bus)
                     .serve_at("/org/freedesktop/login1", login)
-                    .serve_at("/org/freedesktop/systemd1", Manager { plays, cancelled });
+                    .serve_at("/org/freedesktop/systemd1", Manager { plays, called, cancelled });
                 connections.push(builder.build().await.unwrap());
             }
         });
@@ -270,6 +304,35 @@ async fn a_unit_that_does_not_exist_is_a_failure_unless_the_apply_takes_it_away(
     let gone = Begin { units: vec!["gone.service".to_owned(), "gone@.service".to_owned()], ..begin() };
     for unit in ["gone.service", "gone@1.service"] {
         assert_eq!(host.act(&act(ActKind::Restart, unit, 30), &gone).await, Ok(()), "{unit}");
+    }
+}
+
+#[tokio::test]
+async fn only_a_unit_that_runs_is_reloaded_and_one_that_had_failed_is_a_failure() {
+    let reload = act(ActKind::Reload, "there.service", 30);
+    let refused = "reload there.service: the unit has failed, so there is nothing to reload".to_owned();
+    for (plays, wanted, called) in [
+        (Plays::RunningUnits, Ok(()), &["reload"][..]),
+        (Plays::Well, Ok(()), &[]),
+        (Plays::FailedUnits, Err(refused), &[]),
+    ] {
+        let host = Host::new(plays);
+        assert_eq!(host.act(&reload, &begin()).await, wanted, "{plays:?}");
+        assert_eq!(*host.called.lock().unwrap(), called, "{plays:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_unit_that_the_apply_takes_away_is_stopped_where_it_runs() {
+    let gone = Begin { units: vec!["gone.service".to_owned()], ..begin() };
+    for kind in [ActKind::Reload, ActKind::Restart] {
+        for (plays, called) in
+            [(Plays::RunningUnits, &["stop"][..]), (Plays::Well, &[]), (Plays::FailedUnits, &[])]
+        {
+            let host = Host::new(plays);
+            assert_eq!(host.act(&act(kind, "gone.service", 30), &gone).await, Ok(()), "{plays:?}");
+            assert_eq!(*host.called.lock().unwrap(), called, "{plays:?}");
+        }
     }
 }
 
