@@ -10,6 +10,7 @@ mod golden;
 mod host;
 mod links;
 mod mco;
+mod originals;
 mod properties;
 mod standing;
 mod table;

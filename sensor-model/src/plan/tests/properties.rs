@@ -20,6 +20,15 @@ const PATHS: [&str; 9] = [
 /// Entries of kernel arguments, of which the policy keeps some from the reboot; one entry may hold several words.
 const ARGUMENTS: [&str; 6] = ["quiet", "quiet=1", "nosmt", "console=a", "console=b", "quiet nosmt"];
 
+/// One more argument, of all sorts of actions.
+const MORE_ARGUMENTS: [&str; 4] = ["quiet=2", "nosmt=force", "console=c", "quiet"];
+
+const UNITS: [&str; 3] = ["iri-registry.service", "x1.service", "other.service"];
+
+const LINKS: [&str; 4] = ["/etc/own/drain-link", "/etc/own/link", "/etc/nmstate/openshift/link", "/etc/link"];
+
+const KEYS: [&str; 3] = ["k0", "k1", "k2"];
+
 const OWN: &str = "
 apiVersion: holdfast.dev/v1alpha1
 kind: DisruptionPolicy
@@ -34,26 +43,33 @@ spec:
     - {type: Restart, restart: {serviceName: crio.service}}
   units:
   - {name: 'x*.service', actions: [{type: DaemonReload}]}
+  sshkey: {actions: [{type: Reload, reload: {serviceName: sshd.service}}]}
   kernelArguments:
   - {name: quiet, actions: [{type: None}]}
 ";
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Parts {
     files: Vec<(usize, u8)>,
     units: Vec<(usize, bool)>,
-    arguments: Vec<usize>,
+    links: Vec<(usize, u8)>,
+    keys: Vec<usize>,
+    arguments: Vec<&'static str>,
 }
 
 fn parts() -> impl Strategy<Value = Parts> {
     (
         proptest::collection::btree_map(0..PATHS.len(), 0_u8..3, 0..6),
-        proptest::collection::btree_map(0_usize..3, any::<bool>(), 0..3),
-        proptest::collection::vec(0..ARGUMENTS.len(), 0..5),
+        proptest::collection::btree_map(0..UNITS.len(), any::<bool>(), 0..3),
+        proptest::collection::btree_map(0..LINKS.len(), 0_u8..3, 0..3),
+        proptest::collection::btree_set(0..KEYS.len(), 0..3),
+        proptest::collection::vec(proptest::sample::select(&ARGUMENTS[..]), 0..5),
     )
-        .prop_map(|(files, units, arguments)| Parts {
+        .prop_map(|(files, units, links, keys, arguments)| Parts {
             files: files.into_iter().collect(),
             units: units.into_iter().collect(),
+            links: links.into_iter().collect(),
+            keys: keys.into_iter().collect(),
             arguments,
         })
 }
@@ -66,13 +82,80 @@ fn spec(parts: &Parts) -> Value {
             |(path, text)| json!({ "path": PATHS[*path], "contents": { "source": format!("data:,{text}") } }),
         )
         .collect();
-    let names = ["iri-registry.service", "x1.service", "other.service"];
+    let links: Vec<Value> = parts
+        .links
+        .iter()
+        .map(|(link, to)| json!({ "path": LINKS[*link], "target": format!("{to}") }))
+        .collect();
     let units: Vec<Value> =
-        parts.units.iter().map(|(unit, on)| json!({ "name": names[*unit], "enabled": on })).collect();
-    let arguments: Vec<&str> = parts.arguments.iter().map(|argument| ARGUMENTS[*argument]).collect();
-    let mut spec = ignition(&json!({ "storage": { "files": files }, "systemd": { "units": units } }));
-    spec["kernelArguments"] = json!(arguments);
+        parts.units.iter().map(|(unit, on)| json!({ "name": UNITS[*unit], "enabled": on })).collect();
+    let mut config = json!({ "storage": { "files": files, "links": links }, "systemd": { "units": units } });
+    if !parts.keys.is_empty() {
+        let keys: Vec<&str> = parts.keys.iter().map(|key| KEYS[*key]).collect();
+        config["passwd"] = json!({ "users": [{ "name": "core", "sshAuthorizedKeys": keys }] });
+    }
+    let mut spec = ignition(&config);
+    spec["kernelArguments"] = json!(parts.arguments);
     spec
+}
+
+/// One more change.
+#[derive(Debug, Clone, Copy)]
+enum More {
+    File(usize),
+    Unit(usize),
+    Link(usize),
+    Key(usize),
+    Argument(&'static str),
+}
+
+fn more() -> impl Strategy<Value = More> {
+    prop_oneof![
+        (0..PATHS.len()).prop_map(More::File),
+        (0..UNITS.len()).prop_map(More::Unit),
+        (0..LINKS.len()).prop_map(More::Link),
+        (0..KEYS.len()).prop_map(More::Key),
+        proptest::sample::select(&MORE_ARGUMENTS[..]).prop_map(More::Argument),
+    ]
+}
+
+/// Makes a thing that neither side has yet, or that is the same in both, change; `false` where it changes already.
+fn change<T: Clone + PartialEq>(
+    old: &[(usize, T)],
+    new: &mut Vec<(usize, T)>,
+    which: usize,
+    first: T,
+    another: impl Fn(&T) -> T,
+) -> bool {
+    let before = old.iter().find(|(thing, _)| *thing == which).map(|(_, what)| what);
+    let at = new.iter().position(|(thing, _)| *thing == which);
+    match (before, at) {
+        (None, None) => new.push((which, first)),
+        (Some(what), Some(at)) if new[at].1 == *what => new[at].1 = another(what),
+        _ => return false,
+    }
+    true
+}
+
+/// The new side with one more change.
+fn grown(old: &Parts, new: &Parts, more: More) -> Option<Parts> {
+    let mut grown = new.clone();
+    let changed = match more {
+        More::File(which) => change(&old.files, &mut grown.files, which, 0, |text| text + 1),
+        More::Unit(which) => change(&old.units, &mut grown.units, which, true, |on| !on),
+        More::Link(which) => change(&old.links, &mut grown.links, which, 0, |to| to + 1),
+        More::Key(which) => {
+            grown.keys.push(which);
+            !old.keys.contains(&which) && !new.keys.contains(&which)
+        }
+        More::Argument(word) => {
+            let has =
+                |parts: &Parts| parts.arguments.iter().any(|entry| entry.split(' ').any(|had| had == word));
+            grown.arguments.push(word);
+            !has(old) && !has(new)
+        }
+    };
+    changed.then_some(grown)
 }
 
 /// Every step as action and unit.
@@ -90,6 +173,7 @@ proptest! {
             let length = parts.files.len().max(1);
             parts.files.rotate_left(turn % length);
             parts.units.reverse();
+            parts.links.reverse();
             parts
         };
         let second = planned_by(&spec(&shuffled(old)), &spec(&shuffled(new)), &policy);
@@ -118,18 +202,10 @@ proptest! {
     }
 
     #[test]
-    fn one_more_change_never_lessens_the_disruption(old in parts(), new in parts(), more in 0..PATHS.len()) {
+    fn one_more_change_of_any_kind_never_lessens_the_disruption(old in parts(), new in parts(), more in more()) {
         let policy = policy(OWN);
         let less = planned_by(&spec(&old), &spec(&new), &policy);
-        // A path that neither side has yet, or one that is the same in both, changes too.
-        let mut grown = new.clone();
-        let before = old.files.iter().find(|(path, _)| *path == more).map(|(_, text)| *text);
-        let at = grown.files.iter().position(|(path, _)| *path == more);
-        match (before, at) {
-            (None, None) => grown.files.push((more, 0)),
-            (Some(text), Some(at)) if grown.files[at].1 == text => grown.files[at].1 = text + 1,
-            _ => return Ok(()),
-        }
+        let Some(grown) = grown(&old, &new, more) else { return Ok(()) };
         let plan = planned_by(&spec(&old), &spec(&grown), &policy);
         prop_assert_eq!(plan.changes.len(), less.changes.len() + 1);
         prop_assert!(plan.drain >= less.drain && plan.reboot >= less.reboot);
@@ -151,10 +227,10 @@ proptest! {
         new in parts(),
     ) {
         let words = |parts: &Parts| -> Vec<&'static str> {
-            parts.arguments.iter().flat_map(|argument| ARGUMENTS[*argument].split(' ')).collect()
+            parts.arguments.iter().flat_map(|argument| argument.split(' ')).collect()
         };
         let [old, new] =
-            [old, new].map(|parts| Parts { files: Vec::new(), units: Vec::new(), arguments: parts.arguments });
+            [old, new].map(|parts| Parts { arguments: parts.arguments, ..Parts::default() });
         let plan = planned_by(&spec(&old), &spec(&new), &policy(OWN));
         let others = |words: &[&'static str]| -> Vec<&str> {
             words.iter().copied().filter(|word| !word.starts_with("quiet")).collect()
