@@ -96,7 +96,7 @@ pub(super) fn steps(changes: &[Decided]) -> Vec<Step> {
 }
 
 impl Plan {
-    /// The same plan where everything that is declared is written again, changed or not, with the reboot that makes sure
+    /// The same plan where everything is brought to its declared state, changed or not, with the reboot that makes sure
     /// that all of it is in use. What cannot be reconciled cannot be forced.
     pub fn force(&mut self) {
         const BECAUSE: &str = "force";

@@ -457,7 +457,9 @@ impl<'a> Site<'a> {
                 screen.line(&format!("step {}: {action}{}{note}", number + 1, clean(&target)))?;
             }
             if self.forced() {
-                screen.line("forced: everything that is declared is written again, drift or not")?;
+                screen.line(
+                    "forced: everything that is declared is brought to its declared state, drift or not",
+                )?;
             }
             screen.line(&format!(
                 "{}; nothing was written",
