@@ -53,11 +53,10 @@ pub fn judge(old: &[u8], new: &[u8]) -> Result<Judgement, String> {
         match new.named.get(key) {
             None => because.push(format!("rule 2: registry {} is removed", quote(key))),
             Some(new) if new != registry => {
-                let before = because.len();
-                stays(key, registry, new, &mut because);
-                if because.len() == before {
-                    safe.push(format!("rule 3: mirrors of registry {} serve digests only", quote(key)));
-                }
+                let change = stays(registry, new);
+                let told = |what: String| format!("rule 3: registry {}: {what}", quote(key));
+                because.extend(change.harmful.into_iter().map(told));
+                safe.extend(change.harmless.into_iter().map(told));
             }
             Some(_) => {}
         }
@@ -88,40 +87,69 @@ pub fn judge(old: &[u8], new: &[u8]) -> Result<Judgement, String> {
     Ok(Judgement { safe: false, because })
 }
 
+/// How a registry that stays changes.
+#[derive(Debug, Default)]
+struct Change {
+    harmful: Vec<String>,
+    harmless: Vec<String>,
+}
+
 /// Rule 3.
-fn stays(key: &str, old: &Registry, new: &Registry, because: &mut Vec<String>) {
-    let mut say = |what: String| because.push(format!("rule 3: registry {}: {what}", quote(key)));
+fn stays(old: &Registry, new: &Registry) -> Change {
+    let mut change = Change::default();
     for (name, same) in [
         ("prefix", old.prefix == new.prefix),
         ("location", old.location == new.location),
         ("blocked", old.blocked == new.blocked),
         ("insecure", old.insecure == new.insecure),
-        ("mirror-by-digest-only", old.digest_only == new.digest_only || new.digest_only),
+        ("another of its keys", old.rest == new.rest),
     ] {
         if !same {
-            say(format!("{name} changes"));
+            change.harmful.push(format!("{name} changes"));
         }
+    }
+    match (old.digest_only, new.digest_only) {
+        (true, false) => change.harmful.push("mirror-by-digest-only changes".to_owned()),
+        (false, true) => change.harmless.push("mirror-by-digest-only becomes true".to_owned()),
+        _ => {}
     }
     for mirror in &old.mirrors {
         let location = quote(&mirror.location);
-        match new.mirrors.iter().find(|other| other.location == mirror.location) {
-            None => say(format!("mirror {location} is removed")),
-            Some(now) if now.pull != mirror.pull && !now.digest_only() => {
-                say(format!("mirror {location} changes pull-from-mirror, and not to digest-only"));
+        let now = new.mirrors.iter().find(|other| other.location == mirror.location);
+        let Some(now) = now else {
+            change.harmful.push(format!("mirror {location} is removed"));
+            continue;
+        };
+        if now.pull != mirror.pull {
+            if now.digest_only() {
+                change.harmless.push(format!("mirror {location} becomes digest-only"));
+            } else {
+                let what = format!("mirror {location} changes pull-from-mirror, and not to digest-only");
+                change.harmful.push(what);
             }
-            Some(now) if now.rest != mirror.rest => say(format!("mirror {location} changes otherwise")),
-            Some(_) => {}
+        }
+        if now.rest != mirror.rest {
+            change.harmful.push(format!("mirror {location} changes otherwise"));
         }
     }
-    let known = |mirror: &&Mirror| old.mirrors.iter().any(|other| other.location == mirror.location);
-    for mirror in new.mirrors.iter().filter(|mirror| !known(mirror)) {
-        if !mirror.digest_only() && !new.digest_only {
-            say(format!("mirror {} is added, also for tags", quote(&mirror.location)));
+    let is_in =
+        |mirrors: &[Mirror], mirror: &Mirror| mirrors.iter().any(|other| other.location == mirror.location);
+    for mirror in new.mirrors.iter().filter(|mirror| !is_in(&old.mirrors, mirror)) {
+        let location = quote(&mirror.location);
+        if mirror.digest_only() || new.digest_only {
+            change.harmless.push(format!("mirror {location} is added, only for digests"));
+        } else {
+            change.harmful.push(format!("mirror {location} is added, also for tags"));
         }
     }
-    if old.rest != new.rest {
-        say("another of its keys changes".to_owned());
+    let order = |one: &Registry, other: &Registry| -> Vec<String> {
+        let both = one.mirrors.iter().filter(|mirror| is_in(&other.mirrors, mirror));
+        both.map(|mirror| mirror.location.clone()).collect()
+    };
+    if order(old, new) != order(new, old) {
+        change.harmless.push("its mirrors have another order".to_owned());
     }
+    change
 }
 
 /// What is in the file.

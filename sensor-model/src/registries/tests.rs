@@ -44,7 +44,7 @@ fn each_rule_decides_what_it_is_about() {
         (
             format!("{OLD}[[registry.mirror]]\nlocation = \"m4\"\n"),
             true,
-            "rule 3: mirrors of registry \"q\" serve digests only",
+            "rule 3: registry \"q\": mirror \"m4\" is added, only for digests",
         ),
         (
             with("location = \"m1\"", "location = \"m4\"\n[[registry.mirror]]\nlocation = \"m1\""),
@@ -87,6 +87,40 @@ fn each_rule_decides_what_it_is_about() {
         let judged = judge(OLD.as_bytes(), new.as_bytes()).unwrap();
         assert_eq!(judged.safe, safe, "{new}\n{judged:?}");
         assert!(judged.because.iter().any(|why| why.starts_with(rule)), "{rule}: {judged:?}");
+    }
+}
+
+#[test]
+fn what_is_harmless_is_told_as_what_changed_and_says_nothing_of_the_rest() {
+    const DIGEST: &str = "pull-from-mirror = \"digest-only\"\n";
+    let file = |mirrors: &[(&str, &str)]| {
+        let mirrors: Vec<String> = mirrors
+            .iter()
+            .map(|(location, more)| format!("[[registry.mirror]]\nlocation = \"{location}\"\n{more}"))
+            .collect();
+        let mirrors = mirrors.concat();
+        format!("[[registry]]\nlocation = \"r\"\n{mirrors}")
+    };
+    let tag = [("a", ""), ("b", "")];
+    let flagged = file(&tag).replacen("\"r\"\n", "\"r\"\nmirror-by-digest-only = true\n", 1);
+    for (new, wanted) in [
+        (file(&[("a", ""), ("b", ""), ("c", DIGEST)]), &["mirror \"c\" is added, only for digests"][..]),
+        (file(&[("b", ""), ("a", "")]), &["its mirrors have another order"]),
+        (file(&[("a", DIGEST), ("b", "")]), &["mirror \"a\" becomes digest-only"]),
+        (
+            file(&[("c", DIGEST), ("b", DIGEST), ("a", "")]),
+            &[
+                "mirror \"b\" becomes digest-only",
+                "mirror \"c\" is added, only for digests",
+                "its mirrors have another order",
+            ],
+        ),
+        (flagged, &["mirror-by-digest-only becomes true"]),
+    ] {
+        let judged = judge(file(&tag).as_bytes(), new.as_bytes()).unwrap();
+        let wanted: Vec<String> =
+            wanted.iter().map(|what| format!("rule 3: registry \"r\": {what}")).collect();
+        assert_eq!(judged, Judgement { safe: true, because: wanted }, "{new}");
     }
 }
 
