@@ -224,9 +224,11 @@ fn enabled(
     let mut anywhere = false;
     for (place, links) in links {
         let wanted = links.wanted.iter().any(|link| known(link));
-        let alias = links.aliases.iter().any(|(link, target)| {
-            link != name && known(link) && target.file_name() == Some(OsStr::new(&unit.name))
-        });
+        // Other names of a template are none of its instances'.
+        let alias = unit.name == name
+            && links.aliases.iter().any(|(link, target)| {
+                link != name && known(link) && target.file_name() == Some(OsStr::new(&unit.name))
+            });
         if wanted || alias {
             if *place == configuration() {
                 return Some(UnitFileState::Enabled);

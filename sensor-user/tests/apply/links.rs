@@ -17,8 +17,9 @@ fn host(units: &[(&str, &str)]) -> World {
 
 /// Applies a config of these units, in the form of a manifest.
 fn apply(world: &World, units: &[&str]) {
-    let list: String = units.iter().map(|unit| format!("      - {unit}\n")).collect();
-    let config = if units.is_empty() { String::new() } else { format!("    systemd:\n      units:\n{list}") };
+    let list: Vec<String> = units.iter().map(|unit| format!("      - {unit}\n")).collect();
+    let head = if units.is_empty() { "" } else { "    systemd:\n      units:\n" };
+    let config = format!("{head}{}", list.concat());
     world.config("units", &config);
     let said = world.apply(&["units"], "");
     assert_eq!(said.code, Some(0), "{units:?}: {}{}", said.out, said.err);

@@ -92,8 +92,7 @@ fn install(unit: &str, text: u8) -> String {
         (false, 1) => format!("WantedBy=b.target c.target\\nAlias=also-{unit}"),
         (false, _) => "RequiredBy=b.target\\nAlso=named.socket".to_owned(),
         (true, 0) => "WantedBy=b.target\\nDefaultInstance=first".to_owned(),
-        // Under an alias of their template all instances count as enabled, so none is declared otherwise here.
-        (true, 1) => "WantedBy=b.target c.target\\nDefaultInstance=second".to_owned(),
+        (true, 1) => format!("WantedBy=b.target c.target\\nDefaultInstance=second\\nAlias=also-{unit}"),
         (true, _) => "RequiredBy=b.target\\nDefaultInstance=first\\nAlso=named.service".to_owned(),
     }
 }
@@ -231,7 +230,7 @@ fn host() -> World {
     for (unit, install) in [
         ("named.service", "WantedBy=a.target\nAlias=alias.service\nAlso=named.socket\n"),
         ("named.socket", "WantedBy=a.target\n"),
-        ("many@.service", "WantedBy=a.target\nDefaultInstance=main\n"),
+        ("many@.service", "WantedBy=a.target\nDefaultInstance=main\nAlias=alias@.service\n"),
     ] {
         world.write(&format!("{vendor}/{unit}"), &format!("[Install]\n{install}"));
     }

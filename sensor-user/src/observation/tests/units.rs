@@ -29,6 +29,7 @@ fn tree() -> Host {
         ("t@", "WantedBy=multi-user.target"),
         ("td@", "WantedBy=multi-user.target\nDefaultInstance=d"),
         ("tv@", "WantedBy=multi-user.target"),
+        ("ta@", "WantedBy=multi-user.target\nDefaultInstance=d\nAlias=tx@.service"),
         ("dang", "WantedBy=multi-user.target"),
         ("wrong", "WantedBy=multi-user.target"),
         ("other", "WantedBy=multi-user.target"),
@@ -66,6 +67,7 @@ fn tree() -> Host {
         ("/opt/lnken.service".to_owned(), format!("{wants}/lnken.service")),
         ("/opt/lnkr.service".to_owned(), "/run/systemd/system/lnkr.service".to_owned()),
         (format!("{VENDOR}/t@.service"), format!("{wants}/t@a.service")),
+        (format!("{VENDOR}/ta@.service"), format!("{SYSTEM}/tx@.service")),
         (format!("{VENDOR}/td@.service"), format!("{wants}/td@d.service")),
         ("../tv@.service".to_owned(), format!("{VENDOR}/multi-user.target.wants/tv@a.service")),
         ("../ownreq.service".to_owned(), format!("{SYSTEM}/x.target.requires/ownreq.service")),
@@ -82,7 +84,7 @@ fn tree() -> Host {
 }
 
 /// What systemctl printed; `None` where it knew no such unit.
-const STATES: [(&str, Option<&str>); 40] = [
+const STATES: [(&str, Option<&str>); 43] = [
     ("dis", Some("disabled")),
     ("en", Some("enabled")),
     ("enrun", Some("enabled-runtime")),
@@ -109,6 +111,9 @@ const STATES: [(&str, Option<&str>); 40] = [
     ("td@", Some("enabled")),
     ("td@d", Some("enabled")),
     ("td@e", Some("disabled")),
+    ("ta@", Some("enabled")),
+    ("ta@a", Some("disabled")),
+    ("tx@", Some("alias")),
     ("tv@", Some("disabled")),
     ("tv@a", Some("static")),
     ("own", Some("disabled")),
