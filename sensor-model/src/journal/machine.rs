@@ -6,11 +6,12 @@
 
 #[cfg(test)]
 mod planted;
+mod resume;
 
 #[cfg(test)]
 use super::checker::Mutation;
 use super::{
-    Act, Begin, Ended, Fallback, Kind, Record,
+    Act, ActKind, Begin, Ended, Fallback, Kind, Record,
     settle::{Settling, Side, Sight, settle},
 };
 
@@ -34,6 +35,8 @@ pub enum Request {
     Step(usize, Settling),
     /// Do an act and await its result.
     Act(usize),
+    /// After a reboot that took the place of an act: await that its unit comes to rest, and look at it.
+    Await(usize),
     /// The files are back: do the act again, or revert it where it is one of the OS.
     Undo(usize),
     /// Sync, and reboot. The answer is that the reboot is under way.
@@ -61,7 +64,8 @@ pub enum Outcome {
     NeedsReboot,
     /// It was not done, and nothing of it stays.
     Failed(String),
-    /// It was not done, and the journal cannot be relied on to take another record.
+    /// It was not done, and it can be gone neither on nor back from here: the journal takes no other record, or nobody
+    /// tells what is.
     Broken(String),
 }
 
@@ -86,6 +90,7 @@ enum Stage {
     Acting(usize),
     Finishing(usize),
     Failing { act: usize, reason: String },
+    Awaiting(usize),
     AskingReboot,
     Rebooting,
     Verifying,
@@ -114,6 +119,8 @@ pub struct Machine {
     boot_id: String,
     /// Acts that were begun, which have to be undone on the way back.
     begun: Vec<bool>,
+    /// The act that failed and led to a reboot, and why.
+    failed: Option<(usize, String)>,
     /// Why it goes back.
     reason: String,
     /// What was left, or failed on the way back.
@@ -122,6 +129,8 @@ pub struct Machine {
     unfinished: Vec<String>,
     /// What was undone takes effect with the next boot.
     returns: bool,
+    /// Reboots that were asked for on the way back.
+    returned: u8,
     /// Steps that a target gets.
     patience: u8,
     stage: Stage,
@@ -140,56 +149,17 @@ impl Machine {
             reboot: begin.reboot,
             boot_id: boot_id.to_owned(),
             begun: vec![false; begin.acts.len()],
+            failed: None,
             reason: String::new(),
             problems: Vec::new(),
             unfinished: Vec::new(),
             returns: false,
+            returned: 0,
             patience: STEPS,
             stage: Stage::Opening,
             #[cfg(test)]
             mutation: None,
         }
-    }
-
-    /// Goes on where a dead one was, by its records (the first of which is `begin`'s).
-    pub fn resume(begin: &Begin, records: &[Record], boot_id: &str) -> Self {
-        let mut machine = Self::new(begin, boot_id);
-        machine.stage = machine.turn_back("interrupted while files were written".to_owned());
-        for record in records {
-            machine.stage = match record {
-                Record::Begin(_) => continue,
-                Record::Written => {
-                    machine.reason.clear();
-                    machine.sealed = true;
-                    machine.clear(0)
-                }
-                Record::Started { act } => {
-                    if let Some(begun) = machine.begun.get_mut(*act) {
-                        *begun = true;
-                    }
-                    machine.act(*act)
-                }
-                Record::Finished { act } => machine.act(act + 1),
-                Record::Failed { reason, .. } => {
-                    machine.problems.push(format!("{reason}; so the node reboots"));
-                    Stage::AskingReboot
-                }
-                Record::RebootRequested { boot_id: ended } if ended == boot_id => Stage::Rebooting,
-                Record::RebootRequested { .. } => Stage::Verifying,
-                Record::Done => Stage::Committing(Ended::Done),
-                Record::RollingBack { reason } => {
-                    machine.reason.clone_from(reason);
-                    machine.give_back(0)
-                }
-                Record::ReturnRequested { boot_id: ended } if ended == boot_id => Stage::Rebooting,
-                Record::ReturnRequested { .. } => Stage::VerifyingBack,
-                Record::RolledBack { problems } => {
-                    machine.problems.clone_from(problems);
-                    Stage::Committing(Ended::RolledBack)
-                }
-            };
-        }
-        machine
     }
 
     /// Why it goes or went back; empty while it goes on.
@@ -200,6 +170,17 @@ impl Machine {
     /// What was left as somebody else wrote it, and what failed on the way back.
     pub fn problems(&self) -> &[String] {
         &self.problems
+    }
+
+    /// Why it reboots although no plan says so; `None` where no act led to that.
+    pub fn failure(&self) -> Option<&str> {
+        self.failed.as_ref().map(|(_, reason)| reason.as_str())
+    }
+
+    /// It cannot go on now: the first reason, what went wrong after it, and what it is now.
+    pub fn halted(&self, now: &str) -> Rest {
+        let told = std::iter::once(&self.reason).chain(&self.problems).map(String::as_str).chain([now]);
+        Rest::Halted(told.filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; "))
     }
 
     /// How it stands when it asks for nothing.
@@ -226,6 +207,7 @@ impl Machine {
             Stage::Starting(act) => Request::Append(Record::Started { act: *act }),
             Stage::Acting(act) => Request::Act(*act),
             Stage::Finishing(act) => Request::Append(Record::Finished { act: *act }),
+            Stage::Awaiting(act) => Request::Await(*act),
             Stage::Failing { act, reason } => {
                 Request::Append(Record::Failed { act: *act, reason: reason.clone() })
             }
@@ -265,7 +247,7 @@ impl Machine {
     /// Takes the answer to the last request.
     pub fn answer(&mut self, outcome: Outcome) {
         if let Outcome::Broken(reason) = outcome {
-            self.stage = Stage::Resting(Rest::Halted(reason));
+            self.stage = self.halt(&reason);
             return;
         }
         let stage = std::mem::replace(&mut self.stage, Stage::Opening);
@@ -306,7 +288,7 @@ impl Machine {
             }
             (Stage::Acting(act), Outcome::Failed(reason)) => match self.acts[act].fallback {
                 Fallback::Reboot => {
-                    self.problems.push(format!("{reason}; so the node reboots"));
+                    self.fails(act, &reason);
                     Stage::Failing { act, reason }
                 }
                 Fallback::Rollback => self.turn_back(reason),
@@ -316,9 +298,10 @@ impl Machine {
             (Stage::Failing { .. }, _) => Stage::AskingReboot,
             (Stage::AskingReboot, _) => Stage::Rebooting,
             // Asked again at the next start; until then the node waits for its reboot.
-            (Stage::Rebooting, Outcome::Failed(reason)) => Stage::Resting(Rest::Halted(reason)),
+            (Stage::Rebooting, Outcome::Failed(reason)) => self.halt(&reason),
             (Stage::Rebooting, _) => Stage::Resting(Rest::Rebooting),
-            (Stage::Verifying, Outcome::Failed(reason)) => self.turn_back(reason),
+            (Stage::Awaiting(_) | Stage::Verifying, Outcome::Failed(reason)) => self.turn_back(reason),
+            (Stage::Awaiting(act), _) => self.await_units(act + 1),
             (Stage::Verifying, _) => Stage::Ending,
             (Stage::Ending, _) => Stage::Committing(Ended::Done),
             // What was not sealed goes back at the next start without being told.
@@ -326,35 +309,25 @@ impl Machine {
             (Stage::Turning, Outcome::Failed(reason)) => {
                 // Without that record the next start would go on with the new config, so nothing goes back
                 // before it is there.
-                Stage::Resting(Rest::Halted(format!(
-                    "{}; and the way back could not begin: {reason}",
-                    self.reason
-                )))
+                self.halt(&format!("the way back could not begin: {reason}"))
             }
             (Stage::Turning, _) => self.give_back(0),
             (Stage::Undoing(act), outcome) => {
                 match outcome {
+                    // The new OS under the old files is neither of the two: it is tried again at the next start.
+                    Outcome::Failed(reason) if self.must_be_undone(act) => self.unfinished.push(reason),
                     Outcome::Failed(reason) => self.problems.push(reason),
                     Outcome::NeedsReboot => self.returns = true,
                     _ => {}
                 }
                 self.undo(act + 1)
             }
-            // Another boot would come to the same: it is told, and the node is degraded.
-            (Stage::VerifyingBack, outcome) => {
-                if let Outcome::Failed(reason) = outcome {
-                    self.problems.push(reason);
-                }
-                Stage::Ended
-            }
-            (Stage::AskingReturn | Stage::Ended, Outcome::Failed(reason)) => {
-                Stage::Resting(Rest::Halted(reason))
-            }
+            (Stage::VerifyingBack, Outcome::Failed(reason)) => self.not_back(&reason),
+            (Stage::VerifyingBack, _) => Stage::Ended,
+            (Stage::AskingReturn | Stage::Ended, Outcome::Failed(reason)) => self.halt(&reason),
             (Stage::AskingReturn, _) => Stage::Rebooting,
             (Stage::Ended, _) => Stage::Committing(Ended::RolledBack),
-            (Stage::Committing(_) | Stage::Closing(_), Outcome::Failed(reason)) => {
-                Stage::Resting(Rest::Halted(reason))
-            }
+            (Stage::Committing(_) | Stage::Closing(_), Outcome::Failed(reason)) => self.halt(&reason),
             (Stage::Committing(ended), _) => Stage::Closing(ended),
             (Stage::Closing(ended), _) => Stage::Resting(Rest::Closed(ended)),
             (resting @ Stage::Resting(_), _) => resting,
@@ -439,6 +412,17 @@ impl Machine {
         }
     }
 
+    /// An act failed, and its fallback is a reboot.
+    fn fails(&mut self, act: usize, reason: &str) {
+        let reason = format!("{reason}; so the node reboots");
+        self.problems.push(reason.clone());
+        self.failed = Some((act, reason));
+    }
+
+    fn halt(&self, now: &str) -> Stage {
+        Stage::Resting(self.halted(now))
+    }
+
     fn turn_back(&mut self, reason: String) -> Stage {
         self.reason = reason;
         #[cfg(test)]
@@ -452,22 +436,33 @@ impl Machine {
         if at < self.kinds.len() {
             return Stage::Returning { at, sight: None, steps: 0 };
         }
-        if self.unfinished.is_empty() {
-            return self.undo(0);
-        }
-        let reasons = format!(
-            "{}; and not everything could be given back: {}",
-            self.reason,
-            self.unfinished.join("; ")
-        );
-        Stage::Resting(Rest::Halted(reasons))
+        if self.unfinished.is_empty() { self.undo(0) } else { self.not_given_back() }
+    }
+
+    fn not_given_back(&self) -> Stage {
+        self.halt(&format!("not everything could be given back: {}", self.unfinished.join("; ")))
     }
 
     fn undo(&mut self, act: usize) -> Stage {
         #[cfg(test)]
         let _ = self.has(Mutation::SkipReturn) && std::mem::take(&mut self.returns);
-        let last = if self.returns { Stage::AskingReturn } else { Stage::Ended };
-        (act..self.acts.len()).find(|act| self.begun[*act]).map_or(last, Stage::Undoing)
+        if let Some(act) = (act..self.acts.len()).find(|act| self.begun[*act]) {
+            return Stage::Undoing(act);
+        }
+        match self.returns {
+            _ if !self.unfinished.is_empty() => self.not_given_back(),
+            true => Stage::AskingReturn,
+            false => Stage::Ended,
+        }
+    }
+
+    /// Whether an act that cannot be undone leaves a node that is neither old nor new.
+    fn must_be_undone(&self, act: usize) -> bool {
+        #[cfg(test)]
+        if self.has(Mutation::ForgetUndo) {
+            return false;
+        }
+        self.acts[act].kind == ActKind::Os
     }
 }
 

@@ -1,6 +1,11 @@
 //! Records in and out, and journals that were cut or changed.
 
-use super::{codec::*, *};
+use super::{
+    codec::*,
+    machine::{Machine, Outcome, Request, Rest},
+    settle::{Side, Sight},
+    *,
+};
 use crate::{
     changes::Operation,
     os::waiting::{Waiting, WaitingArgument},
@@ -192,6 +197,91 @@ fn half_of_our_change_of_a_directory_differs_from_what_somebody_else_did() {
     ] {
         assert!(!target.is_between(&others), "{others:?}");
     }
+}
+
+/// Answers until the machine rests: what is asked for fails where this says why.
+fn rests(machine: &mut Machine, fails: impl Fn(&Request) -> Option<Outcome>) -> Rest {
+    while let Some(request) = machine.next() {
+        let seen = |path| Outcome::Sight(Sight { path: Some(path), between: false, temporary: None });
+        let outcome = fails(&request).unwrap_or_else(|| match request {
+            Request::Look(_) if machine.is_going_back() => seen(Side::Before),
+            Request::Look(_) => seen(Side::After),
+            _ => Outcome::Done,
+        });
+        machine.answer(outcome);
+    }
+    machine.rest().cloned().unwrap()
+}
+
+#[test]
+fn whatever_halts_it_the_first_reason_is_told_first_and_what_went_wrong_later_behind_it() {
+    let failed = |reason: &str| Some(Outcome::Failed(reason.to_owned()));
+    let broken = |reason: &str| Some(Outcome::Broken(reason.to_owned()));
+    for last in [failed("EIO"), broken("EIO")] {
+        let mut machine = Machine::new(&begin(), "b");
+        let rest = rests(&mut machine, |request| match request {
+            Request::Act(_) => failed("reload failed"),
+            Request::Undo(_) => failed("and again"),
+            Request::Append(Record::RolledBack { .. }) => last.clone(),
+            _ => None,
+        });
+        assert_eq!(rest, Rest::Halted("reload failed; and again; EIO".to_owned()));
+    }
+    for (fails, told) in [
+        (
+            Request::Append(Record::RollingBack { reason: "reload failed".to_owned() }),
+            "the way back could not begin: EIO",
+        ),
+        (Request::Look(0), "not everything could be given back: EIO"),
+        (Request::Commit(Ended::RolledBack), "EIO"),
+        (Request::Close, "EIO"),
+    ] {
+        let mut machine = Machine::new(&begin(), "b");
+        let turned = std::cell::Cell::new(false);
+        let rest = rests(&mut machine, |request| match request {
+            Request::Act(_) => {
+                turned.set(true);
+                failed("reload failed")
+            }
+            request if turned.get() && *request == fails => failed("EIO"),
+            _ => None,
+        });
+        assert_eq!(rest, Rest::Halted(format!("reload failed; {told}")), "{fails:?}");
+    }
+}
+
+#[test]
+fn an_os_that_is_not_back_after_three_reboots_is_left_to_a_person_and_the_journal_stays() {
+    let mut begin = begin();
+    begin.acts[0] = Act { kind: ActKind::Os, unit: None, ..begin.acts[0].clone() };
+    let mut records = vec![
+        Record::Begin(Box::new(begin.clone())),
+        Record::Written,
+        Record::Started { act: 0 },
+        Record::RollingBack { reason: "first".to_owned() },
+    ];
+    for boot in ["b", "c", "d"] {
+        let mut machine = Machine::resume(&begin, &records, boot);
+        let rest = rests(&mut machine, |request| match request {
+            Request::VerifyBack => Some(Outcome::Failed("the new OS runs".to_owned())),
+            Request::Undo(_) => Some(Outcome::NeedsReboot),
+            _ => None,
+        });
+        assert_eq!(rest, Rest::Rebooting, "{boot}");
+        records.push(Record::ReturnRequested { boot_id: boot.to_owned() });
+        assert!(parse(&text(&records)).is_ok(), "{boot}");
+    }
+    let mut machine = Machine::resume(&begin, &records, "e");
+    let lost = |request: &Request| {
+        (*request == Request::VerifyBack).then(|| Outcome::Failed("the new OS runs".to_owned()))
+    };
+    let rest = rests(&mut machine, lost);
+    assert!(
+        matches!(&rest, Rest::Halted(reason) if reason.starts_with("first; the new OS runs")),
+        "{rest:?}"
+    );
+    let mut machine = Machine::resume(&begin, &records, "e");
+    assert_eq!(rests(&mut machine, |_| None), Rest::Closed(Ended::RolledBack));
 }
 
 #[test]

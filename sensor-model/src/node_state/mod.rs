@@ -46,7 +46,11 @@ impl NodeState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wait {
-    /// Files are written.
+    /// Somebody else to give up a lock.
+    Lock,
+    /// The daemon, to watch what is about to be written.
+    Daemon,
+    /// Files are written, or given back.
     Files,
     /// A unit, or the tool that changes the OS.
     Act,
@@ -60,11 +64,14 @@ pub enum Wait {
 
 impl Wait {
     /// All of them, in the order in which metrics list them.
-    pub const ALL: [Self; 5] = [Self::Files, Self::Act, Self::Reboot, Self::Comparison, Self::NextStart];
+    pub const ALL: [Self; 7] =
+        [Self::Lock, Self::Daemon, Self::Files, Self::Act, Self::Reboot, Self::Comparison, Self::NextStart];
 
     /// Its name in metrics.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Lock => "lock",
+            Self::Daemon => "daemon",
             Self::Files => "files",
             Self::Act => "act",
             Self::Reboot => "reboot",
@@ -145,6 +152,9 @@ pub const TRANSITIONS: &[Transition] = {
         (Done, Begun, Working),
         (Done, Refused, Degraded),
         (Done, NotReconcilable, Unreconcilable),
+        // A process that died between the journal's beginning and the note of it: the next start knows by the journal.
+        (Done, RolledBack, Degraded),
+        (Done, Stuck, Degraded),
         (Working, RebootRequested, Rebooting),
         (Working, Verified, Done),
         (Working, RolledBack, Degraded),
@@ -152,6 +162,8 @@ pub const TRANSITIONS: &[Transition] = {
         // A reboot that was needed and not asked for by us.
         (Working, Booted, Working),
         (Rebooting, Booted, Working),
+        // Asked for once more, where the first time led to none.
+        (Rebooting, RebootRequested, Rebooting),
         (Rebooting, Stuck, Degraded),
         (Degraded, Begun, Working),
         (Degraded, Booted, Working),
@@ -165,6 +177,8 @@ pub const TRANSITIONS: &[Transition] = {
         (Unreconcilable, Begun, Working),
         (Unreconcilable, Refused, Degraded),
         (Unreconcilable, NotReconcilable, Unreconcilable),
+        (Unreconcilable, RolledBack, Degraded),
+        (Unreconcilable, Stuck, Degraded),
         (Unreconcilable, Verified, Done),
         (Done, Verified, Done),
     ]

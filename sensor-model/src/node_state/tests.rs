@@ -50,6 +50,22 @@ fn a_boot_that_we_did_not_ask_for_is_none_to_wonder_at() {
 }
 
 #[test]
+fn what_an_apply_comes_to_can_be_noted_also_where_its_beginning_was_not() {
+    for before in [NodeState::Done, NodeState::Degraded, NodeState::Unreconcilable] {
+        for event in [NodeEvent::RolledBack, NodeEvent::Stuck] {
+            assert_eq!(next(before, event), Ok(NodeState::Degraded), "{before:?} {event:?}");
+        }
+    }
+}
+
+#[test]
+fn a_reboot_may_be_asked_for_again() {
+    for before in [NodeState::Working, NodeState::Rebooting, NodeState::Degraded] {
+        assert_eq!(next(before, NodeEvent::RebootRequested), Ok(NodeState::Rebooting), "{before:?}");
+    }
+}
+
+#[test]
 fn the_drawing_in_the_documentation_is_that_of_the_code() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/apply.md");
     let page = std::fs::read_to_string(path).unwrap();

@@ -75,6 +75,14 @@ impl Agent {
             self.telemetry.node_state(standing.state, standing.wait);
         }
         if standing != self.node {
+            if let Some(standing) = &standing {
+                tracing::info!(
+                    state = standing.state.name(),
+                    reason = standing.reason,
+                    waiting_for = standing.waiting_for,
+                    "The node's config."
+                );
+            }
             self.node = standing;
             self.changed = true;
         }

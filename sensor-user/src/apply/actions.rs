@@ -3,6 +3,7 @@
 //! In: an act. Out: whether it succeeded, after its job was waited for and the unit's state was looked at. Nothing is
 //! ever run by a shell, and nothing but the declared set of acts.
 
+mod boot;
 pub(super) mod bus;
 mod jobs;
 
@@ -10,7 +11,6 @@ mod jobs;
 mod tests;
 
 use super::os;
-use crate::clock::boot_id;
 use jobs::Job;
 use sensor_model::journal::{Act, ActKind, Begin, OsChange};
 use std::{
@@ -24,6 +24,9 @@ use zbus_systemd::{login1, systemd1::ManagerProxy};
 /// How long systemd may take to answer at all.
 const ANSWER: Duration = Duration::from_secs(30);
 
+/// What the bus says where nobody is logind.
+const NO_LOGIND: &str = "org.freedesktop.DBus.Error.ServiceUnknown";
+
 type Answer<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T, String>> + 'a>>;
 
 /// When what was undone takes effect.
@@ -35,10 +38,22 @@ pub enum Undone {
     WithTheNextBoot,
 }
 
+/// How a unit is after a boot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rested {
+    /// It runs, has done what it is for, or is not started by a boot.
+    Well,
+    /// It does not, and why.
+    Failed(String),
+}
+
 /// Who carries acts out.
 pub trait Actor {
     /// Does an act of an apply and awaits its end.
     fn act<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a>;
+    /// After another boot, in which nothing is reloaded or restarted any more: awaits that the act's unit comes to rest. An
+    /// error is why nobody can tell.
+    fn rested<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, Rested>;
     /// The files are the old ones again: does it again, or reverts it.
     fn undo<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, Undone>;
     /// After the reboot of a way back: whether the OS is what it was before a change.
@@ -57,6 +72,10 @@ pub struct NoActs;
 impl Actor for NoActs {
     fn act<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a> {
         Box::pin(async { Ok(()) })
+    }
+
+    fn rested<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a, Rested> {
+        Box::pin(async { Ok(Rested::Well) })
     }
 
     fn undo<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a, Undone> {
@@ -102,7 +121,8 @@ impl Systemd {
         let word = |text: &str| text.to_owned();
         match login.inhibit(word("shutdown"), word("holdfast"), word(why), word("block")).await {
             Ok(lock) => self.inhibitor = Some(lock),
-            Err(error) => tracing::info!(%error, "No lock against a shutdown."),
+            Err(zbus::Error::MethodError(name, ..)) if name.as_str() == NO_LOGIND => {}
+            Err(error) => tracing::warn!(%error, "logind holds back no shutdown while a config is applied."),
         }
     }
 
@@ -164,15 +184,16 @@ fn concerns(begin: &Begin, unit: &str) -> bool {
 
 impl Actor for Systemd {
     fn act<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a> {
+        Box::pin(async move { self.run(act, begin).await })
+    }
+
+    fn rested<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, Rested> {
         Box::pin(async move {
-            // What runs since another boot was started with what is written already. A job now would only stand in the
-            // way of the boot's own.
-            let is_of_systemd = act.kind != ActKind::Os;
-            if is_of_systemd && boot_id(Path::new("/proc")).is_ok_and(|boot| boot != begin.boot_id) {
-                tracing::info!(act = describe(act), "It has no use after another boot.");
-                return Ok(());
-            }
-            self.run(act, begin).await
+            let runs = matches!(act.kind, ActKind::Reload | ActKind::Restart | ActKind::ReloadOrRestart);
+            let Some(unit) = act.unit.as_deref().filter(|_| runs) else { return Ok(Rested::Well) };
+            let manager = self.manager().await?;
+            let limit = Duration::from_secs(act.timeout_s);
+            boot::rested(&manager, unit, concerns(begin, unit), limit).await
         })
     }
 

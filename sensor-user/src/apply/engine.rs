@@ -3,6 +3,8 @@
 //! In: manifests, their plan, the host. Out: what became of it. One writer at a time; an open journal is worked off
 //! before anything new is begun.
 
+mod notes;
+
 use super::{
     ApplyError, Entry,
     actions::{Actor, bus},
@@ -11,7 +13,7 @@ use super::{
     os,
     password::{self, ShadowLock},
     preflight::{self, Mco},
-    run::{Ending, Progress, Run, Tying},
+    run::{Ending as _, Progress, Reach, Run, Tying},
     standing,
     store::Store,
     targets::Planner,
@@ -24,6 +26,7 @@ use crate::{
     observation::Observer,
 };
 use jiff::Timestamp;
+use notes::Notes;
 use sensor_model::{
     expectations::expectations,
     journal::{
@@ -38,7 +41,6 @@ use sensor_model::{
 };
 use sha2::{Digest as _, Sha256};
 use std::{
-    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -84,7 +86,9 @@ pub struct Applied {
     pub id: u64,
     /// How it came to rest.
     pub rest: Rest,
-    /// Why it went back, or what was left.
+    /// The old config is there, or on its way.
+    pub goes_back: bool,
+    /// Why it went back, could not go on, or reboots although no plan says so.
     pub reason: String,
     /// What was left as somebody else wrote it, and what failed on the way back.
     pub problems: Vec<String>,
@@ -134,17 +138,17 @@ impl Engine {
     pub async fn recover(
         &self,
         actor: &mut dyn Actor,
-        may_reboot: bool,
+        reach: Reach,
         progress: Progress<'_>,
     ) -> Result<Recovered, ApplyError> {
         let Some(_lock) = self.store.lock()? else { return Ok(Recovered::AtWork) };
-        self.recover_locked(actor, may_reboot, progress).await
+        self.recover_locked(actor, reach, progress).await
     }
 
     async fn recover_locked(
         &self,
         actor: &mut dyn Actor,
-        may_reboot: bool,
+        reach: Reach,
         progress: Progress<'_>,
     ) -> Result<Recovered, ApplyError> {
         let Some(parsed) = self.store.open_journal()? else {
@@ -165,9 +169,11 @@ impl Engine {
             machine: Machine::resume(&begin, &parsed.records, &self.boot_id),
             journal: Some(journal),
             shadow: None,
-            may_reboot,
+            reach,
+            boot_id: &self.boot_id,
             tie: Tying::of(&self.options),
             mco: Mco::of(&self.options),
+            waits: None,
         };
         // The way back needs the journal alone; what cannot be compared with its config goes back.
         let rendered = self.rendered_of(begin.id).map_err(|error| error.to_string());
@@ -180,6 +186,9 @@ impl Engine {
     fn tidy(&self) -> Result<(), ApplyError> {
         self.store.forget_new_journal()?;
         self.store.forget_contents()?;
+        if self.store.standing()?.is_some_and(|standing| standing.wait.is_some()) {
+            standing::waits(&self.store, None)?;
+        }
         for id in self.store.generations()? {
             if let Some(mut entry) = self.store.history::<Entry>(id)?
                 && entry.result.is_none()
@@ -212,7 +221,7 @@ impl Engine {
             return Err(ApplyError::Locked(self.store.path().join("lock")));
         };
         if let Recovered::Over(Applied { rest: Rest::Rebooting | Rest::Halted(_), id, reason, .. }) =
-            self.recover_locked(actor, false, progress).await?
+            self.recover_locked(actor, Reach::NoReboot, progress).await?
         {
             return Err(ApplyError::Unfinished(format!("number {id}: {reason}")));
         }
@@ -224,7 +233,7 @@ impl Engine {
             return Err(ApplyError::Unreconcilable(reasons));
         }
         let shadow = if password::concerned(&request.old, &request.new, request.force) {
-            Some(ShadowLock::take(&self.observer).await?)
+            Some(self.shadow().await?)
         } else {
             None
         };
@@ -301,9 +310,11 @@ impl Engine {
             machine: Machine::new(&begin, &self.boot_id),
             journal: None,
             shadow,
-            may_reboot: true,
+            reach: Reach::End,
+            boot_id: &self.boot_id,
             tie: Tying::of(&self.options),
             mco: Mco::of(&self.options),
+            waits: None,
         };
         let mut ending = Notes::new(self, &begin);
         Ok(self.drive(run, Ok(&request.new), actor, &mut ending, progress).await)
@@ -329,11 +340,14 @@ impl Engine {
         let rest = run.drive(actor, expected, ending, progress).await;
         let machine = &run.machine;
         let reason = match &rest {
+            // All that went wrong, the first of it first.
             Rest::Halted(reason) => reason.clone(),
+            Rest::Rebooting if !machine.is_going_back() => machine.failure().unwrap_or_default().to_owned(),
             Rest::Closed(Ended::Abandoned) => machine.problems().join("; "),
             _ => machine.reason().to_owned(),
         };
-        Applied { id: run.begin.id, rest, reason, problems: machine.problems().to_vec() }
+        let (goes_back, problems) = (machine.is_going_back(), machine.problems().to_vec());
+        Applied { id: run.begin.id, rest, goes_back, reason, problems }
     }
 
     async fn preflight(
@@ -404,6 +418,26 @@ impl Engine {
         }
     }
 
+    /// The lock of the shadow file.
+    async fn shadow(&self) -> Result<ShadowLock, ApplyError> {
+        let mut waited = false;
+        let mut told = |what: &str| {
+            waited = true;
+            self.waits(Some((Wait::Lock, what)));
+        };
+        let taken = ShadowLock::take(&self.observer, &mut told).await;
+        if waited {
+            self.waits(None);
+        }
+        taken
+    }
+
+    fn waits(&self, wait: Option<(Wait, &str)>) {
+        if let Err(error) = standing::waits(&self.store, wait) {
+            tracing::error!(%error, "What is waited for cannot be noted.");
+        }
+    }
+
     fn note(&self, event: NodeEvent, reason: &str) -> Result<(), ApplyError> {
         standing::note(&self.store, event, None, reason, "", Timestamp::now()).map(drop)
     }
@@ -424,74 +458,4 @@ fn digest(manifests: &[(String, Vec<u8>)]) -> String {
         hasher.update(bytes);
     }
     hex::encode(hasher.finalize())
-}
-
-/// Keeps state and history in step with the journal.
-struct Notes<'a> {
-    engine: &'a Engine,
-    begin: &'a Begin,
-}
-
-impl<'a> Notes<'a> {
-    fn new(engine: &'a Engine, begin: &'a Begin) -> Self {
-        Self { engine, begin }
-    }
-}
-
-impl Ending for Notes<'_> {
-    fn happened(&mut self, event: NodeEvent, reason: &str, waiting_for: &str) {
-        let (store, id) = (&self.engine.store, Some(self.begin.id));
-        if let Err(error) = standing::note(store, event, id, reason, waiting_for, Timestamp::now()) {
-            tracing::error!(%error, "The node's state cannot be noted.");
-        }
-    }
-
-    fn waits(&mut self, wait: Wait, what: &str) {
-        let store = &self.engine.store;
-        let noted = store.standing().and_then(|standing| {
-            let mut standing = standing.unwrap_or_default();
-            what.clone_into(&mut standing.waiting_for);
-            standing.wait = Some(wait);
-            store.set_standing(&standing)
-        });
-        match noted {
-            Ok(()) => tracing::info!(waiting_for = what, "The node's config."),
-            Err(error) => tracing::error!(%error, "What is waited for cannot be noted."),
-        }
-    }
-
-    fn commit(&mut self, ended: Ended, machine: &Machine) -> Result<(), ApplyError> {
-        let store = &self.engine.store;
-        if ended == Ended::Done {
-            let unmanaged: BTreeSet<&PathBuf> = self.begin.unmanaged.iter().collect();
-            for target in &self.begin.targets {
-                if unmanaged.contains(&target.path) {
-                    store.keep_original(&target.path, &target.before)?;
-                }
-            }
-            for path in &self.begin.released {
-                store.forget_original(path)?;
-            }
-            store.set_current(self.begin.id)?;
-        }
-        if let Some(mut entry) = store.history::<Entry>(self.begin.id)? {
-            entry.ended = Some(rfc3339(Timestamp::now()));
-            entry.result = Some(ended);
-            machine.reason().clone_into(&mut entry.reason);
-            entry.problems = machine.problems().to_vec();
-            store.set_history(self.begin.id, &entry)?;
-        }
-        match ended {
-            Ended::Done => self.happened(NodeEvent::Verified, "", ""),
-            Ended::RolledBack => {
-                let mut reason = machine.reason().to_owned();
-                for problem in machine.problems() {
-                    reason = format!("{reason}; {problem}");
-                }
-                self.happened(NodeEvent::RolledBack, &reason, "");
-            }
-            Ended::Abandoned => {}
-        }
-        Ok(())
-    }
 }

@@ -25,10 +25,11 @@ pub(crate) mod tie;
 mod verify;
 mod waiting;
 
-pub use actions::{Actor, NoActs, Systemd, Undone};
+pub use actions::{Actor, NoActs, Rested, Systemd, Undone};
 pub use engine::{Applied, Engine, Options, Recovered, Request};
 pub use history::Entry;
 pub use os::is_there as os_is_there;
+pub use run::Reach;
 pub use standing::note;
 pub use store::Store;
 pub use waiting::waits;

@@ -48,8 +48,8 @@ pub(super) struct ShadowLock {
 }
 
 impl ShadowLock {
-    /// Waits for it, for a while.
-    pub(super) async fn take(observer: &Observer) -> Result<Self, ApplyError> {
+    /// Waits for it, for a while; `waits` is told when it has to.
+    pub(super) async fn take(observer: &Observer, waits: &mut dyn FnMut(&str)) -> Result<Self, ApplyError> {
         let directory = Path::new("/etc");
         let path = directory.join(LOCK);
         let failed = |operation| {
@@ -69,11 +69,21 @@ impl ShadowLock {
             l_pid: 0,
         };
         let deadline = Instant::now() + PATIENCE;
+        let mut told = false;
         loop {
             // Of the open file, not of the process: it goes with this handle and with no other.
             match fcntl(&file, FcntlArg::F_OFD_SETLK(&whole)) {
                 Ok(_) => return Ok(Self { _file: file }),
-                Err(Errno::EAGAIN | Errno::EACCES) if Instant::now() < deadline => sleep(PAUSE).await,
+                Err(Errno::EAGAIN | Errno::EACCES) if Instant::now() < deadline => {
+                    if !std::mem::replace(&mut told, true) {
+                        waits(&format!(
+                            "{}, which others keep locked, {} s at most",
+                            path.display(),
+                            PATIENCE.as_secs()
+                        ));
+                    }
+                    sleep(PAUSE).await;
+                }
                 Err(Errno::EAGAIN | Errno::EACCES) => {
                     let reason = format!("others have kept it locked for {} s", PATIENCE.as_secs());
                     return Err(ApplyError::refused(&path, reason));

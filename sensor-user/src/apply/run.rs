@@ -3,15 +3,17 @@
 //! In: a machine and the records on which it rests. Out: how it came to rest. Each request is one step; what the
 //! machine decides is in `sensor_model::journal` and is checked there.
 
+mod told;
+
 use super::{
     ApplyError,
-    actions::{Actor, Undone},
+    actions::{Actor, Rested, Undone},
     image::Place,
     password::{self, ShadowLock},
     preflight::Mco,
     store::{AppendError, JournalFile, Store},
     sys,
-    tie::{Hello, Tie},
+    tie::{self, Hello, Tie},
     verify::Verifier,
 };
 use crate::observation::Observer;
@@ -55,13 +57,32 @@ pub(super) struct Run<'a> {
     pub(super) journal: Option<JournalFile>,
     /// Kept from the reading of the shadow file until it is written.
     pub(super) shadow: Option<ShadowLock>,
-    /// Whether a reboot may be asked for now.
-    pub(super) may_reboot: bool,
+    /// How far it may go now.
+    pub(super) reach: Reach,
+    /// The boot that runs.
+    pub(super) boot_id: &'a str,
     /// How it stands with the daemon.
     pub(super) tie: Tying,
     /// And with the Machine Config Operator's.
     pub(super) mco: Mco<'a>,
+    /// What was told last that it waits for.
+    pub(super) waits: Option<(Wait, String)>,
 }
+
+/// How far an apply is taken by who goes on with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// To its end, with the reboot that it needs.
+    End,
+    /// As far as it comes without a reboot.
+    NoReboot,
+    /// As far as it comes without a reboot and without a change of the OS. The daemon's service has no right to what the
+    /// tools for that do: they make namespaces and mount.
+    NoOs,
+}
+
+/// What leaves the OS as it is says so.
+const NO_OS: &str = "the daemon changes no OS; `holdfast apply --resume` does it";
 
 /// The daemon beside us.
 #[derive(Debug)]
@@ -81,6 +102,9 @@ impl Tying {
     }
 }
 
+/// What is waited for at first.
+const WRITTEN: &str = "files to be written";
+
 impl Run<'_> {
     /// Works until the machine rests. Without a verifier, why there is none is what the comparison says.
     pub(super) async fn drive(
@@ -91,22 +115,21 @@ impl Run<'_> {
         progress: Progress<'_>,
     ) -> Rest {
         while let Some(request) = self.machine.next() {
+            if let Some(rest) = self.leaves(&request, ending) {
+                return rest;
+            }
+            self.tie(ending, &mut *progress).await;
+            self.tell_wait(&request, ending);
             if let Some(line) = self.line(&request) {
                 progress(&line);
-            }
-            if self.journal.is_some()
-                && let Tying::Due(state) = &self.tie
-            {
-                let hello = Hello { apply: Some(self.begin.id), ..Hello::default() };
-                let tie = Tie::make(state, &hello, &mut *progress).await;
-                self.tie = Tying::Told { _tie: tie };
             }
             let was_going_back = self.machine.is_going_back();
             let outcome = match request {
                 Request::Begin => {
                     let begun = self.begin();
                     if begun == Outcome::Done {
-                        ending.happened(NodeEvent::Begun, "", "files to be written");
+                        ending.happened(NodeEvent::Begun, "", WRITTEN);
+                        self.waits = Some((Wait::Files, WRITTEN.to_owned()));
                     }
                     begun
                 }
@@ -118,35 +141,36 @@ impl Run<'_> {
                     self.append(&record)
                 }
                 Request::Look(target) => self.look(target).map_or_else(failed, Outcome::Sight),
-                Request::Step(target, step) => match self.lock_shadow(target).await {
+                Request::Step(target, step) => match self.lock_shadow(target, ending).await {
                     Ok(()) => self.step(target, step),
                     Err(error) => failed(error),
                 },
-                Request::Act(act) => {
-                    let act = &self.begin.acts[act];
-                    let what = format!("{}, {} s at most", super::actions::describe(act), act.timeout_s);
-                    ending.waits(Wait::Act, &what);
-                    match actor.act(act, self.begin).await {
+                // What runs since another boot was started with what is written already. A job now would only stand in
+                // the way of the boot's own.
+                Request::Act(act) | Request::Await(act) if self.awaits(&request) => {
+                    self.rested(actor, act).await
+                }
+                Request::Act(act) | Request::Await(act) => {
+                    match actor.act(&self.begin.acts[act], self.begin).await {
                         Ok(()) => Outcome::Done,
                         Err(reason) => Outcome::Failed(reason),
                     }
+                }
+                Request::Undo(act) if self.reach == Reach::NoOs && self.is_of_os(act) => {
+                    Outcome::Failed(NO_OS.to_owned())
                 }
                 Request::Undo(act) => match actor.undo(&self.begin.acts[act], self.begin).await {
                     Ok(Undone::Now) => Outcome::Done,
                     Ok(Undone::WithTheNextBoot) => Outcome::NeedsReboot,
                     Err(reason) => Outcome::Failed(reason),
                 },
-                Request::Reboot if !self.may_reboot => {
-                    ending.waits(Wait::Reboot, "a reboot, which `holdfast apply --resume` asks for");
-                    return Rest::Halted(
-                        "a reboot is needed; `holdfast apply --resume` asks for it".to_owned(),
-                    );
-                }
                 Request::Reboot => {
-                    let why = if was_going_back {
-                        format!("the old OS comes back with a reboot: {}", self.machine.reason())
-                    } else {
-                        "the new config needs a reboot".to_owned()
+                    let why = match self.machine.failure() {
+                        _ if was_going_back => {
+                            format!("the old OS comes back with a reboot: {}", self.machine.reason())
+                        }
+                        Some(failure) => failure.to_owned(),
+                        None => "the new config needs a reboot".to_owned(),
                     };
                     ending.happened(NodeEvent::RebootRequested, &why, "the reboot");
                     match actor.reboot().await {
@@ -179,38 +203,58 @@ impl Run<'_> {
             }
         }
         let rest = self.machine.rest().cloned().unwrap_or(Rest::Halted("no next step".to_owned()));
-        if let Rest::Halted(reason) = &rest {
-            ending.happened(NodeEvent::Stuck, reason, "the next start");
-        }
+        stuck(&rest, ending);
         rest
     }
 
-    /// What a person is told before a request.
-    fn line(&self, request: &Request) -> Option<String> {
-        let path = |target: usize| self.begin.targets[target].path.display().to_string();
-        Some(match request {
-            Request::Begin => format!("write down {} changes of paths", self.begin.targets.len()),
-            Request::Step(target, Settling::PutIn | Settling::Swap | Settling::Set(_)) => {
-                let verb = if self.machine.is_going_back() { "give back" } else { "write" };
-                format!("{verb} {}", path(*target))
+    /// How it comes to rest where it may not go on; `None` where it may.
+    fn leaves(&self, request: &Request, ending: &mut dyn Ending) -> Option<Rest> {
+        match request {
+            Request::Reboot if self.reach != Reach::End => {
+                ending.waits(Wait::Reboot, "a reboot, which `holdfast apply --resume` asks for");
+                Some(self.machine.halted("a reboot is needed; `holdfast apply --resume` asks for it"))
             }
-            Request::Step(target, Settling::TakeAway) => format!("remove {}", path(*target)),
-            Request::Act(act) => format!("run {}", super::actions::describe(&self.begin.acts[*act])),
-            Request::Undo(act) if self.begin.acts[*act].kind == ActKind::Os => {
-                "bring the old OS back".to_owned()
+            Request::Act(act) if self.reach == Reach::NoOs && self.is_of_os(*act) => {
+                let rest = self.machine.halted(NO_OS);
+                stuck(&rest, ending);
+                Some(rest)
             }
-            Request::VerifyBack => "compare the OS with what it was".to_owned(),
-            Request::Undo(act) => {
-                format!("run {} again, with the old config", super::actions::describe(&self.begin.acts[*act]))
-            }
-            Request::Reboot => "reboot".to_owned(),
-            Request::Verify => "compare everything with the new config".to_owned(),
-            Request::Append(_)
-            | Request::Look(_)
-            | Request::Step(..)
-            | Request::Commit(_)
-            | Request::Close => return None,
-        })
+            _ => None,
+        }
+    }
+
+    /// Before anything is written the daemon watches it.
+    async fn tie(&mut self, ending: &mut dyn Ending, progress: Progress<'_>) {
+        let (Some(_), Tying::Due(state)) = (&self.journal, &self.tie) else { return };
+        if tie::socket(state).exists() {
+            ending.waits(
+                Wait::Daemon,
+                &format!("the daemon to watch it, {} s at most", tie::PATIENCE.as_secs()),
+            );
+            self.waits = None;
+        }
+        let hello = Hello { apply: Some(self.begin.id), ..Hello::default() };
+        let tie = Tie::make(state, &hello, &mut *progress).await;
+        self.tie = Tying::Told { _tie: tie };
+    }
+
+    fn is_of_os(&self, act: usize) -> bool {
+        self.begin.acts[act].kind == ActKind::Os
+    }
+
+    /// Whether the boot in which it began is over.
+    fn booted_since(&self) -> bool {
+        self.begin.boot_id != self.boot_id
+    }
+
+    /// Looks at an act's unit after a boot. Where nobody can tell how it is there is nothing to be done, not even to go
+    /// back: the next start asks again.
+    async fn rested(&self, actor: &mut dyn Actor, act: usize) -> Outcome {
+        match actor.rested(&self.begin.acts[act], self.begin).await {
+            Ok(Rested::Well) => Outcome::Done,
+            Ok(Rested::Failed(reason)) => Outcome::Failed(format!("after the reboot: {reason}")),
+            Err(reason) => Outcome::Broken(format!("nobody can tell what the reboot made of {reason}")),
+        }
     }
 
     fn begin(&mut self) -> Outcome {
@@ -247,9 +291,14 @@ impl Run<'_> {
     }
 
     /// On the way back, and after a death, the shadow file is written without having been read before.
-    async fn lock_shadow(&mut self, target: usize) -> Result<(), ApplyError> {
+    async fn lock_shadow(&mut self, target: usize, ending: &mut dyn Ending) -> Result<(), ApplyError> {
         if self.begin.targets[target].path == Path::new(password::SHADOW) && self.shadow.is_none() {
-            self.shadow = Some(ShadowLock::take(self.observer).await?);
+            let waits = &mut self.waits;
+            let mut told = |what: &str| {
+                ending.waits(Wait::Lock, what);
+                *waits = None;
+            };
+            self.shadow = Some(ShadowLock::take(self.observer, &mut told).await?);
         }
         Ok(())
     }
@@ -397,6 +446,13 @@ impl Run<'_> {
         let seen = place.see()?;
         Ok(seen.image.is_some_and(|seen| image.is(&seen)).then_some(place))
     }
+}
+
+/// Takes note of an apply that cannot go on now.
+fn stuck(rest: &Rest, ending: &mut dyn Ending) {
+    let Rest::Halted(reason) = rest else { return };
+    let by = if reason.contains(NO_OS) { "`holdfast apply --resume`" } else { "the next start" };
+    ending.happened(NodeEvent::Stuck, reason, by);
 }
 
 fn image(target: &Target, side: Side) -> &Image {

@@ -3,7 +3,7 @@
 use super::{ApplyError, Store};
 use crate::clock::rfc3339;
 use jiff::Timestamp;
-use sensor_model::node_state::{NodeEvent, Standing, next};
+use sensor_model::node_state::{NodeEvent, Standing, Wait, next};
 
 /// Takes note of what happened; gives how the node stands now. What cannot happen in the present state is said in
 /// the log and changes nothing.
@@ -39,4 +39,20 @@ pub fn note(
     store.set_standing(&standing)?;
     tracing::info!(state = state.name(), reason, waiting_for, "The node's config.");
     Ok(standing)
+}
+
+/// Takes note of what the node waits for in the state that it is in; `None` when it waits for nothing any more.
+///
+/// # Errors
+/// A state that cannot be read or written.
+pub(super) fn waits(store: &Store, wait: Option<(Wait, &str)>) -> Result<(), ApplyError> {
+    let mut standing = store.standing()?.unwrap_or_default();
+    if standing.since.is_empty() {
+        standing.since = rfc3339(Timestamp::now());
+    }
+    standing.wait = wait.map(|(wait, _)| wait);
+    wait.map_or("", |(_, what)| what).clone_into(&mut standing.waiting_for);
+    store.set_standing(&standing)?;
+    tracing::info!(waiting_for = standing.waiting_for, "The node's config.");
+    Ok(())
 }

@@ -20,7 +20,7 @@ use tokio::{
 };
 
 /// How long the daemon may take. One that starts enrols ten thousand paths within a second.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Bytes of one message at most: the digests of ten thousand things.
 pub(crate) const LONGEST: usize = 1 << 20;

@@ -1,9 +1,11 @@
 //! `holdfast apply`: brings the host to a config, or back.
 
+mod planned;
+
 use super::{
     BadInput, DRIFT, FAILURE, IN_SYNC, NOT_RECONCILABLE, agent,
     kept::{Manifests, generation, kept, merged, read},
-    output::{Output, Screen, Tone, clean, count},
+    output::{Output, Screen, Tone, clean},
     people, runtime,
     sources::state_of,
     who,
@@ -11,14 +13,14 @@ use super::{
 use crate::{
     agent::desired,
     apply::{
-        Actor, Applied, ApplyError, Engine, Entry, FORCE_FILE, NoActs, Options, Recovered, Request, Store,
-        Systemd, os_is_there, waits,
+        Actor, Applied, ApplyError, Engine, Entry, FORCE_FILE, NoActs, Options, Reach, Recovered, Request,
+        Store, Systemd, os_is_there, waits,
     },
     observation::Observer,
 };
 use anyhow::Context as _;
+use planned::left_out;
 use sensor_model::{
-    changes::Kind,
     ignition::Purpose,
     journal::{
         Ended,
@@ -27,7 +29,7 @@ use sensor_model::{
     merge::Rendered,
     node_disruption::{Policy, PolicyFile},
     os::waiting::Waits,
-    plan::{Disruption, Plan, StepAction, plan},
+    plan::{Plan, plan},
     reconcile,
 };
 use serde::Serialize;
@@ -125,7 +127,7 @@ struct Report {
     id: Option<u64>,
     /// `done`, `unchanged`, `drifted`, `rebooting`, `rolled-back`, `abandoned`, `halted`.
     result: &'static str,
-    /// Why it went back or could not go on; empty when it did neither.
+    /// Why it went back, could not go on, or reboots although no plan says so; empty when it did nothing of that.
     reason: String,
     /// What was left as somebody else wrote it, what failed on the way back, how the host differs.
     problems: Vec<String>,
@@ -133,6 +135,9 @@ struct Report {
     plan: Option<Plan>,
     /// Kernel arguments that wait for the next boot under the config that is current now.
     waiting: Vec<Waits>,
+    /// The old config is there, or on its way.
+    #[serde(skip)]
+    goes_back: bool,
 }
 
 impl Report {
@@ -145,6 +150,7 @@ impl Report {
             problems: Vec::new(),
             plan: None,
             waiting: Vec::new(),
+            goes_back: false,
         }
     }
 }
@@ -345,7 +351,7 @@ impl<'a> Site<'a> {
         let engine = self.engine()?;
         let recovered = runtime()?.block_on(async {
             let mut actor = self.actor().await;
-            engine.recover(actor.as_mut(), false, &mut say).await
+            engine.recover(actor.as_mut(), Reach::NoReboot, &mut say).await
         })?;
         match recovered {
             Recovered::AtWork => Err(ApplyError::Locked(engine.store().path().join("lock")).into()),
@@ -360,7 +366,7 @@ impl<'a> Site<'a> {
         let engine = self.engine()?;
         let recovered = runtime()?.block_on(async {
             let mut actor = self.actor().await;
-            engine.recover(actor.as_mut(), true, &mut say).await
+            engine.recover(actor.as_mut(), Reach::End, &mut say).await
         })?;
         match recovered {
             Recovered::Nothing => self.report(screen, Report::of("unchanged")),
@@ -377,8 +383,8 @@ impl<'a> Site<'a> {
             Rest::Rebooting => "rebooting",
             Rest::Halted(_) => "halted",
         };
-        let (reason, problems) = (applied.reason.clone(), applied.problems.clone());
-        self.report(screen, Report { id: Some(applied.id), reason, problems, plan, ..Report::of(result) })
+        let Applied { id, goes_back, reason, problems, .. } = applied.clone();
+        self.report(screen, Report { id: Some(id), goes_back, reason, problems, plan, ..Report::of(result) })
     }
 
     fn report(&self, screen: &mut Screen, mut report: Report) -> anyhow::Result<u8> {
@@ -386,7 +392,7 @@ impl<'a> Site<'a> {
         report.waiting =
             waits(&self.place.state()).unwrap_or_default().into_iter().map(Waits::from).collect();
         let Report { result, reason, problems, waiting, .. } = &report;
-        // A reboot with a reason is one on the way back.
+        // A reboot with a reason is one on the way back, or in the place of an act that failed.
         let good = matches!(*result, "done" | "unchanged") || *result == "rebooting" && reason.is_empty();
         let code = match *result {
             _ if good => IN_SYNC,
@@ -406,7 +412,10 @@ impl<'a> Site<'a> {
                 "this config is the current one, and the host is not as it says; `holdfast repair --all` or `--force` brings it there"
             }
             "rebooting" if good => "the reboot is under way; after it everything is compared",
-            "rebooting" => "the reboot is under way that brings the old OS back",
+            "rebooting" if report.goes_back => "the reboot is under way that brings the old OS back",
+            "rebooting" => {
+                "the reboot is under way; after it what failed is looked at, and everything is compared"
+            }
             "rolled-back" => "the host is as the old config says",
             "abandoned" => "nothing was written",
             _ => "it can go neither on nor back now; the next start tries again",
@@ -415,7 +424,9 @@ impl<'a> Site<'a> {
         if !reason.is_empty() {
             screen.line(&format!("  because: {}", clean(reason)))?;
         }
-        for problem in problems.iter().filter(|problem| *problem != reason) {
+        // What is in the reason is said already, but not who did it.
+        let is_news = |problem: &&String| !reason.contains(problem.as_str()) || problem.ends_with(LEFT);
+        for problem in problems.iter().filter(is_news) {
             screen.line(&format!("  {}", clean(problem)))?;
             if let Some(who) = culprit(problem) {
                 screen.line(&format!("    by {who}"))?;
@@ -426,66 +437,6 @@ impl<'a> Site<'a> {
         }
         Ok(code)
     }
-
-    /// The plan; `open` where an earlier apply is to be worked off before it.
-    fn print(&self, screen: &mut Screen, plan: &Plan, open: bool) -> anyhow::Result<u8> {
-        let nothing = plan.is_empty() && plan.steps.is_empty();
-        if self.place.output.is_json() {
-            screen.json(plan)?;
-        } else {
-            for change in &plan.changes {
-                let (operation, kind) = (change.operation.word(), change.kind.word());
-                let action = change.action.word();
-                let name = clean(&change.name);
-                screen.line(&format!("{operation} {kind} {name}: {action} ({})", clean(&change.policy)))?;
-                for why in &change.explanation {
-                    screen.line(&format!("  {}", clean(why)))?;
-                }
-            }
-            for reason in &plan.reasons {
-                screen.line(&format!(
-                    "{}: {}",
-                    screen.paint(Tone::Bad, "not reconcilable"),
-                    clean(reason)
-                ))?;
-            }
-            for (number, step) in plan.steps.iter().enumerate() {
-                let target = step.target.as_deref().map(|unit| format!(" {unit}")).unwrap_or_default();
-                let action = step.action.word();
-                let note =
-                    if step.action == StepAction::Drain { format!(" ({NO_DRAIN})") } else { String::new() };
-                screen.line(&format!("step {}: {action}{}{note}", number + 1, clean(&target)))?;
-            }
-            if self.forced() {
-                screen.line(
-                    "forced: everything that is declared is brought to its declared state, drift or not",
-                )?;
-            }
-            screen.line(&format!(
-                "{}; nothing was written",
-                if plan.is_empty() { "no change".to_owned() } else { count(plan.changes.len(), "change") }
-            ))?;
-        }
-        Ok(match plan {
-            plan if !plan.reconcilable => NOT_RECONCILABLE,
-            _ if nothing && !open => IN_SYNC,
-            _ => DRIFT,
-        })
-    }
-}
-
-/// What an apply without acts leaves for one with them.
-fn left_out(plan: &Plan) -> Option<String> {
-    let is_of_os =
-        |kind| matches!(kind, Kind::KernelArgument | Kind::KernelType | Kind::Extension | Kind::OsImage);
-    let left =
-        plan.changes.iter().filter(|change| is_of_os(change.kind) && change.action != Disruption::None);
-    let left: Vec<String> = left
-        .map(|change| format!("{} {} {}", change.operation.word(), change.kind.word(), change.name))
-        .collect();
-    (!left.is_empty()).then(|| {
-        format!("--no-acts leaves the OS as it is; left for an apply with acts: {}", left.join(", "))
-    })
 }
 
 /// Who wrote what was left, by the daemon's log; `None` where it says nothing.

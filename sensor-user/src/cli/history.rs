@@ -67,10 +67,12 @@ impl History {
 fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
     let standing = &report.standing;
     let mut line = format!("{}: ", standing.state.name());
+    let waits = ["waits for ", &clean(&standing.waiting_for)].concat();
     match (standing.reason.is_empty(), standing.waiting_for.is_empty()) {
         (true, true) => line += "nothing is under way",
         (false, true) => line += &clean(&standing.reason),
-        (_, false) => line += &["waits for ", &clean(&standing.waiting_for)].concat(),
+        (true, false) => line += &waits,
+        (false, false) => line += &[&*clean(&standing.reason), "; ", &waits].concat(),
     }
     screen.line(&line)?;
     let mut rows = Vec::new();

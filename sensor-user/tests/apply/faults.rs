@@ -81,6 +81,7 @@ fn killed_at_any_call_the_next_start_finishes_or_gives_back_everything() {
             return false;
         }
         assert_eq!(said.code, None, "killed by a signal");
+        let began = world.has_journal();
         if number % 16 == 1 {
             let left = (world.snapshot(), world.has_journal());
             assert_eq!(world.run(&["history"], "").code, Some(0), "{number}");
@@ -93,6 +94,15 @@ fn killed_at_any_call_the_next_start_finishes_or_gives_back_everything() {
         let said = world.resume("");
         assert!(said.code.is_some(), "{number}");
         ends.check(&world, &format!("killed at call {number}: {}{}", said.out, said.err));
+        // How the node stands says the same, also where the death was before the first note of it.
+        let stood = if began && world.current().as_deref() != Some("generations/2/config") {
+            "Degraded: "
+        } else {
+            "Done: "
+        };
+        let history = world.run(&["history"], "").out;
+        assert!(history.starts_with(stood), "killed at call {number}: {history}");
+        assert!(!said.err.contains("cannot happen"), "killed at call {number}: {}", said.err);
         // And it can be applied afterwards, whatever was left.
         if number % 16 == 0 {
             assert_eq!(world.apply(&["new"], "").code, Some(0), "{number}");

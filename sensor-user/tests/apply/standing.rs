@@ -2,7 +2,7 @@
 
 use crate::world::World;
 use holdfast::{
-    apply::{Actor, ApplyError, Engine, Options, Recovered, Request, Undone},
+    apply::{Actor, ApplyError, Engine, Options, Reach, Recovered, Request, Rested, Undone},
     observation::Observer,
 };
 use sensor_model::{
@@ -16,7 +16,7 @@ use sensor_model::{
 };
 use std::{fs, future::Future, path::Path, pin::Pin, process::Command, sync::Arc};
 
-type Answer<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T, String>> + 'a>>;
+pub(crate) type Answer<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T, String>> + 'a>>;
 
 /// A host that does as it is told, but boots later.
 pub(crate) struct Slow;
@@ -24,6 +24,10 @@ pub(crate) struct Slow;
 impl Actor for Slow {
     fn act<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a> {
         Box::pin(async { Ok(()) })
+    }
+
+    fn rested<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a, Rested> {
+        Box::pin(async { Ok(Rested::Well) })
     }
 
     fn undo<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a, Undone> {
@@ -121,7 +125,7 @@ fn a_wait_for_a_reboot_says_for_what_and_any_boot_ends_it() {
     let said = run(engine.apply(request(&world, Some(1)), &mut Slow, &mut |_| {})).unwrap();
     assert!(matches!(said.rest, Rest::Halted(_) | Rest::Rebooting), "{said:?}");
     assert!(world.has_journal());
-    let said = run(engine.recover(&mut Slow, false, &mut |_| {})).unwrap();
+    let said = run(engine.recover(&mut Slow, Reach::NoReboot, &mut |_| {})).unwrap();
     assert!(matches!(said, Recovered::Over(_)), "{said:?}");
     let standing = engine.store().standing().unwrap().unwrap();
     assert!(standing.waiting_for.contains("`holdfast apply --resume`"), "{standing:?}");

@@ -1,7 +1,7 @@
 //! A config applied to a node with a real systemd: what units do about it, what failures lead to, and a reboot.
 //!
 //! Comes in: a systemd guest that may reboot. Goes out: a check for each act, each failure, and, in the second boot, for
-//! the comparison that follows a reboot.
+//! the comparison that follows a reboot. A third boot takes the place of an act that failed, and its unit fails again.
 
 use std::fs;
 use std::path::Path;
@@ -31,7 +31,11 @@ spec:
     - {path: /etc/demo/restart, actions: [{type: Restart, restart: {serviceName: demo.service}}]}
     - {path: /etc/demo/fails, actions: [{type: Restart, restart: {serviceName: fails.service}, fallback: rollback}]}
     - {path: /etc/demo/hangs, actions: [{type: Restart, restart: {serviceName: hangs.service}, timeout: 3s, fallback: rollback}]}
+    - {path: /etc/demo/holds, actions: [{type: Restart, restart: {serviceName: holds.service}, fallback: rollback}]}
+    - {path: /etc/demo/boots, actions: [{type: Restart, restart: {serviceName: boots.service}}]}
     units:
+    - {name: holds.service, actions: [{type: DaemonReload}]}
+    - {name: boots.service, actions: [{type: DaemonReload}]}
     - {name: demo.service, actions: [{type: DaemonReload}]}
     - {name: fails.service, actions: [{type: DaemonReload}]}
     - {name: hangs.service, actions: [{type: DaemonReload}]}
@@ -53,7 +57,9 @@ struct Wish {
 
 impl Wish {
     fn first() -> Self {
-        let files = ["none", "reload", "restart", "fails", "hangs"].map(|name| (name, "1")).to_vec();
+        let files = ["none", "reload", "restart", "fails", "hangs", "holds", "boots"]
+            .map(|name| (name, "1"))
+            .to_vec();
         Self { files, description: "first", other_enabled: true, shipped: "" }
     }
 
@@ -95,6 +101,12 @@ impl Wish {
         let hangs = "Type=oneshot\nRemainAfterExit=yes\nTimeoutStartSec=infinity\n\
                      ExecStart=/bin/sh -c 'grep -q 1 /etc/demo/hangs || sleep infinity'";
         text.push_str(&unit("hangs.service", false, &body("hangs", hangs)));
+        // Takes as long as somebody keeps its pipe.
+        let holds = "Type=oneshot\nRemainAfterExit=yes\nTimeoutStartSec=infinity\n\
+                     ExecStart=/bin/sh -c 'test ! -p /run/hold || cat /run/hold'";
+        text.push_str(&unit("holds.service", false, &body("holds", holds)));
+        let boots = "Type=oneshot\nRemainAfterExit=yes\nExecStart=/bin/grep -q 1 /etc/demo/boots";
+        text.push_str(&unit("boots.service", true, &body("boots", boots)));
         text.push_str(&unit("other.service", self.other_enabled, &body("other", "ExecStart=/bin/true")));
         text.push_str(self.shipped);
         text
@@ -112,11 +124,16 @@ pub(super) fn holdfast(code: i32, arguments: &[&str]) -> Result<(String, String)
     Ok((said, error))
 }
 
+const APPLY: [&str; 6] = ["apply", "/root/new.yaml", "--policy", "/root/policy.yaml", "-o", "json"];
+
 fn apply(wish: &Wish, code: i32) -> Result<Value> {
-    fs::write("/root/new.yaml", wish.manifest())?;
+    apply_manifest(&wish.manifest(), code)
+}
+
+fn apply_manifest(manifest: &str, code: i32) -> Result<Value> {
+    fs::write("/root/new.yaml", manifest)?;
     fs::write("/root/policy.yaml", POLICY)?;
-    let (said, error) =
-        holdfast(code, &["apply", "/root/new.yaml", "--policy", "/root/policy.yaml", "-o", "json"])?;
+    let (said, error) = holdfast(code, &APPLY)?;
     serde_json::from_str(&said).with_context(|| format!("no JSON: {said}{error}"))
 }
 
@@ -146,6 +163,8 @@ fn enabled(unit: &str) -> Result<String> {
 
 /// What the second boot has to find.
 const NOTE: &str = "/var/lib/holdfast-scenario";
+/// And the third.
+const FAILED: &str = "/var/lib/holdfast-scenario-failed";
 
 /// The scenario, in both boots.
 pub(super) fn systemd(context: &mut Context) -> Result<()> {
@@ -155,9 +174,14 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
         Ok((others == 0).then_some(()))
     })?;
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    if let Ok(before) = fs::read_to_string(FAILED) {
+        context.check("failing_after_a_reboot", after_failed_reboot(&before, &boot));
+        return Ok(());
+    }
     if let Ok(before) = fs::read_to_string(NOTE) {
         context.check("reboot", after_reboot(&before, &boot));
-        return Ok(());
+        fs::write(FAILED, boot)?;
+        return end(reboots_for_a_failure());
     }
     let wish = Wish::first();
     context.check("first", first(&wish));
@@ -177,13 +201,19 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
     context.check("enable-disable-mask", units(&wish));
     context.check("failing", goes_back(&wish.with("fails", "2"), "fails.service", "fails"));
     context.check("hanging", goes_back(&wish.with("hangs", "2"), "hangs.service", "hangs"));
+    context.check("inhibited", inhibited(&wish.with("holds", "2")));
+    let wish = wish.with("holds", "2");
     let wish = Wish { shipped: "", other_enabled: true, ..wish };
     context.check("back", back(&wish));
     context.check("drift", drift(&wish));
 
     // No policy knows this file: a reboot. The last thing that this boot does.
     fs::write(NOTE, boot)?;
-    let asked = apply(&wish.with("reboot", "1"), 0).and_then(|report| result(&report, "rebooting"));
+    end(apply(&wish.with("reboot", "1"), 0).and_then(|report| result(&report, "rebooting")))
+}
+
+/// The end of a boot, where a reboot was asked for.
+fn end(asked: Result<()>) -> Result<()> {
     if let Err(error) = asked {
         bail!(
             "{error:#}\n{}",
@@ -200,7 +230,7 @@ fn first(wish: &Wish) -> Result<String> {
     let report = apply(wish, 0)?;
     result(&report, "done")?;
     ensure!(enabled("demo.service")? == "enabled" && enabled("other.service")? == "enabled", "not enabled");
-    for unit in ["demo.service", "fails.service", "hangs.service"] {
+    for unit in ["demo.service", "fails.service", "hangs.service", "holds.service", "boots.service"] {
         run("systemctl", &["start", unit])?;
     }
     Ok(format!("{} changes", report["plan"]["changes"].as_array().map_or(0, Vec::len)))
@@ -279,6 +309,32 @@ fn back(wish: &Wish) -> Result<String> {
     Ok(String::new())
 }
 
+/// While an act is run nobody else shuts the node down, and the state says what it waits for.
+fn inhibited(wish: &Wish) -> Result<String> {
+    let locks = || run("systemd-inhibit", &["--list", "--no-legend"]);
+    let ours = |list: &str| list.lines().find(|line| line.starts_with("holdfast ")).map(str::to_owned);
+    run("mkfifo", &["/run/hold"])?;
+    fs::write("/root/new.yaml", wish.manifest())?;
+    let mut applying = Command::new(HOLDFAST).args(APPLY).stdout(std::process::Stdio::null()).spawn()?;
+    let held = wait::until("the act to be waited for under a lock", Duration::from_mins(1), || {
+        let standing = history()?["standing"].clone();
+        let is_at_it = standing["wait"] == "act"
+            && standing["waiting_for"].as_str().is_some_and(|what| what.contains("holds.service"));
+        Ok(if is_at_it { ours(&locks()?) } else { None })
+    });
+    // Whatever came of that, the unit has its way.
+    let pipe = fs::OpenOptions::new().read(true).write(true).open("/run/hold")?;
+    fs::remove_file("/run/hold")?;
+    drop(pipe);
+    let ended = applying.wait()?;
+    let held = held?;
+    ensure!(ended.success(), "{ended}");
+    ensure!(held.contains("shutdown") && held.contains("block"), "{held}");
+    let after = locks()?;
+    ensure!(ours(&after).is_none(), "it is held after the end: {after}");
+    Ok(held)
+}
+
 fn drift(wish: &Wish) -> Result<String> {
     fs::write("/etc/demo/none", "tampered")?;
     fs::write("/root/new.yaml", wish.with("reload", "3").manifest())?;
@@ -302,4 +358,41 @@ fn after_reboot(before: &str, boot: &str) -> Result<String> {
     );
     holdfast(0, &["check", "--config", "/var/lib/holdfast/apply/current"])?;
     Ok(format!("{} became {}", before.trim(), boot.trim()))
+}
+
+/// A unit does not start with its new file, and no policy says anything else: the node reboots, and says that this is none
+/// of the good ends.
+fn reboots_for_a_failure() -> Result<()> {
+    let manifest = fs::read_to_string("/root/new.yaml")?;
+    let line = |content: &str| {
+        format!("/etc/demo/boots, mode: 420, overwrite: true, contents: {{source: 'data:,{content}'}}")
+    };
+    ensure!(manifest.contains(&line("1")), "{manifest}");
+    let report = apply_manifest(&manifest.replace(&line("1"), &line("2")), 3)?;
+    result(&report, "rebooting")?;
+    let reason = report["reason"].as_str().unwrap_or_default();
+    ensure!(
+        reason.contains("restart boots.service: ") && reason.ends_with("so the node reboots"),
+        "{reason}"
+    );
+    ensure!(history()?["standing"]["reason"] == reason, "{:#}", history()?);
+    Ok(())
+}
+
+/// It fails again when the node is up: the apply is not done, and everything goes back.
+fn after_failed_reboot(before: &str, boot: &str) -> Result<String> {
+    ensure!(before != boot, "the boot id is the same");
+    ensure!(file("boots") == "2", "the file says {:?}", file("boots"));
+    let (said, error) = holdfast(3, &["apply", "--resume", "-o", "json"])?;
+    let report: Value = serde_json::from_str(&said).with_context(|| format!("{said}{error}"))?;
+    result(&report, "rolled-back")?;
+    let reason = report["reason"].as_str().unwrap_or_default().to_owned();
+    ensure!(reason == "after the reboot: boots.service: the unit failed", "{reason}");
+    ensure!(file("boots") == "1", "the file says {:?}", file("boots"));
+    let state = property("boots.service", "ActiveState")?;
+    ensure!(state == "active", "boots.service is {state}");
+    let history = history()?;
+    ensure!(history["standing"]["state"] == "Degraded", "{history:#}");
+    holdfast(0, &["check", "--config", "/var/lib/holdfast/apply/current"])?;
+    Ok(reason)
 }

@@ -31,6 +31,10 @@ pub(super) enum Mutation {
     SetWhatIsForeign,
     /// An OS that is to come back with the next boot is taken for one that is back.
     SkipReturn,
+    /// An OS that could not be undone is told, and the journal closed over it.
+    ForgetUndo,
+    /// After a reboot that took the place of an act nobody looks at its unit.
+    SkipAwait,
 }
 
 /// What is checked.
@@ -60,7 +64,8 @@ enum Action {
     Stranger(usize, Stranger),
 }
 
-const WHOLE: &str = "without a journal the node is all old or all new, but for what somebody else did";
+const WHOLE: &str =
+    "without a journal the node is all old or all new, its OS too, but for what somebody else did";
 const KEPT: &str = "what somebody else wrote is at its path, or on its way back there";
 const CLEAN: &str = "without a journal no temporary name is left";
 const TRUE_END: &str = "done means new, rolled back means old";
@@ -158,6 +163,20 @@ impl Model for Protocol {
                     && world.os == Some((Side::Before, Side::Before))
                     && world.boots() == 3
             }),
+            Property::sometimes(
+                "an old OS that did not come back at once comes back later",
+                |_, world: &World| world.is_closed(super::Ended::RolledBack) && world.boots() > 3,
+            ),
+            Property::sometimes(
+                "an old OS that could not be brought back at first is back",
+                |_, world: &World| world.is_closed(super::Ended::RolledBack) && world.undo_failed,
+            ),
+            Property::sometimes("a unit that failed is fine after the reboot", |_, world: &World| {
+                world.is_closed(super::Ended::Done) && world.boots() == 2 && world.act_failed
+            }),
+            Property::sometimes("a unit that fails after the reboot, too, leads back", |_, world: &World| {
+                world.is_closed(super::Ended::RolledBack) && world.boots() == 2 && world.act_failed
+            }),
             Property::sometimes("a directory that was left half-way is back", |_, world: &World| {
                 world.is_closed(super::Ended::RolledBack) && world.was_half_way
             }),
@@ -229,4 +248,14 @@ fn what_somebody_else_made_of_a_directory_must_not_pass_for_half_of_our_change()
 #[test]
 fn an_old_os_is_not_back_before_it_is_booted() {
     breaks(Mutation::SkipReturn, TRUE_END);
+}
+
+#[test]
+fn an_os_that_could_not_be_undone_keeps_the_journal() {
+    breaks(Mutation::ForgetUndo, WHOLE);
+}
+
+#[test]
+fn a_reboot_in_the_place_of_an_act_is_not_done_before_its_unit_was_looked_at() {
+    breaks(Mutation::SkipAwait, TRUE_END);
 }

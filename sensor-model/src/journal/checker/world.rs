@@ -38,6 +38,8 @@ pub(super) struct Setting {
     reboot: bool,
     /// The OS is changed, too.
     os: bool,
+    /// The unit of the act does not run with the new files.
+    broken: bool,
     deaths: u8,
 }
 
@@ -50,6 +52,7 @@ impl Default for Setting {
             fallback: None,
             reboot: false,
             os: false,
+            broken: false,
             deaths: 2,
         }
     }
@@ -78,6 +81,10 @@ impl Setting {
         for fallback in [None, Some(Fallback::Rollback)] {
             let in_place = Self { targets: targets.clone(), fallback, in_place: true, ..Self::default() };
             settings.extend([in_place.clone(), Self { stubborn: true, ..in_place }]);
+        }
+        for fallback in [Fallback::Rollback, Fallback::Reboot] {
+            let targets = vec![(Old, New)];
+            settings.push(Self { targets, fallback: Some(fallback), broken: true, ..Self::default() });
         }
         // A change of the OS goes with a way back, and with a reboot unless a policy lets it wait for one.
         for reboot in [true, false] {
@@ -214,8 +221,12 @@ pub(super) struct World {
     went_back: bool,
     /// The OS that is booted, and the one that the next boot takes.
     pub(super) os: Option<(Side, Side)>,
-    /// The OS could not be brought back, and that was told.
-    os_failed: bool,
+    /// The OS could not be undone when that was tried first.
+    pub(super) undo_failed: bool,
+    /// The unit of the act does not run with the new files.
+    broken: bool,
+    /// The act failed.
+    pub(super) act_failed: bool,
     pub(super) was_half_way: bool,
 }
 
@@ -245,9 +256,16 @@ impl World {
             died: false,
             went_back: false,
             os: setting.os.then_some((Side::Before, Side::Before)),
-            os_failed: false,
+            undo_failed: false,
+            broken: setting.broken,
+            act_failed: false,
             was_half_way: false,
         }
+    }
+
+    /// How often a reboot was asked for to bring the old OS back.
+    fn returns(&self) -> usize {
+        self.journal.iter().filter(|record| matches!(record, Record::ReturnRequested { .. })).count()
     }
 
     /// The slot whose attributes are to be set next.
@@ -306,6 +324,13 @@ impl World {
                 self.journal.clear();
                 Outcome::Done
             }
+            // A unit runs with what is at its paths, also where that is half of ours.
+            Request::Act(_) | Request::Await(_)
+                if self.broken && self.slots.iter().any(|slot| slot.path == slot.after) =>
+            {
+                self.act_failed = true;
+                Outcome::Failed("the unit failed".to_owned())
+            }
             Request::Act(_) => {
                 self.os = self.os.map(|(booted, _)| (booted, Side::After));
                 Outcome::Done
@@ -318,10 +343,9 @@ impl World {
                 }
             }
             Request::VerifyBack if self.os.is_some_and(|(booted, _)| booted == Side::After) => {
-                self.os_failed = true;
                 Outcome::Failed("the OS did not come back".to_owned())
             }
-            Request::VerifyBack | Request::Reboot => Outcome::Done,
+            Request::Await(_) | Request::VerifyBack | Request::Reboot => Outcome::Done,
         };
         if let Some(machine) = &mut self.machine {
             machine.answer(outcome);
@@ -332,7 +356,8 @@ impl World {
         self.failures -= 1;
         self.leave_half_way();
         let next = self.machine.as_ref().and_then(Machine::next);
-        self.os_failed |= matches!(next, Some(Request::Undo(_) | Request::VerifyBack));
+        self.undo_failed |= self.os.is_some() && matches!(next, Some(Request::Undo(_)));
+        self.act_failed |= matches!(next, Some(Request::Act(_)));
         if let Some(machine) = &mut self.machine {
             machine.answer(Outcome::Failed("no".to_owned()));
         }
@@ -395,7 +420,11 @@ impl World {
     pub(super) fn is_whole(&self) -> bool {
         let all =
             |side| self.slots.iter().filter(|slot| !slot.touched).all(|slot| slot.path == slot.content(side));
-        all(Side::Before) || all(Side::After)
+        (all(Side::Before) && self.has_old_os()) || (all(Side::After) && self.has_new_os())
+    }
+
+    fn has_old_os(&self) -> bool {
+        self.os.is_none_or(|os| os == (Side::Before, Side::Before))
     }
 
     /// The new OS is booted; where it waits for a reboot that is not asked for, the next boot takes it.
@@ -418,12 +447,12 @@ impl World {
             // Everything, unless somebody came after the last look.
             Some(Ended::Done) => {
                 !self.went_back
+                    && !self.broken
                     && self.has_new_os()
                     && self.slots.iter().all(|slot| slot.late || slot.path == slot.after)
             }
             Some(Ended::RolledBack | Ended::Abandoned) => {
-                let back = self.os_failed || self.os.is_none_or(|os| os == (Side::Before, Side::Before));
-                back && self.slots.iter().all(|slot| slot.touched || slot.path == slot.before)
+                self.has_old_os() && self.slots.iter().all(|slot| slot.touched || slot.path == slot.before)
             }
             None => true,
         }
@@ -444,7 +473,13 @@ impl World {
                 Some(Some(Rest::Rebooting)) => world.boot(false),
                 // It is told, and tried again at each start.
                 Some(Some(Rest::Halted(_))) if world.slots.iter().any(|slot| slot.stubborn) => return true,
-                Some(Some(Rest::Halted(_))) => world.die(),
+                Some(Some(Rest::Halted(_))) => {
+                    // What no reboot of ours brings back a person boots in the end.
+                    if world.returns() >= 3 {
+                        world.os = Some((Side::Before, Side::Before));
+                    }
+                    world.die();
+                }
                 Some(Some(Rest::Closed(_))) => return world.journal.is_empty(),
             }
         }

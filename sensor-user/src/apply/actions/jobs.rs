@@ -102,7 +102,7 @@ async fn wait(manager: &ManagerProxy<'_>, job: Job<'_>, path: &mut Option<String
     settled(&unit, kind, job.unit).await
 }
 
-async fn unit_of(manager: &ManagerProxy<'_>, name: &str) -> Result<UnitProxy<'static>, String> {
+pub(super) async fn unit_of(manager: &ManagerProxy<'_>, name: &str) -> Result<UnitProxy<'static>, String> {
     let text = |error: zbus::Error| error.to_string();
     let path = manager.load_unit(name.to_owned()).await.map_err(text)?;
     let connection = manager.inner().connection().clone();
@@ -165,7 +165,7 @@ async fn settled(unit: &UnitProxy<'_>, kind: ActKind, name: &str) -> Result<(), 
     }
 }
 
-async fn service_of(unit: &UnitProxy<'_>) -> Result<ServiceProxy<'static>, String> {
+pub(super) async fn service_of(unit: &UnitProxy<'_>) -> Result<ServiceProxy<'static>, String> {
     let text = |error: zbus::Error| error.to_string();
     ServiceProxy::builder(unit.inner().connection())
         .destination("org.freedesktop.systemd1")

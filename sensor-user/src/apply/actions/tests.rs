@@ -3,13 +3,18 @@
 #![expect(clippy::used_underscore_binding, reason = "the interface macro passes on what a signature names")]
 
 use super::*;
+use crate::clock::boot_id;
 use sensor_model::journal::Fallback;
 use std::sync::{
     Mutex,
     atomic::{AtomicU32, Ordering},
 };
 use tempfile::TempDir;
-use tokio::{net::UnixListener, task::JoinHandle};
+use tokio::{
+    io::AsyncReadExt as _,
+    net::{UnixListener, UnixStream},
+    task::JoinHandle,
+};
 use zbus::{
     Guid, ObjectPath, ObjectServer, OwnedObjectPath, connection::Builder, fdo, interface,
     object_server::SignalEmitter,
@@ -47,17 +52,37 @@ enum Plays {
     FailedUnits,
     /// Units run.
     RunningUnits,
+    /// A boot comes to its units after a while, and they run.
+    Booting,
+    /// A boot comes to its units after a while, and they fail.
+    BootingInVain,
 }
 
 struct Manager {
     plays: Plays,
     called: &'static Mutex<Vec<&'static str>>,
     cancelled: &'static Mutex<Vec<u32>>,
+    queued: &'static Mutex<Vec<String>>,
 }
+
+/// The job of a boot that has not come to its unit.
+struct Queued;
+
+#[interface(name = "org.freedesktop.systemd1.Job")]
+#[expect(clippy::unused_self, reason = "the signature that the interface macro asks for")]
+impl Queued {
+    #[zbus(property)]
+    fn state(&self) -> String {
+        "waiting".to_owned()
+    }
+}
+
+const JOB: &str = "/org/freedesktop/systemd1/job/5";
 
 impl Manager {
     async fn job(&self, server: &ObjectServer, emitter: SignalEmitter<'_>, name: &str) -> OwnedObjectPath {
-        let job = OwnedObjectPath::try_from("/org/freedesktop/systemd1/job/5").unwrap();
+        let job = OwnedObjectPath::try_from(JOB).unwrap();
+        self.queued.lock().unwrap().push(name.to_owned());
         let unit = server.interface::<_, Unit>(path_of(name)).await.unwrap();
         unit.get_mut().await.started = Some(self.plays);
         if self.plays != Plays::Busy {
@@ -93,7 +118,9 @@ impl Manager {
             Plays::RunningUnits => "active",
             _ => "inactive",
         };
-        let unit = Unit { load, before, started: None, looks: AtomicU32::new(0) };
+        let (looks, jobs) = (AtomicU32::new(0), AtomicU32::new(0));
+        let unit = Unit { load, before, started: None, plays: self.plays, looks, jobs };
+        server.at(JOB, Queued).await.unwrap();
         server.at(path_of(name), unit).await.unwrap();
         server.at(path_of(name), Service).await.unwrap();
         path_of(name).into()
@@ -150,8 +177,26 @@ struct Unit {
     /// Its state before anything was asked of it.
     before: &'static str,
     started: Option<Plays>,
+    plays: Plays,
     looks: AtomicU32,
+    jobs: AtomicU32,
 }
+
+impl Unit {
+    /// How it is where nobody but the boot starts it.
+    fn booted(&self) -> &'static str {
+        let is_queued = self.jobs.load(Ordering::Relaxed) <= QUEUED;
+        match self.plays {
+            Plays::Booting if !is_queued => "active",
+            Plays::BootingInVain if !is_queued => "failed",
+            Plays::RestartingUnits => "activating",
+            _ => "inactive",
+        }
+    }
+}
+
+/// How often a boot is seen that has not come to a unit.
+const QUEUED: u32 = 3;
 
 #[interface(name = "org.freedesktop.systemd1.Unit")]
 impl Unit {
@@ -167,14 +212,24 @@ impl Unit {
             Some(Plays::DyingUnits) if is_late => "failed",
             Some(Plays::RestartingUnits) if is_late => "activating",
             Some(_) => "active",
-            None => self.before,
+            None if self.before != "inactive" => self.before,
+            None => self.booted(),
         }
         .to_owned()
     }
 
     #[zbus(property)]
+    fn job(&self) -> (u32, OwnedObjectPath) {
+        let boots = matches!(self.plays, Plays::Booting | Plays::BootingInVain);
+        if boots && self.jobs.fetch_add(1, Ordering::Relaxed) < QUEUED {
+            return (5, OwnedObjectPath::try_from(JOB).unwrap());
+        }
+        (0, OwnedObjectPath::try_from("/").unwrap())
+    }
+
+    #[zbus(property)]
     fn sub_state(&self) -> String {
-        let restarts = self.started == Some(Plays::RestartingUnits);
+        let restarts = self.plays == Plays::RestartingUnits;
         if restarts { "auto-restart" } else { "running" }.to_owned()
     }
 }
@@ -192,24 +247,37 @@ impl Service {
 
 struct Login {
     called: &'static Mutex<Vec<&'static str>>,
-    frozen: bool,
+    plays: Plays,
+    /// The other end of the lock that was given.
+    lock: &'static Mutex<Option<UnixStream>>,
 }
 
 #[interface(name = "org.freedesktop.login1.Manager")]
 impl Login {
     async fn reboot(&self, _interactive: bool) {
         self.called.lock().unwrap().push("reboot");
-        if self.frozen {
+        if self.plays == Plays::Frozen {
             std::future::pending::<()>().await;
+        }
+        let lock = self.lock.lock().unwrap().take();
+        if let Some(mut lock) = lock {
+            // As long as anybody holds the other end there is nothing to read, not even an end.
+            lock.read_to_end(&mut Vec::new()).await.unwrap();
+            self.called.lock().unwrap().push("released");
         }
     }
 
     async fn inhibit(&self, _what: &str, _who: &str, _why: &str, _mode: &str) -> fdo::Result<zbus::OwnedFd> {
         self.called.lock().unwrap().push("inhibit");
-        if self.frozen {
-            std::future::pending::<()>().await;
+        match self.plays {
+            Plays::Frozen => std::future::pending().await,
+            Plays::Busy => return Err(fdo::Error::AccessDenied("another block is there".to_owned())),
+            _ => {}
         }
-        Err(fdo::Error::NotSupported("no lock".to_owned()))
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        *self.lock.lock().unwrap() = Some(UnixStream::from_std(ours).unwrap());
+        Ok(std::os::fd::OwnedFd::from(theirs).into())
     }
 }
 
@@ -218,6 +286,7 @@ struct Host {
     bus: JoinHandle<()>,
     called: &'static Mutex<Vec<&'static str>>,
     cancelled: &'static Mutex<Vec<u32>>,
+    queued: &'static Mutex<Vec<String>>,
 }
 
 impl Drop for Host {
@@ -234,20 +303,22 @@ impl Host {
         let listener = UnixListener::bind(socket).unwrap();
         let called: &'static Mutex<Vec<_>> = Box::leak(Box::default());
         let cancelled: &'static Mutex<Vec<_>> = Box::leak(Box::default());
+        let queued: &'static Mutex<Vec<_>> = Box::leak(Box::default());
+        let lock: &'static Mutex<Option<_>> = Box::leak(Box::default());
         let bus = tokio::spawn(async move {
             let mut connections = Vec::new();
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let builder = Builder::unix_stream(stream.into_std().unwrap()).server(Guid::generate()).p2p();
-                let login = Login { called, frozen: plays == Plays::Frozen };
+                let login = Login { called, plays, lock };
                 let builder = builder
                     .serve_at("/org/freedesktop/DBus", Bus)
                     .serve_at("/org/freedesktop/login1", login)
-                    .serve_at("/org/freedesktop/systemd1", Manager { plays, called, cancelled });
+                    .serve_at("/org/freedesktop/systemd1", Manager { plays, called, cancelled, queued });
                 connections.push(builder.build().await.unwrap());
             }
         });
-        Self { root, bus, called, cancelled }
+        Self { root, bus, called, cancelled, queued }
     }
 
     fn systemd(&self) -> Systemd {
@@ -393,6 +464,17 @@ async fn all_that_is_asked_of_the_host_is_asked_on_its_own_bus() {
     assert_eq!(bus::missing(host.root.path()), None);
     let mut systemd = host.systemd();
     systemd.inhibit("a test").await;
+    assert!(systemd.inhibitor.is_some());
+    systemd.reboot().await.unwrap();
+    assert_eq!(*host.called.lock().unwrap(), ["inhibit", "reboot", "released"]);
+}
+
+#[tokio::test]
+async fn a_lock_against_shutdowns_that_is_refused_keeps_nobody_from_the_work() {
+    let host = Host::new(Plays::Busy);
+    let mut systemd = host.systemd();
+    systemd.inhibit("a test").await;
+    assert!(systemd.inhibitor.is_none());
     systemd.reboot().await.unwrap();
     assert_eq!(*host.called.lock().unwrap(), ["inhibit", "reboot"]);
 }
@@ -407,11 +489,35 @@ async fn in_a_root_without_a_bus_nothing_is_asked_of_any_other() {
     assert!(bus::missing(root.path()).unwrap().contains("--no-acts"));
 }
 
+/// What a boot made of a unit that an act is about; nothing may be started for that.
+async fn rested(plays: Plays, act: &Act) -> Result<Rested, String> {
+    let host = Host::new(plays);
+    let mut systemd = host.systemd();
+    let gone = Begin { units: vec!["gone.service".to_owned()], ..begin() };
+    let rested = tokio::time::timeout(Duration::from_mins(1), systemd.rested(act, &gone));
+    let rested = rested.await.expect("it has a limit");
+    assert!(host.queued.lock().unwrap().is_empty(), "a job was queued");
+    rested
+}
+
 #[tokio::test]
-async fn after_another_boot_nothing_is_reloaded_or_restarted_again() {
-    let host = Host::new(Plays::Well);
-    let before = Begin { boot_id: "another".to_owned(), ..begin() };
-    let restart = act(ActKind::Restart, "nowhere.service", 30);
-    assert_eq!(host.act(&restart, &before).await, Ok(()));
-    host.act(&restart, &begin()).await.unwrap_err();
+async fn after_a_boot_a_unit_is_looked_at_once_the_boot_has_come_to_it_and_never_started() {
+    let restart = |unit| act(ActKind::Restart, unit, 1);
+    let failed = |reason: &str| Ok(Rested::Failed(reason.to_owned()));
+    for (plays, unit, wanted) in [
+        (Plays::Booting, "there.service", Ok(Rested::Well)),
+        (Plays::BootingInVain, "there.service", failed("there.service: the unit failed")),
+        (
+            Plays::RestartingUnits,
+            "there.service",
+            failed("there.service: the unit failed, and systemd starts it again and again"),
+        ),
+        // Nothing starts it at a boot.
+        (Plays::Well, "there.service", Ok(Rested::Well)),
+        (Plays::Well, "nowhere.service", failed("nowhere.service: there is no such unit")),
+        (Plays::Well, "gone.service", Ok(Rested::Well)),
+    ] {
+        assert_eq!(rested(plays, &restart(unit)).await, wanted, "{plays:?} {unit}");
+    }
+    assert_eq!(rested(Plays::BootingInVain, &act(ActKind::DaemonReload, "", 1)).await, Ok(Rested::Well));
 }

@@ -1,0 +1,76 @@
+//! State and history, kept in step with the journal.
+//!
+//! In: what happens to an apply. Out: how the node stands, the config that is current, originals, the history. What cannot
+//! be noted of the state is an error in the log, and nothing else.
+
+use super::{Engine, standing};
+use crate::{
+    apply::{ApplyError, Entry, run::Ending},
+    clock::rfc3339,
+};
+use jiff::Timestamp;
+use sensor_model::{
+    journal::{Begin, Ended, machine::Machine},
+    node_state::{NodeEvent, Wait},
+};
+use std::{collections::BTreeSet, path::PathBuf};
+
+/// Takes note of everything about one apply.
+pub(super) struct Notes<'a> {
+    engine: &'a Engine,
+    begin: &'a Begin,
+}
+
+impl<'a> Notes<'a> {
+    pub(super) fn new(engine: &'a Engine, begin: &'a Begin) -> Self {
+        Self { engine, begin }
+    }
+}
+
+impl Ending for Notes<'_> {
+    fn happened(&mut self, event: NodeEvent, reason: &str, waiting_for: &str) {
+        let (store, id) = (&self.engine.store, Some(self.begin.id));
+        if let Err(error) = standing::note(store, event, id, reason, waiting_for, Timestamp::now()) {
+            tracing::error!(%error, "The node's state cannot be noted.");
+        }
+    }
+
+    fn waits(&mut self, wait: Wait, what: &str) {
+        self.engine.waits(Some((wait, what)));
+    }
+
+    fn commit(&mut self, ended: Ended, machine: &Machine) -> Result<(), ApplyError> {
+        let store = &self.engine.store;
+        if ended == Ended::Done {
+            let unmanaged: BTreeSet<&PathBuf> = self.begin.unmanaged.iter().collect();
+            for target in &self.begin.targets {
+                if unmanaged.contains(&target.path) {
+                    store.keep_original(&target.path, &target.before)?;
+                }
+            }
+            for path in &self.begin.released {
+                store.forget_original(path)?;
+            }
+            store.set_current(self.begin.id)?;
+        }
+        if let Some(mut entry) = store.history::<Entry>(self.begin.id)? {
+            entry.ended = Some(rfc3339(Timestamp::now()));
+            entry.result = Some(ended);
+            machine.reason().clone_into(&mut entry.reason);
+            entry.problems = machine.problems().to_vec();
+            store.set_history(self.begin.id, &entry)?;
+        }
+        match ended {
+            Ended::Done => self.happened(NodeEvent::Verified, "", ""),
+            Ended::RolledBack => {
+                let mut reason = machine.reason().to_owned();
+                for problem in machine.problems() {
+                    reason = format!("{reason}; {problem}");
+                }
+                self.happened(NodeEvent::RolledBack, &reason, "");
+            }
+            Ended::Abandoned => {}
+        }
+        Ok(())
+    }
+}

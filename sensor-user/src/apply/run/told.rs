@@ -1,0 +1,83 @@
+//! What is told of a request before it is done.
+//!
+//! In: the request. Out: a line for a person, and what the node waits for, for its state. Nothing is done here.
+
+use super::{Ending, Run, WRITTEN};
+use crate::apply::actions::describe;
+use sensor_model::{
+    journal::{machine::Request, settle::Settling},
+    node_state::Wait,
+};
+
+impl Run<'_> {
+    /// Says what a request waits for, where that is something else than before.
+    pub(super) fn tell_wait(&mut self, request: &Request, ending: &mut dyn Ending) {
+        let wait = match request {
+            Request::Look(_) | Request::Step(..) if self.machine.is_going_back() => {
+                (Wait::Files, "files to be given back".to_owned())
+            }
+            Request::Look(_) | Request::Step(..) => (Wait::Files, WRITTEN.to_owned()),
+            Request::Act(act) | Request::Await(act) if self.awaits(request) => {
+                (Wait::Act, format!("what the reboot made of: {}", describe(&self.begin.acts[*act])))
+            }
+            Request::Act(act) | Request::Await(act) | Request::Undo(act) => {
+                let limit = self.begin.acts[*act].timeout_s;
+                (Wait::Act, format!("{}, {limit} s at most", self.doing(request, *act)))
+            }
+            Request::Verify => (Wait::Comparison, "the comparison with the new config".to_owned()),
+            Request::VerifyBack => (Wait::Comparison, "the comparison of the OS with what it was".to_owned()),
+            Request::Begin | Request::Append(_) | Request::Reboot | Request::Commit(_) | Request::Close => {
+                return;
+            }
+        };
+        if self.waits.as_ref() != Some(&wait) {
+            ending.waits(wait.0, &wait.1);
+            self.waits = Some(wait);
+        }
+    }
+
+    /// Whether nothing is done and a unit is awaited.
+    pub(super) fn awaits(&self, request: &Request) -> bool {
+        matches!(request, Request::Await(_))
+            || matches!(request, Request::Act(act) if self.booted_since() && !self.is_of_os(*act))
+    }
+
+    /// What is done about an act.
+    fn doing(&self, request: &Request, act: usize) -> String {
+        let said = describe(&self.begin.acts[act]);
+        match request {
+            Request::Undo(_) if self.is_of_os(act) => "the way back of the OS".to_owned(),
+            Request::Undo(_) => format!("{said} with the old config"),
+            _ => said,
+        }
+    }
+
+    /// What a person is told before a request.
+    pub(super) fn line(&self, request: &Request) -> Option<String> {
+        let path = |target: usize| self.begin.targets[target].path.display().to_string();
+        Some(match request {
+            Request::Begin => format!("write down {} changes of paths", self.begin.targets.len()),
+            Request::Step(target, Settling::PutIn | Settling::Swap | Settling::Set(_)) => {
+                let verb = if self.machine.is_going_back() { "give back" } else { "write" };
+                format!("{verb} {}", path(*target))
+            }
+            Request::Step(target, Settling::TakeAway) => format!("remove {}", path(*target)),
+            Request::Act(act) | Request::Await(act) if self.awaits(request) => {
+                format!("look what the reboot made of: {}", describe(&self.begin.acts[*act]))
+            }
+            Request::Act(act) | Request::Await(act) => format!("run {}", describe(&self.begin.acts[*act])),
+            Request::Undo(act) if self.is_of_os(*act) => "bring the old OS back".to_owned(),
+            Request::VerifyBack => "compare the OS with what it was".to_owned(),
+            Request::Undo(act) => {
+                format!("run {} again, with the old config", describe(&self.begin.acts[*act]))
+            }
+            Request::Reboot => "reboot".to_owned(),
+            Request::Verify => "compare everything with the new config".to_owned(),
+            Request::Append(_)
+            | Request::Look(_)
+            | Request::Step(..)
+            | Request::Commit(_)
+            | Request::Close => return None,
+        })
+    }
+}

@@ -1,0 +1,73 @@
+//! What an apply would do, and what one without acts leaves.
+
+use super::{NO_DRAIN, Site};
+use crate::cli::{
+    DRIFT, IN_SYNC, NOT_RECONCILABLE,
+    output::{Screen, Tone, clean, count},
+};
+use sensor_model::{
+    changes::Kind,
+    plan::{Disruption, Plan, StepAction},
+};
+
+impl Site<'_> {
+    /// The plan; `open` where an earlier apply is to be worked off before it.
+    pub(super) fn print(&self, screen: &mut Screen, plan: &Plan, open: bool) -> anyhow::Result<u8> {
+        let nothing = plan.is_empty() && plan.steps.is_empty();
+        if self.place.output.is_json() {
+            screen.json(plan)?;
+        } else {
+            for change in &plan.changes {
+                let (operation, kind) = (change.operation.word(), change.kind.word());
+                let action = change.action.word();
+                let name = clean(&change.name);
+                screen.line(&format!("{operation} {kind} {name}: {action} ({})", clean(&change.policy)))?;
+                for why in &change.explanation {
+                    screen.line(&format!("  {}", clean(why)))?;
+                }
+            }
+            for reason in &plan.reasons {
+                screen.line(&format!(
+                    "{}: {}",
+                    screen.paint(Tone::Bad, "not reconcilable"),
+                    clean(reason)
+                ))?;
+            }
+            for (number, step) in plan.steps.iter().enumerate() {
+                let target = step.target.as_deref().map(|unit| format!(" {unit}")).unwrap_or_default();
+                let action = step.action.word();
+                let note =
+                    if step.action == StepAction::Drain { format!(" ({NO_DRAIN})") } else { String::new() };
+                screen.line(&format!("step {}: {action}{}{note}", number + 1, clean(&target)))?;
+            }
+            if self.forced() {
+                screen.line(
+                    "forced: everything that is declared is brought to its declared state, drift or not",
+                )?;
+            }
+            screen.line(&format!(
+                "{}; nothing was written",
+                if plan.is_empty() { "no change".to_owned() } else { count(plan.changes.len(), "change") }
+            ))?;
+        }
+        Ok(match plan {
+            plan if !plan.reconcilable => NOT_RECONCILABLE,
+            _ if nothing && !open => IN_SYNC,
+            _ => DRIFT,
+        })
+    }
+}
+
+/// What an apply without acts leaves for one with them.
+pub(super) fn left_out(plan: &Plan) -> Option<String> {
+    let is_of_os =
+        |kind| matches!(kind, Kind::KernelArgument | Kind::KernelType | Kind::Extension | Kind::OsImage);
+    let left =
+        plan.changes.iter().filter(|change| is_of_os(change.kind) && change.action != Disruption::None);
+    let left: Vec<String> = left
+        .map(|change| format!("{} {} {}", change.operation.word(), change.kind.word(), change.name))
+        .collect();
+    (!left.is_empty()).then(|| {
+        format!("--no-acts leaves the OS as it is; left for an apply with acts: {}", left.join(", "))
+    })
+}

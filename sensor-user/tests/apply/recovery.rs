@@ -1,0 +1,264 @@
+//! Going on with an apply whose journal is there: what the OS and units come to, and who may do what.
+
+use crate::{
+    standing::{Answer, engine, run},
+    world::World,
+};
+use holdfast::apply::{Actor, Applied, Reach, Recovered, Rested, Undone, note};
+use sensor_model::{
+    journal::{Act, ActKind, Begin, Ended, Fallback, OsChange, Record, codec, machine::Rest},
+    node_state::{NodeEvent, NodeState},
+};
+use std::{fs, process::Command};
+
+/// A host that answers as it is told, and notes what it was asked for.
+#[derive(Default)]
+pub(crate) struct Host {
+    pub(crate) asked: Vec<String>,
+    /// Why acts fail.
+    pub(crate) acts: Option<&'static str>,
+    /// Why nothing is undone.
+    pub(crate) undoes: Option<&'static str>,
+    /// What a boot made of a unit, but for those that it is well with.
+    pub(crate) rests: Option<(&'static str, Result<Rested, String>)>,
+}
+
+fn name(act: &Act) -> String {
+    format!("{:?} {}", act.kind, act.unit.as_deref().unwrap_or_default()).trim().to_owned()
+}
+
+impl Actor for Host {
+    fn act<'a>(&'a mut self, act: &'a Act, _: &'a Begin) -> Answer<'a> {
+        self.asked.push(format!("act {}", name(act)));
+        Box::pin(async { self.acts.map_or(Ok(()), |reason| Err(reason.to_owned())) })
+    }
+
+    fn rested<'a>(&'a mut self, act: &'a Act, _: &'a Begin) -> Answer<'a, Rested> {
+        self.asked.push(format!("look {}", name(act)));
+        let answer = self.rests.as_ref().filter(|(unit, _)| act.unit.as_deref() == Some(*unit));
+        let answer = answer.map_or(Ok(Rested::Well), |(_, answer)| answer.clone());
+        Box::pin(async { answer })
+    }
+
+    fn undo<'a>(&'a mut self, act: &'a Act, _: &'a Begin) -> Answer<'a, Undone> {
+        self.asked.push(format!("undo {}", name(act)));
+        Box::pin(async { self.undoes.map_or(Ok(Undone::Now), |reason| Err(reason.to_owned())) })
+    }
+
+    fn is_back(&mut self, _: &OsChange) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn reboot(&mut self) -> Answer<'_> {
+        self.asked.push("reboot".to_owned());
+        Box::pin(async { Ok(()) })
+    }
+}
+
+pub(crate) fn this_boot() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim().to_owned()
+}
+
+pub(crate) fn act(kind: ActKind, unit: &str, fallback: Fallback) -> Act {
+    let unit = Some(unit.to_owned()).filter(|unit| !unit.is_empty());
+    Act { kind, unit, timeout_s: 30, fallback, because: Vec::new() }
+}
+
+/// An apply, with this number two, that was begun in a boot, wrote nothing, and has these acts.
+pub(crate) fn begin(boot_id: &str, acts: Vec<Act>) -> Begin {
+    let os = acts.iter().any(|act| act.kind == ActKind::Os).then(OsChange::default);
+    Begin {
+        id: 2,
+        previous: Some(1),
+        rollback_to: None,
+        time: "2026-01-01T00:00:00Z".to_owned(),
+        boot_id: boot_id.to_owned(),
+        old: String::new(),
+        new: String::new(),
+        targets: Vec::new(),
+        unmanaged: Vec::new(),
+        released: Vec::new(),
+        units: Vec::new(),
+        os,
+        acts,
+        reboot: false,
+    }
+}
+
+/// A host with the journal of such an apply: its beginning, that everything is written, and these records.
+pub(crate) fn interrupted(begin: Begin, more: &[Record]) -> World {
+    let world = World::old();
+    let generations = world.state().join("apply/generations");
+    let copied = Command::new("cp").arg("-a").args([generations.join("1"), generations.join("2")]).status();
+    assert!(copied.unwrap().success());
+    fs::remove_file(generations.join("2/history.json")).unwrap();
+    let records = [Record::Begin(Box::new(begin)), Record::Written].into_iter().chain(more.iter().cloned());
+    let (mut text, mut digest) = (String::new(), String::new());
+    for record in records {
+        let (line, next) = codec::line(&digest, &record).unwrap();
+        text += &line;
+        digest = next;
+    }
+    fs::write(world.state().join("apply/journal"), text).unwrap();
+    let (engine, now) = (engine(&world), jiff::Timestamp::now());
+    note(engine.store(), NodeEvent::Begun, Some(2), "", "files to be written", now).unwrap();
+    world
+}
+
+/// What becomes of it.
+pub(crate) fn recover(world: &World, host: &mut Host, reach: Reach) -> Applied {
+    match run(engine(world).recover(host, reach, &mut |_| {})).unwrap() {
+        Recovered::Over(applied) => applied,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn os() -> Vec<Act> {
+    vec![act(ActKind::Os, "", Fallback::Rollback), act(ActKind::Restart, "a.service", Fallback::Rollback)]
+}
+
+fn started(acts: usize) -> Vec<Record> {
+    let done = (0..acts).flat_map(|act| [Record::Started { act }, Record::Finished { act }]);
+    done.chain([Record::Started { act: acts }]).collect()
+}
+
+fn halted(applied: &Applied) -> &str {
+    match &applied.rest {
+        Rest::Halted(reason) => reason,
+        rest => panic!("{rest:?}"),
+    }
+}
+
+#[test]
+fn an_os_that_cannot_be_undone_keeps_the_journal_and_is_tried_again_at_the_next_start() {
+    let back = Record::RollingBack { reason: "restart a.service: it failed".to_owned() };
+    let world = interrupted(begin(&this_boot(), os()), &[started(1), vec![back]].concat());
+    let mut host = Host { undoes: Some("the registry is away"), ..Host::default() };
+    for _ in 0..2 {
+        let applied = recover(&world, &mut host, Reach::End);
+        let reason = halted(&applied);
+        assert!(reason.starts_with("restart a.service: it failed; "), "{reason}");
+        assert!(reason.contains("not everything could be given back: the registry is away"), "{reason}");
+        assert!(world.has_journal());
+        let standing = engine(&world).store().standing().unwrap().unwrap();
+        assert_eq!((standing.state, standing.reason.as_str()), (NodeState::Degraded, reason));
+        assert_eq!(std::mem::take(&mut host.asked), ["undo Os", "undo Restart a.service"]);
+    }
+    let applied = recover(&world, &mut Host::default(), Reach::End);
+    assert_eq!(applied.rest, Rest::Closed(Ended::RolledBack), "{applied:?}");
+    assert!(!world.has_journal());
+}
+
+#[test]
+fn a_unit_that_fails_on_the_way_back_keeps_nothing_open() {
+    let acts = vec![act(ActKind::Restart, "a.service", Fallback::Rollback)];
+    let back = Record::RollingBack { reason: "first".to_owned() };
+    let world = interrupted(begin(&this_boot(), acts), &[started(0), vec![back]].concat());
+    let applied = recover(&world, &mut Host { undoes: Some("it failed"), ..Host::default() }, Reach::End);
+    assert_eq!(applied.rest, Rest::Closed(Ended::RolledBack));
+    assert_eq!((applied.reason.as_str(), applied.problems), ("first", vec!["it failed".to_owned()]));
+}
+
+#[test]
+fn the_daemon_gives_files_and_units_back_and_leaves_the_os_to_a_person() {
+    let back = Record::RollingBack { reason: "first".to_owned() };
+    let world = interrupted(begin(&this_boot(), os()), &[started(1), vec![back]].concat());
+    let mut host = Host::default();
+    let applied = recover(&world, &mut host, Reach::NoOs);
+    assert!(halted(&applied).contains("`holdfast apply --resume`"), "{applied:?}");
+    assert_eq!(host.asked, ["undo Restart a.service"]);
+    let standing = engine(&world).store().standing().unwrap().unwrap();
+    assert_eq!(standing.waiting_for, "`holdfast apply --resume`");
+    assert_eq!(standing.state, NodeState::Degraded);
+    let applied = recover(&world, &mut host, Reach::End);
+    assert_eq!(applied.rest, Rest::Closed(Ended::RolledBack));
+    assert!(host.asked.contains(&"undo Os".to_owned()));
+}
+
+#[test]
+fn an_os_that_was_being_changed_is_not_given_up_because_the_daemon_may_not_change_it() {
+    let world = interrupted(begin(&this_boot(), os()), &started(0));
+    let mut host = Host::default();
+    let applied = recover(&world, &mut host, Reach::NoOs);
+    assert!(halted(&applied).contains("`holdfast apply --resume`"), "{applied:?}");
+    assert!(host.asked.is_empty() && world.has_journal(), "{:?}", host.asked);
+    let applied = recover(&world, &mut host, Reach::NoReboot);
+    assert_eq!(applied.rest, Rest::Closed(Ended::Done), "{applied:?}");
+    assert_eq!(host.asked, ["act Os", "act Restart a.service"]);
+}
+
+fn restarts(fallback: Fallback) -> Vec<Act> {
+    ["a.service", "b.service"].map(|unit| act(ActKind::Restart, unit, fallback)).to_vec()
+}
+
+#[test]
+fn after_another_boot_nothing_is_reloaded_or_restarted_again_but_looked_at() {
+    let world = interrupted(begin("another", restarts(Fallback::Rollback)), &started(0));
+    let mut host = Host::default();
+    let applied = recover(&world, &mut host, Reach::NoReboot);
+    assert_eq!(applied.rest, Rest::Closed(Ended::Done), "{applied:?}");
+    assert_eq!(host.asked, ["look Restart a.service", "look Restart b.service"]);
+
+    let world = interrupted(begin("another", restarts(Fallback::Rollback)), &started(0));
+    let failed = Rested::Failed("b.service: the unit failed".to_owned());
+    let mut host = Host { rests: Some(("b.service", Ok(failed))), ..Host::default() };
+    let applied = recover(&world, &mut host, Reach::NoReboot);
+    assert_eq!(applied.rest, Rest::Closed(Ended::RolledBack), "{applied:?}");
+    assert_eq!(applied.reason, "after the reboot: b.service: the unit failed");
+}
+
+/// The first unit failed in another boot, and the node was rebooted for that.
+fn rebooted() -> World {
+    let failed = Record::Failed { act: 0, reason: "restart a.service: the unit failed".to_owned() };
+    let asked = Record::RebootRequested { boot_id: "another".to_owned() };
+    interrupted(begin("another", restarts(Fallback::Reboot)), &[started(0), vec![failed, asked]].concat())
+}
+
+#[test]
+fn a_reboot_in_the_place_of_an_act_is_done_only_where_its_unit_and_those_behind_it_run() {
+    let world = rebooted();
+    let mut host = Host::default();
+    let applied = recover(&world, &mut host, Reach::NoReboot);
+    assert_eq!(applied.rest, Rest::Closed(Ended::Done), "{applied:?}");
+    assert_eq!(host.asked, ["look Restart a.service", "look Restart b.service"]);
+    assert_eq!(applied.problems, ["restart a.service: the unit failed; so the node reboots"]);
+
+    for unit in ["a.service", "b.service"] {
+        let world = rebooted();
+        let failed = Rested::Failed(format!("{unit}: the unit failed"));
+        let mut host = Host { rests: Some((unit, Ok(failed))), ..Host::default() };
+        let applied = recover(&world, &mut host, Reach::NoReboot);
+        assert_eq!(applied.rest, Rest::Closed(Ended::RolledBack), "{applied:?}");
+        assert_eq!(applied.reason, format!("after the reboot: {unit}: the unit failed"));
+        // Both run with what was written since the boot.
+        assert!(
+            host.asked.ends_with(&["undo Restart a.service", "undo Restart b.service"].map(str::to_owned))
+        );
+        assert_eq!(world.current().as_deref(), Some("generations/1/config"));
+    }
+
+    let world = rebooted();
+    let unknown = Err("a.service: the boot has not come to it".to_owned());
+    let mut host = Host { rests: Some(("a.service", unknown)), ..Host::default() };
+    let applied = recover(&world, &mut host, Reach::NoReboot);
+    assert!(halted(&applied).contains("the boot has not come to it"), "{applied:?}");
+    assert!(world.has_journal());
+}
+
+#[test]
+fn an_act_that_fails_and_whose_fallback_is_a_reboot_is_why_it_reboots() {
+    let world = interrupted(begin(&this_boot(), restarts(Fallback::Reboot)), &[]);
+    let mut host = Host { acts: Some("restart a.service: the unit failed"), ..Host::default() };
+    let applied = recover(&world, &mut host, Reach::End);
+    assert_eq!(applied.rest, Rest::Rebooting);
+    let why = "restart a.service: the unit failed; so the node reboots";
+    assert_eq!((applied.reason.as_str(), applied.goes_back), (why, false));
+    let standing = engine(&world).store().standing().unwrap().unwrap();
+    assert_eq!((standing.state, standing.reason.as_str()), (NodeState::Rebooting, why));
+    assert_eq!(host.asked, ["act Restart a.service", "reboot"]);
+    // Asked again in the same boot, it says the same.
+    let applied = recover(&world, &mut host, Reach::End);
+    assert_eq!((applied.rest, applied.reason.as_str()), (Rest::Rebooting, why));
+    let standing = engine(&world).store().standing().unwrap().unwrap();
+    assert_eq!(standing.state, NodeState::Rebooting);
+}

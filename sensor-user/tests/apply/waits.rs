@@ -1,0 +1,180 @@
+//! What a node waits for is in its state while it does.
+
+use crate::{
+    recovery::{Host, act, begin, interrupted, recover, this_boot},
+    standing::{engine, request, run},
+    world::World,
+};
+use holdfast::{
+    apply::{Engine, Options, Reach, Request, Store},
+    observation::Observer,
+};
+use nix::{
+    fcntl::{FcntlArg, fcntl},
+    libc,
+};
+use sensor_model::{
+    journal::{ActKind, Fallback, Record, machine::Rest},
+    node_state::Wait,
+};
+use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::UnixListener,
+};
+
+/// What it waits for now, and the words for that.
+fn wait(state: &Path) -> Option<(Wait, String)> {
+    let standing = Store::existing(state)?.standing().unwrap()?;
+    standing.wait.map(|wait| (wait, standing.waiting_for))
+}
+
+/// Every wait that there was at a step that a person is told of.
+fn steps(world: &World, work: impl FnOnce(&mut dyn FnMut(&str))) -> Vec<(String, Option<(Wait, String)>)> {
+    let (mut steps, state) = (Vec::new(), world.state());
+    work(&mut |line| steps.push((line.to_owned(), wait(&state))));
+    steps
+}
+
+#[test]
+fn files_that_are_written_and_everything_that_is_compared_are_waited_for() {
+    let world = World::old();
+    let asked = Request { act: false, ..request(&world, Some(1)) };
+    let steps = steps(&world, |progress| {
+        let engine = engine(&world);
+        let applied = run(engine.apply(asked, &mut Host::default(), progress)).unwrap();
+        assert!(matches!(applied.rest, Rest::Closed(_)), "{applied:?}");
+    });
+    for (line, wait) in &steps {
+        let wanted = match line.split(' ').next().unwrap() {
+            "compare" => Wait::Comparison,
+            "write" | "remove" if !line.starts_with("write down") => Wait::Files,
+            _ => continue,
+        };
+        assert_eq!(wait.as_ref().map(|(wait, _)| *wait), Some(wanted), "{line}");
+    }
+    assert!(steps.iter().any(|(line, _)| line.starts_with("compare")), "{steps:?}");
+    assert_eq!(wait(&world.state()), None, "it is over");
+}
+
+#[test]
+fn an_act_its_way_back_and_what_a_boot_made_of_it_are_waited_for() {
+    let restart = || vec![act(ActKind::Restart, "a.service", Fallback::Rollback)];
+    let world = interrupted(begin(&this_boot(), restart()), &[]);
+    let told = steps(&world, |progress| {
+        let mut host = Host { acts: Some("it failed"), ..Host::default() };
+        run(engine(&world).recover(&mut host, Reach::End, progress)).unwrap();
+    });
+    let told: Vec<_> = told.into_iter().filter_map(|(_, wait)| wait).map(|(_, what)| what).collect();
+    for wanted in ["restart a.service, 30 s at most", "restart a.service with the old config, 30 s at most"] {
+        assert!(told.iter().any(|what| what == wanted), "{told:?}");
+    }
+    let world = interrupted(begin("another", restart()), &[]);
+    let told = steps(&world, |progress| {
+        run(engine(&world).recover(&mut Host::default(), Reach::End, progress)).unwrap();
+    });
+    let looked = (Wait::Act, "what the reboot made of: restart a.service".to_owned());
+    assert!(told.iter().any(|(_, wait)| wait.as_ref() == Some(&looked)), "{told:?}");
+}
+
+#[test]
+fn the_way_back_of_the_os_a_reboot_and_the_next_start_are_waited_for() {
+    let os = || vec![act(ActKind::Os, "", Fallback::Rollback)];
+    let back = [Record::Started { act: 0 }, Record::RollingBack { reason: "first".to_owned() }];
+    let world = interrupted(begin(&this_boot(), os()), &back);
+    let mut seen = BTreeSet::new();
+    let told = steps(&world, |progress| {
+        let mut host = Host { undoes: Some("no"), ..Host::default() };
+        run(engine(&world).recover(&mut host, Reach::End, progress)).unwrap();
+    });
+    seen.extend(told.into_iter().filter_map(|(_, wait)| wait));
+    seen.extend(wait(&world.state()));
+    let asked = [Record::RebootRequested { boot_id: this_boot() }];
+    let world = interrupted(begin(&this_boot(), os()), &asked);
+    recover(&world, &mut Host::default(), Reach::NoReboot);
+    seen.extend(wait(&world.state()));
+    recover(&world, &mut Host::default(), Reach::End);
+    seen.extend(wait(&world.state()));
+    let wanted = [
+        // What the dead process waited for.
+        (Wait::Files, "files to be written"),
+        (Wait::Act, "the way back of the OS, 30 s at most"),
+        (Wait::Reboot, "a reboot, which `holdfast apply --resume` asks for"),
+        (Wait::Reboot, "the reboot"),
+        (Wait::NextStart, "the next start"),
+    ];
+    assert_eq!(seen, wanted.map(|(wait, what)| (wait, what.to_owned())).into());
+}
+
+#[test]
+fn a_lock_that_others_hold_is_waited_for() {
+    let world = World::old();
+    let lock = fs::File::options().write(true).open(world.at("/etc/.pwd.lock")).unwrap();
+    let whole = libc::flock {
+        l_type: libc::c_short::try_from(libc::F_WRLCK).unwrap(),
+        l_whence: libc::c_short::try_from(libc::SEEK_SET).unwrap(),
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    // Of the open file: this process is the other one, too.
+    fcntl(&lock, FcntlArg::F_OFD_SETLK(&whole)).unwrap();
+    let (state, asked) = (world.state(), Request { act: false, ..request(&world, Some(1)) });
+    let others = async {
+        let what = loop {
+            match wait(&state) {
+                Some((Wait::Lock, what)) => break what,
+                _ => tokio::task::yield_now().await,
+            }
+        };
+        drop(lock);
+        what
+    };
+    let (engine, mut host) = (engine(&world), Host::default());
+    let mut quiet = |_: &str| {};
+    let (applied, what) = run(async { tokio::join!(engine.apply(asked, &mut host, &mut quiet), others) });
+    assert!(matches!(applied.unwrap().rest, Rest::Closed(_)));
+    assert_eq!(what, "/etc/.pwd.lock, which others keep locked, 15 s at most");
+    assert_eq!(wait(&world.state()), None);
+}
+
+#[test]
+fn what_was_waited_for_when_a_process_died_before_it_began_is_forgotten() {
+    let world = World::old();
+    let path = world.state().join("apply/state.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let mut standing: serde_json::Value = serde_json::from_str(&text).unwrap();
+    standing["wait"] = "lock".into();
+    standing["waiting_for"] = "somebody".into();
+    fs::write(&path, standing.to_string()).unwrap();
+    assert!(world.run(&["history"], "").out.contains("waits for somebody"));
+    run(engine(&world).recover(&mut Host::default(), Reach::End, &mut |_| {})).unwrap();
+    assert_eq!(wait(&world.state()), None);
+}
+
+#[test]
+fn the_daemon_is_waited_for_before_anything_is_written() {
+    let world = World::old();
+    let (root, state) = (world.at("/"), world.state());
+    let observer = Arc::new(Observer::new(&root).unwrap());
+    let options = Options { root, state: state.clone(), beside_mco: false, asks_daemon: true };
+    let engine = Engine::new(options, &observer).unwrap();
+    let (before, asked) = (world.snapshot(), Request { act: false, ..request(&world, Some(1)) });
+    let mut host = Host::default();
+    let mut quiet = |_: &str| {};
+    run(async {
+        let daemon = UnixListener::bind(state.join("apply/daemon.sock")).unwrap();
+        let answers = async {
+            let (mut writer, _) = daemon.accept().await.unwrap();
+            assert_ne!(writer.read(&mut [0; 1024]).await.unwrap(), 0);
+            let waits = wait(&state);
+            assert_eq!(world.snapshot(), before);
+            writer.write_all(b"{\"stranger\":\"\",\"unwatched\":\"\"}\n").await.unwrap();
+            waits
+        };
+        let (applied, waits) = tokio::join!(engine.apply(asked, &mut host, &mut quiet), answers);
+        assert!(matches!(applied.unwrap().rest, Rest::Closed(_)));
+        assert_eq!(waits, Some((Wait::Daemon, "the daemon to watch it, 10 s at most".to_owned())));
+    });
+    assert_eq!(wait(&world.state()), None);
+}
