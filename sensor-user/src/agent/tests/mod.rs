@@ -1,5 +1,6 @@
 //! The loop without kernel programs: changes are told by the tests, time is theirs, files are real.
 
+mod applies;
 mod drift;
 mod shown;
 
