@@ -17,6 +17,8 @@ use crate::run::say;
 use crate::{dist, kernels};
 
 const SCENARIO: &str = "bare-vectors";
+/// The same where the programs hang on functions instead.
+const BY_FENTRY: &str = "bare-vectors-fentry";
 const DOCUMENT: &str = "docs/vectors.md";
 
 const HEAD: &str = "# Vectors
@@ -35,38 +37,56 @@ of its own, on each file system; what is said of it has to name the right path a
 
 /// Keeps the results of a boot, for the table.
 pub(crate) fn keep(name: &str, results: &[ResultLine]) -> Result<()> {
-    if !name.ends_with(SCENARIO) {
+    if ![SCENARIO, BY_FENTRY].iter().any(|scenario| name.ends_with(scenario)) {
         return Ok(());
     }
     let path = dist::root().join("target/vm-logs").join(format!("{name}.json"));
     fs::write(&path, serde_json::to_vec(results)?).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// What a run said of a vector on a file system.
+/// What runs said of a vector on a file system: kernel series with words.
 type Said = BTreeMap<(String, String), Vec<(String, &'static str)>>;
+
+/// Runs of one scenario.
+#[derive(Debug, Default)]
+struct Runs {
+    said: Said,
+    series: Vec<&'static str>,
+}
+
+impl Runs {
+    /// What the newest run of a scenario on each kernel left.
+    fn read(scenario: &str) -> Result<Self> {
+        let mut runs = Self::default();
+        for series in kernels::series() {
+            let path = dist::root().join("target/vm-logs").join(format!("{series}-{scenario}.json"));
+            let Ok(text) = fs::read(&path) else { continue };
+            let results: Vec<ResultLine> =
+                serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))?;
+            runs.series.push(series);
+            for result in results {
+                if let Some((id, kind)) = result.name.split_once('/') {
+                    let row = runs.said.entry((id.to_owned(), kind.to_owned())).or_default();
+                    row.push((series.to_owned(), word(&result)));
+                }
+            }
+        }
+        Ok(runs)
+    }
+
+    fn word(&self, key: &(String, String), series: &str) -> Option<&'static str> {
+        self.said.get(key)?.iter().find(|(known, _)| known == series).map(|(_, word)| *word)
+    }
+}
 
 /// Writes the document.
 pub(crate) fn write() -> Result<()> {
-    let mut said = Said::new();
-    let mut run = Vec::new();
-    for series in kernels::series() {
-        let path = dist::root().join("target/vm-logs").join(format!("{series}-{SCENARIO}.json"));
-        let Ok(text) = fs::read(&path) else { continue };
-        let results: Vec<ResultLine> =
-            serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))?;
-        run.push(series);
-        for result in results {
-            if let Some((id, kind)) = result.name.split_once('/') {
-                let row = said.entry((id.to_owned(), kind.to_owned())).or_default();
-                row.push((series.to_owned(), word(&result)));
-            }
-        }
-    }
-    if run.is_empty() {
+    let runs = Runs::read(SCENARIO)?;
+    if runs.series.is_empty() {
         bail!("no run of the vectors\n    run: cargo xtask vm --guest bare --scenario vectors --all-kernels");
     }
-    fs::write(dist::root().join(DOCUMENT), document(&said, &run))?;
-    say("coverage", &format!("{DOCUMENT}, from runs on {}", run.join(", ")));
+    fs::write(dist::root().join(DOCUMENT), document(&runs, &Runs::read(BY_FENTRY)?))?;
+    say("coverage", &format!("{DOCUMENT}, from runs on {}", runs.series.join(", ")));
     Ok(())
 }
 
@@ -81,26 +101,70 @@ fn word(result: &ResultLine) -> &'static str {
     }
 }
 
-fn document(said: &Said, run: &[&str]) -> String {
+fn document(runs: &Runs, by_fentry: &Runs) -> String {
     let mut text = HEAD.to_owned();
     let kinds = FileSystem::ALL.map(FileSystem::name);
     // Writing to a string cannot fail.
-    let _ = writeln!(text, "Kernels run: {}.\n", run.join(", "));
+    let _ = writeln!(text, "Kernels run: {}.\n", runs.series.join(", "));
     let _ = writeln!(text, "| id | vector | hooks | {} |", kinds.join(" | "));
     let _ = writeln!(text, "|---|---|---|{}", "---|".repeat(kinds.len()));
-    let mut absent = String::new();
+    let (mut shown, mut absent) = (String::new(), String::new());
     for vector in vectors::all() {
-        if let Does::NotPerformed(reason) = vector.does {
-            let _ = writeln!(absent, "| {} | {} | {} | {reason} |", vector.id, vector.name, hooks(vector));
-            continue;
+        let start = format!("| {} | {} | {} |", vector.id, vector.name, hooks(vector));
+        match vector.does {
+            Does::NotPerformed(reason) => {
+                let _ = writeln!(absent, "{start} {reason} |");
+            }
+            Does::Shown { scenario, check } => {
+                let _ = writeln!(shown, "{start} `{scenario}`, {check} |");
+            }
+            _ => {
+                let cells =
+                    FileSystem::ALL.map(|kind| cell(vector, kind, &runs.said, runs.series.len())).join(" | ");
+                let _ = writeln!(text, "{start} {cells} |");
+            }
         }
-        let cells: Vec<String> =
-            FileSystem::ALL.into_iter().map(|kind| cell(vector, kind, said, run.len())).collect();
-        let _ =
-            writeln!(text, "| {} | {} | {} | {} |", vector.id, vector.name, hooks(vector), cells.join(" | "));
     }
+    text.push_str(&through_fentry(runs, by_fentry));
+    text.push_str(
+        "\n## Shown by other scenarios\n\n| id | vector | hooks | scenario and check |\n|---|---|---|---|\n",
+    );
+    text.push_str(&shown);
     text.push_str("\n## Not performed\n\n| id | vector | hooks | why |\n|---|---|---|---|\n");
     text.push_str(&absent);
+    text
+}
+
+/// What is another word where fentry sees it. Where a kernel was not run by LSM, nothing is said of it but that it ran.
+fn through_fentry(runs: &Runs, by_fentry: &Runs) -> String {
+    let mut text = "\n## Through fentry\n\nWhere `bpf` is not among the security modules the same bodies hang on the \
+                    functions that call the hooks\n(`cargo xtask vm --guest bare --scenario vectors-fentry`). "
+        .to_owned();
+    if by_fentry.series.is_empty() {
+        text.push_str("Not run.\n");
+        return text;
+    }
+    let _ = write!(text, "Kernels run: {}. ", by_fentry.series.join(", "));
+    let is_compared = |series: &str| runs.series.contains(&series);
+    let mut rows = String::new();
+    for (key, said) in &by_fentry.said {
+        for (series, word) in said.iter().filter(|(series, _)| is_compared(series)) {
+            let by_lsm = runs.word(key, series).unwrap_or("-");
+            if by_lsm != *word {
+                let _ = writeln!(rows, "| {series} | {} | {} | {by_lsm} | {word} |", key.0, key.1);
+            }
+        }
+    }
+    if !by_fentry.series.iter().any(|series| is_compared(series)) {
+        text.push_str("The same kernels were not run the other way.\n");
+    } else if rows.is_empty() {
+        text.push_str("All is as above.\n");
+    } else {
+        text.push_str(
+            "What differs:\n\n| kernel | id | file system | above | here |\n|---|---|---|---|---|\n",
+        );
+        text.push_str(&rows);
+    }
     text
 }
 
@@ -144,6 +208,19 @@ mod tests {
         documented.sort();
         coded.sort();
         assert_eq!(documented, coded, "run cargo xtask vm --scenario vectors --all-kernels, then coverage");
+    }
+
+    #[test]
+    fn what_fentry_does_not_see_alike_is_a_row_and_what_it_does_is_none() {
+        let runs = |word: &'static str| {
+            let key = ("V01a".to_owned(), "tmpfs".to_owned());
+            Runs { said: Said::from([(key, vec![("5.10".to_owned(), word)])]), series: vec!["5.10"] }
+        };
+        let same = through_fentry(&runs("reported"), &runs("reported"));
+        assert!(same.contains("Kernels run: 5.10. All is as above."), "{same}");
+        let other = through_fentry(&runs("reported"), &runs("FAILED"));
+        assert!(other.contains("| 5.10 | V01a | tmpfs | reported | FAILED |"), "{other}");
+        assert!(through_fentry(&runs("reported"), &Runs::default()).contains("Not run."));
     }
 
     #[test]

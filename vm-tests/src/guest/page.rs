@@ -15,6 +15,13 @@ pub fn metrics() -> Result<String> {
     run("wget", &["-q", "-O", "-", "http://127.0.0.1:9464/metrics"])
 }
 
+/// The sum of a metric's lines that `wanted` takes.
+pub fn sum(metric: &str, wanted: impl Fn(&str) -> bool) -> Result<f64> {
+    let page = metrics()?;
+    let lines = page.lines().filter(|line| line.starts_with(metric) && wanted(line));
+    Ok(lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
+}
+
 /// Waits until a hook that is attached only at times is attached.
 pub fn wait_for_hook(name: &str) -> Result<()> {
     let start = format!("holdfast_hook_attached{{hook=\"{name}\"");

@@ -304,23 +304,16 @@ fn executes_another(node: &mut Node) -> Result<()> {
     node.restore()
 }
 
-/// The sum of the metric's lines that `wanted` takes.
-fn sum(metric: &str, wanted: impl Fn(&str) -> bool) -> Result<f64> {
-    let page = page::metrics()?;
-    let lines = page.lines().filter(|line| line.starts_with(metric) && wanted(line));
-    Ok(lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
-}
-
 /// Records of these operations so far.
 fn events(operations: &[&str]) -> Result<f64> {
-    sum("holdfast_events_total", |line| {
+    page::sum("holdfast_events_total", |line| {
         operations.iter().any(|operation| line.contains(&format!("\"{operation}\"")))
     })
 }
 
 /// Records that found no room so far.
 fn lost() -> Result<f64> {
-    sum("holdfast_events_lost_total", |line| line.contains("stage=\"ring\""))
+    page::sum("holdfast_events_lost_total", |line| line.contains("stage=\"ring\""))
 }
 
 /// Stops the daemon, fills the ring, then changes every file.

@@ -89,6 +89,9 @@ impl Scenario {
     }
 }
 
+/// Security modules without `bpf`.
+const WITHOUT_BPF: &str = "lsm=lockdown,yama,apparmor";
+
 /// All scenarios, in the order in which they are run.
 pub static SCENARIOS: &[Scenario] = &[
     Scenario {
@@ -258,8 +261,22 @@ pub static SCENARIOS: &[Scenario] = &[
         }),
         parameters: &[],
         needs_holdfast: true,
-        limit: 400,
+        limit: 500,
         run: vectors::bare,
+    },
+    Scenario {
+        name: "vectors-fentry",
+        shows: "the same without bpf among the security modules, where fentry sees them",
+        guest: Guest::Bare,
+        kernels: &[],
+        by_default: Some(ByDefault {
+            kernels: &["5.10"],
+            because: "its list of security modules has no bpf unless it is told so",
+        }),
+        parameters: &[WITHOUT_BPF],
+        needs_holdfast: true,
+        limit: 500,
+        run: vectors::by_fentry,
     },
     Scenario {
         name: "blindness",
@@ -284,7 +301,7 @@ pub static SCENARIOS: &[Scenario] = &[
             kernels: &["6.12"],
             because: "`doctor` loads the same programs on all",
         }),
-        parameters: &["lsm=lockdown,yama,apparmor"],
+        parameters: &[WITHOUT_BPF],
         needs_holdfast: true,
         limit: 240,
         run: blindness::without_lsm,

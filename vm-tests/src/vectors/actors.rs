@@ -10,7 +10,8 @@ use anyhow::{Result, ensure};
 
 use super::{Does, Expected, Target, Vector, Who};
 
-const OPEN: &[&str] = &["file_open"];
+const OPEN: &[&str] = &["file_open", "file_permission"];
+const TRUNCATE: &[&str] = &["file_open", "inode_setattr", "file_permission"];
 const EXEC: &[&str] = &["sched_process_exec"];
 
 /// The family.
@@ -22,7 +23,7 @@ pub(super) const VECTORS: &[Vector] = &[
         Does::Shell("sh -c 'sh -c \"echo drift >> \\\"$F\\\"; true\"; true'"),
     )
     .by(Who::Child),
-    Vector::file("V86b", "program that a shell starts", OPEN, Does::Shell("cp /proc/version \"$F\"; true"))
+    Vector::file("V86b", "program that a shell starts", TRUNCATE, Does::Shell("cp /proc/version \"$F\"; true"))
         .by(Who::Child),
     Vector::file(
         "V86c",

@@ -44,6 +44,16 @@ pub(super) const VECTORS: &[Vector] = &[
     ),
     Vector::not_performed("V70", "SCSI and NVMe passthrough ioctls", &[], "the guests have no such disk"),
     Vector::not_performed("V71", "debugfs -w, xfs_db -x", &[], "the same system calls as V68"),
+    Vector::file(
+        "V72",
+        "swapon(2) of it, and swapoff(2)",
+        &["file_open"],
+        Does::Shell("sync; swapon \"$F\" && swapoff \"$F\""),
+    )
+    .on(Target::Swap)
+    .expecting(Expected::Nothing)
+    .by(Who::Child)
+    .only(&[FileSystem::Ext4, FileSystem::Xfs]),
     Vector::not_performed(
         "V75",
         "change by another node of a network file system",

@@ -19,16 +19,15 @@ use rustix::net::{
 };
 
 use super::raw::{Program, Value};
-use super::{Does, Vector, Who, elsewhere};
-use crate::guest::disks::FileSystem;
+use super::{Does, Target, Vector, Who, elsewhere};
 use crate::guest::page;
 use crate::guest::wait::pause;
 
 /// What the process that gets a descriptor over a socket is called with.
 pub(super) const RECEIVER: &str = "receiver";
 
-/// Long enough for the daemon to look at the file between the open and the write.
-const HELD_OPEN: Duration = Duration::from_secs(1);
+/// Long enough for the daemon to be told of an open and to find the file as declared before anything else is done.
+pub(super) const TOLD_SECONDS: u64 = 2;
 
 const OPEN: &[&str] = &["file_open", "file_permission"];
 const SIZE: &[&str] = &["inode_setattr"];
@@ -50,11 +49,11 @@ pub(super) const VECTORS: &[Vector] = &[
     Vector::file("V04", "ftruncate(2)", &["inode_setattr", "file_open"], Does::Call(ftruncate)),
     Vector::file("V05a", "fallocate, punch a hole", OPEN, Does::Call(punch)),
     Vector::file("V05b", "fallocate, zero a range", OPEN, Does::Call(zero)),
+    Vector::file("V05c", "fallocate, collapse a range", OPEN, Does::Call(collapse)).on(Target::Blocks),
+    Vector::file("V05d", "fallocate, insert a range", OPEN, Does::Call(insert)).on(Target::Blocks),
     Vector::file("V08", "sendfile(2) into the file", OPEN, Does::Call(sendfile)),
     Vector::file("V09", "splice(2) from a pipe", OPEN, Does::Call(splice)),
     Vector::file("V10a", "copy_file_range(2)", OPEN, Does::Call(copy_range)),
-    Vector::file("V10b", "reflink (FICLONE)", &["file_open", "file_ioctl"], Does::Call(clone))
-        .only(&[FileSystem::Xfs, FileSystem::Btrfs]),
     Vector::file("V13", "aio, io_submit(2)", OPEN, Does::Call(aio)).by(Who::Child),
     Vector::file("V14", "io_uring write", OPEN, Does::Call(uring)),
     Vector::file("V17", "io_uring, SQPOLL thread writes", OPEN, Does::Call(uring_thread)),
@@ -66,8 +65,13 @@ pub(super) const VECTORS: &[Vector] = &[
     ),
     Vector::file("V23", "descriptor passed by SCM_RIGHTS", &["file_permission"], Does::Call(pass))
         .by(Who::Child),
-    Vector::file("V30", "open_by_handle_at(2)", &["file_open"], Does::Call(by_handle)).by(Who::Child),
+    Vector::file("V30", "open_by_handle_at(2)", OPEN, Does::Call(by_handle)).by(Who::Child),
 ];
+
+/// What comes after it is told by itself.
+pub(super) fn let_it_be_told() {
+    pause(Duration::from_secs(TOLD_SECONDS));
+}
 
 fn writable(path: &Path) -> Result<File> {
     OpenOptions::new().write(true).open(path).with_context(|| format!("open {}", path.display()))
@@ -89,7 +93,7 @@ fn writev(path: &Path) -> Result<()> {
 
 fn write_late(path: &Path) -> Result<()> {
     let mut file = writable(path)?;
-    pause(HELD_OPEN);
+    let_it_be_told();
     page::wait_for_hook("file_permission")?;
     Ok(file.write_all(b"drift")?)
 }
@@ -116,8 +120,19 @@ fn zero(path: &Path) -> Result<()> {
     Ok(rustix::fs::fallocate(writable(path)?, FallocateFlags::ZERO_RANGE, 10, 50)?)
 }
 
+/// A multiple of every block here.
+const BLOCKS: u64 = 4096;
+
+fn collapse(path: &Path) -> Result<()> {
+    Ok(rustix::fs::fallocate(writable(path)?, FallocateFlags::COLLAPSE_RANGE, 0, BLOCKS)?)
+}
+
+fn insert(path: &Path) -> Result<()> {
+    Ok(rustix::fs::fallocate(writable(path)?, FallocateFlags::INSERT_RANGE, 0, BLOCKS)?)
+}
+
 /// A file of other content in the same file system.
-fn source(path: &Path) -> Result<File> {
+pub(super) fn source(path: &Path) -> Result<File> {
     let other = elsewhere(path)?;
     std::fs::write(&other, "drift ".repeat(1000))?;
     Ok(File::open(other)?)
@@ -142,12 +157,6 @@ fn copy_range(path: &Path) -> Result<()> {
     let copied = rustix::fs::copy_file_range(source(path)?, None, writable(path)?, None, 30)?;
     ensure!(copied == 30, "copied {copied} bytes");
     Ok(())
-}
-
-fn clone(path: &Path) -> Result<()> {
-    let source = source(path)?;
-    source.sync_all()?;
-    Ok(rustix::fs::ioctl_ficlone(writable(path)?, source)?)
 }
 
 fn uring(path: &Path) -> Result<()> {

@@ -3,19 +3,22 @@
 //! Comes in: a managed file. Goes out: the same file with a few bytes stored through memory.
 
 use std::fs::{File, OpenOptions};
+use std::mem::ManuallyDrop;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use vm_memory::bitmap::BitmapSlice;
 use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
+use super::content::{self, TOLD_SECONDS, let_it_be_told};
 use super::raw::{Program, Value};
 use super::{Does, Vector, Who};
-use crate::guest::wait::pause;
+use crate::guest::disks::FileSystem;
 
-const MAP: &[&str] = &["mmap_file", "file_open"];
+/// The file is open for writing long before, so that nothing else can have told of what is stored.
+const MAP: &[&str] = &["mmap_file"];
 
 /// The family.
 pub(super) const VECTORS: &[Vector] = &[
@@ -26,19 +29,40 @@ pub(super) const VECTORS: &[Vector] = &[
     Vector::file(
         "V20",
         "mprotect(2) of a read-only shared mapping",
-        &["file_mprotect", "file_open"],
+        &["file_mprotect"],
         Does::Call(unprotect),
     )
     .by(Who::Child),
     Vector::file("V26", "/proc/PID/mem into a shared mapping", MAP, Does::Call(by_proc_mem)),
     Vector::file("V27", "process_vm_writev(2) into a shared mapping", MAP, Does::Call(write_memory))
         .by(Who::Child),
+    Vector::file("V28", "a direct read into a shared mapping", MAP, Does::Call(read_into))
+        .by(Who::Child)
+        // Memory has no direct input and output before 6.6.
+        .only(&[FileSystem::Ext4, FileSystem::Xfs, FileSystem::Btrfs]),
+    Vector::not_performed(
+        "V28b",
+        "userfaultfd, pages pinned for a network card, into a shared mapping",
+        MAP,
+        "the first fills only memory of tmpfs that is not there yet, for the second the guests have no device; the \
+         mapping is told as in V28",
+    ),
 ];
 
-fn map(path: &Path) -> Result<MmapRegion> {
-    let file = OpenOptions::new().read(true).write(true).open(path)?;
+/// Opens the file, and long after maps it.
+fn map_late(path: &Path) -> Result<MmapRegion> {
+    let file = open(path)?;
+    let_it_be_told();
+    map(file)
+}
+
+fn open(path: &Path) -> Result<File> {
+    Ok(OpenOptions::new().read(true).write(true).open(path)?)
+}
+
+fn map(file: File) -> Result<MmapRegion> {
     let length = usize::try_from(file.metadata()?.len())?;
-    // The region keeps the file open; what matters is the mapping.
+    // The region keeps the file open.
     MmapRegion::from_file(FileOffset::new(file, 0), length).context("map the file")
 }
 
@@ -47,31 +71,35 @@ fn put<B: BitmapSlice>(slice: &VolatileSlice<'_, B>) -> Result<()> {
 }
 
 fn store(path: &Path) -> Result<()> {
-    put(&map(path)?.as_volatile_slice())
+    put(&map_late(path)?.as_volatile_slice())
 }
 
 fn store_late(path: &Path) -> Result<()> {
-    let region = map(path)?;
-    pause(Duration::from_secs(1));
+    // Never dropped: it would close what is closed here. The mapping ends with the process.
+    let region = ManuallyDrop::new(map_late(path)?);
+    let file = region.file_offset().context("a mapping of a file")?.file().as_raw_fd();
+    nix::unistd::close(file)?;
+    let_it_be_told();
     put(&region.as_volatile_slice())
 }
 
 fn mapped_before(path: &Path, daemon_started: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-    let region = map(path)?;
+    let region = map(open(path)?)?;
     daemon_started()?;
     put(&region.as_volatile_slice())
 }
 
+const OPEN: u32 = 2;
 const READ_WRITE: u64 = 2;
 const PAGE: u64 = 4096;
 
-/// Opens the file and maps its first page, shared, with a protection.
+/// Opens the file, and long after maps its first page, shared, with a protection.
 fn map_page(program: &mut Program, path: &Path, protection: u64) -> Value {
-    const OPEN: u32 = 2;
     const MMAP: u32 = 9;
     const SHARED: u64 = 1;
     let path = program.path(path);
     let opened = program.call(OPEN, &[path.into(), READ_WRITE.into()]);
+    program.pause(TOLD_SECONDS);
     program.call(MMAP, &[0.into(), PAGE.into(), protection.into(), SHARED.into(), opened, 0.into()])
 }
 
@@ -83,6 +111,7 @@ fn unprotect(path: &Path) -> Result<()> {
     const MPROTECT: u32 = 10;
     let mut program = Program::default();
     let page = map_page(&mut program, path, READABLE);
+    program.pause(TOLD_SECONDS);
     let _: Value = program.call(MPROTECT, &[page, PAGE.into(), WRITABLE.into()]);
     program.store(*b"drifting", page);
     program.run()
@@ -102,8 +131,23 @@ fn write_memory(path: &Path) -> Result<()> {
     program.run()
 }
 
+/// The disk's own copying fills the page.
+fn read_into(path: &Path) -> Result<()> {
+    const READ: u32 = 0;
+    /// `O_DIRECT`.
+    const DIRECT: u64 = 0o40000;
+    content::source(path)?.sync_all()?;
+    let mut program = Program::default();
+    let page = map_page(&mut program, path, WRITABLE);
+    let source = program.path(&super::elsewhere(path)?);
+    let source = program.call(OPEN, &[source.into(), DIRECT.into()]);
+    let _: Value = program.call(READ, &[source, page, PAGE.into()]);
+    program.run()
+}
+
 fn by_proc_mem(path: &Path) -> Result<()> {
-    let region = map(path)?;
+    let region = map_late(path)?;
+    let_it_be_told();
     let address = region.as_ptr() as u64;
     let memory = OpenOptions::new().write(true).open("/proc/self/mem")?;
     write_at(&memory, address)

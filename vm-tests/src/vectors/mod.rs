@@ -1,18 +1,23 @@
 //! The vector table: the ways in which a managed thing can change, each as code that does it.
 //!
 //! Comes in: the id of a vector and the path of a managed thing. Goes out: the change, made for real by the process
-//! that calls [`perform`]; and for each vector what Holdfast must say of it. Numbers are those of the project's list
-//! of vectors; letters tell variants apart. Nothing here looks at what Holdfast said: that is the scenario's part.
+//! that calls [`perform`]; and for each vector what Holdfast must say of it. Numbers are those of [`NUMBERS`]; letters
+//! tell variants apart. Nothing here looks at what Holdfast said: that is the scenario's part.
 
 mod actors;
 mod attributes;
 mod beneath;
 mod content;
+mod hooks;
+mod ioctls;
 mod mapped;
 mod mounts;
 mod names;
+mod numbers;
 pub(crate) mod prepare;
 mod raw;
+mod rest;
+mod uring;
 
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -21,6 +26,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::guest::disks::FileSystem;
 use crate::scenarios::burst;
+
+pub use hooks::told_by;
+pub use numbers::NUMBERS;
 
 /// Exit status of a performing process whose kernel or file system refuses the operation.
 pub const REFUSED: i32 = 77;
@@ -44,6 +52,10 @@ pub enum Target {
     Script,
     /// An executable file that the kernel runs itself.
     Program,
+    /// A file to swap to.
+    Swap,
+    /// A file in a subvolume of its own.
+    FileInSubvolume,
     /// A symbolic link.
     Link,
     /// A directory.
@@ -80,6 +92,13 @@ pub enum Does {
     Early(fn(&Path, &mut dyn FnMut() -> Result<()>) -> Result<()>),
     /// By a line of shell, with the thing in `$F` and the directory it is in in `$D`.
     Shell(&'static str),
+    /// By a check of another scenario.
+    Shown {
+        /// The scenario's name.
+        scenario: &'static str,
+        /// The check's.
+        check: &'static str,
+    },
     /// Not at all, and why not.
     NotPerformed(&'static str),
 }
@@ -137,6 +156,8 @@ pub enum Who {
     Unit(&'static str),
     /// A child that gave the file to a device, or the kernel's thread that writes for the device.
     Device,
+    /// A child, or the kernel's thread that carries out what it asked io_uring for.
+    Worker,
     /// Nobody: no hook sees it, a sweep finds it.
     Nobody,
 }
@@ -207,9 +228,14 @@ impl Vector {
         self
     }
 
+    /// Whether it is done here at all.
+    pub fn is_performed(&self) -> bool {
+        !matches!(self.does, Does::NotPerformed(_) | Does::Shown { .. })
+    }
+
     /// Whether it is done on a file system.
     pub fn runs_on(&self, kind: FileSystem) -> bool {
-        !matches!(self.does, Does::NotPerformed(_)) && (self.only.is_empty() || self.only.contains(&kind))
+        self.is_performed() && (self.only.is_empty() || self.only.contains(&kind))
     }
 }
 
@@ -217,12 +243,15 @@ impl Vector {
 pub fn all() -> impl Iterator<Item = &'static Vector> {
     [
         content::VECTORS,
+        ioctls::VECTORS,
+        uring::VECTORS,
         mapped::VECTORS,
         names::VECTORS,
         attributes::VECTORS,
         mounts::VECTORS,
         beneath::VECTORS,
         actors::VECTORS,
+        rest::VECTORS,
     ]
     .into_iter()
     .flatten()
@@ -250,7 +279,9 @@ pub fn perform(arguments: &[String]) -> Result<i32> {
             std::io::stdin().lock().read_line(&mut line)?;
             Ok(())
         }),
-        Does::Shell(_) | Does::NotPerformed(_) => bail!("{id} is not done by this program"),
+        Does::Shell(_) | Does::Shown { .. } | Does::NotPerformed(_) => {
+            bail!("{id} is not done by this program")
+        }
     };
     match result {
         Err(error) if refused(&error) => {
@@ -296,7 +327,7 @@ mod tests {
 
     #[test]
     fn a_vector_without_hooks_names_nobody_and_one_that_names_somebody_has_hooks() {
-        for vector in all().filter(|vector| !matches!(vector.does, Does::NotPerformed(_))) {
+        for vector in all().filter(|vector| vector.is_performed()) {
             let swept = vector.hooks.is_empty();
             let nobody = vector.who == Who::Nobody;
             assert_eq!(swept, nobody, "{}: hooks {:?}, who {:?}", vector.id, vector.hooks, vector.who);

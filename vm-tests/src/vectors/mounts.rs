@@ -4,6 +4,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -12,9 +14,12 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags};
 
 use super::raw::{Program, Value};
 use super::{Does, Expected, Target, Vector, Who, elsewhere};
+use crate::guest::wait;
 
 const OVER: Expected = Expected::Drift("mount-over");
 const MISSING: Expected = Expected::Drift("missing");
+/// Emptied as it is opened, and written to.
+const REWRITE: &[&str] = &["file_open", "inode_setattr", "file_permission"];
 
 /// The family.
 pub(super) const VECTORS: &[Vector] = &[
@@ -31,6 +36,21 @@ pub(super) const VECTORS: &[Vector] = &[
         .on(Target::FileInMount)
         .expecting(Expected::Nothing)
         .by(Who::Nobody),
+    Vector::file(
+        "V60b",
+        "its directory mounted anew with other owners (idmap)",
+        &["move_mount"],
+        Does::Call(mount_with_other_owners),
+    )
+    .expecting(Expected::Drift("owner"))
+    .by(Who::Child),
+    Vector::file("V60c", "other owners (idmap) for the mount that holds it", &[], Does::Call(other_owners))
+        .on(Target::FileInMount)
+        .expecting(Expected::Drift("owner"))
+        .by(Who::Nobody),
+    Vector::file("V61", "remounted read-only", &["sb_mount"], Does::Call(remount))
+        .on(Target::FileInMount)
+        .expecting(Expected::Nothing),
     Vector::file("V62a", "umount of the over-mount", &["sb_umount"], Does::Call(unmount_file))
         .on(Target::FileMountedOver)
         .expecting(Expected::Recovered),
@@ -49,11 +69,22 @@ pub(super) const VECTORS: &[Vector] = &[
         Does::Shell("unshare -m sh -c 'mount --bind /proc/version \"$F\"'"),
     )
     .expecting(Expected::Nothing),
-    Vector::file("V67", "edited through a bind mount of its directory", &["file_open"], Does::Call(alias)),
+    Vector::file(
+        "V64b",
+        "pivot_root(2) in a private mount namespace",
+        &["sb_pivotroot"],
+        // The first root of all cannot be pivoted away, so another one is made for it.
+        Does::Shell(
+            "R=/run/pivot-$$; mkdir $R && unshare -m sh -c \"mount --bind / $R && chroot $R sh -c 'mount -t tmpfs x \
+             /mnt && mkdir /mnt/old && pivot_root /mnt /mnt/old'\"",
+        ),
+    )
+    .expecting(Expected::Nothing),
+    Vector::file("V67", "edited through a bind mount of its directory", REWRITE, Does::Call(alias)),
     Vector::file(
         "V67b",
         "edited in a private mount namespace",
-        &["file_open"],
+        &["file_open", "file_permission"],
         Does::Shell("unshare -m sh -c 'echo drift >> \"$F\"'"),
     ),
 ];
@@ -103,9 +134,11 @@ fn move_over(path: &Path) -> Result<()> {
     Ok(rustix::mount::move_mount(&tree, "", CWD, path, flags)?)
 }
 
+/// `AT_FDCWD`.
+const HERE: u64 = (-100i64).cast_unsigned();
+const MOUNT_SETATTR: u32 = 442;
+
 fn set_mount_attributes(path: &Path) -> Result<()> {
-    const MOUNT_SETATTR: u32 = 442;
-    const HERE: u64 = (-100i64).cast_unsigned();
     /// `MOUNT_ATTR_NOSUID`.
     const NO_SUID: u64 = 2;
     let mut program = Program::default();
@@ -115,6 +148,90 @@ fn set_mount_attributes(path: &Path) -> Result<()> {
     let arguments = [HERE.into(), directory.into(), 0.into(), attributes.into(), 32.into()];
     let _: Value = program.call(MOUNT_SETATTR, &arguments);
     program.run()
+}
+
+fn remount(path: &Path) -> Result<()> {
+    let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
+    Ok(mount(None::<&str>, directory(path)?, None::<&str>, flags, None::<&str>)?)
+}
+
+/// A user namespace in which root is somebody else's number. It is there as long as its process, which ends with its
+/// input.
+struct Owners {
+    holder: Child,
+}
+
+impl Owners {
+    fn new() -> Result<Self> {
+        let holder = Command::new("unshare").args(["-U", "cat"]).stdin(Stdio::piped()).spawn()?;
+        let owners = Self { holder };
+        let own = fs::read_link("/proc/self/ns/user")?;
+        wait::until("a user namespace", Duration::from_secs(20), || {
+            Ok(fs::read_link(owners.namespace()).ok().filter(|other| *other != own))
+        })?;
+        for map in ["uid_map", "gid_map"] {
+            fs::write(format!("/proc/{}/{map}", owners.holder.id()), "0 100000 65536\n")?;
+        }
+        Ok(owners)
+    }
+
+    fn namespace(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/ns/user", self.holder.id()))
+    }
+
+    /// Calls `mount_setattr` for what a descriptor is of, or for the mount at a path.
+    fn call(&self, program: &mut Program, mount: Value, path: &Path) {
+        /// `MOUNT_ATTR_IDMAP`.
+        const ID_MAP: u64 = 0x10_0000;
+        const EMPTY_PATH: u64 = 0x1000;
+        const OPEN: u32 = 2;
+        let namespace = program.path(&self.namespace());
+        let at = program.path(path);
+        let attributes = program.words(&[ID_MAP, 0, 0, 0]);
+        let opened = program.call(OPEN, &[namespace.into(), 0.into()]);
+        program.put(opened, attributes + 24, 8);
+        let arguments = [mount, at.into(), EMPTY_PATH.into(), attributes.into(), 32.into()];
+        let _: Value = program.call(MOUNT_SETATTR, &arguments);
+    }
+}
+
+impl Drop for Owners {
+    fn drop(&mut self) {
+        // Waiting closes its input first, which ends it; one that is gone already is as good.
+        let _ = self.holder.wait();
+    }
+}
+
+/// Old kernels and some file systems know no such mounts, and call them invalid.
+fn offered(done: Result<()>) -> Result<()> {
+    done.or_else(|error| match error.downcast_ref::<nix::Error>() {
+        Some(nix::Error::EINVAL) => Err(nix::Error::EOPNOTSUPP).context("no other owners for this mount"),
+        _ => Err(error),
+    })
+}
+
+/// A mount gets other owners only before it is anywhere.
+fn mount_with_other_owners(path: &Path) -> Result<()> {
+    const OPEN_TREE: u32 = 428;
+    const MOVE_MOUNT: u32 = 429;
+    const CLONE: u64 = 1;
+    const FROM_EMPTY_PATH: u64 = 4;
+    let owners = Owners::new()?;
+    let mut program = Program::default();
+    let (directory, empty) = (program.path(directory(path)?), program.data(&[0]));
+    let tree = program.call(OPEN_TREE, &[HERE.into(), directory.into(), CLONE.into()]);
+    owners.call(&mut program, tree, Path::new(""));
+    let arguments = [tree, empty.into(), HERE.into(), directory.into(), FROM_EMPTY_PATH.into()];
+    let _: Value = program.call(MOVE_MOUNT, &arguments);
+    offered(program.run())
+}
+
+/// One that is there already gets none, as the kernel would have to look for whoever uses it.
+fn other_owners(path: &Path) -> Result<()> {
+    let owners = Owners::new()?;
+    let mut program = Program::default();
+    owners.call(&mut program, HERE.into(), directory(path)?);
+    offered(program.run())
 }
 
 fn unmount_file(path: &Path) -> Result<()> {

@@ -3,7 +3,9 @@
 //! Comes in: a managed thing at `<place>/d/file`, or a closed directory. Goes out: another object, or none, by its
 //! name.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
@@ -14,6 +16,10 @@ use super::{Does, Expected, Target, Vector, Who, elsewhere};
 
 const RENAME: &[&str] = &["inode_rename"];
 const UNLINK: &[&str] = &["inode_unlink"];
+/// Emptied as it is opened, and written to.
+const REWRITE: &[&str] = &["file_open", "inode_setattr", "file_permission"];
+/// A new file, which is perhaps known before all of its content is there.
+const RECREATE: &[&str] = &["inode_create", "inode_unlink", "file_permission"];
 const MISSING: Expected = Expected::Drift("missing");
 const TYPE: Expected = Expected::Drift("type");
 const UNEXPECTED: Expected = Expected::Drift("unexpected");
@@ -25,16 +31,11 @@ const fn closed(id: &'static str, name: &'static str, hooks: &'static [&'static 
 
 /// The family.
 pub(super) const VECTORS: &[Vector] = &[
-    Vector::file(
-        "V31a",
-        "hard link elsewhere, written through it",
-        &["inode_link", "file_open"],
-        Does::Call(link_and_write),
-    ),
+    Vector::file("V31a", "hard link elsewhere, written through it", REWRITE, Does::Call(link_and_write)),
     Vector::file(
         "V31b",
         "hard link made before the start, written through it",
-        &["file_open"],
+        REWRITE,
         Does::Early(write_by_old_link),
     ),
     Vector::file("V33a", "rename over it", RENAME, Does::Call(rename_over)),
@@ -51,7 +52,7 @@ pub(super) const VECTORS: &[Vector] = &[
     Vector::file(
         "V33e",
         "rename over it, then write to the new one",
-        &["file_open", "inode_rename"],
+        REWRITE,
         Does::Call(rename_same_then_write),
     ),
     Vector::file("V34", "RENAME_EXCHANGE", RENAME, Does::Call(exchange)),
@@ -61,23 +62,13 @@ pub(super) const VECTORS: &[Vector] = &[
     Vector::file(
         "V36d",
         "its directory replaced, then written",
-        &["file_open", "inode_rename"],
+        &["inode_rename", "file_open", "inode_setattr", "file_permission"],
         Does::Call(replace_parent_then_write),
     ),
     Vector::file("V37a", "unlink", UNLINK, Does::Call(|path| Ok(fs::remove_file(path)?))).expecting(MISSING),
-    Vector::file(
-        "V37b",
-        "unlink, then other content",
-        &["inode_create", "inode_unlink"],
-        Does::Call(recreate),
-    ),
-    Vector::file(
-        "V37c",
-        "unlink, then the same content",
-        &["inode_create", "inode_unlink"],
-        Does::Call(recreate_same),
-    )
-    .expecting(Expected::Touched),
+    Vector::file("V37b", "unlink, then other content", RECREATE, Does::Call(recreate)),
+    Vector::file("V37c", "unlink, then the same content", RECREATE, Does::Call(recreate_same))
+        .expecting(Expected::Touched),
     Vector::file(
         "V37d",
         "the directory removed with it",
@@ -115,13 +106,18 @@ pub(super) const VECTORS: &[Vector] = &[
     )
     .on(Target::Link)
     .expecting(Expected::Drift("link-target")),
-    Vector::file("V38k", "missing file created", &["inode_create"], Does::Call(create_declared))
-        .on(Target::AbsentFile)
-        .expecting(Expected::Recovered),
+    Vector::file(
+        "V38k",
+        "missing file created",
+        &["inode_create", "file_permission"],
+        Does::Call(create_declared),
+    )
+    .on(Target::AbsentFile)
+    .expecting(Expected::Recovered),
     Vector::file(
         "V38l",
         "missing directory and file created",
-        &["inode_mkdir", "inode_create"],
+        &["inode_mkdir", "inode_create", "file_permission"],
         Does::Call(create_directory),
     )
     .on(Target::AbsentDirectory)
@@ -162,12 +158,24 @@ pub(super) const VECTORS: &[Vector] = &[
     closed(
         "V38f",
         "rename into a closed directory",
-        RENAME,
+        &["inode_rename", "inode_create"],
         Does::Call(|dir| {
             let new = dir.join("20-x.conf.tmp");
             fs::write(&new, "x")?;
             Ok(fs::rename(&new, dir.join("20-x.conf"))?)
         }),
+    ),
+    closed(
+        "V90a",
+        "a name with a line break and no text in a closed directory",
+        &["inode_create"],
+        Does::Call(|dir| Ok(File::create(dir.join(OsStr::from_bytes(b"20-\n\xff.conf"))).map(drop)?)),
+    ),
+    closed(
+        "V90b",
+        "a name of the greatest length in a closed directory",
+        &["inode_create"],
+        Does::Call(|dir| Ok(File::create(dir.join(format!("{:x>250}.conf", 20))).map(drop)?)),
     ),
     closed("V38g", "O_TMPFILE, then linked into a closed directory", &["inode_link"], Does::Call(temporary)),
 ];

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::Result;
 
 pub(crate) use super::mounts::bind;
-use super::{attributes, elsewhere, raw};
+use super::{attributes, elsewhere, ioctls, raw};
 
 /// Mounts a file of other content over it.
 pub(crate) fn mount_over(path: &Path) -> Result<()> {
@@ -25,6 +25,22 @@ pub(crate) fn set_undeclared(path: &Path) -> Result<()> {
 /// Gives it an access control list that nothing declares.
 pub(crate) fn set_acl(path: &Path) -> Result<()> {
     attributes::set(path, attributes::ACL_NAME, &attributes::acl())
+}
+
+/// Makes a subvolume, where the file system has them.
+pub(crate) fn subvolume(place: &Path) -> Result<()> {
+    ioctls::make_subvolume(place)
+}
+
+/// A file of ten pages to swap to (linux/swap.h): version, last page, no bad ones; and at the end of the first page what it
+/// is known by.
+pub(crate) fn swap() -> Vec<u8> {
+    const PAGE: usize = 4096;
+    const NAME: &[u8] = b"SWAPSPACE2";
+    let mut file = vec![0; 10 * PAGE];
+    file[1024..1032].copy_from_slice(&[1, 0, 0, 0, 9, 0, 0, 0]);
+    file[PAGE - NAME.len()..PAGE].copy_from_slice(NAME);
+    file
 }
 
 /// A program that ends at once.

@@ -93,6 +93,13 @@ impl Program {
         self.save(address, if bytes == 4 { &[0x89, 0x03] } else { &[0x48, 0x89, 0x03] });
     }
 
+    /// Lets time pass.
+    pub(super) fn pause(&mut self, seconds: u64) {
+        const NANOSLEEP: u32 = 35;
+        let time = self.words(&[seconds, 0]);
+        let _: Value = self.call(NANOSLEEP, &[time.into(), 0.into()]);
+    }
+
     /// Stores eight bytes at an address that a call gave.
     pub(super) fn store(&mut self, bytes: [u8; 8], address: Value) {
         // mov rbx, address; mov rax, bytes; mov [rbx], rax
@@ -100,6 +107,42 @@ impl Program {
         self.code.extend([0x48, 0xb8]);
         self.code.extend(bytes);
         self.code.extend([0x48, 0x89, 0x03]);
+    }
+
+    /// Stores four bytes as far beyond what `base` is as the four bytes at `beyond` say.
+    pub(super) fn store_beyond(&mut self, base: Value, beyond: u64, bytes: [u8; 4]) {
+        self.reach(base, beyond);
+        // mov dword [rbx], bytes
+        self.code.extend([0xc7, 0x03]);
+        self.code.extend(bytes);
+    }
+
+    /// Such a place, and `more` beyond it, holds what something gave that is no system call: an error ends the program as
+    /// theirs do.
+    pub(super) fn check_beyond(&mut self, base: Value, beyond: u64, more: u8) {
+        self.reach(base, beyond);
+        // mov eax, [rbx + more]; test eax, eax; jns +11; mov edi, eax; neg edi; mov eax, 231 (exit_group); syscall
+        self.code.extend([
+            0x8b, 0x43, more, 0x85, 0xc0, 0x79, 0x0b, 0x89, 0xc7, 0xf7, 0xdf, 0xb8, 0xe7, 0, 0, 0, 0x0f, 0x05,
+        ]);
+    }
+
+    /// mov rbx, base; mov rcx, beyond; mov eax, [rcx]; add rbx, rax
+    fn reach(&mut self, base: Value, beyond: u64) {
+        self.load(base, [0x48, 0xbb], [0x48, 0x8b, 0x1b]);
+        self.code.extend([0x48, 0xb9]);
+        self.code.extend(beyond.to_le_bytes());
+        self.code.extend([0x8b, 0x01, 0x48, 0x01, 0xc3]);
+    }
+
+    /// Copies words of the program's data to an address that a call gave.
+    pub(super) fn copy(&mut self, from: u64, words: u8, to: Value) {
+        self.load(to, [0x48, 0xbb], [0x48, 0x8b, 0x1b]);
+        for word in 0..words {
+            self.load(Value::At(from + u64::from(word) * 8), [0x48, 0xb8], [0x48, 0x8b, 0x00]);
+            // mov [rbx + 8 * word], rax
+            self.code.extend([0x48, 0x89, 0x43, word * 8]);
+        }
     }
 
     fn load(&mut self, value: Value, number: [u8; 2], memory: [u8; 3]) {
@@ -191,6 +234,37 @@ mod tests {
         let text = fs::read_to_string(&file).expect("the file");
         fs::remove_dir_all(&directory).expect("to clean up");
         assert_eq!((status.code(), text.as_str()), (Some(0), "01drift789"));
+    }
+
+    /// Executes it; its exit status, and what is in the file that it writes.
+    fn executed(name: &str, program: Program, file: &Path) -> (Option<i32>, Vec<u8>) {
+        let built = std::env::temp_dir().join(format!("raw-{name}-{}", std::process::id()));
+        fs::write(&built, program.elf()).expect("the program");
+        fs::set_permissions(&built, Permissions::from_mode(0o755)).expect("its mode");
+        let status = Command::new(&built).status().expect("it is executed");
+        fs::remove_file(&built).expect("to clean up");
+        (status.code(), fs::read(file).unwrap_or_default())
+    }
+
+    #[test]
+    fn what_lies_beyond_an_address_is_stored_and_checked_where_the_distance_says() {
+        let file = std::env::temp_dir().join(format!("raw-output-{}", std::process::id()));
+        fs::write(&file, "").expect("a file");
+        for (result, status) in [(0i32, 0), (-(nix::Error::EXDEV as i32), nix::Error::EXDEV as i32)] {
+            let mut program = Program::default();
+            let path = program.path(&file);
+            let (distance, source, place) =
+                (program.words(&[8]), program.words(&[7, 8]), program.words(&[0, 0]));
+            program.copy(source, 2, place.into());
+            program.store_beyond(place.into(), distance, result.to_le_bytes());
+            let opened = program.call(OPEN, &[path.into(), 1.into(), 0.into()]);
+            let _: Value = program.call(PWRITE, &[opened, place.into(), 16.into(), 0.into()]);
+            program.check_beyond((place - 4).into(), distance, 4);
+            let mut wanted = [7, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0];
+            wanted[8..12].copy_from_slice(&result.to_le_bytes());
+            assert_eq!(executed("beyond", program, &file), (Some(status), wanted.to_vec()));
+        }
+        fs::remove_file(&file).expect("to clean up");
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! Whether what Holdfast said of a vector is right.
 //!
-//! Comes in: a vector, the path it was done to, the process that did it, the records since. Goes out: right, not yet,
-//! or wrong and why. Pure.
+//! Comes in: a vector, the file system and the path it was done to, the process that did it, the records since. Goes
+//! out: right, not yet, or wrong and why. Pure.
 
 use anyhow::{Error, anyhow};
 use serde_json::Value;
 
 use super::Row;
-use crate::vectors::{Expected, Vector, Who};
+use crate::guest::disks::FileSystem;
+use crate::vectors::{Expected, Vector, Who, told_by};
 
 /// What the records say so far.
 #[derive(Debug)]
@@ -20,10 +21,14 @@ pub(super) enum Found {
     Wrong(Error),
 }
 
+/// What is said of something that no hook told: that it was found, or that whoever had it open before the start let go.
+const UNTOLD: &[&str] = &[SWEEP, "release"];
+const SWEEP: &str = "sweep";
+
 /// Judges one vector.
-pub(super) fn judge(vector: &Vector, path: &str, pid: u32, records: &[Value]) -> Found {
+pub(super) fn judge(vector: &Vector, kind: FileSystem, path: &str, pid: u32, records: &[Value]) -> Found {
     let about: Vec<&Value> = records.iter().filter(|record| record["path"] == path).collect();
-    let Some(kind) = vector.expected.record() else {
+    let Some(wanted_kind) = vector.expected.record() else {
         return match about.first() {
             Some(record) => Found::Wrong(anyhow!("nothing was to be said, but: {record}")),
             None => Found::NotYet(anyhow!("nothing was said")),
@@ -34,9 +39,9 @@ pub(super) fn judge(vector: &Vector, path: &str, pid: u32, records: &[Value]) ->
         _ => None,
     };
     if let Some(record) = wrong_kind {
-        return Found::Wrong(anyhow!("{kind} was to be said, but: {record}"));
+        return Found::Wrong(anyhow!("{wanted_kind} was to be said, but: {record}"));
     }
-    let of_kind: Vec<&&Value> = about.iter().filter(|record| record["kind"] == kind).collect();
+    let of_kind: Vec<&&Value> = about.iter().filter(|record| record["kind"] == wanted_kind).collect();
     let matching = of_kind.iter().find(|record| match vector.expected.difference() {
         None => true,
         Some(wanted) => {
@@ -53,13 +58,33 @@ pub(super) fn judge(vector: &Vector, path: &str, pid: u32, records: &[Value]) ->
             return Found::Wrong(anyhow!("the opening of the device by {pid} was not recorded"));
         }
     }
+    if is_unseen(vector, kind) && record["operation"] == SWEEP && record["actor"].is_null() {
+        return Found::Right(Row { swept: true, operation: SWEEP.to_owned() });
+    }
     // Several records of an episode may name different steps of it; one of them has to name the right actor.
-    let named = of_kind.iter().any(|record| names(vector, &record["actor"], pid));
-    if !named {
+    let named: Vec<_> = of_kind.iter().filter(|record| names(vector, &record["actor"], pid)).collect();
+    if named.is_empty() {
         return Found::Wrong(anyhow!("{:?} {pid} was to be named, but: {record}", vector.who));
     }
-    let operation = record["operation"].as_str().unwrap_or_default().to_owned();
-    Found::Right(Row { swept: vector.who == Who::Nobody, operation })
+    // And one of those has to have come by a hook that the table names.
+    let mut told = if vector.hooks.is_empty() { UNTOLD.to_vec() } else { told_by(vector.hooks) };
+    if is_unseen(vector, kind) {
+        told.extend(told_by(&["file_open"]));
+    }
+    let operations = named.iter().filter_map(|record| record["operation"].as_str());
+    let Some(operation) = operations.clone().find(|operation| told.contains(operation)) else {
+        let said: Vec<&str> = operations.collect();
+        return Found::Wrong(anyhow!("one of {told:?} was to tell it, but: {said:?}; {record}"));
+    };
+    Found::Right(Row { swept: vector.who == Who::Nobody, operation: operation.to_owned() })
+}
+
+/// A mapping on an overlay is one of the file beneath. While the overlay's own file is open it is looked at, and whoever
+/// opened it is named; once that is closed nothing tells of what is stored: nobody vouches for such files, and the full
+/// verification finds what differs.
+fn is_unseen(vector: &Vector, kind: FileSystem) -> bool {
+    kind == FileSystem::Overlay
+        && vector.hooks.iter().any(|hook| matches!(*hook, "mmap_file" | "file_mprotect"))
 }
 
 fn names(vector: &Vector, actor: &Value, pid: u32) -> bool {
@@ -73,6 +98,7 @@ fn names(vector: &Vector, actor: &Value, pid: u32) -> bool {
         Who::Unit(start) => {
             actor["pid"] == pid && actor["unit"].as_str().is_some_and(|unit| unit.starts_with(start))
         }
+        Who::Worker => (actor["pid"] != pid && ancestor()) || called(actor, "[io_w"),
         Who::Device => ancestor() || called(actor, "[loop") || called(actor, "[kworker"),
         Who::Orphan => called(actor, "orphan"),
         Who::Nobody => true,
@@ -111,24 +137,66 @@ mod tests {
                 "actor": { "pid": pid, "argv": ["x"], "ancestors": [{ "pid": 1 }] } })
     }
 
+    fn judged(id: &str, path: &str, records: &[Value]) -> Found {
+        judge(vector(id), FileSystem::Ext4, path, 7, records)
+    }
+
+    fn by(operation: &str, pid: u32) -> Value {
+        let mut record = drift(pid, "content");
+        record["operation"] = operation.into();
+        record
+    }
+
+    /// By a child of the performing process.
+    fn descendant(operation: &str) -> Value {
+        let mut record = by(operation, 9);
+        record["actor"]["ancestors"] = json!([{ "pid": 7 }]);
+        record
+    }
+
     #[test]
     fn the_right_path_kind_and_process_are_right_and_another_process_is_wrong() {
-        let judged = |record: Value| judge(vector("V01a"), "/a", 7, &[record]);
-        assert!(matches!(judged(drift(7, "content")), Found::Right(_)));
-        assert!(matches!(judged(drift(8, "content")), Found::Wrong(_)));
-        assert!(matches!(judged(drift(7, "mode")), Found::NotYet(_)));
-        assert!(matches!(judge(vector("V01a"), "/b", 7, &[drift(7, "content")]), Found::NotYet(_)));
+        let judged_at = |path, record: Value| judged("V01a", path, &[record]);
+        assert!(matches!(judged_at("/a", drift(7, "content")), Found::Right(_)));
+        assert!(matches!(judged_at("/a", drift(8, "content")), Found::Wrong(_)));
+        assert!(matches!(judged_at("/a", drift(7, "mode")), Found::NotYet(_)));
+        assert!(matches!(judged_at("/b", drift(7, "content")), Found::NotYet(_)));
     }
 
     #[test]
     fn drift_where_only_a_touch_was_is_wrong() {
-        assert!(matches!(judge(vector("V43"), "/a", 7, &[drift(7, "content")]), Found::Wrong(_)));
+        assert!(matches!(judged("V43", "/a", &[by("set-attributes", 7)]), Found::Wrong(_)));
+    }
+
+    #[test]
+    fn a_record_that_no_hook_of_the_vector_gives_is_wrong_though_it_names_the_right_process() {
+        assert!(matches!(judged("V19a", "/a", &[by("map", 7)]), Found::Right(_)));
+        for other in ["open-write", "release", SWEEP] {
+            assert!(matches!(judged("V19a", "/a", &[by(other, 7)]), Found::Wrong(_)), "{other}");
+        }
+        // Another process's record by the right hook does not help.
+        assert!(matches!(judged("V19a", "/a", &[by("open-write", 7), by("map", 8)]), Found::Wrong(_)));
+        assert!(matches!(judged("V19c", "/a", &[by(SWEEP, 7)]), Found::Right(_)));
+        assert!(matches!(judged("V19c", "/a", &[by("map", 7)]), Found::Wrong(_)));
+    }
+
+    #[test]
+    fn only_a_mapping_on_an_overlay_may_be_found_without_anybody() {
+        let mut found = by(SWEEP, 0);
+        found["actor"] = Value::Null;
+        let judged = |id, kind| judge(vector(id), kind, "/a", 7, std::slice::from_ref(&found));
+        assert!(matches!(judged("V19b", FileSystem::Overlay), Found::Right(Row { swept: true, .. })));
+        assert!(matches!(judged("V19b", FileSystem::Tmpfs), Found::Wrong(_)));
+        assert!(matches!(judged("V01a", FileSystem::Overlay), Found::Wrong(_)));
+        let opened = |kind| judge(vector("V20"), kind, "/a", 7, &[descendant("open-write")]);
+        assert!(matches!(opened(FileSystem::Overlay), Found::Right(Row { swept: false, .. })));
+        assert!(matches!(opened(FileSystem::Ext4), Found::Wrong(_)));
     }
 
     #[test]
     fn a_device_opened_by_another_process_is_not_the_one() {
         let tamper = |pid: u32| json!({ "kind": "tamper", "path": "/dev/vda", "actor": { "pid": pid } });
-        let judged = |pid| judge(vector("V68"), "/a", 7, &[tamper(pid), drift(7, "content")]);
+        let judged = |pid| judged("V68", "/a", &[tamper(pid), by(SWEEP, 7)]);
         assert!(matches!(judged(7), Found::Right(_)));
         assert!(matches!(judged(9), Found::Wrong(_)));
     }

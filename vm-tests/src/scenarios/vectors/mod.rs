@@ -7,6 +7,7 @@
 mod judge;
 mod place;
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -18,8 +19,8 @@ use serde_json::{Value, json};
 
 use crate::guest::agent::Agent;
 use crate::guest::disks::FileSystem;
-use crate::guest::{Context, status, wait};
-use crate::vectors::{self, Does, Expected, REFUSED, Vector};
+use crate::guest::{Context, page, status, wait};
+use crate::vectors::{self, Does, Expected, REFUSED, Vector, told_by};
 use judge::{Found, judge};
 pub(crate) use place::declared_content;
 use place::{Place, config};
@@ -61,8 +62,17 @@ impl Case {
     }
 }
 
-/// All vectors.
+/// All vectors, seen by LSM programs.
 pub(super) fn bare(context: &mut Context) -> Result<()> {
+    all(context, "lsm")
+}
+
+/// The same, booted without `bpf` among the security modules.
+pub(super) fn by_fentry(context: &mut Context) -> Result<()> {
+    all(context, "fentry")
+}
+
+fn all(context: &mut Context, backend: &str) -> Result<()> {
     let places = place::mount_all()?;
     let mut cases: Vec<Case> = Vec::new();
     for kind in FileSystem::ALL {
@@ -89,6 +99,8 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
         "2",
     ])?;
     agent.wait_for("the first gap to close", 0, |record| record["detail"]["until"].is_string())?;
+    let start = agent.wait_for("the start record", 0, |record| record["kind"] == "start")?;
+    ensure!(start["detail"]["backend"] == backend, "{backend} was to be shown, but: {start}");
     context.note(format!("{} cases", cases.len()));
     let first = agent.records()?.len();
     as_expected_at_first(context, &agent, &cases)?;
@@ -97,6 +109,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     perform_all(context, &mut cases);
     context.note("all vectors are done");
     report(context, &mut agent, &cases, first)?;
+    context.check("unshown_was_heard", unshown_was_heard(&cases));
     // Records are written first, the status after them.
     let mut last = Err(anyhow!("no status"));
     let agreed = wait::until("the status to agree with the records", LIMIT, || {
@@ -209,14 +222,16 @@ fn report(context: &mut Context, agent: &mut Agent, cases: &[Case], first: usize
         let mut left = Vec::new();
         for case in open {
             match &case.done {
-                Some(Done::By(pid)) => match judge(case.vector, &case.place.reported, *pid, records) {
-                    Found::Right(row) => context.measured(&case.name(), row.summary(), row.data(case)),
-                    Found::NotYet(_) if !late => left.push(case),
-                    Found::NotYet(_) if case.vector.expected == Expected::Nothing => {
-                        context.measured(&case.name(), "nothing, as it must be".into(), not_shown(case));
+                Some(Done::By(pid)) => {
+                    match judge(case.vector, case.place.kind, &case.place.reported, *pid, records) {
+                        Found::Right(row) => context.measured(&case.name(), row.summary(), row.data(case)),
+                        Found::NotYet(_) if !late => left.push(case),
+                        Found::NotYet(_) if case.vector.expected == Expected::Nothing => {
+                            context.measured(&case.name(), "nothing, as it must be".into(), not_shown(case));
+                        }
+                        Found::NotYet(why) | Found::Wrong(why) => context.check(&case.name(), Err(why)),
                     }
-                    Found::NotYet(why) | Found::Wrong(why) => context.check(&case.name(), Err(why)),
-                },
+                }
                 Some(Done::Refused(said)) => context.skip(&case.name(), &format!("not offered here: {said}")),
                 Some(Done::Failed(said)) => {
                     context.check(&case.name(), Err(anyhow::anyhow!("could not be done: {said}")));
@@ -234,6 +249,21 @@ fn report(context: &mut Context, agent: &mut Agent, cases: &[Case], first: usize
 
 fn not_shown(case: &Case) -> Value {
     json!({ "vector": case.vector.id, "file_system": case.place.kind.name(), "outcome": "not-shown" })
+}
+
+/// What is not to be shown passes the hooks that the table names for it all the same.
+fn unshown_was_heard(cases: &[Case]) -> Result<String> {
+    let unshown = cases
+        .iter()
+        .filter(|case| case.vector.expected == Expected::Nothing && matches!(case.done, Some(Done::By(_))));
+    let hooks: BTreeSet<&str> = unshown.flat_map(|case| case.vector.hooks).copied().collect();
+    for hook in &hooks {
+        let told = page::sum("holdfast_events_total", |line| {
+            told_by(&[hook]).iter().any(|operation| line.contains(&format!("\"{operation}\"")))
+        });
+        ensure!(told? > 0.0, "{hook} told nothing");
+    }
+    Ok(hooks.into_iter().collect::<Vec<_>>().join(", "))
 }
 
 /// The status names everything that must be drifted now, and nothing else.

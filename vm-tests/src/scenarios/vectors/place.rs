@@ -72,7 +72,11 @@ impl Place {
         if vector.target == Target::AbsentDirectory {
             return Ok(());
         }
-        fs::create_dir(directory)?;
+        if vector.target == Target::FileInSubvolume {
+            prepare::subvolume(directory)?;
+        } else {
+            fs::create_dir(directory)?;
+        }
         let file = directory.join("file");
         match vector.target {
             Target::AbsentFile | Target::AbsentDirectory => {}
@@ -86,9 +90,10 @@ impl Place {
                 fs::write(&file, content(vector.target, &self.acts_on))?;
                 fs::set_permissions(&file, Permissions::from_mode(0o755))?;
             }
-            Target::Blocks => fs::write(&file, content(vector.target, &self.acts_on))?,
+            Target::Blocks | Target::Swap => fs::write(&file, content(vector.target, &self.acts_on))?,
             Target::File
             | Target::FileInMount
+            | Target::FileInSubvolume
             | Target::FileMountedOver
             | Target::FileWithXattr
             | Target::FileWithAcl => fs::write(&file, declared_content(&self.acts_on))?,
@@ -129,6 +134,7 @@ fn content(target: Target, path: &Path) -> Vec<u8> {
     match target {
         Target::Script => b"#!/bin/sh\nexit 0\n".to_vec(),
         Target::Program => prepare::smallest_program(),
+        Target::Swap => prepare::swap(),
         Target::Blocks => declared_content(path).repeat(20).into_bytes(),
         _ => declared_content(path).into_bytes(),
     }
