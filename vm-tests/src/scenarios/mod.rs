@@ -19,6 +19,7 @@ mod ostree;
 mod simple;
 mod smoke;
 mod thread;
+mod upgrade;
 pub(crate) mod vectors;
 mod watched;
 mod watched_node;
@@ -320,6 +321,17 @@ pub static SCENARIOS: &[Scenario] = &[
         needs_holdfast: true,
         limit: 240,
         run: fanotify::bare,
+    },
+    Scenario {
+        name: "upgrade",
+        shows: "a daemon that finds the pins of another version puts its own in their place, and says what it missed",
+        guest: Guest::Bare,
+        kernels: &[],
+        by_default: Some(ByDefault { kernels: &["6.12"], because: "pins are the same on all" }),
+        parameters: &[],
+        needs_holdfast: true,
+        limit: 240,
+        run: upgrade::bare,
     },
     Scenario {
         name: "burst",

@@ -1,0 +1,124 @@
+//! An upgrade of the daemon: the pins that it finds are another version's.
+//!
+//! Comes in: a bare guest. Goes out: a check for each kind of pins. What an earlier version left is made of our own pins,
+//! under the names that another object, or another layout of the maps, would have given them: they are real, and its
+//! programs go on until they are replaced.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use aya::programs::loaded_programs;
+use serde_json::Value;
+
+use super::simple::{self, is_drift};
+use crate::guest::agent::Agent;
+use crate::guest::{Context, shell, status, wait};
+
+const PINS: &str = "/sys/fs/bpf/holdfast";
+const CONFIG: &str = "/run/upgrade.json";
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// The scenario.
+pub(super) fn bare(context: &mut Context) -> Result<()> {
+    let files = simple::files(Path::new("/etc/upgrade"), 4, Path::new(CONFIG))?;
+    let agent = start()?;
+    status::wait_for("compliant", LIMIT)?;
+    context.check("pins_are_private", private());
+    let (result, agent) = upgraded(agent, &files[0], &["links-"])?;
+    context.check("another_object", result);
+    let (result, agent) = upgraded(agent, &files[1], &["links-", "maps-v"])?;
+    context.check("another_layout_of_maps", result);
+    agent.stop()?;
+    Ok(())
+}
+
+/// Nothing is verified but at start and after events and gaps.
+fn start() -> Result<Agent> {
+    Agent::start(&["--standalone", "--config", CONFIG, "--canary-every", "1", "--verify-every", "3600"])
+}
+
+/// The directories of pins with their names.
+fn pinned() -> Result<Vec<(String, PathBuf)>> {
+    let entries = fs::read_dir(PINS)?.collect::<std::io::Result<Vec<_>>>()?;
+    Ok(entries.into_iter().map(|e| (e.file_name().to_string_lossy().into_owned(), e.path())).collect())
+}
+
+/// Whoever may open a pinned map may make the programs forget.
+fn private() -> Result<String> {
+    let mut said = Vec::new();
+    let below = pinned()?.into_iter().map(|(_, path)| path);
+    for path in std::iter::once(PathBuf::from(PINS)).chain(below) {
+        let metadata = fs::metadata(&path)?;
+        let (mode, owner) = (metadata.permissions().mode() & 0o7777, metadata.uid());
+        ensure!((mode, owner) == (0o700, 0), "{} is {mode:o} of {owner}", path.display());
+        said.push(path.display().to_string());
+    }
+    ensure!(said.len() == 3, "links, maps and what holds them were to be there: {said:?}");
+    Ok(said.join(", "))
+}
+
+/// Programs in the kernel that see opens: ours, and those of earlier versions.
+fn programs() -> Result<usize> {
+    /// `lsm_file_open` or `fentry_file_open`, of which the kernel keeps fifteen letters.
+    const CUT: &str = "_file_ope";
+    let mut names = Vec::new();
+    for program in loaded_programs() {
+        names.extend(program?.name_as_str().map(str::to_owned));
+    }
+    Ok(names.iter().filter(|name| name.contains(CUT)).count())
+}
+
+/// Stops the daemon, makes pins whose names begin so another version's, changes a file and starts the daemon again.
+fn upgraded(agent: Agent, file: &Path, kinds: &[&str]) -> Result<(Result<String>, Agent)> {
+    let before = agent.records()?.len();
+    agent.stop()?;
+    let mut moved = Vec::new();
+    for (name, path) in pinned()? {
+        let Some(kind) = kinds.iter().find(|kind| name.starts_with(**kind)) else { continue };
+        let old = Path::new(PINS).join(format!("{kind}0"));
+        fs::rename(&path, &old).with_context(|| format!("rename {}", path.display()))?;
+        moved.push((path, old));
+    }
+    ensure!(moved.len() == kinds.len(), "{moved:?} are not {kinds:?}");
+    shell(&format!("echo drift >> {}", file.display()))?;
+    let mut agent = start()?;
+    let result = replaced(&mut agent, before, file, &moved);
+    fs::write(file, simple::CONTENT)?;
+    status::wait_for("compliant", LIMIT)?;
+    Ok((result, agent))
+}
+
+fn replaced(agent: &mut Agent, before: usize, file: &Path, moved: &[(PathBuf, PathBuf)]) -> Result<String> {
+    let since = |kind: &str| -> Result<Value> {
+        let records = agent.records()?;
+        let found = records.into_iter().skip(before).rfind(|record| record["kind"] == kind);
+        found.with_context(|| format!("no record {kind}"))
+    };
+    let begun = since("start")?;
+    ensure!(begun["detail"]["adopted"] == false, "what is another version's was adopted: {begun}");
+    let is_gap = |record: &Value| record["kind"] == "gap" && record["detail"]["reason"] == "sensor-start";
+    agent.wait_for("the gap", before, is_gap)?;
+    agent.wait_for("drift of when it was replaced", before, |record| is_drift(record, file))?;
+    agent.wait_for("the gap to close", before, |record| {
+        is_gap(record) && record["detail"]["until"].is_string()
+    })?;
+    for (path, old) in moved {
+        ensure!(path.exists(), "{} was not made anew", path.display());
+        ensure!(!old.exists(), "{} is still there", old.display());
+    }
+    private()?;
+    // The kernel lets go of them a little later.
+    wait::until("the old programs to go", LIMIT, || Ok((programs()? == 1).then_some(())))
+        .with_context(|| format!("{:?} programs", programs()))?;
+    // The new ones see.
+    fs::write(file, simple::CONTENT)?;
+    status::wait_for("compliant", LIMIT)?;
+    let skip = agent.records()?.len();
+    shell(&format!("echo again >> {}", file.display()))?;
+    let record = agent.wait_for("drift told by the new programs", skip, |record| is_drift(record, file))?;
+    ensure!(record["operation"] != "sweep" && record["actor"]["exe"].is_string(), "{record}");
+    Ok(record["operation"].to_string())
+}
