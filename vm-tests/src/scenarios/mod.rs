@@ -143,8 +143,11 @@ pub static SCENARIOS: &[Scenario] = &[
         name: "deny",
         shows: "a deny rule refuses changes to all but the allowed actors, and records them",
         guest: Guest::Bare,
-        kernels: &["6.1", "6.12", "7.x"],
-        by_default: None,
+        kernels: &["6.1", "6.12", "6.18", "7.x"],
+        by_default: Some(ByDefault {
+            kernels: &["6.1", "6.12", "7.x"],
+            because: "the one left out lies between two of them",
+        }),
         parameters: &[],
         needs_holdfast: true,
         limit: 240,
