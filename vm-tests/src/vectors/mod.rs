@@ -156,7 +156,7 @@ pub enum Who {
     Unit(&'static str),
     /// A child that gave the file to a device, or the kernel's thread that writes for the device.
     Device,
-    /// A child, or the kernel's thread that carries out what it asked io_uring for.
+    /// A child, or the kernel's thread that carries out what it asked `io_uring` for.
     Worker,
     /// Nobody: no hook sees it, a sweep finds it.
     Nobody,

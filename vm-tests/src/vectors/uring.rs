@@ -1,4 +1,4 @@
-//! Operations of io_uring that the guest's library does not offer, one at a time.
+//! Operations of `io_uring` that the guest's library does not offer, one at a time.
 //!
 //! Comes in: a managed thing. Goes out: the same changed by a request in shared memory. Most of them are carried out by a
 //! worker: a thread of the process that asked, or before 5.12 one of the kernel's own.
@@ -67,7 +67,7 @@ pub(super) const VECTORS: &[Vector] = &[
     ),
 ];
 
-/// Operations (linux/io_uring.h).
+/// Operations (`linux/io_uring.h`).
 const OPEN: u8 = 18;
 const WRITE: u8 = 23;
 const RENAME: u8 = 35;
