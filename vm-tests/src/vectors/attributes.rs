@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Result;
 use rustix::fs::{IFlags, XattrFlags};
 
-use super::{Does, Expected, Target, Vector};
+use super::{Does, Expected, Target, Vector, narrow};
 use crate::guest::disks::FileSystem;
 
 const SETATTR: &[&str] = &["inode_setattr"];
@@ -99,6 +99,14 @@ pub(super) const VECTORS: &[Vector] = &[
     Vector::file("V49", "chattr +i", &["file_ioctl", "inode_file_setattr"], Does::Call(immutable))
         .expecting(Expected::Drift("attribute"))
         .only(ON_DISK),
+    Vector::file(
+        "V49d",
+        "chattr +i by a 32-bit process",
+        &["file_ioctl_compat", "file_ioctl", "inode_file_setattr"],
+        Does::Call(narrow::immutable),
+    )
+    .expecting(Expected::Drift("attribute"))
+    .only(ON_DISK),
     Vector::not_performed(
         "V49c",
         "FS_IOC_SETVERSION",

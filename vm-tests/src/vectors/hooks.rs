@@ -12,7 +12,7 @@ fn operations(hook: &str) -> &'static [Operation] {
         "file_release" => &[Operation::Release],
         "mmap_file" => &[Operation::Map],
         "file_mprotect" => &[Operation::Protect],
-        "file_ioctl" => &[Operation::Ioctl],
+        "file_ioctl" | "file_ioctl_compat" => &[Operation::Ioctl],
         "inode_setattr" => &[Operation::SetAttributes],
         "inode_file_setattr" => &[Operation::SetFlags],
         "inode_setxattr" => &[Operation::SetXattr],

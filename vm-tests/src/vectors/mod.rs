@@ -13,6 +13,7 @@ mod ioctls;
 mod mapped;
 mod mounts;
 mod names;
+mod narrow;
 mod numbers;
 pub(crate) mod prepare;
 mod raw;

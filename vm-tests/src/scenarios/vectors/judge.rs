@@ -69,7 +69,7 @@ pub(super) fn judge(vector: &Vector, kind: FileSystem, path: &str, pid: u32, rec
     // And one of those has to have come by a hook that the table names.
     let mut told = if vector.hooks.is_empty() { UNTOLD.to_vec() } else { told_by(vector.hooks) };
     if is_unseen(vector, kind) {
-        told.extend(told_by(&["file_open"]));
+        told.extend(told_by(&["file_open", "file_release"]));
     }
     let operations = named.iter().filter_map(|record| record["operation"].as_str());
     let Some(operation) = operations.clone().find(|operation| told.contains(operation)) else {
@@ -80,7 +80,7 @@ pub(super) fn judge(vector: &Vector, kind: FileSystem, path: &str, pid: u32, rec
 }
 
 /// A mapping on an overlay is one of the file beneath. While the overlay's own file is open it is looked at, and whoever
-/// opened it is named; once that is closed nothing tells of what is stored: nobody vouches for such files, and the full
+/// opened or closed it is named; once that is closed nothing tells of what is stored: nobody vouches for such files, and the full
 /// verification finds what differs.
 fn is_unseen(vector: &Vector, kind: FileSystem) -> bool {
     kind == FileSystem::Overlay
@@ -188,9 +188,11 @@ mod tests {
         assert!(matches!(judged("V19b", FileSystem::Overlay), Found::Right(Row { swept: true, .. })));
         assert!(matches!(judged("V19b", FileSystem::Tmpfs), Found::Wrong(_)));
         assert!(matches!(judged("V01a", FileSystem::Overlay), Found::Wrong(_)));
-        let opened = |kind| judge(vector("V20"), kind, "/a", 7, &[descendant("open-write")]);
-        assert!(matches!(opened(FileSystem::Overlay), Found::Right(Row { swept: false, .. })));
-        assert!(matches!(opened(FileSystem::Ext4), Found::Wrong(_)));
+        for operation in ["open-write", "release"] {
+            let told = |kind| judge(vector("V20"), kind, "/a", 7, &[descendant(operation)]);
+            assert!(matches!(told(FileSystem::Overlay), Found::Right(Row { swept: false, .. })));
+            assert!(matches!(told(FileSystem::Ext4), Found::Wrong(_)));
+        }
     }
 
     #[test]

@@ -1,0 +1,66 @@
+//! A change by a 32-bit process, whose ioctls go by a hook of their own since 6.8.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+
+/// Where the program is for the moment.
+const PROGRAM: &str = "/run/narrow-chattr";
+
+/// Where it is loaded, as such programs are by custom.
+const BASE: u32 = 0x0804_8000;
+
+/// Bytes of an ELF header and of one program header with 32 bits (elf(5)).
+const HEADERS: u32 = 52 + 32;
+
+/// Opens its first argument, sets `FS_IMMUTABLE_FL` by `FS_IOC32_SETFLAGS`, and ends with the error number.
+const CODE: [u8; 42] = [
+    0x8b, 0x5c, 0x24, 0x08, // mov ebx, [esp + 8]
+    0xb8, 0x05, 0x00, 0x00, 0x00, // mov eax, 5 (open)
+    0x31, 0xc9, // xor ecx, ecx
+    0xcd, 0x80, // int 0x80
+    0x89, 0xc3, // mov ebx, eax
+    0xb8, 0x36, 0x00, 0x00, 0x00, // mov eax, 54 (ioctl)
+    0xb9, 0x02, 0x66, 0x04, 0x40, // mov ecx, FS_IOC32_SETFLAGS
+    0x6a, 0x10, // push FS_IMMUTABLE_FL
+    0x89, 0xe2, // mov edx, esp
+    0xcd, 0x80, // int 0x80
+    0x89, 0xc3, // mov ebx, eax
+    0xf7, 0xdb, // neg ebx
+    0xb8, 0x01, 0x00, 0x00, 0x00, // mov eax, 1 (exit)
+    0xcd, 0x80, // int 0x80
+];
+
+/// The program: one segment, read and executed, from the beginning of the file.
+fn program() -> Vec<u8> {
+    let length = HEADERS + u32::try_from(CODE.len()).unwrap_or(u32::MAX);
+    let mut elf = vec![0x7f, b'E', b'L', b'F', 1, 1, 1];
+    elf.resize(16, 0);
+    // Executable, for i386, version 1.
+    for half in [2_u16, 3] {
+        elf.extend(half.to_le_bytes());
+    }
+    for word in [1, BASE + HEADERS, 52, 0, 0] {
+        elf.extend(word.to_le_bytes());
+    }
+    // Sizes of the headers; one program header, no sections.
+    for half in [52_u16, 32, 1, 0, 0, 0] {
+        elf.extend(half.to_le_bytes());
+    }
+    for word in [1, 0, BASE, BASE, length, length, 5, 0x1000] {
+        elf.extend(word.to_le_bytes());
+    }
+    elf.extend(CODE);
+    elf
+}
+
+/// Becomes that program.
+pub(super) fn immutable(path: &Path) -> Result<()> {
+    fs::write(PROGRAM, program())?;
+    fs::set_permissions(PROGRAM, Permissions::from_mode(0o755))?;
+    Err(Command::new(PROGRAM).arg(path).exec().into())
+}
