@@ -52,7 +52,7 @@ pub(super) const VECTORS: &[Vector] = &[
     Vector::file(
         "V33e",
         "rename over it, then write to the new one",
-        REWRITE,
+        &["inode_rename", "file_open", "inode_setattr", "file_permission"],
         Does::Call(rename_same_then_write),
     ),
     Vector::file("V34", "RENAME_EXCHANGE", RENAME, Does::Call(exchange)),

@@ -69,7 +69,12 @@ pub(super) fn judge(vector: &Vector, kind: FileSystem, path: &str, pid: u32, rec
     // And one of those has to have come by a hook that the table names.
     let mut told = if vector.hooks.is_empty() { UNTOLD.to_vec() } else { told_by(vector.hooks) };
     if is_unseen(vector, kind) {
-        told.extend(told_by(&["file_open", "file_release"]));
+        told.extend(told_by(&["file_open"]));
+    }
+    // A look in the middle may leave the end of the same use as what is told.
+    let uses = told_by(&["file_open", "file_permission", "inode_create"]);
+    if told.iter().any(|operation| uses.contains(operation)) {
+        told.extend(told_by(&["file_release"]));
     }
     let operations = named.iter().filter_map(|record| record["operation"].as_str());
     let Some(operation) = operations.clone().find(|operation| told.contains(operation)) else {
