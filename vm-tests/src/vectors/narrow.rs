@@ -8,9 +8,6 @@ use std::process::Command;
 
 use anyhow::Result;
 
-/// Where the program is for the moment.
-const PROGRAM: &str = "/run/narrow-chattr";
-
 /// Where it is loaded, as such programs are by custom.
 const BASE: u32 = 0x0804_8000;
 
@@ -60,7 +57,9 @@ fn program() -> Vec<u8> {
 
 /// Becomes that program.
 pub(super) fn immutable(path: &Path) -> Result<()> {
-    fs::write(PROGRAM, program())?;
-    fs::set_permissions(PROGRAM, Permissions::from_mode(0o755))?;
-    Err(Command::new(PROGRAM).arg(path).exec().into())
+    // Of its own: nobody can execute what another process is still writing.
+    let place = format!("/run/narrow-{}", std::process::id());
+    fs::write(&place, program())?;
+    fs::set_permissions(&place, Permissions::from_mode(0o755))?;
+    Err(Command::new(&place).arg(path).exec().into())
 }
