@@ -75,6 +75,21 @@ fn others(mut snapshot: Snapshot, target: &str) -> Snapshot {
     snapshot
 }
 
+/// What an apply said in which somebody else did something right before a call, where it came to that one.
+fn met_at(world: &World, config: &str, call: u64, meanwhile: impl FnOnce()) -> Said {
+    let child = world
+        .command(&[config], &format!("stop:{call}"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    if let Some(pid) = stopped(&child) {
+        meanwhile();
+        kill_process(rustix::process::Pid::from_raw(pid.as_raw()).unwrap(), Signal::CONT).unwrap();
+    }
+    Said::of(child.wait_with_output().unwrap())
+}
+
 fn text(said: &Said) -> String {
     format!("{}{}", said.out, said.err)
 }
@@ -88,18 +103,8 @@ fn what_somebody_else_writes_between_any_two_calls_stays_and_everything_else_is_
         // Each call meets each of them at some of its neighbours.
         let target = TARGETS[(turn / 3) % 3];
         let world = World::old();
-        let child = world
-            .command(&["new"], &format!("stop:{number}"))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
         let mut performed = false;
-        if let Some(pid) = stopped(&child) {
-            performed = deed.perform(&world, target);
-            kill_process(rustix::process::Pid::from_raw(pid.as_raw()).unwrap(), Signal::CONT).unwrap();
-        }
-        let said = Said::of(child.wait_with_output().unwrap());
+        let said = met_at(&world, "new", number, || performed = deed.perform(&world, target));
         if !met(&said) {
             assert_eq!(said.code, Some(0), "{}", text(&said));
             return false;
@@ -137,22 +142,14 @@ fn what_somebody_else_makes_of_a_directory_that_stays_is_left_and_named() {
     let calls = every(|number| {
         let is_mode = number % 2 == 0;
         let world = World::old();
-        let child = world
-            .command(&["new"], &format!("stop:{number}"))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
         let path = world.at(TARGET);
-        if let Some(pid) = stopped(&child) {
+        let said = met_at(&world, "new", number, || {
             if is_mode {
                 fs::set_permissions(&path, fs::Permissions::from_mode(0o711)).unwrap();
             } else {
                 rustix::fs::setxattr(&path, "user.x", b"", rustix::fs::XattrFlags::empty()).unwrap();
             }
-            kill_process(rustix::process::Pid::from_raw(pid.as_raw()).unwrap(), Signal::CONT).unwrap();
-        }
-        let said = Said::of(child.wait_with_output().unwrap());
+        });
         if !met(&said) {
             assert_eq!(said.code, Some(0), "{}", text(&said));
             return false;
@@ -209,18 +206,10 @@ fn keys_are_written_nowhere_else_when_their_user_puts_a_link_in_the_way_between_
         };
         let roots = ["/etc/x", "/etc/x/authorized_keys.d"];
         let before = roots.map(times);
-        let child = world
-            .command(&["keys"], &format!("stop:{number}"))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        if let Some(pid) = stopped(&child) {
+        let said = met_at(&world, "keys", number, || {
             let swapped = leads_elsewhere(&world, &format!("{HOME}/{directory}"));
             swaps.fetch_add(u64::from(swapped), Ordering::Relaxed);
-            kill_process(rustix::process::Pid::from_raw(pid.as_raw()).unwrap(), Signal::CONT).unwrap();
-        }
-        let said = Said::of(child.wait_with_output().unwrap());
+        });
         let what = format!("{directory} at call {number}: {}", text(&said));
         assert_eq!(roots.map(times), before, "{what}");
         if !met(&said) {

@@ -73,6 +73,17 @@ fn without_selinux_nothing_is_labelled() {
     assert_eq!(label(&world.at("/etc/present")).as_deref(), Some("u:object_r:theirs_t:s0\0"));
 }
 
+/// A lock of a whole file for writing.
+pub(crate) fn whole() -> libc::flock {
+    libc::flock {
+        l_type: libc::c_short::try_from(libc::F_WRLCK).unwrap(),
+        l_whence: libc::c_short::try_from(libc::SEEK_SET).unwrap(),
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    }
+}
+
 #[test]
 fn what_others_keep_locked_is_waited_for_and_then_nothing_is_written() {
     let world = World::old();
@@ -80,14 +91,7 @@ fn what_others_keep_locked_is_waited_for_and_then_nothing_is_written() {
     // Opened after the snapshot: such a lock goes with any handle of the file that this process closes.
     let lock = fs::File::options().write(true).open(world.at("/etc/.pwd.lock")).unwrap();
     // As passwd and useradd take it.
-    let whole = libc::flock {
-        l_type: libc::c_short::try_from(libc::F_WRLCK).unwrap(),
-        l_whence: libc::c_short::try_from(libc::SEEK_SET).unwrap(),
-        l_start: 0,
-        l_len: 0,
-        l_pid: 0,
-    };
-    fcntl(&lock, FcntlArg::F_SETLK(&whole)).unwrap();
+    fcntl(&lock, FcntlArg::F_SETLK(&whole())).unwrap();
     let said = world.apply(&["new"], "");
     assert_eq!(said.code, Some(3), "{}", said.out);
     assert!(said.err.contains("/etc/.pwd.lock: others have kept it locked"), "{}", said.err);

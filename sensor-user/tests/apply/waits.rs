@@ -1,6 +1,7 @@
 //! What a node waits for is in its state while it does.
 
 use crate::{
+    host::whole,
     recovery::{Host, act, begin, interrupted, recover, this_boot},
     standing::{engine, request, run},
     world::World,
@@ -9,10 +10,7 @@ use holdfast::{
     apply::{Engine, Options, Reach, Request, Store},
     observation::Observer,
 };
-use nix::{
-    fcntl::{FcntlArg, fcntl},
-    libc,
-};
+use nix::fcntl::{FcntlArg, fcntl};
 use sensor_model::{
     journal::{ActKind, Fallback, Record, machine::Rest},
     node_state::Wait,
@@ -110,15 +108,8 @@ fn the_way_back_of_the_os_a_reboot_and_the_next_start_are_waited_for() {
 fn a_lock_that_others_hold_is_waited_for() {
     let world = World::old();
     let lock = fs::File::options().write(true).open(world.at("/etc/.pwd.lock")).unwrap();
-    let whole = libc::flock {
-        l_type: libc::c_short::try_from(libc::F_WRLCK).unwrap(),
-        l_whence: libc::c_short::try_from(libc::SEEK_SET).unwrap(),
-        l_start: 0,
-        l_len: 0,
-        l_pid: 0,
-    };
     // Of the open file: this process is the other one, too.
-    fcntl(&lock, FcntlArg::F_OFD_SETLK(&whole)).unwrap();
+    fcntl(&lock, FcntlArg::F_OFD_SETLK(&whole())).unwrap();
     let (state, asked) = (world.state(), Request { act: false, ..request(&world, Some(1)) });
     let others = async {
         let what = loop {

@@ -129,19 +129,7 @@ fn started_blind(files: Vec<PathBuf>, before: usize) -> Result<Option<String>> {
     ensure!(!backend(&node.agent)?.contains("fanotify"), "it gave the programs up");
     let file = node.files[1].clone();
     node.agent.wait_for("the gap", before, |record| record["detail"]["reason"] == "ftrace-disabled")?;
-    node.agent.wait_for("drift found blindly", before, |record| is_drift(record, &file))?;
-    fs::write(&file, simple::CONTENT)?;
-    status::wait_for("unknown", LIMIT)?;
-    for _ in 0..20 {
-        ensure!(status::verdict() != "compliant", "compliant while blind");
-        wait::pause(Duration::from_millis(200));
-    }
-    fs::write(FTRACE, "1\n")?;
-    node.agent.wait_for("the gap to close", before, |record| {
-        record["detail"]["reason"] == "ftrace-disabled" && record["detail"]["until"].is_string()
-    })?;
-    compliant()?;
-    drift(&mut node)?;
+    see_again(&mut node, &file, before, "ftrace-disabled")?;
     let backend = backend(&node.agent)?;
     node.agent.stop()?;
     Ok(Some(format!("gap, never compliant, and seeing through {backend} since")))
@@ -253,8 +241,15 @@ fn ftrace(node: &mut Node) -> Result<Option<String>> {
     ensure!(status::verdict() == "unknown", "blind and {}", status::verdict());
     let file = node.files[1].clone();
     change(&file)?;
-    node.agent.wait_for("drift found blindly", skip, |record| is_drift(record, &file))?;
-    fs::write(&file, simple::CONTENT)?;
+    see_again(node, &file, skip, "ftrace-opened")?;
+    Ok(Some("gap, drift found, never compliant, and seeing again".to_owned()))
+}
+
+/// While the programs are off, a changed file is found all the same, and restored it is still not called compliant.
+/// Switches them on; then the gap closes, and a change is seen with its actor.
+fn see_again(node: &mut Node, file: &Path, skip: usize, reason: &str) -> Result<()> {
+    node.agent.wait_for("drift found blindly", skip, |record| is_drift(record, file))?;
+    fs::write(file, simple::CONTENT)?;
     status::wait_for("unknown", LIMIT)?;
     for _ in 0..20 {
         ensure!(status::verdict() != "compliant", "compliant while blind");
@@ -262,11 +257,10 @@ fn ftrace(node: &mut Node) -> Result<Option<String>> {
     }
     fs::write(FTRACE, "1\n")?;
     node.agent.wait_for("the gap to close", skip, |record| {
-        record["detail"]["reason"] == "ftrace-opened" && record["detail"]["until"].is_string()
+        record["detail"]["reason"] == reason && record["detail"]["until"].is_string()
     })?;
     compliant()?;
-    drift(node)?;
-    Ok(Some("gap, drift found, never compliant, and seeing again".to_owned()))
+    drift(node).map(drop)
 }
 
 /// One process that writes to a file again and again while nobody looks is told of once, with what it does by turns.

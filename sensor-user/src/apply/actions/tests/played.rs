@@ -1,0 +1,336 @@
+//! systemd and logind as a test wants them, on a bus at the place of the host's own.
+//!
+//! In: what they are to do. Out: a root with the bus in it, and what was asked of them.
+
+#![expect(clippy::used_underscore_binding, reason = "the interface macro passes on what a signature names")]
+
+use super::*;
+use std::sync::{
+    Mutex,
+    atomic::{AtomicU32, Ordering},
+};
+use tempfile::TempDir;
+use tokio::{io::AsyncReadExt as _, net::UnixStream, task::JoinHandle};
+use zbus::{
+    Guid, ObjectPath, ObjectServer, OwnedObjectPath, connection::Builder, fdo, interface,
+    object_server::SignalEmitter,
+};
+
+/// The part of a bus that a client greets.
+struct Bus;
+
+#[interface(name = "org.freedesktop.DBus")]
+#[expect(clippy::unused_self, reason = "the signature that the interface macro asks for")]
+impl Bus {
+    fn hello(&self) -> String {
+        ":1.7".to_owned()
+    }
+
+    fn add_match(&self, _rule: &str) {}
+
+    fn remove_match(&self, _rule: &str) {}
+}
+
+/// What systemd does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Plays {
+    /// Everything succeeds.
+    Well,
+    /// It never answers.
+    Frozen,
+    /// It takes jobs and never ends one.
+    Busy,
+    /// What was started dies a moment after.
+    DyingUnits,
+    /// What was started is started over and over again.
+    RestartingUnits,
+    /// Units had failed before.
+    FailedUnits,
+    /// Units run.
+    RunningUnits,
+    /// A boot comes to its units after a while, and they run.
+    Booting,
+    /// A boot comes to its units after a while, and they fail.
+    BootingInVain,
+}
+
+struct Manager {
+    plays: Plays,
+    called: &'static Mutex<Vec<&'static str>>,
+    cancelled: &'static Mutex<Vec<u32>>,
+    queued: &'static Mutex<Vec<String>>,
+}
+
+/// The job of a boot that has not come to its unit.
+struct Queued;
+
+#[interface(name = "org.freedesktop.systemd1.Job")]
+#[expect(clippy::unused_self, reason = "the signature that the interface macro asks for")]
+impl Queued {
+    #[zbus(property)]
+    fn state(&self) -> String {
+        "waiting".to_owned()
+    }
+}
+
+const JOB: &str = "/org/freedesktop/systemd1/job/5";
+
+impl Manager {
+    async fn job(&self, server: &ObjectServer, emitter: SignalEmitter<'_>, name: &str) -> OwnedObjectPath {
+        let job = OwnedObjectPath::try_from(JOB).unwrap();
+        self.queued.lock().unwrap().push(name.to_owned());
+        let unit = server.interface::<_, Unit>(path_of(name)).await.unwrap();
+        unit.get_mut().await.started = Some(self.plays);
+        if self.plays != Plays::Busy {
+            Self::job_removed(&emitter, 5, job.clone(), name, "done").await.unwrap();
+        }
+        job
+    }
+}
+
+fn path_of(name: &str) -> ObjectPath<'static> {
+    let name: String = name.chars().filter(char::is_ascii_alphabetic).collect();
+    ObjectPath::try_from(format!("/org/freedesktop/systemd1/unit/{name}")).unwrap()
+}
+
+#[interface(name = "org.freedesktop.systemd1.Manager")]
+impl Manager {
+    async fn subscribe(&self) {
+        if self.plays == Plays::Frozen {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn reload(&self) {
+        if self.plays == Plays::Frozen {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn load_unit(&self, #[zbus(object_server)] server: &ObjectServer, name: &str) -> OwnedObjectPath {
+        let load = if name.starts_with("there") { "loaded" } else { "not-found" };
+        let before = match self.plays {
+            Plays::FailedUnits => "failed",
+            Plays::RunningUnits => "active",
+            _ => "inactive",
+        };
+        let (looks, jobs) = (AtomicU32::new(0), AtomicU32::new(0));
+        let unit = Unit { load, before, started: None, plays: self.plays, looks, jobs };
+        server.at(JOB, Queued).await.unwrap();
+        server.at(path_of(name), unit).await.unwrap();
+        server.at(path_of(name), Service).await.unwrap();
+        path_of(name).into()
+    }
+
+    async fn restart_unit(
+        &self,
+        #[zbus(object_server)] server: &ObjectServer,
+        #[zbus(signal_emitter)] emitter: SignalEmitter<'_>,
+        name: &str,
+        _mode: &str,
+    ) -> OwnedObjectPath {
+        self.job(server, emitter, name).await
+    }
+
+    async fn reload_unit(
+        &self,
+        #[zbus(object_server)] server: &ObjectServer,
+        #[zbus(signal_emitter)] emitter: SignalEmitter<'_>,
+        name: &str,
+        _mode: &str,
+    ) -> OwnedObjectPath {
+        self.called.lock().unwrap().push("reload");
+        self.job(server, emitter, name).await
+    }
+
+    async fn stop_unit(
+        &self,
+        #[zbus(object_server)] server: &ObjectServer,
+        #[zbus(signal_emitter)] emitter: SignalEmitter<'_>,
+        name: &str,
+        _mode: &str,
+    ) -> OwnedObjectPath {
+        self.called.lock().unwrap().push("stop");
+        self.job(server, emitter, name).await
+    }
+
+    fn cancel_job(&self, id: u32) {
+        self.cancelled.lock().unwrap().push(id);
+    }
+
+    #[zbus(signal)]
+    async fn job_removed(
+        emitter: &SignalEmitter<'_>,
+        id: u32,
+        job: OwnedObjectPath,
+        unit: &str,
+        result: &str,
+    ) -> zbus::Result<()>;
+}
+
+struct Unit {
+    load: &'static str,
+    /// Its state before anything was asked of it.
+    before: &'static str,
+    started: Option<Plays>,
+    plays: Plays,
+    looks: AtomicU32,
+    jobs: AtomicU32,
+}
+
+impl Unit {
+    /// How it is where nobody but the boot starts it.
+    fn booted(&self) -> &'static str {
+        let is_queued = self.jobs.load(Ordering::Relaxed) <= QUEUED;
+        match self.plays {
+            Plays::Booting if !is_queued => "active",
+            Plays::BootingInVain if !is_queued => "failed",
+            Plays::RestartingUnits => "activating",
+            _ => "inactive",
+        }
+    }
+}
+
+/// How often a boot is seen that has not come to a unit.
+const QUEUED: u32 = 3;
+
+#[interface(name = "org.freedesktop.systemd1.Unit")]
+impl Unit {
+    #[zbus(property)]
+    fn load_state(&self) -> String {
+        self.load.to_owned()
+    }
+
+    #[zbus(property)]
+    fn active_state(&self) -> String {
+        let is_late = self.looks.fetch_add(1, Ordering::Relaxed) > 2;
+        match self.started {
+            Some(Plays::DyingUnits) if is_late => "failed",
+            Some(Plays::RestartingUnits) if is_late => "activating",
+            Some(_) => "active",
+            None if self.before != "inactive" => self.before,
+            None => self.booted(),
+        }
+        .to_owned()
+    }
+
+    #[zbus(property)]
+    fn job(&self) -> (u32, OwnedObjectPath) {
+        let boots = matches!(self.plays, Plays::Booting | Plays::BootingInVain);
+        if boots && self.jobs.fetch_add(1, Ordering::Relaxed) < QUEUED {
+            return (5, OwnedObjectPath::try_from(JOB).unwrap());
+        }
+        (0, OwnedObjectPath::try_from("/").unwrap())
+    }
+
+    #[zbus(property)]
+    fn sub_state(&self) -> String {
+        let restarts = self.plays == Plays::RestartingUnits;
+        if restarts { "auto-restart" } else { "running" }.to_owned()
+    }
+}
+
+struct Service;
+
+#[interface(name = "org.freedesktop.systemd1.Service")]
+#[expect(clippy::unused_self, reason = "the signature that the interface macro asks for")]
+impl Service {
+    #[zbus(property, name = "NRestarts")]
+    fn n_restarts(&self) -> u32 {
+        0
+    }
+}
+
+struct Login {
+    called: &'static Mutex<Vec<&'static str>>,
+    plays: Plays,
+    /// The other end of the lock that was given.
+    lock: &'static Mutex<Option<UnixStream>>,
+}
+
+#[interface(name = "org.freedesktop.login1.Manager")]
+impl Login {
+    async fn reboot(&self, _interactive: bool) {
+        self.called.lock().unwrap().push("reboot");
+        if self.plays == Plays::Frozen {
+            std::future::pending::<()>().await;
+        }
+        let lock = self.lock.lock().unwrap().take();
+        if let Some(mut lock) = lock {
+            // As long as anybody holds the other end there is nothing to read, not even an end.
+            lock.read_to_end(&mut Vec::new()).await.unwrap();
+            self.called.lock().unwrap().push("released");
+        }
+    }
+
+    async fn inhibit(&self, _what: &str, _who: &str, _why: &str, _mode: &str) -> fdo::Result<zbus::OwnedFd> {
+        self.called.lock().unwrap().push("inhibit");
+        match self.plays {
+            Plays::Frozen => std::future::pending().await,
+            Plays::Busy => return Err(fdo::Error::AccessDenied("another block is there".to_owned())),
+            _ => {}
+        }
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        *self.lock.lock().unwrap() = Some(UnixStream::from_std(ours).unwrap());
+        Ok(std::os::fd::OwnedFd::from(theirs).into())
+    }
+}
+
+/// A host with such a bus.
+pub(super) struct Host {
+    pub(super) root: TempDir,
+    bus: JoinHandle<()>,
+    /// What was asked of systemd and logind, in its order.
+    pub(super) called: &'static Mutex<Vec<&'static str>>,
+    /// Jobs that were taken back.
+    pub(super) cancelled: &'static Mutex<Vec<u32>>,
+    /// Units for which a job was queued.
+    pub(super) queued: &'static Mutex<Vec<String>>,
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.bus.abort();
+    }
+}
+
+impl Host {
+    pub(super) fn new(plays: Plays) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let socket = root.path().join("run/dbus/system_bus_socket");
+        std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
+        let listener = UnixListener::bind(socket).unwrap();
+        let called: &'static Mutex<Vec<_>> = Box::leak(Box::default());
+        let cancelled: &'static Mutex<Vec<_>> = Box::leak(Box::default());
+        let queued: &'static Mutex<Vec<_>> = Box::leak(Box::default());
+        let lock: &'static Mutex<Option<_>> = Box::leak(Box::default());
+        let bus = tokio::spawn(async move {
+            let mut connections = Vec::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let builder = Builder::unix_stream(stream.into_std().unwrap()).server(Guid::generate()).p2p();
+                let login = Login { called, plays, lock };
+                let builder = builder
+                    .serve_at("/org/freedesktop/DBus", Bus)
+                    .serve_at("/org/freedesktop/login1", login)
+                    .serve_at("/org/freedesktop/systemd1", Manager { plays, called, cancelled, queued });
+                connections.push(builder.build().await.unwrap());
+            }
+        });
+        Self { root, bus, called, cancelled, queued }
+    }
+
+    pub(super) fn systemd(&self) -> Systemd {
+        let mut systemd = Systemd::new(self.root.path());
+        systemd.answer = Duration::from_millis(300);
+        systemd
+    }
+
+    /// What became of an act; a test that waits for ever has failed.
+    pub(super) async fn act(&self, act: &Act, begin: &Begin) -> Result<(), String> {
+        let mut systemd = self.systemd();
+        let acted = tokio::time::timeout(Duration::from_mins(1), systemd.act(act, begin));
+        acted.await.expect("it has a limit")
+    }
+}
