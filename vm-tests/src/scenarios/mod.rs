@@ -111,7 +111,10 @@ pub static SCENARIOS: &[Scenario] = &[
         shows: "systemd, a real login and sudo work in the systemd guest",
         guest: Guest::Systemd,
         kernels: &[],
-        by_default: None,
+        by_default: Some(ByDefault {
+            kernels: &["5.10", "6.18"],
+            because: "on the others a longer scenario boots the same guest and logs in",
+        }),
         parameters: &[],
         needs_holdfast: false,
         limit: 180,

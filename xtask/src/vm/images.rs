@@ -4,6 +4,7 @@
 //! busybox. They are made once; guests write to them through snapshots that end with the guest.
 
 use std::fs::{self, File};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -34,7 +35,40 @@ const GUEST_PACKAGES: &[&str] = &[
     "util-linux",
 ];
 /// Counted up when the recipe of an image changes.
-const ROOT_RECIPE: &str = "1";
+const ROOT_RECIPE: &str = "2";
+/// Programs that systemd starts at each boot to make units of what these guests do not have: encrypted disks,
+/// hibernation, init scripts. An emulated guest is slow to start programs.
+const NO_GENERATORS: &[&str] = &[
+    "cryptsetup",
+    "debug",
+    "getty",
+    "gpt-auto",
+    "hibernate-resume",
+    "integritysetup",
+    "rc-local",
+    "run",
+    "system-update",
+    "sysv",
+    "veritysetup",
+];
+/// Units that do nothing for a guest that lives for a minute.
+const NO_UNITS: &[&str] = &[
+    "apt-daily.timer",
+    "apt-daily-upgrade.timer",
+    "dev-hugepages.mount",
+    "dev-mqueue.mount",
+    "e2scrub_reap.service",
+    "getty@tty1.service",
+    "modprobe@.service",
+    "sys-fs-fuse-connections.mount",
+    "systemd-random-seed.service",
+    "systemd-sysusers.service",
+    "systemd-tmpfiles-clean.timer",
+    "systemd-update-utmp.service",
+    "systemd-update-utmp-runlevel.service",
+    // A session needs none of the user's own services.
+    "user@.service",
+];
 /// Size of the root disk; the image is sparse.
 const ROOT_SIZE: u64 = 1 << 30;
 /// File systems with a disk of their own, and a size that the making of each accepts; the images are sparse.
@@ -78,7 +112,8 @@ pub(crate) fn file_systems(cache: &Cache) -> Result<Vec<(&'static str, PathBuf)>
 
 /// What decides how every Debian guest is made.
 pub(crate) fn recipe() -> String {
-    format!("{ROOT_RECIPE} {GUEST_RELEASE} {}", GUEST_PACKAGES.join(" "))
+    let lists = [GUEST_PACKAGES, NO_GENERATORS, NO_UNITS].concat();
+    format!("{ROOT_RECIPE} {GUEST_RELEASE} {}", lists.join(" "))
 }
 
 /// The root disk of the Debian guest.
@@ -147,6 +182,8 @@ pub(crate) fn prepare(root: &Path) -> Result<()> {
     write("etc/hostname", "guest\n")?;
     write("etc/hosts", "127.0.0.1 localhost guest\n")?;
     write("etc/fstab", "")?;
+    // The default's post-quantum keys take an emulated processor a second for each login.
+    write("etc/ssh/sshd_config.d/guest.conf", "KexAlgorithms curve25519-sha256\n")?;
     write(
         "etc/systemd/system/holdfast-scenario.service",
         "[Unit]\nDescription=Scenario that the kernel parameters name\nAfter=ssh.service\n\n[Service]\nType=exec\n\
@@ -154,9 +191,12 @@ pub(crate) fn prepare(root: &Path) -> Result<()> {
          Environment=RUST_BACKTRACE=1\n\n\
          [Install]\nWantedBy=multi-user.target\n",
     )?;
-    chroot(
-        "systemctl enable holdfast-scenario.service && systemctl mask apt-daily.timer apt-daily-upgrade.timer",
-    )?;
+    chroot(&format!("systemctl enable holdfast-scenario.service && systemctl mask {}", NO_UNITS.join(" ")))?;
+    let generators = root.join("etc/systemd/system-generators");
+    fs::create_dir_all(&generators)?;
+    for name in NO_GENERATORS {
+        symlink("/dev/null", generators.join(format!("systemd-{name}-generator")))?;
+    }
     chroot(
         "rm -rf /usr/share/doc /usr/share/man /usr/share/locale /var/cache/apt/* /var/lib/apt/lists/* && : > /etc/machine-id",
     )
