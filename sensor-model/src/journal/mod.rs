@@ -279,6 +279,9 @@ pub struct Begin {
     pub acts: Vec<Act>,
     /// Whether a reboot ends it.
     pub reboot: bool,
+    /// Whoever began it wants it done beside the Machine Config Operator's daemon, too; a recovery goes by that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub beside_mco: bool,
 }
 
 /// How an apply ended.

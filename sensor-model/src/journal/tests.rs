@@ -55,6 +55,7 @@ fn begin() -> Begin {
             because: vec!["/etc/a".to_owned()],
         }],
         reboot: true,
+        beside_mco: false,
     }
 }
 

@@ -37,10 +37,12 @@ pub(super) fn actions(text: &str) -> Result<Vec<Action>, String> {
             (Some("DaemonReload"), None, _) => Verb::DaemonReload,
             (Some("Reboot"), None, _) => Verb::Reboot,
             (Some("Reload"), Some(unit), None) => Verb::Reload(forms::unit(unit, false)?),
+            (Some("ReloadOrRestart"), Some(unit), None) => Verb::ReloadOrRestart(forms::unit(unit, false)?),
             (Some("Restart"), Some(unit), None) => Verb::Restart(forms::unit(unit, false)?),
             _ => {
                 return Err(format!(
-                    "{:?} is not an action: there are None, Drain, DaemonReload, Reload UNIT, Restart UNIT, Reboot",
+                    "{:?} is not an action: there are None, Drain, DaemonReload, Reload UNIT, \
+                     ReloadOrRestart UNIT, Restart UNIT, Reboot",
                     part.trim()
                 ));
             }
@@ -73,6 +75,7 @@ impl Allowance {
                 Verb::Drain => ("Drain", None),
                 Verb::DaemonReload => ("DaemonReload", None),
                 Verb::Reload(unit) => ("Reload", Some(unit)),
+                Verb::ReloadOrRestart(unit) => ("ReloadOrRestart", Some(unit)),
                 Verb::Restart(unit) => ("Restart", Some(unit)),
                 // Whoever asks for the most may have it.
                 Verb::Reboot => return true,

@@ -43,6 +43,8 @@ pub enum Verb {
     DaemonReload,
     /// A unit reads its configuration again.
     Reload(String),
+    /// The same, or a stop and start where the unit cannot do that. Only Holdfast's own policies know the word.
+    ReloadOrRestart(String),
     /// A unit is stopped and started.
     Restart(String),
     /// What the content asks for, by rules of its own; only shipped defaults say so.

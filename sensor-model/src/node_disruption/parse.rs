@@ -30,6 +30,10 @@ const MAXIMUM_ACTIONS: usize = 10;
 /// Types that a policy may name.
 const TYPES: [&str; 6] = ["Reboot", "Drain", "Reload", "Restart", "DaemonReload", "None"];
 
+/// Those of our own policies.
+const OWN_TYPES: [&str; 7] =
+    ["Reboot", "Drain", "Reload", "ReloadOrRestart", "Restart", "DaemonReload", "None"];
+
 /// Fields of a `MachineConfiguration`'s `spec` that are about something else.
 const OTHER_SPEC_FIELDS: [&str; 10] = [
     "bootImageSkewEnforcement",
@@ -239,7 +243,7 @@ fn allowances(value: &Value, at: &str, origin: &str) -> Parsed<Vec<Allowance>> {
                 None => Vec::new(),
             },
             actions: names(required(map, "actions", &at)?, &format!("{at}.actions"), |name| {
-                if TYPES.contains(&name) { Ok(()) } else { Err(unsupported(name, &TYPES)) }
+                if OWN_TYPES.contains(&name) { Ok(()) } else { Err(unsupported(name, &OWN_TYPES)) }
             })?,
             units: patterns("units")?,
             label: format!("{origin}: declarations[{number}]"),
@@ -247,7 +251,8 @@ fn allowances(value: &Value, at: &str, origin: &str) -> Parsed<Vec<Allowance>> {
         if allowance.machine_configs.is_empty() && allowance.match_labels.is_empty() {
             return Err((at, "machineConfigs or matchLabels must say whose declarations count".to_owned()));
         }
-        let acts = allowance.actions.iter().any(|word| word == "Reload" || word == "Restart");
+        let of_units = ["Reload", "ReloadOrRestart", "Restart"];
+        let acts = allowance.actions.iter().any(|word| of_units.contains(&word.as_str()));
         if acts && allowance.units.is_empty() {
             return Err((
                 format!("{at}.units"),
@@ -348,7 +353,8 @@ impl Reader<'_> {
     }
 
     fn action(&self, value: &Value, at: &str) -> Parsed<Action> {
-        let map = mapping(value, at, &["type", "reload", "restart", "timeout", "fallback"])?;
+        let keys = ["type", "reload", "restart", "timeout", "fallback", "reloadOrRestart"];
+        let map = mapping(value, at, if self.own { &keys } else { &keys[..5] })?;
         let field = format!("{at}.type");
         let word = text(required(map, "type", at)?, &field)?;
         let service = |key: &str, only: &str| -> Parsed<String> {
@@ -366,16 +372,20 @@ impl Reader<'_> {
                 .map_err(|reason| (format!("{field}.serviceName"), format!("Invalid value: {reason}")))
         };
         let (reload, restart) = (service("reload", "Reload")?, service("restart", "Restart")?);
+        let either =
+            if self.own { service("reloadOrRestart", "ReloadOrRestart")? } else { String::new() };
         let verb = match word {
             "Reboot" => Verb::Reboot,
             "Drain" => Verb::Drain,
             "Reload" => Verb::Reload(reload),
+            "ReloadOrRestart" if self.own => Verb::ReloadOrRestart(either),
             "Restart" => Verb::Restart(restart),
             "DaemonReload" => Verb::DaemonReload,
             "None" => Verb::None,
             "Special" if self.trust != Trust::File => Verb::Special,
             // A newer operator may know more; what it asked for cannot be less than everything.
             other if self.trust == Trust::Status => Verb::Unknown(other.to_owned()),
+            other if self.own => return Err((field, unsupported(other, &OWN_TYPES))),
             other => return Err((field, unsupported(other, &TYPES))),
         };
         let timeout_seconds = match map.get("timeout") {

@@ -91,6 +91,7 @@ fn faults_are_told_by_object_field_and_reason() {
         actions("[{type: Restart, reload: {serviceName: a.service}}]"),
         actions("[{type: Restart}]"),
         actions("[{type: None, restart: {serviceName: a.service}}]"),
+        actions("[{type: ReloadOrRestart, reloadOrRestart: {serviceName: a.service}}]"),
         actions("[{type: Reboot}, {type: Drain}]"),
         actions("[{type: Drain}, {type: None}]"),
         actions("[{type: Drain, serviceName: a.service}]"),
@@ -114,6 +115,8 @@ fn faults_are_told_by_object_field_and_reason() {
         format!("{MCO_HEAD}spec: {{irreconcilableValidationOverrides: {{storage: [Luks]}}}}"),
         own("{pools: []}"),
         own("{files: 1}"),
+        own("{files: [{path: /etc/a, actions: [{type: ReloadOrRestart, reload: {serviceName: a.service}}]}]}"),
+        own("{files: [{path: /etc/a, actions: [{type: Explode}]}]}"),
         own("{declarations: [{actions: [None]}]}"),
         own("{declarations: [{machineConfigs: [a], actions: [Restart]}]}"),
         own("{declarations: [{machineConfigs: [a], actions: [Explode]}]}"),
@@ -332,12 +335,25 @@ fn an_owners_declaration_counts_where_it_is_allowed_and_nothing_else_decides() {
 }
 
 #[test]
+fn what_only_we_know_may_be_said_in_our_own_policies_and_declared_where_it_is_allowed() {
+    let said = own("{files: [{path: /etc/a, actions: \
+                    [{type: ReloadOrRestart, reloadOrRestart: {serviceName: a@b.service}}]}]}");
+    let decided = decided(&policy(&[said], None), Kind::File, "/etc/a").1;
+    assert_eq!(decided, "ReloadOrRestart(\"a@b.service\")");
+    let allowed = policy(&[own(&ALLOWED.replace("Restart", "ReloadOrRestart"))], None);
+    let decisions = declared_decisions("ReloadOrRestart app.service", &allowed, false);
+    assert_eq!(decisions[0], "/etc/app/a: ReloadOrRestart(\"app.service\")");
+    assert_eq!(declared_decisions("Restart app.service", &allowed, false)[0], "/etc/app/a: Reboot");
+}
+
+#[test]
 fn a_declaration_that_is_not_allowed_or_not_understood_means_reboot() {
     let allowed = policy(&[own(ALLOWED)], None);
     for annotation in [
         "Drain",
         "Restart sshd.service",
         "Reload app.service",
+        "ReloadOrRestart app.service",
         "None, Restart app.service",
         "none",
         "Explode",

@@ -78,6 +78,8 @@ pub enum Disruption {
     DaemonReload,
     /// Units read their configuration again.
     Reload,
+    /// Units do that, or are restarted where they cannot.
+    ReloadOrRestart,
     /// Units are restarted.
     Restart,
     /// Workloads leave the node.
@@ -93,6 +95,7 @@ impl Disruption {
             Self::None => "none",
             Self::DaemonReload => "daemon-reload",
             Self::Reload => "reload",
+            Self::ReloadOrRestart => "reload-or-restart",
             Self::Restart => "restart",
             Self::Drain => "drain",
             Self::Reboot => "reboot",
@@ -148,6 +151,8 @@ pub enum StepAction {
     DaemonReload,
     /// A unit reads its configuration again.
     Reload,
+    /// A unit does that, or is restarted where it cannot.
+    ReloadOrRestart,
     /// A unit is restarted.
     Restart,
     /// The node is rebooted.
@@ -162,6 +167,7 @@ impl StepAction {
             Self::Write => "write",
             Self::DaemonReload => "daemon-reload",
             Self::Reload => "reload",
+            Self::ReloadOrRestart => "reload-or-restart",
             Self::Restart => "restart",
             Self::Reboot => "reboot",
         }
@@ -288,6 +294,7 @@ fn planned(decided: Decided) -> PlannedChange {
                 Verb::None => return None,
                 Verb::DaemonReload => (Disruption::DaemonReload, None),
                 Verb::Reload(unit) => (Disruption::Reload, Some(unit)),
+                Verb::ReloadOrRestart(unit) => (Disruption::ReloadOrRestart, Some(unit)),
                 Verb::Restart(unit) => (Disruption::Restart, Some(unit)),
                 Verb::Drain => (Disruption::Drain, None),
                 Verb::Reboot | Verb::Special | Verb::Unknown(_) => (Disruption::Reboot, None),

@@ -1,6 +1,6 @@
 //! From what each change needs to the steps for all of them.
 //!
-//! Drain, write, daemon-reload, reloads, restarts, reboot; each once. A reboot makes reloads and restarts
+//! Drain, write, daemon-reload, reloads, reloads-or-restarts, restarts, reboot; each once. A reboot makes reloads and restarts
 //! superfluous and is never without a drain. Units are reloaded and restarted in the order in which each
 //! entry names them; where no entry says, by name. So the order of the changes does not matter.
 
@@ -60,7 +60,7 @@ pub(super) fn steps(changes: &[Decided]) -> Vec<Step> {
         return Vec::new();
     }
     let mut single: BTreeMap<StepAction, Wanted> = BTreeMap::new();
-    let (mut reloads, mut restarts) = (Units::default(), Units::default());
+    let (mut reloads, mut either, mut restarts) = (Units::default(), Units::default(), Units::default());
     for decided in changes {
         single.entry(StepAction::Write).or_default().add(decided, None);
         let mut add = |step: StepAction, action: &Action| {
@@ -71,6 +71,7 @@ pub(super) fn steps(changes: &[Decided]) -> Vec<Step> {
                 Verb::None => {}
                 Verb::DaemonReload => add(StepAction::DaemonReload, action),
                 Verb::Reload(unit) => reloads.add(unit, decided, action),
+                Verb::ReloadOrRestart(unit) => either.add(unit, decided, action),
                 Verb::Restart(unit) => restarts.add(unit, decided, action),
                 Verb::Drain => add(StepAction::Drain, action),
                 Verb::Reboot | Verb::Special | Verb::Unknown(_) => {
@@ -80,6 +81,7 @@ pub(super) fn steps(changes: &[Decided]) -> Vec<Step> {
             }
         }
         reloads.end_of_change();
+        either.end_of_change();
         restarts.end_of_change();
     }
     let reboot = single.contains_key(&StepAction::Reboot);
@@ -90,6 +92,7 @@ pub(super) fn steps(changes: &[Decided]) -> Vec<Step> {
         .collect();
     if !reboot {
         steps.extend(reloads.steps(StepAction::Reload));
+        steps.extend(either.steps(StepAction::ReloadOrRestart));
         steps.extend(restarts.steps(StepAction::Restart));
     }
     steps
@@ -111,15 +114,13 @@ impl Plan {
                 self.steps.push(wanted.step(action, None));
             }
         }
-        self.steps.retain(|step| {
-            !matches!(step.action, StepAction::DaemonReload | StepAction::Reload | StepAction::Restart)
-        });
+        self.steps.retain(|step| step.action != StepAction::DaemonReload && step.target.is_none());
         self.steps.sort_by_key(|step| step.action);
         (self.drain, self.reboot) = (true, true);
     }
 }
 
-/// Units to reload, or to restart.
+/// Units for one kind of step.
 #[derive(Debug, Default)]
 struct Units {
     wanted: BTreeMap<String, Wanted>,

@@ -23,6 +23,7 @@ pub(super) fn acts(plan: &Plan, os: bool) -> Vec<Act> {
         let kind = match step.action {
             StepAction::DaemonReload => ActKind::DaemonReload,
             StepAction::Reload => ActKind::Reload,
+            StepAction::ReloadOrRestart => ActKind::ReloadOrRestart,
             StepAction::Restart => ActKind::Restart,
             StepAction::Drain | StepAction::Write | StepAction::Reboot => return None,
         };

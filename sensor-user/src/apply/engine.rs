@@ -156,6 +156,10 @@ impl Engine {
             return Ok(Recovered::Nothing);
         };
         let begin = parsed.begin.clone();
+        let mco = Mco::of(&self.options).or_allowed(begin.beside_mco);
+        if let Some(reason) = mco.refuses() {
+            return Err(ApplyError::Unfinished(reason));
+        }
         progress(&format!("an earlier apply (number {}) was interrupted", begin.id));
         let journal = self.store.go_on(&parsed)?;
         let mut ending = Notes::new(self, &begin);
@@ -172,7 +176,7 @@ impl Engine {
             reach,
             boot_id: &self.boot_id,
             tie: Tying::of(&self.options),
-            mco: Mco::of(&self.options),
+            mco,
             waits: None,
         };
         // The way back needs the journal alone; what cannot be compared with its config goes back.
@@ -282,6 +286,7 @@ impl Engine {
             released: writes.released,
             units: writes.units,
             os,
+            beside_mco: self.options.beside_mco,
         };
         let waiting = waiting::after(&request, &waited, begin.os.as_ref(), reboot, &self.observer);
         self.store.add_generation(id, &request.manifests)?;

@@ -197,6 +197,11 @@ impl<'a> Mco<'a> {
         Self { root: &options.root, is_allowed: options.beside_mco }
     }
 
+    /// Allowed also where whoever began what is gone on with had allowed it.
+    pub(super) fn or_allowed(self, is_allowed: bool) -> Self {
+        Self { is_allowed: self.is_allowed || is_allowed, ..self }
+    }
+
     /// Why nothing may be written now. To be asked again before each beginning: the daemon is restarted now and then.
     pub(super) fn refuses(self) -> Option<String> {
         if self.is_allowed {

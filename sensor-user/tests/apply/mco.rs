@@ -60,3 +60,27 @@ fn a_daemon_that_starts_after_the_preflight_is_met_before_the_journal_is_begun()
     let said = world.apply(&["new"], "");
     assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
 }
+
+#[test]
+fn an_interrupted_apply_is_left_to_a_person_where_a_daemon_came_meanwhile() {
+    for beside in [false, true] {
+        let world = World::old();
+        let arguments: &[&str] = if beside { &["new", "--beside-mco"] } else { &["new"] };
+        world.apply(arguments, "kill:200");
+        assert!(world.has_journal(), "killed before or after");
+        starts(&world);
+        let before = world.snapshot();
+        let said = world.apply(&["--resume"], "");
+        if beside {
+            assert_ne!(world.snapshot(), before, "it was begun beside such a daemon: {}{}", said.out, said.err);
+        } else {
+            assert_eq!(said.code, Some(3), "{}{}", said.out, said.err);
+            assert!(said.err.contains("process 4711") && said.err.contains("--beside-mco"), "{}", said.err);
+            assert_eq!(world.snapshot(), before);
+            assert!(world.has_journal());
+            let said = world.apply(&["--resume", "--beside-mco"], "");
+            assert_ne!(world.snapshot(), before, "{}{}", said.out, said.err);
+        }
+        assert!(!world.has_journal());
+    }
+}

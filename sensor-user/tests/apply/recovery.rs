@@ -82,6 +82,7 @@ pub(crate) fn begin(boot_id: &str, acts: Vec<Act>) -> Begin {
         os,
         acts,
         reboot: false,
+        beside_mco: false,
     }
 }
 

@@ -44,6 +44,19 @@ spec:
     - {name: e2scrub_all.timer, actions: [{type: DaemonReload}]}
 ";
 
+/// What only our own policies can say.
+const OWN_POLICY: &str = r"
+apiVersion: holdfast.dev/v1alpha1
+kind: DisruptionPolicy
+metadata: {name: own}
+spec:
+  files:
+  - path: /etc/demo/either
+    actions:
+    - {type: ReloadOrRestart, reloadOrRestart: {serviceName: demo.service}}
+    - {type: ReloadOrRestart, reloadOrRestart: {serviceName: boots.service}}
+";
+
 /// The values that the config declares.
 #[derive(Debug, Clone)]
 struct Wish {
@@ -57,7 +70,7 @@ struct Wish {
 
 impl Wish {
     fn first() -> Self {
-        let files = ["none", "reload", "restart", "fails", "hangs", "holds", "boots"]
+        let files = ["none", "reload", "either", "restart", "fails", "hangs", "holds", "boots"]
             .map(|name| (name, "1"))
             .to_vec();
         Self { files, description: "first", other_enabled: true, shipped: "" }
@@ -124,7 +137,16 @@ pub(super) fn holdfast(code: i32, arguments: &[&str]) -> Result<(String, String)
     Ok((said, error))
 }
 
-const APPLY: [&str; 6] = ["apply", "/root/new.yaml", "--policy", "/root/policy.yaml", "-o", "json"];
+const APPLY: [&str; 8] = [
+    "apply",
+    "/root/new.yaml",
+    "--policy",
+    "/root/policy.yaml",
+    "--policy",
+    "/root/own-policy.yaml",
+    "-o",
+    "json",
+];
 
 fn apply(wish: &Wish, code: i32) -> Result<Value> {
     apply_manifest(&wish.manifest(), code)
@@ -133,6 +155,7 @@ fn apply(wish: &Wish, code: i32) -> Result<Value> {
 fn apply_manifest(manifest: &str, code: i32) -> Result<Value> {
     fs::write("/root/new.yaml", manifest)?;
     fs::write("/root/policy.yaml", POLICY)?;
+    fs::write("/root/own-policy.yaml", OWN_POLICY)?;
     let (said, error) = holdfast(code, &APPLY)?;
     serde_json::from_str(&said).with_context(|| format!("no JSON: {said}{error}"))
 }
@@ -189,6 +212,8 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
     let wish = wish.with("none", "2");
     context.check("reload", reload(&wish));
     let wish = wish.with("reload", "2");
+    context.check("reload-or-restart", reload_or_restart(&wish));
+    let wish = wish.with("either", "2");
     context.check("restart", restart(&wish));
     let wish = wish.with("restart", "2");
     let wish = Wish { description: "second", ..wish };
@@ -249,6 +274,23 @@ fn reload(wish: &Wish) -> Result<String> {
     result(&apply(&wish.with("reload", "2"), 0)?, "done")?;
     ensure!(fs::read_to_string("/run/reloads")? == "2", "it was not reloaded once, after the write");
     ensure!(property("demo.service", "MainPID")? == pid, "it was restarted");
+    Ok(String::new())
+}
+
+/// Of two units the one that can is reloaded, and the other is restarted.
+fn reload_or_restart(wish: &Wish) -> Result<String> {
+    let invocations = || -> Result<[String; 2]> {
+        Ok([property("demo.service", "InvocationID")?, property("boots.service", "InvocationID")?])
+    };
+    let before = invocations()?;
+    let report = apply(&wish.with("either", "2"), 0)?;
+    result(&report, "done")?;
+    let steps = report["plan"]["steps"].as_array().cloned().unwrap_or_default();
+    let either = steps.iter().filter(|step| step["action"] == "reload-or-restart").count();
+    ensure!(either == 2, "{report:#}");
+    let after = invocations()?;
+    ensure!(after[0] == before[0] && after[1] != before[1], "{before:?} became {after:?}");
+    ensure!(fs::read_to_string("/run/reloads")? == "22", "demo.service was not reloaded once more");
     Ok(String::new())
 }
 

@@ -138,6 +138,7 @@ impl Setting {
             os: None,
             acts: self.fallback.into_iter().map(act).collect(),
             reboot: self.reboot,
+            beside_mco: false,
         }
     }
 }

@@ -39,6 +39,7 @@ spec:
     actions: [{type: Drain}, {type: Reload, reload: {serviceName: a.service}}]
   - path: /etc/own
     actions:
+    - {type: ReloadOrRestart, reloadOrRestart: {serviceName: m.service}}
     - {type: Restart, restart: {serviceName: z.service}}
     - {type: Restart, restart: {serviceName: crio.service}}
   units:
@@ -193,7 +194,8 @@ proptest! {
         for step in &plan.steps {
             prop_assert!(!step.because.is_empty() && !step.policies.is_empty() || step.action == StepAction::Write);
             prop_assert!(step.because.iter().all(|name| names.contains(&name.as_str())));
-            let units = matches!(step.action, StepAction::Reload | StepAction::Restart);
+            let units =
+                [StepAction::Reload, StepAction::ReloadOrRestart, StepAction::Restart].contains(&step.action);
             prop_assert_eq!(step.target.is_some(), units);
         }
         prop_assert_eq!(plan.drain, steps.iter().any(|(action, _)| *action == StepAction::Drain));

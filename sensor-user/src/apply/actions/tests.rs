@@ -24,6 +24,7 @@ fn begin() -> Begin {
         os: None,
         acts: Vec::new(),
         reboot: false,
+        beside_mco: false,
     }
 }
 
@@ -67,9 +68,22 @@ async fn only_a_unit_that_runs_is_reloaded_and_one_that_had_failed_is_a_failure(
 }
 
 #[tokio::test]
+async fn whether_a_unit_can_reload_is_left_to_systemd_where_either_will_do() {
+    let either = act(ActKind::ReloadOrRestart, "there.service", 30);
+    for plays in [Plays::RunningUnits, Plays::Well, Plays::FailedUnits] {
+        let host = Host::new(plays);
+        let _ = host.act(&either, &begin()).await;
+        assert_eq!(*host.called.lock().unwrap(), ["reload-or-restart"], "{plays:?}");
+    }
+    let host = Host::new(Plays::DyingUnits);
+    let wanted = "reload-or-restart there.service: the unit failed".to_owned();
+    assert_eq!(host.act(&either, &begin()).await, Err(wanted), "it is watched as after a restart");
+}
+
+#[tokio::test]
 async fn a_unit_that_the_apply_takes_away_is_stopped_where_it_runs() {
     let gone = Begin { units: vec!["gone.service".to_owned()], ..begin() };
-    for kind in [ActKind::Reload, ActKind::Restart] {
+    for kind in [ActKind::Reload, ActKind::ReloadOrRestart, ActKind::Restart] {
         for (plays, called) in
             [(Plays::RunningUnits, &["stop"][..]), (Plays::Well, &[]), (Plays::FailedUnits, &[])]
         {

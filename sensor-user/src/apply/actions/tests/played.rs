@@ -143,6 +143,17 @@ impl Manager {
         self.job(server, emitter, name).await
     }
 
+    async fn reload_or_restart_unit(
+        &self,
+        #[zbus(object_server)] server: &ObjectServer,
+        #[zbus(signal_emitter)] emitter: SignalEmitter<'_>,
+        name: &str,
+        _mode: &str,
+    ) -> OwnedObjectPath {
+        self.called.lock().unwrap().push("reload-or-restart");
+        self.job(server, emitter, name).await
+    }
+
     async fn stop_unit(
         &self,
         #[zbus(object_server)] server: &ObjectServer,
