@@ -10,6 +10,12 @@ pub const NAME_BYTES: usize = 128;
 /// Bytes of the change ring. A power of two and a multiple of the largest page (64 KiB).
 pub const RING_BYTES: u32 = 1 << 20;
 
+/// Bytes of a protected name, with a zero at its end: no name on Linux is longer.
+pub const NAME_KEY_BYTES: usize = 256;
+
+/// Protected names at most, the names of the directories on the way to them included.
+pub const NAME_ENTRIES: u32 = 1 << 14;
+
 /// Managed inodes at most: files, their directories and all ancestors.
 pub const MANAGED_ENTRIES: u32 = 1 << 17;
 

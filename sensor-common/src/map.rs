@@ -1,6 +1,6 @@
 //! Keys and values of the maps.
 
-use crate::limits::{ARGV_BYTES, FILENAME_BYTES, GROUP_PATH_BYTES};
+use crate::limits::{ARGV_BYTES, FILENAME_BYTES, GROUP_PATH_BYTES, NAME_KEY_BYTES};
 use crate::op::Operation;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -69,7 +69,9 @@ pub const OBSERVED_WRITERS: u32 = 1;
 /// The inode, or its directory, was locked by a change.
 pub const OBSERVED_LOCKED: u32 = 2;
 
-/// Whom a rule allows to change what it denies to all others.
+/// Whom a rule allows to change what it denies to all others. The value is a set of bits: the current task is allowed when
+/// the entries by which it is known have all of them together ([`ALLOWED_ALL`]). A rule's own entries have all bits each;
+/// where several rules count together, each has a bit, and bits that no rule has are set everywhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Allowed {
@@ -85,6 +87,9 @@ pub struct Allowed {
     pub padding: u32,
 }
 
+/// What it takes to be allowed.
+pub const ALLOWED_ALL: u64 = u64::MAX;
+
 /// The executable's inode.
 pub const ALLOWED_EXE: u32 = 1;
 /// The cgroup (v2) that the process is in.
@@ -93,6 +98,16 @@ pub const ALLOWED_CGROUP: u32 = 2;
 pub const ALLOWED_LOGIN: u32 = 3;
 /// One process, by number and start: Holdfast's own, to which no rule applies.
 pub const ALLOWED_PROCESS: u32 = 4;
+
+/// A name that a deny rule protects, whether anything is there or not. The value is the number of its rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct NameKey {
+    /// The directory.
+    pub directory: InodeKey,
+    /// The name, and zeroes behind it.
+    pub name: [u8; NAME_KEY_BYTES],
+}
 
 /// What the kernel tells of an object that the daemon opened for enrolment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -118,6 +133,10 @@ pub struct Control {
     pub agent_tgid: u32,
     /// [`crate::ABI_VERSION`] of the object that made the maps.
     pub abi_version: u32,
+    /// Number of the host's mount namespace: what is mounted in another one is nothing that the host sees.
+    pub mount_namespace: u32,
+    /// Zero.
+    pub padding: u32,
 }
 
 /// A process: where it came from and what it runs. Written at fork and exec, kept after exit until it
@@ -261,6 +280,8 @@ const _: () = {
     assert!(size_of::<Managed>() == 64);
     assert!(size_of::<Identity>() == 40);
     assert!(size_of::<Allowed>() == 24);
+    assert!(size_of::<NameKey>() == 16 + NAME_KEY_BYTES);
+    assert!(size_of::<Control>() == 16);
     assert!(size_of::<Process>() == 40);
     assert!(size_of::<Executing>() == 24);
     assert!(size_of::<Execution>() == 8 + 8 + 16 + 8 + 24 + 16 + 8 + FILENAME_BYTES + ARGV_BYTES);

@@ -154,8 +154,19 @@ pub const ROLE_DENY: u32 = 1 << 4;
 /// The mount table: every change is told, as each is about another mount point.
 pub const ROLE_MOUNTS: u32 = 1 << 5;
 
-/// Bits of `roles` above the roles themselves: the number of the policy rule for [`ROLE_DENY`].
-pub const RULE_SHIFT: u32 = 16;
+/// A deny rule protects something below, or behind a link that leads through it: to rename it, to remove it or to mount
+/// over it is refused unless the actor is allowed by each of those rules (LSM only).
+pub const ROLE_GUARD: u32 = 1 << 6;
+
+/// Some name in the directory is protected by a deny rule, whether anything is there or not (LSM only).
+pub const ROLE_NAMES: u32 = 1 << 7;
+
+/// Bits of `roles` from here on: the number of the policy rule for [`ROLE_DENY`].
+pub const RULE_SHIFT: u32 = 8;
+/// Numbers of rules that there are room for: each has twelve bits.
+pub const RULE_MASK: u32 = (1 << 12) - 1;
+/// Bits of `roles` from here on: the number of the rules of [`ROLE_GUARD`] together.
+pub const GUARD_SHIFT: u32 = 20;
 
 /// Flags that together mark the daemon's observation open: they have no effect on a read-only open of
 /// a regular file or directory, no other program combines them, and one mask test finds them.

@@ -28,6 +28,7 @@ globals! {
     OFF_FILE_F_FLAGS => file_flags;
     OFF_FILE_F_PATH => file_path;
     OFF_PATH_DENTRY => path_dentry;
+    OFF_PATH_MNT => path_mount;
     OFF_INODE_I_INO => inode_ino;
     OFF_INODE_I_SB => inode_sb;
     OFF_INODE_I_MODE => inode_mode;
@@ -38,6 +39,10 @@ globals! {
     OFF_SUPER_BLOCK_S_DEV => super_dev;
     OFF_SUPER_BLOCK_S_MAGIC => super_magic;
     OFF_VFSMOUNT_MNT_ROOT => vfsmount_root;
+    OFF_MOUNT_MNT => mount_vfsmount;
+    OFF_MOUNT_MNT_MOUNTPOINT => mount_point;
+    OFF_MOUNT_MNT_NS => mount_namespace;
+    OFF_MOUNT_MNT_GROUP_ID => mount_group;
     OFF_DENTRY_D_INODE => dentry_inode;
     OFF_DENTRY_D_PARENT => dentry_parent;
     OFF_DENTRY_D_NAME => dentry_name;
@@ -127,7 +132,9 @@ globals! {
     ARG_BPRM_CREDS_FOR_EXEC_BPRM => arg_bprm_creds_for_exec_bprm;
     ARG_BLKDEV_OPEN_FILP => arg_blkdev_open_filp;
     ARG_SB_MOUNT_PATH => arg_sb_mount_path;
+    ARG_SB_MOUNT_FLAGS => arg_sb_mount_flags;
     ARG_SB_UMOUNT_MNT => arg_sb_umount_mnt;
+    ARG_MOVE_MOUNT_FROM_PATH => arg_move_mount_from_path;
     ARG_MOVE_MOUNT_TO_PATH => arg_move_mount_to_path;
     ARG_INODE_RENAME_OLD_DIR => arg_inode_rename_old_dir;
     ARG_INODE_RENAME_OLD_DENTRY => arg_inode_rename_old_dentry;
@@ -136,7 +143,7 @@ globals! {
 }
 
 /// Offset of a field that the running kernel lacks.
-const MISSING: u32 = u32::MAX;
+pub(crate) const MISSING: u32 = u32::MAX;
 
 /// The offset of a field of a structure that lies within another.
 #[inline(always)]

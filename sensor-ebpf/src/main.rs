@@ -7,6 +7,7 @@
 #![no_main]
 #![feature(asm_experimental_arch)]
 
+mod deny;
 mod hooks;
 mod kernel;
 mod managed;

@@ -2,15 +2,14 @@
 //!
 //! A miss costs a multiplication, one inlined array look-up and a bit test; no helper is called.
 
+use crate::deny;
 use crate::kernel::{self, Pointer};
 use crate::maps::{self, BITMAP, CHANGES, CONTROL, MANAGED};
 use crate::who;
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_boot_ns, bpf_probe_read_kernel_str_bytes};
 use sensor_common::limits::NAME_BYTES;
 use sensor_common::map::{Control, Counter, InodeKey, Managed, bitmap_position};
-use sensor_common::op::{
-    Operation, RECORD_IN_DIRECTORY, RECORD_NAME_CUT, ROLE_DENY, ROLE_MOUNTS, ROLE_TAMPER, RULE_SHIFT,
-};
+use sensor_common::op::{Operation, RECORD_IN_DIRECTORY, RECORD_NAME_CUT, ROLE_MOUNTS, ROLE_TAMPER};
 use sensor_common::record::ChangeRecord;
 
 /// The entry of a managed inode, or `None` for all others and for null.
@@ -139,15 +138,6 @@ pub(crate) fn changed(entry: *mut Managed, change: &Change) -> i32 {
     note(entry, change.operation as u64, change.detail, change.dentry.0, change.inode.0) as i32
 }
 
-/// `-EPERM`, what a refused operation gives.
-const REFUSED: i32 = -1;
-
-/// Whether a deny rule refuses this task. It never refuses the daemon.
-#[inline(always)]
-fn denied(roles: u32, operation: u32) -> bool {
-    roles & ROLE_DENY != 0 && operation != Operation::Release as u32 && !who::is_allowed(roles >> RULE_SHIFT)
-}
-
 /// The body of [`changed`], one function in the object. 0, or what a refused operation gives.
 #[inline(never)]
 fn note(entry: *mut Managed, operation: u64, detail: u64, dentry: *const u8, inode: *const u8) -> i64 {
@@ -155,14 +145,11 @@ fn note(entry: *mut Managed, operation: u64, detail: u64, dentry: *const u8, ino
     let operation = operation as u32;
     let subject = Subject::of(Pointer(inode));
     // SAFETY: the entry comes from a map look-up in this program run.
-    unsafe {
-        if denied((*entry).roles, operation) && !is_agent() {
-            maps::count(Counter::Denied);
-            push(entry, Operation::Denied as u32, u64::from(operation), dentry, subject);
-            // The very value that the hook returns: the verifier follows constants, not what a
-            // compiler makes of a negation.
-            return i64::from(REFUSED);
-        }
+    let rule = deny::rule(unsafe { (*entry).roles }, operation, !dentry.is_null());
+    if rule != deny::NO_RULE
+        && deny::refuse(entry, u64::from(rule), u64::from(operation), dentry.0, inode) != 0
+    {
+        return i64::from(deny::REFUSED);
     }
     maps::add_one(entry.cast::<u64>());
     let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;

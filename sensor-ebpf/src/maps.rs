@@ -4,7 +4,8 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf};
 use sensor_common::limits;
 use sensor_common::map::{
-    Allowed, COUNTERS, Control, Counter, Executing, Execution, Group, Identity, InodeKey, Managed, Process,
+    Allowed, COUNTERS, Control, Counter, Executing, Execution, Group, Identity, InodeKey, Managed, NameKey,
+    Process,
 };
 
 /// Do not set memory aside for entries that are not there (`BPF_F_NO_PREALLOC`).
@@ -21,8 +22,12 @@ pub(crate) static BITMAP: Array<u64> = Array::with_max_entries(limits::BITMAP_WO
 
 /// Whom deny rules allow.
 #[map]
-pub(crate) static ALLOWED: HashMap<Allowed, u8> =
+pub(crate) static ALLOWED: HashMap<Allowed, u64> =
     HashMap::with_max_entries(limits::ALLOWED_ENTRIES, NO_PREALLOC);
+
+/// Names that deny rules protect, with the numbers of their rules.
+#[map]
+pub(crate) static NAMES: HashMap<NameKey, u32> = HashMap::with_max_entries(limits::NAME_ENTRIES, NO_PREALLOC);
 
 /// Who the daemon is.
 #[map]

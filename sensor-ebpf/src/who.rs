@@ -4,7 +4,7 @@
 use crate::kernel;
 use crate::maps::{ALLOWED, PROCESSES};
 use aya_ebpf::helpers::{bpf_get_current_task, bpf_probe_read_kernel};
-use sensor_common::map::{ALLOWED_CGROUP, ALLOWED_EXE, ALLOWED_LOGIN, ALLOWED_PROCESS, Allowed};
+use sensor_common::map::{ALLOWED_ALL, ALLOWED_CGROUP, ALLOWED_EXE, ALLOWED_LOGIN, ALLOWED_PROCESS, Allowed};
 use sensor_common::op::RECORD_KERNEL_THREAD;
 use sensor_common::record::ChangeRecord;
 
@@ -101,7 +101,8 @@ pub(crate) unsafe fn describe(record: *mut ChangeRecord) -> u16 {
     if flags & KERNEL_THREAD != 0 { RECORD_KERNEL_THREAD } else { 0 }
 }
 
-/// Whether a rule allows the current task: by its executable, its cgroup or its login, or because it is Holdfast's own.
+/// Whether a rule, or each of several that count together, allows the current task: by its executable, its cgroup or its
+/// login; or whether it is Holdfast's own.
 #[inline(always)]
 pub(crate) fn is_allowed(rule: u32) -> bool {
     let task = current();
@@ -110,13 +111,18 @@ pub(crate) fn is_allowed(rule: u32) -> bool {
     let file: u64 = read(mm, kernel::mm_exe_file());
     let inode: u64 = read(file, kernel::file_inode());
     let sb: u64 = read(inode, kernel::inode_sb());
-    listed(rule, ALLOWED_LOGIN, u64::from(login), 0)
-        || listed(rule, ALLOWED_CGROUP, cgroup(task), 0)
-        || listed(rule, ALLOWED_EXE, read(inode, kernel::inode_ino()), read(sb, kernel::super_dev()))
-        || listed(0, ALLOWED_PROCESS, process_start(task), read(task, kernel::task_tgid()))
+    let by_rules = listed(rule, ALLOWED_LOGIN, u64::from(login), 0)
+        | listed(rule, ALLOWED_CGROUP, cgroup(task), 0)
+        | listed(rule, ALLOWED_EXE, read(inode, kernel::inode_ino()), read(sb, kernel::super_dev()));
+    by_rules == ALLOWED_ALL
+        || listed(0, ALLOWED_PROCESS, process_start(task), read(task, kernel::task_tgid())) == ALLOWED_ALL
 }
 
 #[inline(always)]
-fn listed(rule: u32, kind: u32, value: u64, dev: u32) -> bool {
-    ALLOWED.get_ptr(Allowed { rule, kind, value, dev, padding: 0 }).is_some()
+fn listed(rule: u32, kind: u32, value: u64, dev: u32) -> u64 {
+    match ALLOWED.get_ptr(Allowed { rule, kind, value, dev, padding: 0 }) {
+        // SAFETY: the pointer comes from a map look-up; a word is read whole.
+        Some(bits) => unsafe { *bits },
+        None => 0,
+    }
 }

@@ -1,16 +1,24 @@
 //! Names: what is created, linked, removed and renamed in managed directories, and what happens to the
 //! names of managed objects wherever they are.
 
+use crate::deny;
 use crate::kernel::{self, Arguments, Pointer};
 use crate::managed::{self, Change};
-use sensor_common::op::{Operation, ROLE_ANCESTOR, ROLE_DIRECTORY, ROLE_FILE};
+use sensor_common::op::{Operation, ROLE_ANCESTOR, ROLE_DIRECTORY, ROLE_FILE, ROLE_NAMES};
 
 /// Notes that `dentry` is about to change in the directory `dir`, if names in it matter.
 #[inline(always)]
 fn in_directory(dir: Pointer, dentry: Pointer, operation: Operation) -> i32 {
     let Some(entry) = managed::lookup(dir) else { return 0 };
     // SAFETY: the entry comes from a map look-up.
-    if unsafe { (*entry).roles } & ROLE_DIRECTORY == 0 {
+    let roles = unsafe { (*entry).roles };
+    if roles & ROLE_NAMES != 0 {
+        let refused = deny::named(entry, dir, dentry, operation);
+        if refused != 0 {
+            return refused;
+        }
+    }
+    if roles & ROLE_DIRECTORY == 0 {
         return 0;
     }
     managed::changed(entry, &Change { operation, detail: 0, dentry, inode: dir })
@@ -113,24 +121,25 @@ pub(crate) fn inode_rename(args: Arguments) -> i32 {
     let Some(old) = args.pointer(kernel::arg_inode_rename_old_dentry()) else { return 0 };
     let Some(new_dir) = args.pointer(kernel::arg_inode_rename_new_dir()) else { return 0 };
     let Some(new) = args.pointer(kernel::arg_inode_rename_new_dentry()) else { return 0 };
-    // All four are noted even where one is refused: the others then cost a look and change nothing.
+    // The first that is refused ends it, as it is to be told once; what was noted before costs a look and changes nothing.
     let from = of_object(old, Operation::Rename);
-    let over = of_object(new, Operation::RenameOver);
-    let out = in_directory(old_dir, old, Operation::Rename);
-    let into = in_directory(new_dir, new, Operation::RenameOver);
-    // Passed on as they came, for the verifier to see an error number.
     if from != 0 {
-        from
-    } else if over != 0 {
-        over
-    } else if out != 0 {
-        out
-    } else if into != 0 {
-        into
-    } else {
-        replaced(old, new);
-        0
+        return from;
     }
+    let over = of_object(new, Operation::RenameOver);
+    if over != 0 {
+        return over;
+    }
+    let out = in_directory(old_dir, old, Operation::Rename);
+    if out != 0 {
+        return out;
+    }
+    let into = in_directory(new_dir, new, Operation::RenameOver);
+    if into != 0 {
+        return into;
+    }
+    replaced(old, new);
+    0
 }
 
 /// What takes the place of a managed file is managed from now on, not only when the daemon has seen it: a deny rule

@@ -6,14 +6,17 @@
 
 use super::canary::DEVICES_ID;
 use super::look::Witness;
+use super::numbers::Numbers;
 use crate::kernel::maps::MapsError;
 use crate::observation::Observer;
-use sensor_common::map::{ALLOWED_CGROUP, ALLOWED_EXE, ALLOWED_LOGIN, ALLOWED_PROCESS, Allowed, GROUPS_KEY};
+use sensor_common::map::{
+    ALLOWED_ALL, ALLOWED_CGROUP, ALLOWED_EXE, ALLOWED_LOGIN, ALLOWED_PROCESS, Allowed, GROUPS_KEY,
+};
 use sensor_common::op::ROLE_TAMPER;
 use sensor_model::cgroup::Placement;
 use sensor_model::drift_policy::{Action, DriftPolicy, Rule, Subject};
 use sensor_model::expectation::Expectation;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -30,11 +33,11 @@ pub(super) const GROUPS_ID: u32 = DEVICES_ID - 1;
 /// The deny rules of a policy.
 #[derive(Debug, Default)]
 pub(super) struct DenyRules {
-    rules: Vec<Rule>,
+    numbers: Numbers,
     /// By thing, the rule that protects it.
     things: HashMap<u32, u32>,
     /// What the kernel was told.
-    told: BTreeSet<Entry>,
+    told: Allowances,
     /// The kernel knows nothing else.
     cleared: bool,
     /// Inodes may still be protected by rules of before, whose actors stay allowed.
@@ -44,14 +47,14 @@ pub(super) struct DenyRules {
 /// Rule, kind, value and device of an allowed actor.
 type Entry = (u32, u32, u64, u32);
 
-/// Numbers of rules have 16 bits in the kernel's entries; they are given out anew long before that.
-const MOST_RULES: usize = 1 << 12;
+/// Allowed actors with their bits, as the kernel has them.
+type Allowances = BTreeMap<Entry, u64>;
 
 impl DenyRules {
     /// Finds the rules, numbered from 1, and the things that they protect. Rules of the last run keep their numbers: the
     /// inodes that they protect go on being protected by them until they are enrolled anew.
     pub(super) fn renewed(self, policy: &DriftPolicy, expectations: &[Expectation]) -> Self {
-        let mut deny = if self.rules.len() > MOST_RULES { Self::default() } else { self };
+        let mut deny = if self.numbers.are_many() { Self::default() } else { self };
         deny.things.clear();
         deny.extend(policy, 0, expectations);
         deny
@@ -79,14 +82,13 @@ impl DenyRules {
         for (thing, expectation) in (first..).zip(expectations) {
             let decision = policy.decide(&expectation.thing.path(), None);
             let (Action::Deny, Some((rule, _))) = (decision.action, decision.rule) else { continue };
-            let number = if let Some(position) = self.rules.iter().position(|known| known == rule) {
-                position + 1
-            } else {
-                self.rules.push(rule.clone());
-                self.rules.len()
-            };
-            self.things.insert(thing, u32::try_from(number).unwrap_or(u32::MAX));
+            self.things.insert(thing, self.numbers.of_rule(rule));
         }
+    }
+
+    /// Where numbers of rules, and of rules together, come from.
+    pub(super) fn numbers(&self) -> &Numbers {
+        &self.numbers
     }
 
     /// The rule that protects a thing; things are numbered as their expectations.
@@ -96,18 +98,48 @@ impl DenyRules {
 
     /// A control group was made: whoever is allowed by it need not wait for the next [`DenyRules::refresh`].
     pub(super) fn group_made(&mut self, witness: &mut Witness, path: &str, id: u64) {
-        for number in self.allowing(path) {
-            let entry = (number, ALLOWED_CGROUP, id, 0);
-            if self.told.insert(entry) {
-                allow(witness, &entry);
+        let sets: BTreeSet<u32> = self.numbers.sets().into_iter().map(|(number, _)| number).collect();
+        let mut wanted: Allowances =
+            self.told.iter().filter(|((rule, ..), _)| !sets.contains(rule)).map(|(e, b)| (*e, *b)).collect();
+        wanted.extend(
+            self.allowing(path).into_iter().map(|number| ((number, ALLOWED_CGROUP, id, 0), ALLOWED_ALL)),
+        );
+        self.add_sets(&mut wanted);
+        for (entry, bits) in wanted {
+            if self.told.insert(entry, bits) != Some(bits) {
+                allow(witness, &entry, bits);
             }
         }
     }
 
     /// Rules in use with their numbers.
-    fn used(&self) -> impl Iterator<Item = (u32, &Rule)> {
+    fn used(&self) -> Vec<(u32, Rule)> {
         let used: BTreeSet<u32> = self.things.values().copied().collect();
-        (1..).zip(&self.rules).filter(move |(number, _)| used.contains(number))
+        let mut rules = self.numbers.rules();
+        rules.retain(|(number, _)| used.contains(number));
+        rules
+    }
+
+    /// Adds, for each set of rules that count together, everybody whom one of them allows, with the bits of those that do.
+    fn add_sets(&self, wanted: &mut Allowances) {
+        let used: BTreeSet<u32> = self.things.values().copied().collect();
+        let mut of_sets = Allowances::new();
+        for (number, members) in self.numbers.sets() {
+            // There is no room for more bits: past them only Holdfast itself is let through.
+            if members.len() > ALLOWED_ALL.count_ones() as usize
+                || !members.iter().all(|rule| used.contains(rule))
+            {
+                continue;
+            }
+            let unused =
+                ALLOWED_ALL.checked_shl(u32::try_from(members.len()).unwrap_or(u32::MAX)).unwrap_or(0);
+            for (bit, rule) in members.iter().enumerate() {
+                for ((_, kind, value, dev), _) in wanted.range((*rule, 0, 0, 0)..(*rule + 1, 0, 0, 0)) {
+                    *of_sets.entry((number, *kind, *value, *dev)).or_insert(unused) |= 1 << bit;
+                }
+            }
+        }
+        wanted.extend(of_sets);
     }
 
     /// The rules in use that allow whoever is in the control group of this path.
@@ -118,14 +150,16 @@ impl DenyRules {
             pod_uid: placement.pod_uid.as_deref(),
             ..Subject::default()
         };
-        let allowing = self.used().filter(|(_, rule)| rule.allowed_actors.allow(&subject));
+        let used = self.used().into_iter();
+        let allowing = used.filter(|(_, rule)| rule.allowed_actors.allow(&subject));
         allowing.map(|(number, _)| number).collect()
     }
 
     /// Whether to be told of each control group that is made.
     fn names_groups(&self) -> bool {
-        let mut actors = self.used().map(|(_, rule)| &rule.allowed_actors);
-        actors.any(|actors| !actors.units.is_empty() || !actors.pods.is_empty())
+        let names =
+            |rule: &Rule| !rule.allowed_actors.units.is_empty() || !rule.allowed_actors.pods.is_empty();
+        self.used().iter().any(|(_, rule)| names(rule))
     }
 
     /// Brings the kernel's list of allowed actors up to date. Units get new cgroups when they start: those are told,
@@ -141,13 +175,13 @@ impl DenyRules {
         if self.things.is_empty() && self.told.is_empty() {
             return;
         }
-        let mut wanted: BTreeSet<_> =
-            ours.map(|(tgid, start_ns)| (0, ALLOWED_PROCESS, start_ns, tgid)).collect();
+        let mut wanted: Allowances =
+            ours.map(|(tgid, start_ns)| ((0, ALLOWED_PROCESS, start_ns, tgid), ALLOWED_ALL)).collect();
         self.tell_of_groups(witness);
         if self.names_groups() {
             for (path, id) in cgroups(&root.join(CGROUPS)) {
                 let allowing = self.allowing(&path).into_iter();
-                wanted.extend(allowing.map(|number| (number, ALLOWED_CGROUP, id, 0)));
+                wanted.extend(allowing.map(|number| ((number, ALLOWED_CGROUP, id, 0), ALLOWED_ALL)));
             }
         }
         for (number, rule) in self.used() {
@@ -155,24 +189,27 @@ impl DenyRules {
                 // A glob has no inode: such actors are told apart after the fact only.
                 let opened = observer.open(Path::new(exe)).ok();
                 if let Some(key) = opened.and_then(|_| witness.identity()) {
-                    wanted.insert((number, ALLOWED_EXE, key.ino, key.dev));
+                    wanted.insert((number, ALLOWED_EXE, key.ino, key.dev), ALLOWED_ALL);
                 }
             }
             for user in &rule.allowed_actors.users {
                 if let Some(uid) = observer.uid(user) {
-                    wanted.insert((number, ALLOWED_LOGIN, u64::from(uid), 0));
+                    wanted.insert((number, ALLOWED_LOGIN, u64::from(uid), 0), ALLOWED_ALL);
                 }
             }
         }
+        self.add_sets(&mut wanted);
         let wanted = self.with_those_of_before(wanted);
-        for (rule, kind, value, dev) in self.told.difference(&wanted) {
+        for (rule, kind, value, dev) in self.told.keys().filter(|entry| !wanted.contains_key(*entry)) {
             let key = Allowed { rule: *rule, kind: *kind, value: *value, dev: *dev, padding: 0 };
             if let Err(error) = witness.maps().disallow(key) {
                 tracing::warn!(%error, "Cannot remove an allowed actor.");
             }
         }
-        for entry in wanted.difference(&self.told) {
-            allow(witness, entry);
+        for (entry, bits) in &wanted {
+            if self.told.get(entry) != Some(bits) {
+                allow(witness, entry, *bits);
+            }
         }
         self.told = wanted;
     }
@@ -190,17 +227,19 @@ impl DenyRules {
         }
     }
 
-    fn with_those_of_before(&self, mut wanted: BTreeSet<Entry>) -> BTreeSet<Entry> {
+    fn with_those_of_before(&self, mut wanted: Allowances) -> Allowances {
         if self.begins {
-            wanted.extend(&self.told);
+            for (entry, bits) in &self.told {
+                *wanted.entry(*entry).or_default() |= bits;
+            }
         }
         wanted
     }
 }
 
-fn allow(witness: &mut Witness, (rule, kind, value, dev): &Entry) {
+fn allow(witness: &mut Witness, (rule, kind, value, dev): &Entry, bits: u64) {
     let key = Allowed { rule: *rule, kind: *kind, value: *value, dev: *dev, padding: 0 };
-    if let Err(error) = witness.maps().allow(key) {
+    if let Err(error) = witness.maps().allow(key, bits) {
         tracing::warn!(%error, "Cannot add an allowed actor.");
     }
 }
@@ -273,12 +312,46 @@ mod tests {
 
     #[test]
     fn nobody_who_was_allowed_is_refused_while_things_are_enrolled_anew() {
-        let told = BTreeSet::from([(1, ALLOWED_LOGIN, 1000, 0)]);
+        let told = Allowances::from([((1, ALLOWED_LOGIN, 1000, 0), ALLOWED_ALL)]);
         let mut deny = DenyRules { told: told.clone(), ..DenyRules::default() };
         deny.begin(None).unwrap();
-        let wanted = BTreeSet::from([(2, ALLOWED_LOGIN, 0, 0)]);
-        assert!(deny.with_those_of_before(wanted.clone()).is_superset(&told));
+        let wanted = Allowances::from([((2, ALLOWED_LOGIN, 0, 0), ALLOWED_ALL)]);
+        let both = deny.with_those_of_before(wanted.clone());
+        assert!(told.iter().all(|(entry, bits)| both.get(entry) == Some(bits)), "{both:?}");
         deny.begun();
         assert_eq!(deny.with_those_of_before(wanted.clone()), wanted);
+    }
+
+    #[test]
+    fn above_two_rules_only_whoever_both_allow_has_all_bits_by_whatever_each_names_them() {
+        let things = [directory("/a"), directory("/b")];
+        let deny = DenyRules::default().renewed(&policy(&[("/a", "root"), ("/b", "alice")]), &things);
+        let set = deny.numbers().of_all(&BTreeSet::from([1, 2])).unwrap();
+        let (by_both, by_second) = ((0, ALLOWED_LOGIN, 0, 0), (0, ALLOWED_LOGIN, 5, 0));
+        let by_first = (0, ALLOWED_EXE, 7, 1);
+        let of = |rule, (_, kind, value, dev): Entry| (rule, kind, value, dev);
+        let mut wanted: Allowances = [of(1, by_both), of(1, by_first), of(2, by_both), of(2, by_second)]
+            .map(|e| (e, ALLOWED_ALL))
+            .into();
+        deny.add_sets(&mut wanted);
+        assert_eq!(wanted[&of(set, by_both)], ALLOWED_ALL);
+        for one in [by_first, by_second] {
+            assert_ne!(wanted[&of(set, one)], ALLOWED_ALL, "{one:?}");
+        }
+        // One process may be known by its program to one rule and by its login to the other.
+        assert_eq!(wanted[&of(set, by_first)] | wanted[&of(set, by_second)], ALLOWED_ALL);
+        let before = wanted.clone();
+        deny.add_sets(&mut wanted);
+        assert_eq!(wanted, before, "what was told already comes to the same");
+    }
+
+    #[test]
+    fn a_set_of_rules_keeps_its_number_over_a_reload() {
+        let things = [directory("/a"), directory("/b")];
+        let policy = policy(&[("/a", "root"), ("/b", "alice")]);
+        let before = DenyRules::default().renewed(&policy, &things);
+        let both = before.numbers().of_all(&BTreeSet::from([1, 2]));
+        let after = before.renewed(&policy, &things);
+        assert_eq!(after.numbers().of_all(&BTreeSet::from([1, 2])), both);
     }
 }

@@ -176,8 +176,9 @@ impl Agent {
         }
     }
 
-    /// Which watches a record tells the actor for, and which are only to be looked at because of it.
-    fn told_about(&mut self, change: &Change) -> anyhow::Result<(Concerned, Concerned)> {
+    /// Which watches a record tells the actor for, and what they and the others concern, which are only to be looked at
+    /// because of it.
+    fn told_about(&mut self, change: &Change) -> anyhow::Result<(Vec<u32>, Concerned, Concerned)> {
         let record = &change.record;
         let inode = Inode { key: record.key(), generation: record.generation };
         let about = About { inode, is_name: change.name().is_some(), moves: change.moves() };
@@ -197,12 +198,13 @@ impl Agent {
         let concerned = |watches: &[u32]| {
             self.looker.registry.concerned(watches, change.name(), change.name_cut(), change.moves())
         };
-        Ok((concerned(&speaks), concerned(&others)))
+        let concerned = (concerned(&speaks), concerned(&others));
+        Ok((speaks, concerned.0, concerned.1))
     }
 
     fn changed(&mut self, change: &Change) -> anyhow::Result<()> {
         let record = &change.record;
-        let (concerned, others) = self.told_about(change)?;
+        let (watches, concerned, others) = self.told_about(change)?;
         let now = self.clock.boot_ns();
         let own = self.attributor.is_ours(record);
         self.looker.stray(concerned.beyond.iter().chain(&others.beyond).copied());
@@ -213,17 +215,14 @@ impl Agent {
                 self.detector.event(*thing, now, Event { own, beyond });
             }
         }
+        if change.operation == Operation::Denied {
+            self.refused(&watches, &concerned, change);
+            return Ok(());
+        }
         if concerned == Concerned::default() {
             return Ok(());
         }
         let actor = self.attributor.attribute(record, &*self.processes);
-        if change.operation == Operation::Denied {
-            let things = if concerned.direct.is_empty() { &concerned.beyond } else { &concerned.direct };
-            if let Some(thing) = things.first() {
-                self.refused(*thing, change, &actor);
-            }
-            return Ok(());
-        }
         if change.operation == Operation::Exec {
             for thing in concerned.direct {
                 self.executed(thing, change, &actor);
@@ -299,16 +298,6 @@ impl Agent {
         for id in stale {
             self.watch(fanotify, id);
         }
-    }
-
-    /// A deny rule refused a change.
-    fn refused(&mut self, thing: u32, change: &Change, actor: &Actor) {
-        let code = u16::try_from(change.record.detail).unwrap_or(0);
-        let operation = Operation::from_code(code).unwrap_or(change.operation);
-        let mut record = self.about(RecordKind::Denied, thing, change, actor);
-        record.operation = Some(operation.name().to_owned());
-        tracing::warn!(path = record.path, operation = operation.name(), pid = actor.pid, "Refused.");
-        self.group.push(record);
     }
 
     /// A record about a thing at the moment of a change that is not itself a change of the thing.

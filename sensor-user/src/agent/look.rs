@@ -5,6 +5,7 @@
 //! identity under which they know it; when a path turns out to lead to an inode that is not enrolled,
 //! it is enrolled and looked at again.
 
+mod enrol;
 mod foreign;
 
 use super::desired::Desired;
@@ -19,7 +20,8 @@ use sensor_model::difference::Difference;
 use sensor_model::expectation::{Expectation, Expected, Thing};
 use sensor_model::observation::{FileType, Observation};
 use sensor_model::protocol::{Evidence, Finding, Outcome, is_transient};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::OsString;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -105,6 +107,10 @@ struct Known {
     changed_ns: i64,
 }
 
+/// Protected names as the programs know them, by their directories, with the numbers of their rules.
+#[derive(Debug, Default)]
+struct Told(HashMap<InodeKey, BTreeMap<OsString, u32>>);
+
 /// Looks at things.
 #[derive(Debug)]
 pub struct Looker {
@@ -129,6 +135,8 @@ pub struct Looker {
     unwatched: HashSet<u32>,
     /// Things that those concern; `None` since another watch, thing or way came.
     untold: Option<HashSet<u32>>,
+    /// The names that the programs were told of.
+    names: Box<Told>,
 }
 
 impl Looker {
@@ -153,6 +161,7 @@ impl Looker {
             fresh: Vec::new(),
             unwatched: HashSet::new(),
             untold: None,
+            names: Box::default(),
         }
     }
 
@@ -202,84 +211,6 @@ impl Looker {
             concerned.flat_map(|(direct, beyond)| direct.into_iter().chain(beyond)).collect()
         });
         untold.contains(&thing)
-    }
-
-    /// Enrols every watched path. Removes entries of an earlier run that nothing leads to any more.
-    pub fn enrol_all(&mut self) -> Result<(), MapsError> {
-        for id in 0..self.registry.len() {
-            self.enrol(id)?;
-        }
-        let Some(witness) = &mut self.witness else { return Ok(()) };
-        let stale: Vec<InodeKey> = witness
-            .maps
-            .entries()
-            .filter(|(key, entry)| {
-                key.ino != 0
-                    && entry.id < super::registry::FIRST_OWN
-                    && self.registry.get(entry.id).is_none_or(|watch| watch.key() != Some(*key))
-            })
-            .map(|(key, _)| key)
-            .collect();
-        for key in stale {
-            witness.maps.remove(key)?;
-        }
-        Ok(())
-    }
-
-    /// Opens a watched path and enrols what it leads to.
-    pub fn enrol(&mut self, id: u32) -> Result<(), MapsError> {
-        let Some(watch) = self.registry.get(id) else { return Ok(()) };
-        let Some(witness) = &mut self.witness else { return Ok(()) };
-        let is_link = self.links.contains(&watch.path);
-        if is_link {
-            witness.expect_link();
-        }
-        let identified = match self.observer.open(&watch.path).map(|opened| opened.file_type) {
-            Ok(FileType::Symlink) if is_link => witness.identify_link(),
-            Ok(FileType::Symlink) | Err(_) => None,
-            Ok(_) => witness.identify(),
-        };
-        self.apply(id, identified.map(|(inode, _)| inode))
-    }
-
-    /// Removes the entry of an inode to which no watched path leads: of what a rename that failed would have moved.
-    pub fn drop_stray(&mut self, key: InodeKey) -> Result<(), MapsError> {
-        match &mut self.witness {
-            Some(witness) if key.ino != 0 && !self.registry.is_led_to(key) => witness.maps.remove(key),
-            _ => Ok(()),
-        }
-    }
-
-    fn apply(&mut self, id: u32, inode: Option<Inode>) -> Result<(), MapsError> {
-        let changes = self.registry.resolved(id, inode);
-        let Some(witness) = &mut self.witness else { return Ok(()) };
-        for (key, enrolment) in changes {
-            match enrolment {
-                Some((id, roles)) => witness.maps.enrol(key, id, roles)?,
-                None => witness.maps.remove(key)?,
-            }
-        }
-        Ok(())
-    }
-
-    /// Goes on through the watches, `count` of them, and puts back what is not in the maps as it was put there.
-    /// Gives the watches of which the programs may have told nothing for a while.
-    pub fn check_entries(&mut self, count: u32) -> Result<Vec<u32>, MapsError> {
-        let mut missing = Vec::new();
-        let Some(witness) = &mut self.witness else { return Ok(missing) };
-        let all = self.registry.len();
-        for _ in 0..count.min(all) {
-            let id = self.next_check % all;
-            self.next_check = id + 1;
-            let Some(key) = self.registry.get(id).and_then(registry::Watch::key) else { continue };
-            let Some((number, roles)) = self.registry.enrolment(key) else { continue };
-            if !witness.maps.is_enrolled(key, number, roles)? {
-                witness.maps.remove(key)?;
-                witness.maps.enrol(key, number, roles)?;
-                missing.push(id);
-            }
-        }
-        Ok(missing)
     }
 
     /// Looks at a thing.
@@ -404,6 +335,8 @@ impl Looker {
         if is_unknown || self.astray.contains(&thing) {
             let way = self.observer.way(path);
             added.extend(self.registry.reached(thing, path, &way.directories));
+            self.registry.ends_at(thing, way.missing);
+            self.guard_anew()?;
             // One of them may be another directory by now.
             let known = way.directories.iter().filter_map(|directory| self.registry.find(directory));
             let known: Vec<u32> = known.filter(|id| !added.contains(id)).collect();

@@ -3,8 +3,11 @@
 //! In: expectations, and identities that the kernel gave. Out: for a record, the things it may concern;
 //! for the maps, keys with roles. No I/O.
 
+use super::numbers::Numbers;
 use sensor_common::map::InodeKey;
-use sensor_common::op::{ROLE_ANCESTOR, ROLE_DENY, ROLE_DIRECTORY, ROLE_FILE, RULE_SHIFT};
+use sensor_common::op::{
+    GUARD_SHIFT, ROLE_ANCESTOR, ROLE_DENY, ROLE_DIRECTORY, ROLE_FILE, ROLE_GUARD, ROLE_NAMES, RULE_SHIFT,
+};
 use sensor_model::expectation::{Expectation, Thing};
 use sensor_model::expectation_watch::{WatchRole, watches};
 use std::collections::{BTreeMap, HashMap};
@@ -13,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 mod concerns;
+mod guard;
 mod watch;
 
 pub use concerns::may_enable;
@@ -71,6 +75,8 @@ pub struct Registry {
     unwatched: Vec<u32>,
     /// Things that a deny rule protects, and its number.
     deny: HashMap<u32, u32>,
+    /// What that means for the ways to them.
+    guards: Box<guard::Guards>,
     /// Units by their names, and by the names of the templates that they are instances of.
     units: BTreeMap<OsString, Vec<u32>>,
 }
@@ -178,11 +184,6 @@ impl Registry {
         let moved =
             ids.filter(|(id, watch)| before.get(*id as usize).is_none_or(|roles| *roles != watch.roles));
         moved.map(|(id, _)| id).collect()
-    }
-
-    /// Protects a thing's inode, and a closed directory's names, by a deny rule. Before enrolment.
-    pub fn protect(&mut self, thing: u32, rule: u32) {
-        self.deny.insert(thing, rule);
     }
 
     fn add(&mut self, thing: u32, expectation: &Expectation, own: &Arc<Path>, installed: &[String]) {
@@ -294,6 +295,11 @@ impl Registry {
         self.watches.get(id as usize)
     }
 
+    /// The path of a thing.
+    pub fn path_of(&self, thing: u32) -> Option<Arc<Path>> {
+        self.things.get(thing as usize).cloned()
+    }
+
     /// A watch by path.
     pub fn find(&self, path: &Path) -> Option<u32> {
         self.place(path).ok().map(|at| self.by_path[at])
@@ -342,7 +348,7 @@ impl Registry {
         changes.into_iter().map(|key| (key, self.enrolment(key))).collect()
     }
 
-    /// Number and roles under which an inode is to be enrolled: those of all paths that lead to it.
+    /// Number and roles under which an inode is to be enrolled: those of all paths that lead to it. `None` where none does.
     pub fn enrolment(&self, key: InodeKey) -> Option<(u32, u32)> {
         let ids = self.leading_to(key);
         let roles = ids.iter().fold(0, |roles, id| {
@@ -357,7 +363,11 @@ impl Registry {
             own.chain(watch.everything().iter().copied()).find_map(|thing| self.deny.get(&thing))
         });
         let deny = protected.map_or(0, |rule| ROLE_DENY | rule << RULE_SHIFT);
-        Some((*ids.first()?, roles | deny))
+        let guard = self.guard_of(ids);
+        let guarded = guard.rules.filter(|rules| protected != Some(rules));
+        let guarded = guarded.map_or(0, |rules| ROLE_GUARD | rules << GUARD_SHIFT);
+        let names = if guard.has_names { ROLE_NAMES } else { 0 };
+        Some((*ids.first()?, roles | deny | guarded | names))
     }
 
     /// Whether a thing is declared at the watch's path.

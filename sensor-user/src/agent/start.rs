@@ -246,11 +246,9 @@ impl Run {
         if parts.mode == HookMode::Lsm {
             rules = deny.renewed(&desired.policy, &desired.expectations);
         }
-        for thing in (0..).take(desired.expectations.len()) {
-            if let Some(rule) = rules.protects(thing) {
-                looker.registry.protect(thing, rule);
-            }
-        }
+        looker.registry.number_by(rules.numbers());
+        let things = (0..).take(desired.expectations.len());
+        looker.protect(things.filter_map(|thing| Some((thing, rules.protects(thing)?))))?;
         let attributor =
             Attributor::new(Arc::clone(observer), &options.root, Path::new("/proc"), std::process::id())?;
         let readiness = Readiness::default();

@@ -194,11 +194,9 @@ impl Agent {
         }
         let things = first..first + u32::try_from(added.len())?;
         self.desired.expectations.extend(added);
-        for thing in things.clone() {
-            if let Some(rule) = self.deny.protects(thing) {
-                self.looker.registry.protect(thing, rule);
-            }
-        }
+        let deny = &self.deny;
+        let protected = things.clone().filter_map(|thing| Some((thing, deny.protects(thing)?)));
+        self.looker.protect(protected)?;
         self.refresh_allowed();
         if self.looker.has_links() {
             self.need(When::Links, true);

@@ -90,9 +90,9 @@ pub const HOOKS: &[Hook] = &[
     always("inode_unlink", &["dir", "dentry"], "names removed"),
     always("inode_rmdir", &["dir", "dentry"], "directories removed"),
     always("inode_rename", &["old_dir", "old_dentry", "new_dir", "new_dentry"], "renames and replacements"),
-    always("sb_mount", &["path"], "mount(2)"),
+    always("sb_mount", &["path", "flags"], "mount(2)"),
     always("sb_umount", &["mnt"], "umount(2)"),
-    always("move_mount", &["to_path"], "mounts attached by the new calls"),
+    always("move_mount", &["from_path", "to_path"], "mounts attached by the new calls"),
     always("sb_pivotroot", &[], "pivot_root(2)"),
     always("bprm_creds_for_exec", &["bprm"], "executions of managed scripts"),
     Hook {

@@ -21,7 +21,7 @@ pub struct KernelField {
     pub member: &'static str,
     /// Type that the programs load.
     pub field: Field,
-    /// Change programs cannot do without it; the others describe the actor.
+    /// Change programs cannot do without it; the others describe the actor, or where a mount belongs.
     pub essential: bool,
 }
 
@@ -52,6 +52,7 @@ pub const FIELDS: &[KernelField] = &[
     essential("OFF_FILE_F_FLAGS", "file", "f_flags", Word(4)),
     essential("OFF_FILE_F_PATH", "file", "f_path", Nested),
     essential("OFF_PATH_DENTRY", "path", "dentry", Pointer),
+    essential("OFF_PATH_MNT", "path", "mnt", Pointer),
     essential("OFF_INODE_I_INO", "inode", "i_ino", Word(8)),
     essential("OFF_INODE_I_SB", "inode", "i_sb", Pointer),
     essential("OFF_INODE_I_MODE", "inode", "i_mode", Word(2)),
@@ -70,6 +71,10 @@ pub const FIELDS: &[KernelField] = &[
     essential("OFF_IATTR_IA_VALID", "iattr", "ia_valid", Word(4)),
     essential("OFF_LINUX_BINPRM_FILE", "linux_binprm", "file", Pointer),
     essential("OFF_LINUX_BINPRM_FILENAME", "linux_binprm", "filename", Pointer),
+    actor("OFF_MOUNT_MNT", "mount", "mnt", Nested),
+    actor("OFF_MOUNT_MNT_MOUNTPOINT", "mount", "mnt_mountpoint", Pointer),
+    actor("OFF_MOUNT_MNT_NS", "mount", "mnt_ns", Pointer),
+    actor("OFF_MOUNT_MNT_GROUP_ID", "mount", "mnt_group_id", Word(4)),
     actor("OFF_TASK_STRUCT_PID", "task_struct", "pid", Word(4)),
     actor("OFF_TASK_STRUCT_TGID", "task_struct", "tgid", Word(4)),
     actor("OFF_TASK_STRUCT_FLAGS", "task_struct", "flags", Word(4)),

@@ -15,7 +15,7 @@ use sensor_common::map::Control;
 use sensor_model::host::btf::{Btf, BtfError};
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -29,10 +29,11 @@ pub const OBJECT_SHA256: &str = env!("HOLDFAST_EBPF_SHA256");
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// Maps that outlive the daemon: all of them, since adopted programs go on using theirs.
-const PINNED_MAPS: [&str; 14] = [
+const PINNED_MAPS: [&str; 15] = [
     "MANAGED",
     "BITMAP",
     "ALLOWED",
+    "NAMES",
     "CONTROL",
     "IDENTITY",
     "CHANGES",
@@ -226,7 +227,9 @@ pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
     let mut ebpf = loader.load(OBJECT)?;
     drop(loader);
     let (mut maps, processes, ring) = Maps::take(&mut ebpf, cpus)?;
-    maps.set_control(Control { agent_tgid: std::process::id(), abi_version: ABI_VERSION })?;
+    let agent_tgid = std::process::id();
+    let mount_namespace = host_mount_namespace();
+    maps.set_control(Control { agent_tgid, abi_version: ABI_VERSION, mount_namespace, padding: 0 })?;
 
     let mut sensor = Sensor { ebpf, mode, hooks, links: BTreeMap::new(), passing: BTreeMap::new() };
     let adopted = sensor.attach_all(&wanted, &functions, &kernel, pins.as_ref())?;
@@ -239,6 +242,13 @@ pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
         }
     }
     Ok(Loaded { sensor, maps, processes, ring, adopted })
+}
+
+/// Number of the mount namespace that the first process is in, else of our own; 0 where neither can be told.
+fn host_mount_namespace() -> u32 {
+    let number = |process: &str| fs::metadata(format!("/proc/{process}/ns/mnt")).map(|file| file.ino());
+    let found = number("1").or_else(|_| number("self"));
+    found.ok().and_then(|number| u32::try_from(number).ok()).unwrap_or(0)
 }
 
 /// Processors that may ever be present, as the per-CPU maps count them.

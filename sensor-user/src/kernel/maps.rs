@@ -5,11 +5,14 @@
 //! counters; the one exception, a change of role, counts as a change itself.
 
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, RingBuf};
+use sensor_common::limits::NAME_KEY_BYTES;
 use sensor_common::map::{
     Allowed, Control, Counter, Execution, Group, IDENTITY_LINK, IDENTITY_OPENED, Identity, InodeKey, Managed,
-    Process, bitmap_position, execution_slot,
+    NameKey, Process, bitmap_position, execution_slot,
 };
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
 use thiserror::Error;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -18,6 +21,7 @@ const MANAGED: usize = size_of::<Managed>();
 const CONTROL: usize = size_of::<Control>();
 const IDENTITY: usize = size_of::<Identity>();
 const ALLOWED: usize = size_of::<Allowed>();
+const NAME: usize = size_of::<NameKey>();
 const PROCESS: usize = size_of::<Process>();
 const EXECUTION: usize = size_of::<Execution>();
 const GROUP: usize = size_of::<Group>();
@@ -50,7 +54,8 @@ pub struct Maps {
     bitmap: Array<MapData, u64>,
     control: Array<MapData, [u8; CONTROL]>,
     identity: Array<MapData, [u8; IDENTITY]>,
-    allowed: HashMap<MapData, [u8; ALLOWED], u8>,
+    allowed: HashMap<MapData, [u8; ALLOWED], u64>,
+    names: HashMap<MapData, [u8; NAME], u32>,
     counts: PerCpuArray<MapData, u64>,
 }
 
@@ -94,6 +99,7 @@ impl Maps {
             control: take(ebpf, "CONTROL")?,
             identity: take(ebpf, "IDENTITY")?,
             allowed: take(ebpf, "ALLOWED")?,
+            names: take(ebpf, "NAMES")?,
             counts: take(ebpf, "COUNTS")?,
         };
         let processes = ProcessMaps {
@@ -191,9 +197,45 @@ impl Maps {
         })
     }
 
-    /// Allows an actor to change what its rule denies to others.
-    pub fn allow(&mut self, actor: Allowed) -> Result<(), MapsError> {
-        self.allowed.insert(allowed_bytes(actor), 1, 0).map_err(refused("ALLOWED", "insert"))
+    /// Protects a name in a directory, which need not lead to anything, by the rules of this number. The directory's entry
+    /// says that it has such names.
+    pub fn protect_name(&mut self, directory: InodeKey, name: &OsStr, rules: u32) -> Result<(), MapsError> {
+        // No name is longer on Linux.
+        let Some(key) = name_bytes(directory, name) else { return Ok(()) };
+        self.names.insert(key, rules, 0).map_err(refused("NAMES", "insert"))
+    }
+
+    /// Protects it no more.
+    pub fn forget_name(&mut self, directory: InodeKey, name: &OsStr) -> Result<(), MapsError> {
+        let Some(key) = name_bytes(directory, name) else { return Ok(()) };
+        match self.names.remove(&key) {
+            Err(error) if !is_absent(&error) => Err(refused("NAMES", "remove")(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The number of the rules that protect a name.
+    pub fn rules_of_name(&self, directory: InodeKey, name: &OsStr) -> Result<Option<u32>, MapsError> {
+        let Some(key) = name_bytes(directory, name) else { return Ok(None) };
+        match self.names.get(&key, 0) {
+            Ok(rules) => Ok(Some(rules)),
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(error) => Err(refused("NAMES", "get")(error)),
+        }
+    }
+
+    /// Every protected name with its directory.
+    pub fn names(&self) -> impl Iterator<Item = (InodeKey, OsString)> + '_ {
+        self.names.keys().filter_map(|key| {
+            let key = NameKey::read_from_bytes(&key.ok()?).ok()?;
+            let length = key.name.iter().position(|byte| *byte == 0)?;
+            Some((key.directory, OsStr::from_bytes(&key.name[..length]).to_owned()))
+        })
+    }
+
+    /// Allows an actor to change what its rule denies to others, as far as these bits go.
+    pub fn allow(&mut self, actor: Allowed, bits: u64) -> Result<(), MapsError> {
+        self.allowed.insert(allowed_bytes(actor), bits, 0).map_err(refused("ALLOWED", "insert"))
     }
 
     /// Takes that back.
@@ -282,6 +324,17 @@ fn allowed_bytes(actor: Allowed) -> [u8; ALLOWED] {
     let mut bytes = [0; ALLOWED];
     bytes.copy_from_slice(actor.as_bytes());
     bytes
+}
+
+/// A name as the programs look for it; `None` for one that is too long.
+fn name_bytes(directory: InodeKey, name: &OsStr) -> Option<[u8; NAME]> {
+    let mut key = NameKey { directory, name: [0; NAME_KEY_BYTES] };
+    let name = name.as_bytes();
+    // The last byte is a zero.
+    key.name[..NAME_KEY_BYTES - 1].get_mut(..name.len())?.copy_from_slice(name);
+    let mut bytes = [0; NAME];
+    bytes.copy_from_slice(key.as_bytes());
+    Some(bytes)
 }
 
 fn key_bytes(key: InodeKey) -> [u8; KEY] {

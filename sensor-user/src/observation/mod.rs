@@ -30,7 +30,7 @@ use sensor_model::{
 };
 use std::{
     collections::{BTreeMap, HashMap},
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs, io,
     os::fd::{AsFd as _, OwnedFd},
     path::{Path, PathBuf},
@@ -103,6 +103,8 @@ pub struct Way {
     pub directories: Vec<PathBuf>,
     /// The path of the parent directory with every link followed; `None` when the way ends early.
     pub parent: Option<PathBuf>,
+    /// Where the way ends early because there is nothing: the directory, without links, and the name.
+    pub missing: Option<(PathBuf, OsString)>,
 }
 
 /// Reads managed things below one host root.
@@ -226,7 +228,7 @@ impl Observer {
     /// The directories that lie on the way to `path`, for enrolment as ancestors.
     pub fn way(&self, path: &Path) -> Way {
         let Some(parent) = path.parent() else {
-            return Way { directories: Vec::new(), parent: None };
+            return Way { directories: Vec::new(), parent: None, missing: None };
         };
         let mut walk = self.root.walk(parent);
         let parent = walk.end.ok().map(|(_, real)| real);
@@ -237,7 +239,7 @@ impl Observer {
         }
         walk.directories.sort();
         walk.directories.dedup();
-        Way { directories: walk.directories, parent }
+        Way { directories: walk.directories, parent, missing: walk.missing }
     }
 
     /// The directories below `/etc/systemd/system` that a unit is enabled in, as its own file on the host says.

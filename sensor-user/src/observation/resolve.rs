@@ -58,8 +58,17 @@ struct Level {
 pub(crate) struct Walk {
     /// Every directory in which a name was looked up, in order, by its path without links.
     pub(crate) directories: Vec<PathBuf>,
+    /// The directory and the name in it at which the way ends, when there is nothing of that name.
+    pub(crate) missing: Option<(PathBuf, OsString)>,
     /// The object at the end and its path without links, or why there is none.
     pub(crate) end: Result<(OwnedFd, PathBuf), Errno>,
+}
+
+/// What is noted on the way.
+#[derive(Debug, Default)]
+struct Trail {
+    directories: Vec<PathBuf>,
+    missing: Option<(PathBuf, OsString)>,
 }
 
 impl Root {
@@ -94,7 +103,7 @@ impl Root {
 
     /// The same one component at a time, so that no link is ever followed by the kernel.
     fn open_by_hand(&self, path: &Path, flags: OFlag) -> Result<OwnedFd, Errno> {
-        let mut levels = self.levels(path, !flags.contains(OFlag::O_NOFOLLOW), &mut Vec::new())?;
+        let mut levels = self.levels(path, !flags.contains(OFlag::O_NOFOLLOW), &mut Trail::default())?;
         let end = levels.pop().ok_or(Errno::ENOENT)?;
         match (levels.last(), end.real.file_name()) {
             // Its last name is no link, unless one appeared meanwhile, which is refused.
@@ -107,21 +116,16 @@ impl Root {
 
     /// Follows `path` by hand, noting each directory on the way.
     pub(crate) fn walk(&self, path: &Path) -> Walk {
-        let mut directories = Vec::new();
-        let levels = self.levels(path, true, &mut directories);
+        let mut trail = Trail::default();
+        let levels = self.levels(path, true, &mut trail);
         let end = levels
             .and_then(|mut levels| levels.pop().map(|level| (level.handle, level.real)).ok_or(Errno::ENOENT));
-        Walk { directories, end }
+        Walk { directories: trail.directories, missing: trail.missing, end }
     }
 
     /// The directories from the root down to the object at the end of `path`, which is the last; links are followed,
     /// that at the end only when `follow_last` says so.
-    fn levels(
-        &self,
-        path: &Path,
-        follow_last: bool,
-        directories: &mut Vec<PathBuf>,
-    ) -> Result<Vec<Level>, Errno> {
+    fn levels(&self, path: &Path, follow_last: bool, trail: &mut Trail) -> Result<Vec<Level>, Errno> {
         let root = self.directory.try_clone().map_err(|_| Errno::EMFILE)?;
         // `..` takes one off.
         let mut levels = vec![Level { handle: root, real: PathBuf::from("/") }];
@@ -135,10 +139,15 @@ impl Root {
                 continue;
             }
             let Some(Level { handle: here, real }) = levels.last() else { return Err(Errno::ENOENT) };
-            if directories.last() != Some(real) {
-                directories.push(real.clone());
+            if trail.directories.last() != Some(real) {
+                trail.directories.push(real.clone());
             }
-            let next = openat(here.as_fd(), name.as_os_str(), HANDLE | OFlag::O_NOFOLLOW, Mode::empty())?;
+            let next = openat(here.as_fd(), name.as_os_str(), HANDLE | OFlag::O_NOFOLLOW, Mode::empty())
+                .inspect_err(|error| {
+                    if *error == Errno::ENOENT {
+                        trail.missing = Some((real.clone(), name.clone()));
+                    }
+                })?;
             let is_followed = follow_last || !pending.is_empty();
             if let Some(target) = link_target(next.as_fd())?.filter(|_| is_followed) {
                 links += 1;

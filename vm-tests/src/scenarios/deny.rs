@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use nix::sys::signal::Signal;
 
-use super::watched;
+use super::{deny_ways, watched};
 use crate::guest::agent::{Agent, HOLDFAST};
 use crate::guest::disks::FileSystem;
 use crate::guest::{Context, run, shell, status, wait};
@@ -86,6 +86,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("revert_removal", reverted(&mut agent, "rm /etc/deny/reverted.conf"));
     context.check("interrupted_apply", interrupted(agent));
     context.check("allowed_unit_and_user", by_group_and_login());
+    deny_ways::check(context)?;
     Ok(())
 }
 

@@ -77,7 +77,7 @@ impl Registry {
     }
 
     /// Watched names in a watched directory.
-    fn children<'a>(&'a self, directory: &'a Watch) -> impl Iterator<Item = &'a Watch> {
+    pub(super) fn children<'a>(&'a self, directory: &'a Watch) -> impl Iterator<Item = &'a Watch> {
         let within = self.from(&directory.path).map(|id| &self.watches[id as usize]);
         within.filter(|child| child.path.parent() == Some(&*directory.path))
     }

@@ -1,0 +1,97 @@
+//! What deny rules refuse, and whom they let. Only the LSM programs refuse; for the others no inode has such a role.
+
+use crate::kernel::{self, Pointer};
+use crate::managed::{self, Subject};
+use crate::maps::{self, NAMES};
+use crate::who;
+use aya_ebpf::helpers::bpf_probe_read_kernel_str_bytes;
+use core::mem::MaybeUninit;
+use sensor_common::map::{Counter, Managed, NameKey};
+use sensor_common::op::{GUARD_SHIFT, Operation, ROLE_DENY, ROLE_GUARD, RULE_MASK, RULE_SHIFT};
+
+/// `-EPERM`, what a refused operation gives.
+pub(crate) const REFUSED: i32 = -1;
+
+/// No rule has this number.
+pub(crate) const NO_RULE: u32 = 0;
+
+/// What takes an object itself from its place, or hides it: whatever lies below goes with it.
+const DISPLACING: u32 = 1 << Operation::Unlink as u32
+    | 1 << Operation::RemoveDirectory as u32
+    | 1 << Operation::Rename as u32
+    | 1 << Operation::RenameOver as u32
+    | 1 << Operation::Mount as u32
+    | 1 << Operation::Unmount as u32
+    | 1 << Operation::MoveMount as u32;
+
+/// The rule, or the rules together, that an operation on an inode has to pass; [`NO_RULE`] for none. `of_name`: it is
+/// about a name in the directory, and not about the object itself.
+#[inline(always)]
+pub(crate) fn rule(roles: u32, operation: u32, of_name: bool) -> u32 {
+    if roles & (ROLE_DENY | ROLE_GUARD) == 0 || operation == Operation::Release as u32 {
+        return NO_RULE;
+    }
+    if roles & ROLE_GUARD != 0 && !of_name && DISPLACING & 1 << (operation & 31) != 0 {
+        // The inode's own rule is among them.
+        return roles >> GUARD_SHIFT;
+    }
+    if roles & ROLE_DENY != 0 { roles >> RULE_SHIFT & RULE_MASK } else { NO_RULE }
+}
+
+/// Refuses an operation unless the rule allows the current task, or it is the daemon's. What is refused is counted and
+/// told with the entry's number, and marks nothing as changed. 0, or what the hook gives.
+#[inline(never)]
+pub(crate) fn refuse(
+    entry: *mut Managed,
+    rule: u64,
+    operation: u64,
+    dentry: *const u8,
+    inode: *const u8,
+) -> i64 {
+    if who::is_allowed(rule as u32) || managed::is_agent() {
+        return 0;
+    }
+    maps::count(Counter::Denied);
+    let subject = Subject::of(Pointer(inode));
+    // SAFETY: the callers have the entry from a map look-up in this program run.
+    unsafe { managed::push(entry, Operation::Denied as u32, operation, Pointer(dentry), subject) };
+    // The very value that the hook returns: the verifier follows constants, not what a compiler makes of a negation.
+    i64::from(REFUSED)
+}
+
+/// The number of the rules that protect a name in a directory; [`NO_RULE`] for none. A function of its own, as the key
+/// takes half of the stack. `name`: as the kernel keeps it, which need not be readable.
+#[inline(never)]
+pub(crate) fn rules_of_name(ino: u64, dev: u64, name: *const u8) -> u64 {
+    let mut key = MaybeUninit::<NameKey>::uninit();
+    let at = key.as_mut_ptr();
+    // SAFETY: the key is as long as the loop goes, and aligned for these words; it is written whole before it is used. The
+    // words are written one by one as the compiler would call a function for all of them.
+    unsafe {
+        let words = at.cast::<u64>();
+        for word in 0..size_of::<NameKey>() / size_of::<u64>() {
+            core::ptr::write_volatile(words.add(word), 0);
+        }
+        (*at).directory.ino = ino;
+        (*at).directory.dev = dev as u32;
+        if bpf_probe_read_kernel_str_bytes(name, &mut (*at).name).is_err() {
+            return u64::from(NO_RULE);
+        }
+        match NAMES.get_ptr(&*at) {
+            Some(rules) => u64::from(*rules),
+            None => u64::from(NO_RULE),
+        }
+    }
+}
+
+/// Refuses what would make, take or replace a protected name in the directory of an entry. 0, or what the hook gives.
+#[inline(always)]
+pub(crate) fn named(entry: *mut Managed, dir: Pointer, dentry: Pointer, operation: Operation) -> i32 {
+    let key = managed::key(dir, dir.load(kernel::inode_ino()));
+    let name: *const u8 = dentry.load(kernel::dentry_name() + kernel::qstr_name());
+    let rules = rules_of_name(key.ino, u64::from(key.dev), name);
+    if rules == u64::from(NO_RULE) {
+        return 0;
+    }
+    refuse(entry, rules, operation as u64, dentry.0, dir.0) as i32
+}

@@ -1,0 +1,135 @@
+//! Numbers under which the kernel's entries name deny rules.
+//!
+//! In: rules, and sets of rules that count together. Out: a number for each, the same one as long as the daemon runs: what
+//! the kernel knows by it goes on to be protected by it until it is enrolled anew. No I/O.
+
+use sensor_common::op::RULE_MASK;
+use sensor_model::drift_policy::Rule;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// What nobody but Holdfast may change: for rules for which there are no numbers left.
+pub const NOBODYS: u32 = RULE_MASK;
+
+/// Numbers are given out anew long before there are none left.
+const MOST: u32 = NOBODYS / 2;
+
+/// All numbers. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct Numbers(Rc<RefCell<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    rules: Vec<(u32, Rule)>,
+    /// Sets of two rules and more, with their members sorted.
+    sets: BTreeMap<Vec<u32>, u32>,
+    last: u32,
+}
+
+impl Known {
+    fn next(&mut self) -> u32 {
+        self.last = (self.last + 1).min(NOBODYS);
+        self.last
+    }
+}
+
+impl Numbers {
+    /// Whether it is time to give them out anew.
+    pub fn are_many(&self) -> bool {
+        self.0.borrow().last > MOST
+    }
+
+    /// The number of a rule; [`NOBODYS`] when there are none left.
+    pub fn of_rule(&self, rule: &Rule) -> u32 {
+        let known = &mut *self.0.borrow_mut();
+        if let Some((number, _)) = known.rules.iter().find(|(_, known)| known == rule) {
+            return *number;
+        }
+        let number = known.next();
+        if number != NOBODYS {
+            known.rules.push((number, rule.clone()));
+        }
+        number
+    }
+
+    /// The number of rules that count together, by theirs: whoever is let through is allowed by each of them. `None` for no
+    /// rule, and a rule's own number for that rule alone.
+    pub fn of_all(&self, rules: &BTreeSet<u32>) -> Option<u32> {
+        let first = *rules.first()?;
+        if rules.len() == 1 {
+            return Some(first);
+        }
+        if rules.contains(&NOBODYS) {
+            return Some(NOBODYS);
+        }
+        let members: Vec<u32> = rules.iter().copied().collect();
+        let known = &mut *self.0.borrow_mut();
+        if let Some(number) = known.sets.get(&members) {
+            return Some(*number);
+        }
+        let number = known.next();
+        if number != NOBODYS {
+            known.sets.insert(members, number);
+        }
+        Some(number)
+    }
+
+    /// The number of all rules behind numbers of rules and of sets.
+    pub fn of_union(&self, numbers: impl IntoIterator<Item = u32>) -> Option<u32> {
+        let mut numbers: Vec<u32> = numbers.into_iter().collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        if let [number] = numbers[..] {
+            return Some(number);
+        }
+        let members = numbers.into_iter().flat_map(|number| self.members(number)).collect();
+        self.of_all(&members)
+    }
+
+    fn members(&self, number: u32) -> Vec<u32> {
+        let known = self.0.borrow();
+        let set = known.sets.iter().find(|(_, known)| **known == number);
+        set.map_or_else(|| vec![number], |(members, _)| members.clone())
+    }
+
+    /// Every rule with its number.
+    pub fn rules(&self) -> Vec<(u32, Rule)> {
+        self.0.borrow().rules.clone()
+    }
+
+    /// Every set of rules that count together, with its number.
+    pub fn sets(&self) -> Vec<(u32, Vec<u32>)> {
+        self.0.borrow().sets.iter().map(|(members, number)| (*number, members.clone())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_has_one_number_however_it_is_put_together() {
+        let numbers = Numbers::default();
+        // As two rules would have taken them.
+        numbers.0.borrow_mut().last = 3;
+        let both = numbers.of_all(&BTreeSet::from([1, 2])).unwrap();
+        assert!(both > 3, "no rule has it");
+        assert_eq!(numbers.of_union([2, 1, 2]), Some(both));
+        let all = numbers.of_union([both, 3]).unwrap();
+        assert_eq!(numbers.of_all(&BTreeSet::from([1, 2, 3])), Some(all));
+        assert_eq!(numbers.of_all(&BTreeSet::from([2])), Some(2), "a rule alone needs no other number");
+        assert_eq!(numbers.of_union([]), None);
+    }
+
+    #[test]
+    fn without_a_number_left_nobody_is_let_through() {
+        let numbers = Numbers::default();
+        numbers.0.borrow_mut().last = NOBODYS - 1;
+        assert_eq!(numbers.of_all(&BTreeSet::from([1, 2])), Some(NOBODYS));
+        assert_eq!(numbers.of_all(&BTreeSet::from([1, 3])), Some(NOBODYS));
+        assert!(numbers.sets().is_empty(), "whom it lets through is never told");
+        assert_eq!(numbers.of_union([1, NOBODYS]), Some(NOBODYS));
+        assert!(numbers.are_many());
+    }
+}
