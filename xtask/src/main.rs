@@ -117,7 +117,7 @@ enum Command {
         /// Each scenario on the kernels on which the tests boot it.
         #[arg(long, conflicts_with_all = ["kernel", "all_kernels"])]
         as_tests: bool,
-        /// Only this kind of guest: bare, systemd or ostree.
+        /// Only this kind of guest: bare, systemd, ostree or selinux.
         #[arg(long)]
         guest: Option<String>,
         /// Only scenarios of this name.
@@ -161,7 +161,7 @@ fn work(command: Command) -> Result<()> {
             for series in kernels::series() {
                 kernels::ensure(&cache, series)?;
             }
-            vm::Parts::ensure(cache, &[Guest::Systemd, Guest::Ostree])?;
+            vm::Parts::ensure(cache, &[Guest::Systemd, Guest::Ostree, Guest::Selinux])?;
             run::say("setup", "everything is in place");
             Ok(())
         }

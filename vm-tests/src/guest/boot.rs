@@ -44,7 +44,7 @@ const MOUNTS: &[(&str, &str)] = &[
 /// What `/init` does. Gives back only an error.
 pub fn init() -> Result<()> {
     match early_parameter("hf.guest")?.as_deref() {
-        Some("systemd") => become_systemd(),
+        Some("systemd" | "selinux") => become_systemd(),
         Some("ostree") => super::ostree::boot(Path::new(PAYLOAD)),
         _ => run_bare(),
     }

@@ -37,6 +37,8 @@ pub enum Guest {
     Systemd,
     /// The same as an ostree host: two versions in the disk's repository, the first one deployed.
     Ostree,
+    /// The same with SELinux's policy, every file labelled by it.
+    Selinux,
 }
 
 impl Guest {
@@ -46,6 +48,7 @@ impl Guest {
             Self::Bare => "bare",
             Self::Systemd => "systemd",
             Self::Ostree => "ostree",
+            Self::Selinux => "selinux",
         }
     }
 }

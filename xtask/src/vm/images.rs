@@ -201,3 +201,14 @@ pub(crate) fn prepare(root: &Path) -> Result<()> {
         "rm -rf /usr/share/doc /usr/share/man /usr/share/locale /var/cache/apt/* /var/lib/apt/lists/* && : > /etc/machine-id",
     )
 }
+
+/// Runs what needs `/proc` in a root: some programs name files by their descriptors there.
+pub(crate) fn with_proc<T>(root: &Path, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let proc = root.join("proc");
+    output(Command::new("mount").args(["-t", "proc", "proc"]).arg(&proc))?;
+    let done = work();
+    let unmounted = output(Command::new("umount").arg(&proc));
+    let done = done?;
+    unmounted?;
+    Ok(done)
+}

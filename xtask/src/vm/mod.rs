@@ -8,6 +8,7 @@ pub(crate) mod console;
 mod cpio;
 pub(crate) mod images;
 mod ostree;
+mod selinux;
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -63,6 +64,9 @@ impl Parts {
         }
         if guests.contains(&Guest::Ostree) {
             roots.push((Guest::Ostree, ostree::root(&cache)?));
+        }
+        if guests.contains(&Guest::Selinux) {
+            roots.push((Guest::Selinux, selinux::root(&cache)?));
         }
         drop(cache);
         Ok(Self {
@@ -264,7 +268,7 @@ impl Vm {
         }
         let below = match self.scenario.guest {
             Guest::Bare => "",
-            Guest::Systemd | Guest::Ostree => "payload/",
+            Guest::Systemd | Guest::Ostree | Guest::Selinux => "payload/",
         };
         archive.folder("payload");
         for file in &self.files {

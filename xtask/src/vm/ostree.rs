@@ -70,7 +70,8 @@ pub(crate) fn root(cache: &Cache) -> Result<PathBuf> {
         let tree = build.join("tree");
         fs::rename(&copy, &tree)?;
         let var = lay_out(&tree)?;
-        let sysroot = with_proc(&root, || commit(&root, &tree, &kernels, &busybox))?;
+        // ostree names its temporary files by way of `/proc`.
+        let sysroot = images::with_proc(&root, || commit(&root, &tree, &kernels, &busybox))?;
         let stateroot = sysroot.join("ostree/deploy").join(STATEROOT).join("var");
         fs::remove_dir_all(&stateroot)?;
         fs::rename(&var, &stateroot)?;
@@ -87,17 +88,6 @@ pub(crate) fn root(cache: &Cache) -> Result<PathBuf> {
 
 fn chroot(root: &Path, line: &str) -> Result<String> {
     output(Command::new("chroot").arg(root).args(["/bin/sh", "-ec", line]))
-}
-
-/// ostree names its temporary files by way of `/proc`.
-fn with_proc<T>(root: &Path, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let proc = root.join("proc");
-    output(Command::new("mount").args(["-t", "proc", "proc"]).arg(&proc))?;
-    let done = work();
-    let unmounted = output(Command::new("umount").arg(&proc));
-    let done = done?;
-    unmounted?;
-    Ok(done)
 }
 
 /// Makes a Debian root what ostree wants of a tree. What was in `/var` comes out beside it: that is the host's own.
