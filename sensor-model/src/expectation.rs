@@ -148,8 +148,6 @@ pub struct FileExpectation {
     pub user: Owner,
     /// Owning group.
     pub group: Owner,
-    /// SELinux label, where one is declared; no config can do that.
-    pub label: Option<String>,
     /// The thing may be missing as long as an existing one is empty (MCO's rule for empty drop-ins).
     pub may_be_missing: bool,
 }
@@ -268,6 +266,10 @@ pub struct Expectation {
     /// The file is `authorized_keys`-like (or the directory holds such files): the observer has to
     /// read the keys, and differences are reported as ssh keys.
     pub ssh_keys: bool,
+    /// The SELinux label that the host's policy has for the object at the thing's path, of which the type counts. No config
+    /// declares one, so it is not known before the host was asked; `None` where there is none to compare with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<Arc<str>>,
     /// The MachineConfig that says so (the last one of the merge that set it).
     pub source: Source,
 }

@@ -96,7 +96,7 @@ mod tests {
 
     fn expectation(thing: Thing, expected: Expected) -> Expectation {
         let source = Source::new("99-a", "a.yaml");
-        Expectation { thing, expected, ssh_keys: false, source }
+        Expectation { thing, expected, ssh_keys: false, label: None, source }
     }
 
     fn lines(watches: &[Watch]) -> Vec<String> {

@@ -10,6 +10,7 @@ pub mod fanotify;
 pub mod forensic;
 pub mod http;
 pub mod kernel;
+pub mod labels;
 pub mod metrics;
 pub mod observation;
 pub mod repair;

@@ -56,7 +56,7 @@ fn bind(from: &Path, to: &Path) {
 
 fn expectation(thing: Thing, expected: Expected) -> Expectation {
     let source = Source::new("50-test", "test.yaml");
-    Expectation { thing, expected, ssh_keys: false, source }
+    Expectation { thing, expected, ssh_keys: false, label: None, source }
 }
 
 fn is_mounted_over(observer: &Observer, expectation: &Expectation) -> bool {
@@ -87,7 +87,6 @@ fn a_mount_over_a_managed_file_or_directory_is_seen() {
             mode: 0o644,
             user: user.clone(),
             group: group.clone(),
-            label: None,
             may_be_missing: false,
         }),
     );

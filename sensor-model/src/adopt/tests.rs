@@ -22,7 +22,7 @@ fn adoption<'a>(path: &'a str, observation: &'a Observation, bytes: Option<&'a [
 
 fn expectation(thing: Thing, expected: Expected) -> Expectation {
     let source = Source::new("99-chrony", "a.yaml");
-    Expectation { thing, expected, ssh_keys: false, source }
+    Expectation { thing, expected, ssh_keys: false, label: None, source }
 }
 
 #[test]
@@ -196,7 +196,6 @@ fn what_cannot_be_said_is_said_to_be_left_out() {
             mode: 0o644,
             user: crate::expectation::Owner::Id(0),
             group: crate::expectation::Owner::Id(0),
-            label: None,
             may_be_missing: false,
         }),
     );

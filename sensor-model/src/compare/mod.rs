@@ -20,9 +20,13 @@ use crate::{
     text::quote_path,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
-/// Ids of the users and groups that expectations name, as the node's databases resolve them.
+/// What the node itself says of what expectations name: the ids of users and groups, as its databases resolve them, and the
+/// types of labels that anybody may choose.
 ///
 /// A name that is not in here is compared with the name that the observation carries.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +35,9 @@ pub struct Ids {
     pub users: BTreeMap<String, u32>,
     /// Group name to gid.
     pub groups: BTreeMap<String, u32>,
+    /// Types that the SELinux policy calls customizable: whoever gives an object one of them means it.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub customizable: BTreeSet<String>,
 }
 
 /// Differences that are told of one thing one by one; one more says how many there are beyond them.
@@ -43,7 +50,13 @@ pub const MAXIMUM_DIFFERENCES: usize = 64;
 /// content), and then what only we look at, so that the first text is the one that it would give.
 pub fn compare(expectation: &Expectation, observation: &Observation, ids: &Ids) -> Vec<Difference> {
     let subject = Subject { path: &expectation.thing.path(), noun: noun(&expectation.thing) };
-    bounded(&subject, all(&subject, expectation, observation, ids))
+    let mut differences = all(&subject, expectation, observation, ids);
+    if let (Some(label), Observation::Object(object)) = (&expectation.label, observation)
+        && differences.iter().all(|found| found.kind != DifferenceKind::Type)
+    {
+        differences.extend(object::label(&subject, label, object, ids));
+    }
+    bounded(&subject, differences)
 }
 
 fn all(

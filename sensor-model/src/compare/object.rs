@@ -5,6 +5,7 @@ use crate::{
     difference::{Difference, DifferenceKind},
     expectation::{DirectoryExpectation, FileExpectation, LinkExpectation, Owner},
     observation::{FileType, ObjectObservation},
+    selinux,
     text::{go_mode, octal, quote, quote_path},
     xattr,
 };
@@ -19,12 +20,6 @@ pub(super) fn file(
     let mut differences = Vec::new();
     if type_and_mode(subject, FileType::Regular, expected.mode, object, &mut differences) {
         content(subject, expected, object, &mut differences);
-        if let Some(label) = &expected.label
-            && object.label.as_ref() != Some(label)
-        {
-            let found = object.label.clone().unwrap_or_else(|| "none".to_owned());
-            differences.push(subject.mismatch(DifferenceKind::Label, "label", label.clone(), found));
-        }
     }
     owner(subject, (&expected.user, &expected.group), object, ids, &mut differences);
     undeclared(subject, object, &mut differences);
@@ -80,6 +75,21 @@ pub(super) fn link(
     owner(subject, (&expected.user, &expected.group), object, ids, &mut differences);
     undeclared(subject, object, &mut differences);
     differences
+}
+
+/// The label, where the host's policy has one for the object. That of another kind of object says nothing of its own.
+pub(super) fn label(
+    subject: &Subject<'_>,
+    expected: &str,
+    object: &ObjectObservation,
+    ids: &Ids,
+) -> Option<Difference> {
+    let found = object.label.as_deref();
+    if selinux::is_as_good(expected, found, &ids.customizable) {
+        return None;
+    }
+    let found = found.unwrap_or("none").to_owned();
+    Some(subject.mismatch(DifferenceKind::Label, "label", expected.to_owned(), found))
 }
 
 /// A closed directory that is something else.

@@ -40,6 +40,17 @@ pub enum Action {
     Deny,
 }
 
+/// What is done about labels that are not the SELinux policy's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Labels {
+    /// They are drift like anything else.
+    #[default]
+    Compare,
+    /// They are nobody's concern.
+    Ignore,
+}
+
 /// Who may change a path without more than a record. A change is allowed if any entry fits it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllowedActors {
@@ -64,6 +75,9 @@ pub struct Rule {
     pub allowed_actors: AllowedActors,
     /// The content may not be shown, not even as a diff.
     pub secret: bool,
+    /// Whether labels are compared.
+    #[serde(default)]
+    pub labels: Labels,
     /// Why the rule is there, for people.
     pub reason: Option<String>,
 }
@@ -132,6 +146,8 @@ pub struct Decision<'a> {
     pub allowed: bool,
     /// The content may not be shown.
     pub secret: bool,
+    /// Whether labels are compared.
+    pub labels: Labels,
     /// The rule, and the file it is from; `None` for the default.
     pub rule: Option<(&'a Rule, &'a str)>,
 }
@@ -205,7 +221,7 @@ impl DriftPolicy {
         let Some(number) = self.rule_for(path) else {
             let allowed = subject.is_some_and(|subject| subject.holdfast);
             let action = if allowed { Action::Observe } else { Action::Degrade };
-            return Decision { action, allowed, secret: true, rule: None };
+            return Decision { action, allowed, secret: true, labels: Labels::Compare, rule: None };
         };
         let (rule, origin) = &self.rules[number];
         let allowed = subject.is_some_and(|subject| rule.allowed_actors.allow(subject));
@@ -213,6 +229,7 @@ impl DriftPolicy {
             action: if allowed { rule.action.min(Action::Observe) } else { rule.action },
             allowed,
             secret: rule.secret,
+            labels: rule.labels,
             rule: Some((rule, origin)),
         }
     }

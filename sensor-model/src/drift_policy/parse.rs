@@ -4,7 +4,7 @@
 //! known are faults: a misspelt `action` must not mean the default.
 
 use super::{
-    Action, AllowedActors, DriftPolicyError, DriftPolicyFile, Rule,
+    Action, AllowedActors, DriftPolicyError, DriftPolicyFile, Labels, Rule,
     matching::{Pattern, glob},
 };
 use crate::{
@@ -84,7 +84,7 @@ fn file(origin: &str, value: &Value) -> Result<DriftPolicyFile, Fault> {
 }
 
 fn rule(value: &Value, at: &str) -> Result<Rule, Fault> {
-    let rule = mapping(value, at, &["path", "action", "allowedActors", "secret", "reason"])?;
+    let rule = mapping(value, at, &["path", "action", "allowedActors", "secret", "labels", "reason"])?;
     let field = |key: &str| format!("{at}.{key}");
     let path = text(required(rule, "path", &field(""))?, &field("path"))?;
     check_pattern(path).map_err(|reason| (field("path"), reason))?;
@@ -108,8 +108,16 @@ fn rule(value: &Value, at: &str) -> Result<Rule, Fault> {
         None => true,
         Some(value) => value.as_bool().ok_or_else(|| fault(&field("secret"), value, "true or false"))?,
     };
+    let labels = match rule.get("labels").map(|value| text(value, &field("labels"))).transpose()? {
+        None | Some("compare") => Labels::Compare,
+        Some("ignore") => Labels::Ignore,
+        Some(other) => {
+            return Err((field("labels"), format!("must be compare or ignore, not {other:?}")));
+        }
+    };
     let reason = rule.get("reason").map(|value| text(value, &field("reason"))).transpose()?;
-    Ok(Rule { path: path.to_owned(), action, allowed_actors, secret, reason: reason.map(str::to_owned) })
+    let reason = reason.map(str::to_owned);
+    Ok(Rule { path: path.to_owned(), action, allowed_actors, secret, labels, reason })
 }
 
 fn allowed(value: &Value, at: &str) -> Result<AllowedActors, Fault> {

@@ -70,6 +70,25 @@ fn without_a_rule_it_degrades_and_is_secret() {
 }
 
 #[test]
+fn labels_are_compared_unless_the_rule_that_applies_says_otherwise() {
+    let policy = merged(
+        "
+    - {path: /etc/, action: degrade, labels: ignore}
+    - {path: /etc/a, action: revert}
+    - {path: /etc/b, action: revert, labels: compare}
+",
+    );
+    for (path, labels) in [
+        ("/etc/x", Labels::Ignore),
+        ("/etc/a", Labels::Compare),
+        ("/etc/b", Labels::Compare),
+        ("/usr/x", Labels::Compare),
+    ] {
+        assert_eq!(policy.decide(Path::new(path), None).labels, labels, "{path}");
+    }
+}
+
+#[test]
 fn an_allowed_actor_is_observed_at_most() {
     let policy = merged(
         "
@@ -157,6 +176,13 @@ fn a_fault_is_named_with_field_and_reason_and_the_schema_refuses_it_too() {
         (rules("  - {path: '/a/*/', action: deny}"), "spec.rules[0].path", "a glob fits names", false),
         (rules("  - {path: /a, action: deny, secrt: false}"), "spec.rules[0]", "unknown key \"secrt\"", true),
         (rules("  - {path: /a, action: deny, secret: 1}"), "spec.rules[0].secret", "true or false", true),
+        (rules("  - {path: /a, action: deny, labels: true}"), "spec.rules[0].labels", "a text", true),
+        (
+            rules("  - {path: /a, action: deny, labels: none}"),
+            "spec.rules[0].labels",
+            "must be compare or ignore, not \"none\"",
+            true,
+        ),
         (
             rules("  - {path: /a, action: deny}\n  - {path: /a, action: deny}"),
             "spec.rules[1].path",

@@ -66,10 +66,10 @@ fn of_home(rendered: &Rendered, home: &Path, users: &[&RenderedUser], found: &mu
                 mode: KEYS_MODE,
                 user: Owner::Name(last.user.name.clone()),
                 group: group(last),
-                label: None,
                 may_be_missing: bytes.is_empty(),
             }),
             ssh_keys: true,
+            label: None,
             source: source(),
         });
     }
@@ -86,6 +86,7 @@ fn of_home(rendered: &Rendered, home: &Path, users: &[&RenderedUser], found: &mu
             ssh_keys: true,
         }),
         ssh_keys: true,
+        label: None,
         source: source(),
     });
     // sshd reads both by default.
@@ -99,6 +100,7 @@ fn of_home(rendered: &Rendered, home: &Path, users: &[&RenderedUser], found: &mu
                     keys: keys.clone(),
                 }),
                 ssh_keys: true,
+                label: None,
                 source: source(),
             });
         }

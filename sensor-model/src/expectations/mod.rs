@@ -75,6 +75,7 @@ pub fn expectations(rendered: &Rendered) -> Result<Vec<Expectation>, Expectation
                 group: group(directory.group.as_ref()),
             }),
             ssh_keys: false,
+            label: None,
             source: source.clone(),
         });
     }
@@ -88,6 +89,7 @@ pub fn expectations(rendered: &Rendered) -> Result<Vec<Expectation>, Expectation
                 group: group(link.group.as_ref()),
             }),
             ssh_keys: false,
+            label: None,
             source: source.clone(),
         });
     }
@@ -130,10 +132,10 @@ fn file_expectation(path: &str, file: &Sourced<RenderedFile>) -> Result<Expectat
             mode: mode(declared.mode, FILE_MODE),
             user: user(declared.user.as_ref()),
             group: group(declared.group.as_ref()),
-            label: None,
             may_be_missing: false,
         }),
         ssh_keys,
+        label: None,
         source: file.source.clone(),
     })
 }

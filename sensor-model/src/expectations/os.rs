@@ -16,6 +16,7 @@ pub(super) fn expectations(rendered: &Rendered, found: &mut Vec<Expectation>) {
                 waiting: Vec::new(),
             }),
             ssh_keys: false,
+            label: None,
             source: last.source.clone(),
         });
     }
@@ -24,6 +25,7 @@ pub(super) fn expectations(rendered: &Rendered, found: &mut Vec<Expectation>) {
             thing: Thing::OsImage,
             expected: Expected::OsImage(OsImageExpectation { image: image.value.clone() }),
             ssh_keys: false,
+            label: None,
             source: image.source.clone(),
         });
     }

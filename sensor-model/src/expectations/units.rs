@@ -67,6 +67,7 @@ fn state(name: &str, unit: &RenderedUnit, rendered: &Rendered, found: &mut Vec<E
             install_directories: install_directories(contents),
         }),
         ssh_keys: false,
+        label: None,
         source,
     });
 }
@@ -102,6 +103,7 @@ fn dropins(name: &str, unit: &RenderedUnit, rendered: &Rendered, found: &mut Vec
             ssh_keys: false,
         }),
         ssh_keys: false,
+        label: None,
         source,
     });
 }
@@ -137,10 +139,10 @@ fn file(path: &Path, bytes: &[u8], may_be_missing: bool, source: &Source) -> Exp
             mode: FILE_MODE,
             user: Owner::Id(0),
             group: Owner::Id(0),
-            label: None,
             may_be_missing,
         }),
         ssh_keys: false,
+        label: None,
         source: source.clone(),
     }
 }

@@ -78,6 +78,9 @@ pub struct LinkImage {
     pub uid: u32,
     /// Owning group.
     pub gid: u32,
+    /// SELinux label. In an image that is wanted, the one that is set; without one the kernel gives its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
 }
 
 impl Image {
@@ -90,7 +93,7 @@ impl Image {
                 image.sha256 == seen.sha256 && image.metadata.is(&seen.metadata)
             }
             (Self::Directory(image), Self::Directory(seen)) => image.is(seen),
-            (Self::Link(image), Self::Link(seen)) => image == seen,
+            (Self::Link(image), Self::Link(seen)) => image.is(seen),
             _ => false,
         }
     }
@@ -111,6 +114,13 @@ impl Image {
             Self::File(file) => Some(&file.sha256),
             _ => None,
         }
+    }
+}
+
+impl LinkImage {
+    fn is(&self, seen: &Self) -> bool {
+        (&self.target, self.uid, self.gid) == (&seen.target, seen.uid, seen.gid)
+            && (self.label.is_none() || self.label == seen.label)
     }
 }
 

@@ -40,7 +40,7 @@ fn begin() -> Begin {
             Target {
                 path: "/etc/l".into(),
                 before: Image::Absent,
-                after: Image::Link(LinkImage { target: "/dev/null".into(), uid: 0, gid: 0 }),
+                after: Image::Link(LinkImage { target: "/dev/null".into(), uid: 0, gid: 0, label: None }),
             },
         ],
         unmanaged: vec!["/etc/l".into()],

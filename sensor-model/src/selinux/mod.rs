@@ -1,26 +1,27 @@
-//! Which SELinux label the policy gives a path.
+//! Which SELinux label the policy gives a path, and whether a label that is found is as good.
 //!
-//! In: the policy's `file_contexts` with its companions, as text. Out: the label of a path and kind of object, by the rules of
-//! `selabel_file(5)`: exact names before expressions, and of several the last one. Lines that cannot be used are counted and
-//! left out: one odd line must not leave a host without labels. It reads no disk.
+//! In: the policy's `file_contexts` with its companions, as text. Out: the labels of many paths and kinds of object at once, by
+//! the rules of `selabel_file(5)`: exact names before expressions, and of several the last one. A line that cannot be used
+//! costs the paths that it may be about their label, and no others: nothing is guessed. It reads no disk.
 
 #[cfg(test)]
 mod tests;
 
-use regex::{Regex, RegexBuilder};
+mod lines;
+
+use lines::{Fit, Line, meaningful};
 use std::{
     borrow::Cow,
+    cell::OnceCell,
+    collections::BTreeSet,
     path::{Component, Path},
 };
 
-/// Longest expression that is compiled, in bytes; a policy's longest ones have a few hundred.
-const LONGEST: usize = 4096;
-
-/// Memory that one expression may take when it is compiled, in bytes.
-const COMPILED: usize = 1 << 20;
+/// The attribute that holds a label.
+pub const ATTRIBUTE: &str = "security.selinux";
 
 /// What kind of object a line is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// Regular file.
     File,
@@ -57,16 +58,14 @@ pub struct FileContexts {
     unusable: usize,
 }
 
+/// A path that is asked for.
 #[derive(Debug)]
-struct Line {
-    expression: String,
-    /// What every match begins with.
-    stem: String,
-    /// The expression is a name as it stands.
-    exact: bool,
-    kind: Option<Kind>,
-    /// `None` for `<<none>>`: no label is given.
-    label: Option<String>,
+struct Asked<'a> {
+    path: Cow<'a, str>,
+    kind: Kind,
+    /// Its place among the answers.
+    place: usize,
+    decided: bool,
 }
 
 impl FileContexts {
@@ -74,14 +73,15 @@ impl FileContexts {
     pub fn parse(texts: &Texts<'_>) -> Self {
         let mut contexts = Self::default();
         for text in [texts.policy, texts.homes, texts.local] {
-            for line in meaningful(text) {
-                match parse_line(line) {
-                    Some(line) => contexts.lines.push(line),
-                    None => contexts.unusable += 1,
-                }
+            for line in meaningful(text).map(Line::parse) {
+                contexts.unusable += usize::from(line.is_none_or(|line| {
+                    let is_unusable = line.is_unusable();
+                    contexts.lines.push(line);
+                    is_unusable
+                }));
             }
         }
-        contexts.lines.sort_by_key(|line| line.exact);
+        contexts.lines.sort_by_key(Line::is_exact);
         contexts.substitutions = contexts.pairs(texts.substitutions);
         contexts.substitutions_of_policy = contexts.pairs(texts.substitutions_of_policy);
         contexts
@@ -106,98 +106,91 @@ impl FileContexts {
         self.unusable
     }
 
-    /// The label of an absolute path without `.` and `..`; `None` where the policy gives none.
-    pub fn label(&self, path: &Path, kind: Kind) -> Option<&str> {
+    /// The labels of absolute paths without `.` and `..`, in their order; `None` where the policy gives none, or where a line
+    /// that cannot be used might have given one.
+    ///
+    /// Each expression is compiled once at most and dropped before the next one, so that thousands of paths cost little
+    /// more than one, and no memory that stays.
+    pub fn labels(&self, of: &[(&Path, Kind)]) -> Vec<Option<&str>> {
+        let mut labels = vec![None; of.len()];
+        let mut asked: Vec<Asked<'_>> =
+            (0..).zip(of).filter_map(|(place, (path, kind))| self.ask(path, *kind, place)).collect();
+        asked.sort_unstable_by(|one, other| one.path.cmp(&other.path));
+        let mut open = asked.len();
+        for line in self.lines.iter().rev() {
+            if open == 0 {
+                break;
+            }
+            // All that a line can fit begins alike, and so stands together.
+            let first = asked.partition_point(|asked| *asked.path < *line.stem);
+            let compiled = OnceCell::new();
+            for asked in &mut asked[first..] {
+                if !asked.path.starts_with(&line.stem) {
+                    break;
+                }
+                if asked.decided || !line.is_about(asked.kind) {
+                    continue;
+                }
+                let label = match line.fit(&asked.path, &compiled) {
+                    Fit::No => continue,
+                    Fit::Yes => line.label(),
+                    Fit::Unknown => None,
+                };
+                labels[asked.place] = label;
+                asked.decided = true;
+                open -= 1;
+            }
+        }
+        labels
+    }
+
+    fn ask<'a>(&self, path: &'a Path, kind: Kind, place: usize) -> Option<Asked<'a>> {
         if path.components().any(|part| matches!(part, Component::CurDir | Component::ParentDir)) {
             return None;
         }
         let path = path.to_str().filter(|path| path.starts_with('/'))?;
-        let path = substitute(&self.substitutions, path);
-        let path = substitute(&self.substitutions_of_policy, &path);
-        let fits = |line: &&Line| {
-            line.kind.is_none_or(|of| of == kind) && path.starts_with(&line.stem) && line.matches(&path)
-        };
-        self.lines.iter().rev().find(fits)?.label.as_deref()
+        let path = substitute(&self.substitutions, Cow::Borrowed(path));
+        let path = substitute(&self.substitutions_of_policy, path);
+        Some(Asked { path, kind, place, decided: false })
     }
 }
 
-impl Line {
-    fn matches(&self, path: &str) -> bool {
-        if self.exact {
-            return self.stem == path;
+/// The types in a policy's `customizable_types`: whoever gives a file one of them means it, and `restorecon` leaves it.
+pub fn customizable(text: &str) -> BTreeSet<String> {
+    meaningful(text).map(str::to_owned).collect()
+}
+
+/// The type of a label, its third part.
+fn type_of(label: &str) -> Option<&str> {
+    label.split(':').nth(2)
+}
+
+/// Whether a label that is found is as good as the policy's: it has its type, or one that the policy lets anybody choose.
+/// User, role and range are nobody's to compare: they come from whoever made the object.
+pub fn is_as_good(policys: &str, found: Option<&str>, customizable: &BTreeSet<String>) -> bool {
+    let Some(found) = found.and_then(type_of) else { return false };
+    type_of(policys) == Some(found) || customizable.contains(found)
+}
+
+/// The label that an object gets that has `found`: its own where that is as good, else with the policy's type in it, else the
+/// policy's.
+pub fn given(policys: &str, found: Option<&str>, customizable: &BTreeSet<String>) -> String {
+    let Some(found) = found else { return policys.to_owned() };
+    if is_as_good(policys, Some(found), customizable) {
+        return found.to_owned();
+    }
+    let mut parts = found.splitn(4, ':');
+    match (parts.next(), parts.next(), parts.next(), type_of(policys)) {
+        (Some(user), Some(role), Some(_), Some(type_)) => {
+            let range = parts.next().map_or_else(String::new, |range| format!(":{range}"));
+            format!("{user}:{role}:{type_}{range}")
         }
-        compile(&self.expression).is_some_and(|expression| expression.is_match(path))
+        _ => policys.to_owned(),
     }
-}
-
-/// The expression, for a whole path. `None` for one that this syntax does not have; the line then fits nothing.
-fn compile(expression: &str) -> Option<Regex> {
-    let whole = format!("^(?:{expression})$");
-    RegexBuilder::new(&whole).dot_matches_new_line(true).size_limit(COMPILED).build().ok()
-}
-
-fn meaningful(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
-}
-
-fn parse_line(line: &str) -> Option<Line> {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let (expression, kind, label) = match words[..] {
-        [expression, label] => (expression, None, label),
-        [expression, kind, label] => (expression, Some(parse_kind(kind)?), label),
-        _ => return None,
-    };
-    if expression.len() > LONGEST || !expression.starts_with('/') {
-        return None;
-    }
-    let (stem, exact) = stem(expression);
-    let label = match label {
-        "<<none>>" => None,
-        label if label.split(':').count() >= 3 && label.is_ascii() => Some(label.to_owned()),
-        _ => return None,
-    };
-    Some(Line { expression: expression.to_owned(), stem, exact, kind, label })
-}
-
-fn parse_kind(word: &str) -> Option<Kind> {
-    Some(match word {
-        "--" => Kind::File,
-        "-d" => Kind::Directory,
-        "-l" => Kind::Link,
-        "-b" | "-c" | "-p" | "-s" => Kind::Other,
-        _ => return None,
-    })
-}
-
-/// What every match of an expression begins with, and whether that is all of it.
-fn stem(expression: &str) -> (String, bool) {
-    let mut stem = String::new();
-    let mut characters = expression.chars();
-    // In one branch or another nothing has to be as it stands.
-    let branches = expression.contains('|') && !expression.contains('(');
-    while let Some(character) = characters.next() {
-        match character {
-            '.' | '^' | '$' | '[' | '(' | '|' | ')' => {
-                return (if branches { String::new() } else { stem }, false);
-            }
-            // What comes before may be there any number of times, none included.
-            '?' | '*' | '+' | '{' => {
-                stem.pop();
-                return (if branches { String::new() } else { stem }, false);
-            }
-            '\\' => match characters.next() {
-                // `\d`, `\w` and their like are no names.
-                Some(escaped) if !escaped.is_alphanumeric() => stem.push(escaped),
-                _ => return (if branches { String::new() } else { stem }, false),
-            },
-            other => stem.push(other),
-        }
-    }
-    (stem, true)
 }
 
 /// Replaces the first of the beginnings that fits.
-fn substitute<'a>(pairs: &[(String, String)], path: &'a str) -> Cow<'a, str> {
+fn substitute<'a>(pairs: &[(String, String)], path: Cow<'a, str>) -> Cow<'a, str> {
     for (from, to) in pairs {
         if let Some(rest) = path.strip_prefix(from.as_str())
             && (rest.is_empty() || rest.starts_with('/'))
@@ -205,5 +198,5 @@ fn substitute<'a>(pairs: &[(String, String)], path: &'a str) -> Cow<'a, str> {
             return Cow::Owned(format!("{to}{rest}"));
         }
     }
-    Cow::Borrowed(path)
+    path
 }

@@ -6,6 +6,7 @@
 
 use super::Options;
 use super::desired::{self, Desired};
+use crate::labels::Version;
 use crate::observation::Observer;
 use anyhow::{Context as _, bail};
 use sensor_model::compare::Ids;
@@ -19,6 +20,7 @@ use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
 /// This program, also when another version was put in its place.
 const THIS_PROGRAM: &str = "/proc/self/exe";
@@ -35,9 +37,10 @@ enum First {
         /// As many lines follow.
         expectations: usize,
         ids: Ids,
-        policy: DriftPolicy,
+        policy: Box<DriftPolicy>,
         sources: Vec<String>,
         waiting: Vec<WaitingArgument>,
+        labels: Version,
     },
     Refused(Refused),
 }
@@ -73,9 +76,9 @@ pub(super) fn load(options: &Options, observer: &Observer) -> anyhow::Result<Des
 pub fn give(desired: Result<Desired, Refused>, to: impl Write) -> anyhow::Result<()> {
     let mut to = BufWriter::with_capacity(BUFFER, to);
     let (first, expectations) = match desired {
-        Ok(Desired { expectations, ids, policy, sources, waiting }) => {
-            let count = expectations.len();
-            (First::Desired { expectations: count, ids, policy, sources, waiting }, expectations)
+        Ok(Desired { expectations, ids, policy, sources, waiting, labels }) => {
+            let (count, policy) = (expectations.len(), Box::new(policy));
+            (First::Desired { expectations: count, ids, policy, sources, waiting, labels }, expectations)
         }
         Err(refused) => (First::Refused(refused), Vec::new()),
     };
@@ -126,19 +129,28 @@ fn received(mut from: impl BufRead) -> anyhow::Result<Desired> {
     let mut line = Vec::new();
     let first = next(&mut from, &mut line)?;
     let (count, mut desired) = match serde_json::from_slice(first)? {
-        First::Desired { expectations, ids, policy, sources, waiting } => {
-            (expectations, Desired { expectations: Vec::new(), ids, policy, sources, waiting })
+        First::Desired { expectations, ids, policy, sources, waiting, labels } => {
+            let policy = *policy;
+            (expectations, Desired { expectations: Vec::new(), ids, policy, sources, waiting, labels })
         }
         First::Refused(refused) => return Err(refused.into()),
     };
     desired.expectations.reserve_exact(count);
-    // One text for all that one manifest says.
+    // One text for all that one manifest says, and one for all that have the same label.
     let mut sources: HashSet<Source> = HashSet::new();
+    let mut labels: HashSet<Arc<str>> = HashSet::new();
     for _ in 0..count {
         let mut expectation: Expectation = serde_json::from_slice(next(&mut from, &mut line)?)?;
         match sources.get(&expectation.source) {
             Some(source) => expectation.source = source.clone(),
             None => drop(sources.insert(expectation.source.clone())),
+        }
+        if let Some(label) = expectation.label.take() {
+            let shared = labels.get(&label).cloned();
+            expectation.label = Some(shared.unwrap_or_else(|| {
+                labels.insert(Arc::clone(&label));
+                label
+            }));
         }
         desired.expectations.push(expectation);
     }

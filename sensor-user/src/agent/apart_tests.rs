@@ -22,6 +22,9 @@ fn desired() -> Desired {
     .unwrap();
     fs::write(directory.path().join("root/etc/group"), "root:x:0:\ncore:x:7:\n").unwrap();
     fs::write(directory.path().join("root/proc/cmdline"), "rw\n").unwrap();
+    // A host with SELinux, so that there is a policy whose files can change.
+    fs::create_dir_all(directory.path().join("root/sys/fs/selinux")).unwrap();
+    fs::write(directory.path().join("root/sys/fs/selinux/enforce"), "0").unwrap();
     let config = |name: &str, spec: &serde_json::Value| {
         json!({
             "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig", "spec": spec,
@@ -88,16 +91,27 @@ fn what_another_process_reads_is_what_the_daemon_would_read() {
         operation: sensor_model::changes::Operation::Add,
         policy: "p".to_owned(),
     }];
+    assert_ne!(read.labels, Version::default());
+    for expectation in &mut read.expectations {
+        expectation.label = Some("system_u:object_r:etc_t:s0".into());
+    }
     let bytes = given(Ok(Desired {
         expectations: read.expectations.clone(),
         ids: read.ids.clone(),
         policy: read.policy.clone(),
         sources: read.sources.clone(),
         waiting: read.waiting.clone(),
+        labels: read.labels.clone(),
     }));
-    let Desired { expectations, ids, policy, sources, waiting } = received(&*bytes).unwrap();
+    let Desired { expectations, ids, policy, sources, waiting, labels } = received(&*bytes).unwrap();
     assert_eq!(expectations, read.expectations);
     assert_eq!((ids, policy, sources, waiting), (read.ids, read.policy, read.sources, read.waiting));
+    assert_eq!(labels, read.labels);
+    let shared = |pair: &[Expectation]| match (&pair[0].label, &pair[1].label) {
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        _ => false,
+    };
+    assert!(expectations.windows(2).all(shared), "one text for all that have the same label");
 }
 
 #[test]

@@ -295,6 +295,7 @@ mod tests {
             thing: Thing::directory(path),
             expected: Expected::Directory(DirectoryExpectation { mode: 0o755, user, group }),
             ssh_keys: false,
+            label: None,
             source: Source::new("a", "a"),
         }
     }

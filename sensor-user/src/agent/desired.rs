@@ -4,6 +4,7 @@
 //! reason, and nothing is used of a set in which one file is bad.
 
 use crate::apply;
+use crate::labels::{self, Version};
 use crate::observation::Observer;
 use anyhow::{Context, bail};
 use sensor_model::compare::Ids;
@@ -16,6 +17,9 @@ use sensor_model::merge::{self, Rendered};
 use sensor_model::os::waiting::{WaitingArgument, note, wanted};
 use std::fs;
 use std::path::{Path, PathBuf};
+
+/// The service's policies below its host's root, which count where neither configs nor policies are named.
+pub const POLICIES: &str = "etc/holdfast/policies";
 
 /// File name endings that are read in a directory.
 const ENDINGS: [&str; 4] = ["yaml", "yml", "json", "ign"];
@@ -33,6 +37,8 @@ pub struct Desired {
     pub sources: Vec<String>,
     /// Kernel arguments that wait for the next boot and are no drift in this one.
     pub waiting: Vec<WaitingArgument>,
+    /// The SELinux policy whose labels are expected.
+    pub labels: Version,
 }
 
 /// Reads the merge of MachineConfigs (with contents; drop it when done).
@@ -85,12 +91,7 @@ pub fn load(
     observer: &Observer,
 ) -> anyhow::Result<Desired> {
     let rendered = rendered(configs)?;
-    let mut files_of_policy = Vec::new();
-    for path in files(policies)? {
-        let bytes = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
-        files_of_policy.push(DriftPolicyFile::parse(&path.display().to_string(), &bytes)?);
-    }
-    let policy = DriftPolicy::merge(&files_of_policy)?;
+    let policy = policy(policies)?;
     let mut expectations = expectations(&rendered)?;
     let waiting = apply::waits(state).unwrap_or_else(|error| {
         // Without it such arguments are drift, which is on the safe side.
@@ -109,9 +110,36 @@ pub fn load(
     expectations
         .retain(|expectation| policy.decide(&expectation.thing.path(), None).action != Action::Ignore);
     expectations.shrink_to_fit();
-    let ids = ids(&expectations, observer);
+    // Before the policy is read: one that changes meanwhile is noticed later.
+    let labels = Version::of(observer);
+    let ids = known(&mut expectations, &policy, observer);
     let sources = rendered.sources.iter().map(|source| source.machine_config.to_string()).collect();
-    Ok(Desired { expectations, ids, policy, sources, waiting })
+    Ok(Desired { expectations, ids, policy, sources, waiting, labels })
+}
+
+/// The drift policy of a host's service, for what is not told another one: nothing of it where there is none or it has a
+/// mistake, which the daemon tells.
+pub(crate) fn policy_of_the_service(root: &Path) -> DriftPolicy {
+    let of_the_service = root.join(POLICIES);
+    if !of_the_service.is_dir() {
+        return DriftPolicy::default();
+    }
+    policy(&[of_the_service]).unwrap_or_else(|error| {
+        tracing::warn!(
+            error = format!("{error:#}"),
+            "No drift policy says where labels are nobody's concern."
+        );
+        DriftPolicy::default()
+    })
+}
+
+fn policy(paths: &[PathBuf]) -> anyhow::Result<DriftPolicy> {
+    let mut files_of_policy = Vec::new();
+    for path in files(paths)? {
+        let bytes = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+        files_of_policy.push(DriftPolicyFile::parse(&path.display().to_string(), &bytes)?);
+    }
+    Ok(DriftPolicy::merge(&files_of_policy)?)
 }
 
 fn list(paths: &[PathBuf]) -> String {
@@ -144,7 +172,13 @@ pub(crate) fn has_known_ending(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ENDINGS.iter().any(|known| ending == *known))
 }
 
-pub(crate) fn ids(expectations: &[Expectation], observer: &Observer) -> Ids {
+/// What only the host can say of expectations: whose ids they name, and which labels its SELinux policy has for them.
+pub(crate) fn known(expectations: &mut [Expectation], policy: &DriftPolicy, observer: &Observer) -> Ids {
+    let customizable = labels::expect(expectations, policy, observer);
+    Ids { customizable, ..ids(expectations, observer) }
+}
+
+fn ids(expectations: &[Expectation], observer: &Observer) -> Ids {
     let mut ids = Ids::default();
     let mut note = |user: &Owner, group: &Owner| {
         if let Owner::Name(name) = user

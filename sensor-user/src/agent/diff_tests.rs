@@ -13,10 +13,10 @@ fn file(may_be_missing: bool) -> Expectation {
             mode: 0o644,
             user: Owner::Id(0),
             group: Owner::Name("adm".to_owned()),
-            label: None,
             may_be_missing,
         }),
         ssh_keys: false,
+        label: None,
         source: Source::new("a", "a"),
     }
 }

@@ -309,7 +309,7 @@ mod tests {
         assert!(is(&before, &seen(1, 0o644)) && is(&after, &seen(2, 0o644)));
         assert!(!is(&after, &seen(2, 0o666)), "a mode that nobody declared is drift, too");
         assert!(is(&Image::Absent, &Observation::Missing));
-        let link = Image::Link(LinkImage { target: "/a".into(), uid: 0, gid: 0 });
+        let link = Image::Link(LinkImage { target: "/a".into(), uid: 0, gid: 0, label: None });
         assert!(!is(&link, &seen(1, 0o777)));
     }
 }

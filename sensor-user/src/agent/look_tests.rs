@@ -14,10 +14,10 @@ fn file(path: &str, owner: (u32, u32)) -> Expectation {
             mode: 0o644,
             user: Owner::Id(owner.0),
             group: Owner::Id(owner.1),
-            label: None,
             may_be_missing: false,
         }),
         ssh_keys: false,
+        label: None,
         source: Source::new("test", "test.yaml"),
     }
 }

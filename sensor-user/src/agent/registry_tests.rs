@@ -15,10 +15,10 @@ fn file(path: &str) -> Expectation {
             mode: 0o644,
             user: Owner::Id(0),
             group: Owner::Id(0),
-            label: None,
             may_be_missing: false,
         }),
         ssh_keys: false,
+        label: None,
         source: Source::new("test", "test.yaml"),
     }
 }

@@ -80,6 +80,7 @@ impl Agent {
         match apart::load(&self.options, &self.looker.observer) {
             Ok(desired) if is_same(&desired, &self.desired) => {
                 tracing::info!("Configs and policies were read again; they say what they said before.");
+                self.desired.labels = desired.labels;
                 self.telemetry.reloaded(true);
             }
             Ok(desired) => {

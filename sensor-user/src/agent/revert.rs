@@ -7,6 +7,7 @@
 use super::{Agent, desired};
 use crate::repair::{Restored, Restorer};
 use sensor_model::drift_policy::Action;
+use sensor_model::expectation::Expectation;
 use sensor_model::expectations::expectations;
 use sensor_model::protocol::Scope;
 use sensor_model::record::RecordKind;
@@ -146,7 +147,9 @@ impl Agent {
         // Contents are not kept in memory: they are decoded again, and must still say the same.
         let rendered = desired::rendered(&self.options.configs)?;
         let expectation = &self.desired.expectations[id as usize];
-        if !expectations(&rendered)?.contains(expectation) {
+        // The label is not the config's to say.
+        let declared = Expectation { label: None, ..expectation.clone() };
+        if !expectations(&rendered)?.contains(&declared) {
             anyhow::bail!("the MachineConfig no longer says what it said when the daemon started");
         }
         let mut restorer = Restorer::new(Arc::clone(&self.looker.observer), &self.options.root);

@@ -182,10 +182,10 @@ impl Agent {
         Ok(new)
     }
 
-    fn watch_more(&mut self, added: Vec<Expectation>, changes: &mut Changes) -> anyhow::Result<()> {
+    fn watch_more(&mut self, mut added: Vec<Expectation>, changes: &mut Changes) -> anyhow::Result<()> {
         let first = u32::try_from(self.desired.expectations.len())?;
         let observer = std::sync::Arc::clone(&self.looker.observer);
-        let ids = desired::ids(&added, &observer);
+        let ids = desired::known(&mut added, &self.desired.policy, &observer);
         self.desired.ids.users.extend(ids.users);
         self.desired.ids.groups.extend(ids.groups);
         let watches = self.looker.extend(&added);
@@ -252,7 +252,6 @@ fn on_the_way(path: &Path, after: &Image, source: &Source) -> Option<Expectation
             mode,
             user,
             group,
-            label: None,
             may_be_missing,
         })
     };
@@ -280,5 +279,5 @@ fn on_the_way(path: &Path, after: &Image, source: &Source) -> Option<Expectation
             (Thing::link(path), Expected::Link(expected))
         }
     };
-    Some(Expectation { thing, expected, ssh_keys: false, source: source.clone() })
+    Some(Expectation { thing, expected, ssh_keys: false, label: None, source: source.clone() })
 }

@@ -5,6 +5,7 @@
 
 use super::{Agent, backend::Changes, service::notify};
 use crate::kernel::hooks::When;
+use crate::labels::{self, Version};
 use sensor_model::protocol::Scope;
 use std::time::Duration;
 
@@ -51,10 +52,24 @@ impl Agent {
     /// Begins a full verification.
     pub(super) fn verify_everything(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
         self.compare_mounts(changes)?;
+        self.follow_labels();
         let now = self.clock.boot_ns();
         self.detector.recheck(Scope::All, now);
         self.verification = Some(Verification { began: now });
         Ok(())
+    }
+
+    /// Expects the labels of the SELinux policy as it is now. What follows is a look at everything.
+    fn follow_labels(&mut self) {
+        let observer = &self.looker.observer;
+        let now = Version::of(observer);
+        if now == self.desired.labels {
+            return;
+        }
+        tracing::info!("The SELinux policy's files changed; labels are compared with what they say now.");
+        let desired = &mut self.desired;
+        desired.ids.customizable = labels::expect(&mut desired.expectations, &desired.policy, observer);
+        desired.labels = now;
     }
 
     /// Attaches the hooks on reads and writes while a managed file stays open for writing.

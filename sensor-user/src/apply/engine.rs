@@ -9,7 +9,6 @@ use super::{
     ApplyError, Entry,
     actions::{Actor, bus},
     acts::{self, acts},
-    labels::Labels,
     os,
     password::{self, ShadowLock},
     preflight::{self, Mco},
@@ -241,14 +240,14 @@ impl Engine {
         } else {
             None
         };
-        let labels = Labels::read(&self.observer);
+        let drift = desired::policy_of_the_service(&self.options.root);
         let planner = Planner {
             observer: &self.observer,
             store: &self.store,
             old: &request.old,
             new: &request.new,
             everything: request.force,
-            labels: &labels,
+            drift: &drift,
             today: now.as_second() / 86_400,
         };
         let writes = planner.writes().inspect_err(|error| {

@@ -3,15 +3,18 @@
 //! In: the host's root and a path. Out: its image, read through handles without following the last name; or an
 //! object like an image, complete and durable before it has a name that counts. It opens no device and no FIFO.
 
-use super::{ApplyError, sys};
+use super::{ApplyError, labels, sys};
 use crate::observation::resolve::{Root, is_just_made};
 use nix::{
     errno::Errno,
     fcntl::{AtFlags, OFlag, openat, readlinkat},
     sys::stat::{FileStat, Mode, fstat, fstatat},
 };
-use rustix::fs::{fgetxattr, flistxattr};
-use sensor_model::journal::{FileImage, Image, LinkImage, Metadata};
+use rustix::fs::{fgetxattr, flistxattr, getxattr};
+use sensor_model::{
+    journal::{FileImage, Image, LinkImage, Metadata},
+    selinux::ATTRIBUTE,
+};
 use sha2::{Digest as _, Sha256};
 use std::{
     collections::BTreeMap,
@@ -75,7 +78,13 @@ impl Place {
         let image = match stat.st_mode & nix::libc::S_IFMT {
             nix::libc::S_IFLNK => {
                 let target = readlinkat(&self.directory, name).map_err(failed("read the link"))?;
-                Some(Image::Link(LinkImage { target: target.into(), uid: stat.st_uid, gid: stat.st_gid }))
+                let label = self.link_label(name).map_err(failed("read attributes"))?;
+                Some(Image::Link(LinkImage {
+                    target: target.into(),
+                    uid: stat.st_uid,
+                    gid: stat.st_gid,
+                    label,
+                }))
             }
             nix::libc::S_IFDIR => {
                 let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -140,6 +149,11 @@ impl Place {
                     .map_err(failed("make the link"))?;
                 sys::own_link(&self.directory, &part, link.uid, link.gid)
                     .map_err(failed("change the owner"))?;
+                if let Some(label) = &link.label {
+                    let handle = self.handle(&part).map_err(failed("open"))?;
+                    sys::set_link_attribute(&handle, ATTRIBUTE, &labels::value(label))
+                        .map_err(failed("set the label"))?;
+                }
             }
             Image::Directory(wanted) => {
                 sys::mkdir(&self.directory, &part).map_err(failed("make the directory"))?;
@@ -185,6 +199,26 @@ impl Place {
         }
         sys::rename_free(&self.directory, &part, name).map_err(failed("rename"))?;
         sys::sync(&self.directory).map_err(failed("sync the directory"))
+    }
+
+    /// A handle of what has a name, also of a link.
+    fn handle(&self, name: &OsStr) -> Result<OwnedFd, Errno> {
+        openat(&self.directory, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())
+    }
+
+    fn link_label(&self, name: &OsStr) -> Result<Option<String>, Errno> {
+        let mut value = vec![0; 4096];
+        match getxattr(sys::by_handle(&self.handle(name)?), ATTRIBUTE, value.as_mut_slice()) {
+            Ok(length) => {
+                let label = String::from_utf8_lossy(&value[..length]);
+                Ok(Some(label.trim_end_matches('\0').to_owned()))
+            }
+            // Without /proc it cannot be asked for; a host has it.
+            Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOENT) => {
+                Ok(None)
+            }
+            Err(errno) => Err(sys::raw(errno)),
+        }
     }
 
     /// Sets owner, attributes and mode of an open object.

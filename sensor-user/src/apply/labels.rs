@@ -1,80 +1,83 @@
-//! SELinux labels of what an apply makes anew.
+//! SELinux labels of what an apply writes.
 //!
-//! In: the host's policy, where SELinux is enabled. Out: the extended attribute with the label that `restorecon` would
-//! give. Without SELinux nothing is read and no label is written.
+//! In: the host's policy, and everything that is to be written. Out: for each path the label that `restorecon` would give: what
+//! is new gets the policy's, what was there keeps its own where that is as good. Without SELinux no label is written.
 
-use crate::observation::Observer;
-use nix::fcntl::OFlag;
-use sensor_model::selinux::{FileContexts, Kind, Texts};
-use std::{collections::BTreeMap, fs::File, io::Read as _, path::Path};
+use super::targets::Wanted;
+use crate::{labels::Policy, observation::Observer};
+use sensor_model::{
+    drift_policy::{self, DriftPolicy},
+    journal::Image,
+    selinux::{ATTRIBUTE, Kind, given},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
 
-/// Where the kernel's side of SELinux shows itself.
-const ENFORCE: &str = "/sys/fs/selinux/enforce";
+/// The labels of everything that an apply writes.
+#[derive(Debug)]
+pub(super) struct Labels<'a> {
+    drift: &'a DriftPolicy,
+    by_path: BTreeMap<PathBuf, String>,
+    customizable: BTreeSet<String>,
+}
 
-/// Says which policy the host has.
-const CONFIG: &str = "/etc/selinux/config";
-
-/// The policy that a host has where its config names none.
-const POLICY: &str = "targeted";
-
-/// The attribute that holds a label.
-pub(super) const ATTRIBUTE: &str = "security.selinux";
-
-/// Bytes of one file of a policy at most; the largest have half a megabyte.
-const LARGEST: u64 = 16 << 20;
-
-/// The labels of one host; none where it has no SELinux.
-#[derive(Debug, Default)]
-pub(super) struct Labels(Option<FileContexts>);
-
-impl Labels {
-    /// Reads the host's policy.
-    pub(super) fn read(observer: &Observer) -> Self {
-        if observer.root().open_at(Path::new(ENFORCE), OFlag::O_PATH).is_err() {
-            return Self(None);
-        }
-        let config = text(observer, CONFIG);
-        let policy = config.lines().find_map(|line| line.trim().strip_prefix("SELINUXTYPE="));
-        let policy = policy.map(str::trim).filter(|name| !name.contains('/')).unwrap_or(POLICY);
-        let part = |ending: &str| {
-            text(observer, &format!("/etc/selinux/{policy}/contexts/files/file_contexts{ending}"))
-        };
-        let (main, homes, local) = (part(""), part(".homedirs"), part(".local"));
-        let (dist, own) = (part(".subs_dist"), part(".subs"));
-        let contexts = FileContexts::parse(&Texts {
-            policy: &main,
-            homes: &homes,
-            local: &local,
-            substitutions_of_policy: &dist,
-            substitutions: &own,
-        });
-        if contexts.unusable() > 0 {
-            tracing::warn!(lines = contexts.unusable(), policy, "Lines of file_contexts cannot be used.");
-        }
-        Self(Some(contexts))
+impl<'a> Labels<'a> {
+    /// Asks the host's policy, once for all.
+    pub(super) fn of(
+        observer: &Observer,
+        drift: &'a DriftPolicy,
+        wanted: &BTreeMap<PathBuf, Wanted>,
+    ) -> Self {
+        let mut labels = Self { drift, by_path: BTreeMap::new(), customizable: BTreeSet::new() };
+        let Some(policy) = Policy::read(observer) else { return labels };
+        let asked: Vec<(&Path, Kind)> =
+            wanted.iter().filter_map(|(path, wanted)| Some((path.as_path(), kind(wanted)?))).collect();
+        let found = asked.iter().zip(policy.labels(observer, &asked));
+        labels.by_path =
+            found.filter_map(|((path, _), label)| Some(((*path).to_owned(), label?.to_owned()))).collect();
+        labels.customizable = policy.customizable;
+        labels
     }
 
-    /// What a new object at a path is to carry.
-    pub(super) fn of(&self, path: &Path, kind: Kind) -> BTreeMap<String, String> {
-        let label = self.0.as_ref().and_then(|contexts| contexts.label(path, kind));
-        // The kernel keeps labels with a zero byte at their end, and gives them back so.
-        label.map(|label| (ATTRIBUTE.to_owned(), hex::encode(format!("{label}\0")))).into_iter().collect()
+    /// What an object of a kind is to have at a path, where `before` is.
+    pub(super) fn label(&self, path: &Path, kind: Kind, before: &Image) -> Option<String> {
+        let found = match (kind, before) {
+            (Kind::File, Image::File(file)) => file.metadata.xattrs.get(ATTRIBUTE).and_then(text),
+            (Kind::Directory, Image::Directory(metadata)) => metadata.xattrs.get(ATTRIBUTE).and_then(text),
+            (Kind::Link, Image::Link(link)) => link.label.clone(),
+            _ => None,
+        };
+        let is_free = self.drift.decide(path, None).labels == drift_policy::Labels::Ignore;
+        match self.by_path.get(path).filter(|_| !(is_free && found.is_some())) {
+            Some(policys) => Some(given(policys, found.as_deref(), &self.customizable)),
+            None => found,
+        }
+    }
+
+    /// The same as extended attributes.
+    pub(super) fn attributes(&self, path: &Path, kind: Kind, before: &Image) -> BTreeMap<String, String> {
+        let label = self.label(path, kind, before);
+        label.map(|label| (ATTRIBUTE.to_owned(), hex::encode(value(&label)))).into_iter().collect()
     }
 }
 
-/// The text of a file of the host; empty where there is none, as with most of a policy's companions.
-fn text(observer: &Observer, path: &str) -> String {
-    let mut bytes = Vec::new();
-    match observer.root().open_at(Path::new(path), OFlag::O_RDONLY | OFlag::O_NONBLOCK) {
-        Ok(file) => {
-            if let Err(error) = File::from(file).take(LARGEST).read_to_end(&mut bytes) {
-                tracing::warn!(path, %error, "A part of the SELinux policy cannot be read.");
-            }
-        }
-        Err(nix::errno::Errno::ENOENT) => {}
-        Err(errno) => {
-            tracing::warn!(path, error = errno.desc(), "A part of the SELinux policy cannot be read.");
-        }
+/// The kernel keeps labels with a zero byte at their end, and gives them back so.
+pub(super) fn value(label: &str) -> Vec<u8> {
+    format!("{label}\0").into_bytes()
+}
+
+fn text(digits: &String) -> Option<String> {
+    let value = hex::decode(digits).ok()?;
+    String::from_utf8(value.strip_suffix(b"\0").unwrap_or(&value).to_vec()).ok()
+}
+
+fn kind(wanted: &Wanted) -> Option<Kind> {
+    match wanted {
+        Wanted::File { .. } => Some(Kind::File),
+        Wanted::Directory { .. } => Some(Kind::Directory),
+        Wanted::Link { .. } => Some(Kind::Link),
+        Wanted::Hard { .. } | Wanted::Gone | Wanted::Original => None,
     }
-    String::from_utf8_lossy(&bytes).into_owned()
 }

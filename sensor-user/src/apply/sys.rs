@@ -17,7 +17,7 @@ use nix::{
 use rustix::fs::{RenameFlags, XattrFlags, fsetxattr, renameat_with};
 use std::{
     ffi::OsStr,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd as _, OwnedFd},
     path::Path,
 };
 
@@ -150,6 +150,17 @@ pub(super) fn mode(file: impl AsFd, mode: u32) -> Answer {
 pub(super) fn set_attribute(file: impl AsFd, name: &str, value: &[u8]) -> Answer {
     step("fsetxattr", true)?;
     fsetxattr(file, name, value, XattrFlags::empty()).map_err(raw)
+}
+
+/// The same of a symbolic link, by a handle of it.
+pub(super) fn set_link_attribute(handle: &OwnedFd, name: &str, value: &[u8]) -> Answer {
+    step("setxattr", true)?;
+    rustix::fs::setxattr(by_handle(handle), name, value, XattrFlags::empty()).map_err(raw)
+}
+
+/// The path of what a handle is of. It leads to that very object, also where it is a symbolic link.
+pub(super) fn by_handle(handle: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", handle.as_raw_fd())
 }
 
 /// Removes an extended attribute.

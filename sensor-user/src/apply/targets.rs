@@ -4,16 +4,11 @@
 //! written, and in the store the contents that they need. Only what the two configs say differently is a target,
 //! and of that only what is not there already. It reads the host and changes nothing on it.
 
-use super::{
-    ApplyError,
-    image::Place,
-    labels::{ATTRIBUTE, Labels},
-    links, password,
-    store::Store,
-};
+use super::{ApplyError, image::Place, labels::Labels, links, password, store::Store};
 use crate::observation::Observer;
 use nix::fcntl::OFlag;
 use sensor_model::{
+    drift_policy::DriftPolicy,
     expectation::{
         DirectoryExpectation, Expectation, Expected, FileExpectation, LinkExpectation, Owner, Thing,
     },
@@ -82,8 +77,8 @@ pub(super) struct Planner<'a> {
     pub(super) new: &'a Rendered,
     /// Everything that is declared, and not only what the configs say differently.
     pub(super) everything: bool,
-    /// Labels of what is made anew.
-    pub(super) labels: &'a Labels,
+    /// Where labels are nobody's concern.
+    pub(super) drift: &'a DriftPolicy,
     /// Days since 1970, for the day on which a password changed.
     pub(super) today: i64,
 }
@@ -125,6 +120,7 @@ impl Planner<'_> {
         }
         self.emptied(&kept, &mut wanted)?;
         self.parents(&mut wanted)?;
+        let labels = Labels::of(self.observer, self.drift, &wanted);
         let managed: BTreeSet<Arc<Path>> =
             old.iter().filter(|e| is_object(e)).map(|e| e.thing.path()).collect();
         let mut writes = Writes { units, ..Writes::default() };
@@ -133,7 +129,7 @@ impl Planner<'_> {
         for (path, wanted) in &wanted {
             let under_new = appearing.iter().any(|directory| path.starts_with(directory));
             let before = if under_new { Image::Absent } else { self.image(path)? };
-            let after = self.after(path, wanted, &before)?;
+            let after = self.after(path, wanted, &before, &labels)?;
             if after.is(&before) && !self.needs_link(path, &after)? {
                 continue;
             }
@@ -336,22 +332,20 @@ impl Planner<'_> {
         Ok(image)
     }
 
-    fn after(&self, path: &Path, wanted: &Wanted, before: &Image) -> Result<Image, ApplyError> {
-        // The label stays with the name, and what is new gets the policy's; what else hung on the old object is not
-        // declared.
-        let label = |before: &Metadata| {
-            before
-                .xattrs
-                .iter()
-                .filter(|(name, _)| *name == ATTRIBUTE)
-                .map(|(n, v)| (n.clone(), v.clone()))
-                .collect()
-        };
+    /// Of what hung on the old object only a label is declared, by the host's policy.
+    fn after(
+        &self,
+        path: &Path,
+        wanted: &Wanted,
+        before: &Image,
+        labels: &Labels<'_>,
+    ) -> Result<Image, ApplyError> {
         Ok(match wanted {
             Wanted::Gone => Image::Absent,
             Wanted::Original => self.original(path)?,
             Wanted::Link { target, uid, gid } => {
-                Image::Link(LinkImage { target: target.clone(), uid: *uid, gid: *gid })
+                let label = labels.label(path, Kind::Link, before);
+                Image::Link(LinkImage { target: target.clone(), uid: *uid, gid: *gid, label })
             }
             Wanted::Directory { mode, uid, gid } => {
                 let present = match before {
@@ -362,7 +356,7 @@ impl Planner<'_> {
                     mode: *mode,
                     uid: uid.or_else(|| Some(present?.uid)).unwrap_or(0),
                     gid: gid.or_else(|| Some(present?.gid)).unwrap_or(0),
-                    xattrs: present.map_or_else(|| self.labels.of(path, Kind::Directory), label),
+                    xattrs: labels.attributes(path, Kind::Directory, before),
                 })
             }
             Wanted::File { content, mode, uid, gid } => {
@@ -380,10 +374,7 @@ impl Planner<'_> {
                         mode: *mode,
                         uid: uid.or_else(|| Some(present?.metadata.uid)).unwrap_or(0),
                         gid: gid.or_else(|| Some(present?.metadata.gid)).unwrap_or(0),
-                        xattrs: present.map_or_else(
-                            || self.labels.of(path, Kind::File),
-                            |present| label(&present.metadata),
-                        ),
+                        xattrs: labels.attributes(path, Kind::File, before),
                     },
                     sha256,
                     size,
@@ -391,12 +382,12 @@ impl Planner<'_> {
                     hard: None,
                 })
             }
-            Wanted::Hard { target } => self.hard(path, target)?,
+            Wanted::Hard { target } => self.hard(path, target, labels)?,
         })
     }
 
     /// Another name of a file has all that the file has.
-    fn hard(&self, path: &Path, target: &Path) -> Result<Image, ApplyError> {
+    fn hard(&self, path: &Path, target: &Path, labels: &Labels<'_>) -> Result<Image, ApplyError> {
         let of_config = expectations(self.new).map_err(ApplyError::Expectation)?;
         let declared = of_config.iter().find_map(|expectation| match &expectation.expected {
             Expected::File(file) if *expectation.thing.path() == *target => Some(self.file(target, file)),
@@ -404,7 +395,7 @@ impl Planner<'_> {
         });
         let present = self.image(target)?;
         let image = match declared.transpose()? {
-            Some(wanted) => self.after(target, &wanted, &present)?,
+            Some(wanted) => self.after(target, &wanted, &present, labels)?,
             None => present,
         };
         let Image::File(file) = image else {

@@ -3,7 +3,7 @@
 //! In: expectations and the host. Out: every difference in words. The same look as the daemon's and as `check`'s.
 
 use super::password;
-use crate::{observation::Observer, repair::Restorer};
+use crate::{agent::desired, observation::Observer, repair::Restorer};
 use nix::fcntl::OFlag;
 use sensor_model::{
     compare::Ids,
@@ -51,7 +51,7 @@ impl<'a> Verifier<'a> {
             let thing = &expectation.thing;
             !of_os(thing) || (what == What::WithOs && observer.unchecked(thing).is_none())
         });
-        let ids = crate::agent::desired::ids(&expectations, observer);
+        let ids = desired::known(&mut expectations, &desired::policy_of_the_service(root), observer);
         let restorer = Restorer::new(Arc::clone(observer), root);
         Self { observer: Arc::clone(observer), restorer, rendered, expectations, ids }
     }

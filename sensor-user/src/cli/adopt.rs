@@ -152,10 +152,10 @@ fn unmanaged(path: &Path) -> Expectation {
             mode: 0,
             user: Owner::Undeclared,
             group: Owner::Undeclared,
-            label: None,
             may_be_missing: true,
         }),
         ssh_keys: false,
+        label: None,
         source: Source::new(String::new(), String::new()),
     }
 }

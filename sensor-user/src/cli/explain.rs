@@ -60,6 +60,9 @@ struct Report {
 struct Stands {
     thing: Thing,
     expected: Expected,
+    /// The label that the host's SELinux policy has for it, where it is compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<Arc<str>>,
     source: Source,
     verdict: VerdictKind,
     differences: Vec<Difference>,
@@ -105,13 +108,13 @@ impl Explain {
         let expectations = loaded.things_at(&self.path)?;
         let things = runtime()?.block_on(async {
             let mut things = Vec::new();
-            for Expectation { thing, expected, ssh_keys, source } in expectations {
-                let expectation = Expectation { thing, expected, ssh_keys, source };
+            for expectation in expectations {
                 let (observation, differences) = restorer.look(&expectation, &loaded.desired.ids).await;
-                let Expectation { thing, expected, source, .. } = expectation;
+                let Expectation { thing, expected, label, source, .. } = expectation;
                 things.push(Stands {
                     thing,
                     expected,
+                    label,
                     source,
                     verdict: verdict(differences.is_empty()),
                     differences,
@@ -164,6 +167,9 @@ fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
                 .into_iter()
                 .map(|(word, value)| (None, vec![word.to_owned(), value])),
         );
+        if let Some(label) = &stands.label {
+            rows.push((None, vec!["label".to_owned(), clean(label)]));
+        }
         rows.push((None, vec!["found".to_owned(), people::found(&stands.observation)]));
         rows.extend(
             stands

@@ -2,8 +2,9 @@
 
 use super::BadInput;
 use crate::{
-    agent::desired::{self, Desired},
+    agent::desired::{self, Desired, POLICIES},
     apply::{STATE, Store},
+    labels,
     observation::Observer,
 };
 use anyhow::Context as _;
@@ -23,8 +24,6 @@ use std::{
 
 /// The service's configs below its host's root, which count where none are named.
 pub const CONFIGS: &str = "etc/holdfast/machine-configs";
-/// The service's policies below its host's root, which count where neither configs nor policies are named.
-pub const POLICIES: &str = "etc/holdfast/policies";
 
 /// Configs and policies to read: those named, else what was `applied` last, as for the daemon, else the service's own on the
 /// host at `root`. The service's policies are never mixed with configs from elsewhere, so that an answer about a config
@@ -152,6 +151,7 @@ impl Loaded {
         if all.iter().any(|expectation| *expectation.thing.path() == *path) {
             all.retain(|expectation| *expectation.thing.path() == *path);
         }
+        labels::expect(&mut all, &self.desired.policy, &self.observer);
         Ok(all)
     }
 

@@ -42,6 +42,9 @@ pub use unit::UnitFileState;
 /// Undeclared files of one closed directory that are read for keys.
 const KEY_FILES: usize = 64;
 
+/// Where the kernel's side of SELinux shows itself.
+const ENFORCE: &str = "/sys/fs/selinux/enforce";
+
 /// The mounts of the daemon's own namespace, which sees the host's.
 const MOUNTS: &str = "/proc/self/mountinfo";
 
@@ -124,10 +127,10 @@ impl Observer {
     /// An observer of the file system below `root`: `/`, or where the host is mounted in a container.
     pub fn new(root: &Path) -> Result<Self, RootError> {
         let opened = Root::open(root).map_err(|source| RootError { root: root.to_owned(), source })?;
-        let selinux = Path::new("/sys/fs/selinux/enforce").exists();
+        let has_selinux = opened.open_at(Path::new(ENFORCE), HANDLE).is_ok();
         Ok(Self {
             root: opened,
-            reader: Reader::new(selinux),
+            reader: Reader::new(has_selinux),
             identities: Mutex::default(),
             mounts: Mutex::default(),
         })
@@ -160,6 +163,11 @@ impl Observer {
         seen.unwrap_or_else(|refused| Observation::Unreadable {
             error: format!("{} {}: {}", refused.operation, path.display(), refused.errno.desc()),
         })
+    }
+
+    /// Whether the host runs SELinux: only then has it labels.
+    pub(crate) fn has_selinux(&self) -> bool {
+        self.reader.selinux
     }
 
     /// Why a thing cannot be looked at on this host, so that nothing is expected of it here; `None` when it can.

@@ -20,6 +20,7 @@ use sensor_common::op::OBSERVE_OPEN_FLAGS;
 use sensor_model::{
     authorized_keys::{self, AuthorizedKeys},
     observation::{FileType, ObjectObservation},
+    selinux::ATTRIBUTE,
 };
 use sha2::{Digest as _, Sha256};
 use std::{
@@ -69,7 +70,8 @@ fn rustix_errno(errno: rustix::io::Errno) -> Errno {
 pub(crate) struct Reader {
     /// `/proc/self/fd`, through which a handle is opened for reading without a second look-up.
     descriptors: Option<OwnedFd>,
-    selinux: bool,
+    /// The host has labels.
+    pub(super) selinux: bool,
 }
 
 /// An object that was found, and opened where its type allows that.
@@ -229,18 +231,30 @@ impl Reader {
                 };
                 let name = String::from_utf8_lossy(name).into_owned();
                 let value = &scratch[..length];
-                if name == "security.selinux" {
-                    let label = value.strip_suffix(b"\0").unwrap_or(value);
-                    object.label = self.selinux.then(|| String::from_utf8_lossy(label).into_owned());
+                if name == ATTRIBUTE {
+                    object.label = self.selinux.then(|| label(value));
                 } else {
                     let description = sensor_model::xattr::describe(&name, value);
                     object.xattrs.push((name, description));
                 }
             }
             object.xattrs.sort_unstable();
+            if self.selinux && object.label.is_none() {
+                // Some file systems keep a label and do not list it.
+                let value = match &found.file {
+                    Some(file) => fgetxattr(file, ATTRIBUTE, scratch.as_mut_slice()),
+                    None => getxattr(&path, ATTRIBUTE, scratch.as_mut_slice()),
+                };
+                object.label = value.ok().map(|length| label(&scratch[..length]));
+            }
             Ok(())
         })
     }
+}
+
+/// A label as the kernel gives it, with or without the zero byte at its end.
+fn label(value: &[u8]) -> String {
+    String::from_utf8_lossy(value.strip_suffix(b"\0").unwrap_or(value)).into_owned()
 }
 
 /// Flags of an observation open, `O_NOATIME` to be tried first.

@@ -35,7 +35,7 @@ impl Host<'_> {
         expected: &FileExpectation,
         ssh_keys: bool,
         differences: &[Difference],
-        observation: &Observation,
+        label: Option<&str>,
     ) -> Result<Vec<String>, RepairError> {
         let (user, group) = self.owners(path, &expected.user, &expected.group)?;
         let keys: KeyOwner = ssh_keys.then_some((user, group));
@@ -49,8 +49,7 @@ impl Host<'_> {
             let file = place.open(self.observer)?;
             // What has another name elsewhere is not given to the owner of this one: it gets a file of its own.
             if !place.may_be_shared(&file)? {
-                let wanted =
-                    Metadata { mode: Some(expected.mode), user, group, label: expected.label.as_deref() };
+                let wanted = Metadata { mode: Some(expected.mode), user, group, label };
                 return metadata::apply(&file, path, wanted);
             }
         }
@@ -66,8 +65,7 @@ impl Host<'_> {
             }
         };
         place.clear_way(self.observer)?;
-        let label = expected.label.clone().or_else(|| label_of(observation));
-        let made = New { bytes: &bytes, mode: expected.mode, user, group, label: label.as_deref() };
+        let made = New { bytes: &bytes, mode: expected.mode, user, group, label };
         place.write(&made)?;
         Ok(vec![if has(DifferenceKind::Missing) { "file made" } else { "content written" }.to_owned()])
     }
@@ -87,6 +85,7 @@ impl Host<'_> {
         path: &Path,
         declared: &[SshKey],
         observation: &Observation,
+        label: Option<&str>,
     ) -> Result<Vec<String>, RepairError> {
         let Some(place) = self.existing_place(path)? else { return Ok(Vec::new()) };
         let Observation::Object(object) = observation else { return Ok(Vec::new()) };
@@ -97,7 +96,8 @@ impl Host<'_> {
         }
         let file = place.open(self.observer)?;
         let mut bytes = Vec::new();
-        File::from(file)
+        let mut file = File::from(file);
+        (&mut file)
             .take(KEYS_BYTES + 1)
             .read_to_end(&mut bytes)
             .map_err(|error| refused(path, format!("read: {}", error.kind())))?;
@@ -105,13 +105,18 @@ impl Host<'_> {
             return Err(refused(path, "it is larger than 4 MiB; move it away first"));
         }
         let (kept, removed) = declared_lines(&bytes, declared);
+        if let (0, Some(label)) = (removed, label) {
+            // Nothing else of it is anybody's but the user's.
+            metadata::set_label(&file.into(), path, label)?;
+            return Ok(vec!["label set".to_owned()]);
+        }
         place.clear_way(self.observer)?;
         place.write(&New {
             bytes: &kept,
             mode: object.mode,
             user: Some(object.uid),
             group: Some(object.gid),
-            label: object.label.as_deref(),
+            label,
         })?;
         Ok(vec![format!("{removed} undeclared line{} removed", if removed == 1 { "" } else { "s" })])
     }
@@ -133,14 +138,6 @@ pub(crate) fn declared_lines(bytes: &[u8], declared: &[SshKey]) -> (Vec<u8>, usi
         }
     }
     (kept, removed)
-}
-
-/// The label of the file that is replaced, which its successor keeps.
-fn label_of(observation: &Observation) -> Option<String> {
-    match observation {
-        Observation::Object(object) if object.file_type == FileType::Regular => object.label.clone(),
-        _ => None,
-    }
 }
 
 /// A file that is to be made.

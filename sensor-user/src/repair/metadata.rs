@@ -6,16 +6,19 @@ use super::{
 };
 use nix::{
     errno::Errno,
-    sys::stat::{fchmod, fstat},
+    fcntl::{OFlag, openat},
+    sys::stat::{Mode, fchmod, fstat},
 };
 use rustix::fs::{
     IFlags, XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr, ioctl_getflags, ioctl_setflags,
+    setxattr,
 };
-use sensor_model::xattr;
-use std::{os::fd::OwnedFd, path::Path};
-
-/// The name of the label.
-const SELINUX: &str = "security.selinux";
+use sensor_model::{selinux::ATTRIBUTE, xattr};
+use std::{
+    ffi::OsStr,
+    os::fd::{AsRawFd as _, OwnedFd},
+    path::Path,
+};
 
 /// The largest list of names and the largest value that the kernel gives.
 const LARGEST: usize = 64 << 10;
@@ -84,7 +87,7 @@ pub(super) fn remove_attributes(file: &OwnedFd, path: &Path) -> Result<Vec<Strin
     let mut removed = Vec::new();
     for name in list[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         let text = String::from_utf8_lossy(name).into_owned();
-        if text == SELINUX {
+        if text == ATTRIBUTE {
             continue;
         }
         let mut value = vec![0; LARGEST];
@@ -104,15 +107,35 @@ pub(super) fn remove_attributes(file: &OwnedFd, path: &Path) -> Result<Vec<Strin
 /// The SELinux label, where there is one.
 pub(super) fn label(file: &OwnedFd) -> Option<String> {
     let mut value = vec![0; 4096];
-    let length = fgetxattr(file, SELINUX, value.as_mut_slice()).ok()?;
+    let length = fgetxattr(file, ATTRIBUTE, value.as_mut_slice()).ok()?;
     let text = String::from_utf8_lossy(&value[..length]);
     Some(text.trim_end_matches('\0').to_owned())
 }
 
 /// Sets the SELinux label.
 pub(super) fn set_label(file: &OwnedFd, path: &Path, label: &str) -> Result<(), RepairError> {
-    fsetxattr(file, SELINUX, label.as_bytes(), XattrFlags::empty())
+    fsetxattr(file, ATTRIBUTE, &value(label), XattrFlags::empty())
         .map_err(|errno| failed(path, "set the label", raw(errno)))
+}
+
+/// Sets the SELinux label of a symbolic link. It cannot be opened, so it is reached through its handle's name: that leads to
+/// the link itself, whatever has its name by then.
+pub(super) fn set_link_label(
+    directory: &OwnedFd,
+    name: &OsStr,
+    path: &Path,
+    label: &str,
+) -> Result<(), RepairError> {
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let link = openat(directory, name, flags, Mode::empty()).map_err(|errno| failed(path, "open", errno))?;
+    let place = format!("/proc/self/fd/{}", link.as_raw_fd());
+    setxattr(place, ATTRIBUTE, &value(label), XattrFlags::empty())
+        .map_err(|errno| failed(path, "set the label", raw(errno)))
+}
+
+/// The kernel keeps labels with a zero byte at their end, and gives them back so.
+fn value(label: &str) -> Vec<u8> {
+    format!("{label}\0").into_bytes()
 }
 
 fn raw(errno: rustix::io::Errno) -> Errno {

@@ -25,7 +25,8 @@ use sensor_model::{
     difference::{Difference, DifferenceKind},
     expectation::{Expectation, Expected, Owner},
     merge::Rendered,
-    observation::Observation,
+    observation::{FileType, Observation},
+    selinux,
 };
 use std::{
     path::{Path, PathBuf},
@@ -132,11 +133,13 @@ impl Restorer {
             }
         }
         let host = Host { observer: &self.observer, rendered, ids };
+        let label = label(expectation, &observation, ids);
+        let label = label.as_deref();
         let actions = match &expectation.expected {
-            Expected::File(file) => host.file(&path, file, expectation.ssh_keys, &before, &observation)?,
-            Expected::AuthorizedKeys(keys) => host.authorized_keys(&path, &keys.keys, &observation)?,
-            Expected::Directory(directory) => host.declared_directory(&path, directory, &before)?,
-            Expected::Link(link) => host.link(&path, link)?,
+            Expected::File(file) => host.file(&path, file, expectation.ssh_keys, &before, label)?,
+            Expected::AuthorizedKeys(keys) => host.authorized_keys(&path, &keys.keys, &observation, label)?,
+            Expected::Directory(directory) => host.declared_directory(&path, directory, &before, label)?,
+            Expected::Link(link) => host.link(&path, link, label)?,
             Expected::ClosedDirectory(closed) => host.closed_directory(&path, closed)?,
             Expected::Unit(unit) => unit::restore(&host, &mut self.units, expectation, unit, &before).await?,
             Expected::KernelArguments(_) | Expected::OsImage(_) => {
@@ -159,6 +162,25 @@ impl Restorer {
     /// [`RepairError::Systemd`].
     pub async fn reload_units(&mut self) -> Result<bool, RepairError> {
         unit::reload(&mut self.units).await
+    }
+}
+
+/// The label that a restored object gets: the one that it has, where that is as good as the policy's. What takes the place of
+/// another kind of object has nothing to keep.
+fn label(expectation: &Expectation, observation: &Observation, ids: &Ids) -> Option<String> {
+    let file_type = match &expectation.expected {
+        Expected::File(_) | Expected::AuthorizedKeys(_) => FileType::Regular,
+        Expected::Directory(_) => FileType::Directory,
+        Expected::Link(link) if !link.hard => FileType::Symlink,
+        _ => return None,
+    };
+    let found = match observation {
+        Observation::Object(object) if object.file_type == file_type => object.label.as_deref(),
+        _ => None,
+    };
+    match &expectation.label {
+        Some(policys) => Some(selinux::given(policys, found, &ids.customizable)),
+        None => found.map(str::to_owned),
     }
 }
 

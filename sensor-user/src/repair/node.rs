@@ -29,6 +29,7 @@ impl Host<'_> {
         path: &Path,
         expected: &DirectoryExpectation,
         differences: &[Difference],
+        label: Option<&str>,
     ) -> Result<Vec<String>, RepairError> {
         if let Some(difference) =
             differences.iter().find(|difference| difference.kind == DifferenceKind::Type)
@@ -40,7 +41,7 @@ impl Host<'_> {
         let (user, group) = self.owners(path, &expected.user, &expected.group)?;
         self.directory(path, None)?;
         let file = self.place(path, None)?.open(self.observer)?;
-        let wanted = Metadata { mode: Some(expected.mode), user, group, label: None };
+        let wanted = Metadata { mode: Some(expected.mode), user, group, label };
         let mut actions = metadata::apply(&file, path, wanted)?;
         if missing {
             actions.insert(0, "directory made".to_owned());
@@ -49,7 +50,12 @@ impl Host<'_> {
     }
 
     /// A declared link, made anew and put in the place of whatever has its name.
-    pub(super) fn link(&self, path: &Path, expected: &LinkExpectation) -> Result<Vec<String>, RepairError> {
+    pub(super) fn link(
+        &self,
+        path: &Path,
+        expected: &LinkExpectation,
+        label: Option<&str>,
+    ) -> Result<Vec<String>, RepairError> {
         let place = self.place(path, None)?;
         if expected.hard {
             let target = path.parent().unwrap_or(Path::new("/")).join(&expected.target);
@@ -68,7 +74,7 @@ impl Host<'_> {
         }
         let (user, group) = self.owners(path, &expected.user, &expected.group)?;
         place.clear_way(self.observer)?;
-        place.symlink(expected.target.as_os_str(), (user, group))?;
+        place.symlink(expected.target.as_os_str(), (user, group), label)?;
         Ok(vec!["link made".to_owned()])
     }
 
@@ -121,6 +127,7 @@ impl Place {
         &self,
         target: &OsStr,
         (user, group): (Option<u32>, Option<u32>),
+        label: Option<&str>,
     ) -> Result<(), RepairError> {
         let ((), temporary) =
             self.temporary("make the link", |name| symlinkat(target, &self.directory, name))?;
@@ -132,6 +139,9 @@ impl Place {
             AtFlags::AT_SYMLINK_NOFOLLOW,
         )
         .map_err(self.failed("change the owner"))?;
+        if let Some(label) = label {
+            metadata::set_link_label(&self.directory, &temporary.name, &self.path, label)?;
+        }
         self.rename(temporary)
     }
 }

@@ -419,3 +419,31 @@ fn no_error_shows_contents() {
     let error = case.file("/etc/app.conf").unwrap_err();
     assert!(!format!("{error} {error:?}").contains("declared\\n"), "{error:?}");
 }
+
+fn label_of(path: &Path) -> String {
+    let mut value = vec![0; 256];
+    let length = rustix::fs::lgetxattr(path, "security.selinux", value.as_mut_slice()).unwrap();
+    String::from_utf8(value[..length].to_vec()).unwrap()
+}
+
+#[test]
+fn what_is_made_anew_gets_the_policys_label_and_a_wrong_one_the_policys_type() {
+    let mut case = Case::new();
+    fs::create_dir_all(case.at("/sys/fs/selinux")).unwrap();
+    fs::write(case.at("/sys/fs/selinux/enforce"), "1").unwrap();
+    let observer = Arc::new(Observer::new(case.root.path()).unwrap());
+    case.restorer = Restorer::new(observer, case.root.path());
+    for expectation in &mut case.expectations {
+        expectation.label = Some("system_u:object_r:etc_t:s0".into());
+    }
+    for thing in [Thing::directory("/etc/deep"), Thing::file("/etc/app.conf"), Thing::link("/etc/link")] {
+        case.restore_thing(&thing).unwrap();
+        let path = case.at(&thing.path().to_string_lossy());
+        assert_eq!(label_of(&path), "system_u:object_r:etc_t:s0\0");
+        let theirs = b"alice_u:object_r:tmp_t:s0:c3\0";
+        rustix::fs::lsetxattr(&path, "security.selinux", theirs, rustix::fs::XattrFlags::empty()).unwrap();
+        let actions = case.restore_thing(&thing).unwrap();
+        assert_eq!(label_of(&path), "alice_u:object_r:etc_t:s0:c3\0", "{actions:?}");
+        assert_eq!(case.restore_thing(&thing).unwrap(), [""; 0], "as good as the policy's");
+    }
+}

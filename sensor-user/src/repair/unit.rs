@@ -62,7 +62,7 @@ pub(super) async fn restore(
         if expected.masked == Some(true) {
             let place = host.place(&Path::new(SYSTEMD_DIRECTORY).join(name), None)?;
             place.clear_way(host.observer)?;
-            place.symlink(DEV_NULL.as_ref(), (Some(0), Some(0)))?;
+            place.symlink(DEV_NULL.as_ref(), (Some(0), Some(0)), None)?;
             actions.push("masked".to_owned());
         } else {
             unmask(host, name)?;
@@ -158,7 +158,7 @@ fn enable(host: &Host<'_>, name: &str) -> Result<(), RepairError> {
     for enabling in links_to_enable(name, &find, &|unit| is_apart(host, unit))? {
         let place = host.place(&enabling.link, None)?;
         place.clear_way(host.observer)?;
-        place.symlink(enabling.target.as_os_str(), (Some(0), Some(0)))?;
+        place.symlink(enabling.target.as_os_str(), (Some(0), Some(0)), None)?;
     }
     Ok(())
 }

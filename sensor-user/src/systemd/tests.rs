@@ -60,6 +60,7 @@ async fn seen(host: &mut Host, name: &str) -> (Option<String>, UnitSource) {
         thing: Thing::Unit { name: name.to_owned() },
         expected: Expected::Unit(unit),
         ssh_keys: false,
+        label: None,
         source: Source::new("50-test", "test.yaml"),
     };
     let (observed, source) = host.units.observe(&expectation).await;

@@ -10,9 +10,11 @@ use std::{fs, path::Path};
 const FILES: &str = "
     storage:
       directories: [{path: /etc/made, mode: 493}]
+      links: [{path: /etc/made/deep/link, target: /nowhere}]
       files:
       - {path: /etc/made/deep/er/secret, mode: 384, contents: {source: 'data:,new'}}
       - {path: /etc/present, mode: 420, contents: {source: 'data:,new'}}
+      - {path: /etc/chosen, mode: 420, contents: {source: 'data:,new'}}
       - {path: /etc/none, mode: 420, contents: {source: 'data:,new'}}
 ";
 
@@ -32,16 +34,28 @@ fn policy(world: &World) {
     world.write("/etc/selinux/mine/contexts/files/file_contexts.local", local);
     let same = "/etc/made/deep/er/secret /srv/secret\n";
     world.write("/etc/selinux/mine/contexts/files/file_contexts.subs", same);
+    world.write("/etc/selinux/mine/contexts/customizable_types", "chosen_t\n");
+    // Nothing here is a mount of the test's, so its table says that the labels are kept.
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let table: Vec<String> = table.lines().map(|line| format!("{line},seclabel\n")).collect();
+    world.write("/proc/self/mountinfo", &table.concat());
     world.config("files", FILES);
     world.config("none", "    storage: {}\n");
-    world.write("/etc/present", "before");
-    let theirs = b"u:object_r:theirs_t:s0\0";
+    for (path, label) in
+        [("/etc/present", "theirs:object_r:theirs_t:s0\0"), ("/etc/chosen", "u:object_r:chosen_t:s0\0")]
+    {
+        world.write(path, "before");
+        set_label(&world.at(path), label);
+    }
+}
+
+fn set_label(path: &Path, label: &str) {
     let flags = rustix::fs::XattrFlags::empty();
-    rustix::fs::setxattr(world.at("/etc/present"), "security.selinux", theirs, flags).unwrap();
+    rustix::fs::setxattr(path, "security.selinux", label.as_bytes(), flags).unwrap();
 }
 
 #[test]
-fn what_is_new_gets_the_policys_label_with_its_parents_and_what_was_there_keeps_its_own() {
+fn what_is_new_gets_the_policys_label_with_its_parents_and_what_was_there_its_type_unless_it_may_be_chosen() {
     let world = World::new();
     policy(&world);
     world.write("/sys/fs/selinux/enforce", "1");
@@ -49,19 +63,39 @@ fn what_is_new_gets_the_policys_label_with_its_parents_and_what_was_there_keeps_
     let said = world.apply(&["files"], "");
     assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
     for (path, wanted) in [
-        ("/etc/made", Some("etc_t")),
-        ("/etc/made/deep", Some("deep_t")),
-        ("/etc/made/deep/er", Some("deep_t")),
-        ("/etc/made/deep/er/secret", Some("secret_t")),
-        ("/etc/present", Some("theirs_t")),
+        ("/etc/made", Some("u:object_r:etc_t")),
+        ("/etc/made/deep", Some("u:object_r:deep_t")),
+        ("/etc/made/deep/link", Some("u:object_r:deep_t")),
+        ("/etc/made/deep/er", Some("u:object_r:deep_t")),
+        ("/etc/made/deep/er/secret", Some("u:object_r:secret_t")),
+        ("/etc/present", Some("theirs:object_r:etc_t")),
+        ("/etc/chosen", Some("u:object_r:chosen_t")),
         ("/etc/none", None),
     ] {
-        let wanted = wanted.map(|name| format!("u:object_r:{name}:s0\0"));
+        let wanted = wanted.map(|label| format!("{label}:s0\0"));
         assert_eq!(label(&world.at(path)), wanted, "{path}");
     }
     assert_eq!(world.apply(&["none"], "").code, Some(0));
     assert_eq!(world.snapshot(), before);
-    assert_eq!(label(&world.at("/etc/present")).as_deref(), Some("u:object_r:theirs_t:s0\0"));
+    assert_eq!(label(&world.at("/etc/present")).as_deref(), Some("theirs:object_r:theirs_t:s0\0"));
+}
+
+#[test]
+fn a_label_that_is_not_the_policys_keeps_an_apply_from_beginning_unless_the_drift_policy_ignores_labels() {
+    let world = World::new();
+    policy(&world);
+    world.write("/sys/fs/selinux/enforce", "1");
+    assert_eq!(world.apply(&["files"], "").code, Some(0));
+    set_label(&world.at("/etc/made/deep/er/secret"), "u:object_r:other_t:s0\0");
+    let said = world.apply(&["none"], "");
+    assert_eq!(said.code, Some(3), "{}{}", said.out, said.err);
+    let text = "label mismatch for file: \"/etc/made/deep/er/secret\"; expected: u:object_r:secret_t:s0; received: \
+                u:object_r:other_t:s0";
+    assert!(said.err.contains(text), "{}", said.err);
+    let rule = "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {name: a}\nspec: {rules: [{path: \
+                /etc/made/, action: degrade, labels: ignore}]}\n";
+    world.write("/etc/holdfast/policies/a.yaml", rule);
+    assert_eq!(world.apply(&["none"], "").code, Some(0));
 }
 
 #[test]
@@ -70,7 +104,9 @@ fn without_selinux_nothing_is_labelled() {
     policy(&world);
     assert_eq!(world.apply(&["files"], "").code, Some(0));
     assert_eq!(label(&world.at("/etc/made/deep/er/secret")), None);
-    assert_eq!(label(&world.at("/etc/present")).as_deref(), Some("u:object_r:theirs_t:s0\0"));
+    assert_eq!(label(&world.at("/etc/made/deep/link")), None);
+    // An attribute like any other, which stays with the name.
+    assert_eq!(label(&world.at("/etc/present")).as_deref(), Some("theirs:object_r:theirs_t:s0\0"));
 }
 
 /// A lock of a whole file for writing.

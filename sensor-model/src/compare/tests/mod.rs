@@ -20,8 +20,10 @@ const KEY_B: &str = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbml
 
 fn expect(thing: Thing, expected: Expected) -> Expectation {
     let source = Source::new("99-a", "a.yaml");
-    Expectation { thing, expected, ssh_keys: false, source }
+    Expectation { thing, expected, ssh_keys: false, label: None, source }
 }
+
+const ETC: &str = "system_u:object_r:etc_t:s0";
 
 fn file() -> FileExpectation {
     FileExpectation {
@@ -31,7 +33,6 @@ fn file() -> FileExpectation {
         mode: 0o644,
         user: Owner::Id(0),
         group: Owner::Id(0),
-        label: None,
         may_be_missing: false,
     }
 }
@@ -50,6 +51,14 @@ fn key(text: &str) -> SshKey {
 
 /// An observation that departs in nothing.
 fn compliant(expectation: &Expectation) -> Observation {
+    let mut observation = without_label(expectation);
+    if let Observation::Object(object) = &mut observation {
+        object.label = expectation.label.as_ref().map(ToString::to_string);
+    }
+    observation
+}
+
+fn without_label(expectation: &Expectation) -> Observation {
     let owned = |file_type, mode, user: &Owner, group: &Owner| {
         let (uid, user) = owner_of(user);
         let (gid, group) = owner_of(group);
@@ -60,7 +69,6 @@ fn compliant(expectation: &Expectation) -> Observation {
             let mut object = owned(FileType::Regular, file.mode, &file.user, &file.group);
             object.sha256 = Some(file.content.map_or([1; 32], |content| content.sha256));
             object.size = file.content.map_or(1, |content| content.size);
-            object.label.clone_from(&file.label);
             object.ssh_keys = expectation
                 .ssh_keys
                 .then(|| AuthorizedKeys { keys: file.keys.clone(), ..AuthorizedKeys::default() });
@@ -137,7 +145,7 @@ type Change = Box<dyn Fn(&mut ObjectObservation)>;
 
 #[test]
 fn every_way_in_which_a_file_departs_has_its_text() {
-    let expectation = file_thing(FileExpectation { label: Some("etc_t".to_owned()), ..file() });
+    let expectation = Expectation { label: Some(ETC.into()), ..file_thing(file()) };
     let changes: Vec<(&str, Change)> = vec![
         ("content", Box::new(|object| object.sha256 = Some([8; 32]))),
         ("content not read", Box::new(|object| object.sha256 = None)),
@@ -145,7 +153,7 @@ fn every_way_in_which_a_file_departs_has_its_text() {
         ("setuid", Box::new(|object| object.mode = 0o4644)),
         ("user", Box::new(|object| (object.uid, object.user) = (1000, Some("core".to_owned())))),
         ("group", Box::new(|object| object.gid = 12)),
-        ("label", Box::new(|object| object.label = Some("tmp_t".to_owned()))),
+        ("label", Box::new(|object| object.label = Some("system_u:object_r:tmp_t:s0".to_owned()))),
         ("no label", Box::new(|object| object.label = None)),
         (
             "directory in its place",
@@ -236,7 +244,7 @@ fn the_operators_texts_are_kept_to_the_letter() {
 
 #[test]
 fn owners_are_compared_by_id_or_by_name_whichever_is_declared() {
-    let ids = Ids { users: BTreeMap::from([("core".to_owned(), 1000)]), groups: BTreeMap::new() };
+    let ids = Ids { users: BTreeMap::from([("core".to_owned(), 1000)]), ..Ids::default() };
     for (declared, uid, name, known, fine, why) in [
         (Owner::Id(5), 5, None, &Ids::default(), true, "by id"),
         (Owner::Id(5), 6, Some("five"), &Ids::default(), false, "another id"),

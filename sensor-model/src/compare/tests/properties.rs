@@ -11,20 +11,20 @@ fn any_expectation() -> impl Strategy<Value = Expectation> {
     let file = (0_u32..0o10000, any_owner(), any_owner(), any::<[u8; 32]>(), any::<bool>(), any::<bool>())
         .prop_map(|(mode, user, group, sha256, labelled, ssh)| {
             let keys = if ssh { vec![key(KEY_A)] } else { Vec::new() };
-            let label = labelled.then(|| "etc_t".to_owned());
             let content = Some(Content { size: 1, sha256 });
-            let mut expectation =
-                file_thing(FileExpectation { content, keys, mode, user, group, label, ..file() });
-            expectation.ssh_keys = ssh;
-            expectation
+            let file = file_thing(FileExpectation { content, keys, mode, user, group, ..file() });
+            Expectation { ssh_keys: ssh, label: labelled.then(|| ETC.into()), ..file }
         });
     let directory = (0_u32..0o10000, any_owner(), any_owner()).prop_map(|(mode, user, group)| {
-        expect(Thing::directory("/d"), Expected::Directory(DirectoryExpectation { mode, user, group }))
+        let expected = Expected::Directory(DirectoryExpectation { mode, user, group });
+        Expectation { label: Some(ETC.into()), ..expect(Thing::directory("/d"), expected) }
     });
     let link =
         ("/[a-z]{1,5}", any_owner(), any_owner(), any::<bool>()).prop_map(|(target, user, group, hard)| {
             let target = target.into();
-            expect(Thing::link("/l"), Expected::Link(LinkExpectation { target, hard, user, group }))
+            let link = Expected::Link(LinkExpectation { target, hard, user, group });
+            let label = (!hard).then(|| ETC.into());
+            Expectation { label, ..expect(Thing::link("/l"), link) }
         });
     let unit =
         (any::<Option<bool>>(), any::<Option<bool>>()).prop_map(|(enabled, masked)| unit(enabled, masked));
@@ -68,9 +68,7 @@ fn mutate(which: usize, expectation: &Expectation, observation: &mut Observation
             7 => object.mounted_over = true,
             8 if hard => object.same_inode_as_target = Some(false),
             8 if object.target.is_some() => object.target = Some("/elsewhere".into()),
-            9 if matches!(&expectation.expected, Expected::File(file) if file.label.is_some()) => {
-                object.label = None;
-            }
+            9 if expectation.label.is_some() => object.label = None,
             10 => *observation = Observation::Missing,
             11 => *observation = Observation::Unreadable { error: "EIO".to_owned() },
             _ => return None,

@@ -288,7 +288,7 @@ impl Host {
 
 fn expectation(thing: Thing, expected: Expected) -> Expectation {
     let source = Source::new(String::new(), String::new());
-    Expectation { thing, expected, ssh_keys: false, source }
+    Expectation { thing, expected, ssh_keys: false, label: None, source }
 }
 
 /// The deployment that a host booted.

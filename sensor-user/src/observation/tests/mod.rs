@@ -60,7 +60,7 @@ impl Host {
 
 fn expectation(thing: Thing, expected: Expected) -> Expectation {
     let source = Source::new("50-test", "test.yaml");
-    Expectation { thing, expected, ssh_keys: false, source }
+    Expectation { thing, expected, ssh_keys: false, label: None, source }
 }
 
 fn file(path: &str) -> Expectation {
@@ -75,7 +75,6 @@ fn owned_file(path: &str, user: Owner) -> Expectation {
         mode: 0o644,
         user,
         group: Owner::Id(0),
-        label: None,
         may_be_missing: false,
     };
     expectation(Thing::file(path), Expected::File(file))

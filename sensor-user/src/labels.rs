@@ -1,0 +1,267 @@
+//! SELinux labels, as the host's policy gives them.
+//!
+//! In: the host, where SELinux is enabled, and paths. Out: the label that `restorecon` would give each, by where it leads on the
+//! host; none where the policy gives none or the file system keeps none. Without SELinux nothing is read. The policy is read
+//! when it is asked, and nothing of it is kept but the answers and by which files it was.
+
+use crate::observation::Observer;
+use nix::fcntl::OFlag;
+use rustix::fs::{AtFlags, StatxFlags, statx};
+use sensor_model::{
+    drift_policy::{DriftPolicy, Labels},
+    expectation::{Expectation, Expected},
+    host::mountinfo,
+    selinux::{FileContexts, Kind, Texts, customizable},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    fs::{self, File},
+    io::{self, Read as _},
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Says which policy the host has.
+const CONFIG: &str = "/etc/selinux/config";
+
+/// The policy that a host has where its config names none.
+const POLICY: &str = "targeted";
+
+/// What of a policy is read, below its `contexts` directory.
+const PARTS: [&str; 6] = [
+    "files/file_contexts",
+    "files/file_contexts.homedirs",
+    "files/file_contexts.local",
+    "files/file_contexts.subs_dist",
+    "files/file_contexts.subs",
+    "customizable_types",
+];
+
+/// Bytes of one file of a policy at most; the largest have half a megabyte.
+const LARGEST: u64 = 16 << 20;
+
+/// The mounts that the host sees, and we see where there is no `/proc` of its own.
+const MOUNTS: &str = "/proc/self/mountinfo";
+
+/// A handle that is good for looking at what it leads to.
+const HANDLE: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC);
+
+/// By which files a host's policy was read: of each its inode, size, and times of change in nanoseconds. Empty on a host
+/// without SELinux.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Version(Vec<Option<(u64, u64, i128, i128)>>);
+
+impl Version {
+    /// That of the host now.
+    pub fn of(observer: &Observer) -> Self {
+        if !observer.has_selinux() {
+            return Self::default();
+        }
+        let files = std::iter::once(CONFIG.to_owned())
+            .chain(name(observer).into_iter().flat_map(|name| parts(&name)));
+        Self(files.map(|path| identity(observer, &path)).collect())
+    }
+}
+
+fn identity(observer: &Observer, path: &str) -> Option<(u64, u64, i128, i128)> {
+    let file = observer.root().open_at(Path::new(path), HANDLE).ok()?;
+    let stat = nix::sys::stat::fstat(&file).ok()?;
+    let nanoseconds = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+    let modified = nanoseconds(stat.st_mtime, stat.st_mtime_nsec);
+    Some((stat.st_ino, stat.st_size.unsigned_abs(), modified, nanoseconds(stat.st_ctime, stat.st_ctime_nsec)))
+}
+
+/// The policy of one host.
+#[derive(Debug)]
+pub(crate) struct Policy {
+    contexts: FileContexts,
+    /// Types that anybody may give a file.
+    pub(crate) customizable: BTreeSet<String>,
+}
+
+impl Policy {
+    /// Reads the host's policy; `None` where it has no SELinux.
+    pub(crate) fn read(observer: &Observer) -> Option<Self> {
+        if !observer.has_selinux() {
+            return None;
+        }
+        let policy = name(observer)?;
+        // What a part says that cannot be read, nobody knows; so none of them is asked.
+        let texts: Vec<String> =
+            parts(&policy).iter().map(|path| text(observer, path)).collect::<Option<_>>()?;
+        let [main, homes, local, dist, own, types] = &texts[..] else { return None };
+        let contexts = FileContexts::parse(&Texts {
+            policy: main,
+            homes,
+            local,
+            substitutions_of_policy: dist,
+            substitutions: own,
+        });
+        if contexts.unusable() > 0 {
+            tracing::warn!(
+                lines = contexts.unusable(),
+                policy,
+                "Lines of file_contexts cannot be used; what they may be about has no label to be compared with."
+            );
+        }
+        Some(Self { contexts, customizable: customizable(types) })
+    }
+
+    /// The labels of what is, or shall be, at these paths of the host, in their order.
+    pub(crate) fn labels(&self, observer: &Observer, of: &[(&Path, Kind)]) -> Vec<Option<&str>> {
+        let mounts = Mounts::read(observer);
+        let mut directories: HashMap<&Path, Option<Landing>> = HashMap::new();
+        let (mut places, mut asked) = (Vec::new(), Vec::new());
+        for (place, (path, kind)) in of.iter().enumerate() {
+            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { continue };
+            let landing = directories.entry(parent).or_insert_with(|| mounts.landing(observer, parent));
+            let Some(landing) = landing else { continue };
+            // On a directory another file system may be mounted.
+            let own = if *kind == Kind::Directory { mounts.keeps_at(observer, path) } else { None };
+            if own.unwrap_or(landing.keeps) {
+                places.push(place);
+                asked.push((landing.real.join(name), *kind));
+            }
+        }
+        let asked: Vec<(&Path, Kind)> = asked.iter().map(|(path, kind)| (path.as_path(), *kind)).collect();
+        let mut labels = vec![None; of.len()];
+        for (place, label) in places.into_iter().zip(self.contexts.labels(&asked)) {
+            labels[place] = label;
+        }
+        labels
+    }
+}
+
+/// Gives each expectation the label that the host's policy has for its path, where there is one and the drift policy does not
+/// say that it is nobody's concern. Gives the types that are as good as any.
+pub(crate) fn expect(
+    expectations: &mut [Expectation],
+    drift: &DriftPolicy,
+    observer: &Observer,
+) -> BTreeSet<String> {
+    for expectation in &mut *expectations {
+        expectation.label = None;
+    }
+    let Some(policy) = Policy::read(observer) else { return BTreeSet::new() };
+    let wanted: Vec<(usize, Arc<Path>, Kind)> = expectations
+        .iter()
+        .enumerate()
+        .filter_map(|(place, expectation)| {
+            Some((place, expectation.thing.path(), kind(&expectation.expected)?))
+        })
+        .filter(|(_, path, _)| drift.decide(path, None).labels == Labels::Compare)
+        .collect();
+    let asked: Vec<(&Path, Kind)> = wanted.iter().map(|(_, path, kind)| (&**path, *kind)).collect();
+    // Thousands of files have a few labels.
+    let mut texts: HashMap<&str, Arc<str>> = HashMap::new();
+    for ((place, ..), label) in wanted.iter().zip(policy.labels(observer, &asked)) {
+        expectations[*place].label =
+            label.map(|label| Arc::clone(texts.entry(label).or_insert_with(|| label.into())));
+    }
+    policy.customizable
+}
+
+/// What kind of object is expected; `None` for what is none at its own path. Another name of a file has the file's label.
+fn kind(expected: &Expected) -> Option<Kind> {
+    match expected {
+        Expected::File(_) | Expected::AuthorizedKeys(_) => Some(Kind::File),
+        Expected::Directory(_) => Some(Kind::Directory),
+        Expected::Link(link) if !link.hard => Some(Kind::Link),
+        _ => None,
+    }
+}
+
+/// Where a directory leads.
+#[derive(Debug)]
+struct Landing {
+    /// Links followed as far as it is there.
+    real: PathBuf,
+    /// Its file system keeps labels.
+    keeps: bool,
+}
+
+/// Mounts whose file systems keep labels, by their numbers.
+#[derive(Debug)]
+struct Mounts(HashSet<u64>);
+
+impl Mounts {
+    fn read(observer: &Observer) -> Self {
+        let of_host = observer.root().open_at(Path::new(MOUNTS), OFlag::O_RDONLY | OFlag::O_CLOEXEC);
+        let of_host = of_host.ok().and_then(|file| read(file).ok());
+        let table = of_host.or_else(|| fs::read(MOUNTS).ok()).unwrap_or_default();
+        // One that was mounted with a label for all of it shows that label instead.
+        let labelled = mountinfo::mounts(&table).filter(|mount| mount.has_option("seclabel"));
+        Self(labelled.filter_map(|mount| std::str::from_utf8(mount.id).ok()?.parse().ok()).collect())
+    }
+
+    /// What is missing of a directory will be made in the nearest one above it. `None` where a link on the way is not followed.
+    fn landing(&self, observer: &Observer, directory: &Path) -> Option<Landing> {
+        for above in directory.ancestors() {
+            match observer.root().walk(above).end {
+                Ok((handle, real)) => {
+                    let rest = directory.strip_prefix(above).ok()?;
+                    let real = if rest.as_os_str().is_empty() { real } else { real.join(rest) };
+                    return Some(Landing { real, keeps: self.keeps(&handle) });
+                }
+                Err(nix::errno::Errno::ENOENT | nix::errno::Errno::ENOTDIR) => {}
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+
+    /// Whether what is at a path keeps labels; `None` where nothing is.
+    fn keeps_at(&self, observer: &Observer, path: &Path) -> Option<bool> {
+        let handle = observer.root().open_at(path, HANDLE | OFlag::O_NOFOLLOW).ok()?;
+        Some(self.keeps(&handle))
+    }
+
+    fn keeps(&self, handle: &OwnedFd) -> bool {
+        let stat = statx(handle, "", AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT, StatxFlags::MNT_ID);
+        stat.is_ok_and(|stat| self.0.contains(&stat.stx_mnt_id))
+    }
+}
+
+/// The name of the host's policy; `None` where its config cannot be read.
+fn name(observer: &Observer) -> Option<String> {
+    let config = text(observer, CONFIG)?;
+    let named = config.lines().find_map(|line| line.trim().strip_prefix("SELINUXTYPE="));
+    let named = named.map(str::trim).filter(|name| !name.is_empty() && !name.contains('/'));
+    Some(named.unwrap_or(POLICY).to_owned())
+}
+
+fn parts(policy: &str) -> [String; 6] {
+    PARTS.map(|part| format!("/etc/selinux/{policy}/contexts/{part}"))
+}
+
+/// The text of a file of the host; empty where there is none, as with most of a policy's companions. `None` where it cannot be
+/// read.
+fn text(observer: &Observer, path: &str) -> Option<String> {
+    let read = match observer.root().open_at(Path::new(path), OFlag::O_RDONLY | OFlag::O_NONBLOCK) {
+        Ok(file) => read(file),
+        Err(nix::errno::Errno::ENOENT) => Ok(Vec::new()),
+        Err(errno) => Err(errno.into()),
+    };
+    match read {
+        Ok(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
+        Err(error) => {
+            tracing::warn!(path, %error, "A part of the SELinux policy cannot be read: no label is compared or given.");
+            None
+        }
+    }
+}
+
+fn read(file: OwnedFd) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::from(file).take(LARGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(io::Error::other("it is larger than 16 MiB"));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+#[path = "labels_tests.rs"]
+mod tests;
