@@ -17,6 +17,7 @@ mod faulty;
 mod faulty_state;
 mod node;
 mod ostree;
+mod selinux;
 mod simple;
 mod smoke;
 mod thread;
@@ -96,6 +97,9 @@ impl Scenario {
 
 /// Security modules without `bpf`.
 const WITHOUT_BPF: &str = "lsm=lockdown,yama,apparmor";
+
+/// SELinux among the security modules, before `bpf`.
+const WITH_SELINUX: &[&str] = &["lsm=landlock,lockdown,yama,selinux,bpf", "selinux=1"];
 
 /// All scenarios, in the order in which they are run.
 pub static SCENARIOS: &[Scenario] = &[
@@ -260,6 +264,20 @@ pub static SCENARIOS: &[Scenario] = &[
         needs_holdfast: true,
         limit: 1800,
         run: ostree::upgrade,
+    },
+    Scenario {
+        name: "selinux",
+        shows: "labels are compared with the policy of a host that runs SELinux, written by it and put back",
+        guest: Guest::Selinux,
+        kernels: &[],
+        by_default: Some(ByDefault {
+            kernels: &["6.1", "6.12"],
+            because: "the policy is the guest's, the same on all",
+        }),
+        parameters: WITH_SELINUX,
+        needs_holdfast: true,
+        limit: 900,
+        run: selinux::labels,
     },
     Scenario {
         name: "vectors",

@@ -66,7 +66,12 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
 }
 
 /// Makes a change and waits for its drift.
-fn drift(node: &Node, path: &str, kind: &str, change: impl FnOnce() -> Result<String>) -> Result<Value> {
+pub(super) fn drift(
+    node: &Node,
+    path: &str,
+    kind: &str,
+    change: impl FnOnce() -> Result<String>,
+) -> Result<Value> {
     let before = node.records()?.len();
     change()?;
     let has = |record: &Value| {
@@ -78,7 +83,7 @@ fn drift(node: &Node, path: &str, kind: &str, change: impl FnOnce() -> Result<St
 }
 
 /// Undoes it and waits for the recovery.
-fn recovery(node: &Node, path: &str, change: impl FnOnce() -> Result<String>) -> Result<()> {
+pub(super) fn recovery(node: &Node, path: &str, change: impl FnOnce() -> Result<String>) -> Result<()> {
     let before = node.records()?.len();
     change()?;
     node.wait_for(&format!("recovery of {path}"), before, |record| {
@@ -88,7 +93,7 @@ fn recovery(node: &Node, path: &str, change: impl FnOnce() -> Result<String>) ->
 }
 
 /// Wants alice's login in a record and the unit of its session; gives who it was in words.
-fn by_alice(record: &Value) -> Result<String> {
+pub(super) fn by_alice(record: &Value) -> Result<String> {
     let said = logged_in(record)?;
     let actor = &record["actor"];
     ensure!(actor["unit"] == format!("session-{}.scope", actor["session"]), "{record}");

@@ -39,7 +39,7 @@ pub(super) const VECTORS: &[Vector] = &[
         "V48",
         "a label set by the kernel itself (setsecctx, policy reload)",
         &[],
-        "no security module of the guests labels files; labels are compared at every look",
+        "labels are compared at every look, and with the policy as it is then, which the scenario `selinux` shows",
     ),
     Vector::not_performed(
         "V52",
