@@ -372,8 +372,7 @@ impl Reader<'_> {
                 .map_err(|reason| (format!("{field}.serviceName"), format!("Invalid value: {reason}")))
         };
         let (reload, restart) = (service("reload", "Reload")?, service("restart", "Restart")?);
-        let either =
-            if self.own { service("reloadOrRestart", "ReloadOrRestart")? } else { String::new() };
+        let either = if self.own { service("reloadOrRestart", "ReloadOrRestart")? } else { String::new() };
         let verb = match word {
             "Reboot" => Verb::Reboot,
             "Drain" => Verb::Drain,

@@ -115,7 +115,9 @@ fn faults_are_told_by_object_field_and_reason() {
         format!("{MCO_HEAD}spec: {{irreconcilableValidationOverrides: {{storage: [Luks]}}}}"),
         own("{pools: []}"),
         own("{files: 1}"),
-        own("{files: [{path: /etc/a, actions: [{type: ReloadOrRestart, reload: {serviceName: a.service}}]}]}"),
+        own(
+            "{files: [{path: /etc/a, actions: [{type: ReloadOrRestart, reload: {serviceName: a.service}}]}]}",
+        ),
         own("{files: [{path: /etc/a, actions: [{type: Explode}]}]}"),
         own("{declarations: [{actions: [None]}]}"),
         own("{declarations: [{machineConfigs: [a], actions: [Restart]}]}"),

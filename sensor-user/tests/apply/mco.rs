@@ -72,7 +72,13 @@ fn an_interrupted_apply_is_left_to_a_person_where_a_daemon_came_meanwhile() {
         let before = world.snapshot();
         let said = world.apply(&["--resume"], "");
         if beside {
-            assert_ne!(world.snapshot(), before, "it was begun beside such a daemon: {}{}", said.out, said.err);
+            assert_ne!(
+                world.snapshot(),
+                before,
+                "it was begun beside such a daemon: {}{}",
+                said.out,
+                said.err
+            );
         } else {
             assert_eq!(said.code, Some(3), "{}{}", said.out, said.err);
             assert!(said.err.contains("process 4711") && said.err.contains("--beside-mco"), "{}", said.err);

@@ -171,6 +171,7 @@ mod tests {
             thing: Thing::file(path),
             expected: Expected::Directory(DirectoryExpectation { mode: 0o755, user, group }),
             ssh_keys: false,
+            label: None,
             source: Source::new("test", "test.yaml"),
         }
     }

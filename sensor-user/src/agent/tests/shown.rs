@@ -72,7 +72,7 @@ async fn before_the_first_look_nobody_knows_what_was_there() {
 #[tokio::test]
 async fn a_diff_is_shown_where_the_policy_says_that_the_content_is_no_secret() {
     let rule = json!({ "path": FILE, "action": "revert", "secret": false });
-    let (node, record, _) = drift(&rule, "one\n2\nthree\n").await;
+    let (node, record, _) = Box::pin(drift(&rule, "one\n2\nthree\n")).await;
     let wanted = "--- declared\n+++ found\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n";
     assert_eq!(record.diff.as_deref(), Some(wanted));
     assert_eq!(node.content(), DECLARED, "and then it was written back");
@@ -85,7 +85,7 @@ async fn of_a_secret_nothing_but_digests_is_in_the_log() {
         json!({ "path": FILE, "action": "observe", "secret": true }),
         json!({ "path": "/elsewhere", "action": "observe", "secret": false }),
     ] {
-        let (_, record, log) = drift(&rule, "hunter2\n").await;
+        let (_, record, log) = Box::pin(drift(&rule, "hunter2\n")).await;
         assert_eq!((record.diff, record.detail.get("no_diff")), (None, None));
         assert!(!log.contains("hunter2") && !log.contains("three"), "{log}");
     }
@@ -96,7 +96,7 @@ async fn what_cannot_be_shown_says_why() {
     let rule = json!({ "path": FILE, "action": "observe", "secret": false });
     let large = "x".repeat(100_000);
     for (content, why) in [("\0", "not text"), (large.as_str(), "too large")] {
-        let (_, record, log) = drift(&rule, content).await;
+        let (_, record, log) = Box::pin(drift(&rule, content)).await;
         assert_eq!((record.diff, record.detail["no_diff"].as_str()), (None, Some(why)));
         assert!(log.len() < 20_000);
     }
