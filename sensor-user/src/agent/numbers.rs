@@ -105,14 +105,22 @@ impl Numbers {
 }
 
 #[cfg(test)]
+impl Numbers {
+    /// As so many rules leave it.
+    pub fn after(rules: u32) -> Self {
+        let numbers = Self::default();
+        numbers.0.borrow_mut().last = rules;
+        numbers
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_set_has_one_number_however_it_is_put_together() {
-        let numbers = Numbers::default();
-        // As two rules would have taken them.
-        numbers.0.borrow_mut().last = 3;
+        let numbers = Numbers::after(3);
         let both = numbers.of_all(&BTreeSet::from([1, 2])).unwrap();
         assert!(both > 3, "no rule has it");
         assert_eq!(numbers.of_union([2, 1, 2]), Some(both));
@@ -124,8 +132,7 @@ mod tests {
 
     #[test]
     fn without_a_number_left_nobody_is_let_through() {
-        let numbers = Numbers::default();
-        numbers.0.borrow_mut().last = NOBODYS - 1;
+        let numbers = Numbers::after(NOBODYS - 1);
         assert_eq!(numbers.of_all(&BTreeSet::from([1, 2])), Some(NOBODYS));
         assert_eq!(numbers.of_all(&BTreeSet::from([1, 3])), Some(NOBODYS));
         assert!(numbers.sets().is_empty(), "whom it lets through is never told");

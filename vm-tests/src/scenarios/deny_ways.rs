@@ -3,7 +3,6 @@
 //! Comes in: a bare guest. Goes out: a check for each way, first as a stranger, who is refused and told once, then as an
 //! actor whom all rules concerned allow.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::thread;
@@ -367,14 +366,15 @@ fn handed_on(agent: &mut Agent, refusals: &mut usize) -> Result<String> {
 
 /// Whom every rule concerned allows does it, and takes it back.
 fn allowed(way: &Way) -> Result<String> {
-    as_user(WARDEN, || {
-        way.tried.run()?;
-        match way.tried {
-            Call(call) if way.back == "true" => call(),
-            _ => shell(way.back).map(drop),
-        }
-    })?;
+    as_user(WARDEN, || way.tried.run().and_then(|()| taken_back(way)))?;
     Ok(String::new())
+}
+
+fn taken_back(way: &Way) -> Result<()> {
+    match way.tried {
+        Call(call) if way.back == "true" => call(),
+        _ => shell(way.back).map(drop),
+    }
 }
 
 /// One rule allows the user and another the program: what is above both moves only by both.
@@ -396,28 +396,41 @@ fn protected_anew() -> Result<String> {
     as_user(WARDEN, || {
         shell("mv /etc/ways/a /etc/ways/before && mkdir /etc/ways/a /etc/ways/a/b").map(drop)
     })?;
-    let tried = BTreeSet::from([PROTECTED, ABSENT]);
-    for path in tried {
-        let made = || Ok(shell(&format!("echo x > {path}")).is_err().then_some(()));
-        wait::until("the name to be protected", LIMIT, made)?;
+    for path in [ABSENT, PROTECTED] {
+        becomes_protected(path)?;
     }
     // In the one that went they mean nothing any more.
     wait::until("the old names to be free", LIMIT, || {
-        Ok(shell("echo x > /etc/ways/before/absent.conf").is_ok().then_some(()))
+        let made = shell("mkdir /etc/ways/before/absent.conf && rmdir /etc/ways/before/absent.conf");
+        Ok(made.is_ok().then_some(()))
     })?;
     as_user(WARDEN, || shell("rm -r /etc/ways/a && mv /etc/ways/before /etc/ways/a").map(drop))?;
-    wait::until("the name to be protected again", LIMIT, || {
-        if shell(&format!("mkdir {ABSENT}")).is_err() {
-            return Ok(Some(()));
-        }
-        as_user(WARDEN, || shell(&format!("rmdir {ABSENT}")).map(drop))?;
-        Ok(None)
-    })?;
+    becomes_protected(ABSENT)?;
     Ok(String::new())
+}
+
+/// Waits until nothing can be made of a name. What was made before that is taken away again.
+fn becomes_protected(path: &str) -> Result<()> {
+    wait::until("the name to be protected", LIMIT, || match shell(&format!("mkdir {path}")) {
+        Err(error) if is_eperm(&error) => Ok(Some(())),
+        Err(error) => Err(error),
+        Ok(_) => {
+            as_user(WARDEN, || shell(&format!("rmdir {path}")).map(drop))?;
+            Ok(None)
+        }
+    })
 }
 
 /// What is pinned goes on.
 fn without_the_daemon(agent: Agent) -> Result<String> {
+    // What was made anew by those who may is protected again when the daemon has seen it.
+    for way in WAYS {
+        wait::until("what was taken back to be protected", LIMIT, || match way.tried.run() {
+            Err(error) if is_eperm(&error) => Ok(Some(())),
+            Err(error) => Err(error.context(way.name)),
+            Ok(()) => as_user(WARDEN, || taken_back(way)).map(|()| None),
+        })?;
+    }
     agent.kill()?;
     for way in WAYS {
         let Err(error) = way.tried.run() else {

@@ -192,6 +192,7 @@ mod tests {
         for (path, ino) in [("/", 2), ("/etc", 3), ("/etc/a", 4), ("/etc/b", 5), ("/etc/b/two", 6)] {
             lead(&mut registry, path, ino);
         }
+        registry.number_by(&Numbers::after(2));
         registry.protect(0, 1);
         registry.protect(1, 2);
         registry.guard();
