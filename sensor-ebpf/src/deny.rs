@@ -77,7 +77,8 @@ pub(crate) fn rules_of_name(ino: u64, dev: u64, name: *const u8) -> u64 {
         if bpf_probe_read_kernel_str_bytes(name, &mut (*at).name).is_err() {
             return u64::from(NO_RULE);
         }
-        match NAMES.get_ptr(&*at) {
+        let at: &NameKey = &*at;
+        match NAMES.get_ptr(at) {
             Some(rules) => u64::from(*rules),
             None => u64::from(NO_RULE),
         }

@@ -77,20 +77,24 @@ impl UnitStates {
     /// The manager's state of a unit file: `Some(None)` when it knows no such unit, `None` when the
     /// manager could not be asked.
     pub async fn state(&mut self, name: &str) -> Option<Option<String>> {
-        let manager = self.asked().await?;
-        let answer = timeout(PATIENCE, manager.get_unit_file_state(name.to_owned())).await;
-        match answer {
-            Ok(Ok(state)) => Some(Some(state).filter(|state| !state.is_empty())),
-            Ok(Err(error)) if is_no_such_unit(&error) => Some(None),
-            // It answered, but not for this unit (a loop of links, say): the links are told as they are.
-            Ok(Err(error)) if is_about_the_unit(&error) => None,
-            Ok(Err(error)) => {
-                self.lose(&error.to_string());
-                None
-            }
-            Err(_) => {
-                self.lose("no answer in time");
-                None
+        loop {
+            let was_connected = self.manager.is_some();
+            let manager = self.asked().await?;
+            match timeout(PATIENCE, manager.get_unit_file_state(name.to_owned())).await {
+                Ok(Ok(state)) => return Some(Some(state).filter(|state| !state.is_empty())),
+                Ok(Err(error)) if is_no_such_unit(&error) => return Some(None),
+                // It answered, but not for this unit (a loop of links, say): the links are told as they are.
+                Ok(Err(error)) if is_about_the_unit(&error) => return None,
+                // A connection that was kept may have ended since; a new one that ends at once is no use.
+                Ok(Err(_)) if was_connected => self.manager = None,
+                Ok(Err(error)) => {
+                    self.lose(&error.to_string());
+                    return None;
+                }
+                Err(_) => {
+                    self.lose("no answer in time");
+                    return None;
+                }
             }
         }
     }
@@ -158,13 +162,14 @@ fn is_about_the_unit(error: &zbus::Error) -> bool {
     }
 }
 
+/// The bus first: on its own socket systemd tells of every job, as a sender that zbus takes for no name, and that ends
+/// the connection. Early in a boot there is no bus yet, and one that hangs is not waited for.
 async fn connect(root: &Path) -> zbus::Result<ManagerProxy<'static>> {
     let address = |socket: &str| format!("unix:path={}", root.join(socket).display());
-    // The private socket talks peer to peer: there is no bus that would answer a greeting.
-    let private = address(PRIVATE_SOCKET);
-    let connection = match Builder::address(private.as_str()).p2p().build().await {
-        Ok(connection) => connection,
-        Err(_) => bus(&address(BUS_SOCKET)).await?,
+    let connection = match timeout(PATIENCE / 2, bus(&address(BUS_SOCKET))).await {
+        Ok(Ok(connection)) => connection,
+        // That socket talks peer to peer: there is no bus that would answer a greeting.
+        Ok(Err(_)) | Err(_) => Builder::address(address(PRIVATE_SOCKET).as_str()).p2p().build().await?,
     };
     ManagerProxy::new(&connection).await
 }

@@ -105,3 +105,16 @@ async fn a_manager_that_went_away_is_not_waited_for() {
     fs::remove_file(host.root.path().join(PRIVATE_SOCKET)).unwrap();
     assert_eq!(seen(&mut host, "a.service").await, (Some("disabled".to_owned()), UnitSource::Links));
 }
+
+#[tokio::test]
+async fn a_connection_that_ended_is_made_anew_at_once() {
+    let mut host = host();
+    let first = play_manager(&host.root);
+    assert_eq!(seen(&mut host, "a.service").await.1, UnitSource::Manager);
+    first.abort();
+    assert!(first.await.unwrap_err().is_cancelled());
+    fs::remove_file(host.root.path().join(PRIVATE_SOCKET)).unwrap();
+    let second = play_manager(&host.root);
+    assert_eq!(seen(&mut host, "a.service").await.1, UnitSource::Manager);
+    second.abort();
+}
