@@ -286,9 +286,11 @@ impl Links<'_, '_> {
     }
 
     fn together(&self, side: Side, name: &str) -> Vec<String> {
-        // What the new config says of a unit itself is done for its own sake.
-        let apart = |unit: &str| self.is_apart(side, unit) || self.is_apart(Side::New, unit);
-        units::together(name, &|unit| self.find(side, unit), &apart)
+        let apart = |unit: &str| self.is_apart(side, unit);
+        let mut units = units::together(name, &|unit| self.find(side, unit), &apart);
+        // What the new config says of a unit itself is done for its own sake; what the old one reached through it is not.
+        units.retain(|unit| unit == name || !self.is_apart(Side::New, unit));
+        units
     }
 
     fn is_apart(&self, side: Side, unit: &str) -> bool {

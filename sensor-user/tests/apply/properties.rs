@@ -251,37 +251,61 @@ fn without_shadow(mut snapshot: Snapshot) -> Snapshot {
     snapshot
 }
 
+/// Applies the one, then the other, goes back, and takes everything away again.
+fn there_and_back(first: &Config, second: &Config) -> Result<(), TestCaseError> {
+    let world = host();
+    let fresh = without_shadow(world.snapshot());
+    world.config("first", &first.manifest());
+    world.config("second", &second.manifest());
+    let said = world.apply(&["first"], "");
+    prop_assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    let before = without_shadow(world.snapshot());
+
+    let said = world.apply(&["second"], "");
+    prop_assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    let is_same = world.current().as_deref() == Some("generations/1/config");
+    prop_assert!(!is_same || first.manifest() == second.manifest(), "a change was passed over");
+    let said = world.apply(&["second"], "");
+    prop_assert!(said.out.contains("nothing to do"), "applied twice: {}{}", said.out, said.err);
+
+    if !is_same {
+        let said = world.run(&["rollback", "--no-acts"], "");
+        prop_assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    }
+    prop_assert_eq!(without_shadow(world.snapshot()), before, "after the rollback");
+
+    // And what the host came with is there again when nothing is declared any more.
+    for config in ["second", "nothing"] {
+        let said = world.apply(&[config], "");
+        prop_assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    }
+    prop_assert_eq!(without_shadow(world.snapshot()), fresh, "without any config");
+    Ok(())
+}
+
+#[test]
+fn links_of_units_that_another_ones_install_section_leads_to_come_back() {
+    let nothing = Config {
+        paths: vec![Said::Nothing; PATHS.len()],
+        below: None,
+        units: vec![Unit::Nothing; UNITS.len()],
+        keys: vec![false; KEYS.len()],
+    };
+    let content = |text, enabled| Unit::Content { text, enabled, dropin: false };
+    let (mut first, mut second) = (nothing.clone(), nothing);
+    first.units[3] = content(0, Some(false));
+    first.units[4] = content(0, None);
+    second.units[4] = content(0, None);
+    second.units[5] = content(2, None);
+    second.units[6] = Unit::Bare { enabled: false };
+    there_and_back(&first, &second).unwrap();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn there_and_back_restores_every_byte_and_attribute(first in config(), second in config()) {
-        let world = host();
-        let fresh = without_shadow(world.snapshot());
-        world.config("first", &first.manifest());
-        world.config("second", &second.manifest());
-        let said = world.apply(&["first"], "");
-        prop_assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
-        let before = without_shadow(world.snapshot());
-
-        let said = world.apply(&["second"], "");
-        prop_assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
-        let is_same = world.current().as_deref() == Some("generations/1/config");
-        prop_assert!(!is_same || first.manifest() == second.manifest(), "a change was passed over");
-        let said = world.apply(&["second"], "");
-        prop_assert!(said.out.contains("nothing to do"), "applied twice: {}{}", said.out, said.err);
-
-        if !is_same {
-            let said = world.run(&["rollback", "--no-acts"], "");
-            prop_assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
-        }
-        prop_assert_eq!(without_shadow(world.snapshot()), before);
-
-        // And what the host came with is there again when nothing is declared any more.
-        for config in ["second", "nothing"] {
-            let said = world.apply(&[config], "");
-            prop_assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
-        }
-        prop_assert_eq!(without_shadow(world.snapshot()), fresh);
+        there_and_back(&first, &second)?;
     }
 }
