@@ -362,7 +362,9 @@ fn inhibited(wish: &Wish) -> Result<String> {
         let standing = history()?["standing"].clone();
         let is_at_it = standing["wait"] == "act"
             && standing["waiting_for"].as_str().is_some_and(|what| what.contains("holds.service"));
-        Ok(if is_at_it { ours(&locks()?) } else { None })
+        let Some(lock) = ours(&locks()?).filter(|_| is_at_it) else { return Ok(None) };
+        // A unit that has only seen that there is a pipe would not find it any more below. Asking lets it go on.
+        Ok(is_read("/run/hold").then_some(lock))
     });
     // Whatever came of that, the unit has its way.
     let pipe = fs::OpenOptions::new().read(true).write(true).open("/run/hold")?;
@@ -375,6 +377,12 @@ fn inhibited(wish: &Wish) -> Result<String> {
     let after = locks()?;
     ensure!(ours(&after).is_none(), "it is held after the end: {after}");
     Ok(held)
+}
+
+/// Whether a process reads from a pipe, or waits for somebody who writes to it (fifo(7)); it is not held up any more then.
+fn is_read(pipe: &str) -> bool {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    fs::OpenOptions::new().write(true).custom_flags(nix::libc::O_NONBLOCK).open(pipe).is_ok()
 }
 
 fn drift(wish: &Wish) -> Result<String> {

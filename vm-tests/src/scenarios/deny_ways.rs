@@ -425,7 +425,8 @@ fn becomes_protected(path: &str) -> Result<()> {
 fn without_the_daemon(agent: Agent) -> Result<String> {
     // What was made anew by those who may is protected again when the daemon has seen it.
     for way in WAYS {
-        wait::until("what was taken back to be protected", LIMIT, || match way.tried.run() {
+        let what = format!("{}, which was taken back, to be refused again", way.name);
+        wait::until(&what, LIMIT, || match way.tried.run() {
             Err(error) if is_eperm(&error) => Ok(Some(())),
             Err(error) => Err(error.context(way.name)),
             Ok(()) => as_user(WARDEN, || taken_back(way)).map(|()| None),
