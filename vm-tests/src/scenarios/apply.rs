@@ -153,11 +153,16 @@ fn apply(wish: &Wish, code: i32) -> Result<Value> {
 }
 
 fn apply_manifest(manifest: &str, code: i32) -> Result<Value> {
-    fs::write("/root/new.yaml", manifest)?;
-    fs::write("/root/policy.yaml", POLICY)?;
-    fs::write("/root/own-policy.yaml", OWN_POLICY)?;
+    write_down(manifest)?;
     let (said, error) = holdfast(code, &APPLY)?;
     serde_json::from_str(&said).with_context(|| format!("no JSON: {said}{error}"))
+}
+
+/// Writes what [`APPLY`] reads.
+fn write_down(manifest: &str) -> Result<()> {
+    fs::write("/root/new.yaml", manifest)?;
+    fs::write("/root/policy.yaml", POLICY)?;
+    Ok(fs::write("/root/own-policy.yaml", OWN_POLICY)?)
 }
 
 pub(super) fn result(report: &Value, wanted: &str) -> Result<()> {
@@ -207,6 +212,7 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
         return end(reboots_for_a_failure());
     }
     let wish = Wish::first();
+    context.check("another-fips-mode", another_fips_mode(&wish));
     context.check("first", first(&wish));
     context.check("none", none(&wish));
     let wish = wish.with("none", "2");
@@ -249,6 +255,29 @@ fn end(asked: Result<()>) -> Result<()> {
         // The end of this boot; the host gives up where it never comes.
         std::thread::park();
     }
+}
+
+/// What the kernel was booted with decides, and nothing is written.
+fn another_fips_mode(wish: &Wish) -> Result<String> {
+    const SWITCH: &str = "/proc/sys/crypto/fips_enabled";
+    let refused = |manifest: &str| -> Result<()> {
+        write_down(manifest)?;
+        let (_, error) = holdfast(4, &APPLY)?;
+        ensure!(error.contains("detected change to FIPS flag"), "{error}");
+        ensure!(!Path::new("/etc/demo").exists(), "it wrote all the same");
+        Ok(())
+    };
+    let plain = wish.manifest();
+    refused(&plain.replace("\nspec:\n", "\nspec:\n  fips: true\n"))?;
+    if !Path::new(SWITCH).exists() {
+        return Ok("a kernel without the switch".to_owned());
+    }
+    fs::write("/run/fips", "1\n")?;
+    run("mount", &["--bind", "/run/fips", SWITCH])?;
+    let other = refused(&plain);
+    run("umount", &[SWITCH])?;
+    other?;
+    Ok("a kernel with the switch".to_owned())
 }
 
 fn first(wish: &Wish) -> Result<String> {
