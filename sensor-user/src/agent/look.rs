@@ -144,7 +144,7 @@ impl Looker {
     pub fn new(observer: Arc<Observer>, root: &Path, witness: Option<Witness>, desired: &Desired) -> Self {
         let registry = Registry::new(
             &desired.expectations,
-            |path| observer.way(path).directories,
+            |path| observer.way(path),
             |unit| observer.install_directories(unit),
         );
         let units = UnitStates::new(Arc::clone(&observer), root);
@@ -174,7 +174,7 @@ impl Looker {
         let observer = &self.observer;
         self.registry.extend(
             expectations,
-            |path| observer.way(path).directories,
+            |path| observer.way(path),
             |unit| observer.install_directories(unit),
         )
     }
@@ -313,6 +313,11 @@ impl Looker {
         if let Some(known) = self.known.get_mut(thing as usize) {
             *known = Some(sight.seen);
         }
+    }
+
+    /// Nothing is to be looked at of a thing any more: what its last look knew of the way to it counts. A look that only
+    /// confirmed a difference is none that came after the change was done: a change is told before its effect is there.
+    pub fn rests(&mut self, thing: u32) {
         self.astray.remove(&thing);
     }
 
@@ -334,7 +339,7 @@ impl Looker {
         let is_unknown = parent.is_some_and(|parent| self.registry.enrolment(parent.key).is_none());
         if is_unknown || self.astray.contains(&thing) {
             let way = self.observer.way(path);
-            added.extend(self.registry.reached(thing, path, &way.directories));
+            added.extend(self.registry.reached(thing, path, &way));
             self.registry.ends_at(thing, way.missing);
             self.guard_anew()?;
             // One of them may be another directory by now.

@@ -1,6 +1,7 @@
 use super::*;
 use sensor_model::drift_policy::DriftPolicy;
 use sensor_model::expectation::{Expectation, Expected, FileExpectation, Owner, Source, UnitExpectation};
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
@@ -96,6 +97,32 @@ async fn the_directories_behind_a_link_that_came_are_watched_after_the_next_look
 }
 
 #[tokio::test]
+async fn a_way_is_looked_at_until_nothing_is_to_be_looked_at_and_not_until_a_look_that_came_before_the_change()
+ {
+    let root = tempfile::tempdir().unwrap();
+    let at = |path: &str| root.path().join(path);
+    fs::create_dir_all(at("var/home")).unwrap();
+    std::os::unix::fs::symlink("var/home", at("home")).unwrap();
+    let (mut looker, desired) = looker(root.path(), vec![file("/home/core/keys", (0, 0))]);
+    // What a directory comes to be told by.
+    let parent = looker.registry.find(Path::new("/var/home")).unwrap();
+    let told = |looker: &mut Looker| {
+        let concerned = looker.registry.concerned(&[parent], Some(OsStr::new("core")), false, false);
+        looker.stray(concerned.beyond);
+    };
+    told(&mut looker);
+    let sight = looker.look(0, &desired).await.unwrap();
+    looker.decided(0, &sight);
+    // It is there only now.
+    fs::create_dir(at("var/home/core")).unwrap();
+    let sight = looker.look(0, &desired).await.unwrap();
+    looker.decided(0, &sight);
+    looker.rests(0);
+    let core = looker.registry.find(Path::new("/var/home/core")).unwrap();
+    assert_eq!(looker.fresh(), [core]);
+}
+
+#[tokio::test]
 async fn nobody_vouches_for_what_cannot_be_watched_until_it_can() {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("etc")).unwrap();
@@ -154,6 +181,6 @@ async fn a_directory_that_enables_units_is_watched_once_a_look_has_met_it() {
     looker.look(0, &desired).await.unwrap();
     let id = looker.registry.find(wants).unwrap();
     assert_eq!(looker.fresh(), [id]);
-    let concerned = looker.registry.concerned(&[id], Some(std::ffi::OsStr::new("x.service")), false, true);
+    let concerned = looker.registry.concerned(&[id], Some(OsStr::new("x.service")), false, true);
     assert_eq!(concerned.direct, [0]);
 }

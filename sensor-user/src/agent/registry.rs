@@ -4,6 +4,7 @@
 //! for the maps, keys with roles. No I/O.
 
 use super::numbers::Numbers;
+use crate::observation::Way;
 use sensor_common::map::InodeKey;
 use sensor_common::op::{
     GUARD_SHIFT, ROLE_ANCESTOR, ROLE_DENY, ROLE_DIRECTORY, ROLE_FILE, ROLE_GUARD, ROLE_NAMES, RULE_SHIFT,
@@ -12,7 +13,7 @@ use sensor_model::expectation::{Expectation, Thing};
 use sensor_model::expectation_watch::{WatchRole, watches};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 mod concerns;
@@ -82,12 +83,11 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Watches for a set of expectations; a thing's number is its index. `way` gives, for a directory,
-    /// the directories that lead to it when links are followed; `installed`, for a unit, the directories that
-    /// its own file on the host names.
+    /// Watches for a set of expectations; a thing's number is its index. `way` gives how a path is reached when links
+    /// are followed; `installed`, for a unit, the directories that its own file on the host names.
     pub fn new(
         expectations: &[Expectation],
-        way: impl FnMut(&Path) -> Vec<PathBuf>,
+        way: impl FnMut(&Path) -> Way,
         installed: impl Fn(&str) -> Vec<String>,
     ) -> Self {
         let mut registry = Self::default();
@@ -100,28 +100,28 @@ impl Registry {
     pub fn extend(
         &mut self,
         expectations: &[Expectation],
-        mut way: impl FnMut(&Path) -> Vec<PathBuf>,
+        mut way: impl FnMut(&Path) -> Way,
         installed: impl Fn(&str) -> Vec<String>,
     ) -> Vec<u32> {
         let before: Vec<u32> = self.watches.iter().map(|watch| watch.roles).collect();
-        let mut ways: HashMap<PathBuf, Vec<PathBuf>> = HashMap::new();
+        let mut ways: HashMap<&Path, Way> = HashMap::new();
+        let paths: Vec<Arc<Path>> = expectations.iter().map(|expected| expected.thing.path()).collect();
         let first = u32::try_from(self.things.len()).unwrap_or(FIRST_OWN);
         self.things.reserve_exact(expectations.len());
         self.watches.reserve_exact(expectations.len());
-        for (thing, expectation) in (first..).zip(expectations) {
-            let path = expectation.thing.path();
-            self.things.push(Arc::clone(&path));
+        for (thing, (expectation, path)) in (first..).zip(expectations.iter().zip(&paths)) {
+            self.things.push(Arc::clone(path));
             let installed = match &expectation.thing {
                 Thing::Unit { name } => installed(name),
                 _ => Vec::new(),
             };
-            self.add(thing, expectation, &path, &installed);
+            self.add(thing, expectation, path, &installed);
             if let Thing::Unit { name } = &expectation.thing {
                 self.add_unit(thing, name);
             }
-            let parent = path.parent().unwrap_or(Path::new("/")).to_owned();
-            let directories = ways.entry(parent.clone()).or_insert_with(|| way(&path)).clone();
-            self.lead(thing, &path, &directories);
+            let parent = path.parent().unwrap_or(Path::new("/"));
+            let way = ways.entry(parent).or_insert_with(|| way(path));
+            self.lead(thing, path, way);
         }
         self.watches.shrink_to_fit();
         self.by_path.shrink_to_fit();
@@ -130,20 +130,24 @@ impl Registry {
         self.changed_since(&before)
     }
 
-    /// A thing is reached by these directories now. Gives the watches that are new or have another role, which are
-    /// to be enrolled. Those of an earlier way stay: it may be the way again.
-    pub fn reached(&mut self, thing: u32, path: &Path, directories: &[PathBuf]) -> Vec<u32> {
-        let is_known = |directory: &PathBuf| {
-            path.starts_with(directory)
-                || self
-                    .find(directory)
-                    .is_some_and(|id| self.watches[id as usize].through().binary_search(&thing).is_ok())
-        };
-        if directories.iter().all(is_known) {
+    /// A thing is reached in this way now. Gives the watches that are new or have another role, which are to be enrolled.
+    /// Those of an earlier way stay: it may be the way again.
+    pub fn reached(&mut self, thing: u32, path: &Path, way: &Way) -> Vec<u32> {
+        let watch = |directory: &Path| self.find(directory).map(|id| &self.watches[id as usize]);
+        let is_led_through = |watch: &Watch| watch.through().binary_search(&thing).is_ok();
+        let is_known = way
+            .directories
+            .iter()
+            .all(|directory| path.starts_with(directory) || watch(directory).is_some_and(is_led_through));
+        let ends_as_known = way.missing.iter().all(|(directory, name)| {
+            let is_told = |watch: &Watch| watch.ending_at(name).contains(&thing);
+            path.starts_with(directory) || watch(directory).is_some_and(is_told)
+        });
+        if is_known && ends_as_known {
             return Vec::new();
         }
         let before: Vec<u32> = self.watches.iter().map(|watch| watch.roles).collect();
-        self.lead(thing, path, directories);
+        self.lead(thing, path, way);
         self.changed_since(&before)
     }
 
@@ -162,11 +166,17 @@ impl Registry {
         self.find(directory)
     }
 
-    fn lead(&mut self, thing: u32, path: &Path, directories: &[PathBuf]) {
-        for directory in directories.iter().filter(|directory| !path.starts_with(directory)) {
+    /// Names on the declared path itself have watches of their own, whether anything is there or not.
+    fn lead(&mut self, thing: u32, path: &Path, way: &Way) {
+        for directory in way.directories.iter().filter(|directory| !path.starts_with(directory)) {
             let watch = self.watch(directory, ROLE_ANCESTOR | ROLE_DIRECTORY);
             watch.lead(thing, path.file_name().unwrap_or_default());
             watch.on_the_way = true;
+        }
+        if let Some((directory, name)) = &way.missing
+            && !path.starts_with(directory)
+        {
+            self.watch(directory, ROLE_ANCESTOR | ROLE_DIRECTORY).ends(thing, name);
         }
     }
 

@@ -4,6 +4,7 @@ use sensor_model::expectation::{
     Source, UnitExpectation,
 };
 use std::ffi::OsStr;
+use std::path::PathBuf;
 
 fn file(path: &str) -> Expectation {
     Expectation {
@@ -34,7 +35,7 @@ fn key(ino: u64) -> Option<InodeKey> {
 
 fn resolved(paths: &[&str]) -> Registry {
     let expectations: Vec<_> = paths.iter().map(|path| file(path)).collect();
-    let mut registry = Registry::new(&expectations, |_| Vec::new(), |_| Vec::new());
+    let mut registry = Registry::new(&expectations, |_| Way::default(), |_| Vec::new());
     for id in 0..registry.len() {
         registry.resolved(id, inode(u64::from(id) + 10));
     }
@@ -89,7 +90,7 @@ fn of_several_things_at_one_path_each_is_concerned() {
         }),
         ..file("/unused")
     };
-    let registry = Registry::new(&[closed, directory, file("/etc/d")], |_| Vec::new(), |_| Vec::new());
+    let registry = Registry::new(&[closed, directory, file("/etc/d")], |_| Way::default(), |_| Vec::new());
     let of = |path: &str, name: Option<&str>, moved| {
         let id = registry.find(Path::new(path)).unwrap();
         registry.concerned(&[id], name.map(OsStr::new), false, moved).direct
@@ -107,7 +108,8 @@ fn what_cannot_move_goes_with_an_ancestor_of_its_path() {
         expected: Expected::OsImage(OsImageExpectation { image: "registry/os".to_owned() }),
         ..file("/unused")
     };
-    let registry = Registry::new(&[booted, file("/run/a"), file("/etc/a")], |_| Vec::new(), |_| Vec::new());
+    let registry =
+        Registry::new(&[booted, file("/run/a"), file("/etc/a")], |_| Way::default(), |_| Vec::new());
     let run = registry.find(Path::new("/run")).unwrap();
     assert_eq!(registry.concerned(&[run], None, false, true).beyond, [0, 1]);
 }
@@ -115,7 +117,7 @@ fn what_cannot_move_goes_with_an_ancestor_of_its_path() {
 #[test]
 fn a_directory_is_enrolled_for_its_names_until_the_last_missing_one_is_there() {
     let expectations = [file("/etc/one/a"), file("/etc/two/a")];
-    let mut registry = Registry::new(&expectations, |_| Vec::new(), |_| Vec::new());
+    let mut registry = Registry::new(&expectations, |_| Way::default(), |_| Vec::new());
     let at = |registry: &Registry, path: &str| registry.find(Path::new(path)).unwrap();
     let (etc, one, two) = (at(&registry, "/etc"), at(&registry, "/etc/one"), at(&registry, "/etc/two"));
     let by_names = |registry: &Registry| registry.enrolment(key(5).unwrap()).unwrap().1 & ROLE_DIRECTORY != 0;
@@ -145,7 +147,7 @@ fn a_moved_ancestor_concerns_all_below_it_and_makes_their_watches_stale() {
 #[test]
 fn two_paths_to_one_inode_are_both_concerned() {
     let expectations = [file("/etc/a"), file("/srv/hardlink")];
-    let mut registry = Registry::new(&expectations, |_| Vec::new(), |_| Vec::new());
+    let mut registry = Registry::new(&expectations, |_| Way::default(), |_| Vec::new());
     let (a, b) = (Path::new("/etc/a"), Path::new("/srv/hardlink"));
     let (a, b) = (registry.find(a).unwrap(), registry.find(b).unwrap());
     registry.resolved(a, inode(7));
@@ -157,7 +159,7 @@ fn two_paths_to_one_inode_are_both_concerned() {
 #[test]
 fn an_inode_is_removed_only_when_no_path_leads_to_it() {
     let expectations = [file("/etc/a"), file("/etc/b")];
-    let mut registry = Registry::new(&expectations, |_| Vec::new(), |_| Vec::new());
+    let mut registry = Registry::new(&expectations, |_| Way::default(), |_| Vec::new());
     let a = registry.find(Path::new("/etc/a")).unwrap();
     let b = registry.find(Path::new("/etc/b")).unwrap();
     registry.resolved(a, inode(7));
@@ -171,7 +173,7 @@ fn an_inode_is_removed_only_when_no_path_leads_to_it() {
 #[test]
 fn names_matter_in_an_ancestor_while_a_path_below_it_does_not_resolve() {
     let expectations = [file("/opt/missing/deeper/a")];
-    let mut registry = Registry::new(&expectations, |_| Vec::new(), |_| Vec::new());
+    let mut registry = Registry::new(&expectations, |_| Way::default(), |_| Vec::new());
     let opt = registry.find(Path::new("/opt")).unwrap();
     let missing = registry.find(Path::new("/opt/missing")).unwrap();
     let roles = |changes: Vec<(InodeKey, Option<(u32, u32)>)>, wanted: Option<InodeKey>| {
@@ -228,7 +230,7 @@ fn names_in_a_directory_that_was_removed_speak_until_its_removal_was_told() {
 #[test]
 fn a_record_under_one_paths_number_reaches_the_other_paths_of_the_inode() {
     let expectations = [file("/etc/a"), file("/srv/hardlink")];
-    let mut registry = Registry::new(&expectations, |_| Vec::new(), |_| Vec::new());
+    let mut registry = Registry::new(&expectations, |_| Way::default(), |_| Vec::new());
     let a = registry.find(Path::new("/etc/a")).unwrap();
     let b = registry.find(Path::new("/srv/hardlink")).unwrap();
     registry.resolved(a, inode(7));
@@ -248,7 +250,7 @@ fn a_unit_without_contents_is_watched_where_its_own_file_says_that_it_is_enabled
         }),
         ..file("/unused")
     };
-    let registry = Registry::new(&[unit], |_| Vec::new(), |_| vec!["timers.target.wants".to_owned()]);
+    let registry = Registry::new(&[unit], |_| Way::default(), |_| vec!["timers.target.wants".to_owned()]);
     assert!(registry.find(Path::new("/etc/systemd/system/timers.target.wants")).is_some());
 }
 
@@ -256,7 +258,7 @@ fn a_unit_without_contents_is_watched_where_its_own_file_says_that_it_is_enabled
 fn things_that_come_later_are_numbered_on_and_only_what_they_change_is_to_be_enrolled() {
     let mut registry = resolved(&["/etc/a/one", "/srv/x"]);
     let before = registry.len();
-    let moved = registry.extend(&[file("/etc/a/two"), file("/etc/b")], |_| Vec::new(), |_| Vec::new());
+    let moved = registry.extend(&[file("/etc/a/two"), file("/etc/b")], |_| Way::default(), |_| Vec::new());
     let mut paths: Vec<_> =
         moved.iter().map(|id| registry.get(*id).unwrap().path.display().to_string()).collect();
     paths.sort();
@@ -283,7 +285,7 @@ fn linked(path: &str) -> Registry {
         let parent = real(path.parent().unwrap());
         let mut directories: Vec<PathBuf> = parent.ancestors().map(Path::to_owned).collect();
         directories.reverse();
-        directories
+        Way { directories, ..Way::default() }
     };
     Registry::new(&[file(path)], way, |_| Vec::new())
 }
@@ -318,11 +320,39 @@ fn a_directory_behind_a_link_that_goes_or_comes_concerns_what_lies_below_it() {
     assert_eq!(other, Concerned::default());
 }
 
+fn way(directories: &[&str], missing: Option<(&str, &str)>) -> Way {
+    let directories = directories.iter().map(PathBuf::from).collect();
+    Way { directories, missing: missing.map(|(at, name)| (at.into(), name.into())), ..Way::default() }
+}
+
+#[test]
+fn a_directory_that_comes_at_the_end_of_a_way_behind_a_link_concerns_what_will_lie_below_it() {
+    let thing = "/home/core/.ssh/keys";
+    let to_home = way(&["/", "/var", "/var/home"], Some(("/var/home", "core")));
+    let mut registry = Registry::new(&[file(thing)], |_| to_home.clone(), |_| Vec::new());
+    let came = |registry: &Registry, directory: &str, name: &str, cut| {
+        let id = registry.find(Path::new(directory)).unwrap();
+        registry.concerned(&[id], Some(OsStr::new(name)), cut, true).beyond
+    };
+    assert_eq!(came(&registry, "/var/home", "core", false), [0]);
+    assert_eq!(came(&registry, "/var/home", "other", false), [] as [u32; 0]);
+    assert_eq!(came(&registry, "/var/home", "co", true), [0], "a name of which only the beginning was told");
+
+    assert_eq!(registry.reached(0, Path::new(thing), &to_home), [] as [u32; 0], "it is known");
+    let further = way(&["/", "/var", "/var/home", "/var/home/core"], Some(("/var/home/core", ".ssh")));
+    assert_eq!(registry.reached(0, Path::new(thing), &further).len(), 1);
+    assert_eq!(came(&registry, "/var/home/core", ".ssh", false), [0]);
+    // Another name is missing where one was before.
+    let elsewhere = way(&["/", "/var", "/var/home"], Some(("/var/home", "other")));
+    registry.reached(0, Path::new(thing), &elsewhere);
+    assert_eq!(came(&registry, "/var/home", "other", false), [0]);
+}
+
 #[test]
 fn a_thing_that_is_reached_by_another_way_is_watched_on_that_way() {
     let mut registry = resolved(&["/etc/foo/a", "/etc/b"]);
     let thing = Path::new("/etc/foo/a");
-    let way: Vec<PathBuf> = ["/", "/etc", "/tmp", "/tmp/foo"].iter().map(PathBuf::from).collect();
+    let way = way(&["/", "/etc", "/tmp", "/tmp/foo"], None);
     let added = registry.reached(0, thing, &way);
     let paths: Vec<_> =
         added.iter().map(|id| registry.get(*id).unwrap().path.display().to_string()).collect();
@@ -349,7 +379,7 @@ fn unit(name: &str) -> Expectation {
 #[test]
 fn a_link_in_any_directory_that_enables_units_concerns_the_unit_of_its_name() {
     let units = [unit("x.service"), unit("y@.service"), unit("z@one.service"), file("/etc/a")];
-    let mut registry = Registry::new(&units, |_| Vec::new(), |_| Vec::new());
+    let mut registry = Registry::new(&units, |_| Way::default(), |_| Vec::new());
     let wants = Path::new("/etc/systemd/system/other.target.wants");
     assert!(registry.find(wants).is_none(), "nobody declared it");
 
@@ -378,7 +408,7 @@ fn a_link_in_any_directory_that_enables_units_concerns_the_unit_of_its_name() {
 
 #[test]
 fn a_unit_that_a_package_removes_or_brings_is_looked_at() {
-    let registry = Registry::new(&[unit("x.service"), unit("y.service")], |_| Vec::new(), |_| Vec::new());
+    let registry = Registry::new(&[unit("x.service"), unit("y.service")], |_| Way::default(), |_| Vec::new());
     for directory in ["/usr/lib/systemd/system", "/usr/local/lib/systemd/system", "/etc/systemd/system"] {
         let id = registry.find(Path::new(directory)).unwrap();
         let of = |name: &str| registry.concerned(&[id], Some(OsStr::new(name)), false, true).direct;

@@ -53,9 +53,11 @@ impl Agent {
         }
     }
 
-    /// Forgets who changed a thing once it is decided and quiet: the next episode has its own actor.
+    /// Forgets who changed a thing, and that it may be reached in another way, once it is decided and quiet: the next
+    /// episode has its own actor.
     pub(super) fn forget(&mut self, id: u32) {
         if self.detector.standing(id).is_some_and(|standing| !standing.in_flux) {
+            self.looker.rests(id);
             self.changes.remove(&id);
         }
     }

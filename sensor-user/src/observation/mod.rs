@@ -99,7 +99,7 @@ pub struct Observed {
 }
 
 /// How a path leads through the host root.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Way {
     /// Directories in which a name on the way was looked up, without links, from the root down. With a
     /// link on the way there are those that lead to the link and those that lead to where it points.
@@ -236,7 +236,7 @@ impl Observer {
     /// The directories that lie on the way to `path`, for enrolment as ancestors.
     pub fn way(&self, path: &Path) -> Way {
         let Some(parent) = path.parent() else {
-            return Way { directories: Vec::new(), parent: None, missing: None };
+            return Way::default();
         };
         let mut walk = self.root.walk(parent);
         let parent = walk.end.ok().map(|(_, real)| real);

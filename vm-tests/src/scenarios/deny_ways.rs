@@ -423,15 +423,23 @@ fn becomes_protected(path: &str) -> Result<()> {
 
 /// What is pinned goes on.
 fn without_the_daemon(agent: Agent) -> Result<String> {
-    // What was made anew by those who may is protected again when the daemon has seen it.
-    for way in WAYS {
-        let what = format!("{}, which was taken back, to be refused again", way.name);
-        wait::until(&what, LIMIT, || match way.tried.run() {
-            Err(error) if is_eperm(&error) => Ok(Some(())),
-            Err(error) => Err(error.context(way.name)),
-            Ok(()) => as_user(WARDEN, || taken_back(way)).map(|()| None),
-        })?;
-    }
+    // What was made anew by those who may is protected again when the daemon has seen it. What is taken back below may
+    // lie on another one's way: all are refused one after the other.
+    let mut last = "";
+    let all_refused = wait::until("what was taken back to be refused again", LIMIT, || {
+        for way in WAYS {
+            match way.tried.run() {
+                Err(error) if is_eperm(&error) => {}
+                Err(error) => return Err(error.context(way.name)),
+                Ok(()) => {
+                    last = way.name;
+                    return as_user(WARDEN, || taken_back(way)).map(|()| None);
+                }
+            }
+        }
+        Ok(Some(()))
+    });
+    all_refused.with_context(|| format!("{last} was the last that was not refused"))?;
     agent.kill()?;
     for way in WAYS {
         let Err(error) = way.tried.run() else {

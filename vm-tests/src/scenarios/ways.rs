@@ -22,6 +22,7 @@ use crate::guest::{Context, shell, status, wait};
 const LIMIT: Duration = Duration::from_mins(1);
 const CONFIG: &str = "/run/ways.yaml";
 const LINKED: &str = "/etc/linked/b";
+const DEEP: &str = "/etc/linked/comes/later/d";
 const OVER: &str = "/etc/ways/c";
 const PLACE: &str = "/srv/foreign";
 const FOREIGN: &str = "/srv/foreign/file";
@@ -65,6 +66,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("unit_enabled_elsewhere", enabled_elsewhere(&mut agent));
     let before = agent.records()?.len();
     agent.stop()?;
+    context.check("directories_that_come_behind_a_link", come_behind_a_link(before));
     context.check("foreign_file_system", foreign(before));
     Ok(())
 }
@@ -132,6 +134,22 @@ fn enabled_elsewhere(agent: &mut Agent) -> Result<String> {
     Ok(told.join(", "))
 }
 
+/// The way to a thing ends behind a link at a name that is not there; then there is more of it, and at last the thing.
+fn come_behind_a_link(skip: usize) -> Result<String> {
+    fs::write(CONFIG, config(&[LINKED, DEEP], ""))?;
+    let mut agent = Agent::start(&["--standalone", "--config", CONFIG])?;
+    drift(&mut agent, skip, DEEP, "missing")?;
+    shell(&format!("umask 022; mkdir -p /srv/real/comes/later && printf one > {DEEP}"))?;
+    let recovered = |record: &Value| record["kind"] == "recovered" && record["path"] == DEEP;
+    agent.wait_for("the recovery", skip, recovered)?;
+    let before = agent.records()?.len();
+    fs::write(DEEP, "two")?;
+    let record = drift(&mut agent, before, DEEP, "content")?;
+    ensure!(record["actor"]["exe"] == "/init", "{record}");
+    agent.stop()?;
+    Ok(record.to_string())
+}
+
 /// What is on it is unknown under one gap, and drift is found by the full verification.
 fn foreign(skip: usize) -> Result<String> {
     let foreign = Foreign::mount(Path::new(PLACE), "one")?;
@@ -148,7 +166,9 @@ fn foreign(skip: usize) -> Result<String> {
     foreign.set("two");
     let record = drift(&mut agent, skip, FOREIGN, "content")?;
     foreign.set("one");
-    agent.wait_for("the recovery", skip, |record| record["kind"] == "recovered")?;
+    agent.wait_for("the recovery", skip, |record| {
+        record["kind"] == "recovered" && record["path"] == FOREIGN
+    })?;
     status::wait_for("unknown", LIMIT)?;
     let gaps = agent.records()?.into_iter().skip(skip).filter(is_gap).count();
     ensure!(gaps == 1, "{gaps} records of the gap: it came and went");

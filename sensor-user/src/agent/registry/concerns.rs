@@ -23,6 +23,7 @@ impl Registry {
                     concerned.direct.extend(self.named_in(watch));
                     concerned.direct.extend(watch.everything());
                     concerned.direct.extend(self.units_of(watch, None));
+                    concerned.beyond.extend(watch.ending());
                     for child in self.children(watch) {
                         self.appeared(child, &mut concerned);
                     }
@@ -33,6 +34,7 @@ impl Registry {
                     concerned.direct.extend(watch.names_behind(name));
                     concerned.direct.extend(watch.everything());
                     concerned.direct.extend(self.units_of(watch, Some(name)));
+                    concerned.beyond.extend(watch.ending_at(name));
                     if let Some(child) = child {
                         self.appeared(child, &mut concerned);
                     }

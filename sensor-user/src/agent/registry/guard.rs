@@ -17,6 +17,8 @@ pub(super) struct Guards {
     by_watch: HashMap<u32, Guard>,
     /// By thing: the directory at which the way to it ends, and the name that is not there.
     missing: HashMap<u32, (PathBuf, OsString)>,
+    /// Directories of which other names are such ends since the last [`Registry::guard`].
+    moved: BTreeSet<PathBuf>,
 }
 
 /// What they mean for one watch.
@@ -41,10 +43,15 @@ impl Registry {
 
     /// The way to a thing ends early, at a name that is not there; or it does not any more.
     pub fn ends_at(&mut self, thing: u32, missing: Option<(PathBuf, OsString)>) {
-        match missing {
+        if !self.deny.contains_key(&thing) || self.guards.missing.get(&thing) == missing.as_ref() {
+            return;
+        }
+        let now = missing.as_ref().map(|(directory, _)| directory.clone());
+        let before = match missing {
             Some(missing) => self.guards.missing.insert(thing, missing),
             None => self.guards.missing.remove(&thing),
         };
+        self.guards.moved.extend(now.into_iter().chain(before.map(|(directory, _)| directory)));
     }
 
     /// Works out what lies on the ways to what is protected, once all things are protected and after each change of their
@@ -67,8 +74,7 @@ impl Registry {
             }
         }
         let parents = rules.keys().filter_map(|id| self.watches[*id as usize].path.parent());
-        let ends = self.guards.missing.iter().filter(|(thing, _)| self.deny.contains_key(*thing));
-        let ends = ends.map(|(_, (directory, _))| directory.as_path());
+        let ends = self.guards.missing.values().map(|(directory, _)| directory.as_path());
         let with_names: HashSet<u32> = parents.chain(ends).filter_map(|path| self.find(path)).collect();
         let guards: HashMap<u32, Guard> = rules
             .keys()
@@ -82,6 +88,9 @@ impl Registry {
         let both = before.keys().chain(self.guards.by_watch.keys());
         let mut changed: Vec<u32> =
             both.filter(|id| before.get(*id) != self.guards.by_watch.get(*id)).copied().collect();
+        // As many names as before may be others.
+        let moved = std::mem::take(&mut self.guards.moved);
+        changed.extend(moved.iter().filter_map(|directory| self.find(directory)));
         changed.sort_unstable();
         changed.dedup();
         changed
@@ -133,7 +142,7 @@ impl Registry {
             let missing = || {
                 let at = (watch.path.to_path_buf(), name.to_owned());
                 let things = self.guards.missing.iter().filter(|(_, missing)| **missing == at);
-                things.map(|(thing, _)| *thing).filter(|thing| self.deny.contains_key(thing)).min()
+                things.map(|(thing, _)| *thing).min()
             };
             let everything =
                 || watch.everything().iter().find(|thing| self.deny.contains_key(*thing)).copied();
@@ -162,6 +171,7 @@ impl Registry {
 mod tests {
     use super::*;
     use crate::agent::registry::Inode;
+    use crate::observation::Way;
     use sensor_common::op::{GUARD_SHIFT, ROLE_DENY, ROLE_GUARD, ROLE_NAMES, RULE_MASK, RULE_SHIFT};
     use sensor_model::expectation::{DirectoryExpectation, Expectation, Expected, Owner, Source, Thing};
 
@@ -188,7 +198,7 @@ mod tests {
     /// Things of two rules and of none below `/etc`; of the first, nothing is there yet.
     fn registry() -> Registry {
         let things = [thing("/etc/a/one"), thing("/etc/b/two"), thing("/etc/c/free")];
-        let mut registry = Registry::new(&things, |_| Vec::new(), |_| Vec::new());
+        let mut registry = Registry::new(&things, |_| Way::default(), |_| Vec::new());
         for (path, ino) in [("/", 2), ("/etc", 3), ("/etc/a", 4), ("/etc/b", 5), ("/etc/b/two", 6)] {
             lead(&mut registry, path, ino);
         }
@@ -240,7 +250,7 @@ mod tests {
 
     #[test]
     fn what_ends_at_a_name_behind_a_link_is_protected_there() {
-        let real = || vec![PathBuf::from("/"), PathBuf::from("/var")];
+        let real = || Way { directories: vec!["/".into(), "/var".into()], ..Way::default() };
         let mut registry = Registry::new(&[thing("/root/.ssh/keys")], |_| real(), |_| Vec::new());
         lead(&mut registry, "/", 2);
         lead(&mut registry, "/var", 3);
@@ -256,6 +266,11 @@ mod tests {
         let var = registry.find(Path::new("/var")).unwrap();
         let at = registry.refused(&[var], Some(OsStr::new(".ssh")));
         assert_eq!(at, Some((0, "/var/.ssh".into())));
+        registry.ends_at(0, Some(("/var".into(), ".ssh".into())));
+        assert!(registry.guard().is_empty(), "nothing is new");
+        registry.ends_at(0, Some(("/var".into(), "keys.d".into())));
+        assert_eq!(registry.guard(), [var], "another name in the same directory");
+        assert_eq!(names(&registry, 3), [("keys.d".to_owned(), 1)]);
         registry.ends_at(0, None);
         assert!(registry.guard().contains(&var));
         assert_eq!(names(&registry, 3), []);
@@ -274,7 +289,7 @@ mod tests {
 
     #[test]
     fn without_a_deny_rule_nothing_is_told_to_the_programs() {
-        let mut registry = Registry::new(&[thing("/etc/a/one")], |_| Vec::new(), |_| Vec::new());
+        let mut registry = Registry::new(&[thing("/etc/a/one")], |_| Way::default(), |_| Vec::new());
         lead(&mut registry, "/etc/a", 4);
         assert!(registry.guard().is_empty() && names(&registry, 4).is_empty());
         assert_eq!(roles(&registry, 4) & (ROLE_NAMES | ROLE_GUARD | ROLE_DENY), 0);

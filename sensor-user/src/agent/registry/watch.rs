@@ -69,6 +69,8 @@ struct More {
     named: Vec<u32>,
     /// Things that depend on a name in it, by a way that leads through symbolic links.
     names: BTreeMap<OsString, Vec<u32>>,
+    /// Things the ways to which lead through symbolic links, and end at a name in it that is not there.
+    missing: BTreeMap<OsString, Vec<u32>>,
     /// Things that depend on every name in it.
     everything: Vec<u32>,
     /// Things that lead through it by a symbolic link elsewhere, sorted.
@@ -144,6 +146,14 @@ impl Watch {
         }
     }
 
+    /// A way that a symbolic link leads through it ends at this name, which is not there.
+    pub(super) fn ends(&mut self, thing: u32, name: &OsStr) {
+        let things = self.more().missing.entry(name.to_owned()).or_default();
+        if !things.contains(&thing) {
+            things.push(thing);
+        }
+    }
+
     /// A watched name in it leads to an inode now, or to none any more.
     pub(super) fn child_resolved(&mut self, resolved: bool) {
         let unresolved = &mut self.more().unresolved;
@@ -184,7 +194,17 @@ impl Watch {
         self.more.as_ref().and_then(|more| more.names.get(name)).map_or(&[], |things| things)
     }
 
+    /// Things the ways to which end or ended at a name in it, and go on when it comes.
+    pub(super) fn ending_at(&self, name: &OsStr) -> &[u32] {
+        self.more.as_ref().and_then(|more| more.missing.get(name)).map_or(&[], |things| things)
+    }
+
     /// The same, whatever the name.
+    pub(super) fn ending(&self) -> impl Iterator<Item = u32> + use<'_> {
+        self.more.iter().flat_map(|more| more.missing.values()).flatten().copied()
+    }
+
+    /// [`Watch::names_behind`], whatever the name.
     pub(super) fn all_names_behind(&self) -> impl Iterator<Item = u32> + use<'_> {
         self.more.iter().flat_map(|more| more.names.values()).flatten().copied()
     }
