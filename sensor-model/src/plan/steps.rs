@@ -24,7 +24,10 @@ impl Wanted {
         if self.because.last() != Some(&decided.change.name) {
             self.because.push(decided.change.name.clone());
         }
-        self.policies.insert(decided.policy.clone());
+        // Thousands of changes have a few policies.
+        if !self.policies.contains(&decided.policy) {
+            self.policies.insert(decided.policy.clone());
+        }
         if let Some(action) = action {
             self.timeouts.push(action.timeout_seconds);
             self.fallbacks.push(action.fallback);
