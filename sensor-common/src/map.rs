@@ -92,7 +92,7 @@ pub const ALLOWED_ALL: u64 = u64::MAX;
 
 /// The executable's inode.
 pub const ALLOWED_EXE: u32 = 1;
-/// The cgroup (v2) that the process is in.
+/// The control group that the process is in.
 pub const ALLOWED_CGROUP: u32 = 2;
 /// The audit login uid.
 pub const ALLOWED_LOGIN: u32 = 3;
@@ -168,7 +168,7 @@ pub struct Execution {
     pub at_ns: u64,
     /// Inode of the executable.
     pub file: InodeKey,
-    /// Cgroup id (cgroup v2) at the exec.
+    /// Id of its control group at the exec.
     pub cgroup: u64,
     /// Mount namespace number.
     pub mount_namespace: u32,

@@ -15,7 +15,7 @@ pub struct ChangeRecord {
     pub counter: u64,
     /// Start time of the acting process, boot-time nanoseconds.
     pub start_ns: u64,
-    /// Cgroup id (cgroup v2).
+    /// Id of the control group, in the hierarchy that counts (`CGROUP_HIERARCHY` of the kernel programs).
     pub cgroup: u64,
     /// Operation-specific: `ia_valid`, ioctl command, open flags.
     pub detail: u64,

@@ -80,7 +80,9 @@ globals! {
     OFF_MNT_NAMESPACE_NS => mnt_namespace_ns;
     OFF_PID_NAMESPACE_NS => pid_namespace_ns;
     OFF_NS_COMMON_INUM => ns_inum;
-    OFF_CSS_SET_DFL_CGRP => css_set_cgroup;
+    OFF_CSS_SET_GROUP => css_set_group;
+    /// Where a group of version 1 is in what the set has for its controller; [`MISSING`] with version 2.
+    OFF_CSS_CGROUP => css_cgroup;
     OFF_CGROUP_KN => cgroup_kn;
     OFF_CGROUP_ROOT => cgroup_root;
     OFF_CGROUP_ROOT_HIERARCHY_ID => cgroup_root_hierarchy;
@@ -89,8 +91,10 @@ globals! {
     HAS_RWSEM => has_rwsem;
     /// Not zero when the kernel has audit login uids.
     HAS_LOGINUID => has_loginuid;
-    /// Not zero when tasks have a cgroup v2 membership to read.
+    /// Not zero when tasks have a membership to read in the hierarchy of control groups that counts.
     HAS_CGROUP => has_cgroup;
+    /// The number of that hierarchy; 0 is that of version 2.
+    CGROUP_HIERARCHY => cgroup_hierarchy;
     /// Processors that may ever be present; see `sensor_common::map::execution_slot`.
     POSSIBLE_CPUS => possible_cpus;
     ARG_FILE_OPEN_FILE => arg_file_open_file;

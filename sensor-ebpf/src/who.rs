@@ -41,14 +41,22 @@ pub(crate) fn login(task: u64) -> (u32, u32) {
     (read(task, kernel::task_loginuid()), read(task, kernel::task_sessionid()))
 }
 
-/// Cgroup v2 id; 0 where there is none.
+/// Id of the task's control group in the hierarchy that counts; 0 where there is none.
 #[inline(always)]
 pub(crate) fn cgroup(task: u64) -> u64 {
     if kernel::has_cgroup() == 0 {
         return 0;
     }
-    let set: u64 = read(task, kernel::task_cgroups());
-    let group: u64 = read(set, kernel::css_set_cgroup());
+    group_of(read(task, kernel::task_cgroups()))
+}
+
+/// The same of a `css_set`, by its address.
+#[inline(always)]
+pub(crate) fn group_of(set: u64) -> u64 {
+    let mut group: u64 = read(set, kernel::css_set_group());
+    if kernel::css_cgroup() != kernel::MISSING {
+        group = read(group, kernel::css_cgroup());
+    }
     let node: u64 = read(group, kernel::cgroup_kn());
     read(node, kernel::kernfs_id())
 }

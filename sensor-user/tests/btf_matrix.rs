@@ -4,8 +4,9 @@
 //! `HOLDFAST_REQUIRE_BTF` is set, as the full test command does.
 
 use holdfast::kernel::hooks::{FUNCTIONS, HOOKS, Mode};
-use holdfast::kernel::layout::{FIELDS, Layout};
+use holdfast::kernel::layout::{FIELDS, Layout, of_version_1};
 use sensor_model::host::btf::{Btf, BtfError};
+use sensor_model::host::hierarchy::Hierarchy;
 use std::path::PathBuf;
 
 const SERIES: [&str; 5] = ["5.10", "6.1", "6.12", "6.18", "7.x"];
@@ -36,10 +37,25 @@ fn blobs() -> Vec<(&'static str, Vec<u8>)> {
 fn every_field_resolves_on_every_kernel() {
     for (series, blob) in blobs() {
         let btf = Btf::parse(&blob).unwrap();
-        let layout = Layout::resolve(&btf);
+        let layout = Layout::resolve(&btf, Hierarchy::default());
         assert!(layout.missing.is_empty(), "{series}: {:?}", layout.missing);
         assert_eq!(layout.values["HAS_RWSEM"], 1, "{series}");
-        assert_eq!(layout.values.len(), FIELDS.len() + 4, "{series}");
+        assert_eq!(layout.values.len(), FIELDS.len() + 6, "{series}");
+    }
+}
+
+#[test]
+fn groups_of_version_1_resolve_on_every_kernel() {
+    for (series, blob) in blobs() {
+        let btf = Btf::parse(&blob).unwrap();
+        for controller in ["pids", "memory"] {
+            let groups = Hierarchy { number: 7, controller: Some(controller) };
+            let (set, group) = of_version_1(&btf, controller).unwrap();
+            let values = Layout::resolve(&btf, groups).values;
+            assert_eq!((values["OFF_CSS_SET_GROUP"], values["OFF_CSS_CGROUP"]), (set, group), "{series}");
+            assert_eq!((values["CGROUP_HIERARCHY"], values["HAS_CGROUP"]), (7, 1), "{series}");
+        }
+        assert!(of_version_1(&btf, "no-such").is_err(), "{series}");
     }
 }
 
@@ -78,7 +94,7 @@ fn offsets_are_those_measured_on_debian_kernels() {
     let expected = [("6.1", 32, 2784), ("6.12", 40, 2784)];
     for (series, blob) in blobs() {
         let Some((_, inode, start)) = expected.iter().find(|(name, ..)| *name == series) else { continue };
-        let values = Layout::resolve(&Btf::parse(&blob).unwrap()).values;
+        let values = Layout::resolve(&Btf::parse(&blob).unwrap(), Hierarchy::default()).values;
         assert_eq!(values["OFF_FILE_F_INODE"], *inode, "{series}");
         assert_eq!(values["OFF_TASK_STRUCT_START_BOOTTIME"], *start, "{series}");
     }

@@ -6,7 +6,7 @@ use crate::managed::{self, Change, Subject};
 use crate::maps::{
     self, EVER_NOTED, EXECUTING, EXECUTION_SEQUENCE, EXECUTIONS, GROUP_SCRATCH, GROUPS, MANAGED, PROCESSES,
 };
-use crate::who::{self, read};
+use crate::who::{self, group_of, read};
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use aya_ebpf::helpers::{bpf_get_smp_processor_id, bpf_ktime_get_boot_ns, bpf_probe_read_kernel_str_bytes};
 use sensor_common::limits::ARGV_BYTES;
@@ -157,13 +157,13 @@ fn executed(entry: *mut Managed, id: u64, subject: Subject) {
     }
 }
 
-/// `cgroup_mkdir(cgrp, path)`. Only the hierarchy of version 2 (number 0): numbers repeat between hierarchies.
+/// `cgroup_mkdir(cgrp, path)`. Only the hierarchy that counts: ids repeat between hierarchies.
 #[inline(always)]
 pub(crate) fn group_made(args: Arguments) -> i32 {
     let group = args.get(0);
     let root: u64 = read(group, kernel::cgroup_root());
     let hierarchy: u32 = read(root, kernel::cgroup_root_hierarchy());
-    if root == 0 || hierarchy != 0 {
+    if root == 0 || hierarchy != kernel::cgroup_hierarchy() {
         return 0;
     }
     let node: u64 = read(group, kernel::cgroup_kn());
@@ -233,14 +233,18 @@ unsafe fn fill(execution: *mut Execution, task: Pointer, id: u64) {
     }
 }
 
-/// Cgroup v2 id of a task whose type the verifier knows; 0 where there is none.
+/// Id of the control group of a task whose type the verifier knows; 0 where there is none.
 #[inline(always)]
 fn cgroup(task: Pointer) -> u64 {
     if kernel::has_cgroup() == 0 {
         return 0;
     }
-    task.to(kernel::task_cgroups())
-        .and_then(|set| set.to(kernel::css_set_cgroup()))
+    let set = task.to(kernel::task_cgroups());
+    if kernel::css_cgroup() != kernel::MISSING {
+        // The verifier does not know what lies in an array of pointers everywhere; the helper needs no type.
+        return set.map_or(0, |set| group_of(set.0 as u64));
+    }
+    set.and_then(|set| set.to(kernel::css_set_group()))
         .and_then(|group| group.to(kernel::cgroup_kn()))
         .map_or(0, |node| node.field(kernel::kernfs_id()))
 }

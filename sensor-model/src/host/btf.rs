@@ -38,6 +38,14 @@ pub enum BtfError {
     /// The kernel has no such function.
     #[error("kernel BTF has no function `{0}`")]
     NoFunction(String),
+    /// No enumeration of that name with that value.
+    #[error("kernel BTF: no value `{value}` of `enum {name}`")]
+    NoValue {
+        /// Enumeration searched.
+        name: String,
+        /// Value that is not there.
+        value: String,
+    },
     /// The function has no such parameter.
     #[error("kernel BTF: function `{function}` has no parameter `{parameter}`")]
     NoParameter {
@@ -103,6 +111,7 @@ pub struct Btf<'a> {
     offsets: Vec<u32>,
     structs: HashMap<&'a [u8], u32>,
     functions: HashMap<&'a [u8], u32>,
+    enums: HashMap<&'a [u8], u32>,
 }
 
 struct Header {
@@ -135,8 +144,8 @@ impl<'a> Btf<'a> {
             bytes.get(start..start + length).ok_or(BtfError::Malformed("section ends past the blob"))
         };
         let (types, strings) = (part(8, 12)?, part(16, 20)?);
-        let mut btf =
-            Self { types, strings, offsets: Vec::new(), structs: HashMap::new(), functions: HashMap::new() };
+        let (structs, functions, enums) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let mut btf = Self { types, strings, offsets: Vec::new(), structs, functions, enums };
         let mut at = 0;
         while at < types.len() {
             let found = btf.header_at(at)?;
@@ -145,6 +154,9 @@ impl<'a> Btf<'a> {
             match found.kind {
                 STRUCT if found.name != 0 => {
                     btf.structs.entry(btf.string(found.name)).or_insert(id);
+                }
+                ENUM if found.name != 0 => {
+                    btf.enums.entry(btf.string(found.name)).or_insert(id);
                 }
                 FUNC => {
                     btf.functions.entry(btf.string(found.name)).or_insert(id);
@@ -259,6 +271,19 @@ impl<'a> Btf<'a> {
             }
         }
         Ok(None)
+    }
+
+    /// The number of a value of an enumeration.
+    pub fn value(&self, name: &str, value: &str) -> Result<u32, BtfError> {
+        let missing = || BtfError::NoValue { name: name.to_owned(), value: value.to_owned() };
+        let header = self.header(*self.enums.get(name.as_bytes()).ok_or_else(missing)?)?;
+        for index in 0..header.length as usize {
+            let at = header.body + 8 * index;
+            if self.string(word(self.types, at)?) == value.as_bytes() {
+                return word(self.types, at + 4);
+            }
+        }
+        Err(missing())
     }
 
     /// Whether the kernel has a function of that name in its BTF.

@@ -7,6 +7,7 @@
 pub mod accounts;
 pub mod btf;
 pub mod fanotify;
+pub mod hierarchy;
 pub mod install;
 pub mod mountinfo;
 pub mod stat;

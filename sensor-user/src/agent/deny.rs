@@ -7,6 +7,7 @@
 use super::canary::DEVICES_ID;
 use super::look::Witness;
 use super::numbers::Numbers;
+use crate::attribution::cgroup;
 use crate::kernel::maps::MapsError;
 use crate::observation::Observer;
 use sensor_common::map::{
@@ -20,9 +21,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-/// Where cgroups are.
-const CGROUPS: &str = "sys/fs/cgroup";
 
 /// Cgroups nest this deep on a node at most: slices, pod, container, and a system inside it.
 const DEPTH: usize = 8;
@@ -179,7 +177,8 @@ impl DenyRules {
             ours.map(|(tgid, start_ns)| ((0, ALLOWED_PROCESS, start_ns, tgid), ALLOWED_ALL)).collect();
         self.tell_of_groups(witness);
         if self.names_groups() {
-            for (path, id) in cgroups(&root.join(CGROUPS)) {
+            let mount = cgroup::mount(cgroup::hierarchy(), root, Path::new("/proc"));
+            for (path, id) in mount.iter().flat_map(|mount| cgroups(mount)) {
                 let allowing = self.allowing(&path).into_iter();
                 wanted.extend(allowing.map(|number| ((number, ALLOWED_CGROUP, id, 0), ALLOWED_ALL)));
             }

@@ -1,12 +1,12 @@
 //! Paths of control groups by their numbers.
 //!
-//! In: the number that a kernel program read (the inode number on cgroup2), and the process's own
+//! In: the number that a kernel program read (the inode number in the hierarchy that counts), and the process's own
 //! `/proc/PID/cgroup` while it is there. Out: the path below the hierarchy's root, which tells unit,
 //! container and pod. Groups that are gone are known if they were there at the start, or made since: those the
 //! kernel programs keep. It never writes.
 
 use super::{ProcessTable, cache::Cache, live::Live};
-use sensor_model::host::mountinfo;
+use sensor_model::host::{hierarchy::Hierarchy, mountinfo};
 use std::{
     collections::VecDeque,
     fs,
@@ -24,30 +24,22 @@ const SEARCHED: usize = 20_000;
 /// Looks paths up and remembers them.
 #[derive(Debug)]
 pub(super) struct Cgroups {
-    /// Where cgroup2 is mounted.
+    hierarchy: Hierarchy,
+    /// Where that is mounted.
     mount: Option<PathBuf>,
     /// `None` for numbers that were searched for in vain, so that each costs one search at most.
     paths: Cache<u64, Option<Arc<str>>>,
 }
 
 impl Cgroups {
-    /// Looks for a cgroup2 mount in the mount table below `proc`, its points taken below `root`.
+    /// Looks for the hierarchy's mount in the mount table below `proc`, its points taken below `root`.
     pub(super) fn new(root: &Path, proc: &Path) -> Self {
-        // Bytes: one mount point that is no text is no reason to lose all units and pods.
-        let table = fs::read(proc.join("self/mountinfo")).unwrap_or_else(|error| {
-            tracing::warn!(%error, "Cannot read the mount table: units and pods may not be told.");
-            Vec::new()
-        });
-        // In a container that has the host's /sys mounted, the host's hierarchy is below the root.
-        let mount = mount_points(&table)
-            .filter(|point| point.starts_with(root) || root == Path::new("/"))
-            .min_by_key(|point| point.as_os_str().len())
-            .or_else(|| mount_points(&table).next());
-        Self::at(mount)
+        let hierarchy = of(proc);
+        Self::at(hierarchy, mount(hierarchy, root, proc))
     }
 
     /// Remembers the groups that are there.
-    fn at(mount: Option<PathBuf>) -> Self {
+    fn at(hierarchy: Hierarchy, mount: Option<PathBuf>) -> Self {
         let mut paths = Cache::new(CACHED);
         if let Some(mount) = &mount {
             walk(mount, CACHED, |id, path| {
@@ -55,7 +47,7 @@ impl Cgroups {
                 false
             });
         }
-        Self { mount, paths }
+        Self { hierarchy, mount, paths }
     }
 
     /// Path of a group, by its number or by a process that is in it.
@@ -66,7 +58,7 @@ impl Cgroups {
         table: &dyn ProcessTable,
     ) -> Option<Arc<str>> {
         if id == 0 {
-            return live.and_then(Live::cgroup).as_deref().and_then(unified).map(Arc::from);
+            return self.own(live).map(Arc::from);
         }
         if let Some(path) = self.paths.get(id) {
             return path;
@@ -76,17 +68,17 @@ impl Cgroups {
             self.paths.insert(id, Some(Arc::clone(&path)));
             return Some(path);
         }
-        let own = live
-            .and_then(Live::cgroup)
-            .as_deref()
-            .and_then(unified)
-            .filter(|path| self.number(path) == Some(id));
+        let own = self.own(live).filter(|path| self.number(path) == Some(id));
         let path = match own {
             Some(path) => Some(Arc::from(path)),
             None => self.search(id),
         };
         self.paths.insert(id, path.clone());
         path
+    }
+
+    fn own(&self, live: Option<&Live>) -> Option<String> {
+        self.hierarchy.path(&live?.cgroup()?).map(str::to_owned)
     }
 
     fn number(&self, path: &str) -> Option<u64> {
@@ -127,17 +119,32 @@ fn walk(mount: &Path, limit: usize, mut each: impl FnMut(u64, Arc<str>) -> bool)
     }
 }
 
-/// Mount points of cgroup2 in a mount table.
-fn mount_points(table: &[u8]) -> impl Iterator<Item = PathBuf> {
-    let mounts = mountinfo::mounts(table).filter(|mount| mount.file_system == Some(b"cgroup2"));
-    mounts.map(|mount| mount.point)
+/// The hierarchy of control groups that tells where processes run on this host.
+pub(crate) fn hierarchy() -> Hierarchy {
+    of(Path::new("/proc"))
 }
 
-/// The path in the unified hierarchy, from the text of `/proc/PID/cgroup`. One that starts outside
-/// the reader's cgroup namespace is of no use.
-fn unified(text: &str) -> Option<String> {
-    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
-    (!path.starts_with("/..")).then(|| path.trim_end_matches(" (deleted)").to_owned())
+fn of(proc: &Path) -> Hierarchy {
+    let text = fs::read_to_string(proc.join("self/cgroup")).unwrap_or_else(|error| {
+        tracing::warn!(%error, "Cannot read the control groups: version 2 is taken for what there is.");
+        String::new()
+    });
+    Hierarchy::of(&text)
+}
+
+/// Where a hierarchy is mounted, by the mount table below `proc`; rather below `root` than elsewhere.
+pub(crate) fn mount(hierarchy: Hierarchy, root: &Path, proc: &Path) -> Option<PathBuf> {
+    // Bytes: one mount point that is no text is no reason to lose all units and pods.
+    let table = fs::read(proc.join("self/mountinfo")).unwrap_or_else(|error| {
+        tracing::warn!(%error, "Cannot read the mount table: units and pods may not be told.");
+        Vec::new()
+    });
+    let points = || mountinfo::mounts(&table).filter(|mount| hierarchy.is_at(mount)).map(|mount| mount.point);
+    // In a container that has the host's /sys mounted, the host's hierarchy is below the root.
+    points()
+        .filter(|point| point.starts_with(root) || root == Path::new("/"))
+        .min_by_key(|point| point.as_os_str().len())
+        .or_else(|| points().next())
 }
 
 #[cfg(test)]
@@ -167,7 +174,7 @@ mod tests {
         let group = tree.path().join("system.slice/sshd.service");
         fs::create_dir_all(&group).unwrap();
         let id = fs::metadata(&group).unwrap().ino();
-        let mut cgroups = Cgroups::at(Some(tree.path().to_owned()));
+        let mut cgroups = Cgroups::at(Hierarchy::default(), Some(tree.path().to_owned()));
         fs::remove_dir(&group).unwrap();
         assert_eq!(cgroups.path(id, None, &NoTable).as_deref(), Some("/system.slice/sshd.service"));
         let root = fs::metadata(tree.path()).unwrap().ino();
@@ -177,7 +184,7 @@ mod tests {
     #[test]
     fn a_group_made_since_is_found_by_its_number() {
         let tree = tempfile::tempdir().unwrap();
-        let mut cgroups = Cgroups::at(Some(tree.path().to_owned()));
+        let mut cgroups = Cgroups::at(Hierarchy::default(), Some(tree.path().to_owned()));
         let group = tree.path().join("later.service");
         fs::create_dir(&group).unwrap();
         let id = fs::metadata(&group).unwrap().ino();
@@ -187,7 +194,7 @@ mod tests {
     #[test]
     fn a_group_that_came_and_went_is_known_by_what_the_kernel_programs_kept() {
         let tree = tempfile::tempdir().unwrap();
-        let mut cgroups = Cgroups::at(Some(tree.path().to_owned()));
+        let mut cgroups = Cgroups::at(Hierarchy::default(), Some(tree.path().to_owned()));
         let made = Made(u64::MAX - 1, "/system.slice/run-1.service");
         assert_eq!(cgroups.path(u64::MAX - 1, None, &made).as_deref(), Some("/system.slice/run-1.service"));
         assert_eq!(
@@ -199,17 +206,9 @@ mod tests {
     #[test]
     fn a_number_that_is_nowhere_is_searched_for_once() {
         let tree = tempfile::tempdir().unwrap();
-        let mut cgroups = Cgroups::at(Some(tree.path().to_owned()));
+        let mut cgroups = Cgroups::at(Hierarchy::default(), Some(tree.path().to_owned()));
         assert_eq!(cgroups.path(u64::MAX, None, &NoTable), None);
         assert_eq!(cgroups.paths.get(u64::MAX), Some(None));
-    }
-
-    #[test]
-    fn the_unified_path_is_told_from_those_of_version_1() {
-        let text =
-            "12:pids:/user.slice\n1:name=systemd:/user.slice/user-0.slice/session-3.scope\n0::/x.service\n";
-        assert_eq!(unified(text).as_deref(), Some("/x.service"));
-        assert_eq!(unified("0::/../../x\n"), None);
     }
 
     #[test]
@@ -218,6 +217,7 @@ mod tests {
         fs::create_dir(proc.path().join("self")).unwrap();
         let table = b"30 23 0:26 / /tmp/\xff rw - tmpfs tmpfs rw\n31 30 0:27 / /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup2 rw\n";
         fs::write(proc.path().join("self/mountinfo"), table).unwrap();
+        fs::write(proc.path().join("self/cgroup"), "0::/x.service\n").unwrap();
         let cgroups = Cgroups::new(Path::new("/"), proc.path());
         assert_eq!(cgroups.mount.as_deref(), Some(Path::new("/sys/fs/cgroup/unified")));
     }

@@ -6,7 +6,7 @@
 //! there. It never guesses: what is not known of an actor is left out.
 
 mod cache;
-mod cgroup;
+pub(crate) mod cgroup;
 mod live;
 
 #[cfg(test)]
@@ -341,7 +341,7 @@ impl Attributor {
     ) {
         let id = cgroup.or_else(|| execution.map(|execution| execution.cgroup)).unwrap_or_default();
         let by_number = self.cgroups.path(id, live, table).map(|path| Placement::of_path(&path));
-        // With cgroup version 1 the number is that of an empty hierarchy and tells nothing.
+        // Another hierarchy may say what the one that counts does not.
         let placement = by_number.filter(|placement| *placement != Placement::default()).or_else(|| {
             let text = live.and_then(Live::cgroup)?;
             Some(Placement::of_proc(&text))

@@ -5,6 +5,7 @@
 //! `sensor-ebpf/src/kernel.rs`; a test holds both lists together.
 
 use sensor_model::host::btf::{Btf, BtfError, Field};
+use sensor_model::host::hierarchy::Hierarchy;
 use std::collections::BTreeMap;
 
 /// Offset of a field that the kernel lacks; the programs then read zero.
@@ -44,6 +45,9 @@ const fn actor(
 }
 
 use Field::{Nested, Pointer, Word};
+
+/// Where a set of memberships has the group of the hierarchy that counts.
+const GROUP: &str = "OFF_CSS_SET_GROUP";
 
 /// Every field the programs read.
 pub const FIELDS: &[KernelField] = &[
@@ -103,7 +107,7 @@ pub const FIELDS: &[KernelField] = &[
     actor("OFF_MNT_NAMESPACE_NS", "mnt_namespace", "ns", Nested),
     actor("OFF_PID_NAMESPACE_NS", "pid_namespace", "ns", Nested),
     actor("OFF_NS_COMMON_INUM", "ns_common", "inum", Word(4)),
-    actor("OFF_CSS_SET_DFL_CGRP", "css_set", "dfl_cgrp", Pointer),
+    actor(GROUP, "css_set", "dfl_cgrp", Pointer),
     actor("OFF_CGROUP_KN", "cgroup", "kn", Pointer),
     actor("OFF_CGROUP_ROOT", "cgroup", "root", Pointer),
     actor("OFF_CGROUP_ROOT_HIERARCHY_ID", "cgroup_root", "hierarchy_id", Word(4)),
@@ -120,8 +124,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Resolves every field. Fails only when nothing at all can be resolved; what is missing is listed.
-    pub fn resolve(btf: &Btf<'_>) -> Self {
+    /// Resolves every field; what is missing is listed. `groups`: the hierarchy of control groups that counts.
+    pub fn resolve(btf: &Btf<'_>, groups: Hierarchy) -> Self {
         let mut layout = Self::default();
         for field in FIELDS {
             let value = match btf.member(field.structure, field.member, field.field) {
@@ -143,8 +147,22 @@ impl Layout {
         };
         layout.values.insert("OFF_INODE_I_RWSEM", offset);
         layout.values.insert("HAS_RWSEM", has);
+        layout.values.insert("OFF_CSS_CGROUP", MISSING);
+        layout.values.insert("CGROUP_HIERARCHY", groups.number);
+        if let Some(controller) = groups.controller {
+            match of_version_1(btf, controller) {
+                Ok((set, group)) => {
+                    layout.values.extend([(GROUP, set), ("OFF_CSS_CGROUP", group)]);
+                }
+                // A number of another hierarchy would name another group.
+                Err(error) => {
+                    tracing::warn!(%error, "Groups of processes that are gone cannot be told.");
+                    layout.values.insert(GROUP, MISSING);
+                }
+            }
+        }
         let has = |global: &str| u32::from(layout.values.get(global).is_some_and(|v| *v != MISSING));
-        let (login, cgroup) = (has("OFF_TASK_STRUCT_LOGINUID"), has("OFF_CSS_SET_DFL_CGRP"));
+        let (login, cgroup) = (has("OFF_TASK_STRUCT_LOGINUID"), has(GROUP));
         layout.values.insert("HAS_LOGINUID", login);
         layout.values.insert("HAS_CGROUP", cgroup);
         layout
@@ -154,4 +172,15 @@ impl Layout {
     pub fn blocking(&self) -> impl Iterator<Item = &(KernelField, BtfError)> {
         self.missing.iter().filter(|(field, _)| field.essential)
     }
+}
+
+/// Where a set of memberships has what belongs to a controller, and where that has the group.
+///
+/// # Errors
+/// What this kernel's types lack of it.
+pub fn of_version_1(btf: &Btf<'_>, controller: &str) -> Result<(u32, u32), BtfError> {
+    // An array of pointers, by the controllers' numbers (struct css_set, include/linux/cgroup-defs.h).
+    let of_controllers = btf.member("css_set", "subsys", Nested)?;
+    let number = btf.value("cgroup_subsys_id", &format!("{controller}_cgrp_id"))?;
+    Ok((of_controllers + 8 * number, btf.member("cgroup_subsys_state", "cgroup", Pointer)?))
 }

@@ -7,6 +7,7 @@
 use super::hooks::{FUNCTIONS, Function, HOOKS, Hook, Mode, TRACEPOINTS, When};
 use super::layout::Layout;
 use super::maps::{Maps, MapsError, ProcessMaps, Ring};
+use crate::attribution::cgroup;
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::{BtfTracePoint, FEntry, Lsm, ProgramError};
 use aya::{Ebpf, EbpfLoader};
@@ -176,7 +177,7 @@ pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
     let bytes = fs::read(VMLINUX_BTF).map_err(LoadError::Read)?;
     let kernel = aya::Btf::from_sys_fs()?;
     let btf = Btf::parse(&bytes)?;
-    let layout = Layout::resolve(&btf);
+    let layout = Layout::resolve(&btf, cgroup::hierarchy());
     let cpus = possible_cpus();
 
     let mut hooks = BTreeMap::new();

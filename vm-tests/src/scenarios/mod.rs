@@ -15,6 +15,7 @@ mod duties;
 mod fanotify;
 mod faulty;
 mod faulty_state;
+mod groups;
 mod node;
 mod ostree;
 mod selinux;
@@ -138,6 +139,20 @@ pub static SCENARIOS: &[Scenario] = &[
         needs_holdfast: true,
         limit: 180,
         run: doctor::bare,
+    },
+    Scenario {
+        name: "groups",
+        shows: "with control groups of version 1, containers, pods and units of processes that are gone",
+        guest: Guest::Bare,
+        kernels: &[],
+        by_default: Some(ByDefault {
+            kernels: &["5.10", "6.12"],
+            because: "the oldest, on which such hosts run, and the one of the budgets",
+        }),
+        parameters: &[],
+        needs_holdfast: true,
+        limit: 180,
+        run: groups::bare,
     },
     Scenario {
         name: "ways",
