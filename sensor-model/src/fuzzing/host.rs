@@ -74,6 +74,11 @@ pub fn btf(data: &[u8]) {
             assert!(found.count() <= 1, "a member is of one kind");
         }
     }
+    for value in ["pids_cgrp_id", "memory_cgrp_id"] {
+        let found = types.value("cgroup_subsys_id", value);
+        let is_named = data.windows(value.len()).any(|part| part == value.as_bytes());
+        assert!(found.is_err() || is_named, "a value that is not there has no number");
+    }
     for parameter in ["file", "cmd"] {
         let index = types.parameter("open", parameter);
         assert!(index.is_err() || types.has_function("open"));

@@ -4,12 +4,16 @@ use crate::{
     cgroup::Placement,
     chain::{self, Chain},
     drift_policy::{Action, DriftPolicy, DriftPolicyFile},
+    host::hierarchy::Hierarchy,
 };
 use std::path::Path;
 
 /// A cgroup path, or a `/proc/PID/cgroup`: ids have the form of ids.
 pub fn cgroup(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
+    let hierarchy = Hierarchy::of(text);
+    assert_eq!(hierarchy.number == 0, hierarchy.controller.is_none(), "only version 2 has the number 0");
+    assert!(hierarchy.path(text).is_none_or(|path| text.contains(path) && !path.starts_with("/..")));
     for placement in [Placement::of_path(text), Placement::of_proc(text)] {
         let is_container = |id: &String| id.len() == 64 && id.bytes().all(|digit| digit.is_ascii_hexdigit());
         assert!(placement.container_id.as_ref().is_none_or(is_container));

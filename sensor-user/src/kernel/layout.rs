@@ -182,5 +182,7 @@ pub fn of_version_1(btf: &Btf<'_>, controller: &str) -> Result<(u32, u32), BtfEr
     // An array of pointers, by the controllers' numbers (struct css_set, include/linux/cgroup-defs.h).
     let of_controllers = btf.member("css_set", "subsys", Nested)?;
     let number = btf.value("cgroup_subsys_id", &format!("{controller}_cgrp_id"))?;
-    Ok((of_controllers + 8 * number, btf.member("cgroup_subsys_state", "cgroup", Pointer)?))
+    let set = number.checked_mul(8).and_then(|behind| of_controllers.checked_add(behind));
+    let set = set.ok_or(BtfError::Malformed("too large"))?;
+    Ok((set, btf.member("cgroup_subsys_state", "cgroup", Pointer)?))
 }
