@@ -74,6 +74,11 @@ impl Placement {
             .unwrap_or_default()
     }
 
+    /// Whether it tells more than a slice, which many share.
+    pub fn names_somebody(&self) -> bool {
+        self.unit.is_some() || self.container_id.is_some() || self.pod_uid.is_some()
+    }
+
     /// How much it tells, a container first.
     fn knowledge(&self) -> (bool, bool, bool) {
         (self.container_id.is_some(), self.pod_uid.is_some(), self.unit.is_some() || self.slice.is_some())

@@ -77,6 +77,13 @@ impl Cgroups {
         path
     }
 
+    /// Whether the process that this `/proc/PID/cgroup` is of may still be in the group of that path: as far as the
+    /// hierarchy shows where it is now.
+    pub(super) fn may_be_in(&self, text: &str, path: Option<&str>) -> bool {
+        let now = self.hierarchy.path(text);
+        now.zip(path).is_none_or(|(now, path)| now == path)
+    }
+
     fn own(&self, live: Option<&Live>) -> Option<String> {
         self.hierarchy.path(&live?.cgroup()?).map(str::to_owned)
     }

@@ -340,13 +340,18 @@ impl Attributor {
         table: &dyn ProcessTable,
     ) {
         let id = cgroup.or_else(|| execution.map(|execution| execution.cgroup)).unwrap_or_default();
-        let by_number = self.cgroups.path(id, live, table).map(|path| Placement::of_path(&path));
-        // Another hierarchy may say what the one that counts does not.
-        let placement = by_number.filter(|placement| *placement != Placement::default()).or_else(|| {
-            let text = live.and_then(Live::cgroup)?;
-            Some(Placement::of_proc(&text))
-        });
-        let placement = placement.unwrap_or_default();
+        let path = self.cgroups.path(id, live, table);
+        let mut placement = path.as_deref().map(Placement::of_path).unwrap_or_default();
+        // Another hierarchy may say what the one that counts does not: systemd makes a unit's group only where it needs one.
+        if !placement.names_somebody()
+            && let Some(text) = live.and_then(Live::cgroup)
+            && self.cgroups.may_be_in(&text, path.as_deref())
+        {
+            let other = Placement::of_proc(&text);
+            if other.names_somebody() || placement == Placement::default() {
+                placement = other;
+            }
+        }
         actor.unit = placement.unit;
         actor.slice = placement.slice;
         actor.container_id = placement.container_id;

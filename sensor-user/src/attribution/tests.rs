@@ -301,6 +301,36 @@ fn the_group_of_the_record_tells_unit_container_and_pod() {
 }
 
 #[test]
+fn a_unit_without_a_group_where_version_1_counts_is_told_by_the_live_process_unless_it_moved() {
+    let root = tempfile::tempdir().unwrap();
+    let proc = root.path().join("proc");
+    fs::create_dir_all(proc.join("self")).unwrap();
+    let groups = "5:pids:/system.slice\n1:name=systemd:/system.slice/old.service\n";
+    fs::write(proc.join("self/cgroup"), groups).unwrap();
+    fs::write(proc.join("self/mountinfo"), "").unwrap();
+    let process = proc.join(DEAD.to_string());
+    fs::create_dir(&process).unwrap();
+    fs::copy("/proc/self/stat", process.join("stat")).unwrap();
+    let mut table = Table::default();
+    table.groups.insert(1 << 40, "/system.slice".to_owned());
+    table.groups.insert(1 << 41, "/system.slice/exact.service".to_owned());
+    let unit = |live: &str, group| {
+        fs::write(process.join("cgroup"), live).unwrap();
+        let observer = Arc::new(Observer::new(root.path()).unwrap());
+        let mut attributor = Attributor::new(observer, root.path(), &proc, 1).unwrap();
+        let start_ns = attributor.attribute_pid(DEAD, 1, &NoTable).unwrap().start_ns;
+        let record = ChangeRecord { cgroup: group, ..record(DEAD, start_ns, start_ns + 1) };
+        let actor = attributor.attribute(&record, &table);
+        (actor.unit, actor.slice)
+    };
+    let slice = Some("system.slice".to_owned());
+    assert_eq!(unit(groups, 1 << 40), (Some("old.service".to_owned()), slice.clone()));
+    assert_eq!(unit(groups, 1 << 41), (Some("exact.service".to_owned()), slice.clone()));
+    let moved = groups.replace("pids:/system.slice", "pids:/user.slice");
+    assert_eq!(unit(&moved, 1 << 40), (None, slice));
+}
+
+#[test]
 fn a_change_is_that_of_its_execution_however_many_came_after() {
     let mut table = Table::default();
     table.fork(0, DEAD, 10);
