@@ -8,29 +8,26 @@ use crate::maps::{self, BITMAP, CHANGES, CONTROL, MANAGED};
 use crate::who;
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_boot_ns, bpf_probe_read_kernel_str_bytes};
 use sensor_common::limits::NAME_BYTES;
-use sensor_common::map::{Control, Counter, InodeKey, Managed, bitmap_position};
+use sensor_common::map::{Control, Counter, InodeKey, Managed, bitmap_bit, bitmap_place};
 use sensor_common::op::{Operation, RECORD_IN_DIRECTORY, RECORD_NAME_CUT, ROLE_MOUNTS, ROLE_TAMPER};
 use sensor_common::record::ChangeRecord;
 
 /// The entry of a managed inode, or `None` for all others and for null.
 #[inline(always)]
 pub(crate) fn lookup(inode: Pointer) -> Option<*mut Managed> {
-    let key = key(inode, inode.load(kernel::inode_ino()));
-    if !in_bitmap(key) {
+    let ino = inode.load(kernel::inode_ino());
+    let (word, of_number) = bitmap_place(ino);
+    // SAFETY: the pointer comes from a map look-up; a torn read of one word is impossible.
+    let bits = unsafe { *BITMAP.get_ptr(word)? };
+    if bits & of_number == 0 {
+        return None;
+    }
+    // A managed inode's number, maybe that of another device.
+    let key = key(inode, ino);
+    if bits & bitmap_bit(key) == 0 {
         return None;
     }
     MANAGED.get_ptr_mut(key)
-}
-
-/// Whether the inode may be managed.
-#[inline(always)]
-fn in_bitmap(key: InodeKey) -> bool {
-    let (word, bit) = bitmap_position(key);
-    match BITMAP.get_ptr(word) {
-        // SAFETY: the pointer comes from a map look-up; a torn read of one word is impossible.
-        Some(bits) => (unsafe { *bits }) & bit != 0,
-        None => false,
-    }
 }
 
 /// Gives an inode the number and the roles of the one whose place it takes. The change is noted in the entry that it
@@ -59,12 +56,14 @@ pub(crate) fn inherit(entry: *const Managed, heir: Pointer) {
     if MANAGED.insert(key, inherited, NO_EXISTING).is_err() {
         return;
     }
-    let (word, bit) = bitmap_position(key);
+    let (word, of_number) = bitmap_place(key.ino);
     if let Some(bits) = BITMAP.get_ptr_mut(word) {
         // Not atomic, as 5.10 knows no atomic OR: if another bit of the same word is set between these two instructions
         // it is lost, and the daemon's check of entries finds that.
         // SAFETY: the pointer comes from a map look-up; a word is read and written whole.
-        unsafe { core::ptr::write_volatile(bits, core::ptr::read_volatile(bits) | bit) };
+        unsafe {
+            core::ptr::write_volatile(bits, core::ptr::read_volatile(bits) | of_number | bitmap_bit(key))
+        };
     }
 }
 

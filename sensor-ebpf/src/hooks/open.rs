@@ -18,11 +18,12 @@ pub(crate) const MODE_WRITE: u32 = 2;
 pub(crate) fn file_open(args: Arguments) -> i32 {
     let Some(file) = args.pointer(kernel::arg_file_open_file()) else { return 0 };
     let flags: u32 = file.load(kernel::file_flags());
-    if flags & OBSERVE_OPEN_FLAGS == OBSERVE_OPEN_FLAGS && observed(file.0) != 0 {
-        return 0;
-    }
-    // Most opens are read-only: the flags tell, as the kernel's own OPEN_FMODE does, before anything else is loaded.
+    // Most opens are read-only: the flags tell, as the kernel's own OPEN_FMODE does, before anything else is loaded. Those
+    // by which the daemon looks at things are, too.
     if flags.wrapping_add(1) & MODE_WRITE == 0 {
+        if flags & OBSERVE_OPEN_FLAGS == OBSERVE_OPEN_FLAGS {
+            observed(file.0);
+        }
         return 0;
     }
     // An open file has an inode.
@@ -40,15 +41,14 @@ pub(crate) fn file_open(args: Arguments) -> i32 {
     managed::changed(entry, &Change::of(inode, operation, u64::from(flags)))
 }
 
-/// Whether it is the daemon that opens with these flags; then its observation is taken. A function of its own, so
-/// that all other opens save no registers for it.
+/// Takes the daemon's observation, if it is the daemon that opens with these flags; always 0, as a function of the object
+/// has to give something. One of its own, so that all other opens save no registers for it.
 #[inline(never)]
 fn observed(file: *const u8) -> u64 {
-    if !managed::is_agent() {
-        return 0;
+    if managed::is_agent() {
+        observe(Pointer(file));
     }
-    observe(Pointer(file));
-    1
+    0
 }
 
 /// The daemon looks at an object: tell it who the kernel thinks this is, and put down, from before the

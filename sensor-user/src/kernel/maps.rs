@@ -8,7 +8,7 @@ use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, RingBuf};
 use sensor_common::limits::NAME_KEY_BYTES;
 use sensor_common::map::{
     Allowed, Control, Counter, Execution, Group, IDENTITY_LINK, IDENTITY_OPENED, Identity, InodeKey, Managed,
-    NameKey, Process, bitmap_position, execution_slot,
+    NameKey, Process, bitmap_bit, bitmap_place, execution_slot,
 };
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -151,9 +151,9 @@ impl Maps {
     /// Adds an inode, or gives a known one another number or role; the latter counts as a change, since
     /// a counter raised in between is overwritten.
     pub fn enrol(&mut self, key: InodeKey, id: u32, roles: u32) -> Result<(), MapsError> {
-        // Whatever is there: a program that made the entry may have lost its bit to another one's.
+        // Whatever is there: a program that made the entry may have lost a bit to another one's.
         if key.ino != 0 {
-            self.set_bit(key)?;
+            self.set_bits(key)?;
         }
         let entry = match self.entry(key)? {
             Some(entry) if entry.id == id && entry.roles == roles => return Ok(()),
@@ -167,21 +167,21 @@ impl Maps {
 
     /// Whether the programs would find this inode, under that number and with those roles.
     pub fn is_enrolled(&self, key: InodeKey, id: u32, roles: u32) -> Result<bool, MapsError> {
-        let entry = self.entry(key)?.is_some_and(|entry| entry.id == id && entry.roles == roles);
-        let (word, bit) = bitmap_position(key);
-        Ok(entry && self.bitmap.get(&word, 0).map_err(refused("BITMAP", "get"))? & bit != 0)
+        let is_found = self.entry(key)?.is_some_and(|entry| entry.id == id && entry.roles == roles);
+        let (word, bits) = place(key);
+        Ok(is_found && self.bitmap.get(&word, 0).map_err(refused("BITMAP", "get"))? & bits == bits)
     }
 
-    fn set_bit(&mut self, key: InodeKey) -> Result<(), MapsError> {
-        let (word, bit) = bitmap_position(key);
+    fn set_bits(&mut self, key: InodeKey) -> Result<(), MapsError> {
+        let (word, own) = place(key);
         let bits = self.bitmap.get(&word, 0).map_err(refused("BITMAP", "get"))?;
-        if bits & bit == 0 {
-            self.bitmap.set(word, bits | bit, 0).map_err(refused("BITMAP", "set"))?;
+        if bits & own != own {
+            self.bitmap.set(word, bits | own, 0).map_err(refused("BITMAP", "set"))?;
         }
         Ok(())
     }
 
-    /// Removes an inode. Its bit stays: others may share it, and a stale bit costs only time.
+    /// Removes an inode. Its bits stay: others may share them, and a stale bit costs only time.
     pub fn remove(&mut self, key: InodeKey) -> Result<(), MapsError> {
         match self.managed.remove(&key_bytes(key)) {
             Err(error) if !is_absent(&error) => Err(refused("MANAGED", "remove")(error)),
@@ -335,6 +335,12 @@ fn name_bytes(directory: InodeKey, name: &OsStr) -> Option<[u8; NAME]> {
     let mut bytes = [0; NAME];
     bytes.copy_from_slice(key.as_bytes());
     Some(bytes)
+}
+
+/// Where an inode is in the bitmap: the word, and the bits that are its.
+fn place(key: InodeKey) -> (u32, u64) {
+    let (word, of_number) = bitmap_place(key.ino);
+    (word, of_number | bitmap_bit(key))
 }
 
 fn key_bytes(key: InodeKey) -> [u8; KEY] {
