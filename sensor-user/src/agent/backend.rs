@@ -140,7 +140,7 @@ fn attempt(
                     tracing::warn!(hook, why, "This hook is off.");
                 }
             }
-            loaded.sensor.detach(pins);
+            loaded.sensor.detach();
             return Err(reason);
         }
         // When somebody switches tracing on again. Until then nothing is called compliant.

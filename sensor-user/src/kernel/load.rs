@@ -7,16 +7,19 @@
 use super::hooks::{FUNCTIONS, Function, HOOKS, Hook, Mode, TRACEPOINTS, When};
 use super::layout::Layout;
 use super::maps::{Maps, MapsError, ProcessMaps, Ring};
+use super::pins::Pins;
 use crate::attribution::cgroup;
+use aya::pin::PinError;
 use aya::programs::links::{FdLink, PinnedLink};
-use aya::programs::{BtfTracePoint, FEntry, Lsm, ProgramError};
+use aya::programs::{BtfTracePoint, FEntry, Lsm, Program, ProgramError};
 use aya::{Ebpf, EbpfLoader};
 use sensor_common::ABI_VERSION;
 use sensor_common::map::Control;
 use sensor_model::host::btf::{Btf, BtfError};
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -100,7 +103,8 @@ pub enum HookState {
 /// The loaded programs.
 #[derive(Debug)]
 pub struct Sensor {
-    ebpf: Ebpf,
+    programs: Programs,
+    pins: Option<Pins>,
     /// How the change hooks are attached.
     pub mode: Mode,
     /// How each hook stands, by hook or tracepoint name.
@@ -108,6 +112,16 @@ pub struct Sensor {
     links: BTreeMap<&'static str, PinnedOrHeld>,
     /// Of the hooks that are attached only while they are needed.
     passing: BTreeMap<&'static str, FdLink>,
+}
+
+/// The programs as long as they can be attached.
+#[derive(Debug)]
+enum Programs {
+    /// All of the object: instructions, functions and lines, those of shared functions once for each program that calls
+    /// them. More than a MiB.
+    Object(Ebpf),
+    /// Those that are attached only at times, by their names in the object; of each only what the kernel knows.
+    Waiting(BTreeMap<String, Program>),
 }
 
 #[derive(Debug)]
@@ -131,45 +145,6 @@ pub struct Loaded {
     pub adopted: bool,
 }
 
-/// Where pins live: maps by ABI, links by object and mode, so that an upgrade attaches the new programs
-/// before the old ones go.
-#[derive(Debug, Clone)]
-struct Pins {
-    root: PathBuf,
-    maps: PathBuf,
-    links: PathBuf,
-}
-
-impl Pins {
-    fn prepare(root: &Path, mode: Mode) -> Result<Self, LoadError> {
-        let pins = Self {
-            root: root.to_owned(),
-            maps: root.join(format!("maps-v{ABI_VERSION}")),
-            links: root.join(format!("links-{}-{}", &OBJECT_SHA256[..12], mode.prefix())),
-        };
-        for path in [&pins.root, &pins.maps, &pins.links] {
-            let created = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-            created
-                .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o700)))
-                .map_err(|source| LoadError::Pins { path: path.clone(), source })?;
-        }
-        Ok(pins)
-    }
-
-    /// Link directories of other objects or modes, and maps of another ABI.
-    fn foreign(&self) -> Vec<PathBuf> {
-        let Ok(entries) = fs::read_dir(&self.root) else { return Vec::new() };
-        entries
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|path| {
-                let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-                (name.starts_with("links-") && *path != self.links)
-                    || (name.starts_with("maps-v") && *path != self.maps)
-            })
-            .collect()
-    }
-}
-
 /// Loads the object and attaches everything that this kernel has, or adopts what is attached already.
 ///
 /// `pins`: a directory in a BPF file system, or `None` to keep nothing beyond the process.
@@ -177,7 +152,8 @@ pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
     let bytes = fs::read(VMLINUX_BTF).map_err(LoadError::Read)?;
     let kernel = aya::Btf::from_sys_fs()?;
     let btf = Btf::parse(&bytes)?;
-    let layout = Layout::resolve(&btf, cgroup::hierarchy());
+    let groups = cgroup::hierarchy();
+    let layout = Layout::resolve(&btf, groups);
     let cpus = possible_cpus();
 
     let mut hooks = BTreeMap::new();
@@ -214,7 +190,7 @@ pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
     drop(btf);
     drop(bytes);
 
-    let pins = pins.map(|root| Pins::prepare(root, mode)).transpose()?;
+    let pins = pins.map(|root| Pins::prepare(root, mode, groups)).transpose()?;
     let map_pins: Vec<PathBuf> =
         pins.iter().flat_map(|pins| PINNED_MAPS.map(|name| pins.maps.join(name))).collect();
     let mut loader = EbpfLoader::new();
@@ -232,9 +208,14 @@ pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
     let mount_namespace = host_mount_namespace();
     maps.set_control(Control { agent_tgid, abi_version: ABI_VERSION, mount_namespace, padding: 0 })?;
 
-    let mut sensor = Sensor { ebpf, mode, hooks, links: BTreeMap::new(), passing: BTreeMap::new() };
-    let adopted = sensor.attach_all(&wanted, &functions, &kernel, pins.as_ref())?;
-    if let Some(pins) = &pins {
+    let programs = Programs::Object(ebpf);
+    let (links, passing) = (BTreeMap::new(), BTreeMap::new());
+    let mut sensor = Sensor { programs, pins, mode, hooks, links, passing };
+    let adopted = sensor.attach_all(&wanted, &functions, &kernel)?;
+    if let Err(error) = sensor.drop_object() {
+        tracing::debug!(%error, "The object stays in memory.");
+    }
+    if let Some(pins) = &sensor.pins {
         for path in pins.foreign() {
             // The last reference to an older object's links: they detach here, after ours are in place.
             if let Err(error) = fs::remove_dir_all(&path) {
@@ -263,12 +244,11 @@ impl Sensor {
         wanted: &[&'static Hook],
         functions: &[&'static Function],
         kernel: &aya::Btf,
-        pins: Option<&Pins>,
     ) -> Result<bool, LoadError> {
         let mut adopted = true;
         let mut first_failure = None;
         for (program, tracepoint) in TRACEPOINTS {
-            let link = self.adopt_or(tracepoint, pins, |sensor| {
+            let link = self.adopt_or(tracepoint, |sensor| {
                 let program: &mut BtfTracePoint = sensor.program(program)?;
                 program.load(tracepoint, kernel)?;
                 let link = program.attach()?;
@@ -277,7 +257,7 @@ impl Sensor {
             adopted &= self.keep(tracepoint, link, &mut first_failure);
         }
         for function in functions {
-            let link = self.adopt_or(function.name, pins, |sensor| {
+            let link = self.adopt_or(function.name, |sensor| {
                 let program: &mut FEntry = sensor.program(function.program)?;
                 program.load(function.name, kernel)?;
                 let link = program.attach()?;
@@ -295,7 +275,7 @@ impl Sensor {
                 self.hooks.insert(hook.name, state);
                 continue;
             }
-            let link = self.adopt_or(hook.name, pins, |sensor| {
+            let link = self.adopt_or(hook.name, |sensor| {
                 sensor.load_program(hook, &name, kernel)?;
                 sensor.attach_program(&name)
             });
@@ -314,10 +294,9 @@ impl Sensor {
     fn adopt_or(
         &mut self,
         name: &'static str,
-        pins: Option<&Pins>,
         attach: impl FnOnce(&mut Self) -> Result<FdLink, ProgramError>,
     ) -> Result<(PinnedOrHeld, bool), ProgramError> {
-        let Some(pins) = pins else { return Ok((PinnedOrHeld::Held(attach(self)?), false)) };
+        let Some(pins) = &self.pins else { return Ok((PinnedOrHeld::Held(attach(self)?), false)) };
         let path = pins.links.join(name);
         if let Ok(link) = PinnedLink::from_pin(&path) {
             return Ok((PinnedOrHeld::Pinned(link), true));
@@ -354,9 +333,40 @@ impl Sensor {
 
     fn program<'a, P>(&'a mut self, name: &str) -> Result<&'a mut P, ProgramError>
     where
-        &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
+        &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
     {
-        self.ebpf.program_mut(name).ok_or(ProgramError::UnexpectedProgramType)?.try_into()
+        let program = match &mut self.programs {
+            Programs::Object(ebpf) => ebpf.program_mut(name),
+            Programs::Waiting(programs) => programs.get_mut(name),
+        };
+        program.ok_or(ProgramError::UnexpectedProgramType)?.try_into()
+    }
+
+    /// Lets go of the object; what is attached does not need it. Keeps the programs that wait, each taken anew from the
+    /// kernel, to which a pin of a moment is the way. Without a place for pins everything stays.
+    fn drop_object(&mut self) -> Result<(), ProgramError> {
+        let Some(pins) = self.pins.clone() else { return Ok(()) };
+        let waits = |hook: &&Hook| self.hooks.get(hook.name) == Some(&HookState::Waiting);
+        let names: Vec<String> = HOOKS.iter().filter(waits).map(|hook| hook.program(self.mode)).collect();
+        let mut waiting = BTreeMap::new();
+        for name in names {
+            let path = pins.moment()?;
+            let refused = |error: PinError| ProgramError::IOError(io::Error::other(error));
+            let program = match self.mode {
+                Mode::Lsm => {
+                    self.program::<Lsm>(&name)?.pin(&path).map_err(refused)?;
+                    Program::Lsm(Lsm::from_pin(&path)?)
+                }
+                Mode::Fentry => {
+                    self.program::<FEntry>(&name)?.pin(&path).map_err(refused)?;
+                    Program::FEntry(FEntry::from_pin(&path)?)
+                }
+            };
+            waiting.insert(name, program);
+        }
+        pins.moment()?;
+        self.programs = Programs::Waiting(waiting);
+        Ok(())
     }
 
     fn load_program(&mut self, hook: &Hook, name: &str, kernel: &aya::Btf) -> Result<(), ProgramError> {
@@ -401,7 +411,7 @@ impl Sensor {
 
     /// Detaches everything and removes the pins, for a mode that turned out not to fire and for
     /// `--stop-detection`.
-    pub fn detach(self, pins: Option<&Path>) {
+    pub fn detach(self) {
         for (name, link) in self.links {
             match link {
                 PinnedOrHeld::Pinned(link) => {
@@ -412,11 +422,8 @@ impl Sensor {
                 PinnedOrHeld::Held(link) => drop(link),
             }
         }
-        if let Some(root) = pins {
-            let path = root.join(format!("links-{}-{}", &OBJECT_SHA256[..12], self.mode.prefix()));
-            if let Err(error) = fs::remove_dir_all(&path) {
-                tracing::warn!(path = %path.display(), %error, "Could not remove pins.");
-            }
+        if let Some(pins) = self.pins {
+            pins.remove_links();
         }
     }
 }

@@ -8,4 +8,5 @@ pub mod hooks;
 pub mod layout;
 pub mod load;
 pub mod maps;
+mod pins;
 pub mod recursion;

@@ -16,6 +16,7 @@ use crate::guest::{Context, shell, status, wait};
 
 const LIMIT: Duration = Duration::from_mins(1);
 const CONFIG: &str = "/run/groups.yaml";
+const PINS: &str = "/sys/fs/bpf/holdfast";
 const TOP: &str = "/run/pids";
 const POD: &str = "0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f";
 const CONTAINER: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
@@ -26,22 +27,34 @@ const POLICY: &str = "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmeta
 
 /// The scenario.
 pub(super) fn bare(context: &mut Context) -> Result<()> {
-    let old = group(CONTAINER);
-    shell(&format!(
-        "umask 022; mkdir {TOP} && mount -t cgroup -o pids pids {TOP} && mkdir -p {old} {TOP}/system.slice/allowed.service"
-    ))?;
     let files = simple::files(Path::new("/etc/groups"), 3, Path::new(CONFIG))?;
     for file in &files {
         shell(&format!("chmod 644 {}", file.display()))?;
     }
     fs::write("/run/groups-policy.yaml", POLICY)?;
-    let mut agent =
-        Agent::start(&["--standalone", "--config", CONFIG, "--policy", "/run/groups-policy.yaml"])?;
+    let start = || Agent::start(&["--standalone", "--config", CONFIG, "--policy", "/run/groups-policy.yaml"]);
+    // Programs that go on by the hierarchy of before would read other numbers.
+    let agent = start()?;
     status::wait_for("compliant", LIMIT)?;
+    agent.kill()?;
+    let old = group(CONTAINER);
+    shell(&format!(
+        "umask 022; mkdir {TOP} && mount -t cgroup -o pids pids {TOP} && mkdir -p {old} {TOP}/system.slice/allowed.service"
+    ))?;
+    let mut agent = start()?;
+    status::wait_for("compliant", LIMIT)?;
+    context.check("programs_of_another_hierarchy_are_replaced", replaced());
     context.check("a_process_that_is_gone", told(&mut agent, &files[0], CONTAINER));
     context.check("a_group_that_came_and_went", told(&mut agent, &files[1], LATER));
     context.check("a_unit_is_allowed", allowed(&mut agent, &files[2]));
     Ok(())
+}
+
+fn replaced() -> Result<String> {
+    let names = fs::read_dir(PINS)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let names = names.collect::<std::io::Result<Vec<_>>>()?;
+    ensure!(names.len() == 2 && names.iter().all(|name| name.contains("-pids-")), "pinned are {names:?}");
+    Ok(names.join(", "))
 }
 
 fn group(container: &str) -> String {

@@ -250,7 +250,7 @@ fn attempt(mode: Mode, nest: &Path, observer: &Observer) -> Tried {
         Pulse::Drowned => tried.reason = Some(UNHEARD.to_owned()),
         Pulse::Blind(reason) => tried.reason = Some(reason),
     }
-    loaded.sensor.detach(None);
+    loaded.sensor.detach();
     tried
 }
 
