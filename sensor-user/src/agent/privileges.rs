@@ -74,7 +74,10 @@ pub const KEPT: [Kept; 8] = [
 pub const GIVEN_UP: [(&str, &str); 3] = [
     ("CAP_PERFMON", "load the kernel programs"),
     ("CAP_SETPCAP", "take capabilities out of the bounding set"),
-    ("CAP_SYS_ADMIN", "find the fentry programs of an earlier run; make a fanotify group"),
+    (
+        "CAP_SYS_ADMIN",
+        "find the fentry programs of an earlier run; take the programs that wait anew from the kernel; make a fanotify group",
+    ),
 ];
 
 /// Capabilities could not be given up.
