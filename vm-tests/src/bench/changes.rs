@@ -19,6 +19,8 @@ pub(super) const QUIET: Duration = Duration::from_secs(2);
 
 /// Changes of one file in a row.
 const ROW: usize = 4_000;
+/// Rows, of which the cheapest counts: milliseconds of work that the kernel has put off fall into one of them.
+const ROWS: usize = 3;
 /// Changes of so many files by turns.
 const TURNS: usize = 10_000;
 /// Files that take turns.
@@ -30,7 +32,10 @@ const SINGLE: usize = 100;
 pub(super) fn measure() -> Result<BTreeMap<String, f64>> {
     let target = Target::new(0);
     let targets: Vec<Target> = (0..TURN_FILES).map(Target::new).collect();
-    let row = all_work(ROW, Duration::ZERO, |_| target.rewrite())?;
+    let mut row = f64::INFINITY;
+    for _ in 0..ROWS {
+        row = row.min(all_work(ROW, Duration::ZERO, |_| target.rewrite())?);
+    }
     let turns = all_work(TURNS, Duration::ZERO, |turn| targets[turn % TURN_FILES].rewrite())?;
     let single = all_work(SINGLE, APART, |_| target.rewrite())?;
     Ok([("row", row), ("turns", turns), ("single", single)].map(|(n, v)| (n.to_owned(), v)).into())
