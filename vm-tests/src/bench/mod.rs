@@ -126,11 +126,12 @@ fn ours(context: &mut Context) -> Result<()> {
     wait::pause(QUIET);
     memory(context, "memory at start", pid)?;
     one(context, "map memory", json!(usage::map_memory(pid)?));
+    let links = usage::links(pid)?;
     operations(context, "ours", &operations::ALL)?;
     idle(context, "ours")?;
     changes(context, "ours")?;
     latency(context, &mut agent)?;
-    writers(context, &agent)?;
+    writers(context, &agent, links)?;
     burst(context, &agent)?;
     memory(context, "memory at end", pid)?;
     agent.stop().map(drop)
@@ -182,10 +183,13 @@ fn latency(context: &mut Context, agent: &mut Agent) -> Result<()> {
     Ok(())
 }
 
-/// Reads and writes of unmanaged files while a managed one is open for writing.
-fn writers(context: &mut Context, agent: &Agent) -> Result<()> {
+/// Reads and writes of unmanaged files while a managed one is open for writing. `before`: links that the daemon holds when
+/// none is.
+fn writers(context: &mut Context, agent: &Agent, before: usize) -> Result<()> {
     context.note("ours: with a managed file open for writing");
-    let before = usage::links(agent.pid())?;
+    wait::until("the end of hooks that earlier writers left", Duration::from_mins(2), || {
+        Ok((usage::links(agent.pid())? == before).then_some(()))
+    })?;
     let held = Target::new(1).hold()?;
     // The hooks are links that the daemon holds.
     wait::until("the hooks on reads and writes", Duration::from_secs(10), || {
