@@ -48,6 +48,9 @@ const PINS: &str = "/sys/fs/bpf/holdfast";
 /// The folder of the daemon's log.
 const LOG: &str = "/var/log/holdfast";
 
+/// Milliseconds between two searches of khugepaged (Documentation/admin-guide/mm/transhuge.rst).
+const KHUGEPAGED: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs";
+
 /// What boot leaves to do is done after this.
 const SETTLE: Duration = Duration::from_secs(6);
 /// For how long an idle daemon is watched.
@@ -58,6 +61,8 @@ const TIMED: usize = 200;
 const BURST: usize = 100_000;
 
 fn run(context: &mut Context) -> Result<()> {
+    // It takes milliseconds at a time, beside whoever is measured then.
+    fs::write(KHUGEPAGED, "86400000").with_context(|| format!("cannot write {KHUGEPAGED}"))?;
     context.note("writing the managed files");
     files::make(FILES)?;
     // A file system of its own: watching the log would make the kernel work more on all others beside it.

@@ -136,7 +136,7 @@ pub(super) fn write(report: &Report) -> Result<()> {
          with Debian's auditd behind it. Neither reads contents, compares or says who made a change in a form that survives\n\
          the process.\n\n\
          \"All CPU work\" is everything that is not idle, of the writer, the kernel and the daemon, divided by the\n\
-         number of changes; of changes in a row the cheapest row of three counts. Milliseconds are those of a CPU with 10^9 instructions a second. The process that\n\
+         number of changes. Milliseconds are those of a CPU with 10^9 instructions a second. The process that\n\
          reads the configs has ended when memory is measured.\n\n{}",
         report.kernel,
         report.qemu,
