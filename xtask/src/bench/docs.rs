@@ -13,8 +13,15 @@ use super::rows::{PEERS, Row, Unit};
 use crate::dist;
 use crate::run::say;
 
+const NOBODY: &str =
+    "Nothing of Holdfast's is attached there; how many timer ticks fall into the best loop differs by one.";
+
 /// Why a row is over its budget, by the row's name. One that is kept again is left out of the page.
 const MISSES: &[(&str, &str)] = &[
+    ("getppid", NOBODY),
+    ("write 64 B, unmanaged, idle", NOBODY),
+    ("read 64 B, unmanaged, idle", NOBODY),
+    ("pipe write + read, idle", NOBODY),
     (
         "read 64 B, unmanaged, while a managed file is open for writing",
         "An empty trampoline takes 168. The rest is the program's entry and exit and seven instructions: where the argument is\n\
@@ -177,7 +184,7 @@ mod tests {
             pass: Some(pass),
             peers: std::collections::BTreeMap::new(),
         };
-        let known = MISSES[0].0;
+        let known = "read 64 B, unmanaged, while a managed file is open for writing";
         assert_eq!(over(&[row(known, 190.2, true)]), "");
         let page = over(&[row(known, 191.0, true), row("new", 250.0, false)]);
         assert!(page.contains(&format!("**{known}** (within the tolerance): An empty trampoline")), "{page}");
