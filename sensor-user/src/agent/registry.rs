@@ -11,6 +11,7 @@ use sensor_common::op::{
 };
 use sensor_model::expectation::{Expectation, Thing};
 use sensor_model::expectation_watch::{WatchRole, watches};
+use sensor_model::host::unit_name::template_of;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -181,7 +182,7 @@ impl Registry {
     }
 
     fn add_unit(&mut self, thing: u32, name: &str) {
-        for name in std::iter::once(name.to_owned()).chain(concerns::template_of(name)) {
+        for name in std::iter::once(name.to_owned()).chain(template_of(name)) {
             let things = self.units.entry(name.into()).or_default();
             if things.last() != Some(&thing) {
                 things.push(thing);

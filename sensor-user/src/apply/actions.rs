@@ -12,7 +12,10 @@ mod tests;
 
 use super::os;
 use jobs::Job;
-use sensor_model::journal::{Act, ActKind, Begin, OsChange};
+use sensor_model::{
+    host::unit_name::template_of,
+    journal::{Act, ActKind, Begin, OsChange},
+};
 use std::{
     future::Future,
     path::{Path, PathBuf},
@@ -174,8 +177,7 @@ async fn manager(connection: &zbus::Connection) -> Result<ManagerProxy<'static>,
 /// Whether an apply changes a unit, or the template that it is an instance of, so that it may be there only on one of
 /// its two sides.
 fn concerns(begin: &Begin, unit: &str) -> bool {
-    let template =
-        unit.split_once('@').and_then(|(name, rest)| Some(format!("{name}@.{}", rest.rsplit_once('.')?.1)));
+    let template = template_of(unit);
     [Some(unit), template.as_deref()].into_iter().flatten().any(|name| {
         begin.units.iter().any(|changed| changed == name)
             || begin.targets.iter().any(|target| target.path.file_name().is_some_and(|file| file == name))

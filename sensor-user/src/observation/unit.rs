@@ -17,7 +17,14 @@ use nix::{
     fcntl::{OFlag, readlinkat},
 };
 use rustix::fs::StatxFlags;
-use sensor_model::{expectations::install_directories, host::install::Install, observation::UnitObservation};
+use sensor_model::{
+    expectations::install_directories,
+    host::{
+        install::Install,
+        unit_name::{is_template, template_of, with_instance},
+    },
+    observation::UnitObservation,
+};
 use std::{
     collections::BTreeMap,
     ffi::OsStr,
@@ -193,11 +200,9 @@ fn state(root: &Root, name: &str, links: &BTreeMap<usize, Links>) -> Option<Unit
     let known = |link: &str| {
         link == name
             || unit.install.aliases.iter().any(|alias| alias == link)
-            || unit
-                .install
-                .default_instance
-                .as_ref()
-                .is_some_and(|instance| instance_of(name, instance) == link)
+            || unit.install.default_instance.as_ref().is_some_and(|default| {
+                is_template(name) && with_instance(name, default).as_deref() == Some(link)
+            })
     };
     enabled(name, &unit, links, &known).or_else(|| {
         let install = &unit.install;
@@ -389,19 +394,4 @@ fn read_links(
         }
     }
     Ok(links)
-}
-
-/// `foo@.service` of `foo@bar.service` and of itself; `None` for names without `@`.
-fn template_of(name: &str) -> Option<String> {
-    let (prefix, rest) = name.split_once('@')?;
-    let (_, suffix) = rest.rsplit_once('.')?;
-    Some(format!("{prefix}@.{suffix}"))
-}
-
-/// `foo@bar.service` of `foo@.service` and `bar`; other names stay as they are.
-fn instance_of(name: &str, instance: &str) -> String {
-    match name.split_once("@.") {
-        Some((prefix, suffix)) => format!("{prefix}@{instance}.{suffix}"),
-        None => name.to_owned(),
-    }
 }

@@ -4,6 +4,7 @@
 
 use super::{Concerned, Registry, Watch};
 use sensor_common::op::ROLE_ANCESTOR;
+use sensor_model::host::unit_name::template_of;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
@@ -167,11 +168,4 @@ pub fn may_enable(directory: &Path) -> bool {
 /// Whether links in a directory of this name enable units.
 fn enables_units(name: &str) -> bool {
     ENABLING.iter().any(|ending| name.ends_with(ending))
-}
-
-/// `foo@.service` of `foo@bar.service` and of itself; `None` for names without `@`.
-pub(super) fn template_of(name: &str) -> Option<String> {
-    let (prefix, rest) = name.split_once('@')?;
-    let (_, suffix) = rest.rsplit_once('.')?;
-    Some(format!("{prefix}@.{suffix}"))
 }
