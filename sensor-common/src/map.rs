@@ -135,8 +135,8 @@ pub struct Control {
     pub abi_version: u32,
     /// Number of the host's mount namespace: what is mounted in another one is nothing that the host sees.
     pub mount_namespace: u32,
-    /// Zero.
-    pub padding: u32,
+    /// Number of the set of programs that the daemon asks: for the daemon's observations only this set answers.
+    pub set: u32,
 }
 
 /// A process: where it came from and what it runs. Written at fork and exec, kept after exit until it

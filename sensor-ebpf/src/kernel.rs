@@ -97,6 +97,8 @@ globals! {
     CGROUP_HIERARCHY => cgroup_hierarchy;
     /// Processors that may ever be present; see `sensor_common::map::execution_slot`.
     POSSIBLE_CPUS => possible_cpus;
+    /// The number of this set of programs; see `Control::set`.
+    PROGRAM_SET => program_set;
     ARG_FILE_OPEN_FILE => arg_file_open_file;
     ARG_FILE_PERMISSION_FILE => arg_file_permission_file;
     ARG_FILE_PERMISSION_MASK => arg_file_permission_mask;

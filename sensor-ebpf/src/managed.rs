@@ -90,6 +90,13 @@ pub(crate) fn is_agent() -> bool {
     control().is_some_and(|control| control.agent_tgid == tgid)
 }
 
+/// Whether the current task belongs to the daemon and the daemon asks this set of programs. Sets of different modes or
+/// versions can be attached at once and share the maps.
+#[inline(always)]
+pub(crate) fn answers() -> bool {
+    is_agent() && control().is_some_and(|control| control.set == kernel::program_set())
+}
+
 /// What changed, for [`changed`].
 pub(crate) struct Change {
     pub(crate) operation: Operation,

@@ -45,7 +45,7 @@ pub(crate) fn file_open(args: Arguments) -> i32 {
 /// has to give something. One of its own, so that all other opens save no registers for it.
 #[inline(never)]
 fn observed(file: *const u8) -> u64 {
-    if managed::is_agent() {
+    if managed::answers() {
         observe(Pointer(file));
     }
     0
@@ -68,7 +68,7 @@ fn observe(file: Pointer) {
 /// while a managed thing is one.
 #[inline(always)]
 pub(crate) fn inode_readlink(args: Arguments) -> i32 {
-    if !managed::is_agent() {
+    if !managed::answers() {
         return 0;
     }
     let Some(dentry) = args.pointer(kernel::arg_inode_readlink_dentry()) else { return 0 };

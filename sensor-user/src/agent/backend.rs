@@ -61,8 +61,8 @@ pub struct Programs {
     pub adopted: bool,
 }
 
-/// Tries LSM, then fentry, then fanotify. `Err` holds one reason for each. The canary lives in the first of the
-/// `nests` that can be written to.
+/// Tries LSM where the kernel calls it, then fentry, then fanotify. `Err` holds one reason for each. The canary lives in
+/// the first of the `nests` that can be written to.
 pub fn choose(
     nests: &[&Path],
     pins: Option<&Path>,
@@ -71,8 +71,16 @@ pub fn choose(
 ) -> Result<Backend, Vec<String>> {
     let mut reasons = Vec::new();
     let mut backlog = Vec::new();
-    for mode in [Mode::Lsm, Mode::Fentry] {
-        match attempt(mode, nests, pins, observer, &mut backlog) {
+    let active = is_lsm_active(Path::new(SECURITY_MODULES));
+    if active == Some(false) {
+        let reason = format!("`bpf` is not among the active security modules ({SECURITY_MODULES})");
+        tracing::info!(reason, "The LSM programs are not tried.");
+        reasons.push(format!("{}: {reason}", Mode::Lsm.prefix()));
+    }
+    let modes =
+        [Mode::Lsm, Mode::Fentry].into_iter().filter(|mode| *mode != Mode::Lsm || active != Some(false));
+    for mode in modes {
+        match attempt(mode, active, nests, pins, observer, &mut backlog) {
             Ok(programs) => return Ok(Backend::Programs(programs)),
             Err(reason) => {
                 tracing::warn!(mode = mode.prefix(), reason, "This backend does not work here.");
@@ -107,6 +115,7 @@ fn in_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 /// changed what while no daemon ran.
 fn attempt(
     mode: Mode,
+    active: Option<bool>,
     nests: &[&Path],
     pins: Option<&Path>,
     observer: &Observer,
@@ -132,8 +141,8 @@ fn attempt(
         }
     }
     if let Pulse::Blind(reason) = pulse {
-        let runs_later = reason == FTRACE_DISABLED
-            && (mode == Mode::Fentry || loaded.adopted || is_lsm_active(Path::new(SECURITY_MODULES)));
+        let runs_later =
+            reason == FTRACE_DISABLED && (mode == Mode::Fentry || loaded.adopted || active == Some(true));
         if !runs_later {
             for (hook, state) in &loaded.sensor.hooks {
                 if let HookState::Off(why) = state {
@@ -143,11 +152,13 @@ fn attempt(
             loaded.sensor.detach();
             return Err(reason);
         }
-        // When somebody switches tracing on again. Until then nothing is called compliant.
+        // When somebody switches tracing on again. Until then nothing is called compliant, and other sets stay.
         canary.begins_blind();
+    } else {
+        // The programs run: they answered the daemon's look at the canary, which no other set does. Where the record of its
+        // change found no room, others fill the ring, and the sweep after a loss finds what they did.
+        loaded.sensor.retire_others();
     }
-    // Else the programs run and the ring works. Where it drowned, it is others who fill it, and the sweep after a loss
-    // finds what they did.
     let adopted = loaded.adopted && !canary.is_blind();
     Ok(Box::new(Programs {
         sensor: loaded.sensor,
@@ -160,9 +171,11 @@ fn attempt(
     }))
 }
 
-/// Whether a program on a security hook would be called, where that cannot be tried: `bpf` is among the modules.
-fn is_lsm_active(modules: &Path) -> bool {
-    fs::read_to_string(modules).is_ok_and(|modules| modules.trim().split(',').any(|module| module == "bpf"))
+/// Whether the kernel calls programs on security hooks: `bpf` is among the active modules. `None` where the list cannot be
+/// read, as without securityfs; then only trying tells.
+fn is_lsm_active(modules: &Path) -> Option<bool> {
+    let modules = fs::read_to_string(modules).ok()?;
+    Some(modules.trim().split(',').any(|module| module == "bpf"))
 }
 
 fn lost(witness: &mut Witness) -> Result<u64, String> {
@@ -241,5 +254,22 @@ impl Parts {
                 adopted: false,
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_lsm_active;
+
+    #[test]
+    fn the_list_of_security_modules_decides_and_without_it_nothing_is_decided() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (list, active) in
+            [("lockdown,yama\n", false), ("capability,bpf", true), ("lockdown,bpfilter", false), ("", false)]
+        {
+            std::fs::write(file.path(), list).unwrap();
+            assert_eq!(is_lsm_active(file.path()), Some(active), "{list}");
+        }
+        assert_eq!(is_lsm_active(&file.path().with_extension("missing")), None);
     }
 }

@@ -36,8 +36,9 @@ pub struct Canary {
     expected: u64,
     /// Canary records drained since the last tick.
     heard: bool,
-    /// Whether the file could be changed.
-    sung: bool,
+    sung: Sung,
+    /// Beats in a row at which the file was changed and the programs did not answer.
+    silent: u32,
     /// Kept open so that the inodes, and so their numbers, stay: procfs makes new ones otherwise.
     held: Vec<File>,
     tamper: Vec<PathBuf>,
@@ -49,8 +50,23 @@ pub struct Canary {
     began_blind: bool,
 }
 
+/// Beats without an answer after which another backend is looked for.
+const SILENT_BEATS: u32 = 3;
+
 /// Why a node is blind whose ring does not bring the canary's record.
 pub const UNHEARD: &str = "canary-not-heard";
+
+/// How the last beat went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sung {
+    /// The file could not be changed.
+    NotWritten,
+    /// The programs did not answer the daemon's look at the file. Only the set that the daemon asks answers; a change is
+    /// counted by any set that is attached to the same maps.
+    NotAnswered,
+    /// They did, and the file was changed.
+    Answered,
+}
 
 /// What a tick found.
 #[derive(Debug, PartialEq, Eq)]
@@ -72,7 +88,8 @@ impl Canary {
             key: None,
             expected: 0,
             heard: false,
-            sung: false,
+            sung: Sung::NotWritten,
+            silent: 0,
             held: Vec::new(),
             tamper: Vec::new(),
             switch: None,
@@ -157,6 +174,7 @@ impl Canary {
         self.heard = false;
         // The marked open takes the dirty bit away, so that the change pushes a record.
         let identified = observer.open(&self.path).ok().and_then(|_| witness.identity());
+        let answered = if identified.is_some() { Sung::Answered } else { Sung::NotAnswered };
         if identified.is_some() && identified != self.key {
             self.key = identified;
             if let Some(key) = self.key
@@ -168,7 +186,7 @@ impl Canary {
         self.expected = self.counter(witness).unwrap_or(0);
         let write = OpenOptions::new().write(true).create(true).truncate(false).open(&self.path);
         let written = write.and_then(|mut file| file.write_all(b"1"));
-        self.sung = written.is_ok();
+        self.sung = if written.is_ok() { answered } else { Sung::NotWritten };
         if let Err(error) = written {
             tracing::warn!(path = %self.path.display(), %error, "Cannot write the canary file.");
         }
@@ -179,17 +197,26 @@ impl Canary {
     }
 
     /// Whether the change was counted and its record came.
-    pub fn listen(&self, witness: &mut Witness) -> Pulse {
+    pub fn listen(&mut self, witness: &mut Witness) -> Pulse {
+        let silent = std::mem::take(&mut self.silent);
         if fs::read_to_string(FTRACE_ENABLED).is_ok_and(|text| text.trim() == "0") {
             return Pulse::Blind(FTRACE_DISABLED.to_owned());
         }
         match self.counter(witness) {
             None => Pulse::Blind("canary-not-enrolled".to_owned()),
-            Some(_) if !self.sung => Pulse::Blind("canary-not-written".to_owned()),
-            Some(counter) if counter <= self.expected => Pulse::Blind("canary-not-seen".to_owned()),
+            Some(_) if self.sung == Sung::NotWritten => Pulse::Blind("canary-not-written".to_owned()),
+            Some(counter) if counter <= self.expected || self.sung == Sung::NotAnswered => {
+                self.silent = silent + 1;
+                Pulse::Blind("canary-not-seen".to_owned())
+            }
             Some(_) if !self.heard => Pulse::Drowned,
             Some(_) => Pulse::Alive,
         }
+    }
+
+    /// Whether the backend stopped answering for good. A beat or two may fall on a moment at which the file was replaced.
+    pub fn is_silent(&self) -> bool {
+        self.silent >= SILENT_BEATS
     }
 }
 

@@ -442,6 +442,9 @@ impl Agent {
             self.ended = Some(Ended::Seeing);
             return Ok(());
         }
+        if canary.is_silent() {
+            self.ended = Some(Ended::Silent);
+        }
         match pulse {
             Pulse::Alive => self.see_again(),
             Pulse::Drowned => self.blind(UNHEARD),

@@ -45,7 +45,9 @@ pub struct Witness {
 impl Witness {
     /// Wraps the maps of a loaded sensor.
     pub fn new(maps: Maps) -> Self {
-        Self { maps, sequence: 0 }
+        // Maps of an earlier run hold its last answer, which is none to this daemon.
+        let sequence = maps.identity().map_or(0, |identity| identity.sequence);
+        Self { maps, sequence }
     }
 
     /// The maps.

@@ -21,6 +21,8 @@ pub(super) enum Ended {
     Applied,
     /// The programs run, which they did not when the daemon started: now there are names for what is watched.
     Seeing,
+    /// The programs do not answer any more. Others can be loaded only by a process that has not given up its capabilities.
+    Silent,
     /// Other configs or policies were read.
     Reloaded(Box<Desired>),
 }

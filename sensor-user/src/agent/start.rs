@@ -150,12 +150,18 @@ async fn keep_running(
         log = back.log;
         // What is loaded goes on seeing in between.
         (follow, desired) = match ended {
-            Ended::Stopped => {
+            Ended::Stopped | Ended::Silent => {
                 let lost = log.pending().count();
                 if lost > 0 {
                     let reason = log.degraded();
                     tracing::error!(lost, reason, "Records could not be written and are lost.");
                 }
+                anyhow::ensure!(
+                    matches!(ended, Ended::Stopped),
+                    "the kernel programs ({}) do not answer any more, which the canary shows: the daemon ends, and its next \
+                     start takes the first backend that answers",
+                    parts.mode.name()
+                );
                 return Ok(());
             }
             Ended::Applied => {
@@ -168,6 +174,9 @@ async fn keep_running(
             Ended::Seeing => {
                 tracing::info!("The kernel programs run now; the daemon begins again with them.");
                 parts.adopted = false;
+                if let Some(sensor) = &parts.sensor {
+                    sensor.retire_others();
+                }
                 (back.follow, apart::load(&options, &host.observer)?)
             }
             Ended::Reloaded(desired) => (back.follow, *desired),

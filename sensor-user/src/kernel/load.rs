@@ -7,7 +7,7 @@
 use super::hooks::{FUNCTIONS, Function, HOOKS, Hook, Mode, TRACEPOINTS, When};
 use super::layout::Layout;
 use super::maps::{Maps, MapsError, ProcessMaps, Ring};
-use super::pins::Pins;
+use super::pins::{Pins, set_number};
 use crate::attribution::cgroup;
 use aya::pin::PinError;
 use aya::programs::links::{FdLink, PinnedLink};
@@ -160,6 +160,8 @@ pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
     let mut globals: Vec<(String, u32)> =
         layout.values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
     globals.push(("POSSIBLE_CPUS".to_owned(), cpus));
+    let set = set_number(mode);
+    globals.push(("PROGRAM_SET".to_owned(), set));
     let mut wanted = Vec::new();
     for hook in HOOKS {
         match hook.arguments(&btf, mode) {
@@ -206,7 +208,7 @@ pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
     let (mut maps, processes, ring) = Maps::take(&mut ebpf, cpus)?;
     let agent_tgid = std::process::id();
     let mount_namespace = host_mount_namespace();
-    maps.set_control(Control { agent_tgid, abi_version: ABI_VERSION, mount_namespace, padding: 0 })?;
+    maps.set_control(Control { agent_tgid, abi_version: ABI_VERSION, mount_namespace, set })?;
 
     let programs = Programs::Object(ebpf);
     let (links, passing) = (BTreeMap::new(), BTreeMap::new());
@@ -214,14 +216,6 @@ pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
     let adopted = sensor.attach_all(&wanted, &functions, &kernel)?;
     if let Err(error) = sensor.drop_object() {
         tracing::debug!(%error, "The object stays in memory.");
-    }
-    if let Some(pins) = &sensor.pins {
-        for path in pins.foreign() {
-            // The last reference to an older object's links: they detach here, after ours are in place.
-            if let Err(error) = fs::remove_dir_all(&path) {
-                tracing::warn!(path = %path.display(), %error, "Could not remove what an older object has left.");
-            }
-        }
     }
     Ok(Loaded { sensor, maps, processes, ring, adopted })
 }
@@ -407,6 +401,16 @@ impl Sensor {
             }
         }
         Ok(changed)
+    }
+
+    /// Removes the pins of all other sets, which detaches them. Only for a set whose canary was heard: until then the
+    /// earlier programs may be the only ones that run.
+    pub fn retire_others(&self) {
+        for path in self.pins.iter().flat_map(Pins::foreign) {
+            if let Err(error) = fs::remove_dir_all(&path) {
+                tracing::warn!(path = %path.display(), %error, "Could not remove what an older object has left.");
+            }
+        }
     }
 
     /// Detaches everything and removes the pins, for a mode that turned out not to fire and for

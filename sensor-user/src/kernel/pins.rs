@@ -12,6 +12,16 @@ use std::io::{Error, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+/// The number of a set of programs: other objects and other modes have another one. Zero is no set.
+pub(super) fn set_number(mode: Mode) -> u32 {
+    let object = u32::from_str_radix(&OBJECT_SHA256[..8], 16).unwrap_or_default();
+    let mode = match mode {
+        Mode::Lsm => 1,
+        Mode::Fentry => 2,
+    };
+    object & !3 | mode
+}
+
 /// Where pins live: maps by ABI, links by object and mode, both by the hierarchy of control groups that counts, so that an
 /// upgrade attaches the new programs before the old ones go.
 #[derive(Debug, Clone)]

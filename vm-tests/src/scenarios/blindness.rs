@@ -11,11 +11,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use aya::maps::{HashMap, Map, MapData};
+use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::Signal;
 use sensor_common::map::{InodeKey, Managed};
 use serde_json::Value;
 use zerocopy::FromBytes as _;
 
+use super::restarts;
 use super::simple::{self, is_drift};
 use crate::guest::agent::Agent;
 use crate::guest::{Context, page, shell, status, wait};
@@ -24,6 +26,7 @@ const DIRECTORY: &str = "/etc/blindness";
 const CONFIG: &str = "/run/blindness.json";
 const FTRACE: &str = "/proc/sys/kernel/ftrace_enabled";
 const PINS: &str = "/sys/fs/bpf/holdfast";
+const SECURITY: &str = "/sys/kernel/security";
 const LIMIT: Duration = Duration::from_mins(1);
 /// More than the ring holds.
 const FLOOD: usize = 3000;
@@ -96,6 +99,9 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     };
     context.check("pins_removed", unpinned(&files, agent));
     let mut node = Node::start(&["--verify-every", "3600"])?;
+    let (said, agent) = restarted(node.agent, "lsm", &node.files, |_| Ok(()))?;
+    context.check("restarts", Ok(said));
+    node.agent = agent;
     context.check("removed_map_entry", forgotten(&mut node));
     context.check("ftrace_enabled_held_open", flicked(&mut node));
     shell(&format!("echo 1 > {FTRACE}"))?;
@@ -143,8 +149,30 @@ pub(super) fn without_lsm(context: &mut Context) -> Result<()> {
     context.check("backend", backend(&node));
     context.check("drift", drift(&mut node));
     context.check("anonymous_mmap", anonymous(&mut node));
-    node.agent.stop()?;
+    let (said, agent) = restarted(node.agent, "fentry", &node.files, |round| {
+        // Without the list of security modules only trying tells, while the programs of the last daemon still run.
+        if round == restarts::LAST {
+            umount2(SECURITY, MntFlags::MNT_DETACH)?;
+        }
+        Ok(())
+    })?;
+    context.check("restarts", Ok(said));
+    agent.stop()?;
     Ok(())
+}
+
+/// Restarts the daemon three times, after `prepare`.
+fn restarted(
+    agent: Agent,
+    backend: &str,
+    files: &[PathBuf],
+    prepare: impl Fn(usize) -> Result<()>,
+) -> Result<(String, Agent)> {
+    let start = |round| {
+        prepare(round)?;
+        self::agent(&["--verify-every", "3600"])
+    };
+    restarts::three_times(agent, backend, files, start, |agent, file| drift_of(agent, file).map(drop))
 }
 
 fn backend(node: &Node) -> Result<String> {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
+use super::restarts;
 use super::simple::{self, is_drift};
 use crate::guest::agent::{Agent, HOLDFAST};
 use crate::guest::disks::FileSystem;
@@ -42,6 +43,17 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
         let found = changed(&mut agent, file, &command.replace("FILE", &file.display().to_string()), kind);
         context.check(name, found.and_then(|said| restored(&mut agent, &files, file).map(|()| said)));
     }
+    let start_compliant = |_| {
+        let agent = start()?;
+        // What changes before a file is watched is found without an actor.
+        status::wait_for("compliant", LIMIT)?;
+        Ok(agent)
+    };
+    let edit = |agent: &mut Agent, file: &Path| {
+        changed(agent, file, &format!("echo drift >> {}", file.display()), "content").map(drop)
+    };
+    let (said, agent) = restarts::three_times(agent, "fanotify", &files, start_compliant, edit)?;
+    context.check("restarts", Ok(said));
     context.check("found_at_the_next_start", stopped(agent, &files));
     Ok(())
 }

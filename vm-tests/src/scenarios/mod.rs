@@ -18,6 +18,7 @@ mod faulty_state;
 mod groups;
 mod node;
 mod ostree;
+mod restarts;
 mod selinux;
 mod simple;
 mod smoke;
@@ -333,7 +334,7 @@ pub static SCENARIOS: &[Scenario] = &[
         }),
         parameters: &[],
         needs_holdfast: true,
-        limit: 300,
+        limit: 400,
         run: blindness::bare,
     },
     Scenario {

@@ -1,0 +1,62 @@
+//! A daemon that comes back sees every change from its first moment on, through the backend that it had before.
+//!
+//! Comes in: a running daemon, how it is started, and how a file is edited so that the backend can name the actor. Goes
+//! out: the daemon after three restarts.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::simple;
+use crate::guest::agent::Agent;
+use crate::guest::{status, wait};
+
+/// Seconds after each start at which a file is edited. Programs of an earlier daemon may still run at the first, and are
+/// gone at the last. One restart is waited for in full.
+const EDITS: [&[u64]; 3] = [&[0], &[0, 8], &[0, 8, 20]];
+
+/// The number of the last restart.
+pub(super) const LAST: usize = EDITS.len() - 1;
+
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// Kills the daemon, stops it and kills it again. After each start it edits files, which have to be as declared before,
+/// and wants each told; `edit` gives an error otherwise.
+pub(super) fn three_times(
+    mut agent: Agent,
+    backend: &str,
+    files: &[PathBuf],
+    start: impl Fn(usize) -> Result<Agent>,
+    edit: impl Fn(&mut Agent, &Path) -> Result<()>,
+) -> Result<(String, Agent)> {
+    for (round, edits) in EDITS.into_iter().enumerate() {
+        let before = agent.records()?.len();
+        if round == 1 {
+            agent.stop()?;
+        } else {
+            agent.kill()?;
+        }
+        agent = start(round)?;
+        let started = Instant::now();
+        for (after, file) in edits.iter().zip(files) {
+            wait::pause(Duration::from_secs(*after).saturating_sub(started.elapsed()));
+            edit(&mut agent, file).with_context(|| format!("{after} s after restart {round}"))?;
+        }
+        let records = agent.records()?;
+        let since = || records.iter().skip(before);
+        let start = since().find(|record| record["kind"] == "start").context("no start record")?;
+        ensure!(start["detail"]["backend"] == backend, "another backend than before: {start}");
+        let blind = since().find(|record| {
+            record["kind"] == "gap"
+                && record["detail"]["reason"].as_str().is_some_and(|it| it.contains("canary"))
+        });
+        ensure!(blind.is_none(), "blind after restart {round}: {blind:?}");
+        for file in &files[..edits.len()] {
+            fs::write(file, simple::CONTENT)?;
+        }
+        status::wait_for("compliant", LIMIT)?;
+    }
+    Ok((format!("{backend} each time, every edit told"), agent))
+}
