@@ -25,6 +25,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// Somebody else was at work at the same time.
+const TAKEN: &str =
+    "another process put something in its place a moment ago; find it with `holdfast who`, and apply again";
+
 /// A name in an open directory.
 #[derive(Debug)]
 pub(super) struct Place {
@@ -142,37 +146,39 @@ impl Place {
     ) -> Result<(), ApplyError> {
         let failed = |operation| move |errno| ApplyError::failed(&self.path, operation, errno);
         let part = part(name);
-        match image {
+        // Whoever owns the directory may put another object in the place of what is made, to be given it. So owner, mode and
+        // attributes are set by a handle alone.
+        let made = match image {
             Image::Absent => return Ok(()),
             Image::Link(link) => {
-                sys::symlink(link.target.as_os_str(), &self.directory, &part)
-                    .map_err(failed("make the link"))?;
-                sys::own_link(&self.directory, &part, link.uid, link.gid)
-                    .map_err(failed("change the owner"))?;
+                let target = link.target.as_os_str();
+                sys::symlink(target, &self.directory, &part).map_err(failed("make the link"))?;
+                let handle = sys::just_made_link(&self.directory, &part, target)
+                    .map_err(failed("look at the link"))?
+                    .ok_or_else(|| ApplyError::refused(&self.path, TAKEN))?;
+                sys::own_link(&handle, link.uid, link.gid).map_err(failed("change the owner"))?;
                 if let Some(label) = &link.label {
-                    let handle = self.handle(&part).map_err(failed("open"))?;
                     sys::set_link_attribute(&handle, ATTRIBUTE, &labels::value(label))
                         .map_err(failed("set the label"))?;
                 }
+                Some(handle)
             }
             Image::Directory(wanted) => {
                 sys::mkdir(&self.directory, &part).map_err(failed("make the directory"))?;
                 let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
                 let file = openat(&self.directory, &*part, flags, Mode::empty()).map_err(failed("open"))?;
-                // Whoever owns the directory around it may have put another in its place, to be given it.
                 if !is_just_made(&file).map_err(failed("look at the directory"))? {
-                    return Err(ApplyError::refused(
-                        &self.path,
-                        "somebody else put something in its place a moment ago",
-                    ));
+                    return Err(ApplyError::refused(&self.path, TAKEN));
                 }
                 self.set(&file, wanted)?;
                 sys::sync(&file).map_err(failed("sync"))?;
+                Some(file)
             }
             Image::File(wanted) => match (hard, content) {
                 (Some(from), _) => {
                     sys::link(&from.directory, &from.name, &self.directory, &part)
                         .map_err(failed("make the hard link"))?;
+                    None
                 }
                 (None, Some(bytes)) => {
                     let file =
@@ -183,15 +189,22 @@ impl Place {
                         sys::set_modified(&file, ns).map_err(failed("set the time"))?;
                     }
                     sys::sync(&file).map_err(failed("sync"))?;
+                    Some(file)
                 }
                 (None, None) => {
                     return Err(ApplyError::refused(&self.path, "its content is not in the store"));
                 }
             },
+        };
+        let seen = self.see_name(&part, &mut |_| Ok(()))?;
+        if let Some(made) = made {
+            let stat = fstat(&made).map_err(failed("stat"))?;
+            if seen.identity != Some((stat.st_dev, stat.st_ino)) {
+                return Err(ApplyError::refused(&self.path, TAKEN));
+            }
         }
         // A file system that keeps less than it was given must not pass for somebody else's work.
-        let made = self.see_name(&part, &mut |_| Ok(()))?;
-        if !made.image.as_ref().is_some_and(|made| image.is(made)) {
+        if !seen.image.as_ref().is_some_and(|seen| image.is(seen)) {
             return Err(ApplyError::refused(
                 &self.path,
                 "the file system does not keep mode, owner, attributes or content as written",

@@ -133,11 +133,17 @@ pub(super) fn own(file: impl AsFd, uid: u32, gid: u32) -> Answer {
     fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
 }
 
-/// Sets the owner of a link.
-pub(super) fn own_link(directory: impl AsFd, name: &OsStr, uid: u32, gid: u32) -> Answer {
+/// Opens a link that was just made; `None` where the name has another object by now.
+pub(super) fn just_made_link(directory: impl AsFd, name: &OsStr, target: &OsStr) -> Answer<Option<OwnedFd>> {
+    step("open", false)?;
+    crate::observation::resolve::just_made_link(directory, name, target)
+}
+
+/// Sets the owner of a link by a handle of it: its name may lead to another object at any moment.
+pub(super) fn own_link(link: impl AsFd, uid: u32, gid: u32) -> Answer {
     step("fchownat", false)?;
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-    fchownat(directory, name, Some(uid), Some(gid), AtFlags::AT_SYMLINK_NOFOLLOW)
+    fchownat(link, "", Some(uid), Some(gid), AtFlags::AT_EMPTY_PATH)
 }
 
 /// Sets permission bits.

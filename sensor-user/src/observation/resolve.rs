@@ -213,6 +213,26 @@ pub(crate) fn is_just_made(directory: impl AsFd) -> Result<bool, Errno> {
     Ok(is_ours)
 }
 
+/// Opens the symbolic link that this process made a moment ago. `None` where the name has another object by now: one that is
+/// no link, leads elsewhere, belongs to another user or has a second name, as a hard link to a link of root's would.
+pub(crate) fn just_made_link(
+    directory: impl AsFd,
+    name: &OsStr,
+    target: &OsStr,
+) -> Result<Option<OwnedFd>, Errno> {
+    let link = match openat(directory, name, HANDLE | OFlag::O_NOFOLLOW, Mode::empty()) {
+        Ok(link) => link,
+        Err(Errno::ENOENT) => return Ok(None),
+        Err(errno) => return Err(errno),
+    };
+    let stat = fstat(&link)?;
+    let is_ours = stat.st_mode & nix::libc::S_IFMT == nix::libc::S_IFLNK
+        && stat.st_nlink == 1
+        && stat.st_uid == nix::unistd::geteuid().as_raw();
+    let leads_there = is_ours && link_target(link.as_fd())?.is_some_and(|found| found == target);
+    Ok(leads_there.then_some(link))
+}
+
 /// Opens a directory again by its handle, with other flags.
 pub(crate) fn reopen_directory(handle: impl AsFd, flags: OFlag) -> Result<OwnedFd, Errno> {
     openat(handle.as_fd(), ".", flags | OFlag::O_CLOEXEC | OFlag::O_DIRECTORY, Mode::empty())

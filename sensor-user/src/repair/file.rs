@@ -3,12 +3,12 @@
 use super::{
     RepairError,
     metadata::{self, Metadata},
-    place::{Host, KeyOwner, Place, bits, own, refused},
+    place::{Host, KeyOwner, Place, TAKEN, bits, own, refused},
 };
 use nix::{
     fcntl::{OFlag, openat},
-    sys::stat::{Mode, fchmod},
-    unistd::fsync,
+    sys::stat::{Mode, fchmod, fstat},
+    unistd::{fsync, geteuid},
 };
 use sensor_model::{
     authorized_keys::{self, SshKey},
@@ -47,21 +47,36 @@ impl Host<'_> {
                 .any(has);
         if !rewrite {
             let file = place.open(self.observer)?;
-            // What has another name elsewhere is not given to the owner of this one: it gets a file of its own.
-            if !place.may_be_shared(&file)? {
-                let wanted = Metadata { mode: Some(expected.mode), user, group, label };
+            let stat = fstat(&file).map_err(place.failed("stat"))?;
+            if stat.st_mode & nix::libc::S_IFMT != nix::libc::S_IFREG {
+                return Err(refused(path, TAKEN));
+            }
+            // Where others can write, they may have put a file of root's there since it was looked at. The path gets a new file
+            // with the declared content instead.
+            let is_of_others = place.is_of_others()?;
+            let wanted = Metadata { mode: Some(expected.mode), user, group, label };
+            if !is_of_others {
                 return metadata::apply(&file, path, wanted);
+            }
+            if expected.content.is_none() {
+                let reason = match stat.st_nlink {
+                    0 | 1 if stat.st_uid != geteuid().as_raw() => {
+                        return metadata::apply(&file, path, wanted);
+                    }
+                    0 | 1 => {
+                        "it is root's, and others can write its directory; set its owner and mode by hand"
+                    }
+                    _ => "it has another name elsewhere",
+                };
+                return Err(refused(path, format!("its content is not declared, and {reason}")));
             }
         }
         let bytes = match expected.content {
             Some(_) => self.bytes(path)?,
             // Ignition makes an empty file where nothing is declared of the content and nothing is there.
             None if has(DifferenceKind::Missing) => Vec::new(),
-            None if rewrite => {
-                return Err(refused(path, "its content is not declared, and no file is in its place"));
-            }
             None => {
-                return Err(refused(path, "its content is not declared, and it has another name elsewhere"));
+                return Err(refused(path, "its content is not declared, and no file is in its place"));
             }
         };
         place.clear_way(self.observer)?;

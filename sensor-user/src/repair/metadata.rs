@@ -6,8 +6,7 @@ use super::{
 };
 use nix::{
     errno::Errno,
-    fcntl::{OFlag, openat},
-    sys::stat::{Mode, fchmod, fstat},
+    sys::stat::{fchmod, fstat},
 };
 use rustix::fs::{
     IFlags, XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr, ioctl_getflags, ioctl_setflags,
@@ -15,7 +14,6 @@ use rustix::fs::{
 };
 use sensor_model::{selinux::ATTRIBUTE, xattr};
 use std::{
-    ffi::OsStr,
     os::fd::{AsRawFd as _, OwnedFd},
     path::Path,
 };
@@ -120,14 +118,7 @@ pub(super) fn set_label(file: &OwnedFd, path: &Path, label: &str) -> Result<(), 
 
 /// Sets the SELinux label of a symbolic link. It cannot be opened, so it is reached through its handle's name: that leads to
 /// the link itself, whatever has its name by then.
-pub(super) fn set_link_label(
-    directory: &OwnedFd,
-    name: &OsStr,
-    path: &Path,
-    label: &str,
-) -> Result<(), RepairError> {
-    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let link = openat(directory, name, flags, Mode::empty()).map_err(|errno| failed(path, "open", errno))?;
+pub(super) fn set_link_label(link: &OwnedFd, path: &Path, label: &str) -> Result<(), RepairError> {
     let place = format!("/proc/self/fd/{}", link.as_raw_fd());
     setxattr(place, ATTRIBUTE, &value(label), XattrFlags::empty())
         .map_err(|errno| failed(path, "set the label", raw(errno)))

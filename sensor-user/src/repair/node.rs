@@ -3,9 +3,12 @@
 use super::{
     RepairError,
     metadata::{self, Metadata},
-    place::{Host, Place, failed, refused},
+    place::{Host, Place, TAKEN, Temporary, failed, refused},
 };
-use crate::observation::{Observer, resolve::LINK_OF_OTHERS};
+use crate::observation::{
+    Observer,
+    resolve::{LINK_OF_OTHERS, just_made_link},
+};
 use nix::{
     dir::Dir,
     errno::Errno,
@@ -40,7 +43,7 @@ impl Host<'_> {
         let missing = differences.iter().any(|difference| difference.kind == DifferenceKind::Missing);
         let (user, group) = self.owners(path, &expected.user, &expected.group)?;
         self.directory(path, None)?;
-        let file = self.place(path, None)?.open(self.observer)?;
+        let file = self.place(path, None)?.open_directory()?;
         let wanted = Metadata { mode: Some(expected.mode), user, group, label };
         let mut actions = metadata::apply(&file, path, wanted)?;
         if missing {
@@ -131,16 +134,25 @@ impl Place {
     ) -> Result<(), RepairError> {
         let ((), temporary) =
             self.temporary("make the link", |name| symlinkat(target, &self.directory, name))?;
-        fchownat(
-            &self.directory,
-            temporary.name.as_os_str(),
-            user.map(Uid::from_raw),
-            group.map(Gid::from_raw),
-            AtFlags::AT_SYMLINK_NOFOLLOW,
-        )
-        .map_err(self.failed("change the owner"))?;
+        self.put_link(temporary, target, (user, group), label)
+    }
+
+    /// Gives a link that was just made its owner and its label, and the name. Its temporary name may lead to another object at
+    /// any moment, so both are set by a handle.
+    pub(super) fn put_link(
+        &self,
+        temporary: Temporary<'_>,
+        target: &OsStr,
+        (user, group): (Option<u32>, Option<u32>),
+        label: Option<&str>,
+    ) -> Result<(), RepairError> {
+        let link = just_made_link(&self.directory, &temporary.name, target)
+            .map_err(self.failed("look at the link"))?
+            .ok_or_else(|| refused(&self.path, TAKEN))?;
+        let (user, group) = (user.map(Uid::from_raw), group.map(Gid::from_raw));
+        fchownat(&link, "", user, group, AtFlags::AT_EMPTY_PATH).map_err(self.failed("change the owner"))?;
         if let Some(label) = label {
-            metadata::set_link_label(&self.directory, &temporary.name, &self.path, label)?;
+            metadata::set_link_label(&link, &self.path, label)?;
         }
         self.rename(temporary)
     }

@@ -29,7 +29,8 @@ const PARENT_MODE: u32 = 0o755;
 const SSH_MODE: u32 = 0o700;
 
 /// Somebody else was at work at the same time.
-const TAKEN: &str = "somebody else put something in its place a moment ago";
+pub(super) const TAKEN: &str =
+    "another process put something in its place a moment ago; find it with `holdfast who`, and repair again";
 
 const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 
@@ -161,10 +162,19 @@ impl Place {
         observer.open_again(handle).map_err(self.failed("open"))
     }
 
-    /// Whether an open file of this directory may be one of another place, which others than root gave a name here, too.
-    pub(super) fn may_be_shared(&self, file: &OwnedFd) -> Result<bool, RepairError> {
-        let names = fstat(file).map_err(self.failed("stat"))?.st_nlink;
-        Ok(names > 1 && others_can_write(&self.directory).map_err(self.failed("look at the directory"))?)
+    /// Opens a directory. What was seen there may have been replaced since by a file of root's, which nothing is to be set on.
+    pub(super) fn open_directory(&self) -> Result<OwnedFd, RepairError> {
+        openat(&self.directory, self.name.as_os_str(), DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty()).map_err(
+            |errno| match errno {
+                Errno::ENOTDIR | Errno::ELOOP => refused(&self.path, TAKEN),
+                errno => self.failed("open the directory")(errno),
+            },
+        )
+    }
+
+    /// Whether others than root can put another file in the place of one of this directory.
+    pub(super) fn is_of_others(&self) -> Result<bool, RepairError> {
+        others_can_write(&self.directory).map_err(self.failed("look at the directory"))
     }
 
     /// Takes an empty directory out of the way; everything else a rename replaces.

@@ -1,5 +1,7 @@
 //! Things of all kinds restored below a root of their own.
 
+mod given;
+
 use super::*;
 use nix::unistd::mkfifo;
 use sensor_model::{expectation::Thing, expectations::expectations, machine_config::parse, merge::merge};

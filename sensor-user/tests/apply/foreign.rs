@@ -8,11 +8,14 @@ use nix::{
     sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid},
     unistd::Pid,
 };
-use rustix::process::{Signal, kill_process};
+use rustix::{
+    fs::{AtFlags, CWD, OFlags},
+    process::{Signal, kill_process},
+};
 use std::{
     fs,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Stdio},
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -221,6 +224,114 @@ fn keys_are_written_nowhere_else_when_their_user_puts_a_link_in_the_way_between_
     let swaps = swaps.into_inner();
     println!("a link at each of {calls} calls, {swaps} of them in the way");
     assert!(swaps > 20, "{swaps}");
+}
+
+/// A link, a directory and a file that root makes for a user in the user's own directory.
+const GIFTS: &str = "
+    storage:
+      links: [{path: /home/core/link, target: /etc/elsewhere, user: {id: 1000}, group: {id: 1000}}]
+      directories: [{path: /home/core/made, mode: 448, user: {id: 1000}, group: {id: 1000}}]
+      files: [{path: /home/core/file, mode: 420, user: {id: 1000}, group: {id: 1000}, contents: {source: 'data:,x'}}]
+";
+
+/// Something of root's that a user puts in the place of what root is making.
+#[derive(Debug, Clone, Copy)]
+enum Bait {
+    /// A file of root's in the user's directory, renamed.
+    File,
+    /// The same of a directory with something in it.
+    Directory,
+    /// Another name of root's file elsewhere.
+    NameOfFile,
+    /// Another name of root's link elsewhere, which leads where the declared one is to lead.
+    NameOfLink,
+}
+
+impl Bait {
+    const ALL: [Self; 4] = [Self::File, Self::Directory, Self::NameOfFile, Self::NameOfLink];
+
+    fn path(self, world: &World) -> PathBuf {
+        world.at(match self {
+            Self::File => "/home/core/secret",
+            Self::Directory => "/home/core/secrets",
+            Self::NameOfFile => "/etc/secret",
+            Self::NameOfLink => "/etc/link",
+        })
+    }
+
+    fn lay(self, world: &World) {
+        let path = self.path(world);
+        match self {
+            Self::NameOfLink => symlink("/etc/elsewhere", path).unwrap(),
+            Self::Directory => {
+                fs::create_dir(&path).unwrap();
+                fs::write(path.join("in"), "root's").unwrap();
+            }
+            Self::File | Self::NameOfFile => {
+                fs::write(&path, "root's").unwrap();
+                fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+            }
+        }
+    }
+
+    /// Puts it in the place of every temporary name in the user's directory.
+    fn swap(self, world: &World) -> bool {
+        let home = world.at("/home/core");
+        let names: Vec<PathBuf> = fs::read_dir(&home)
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with(".holdfast-apply-"))
+            .map(|entry| entry.path())
+            .collect();
+        for (number, name) in names.iter().enumerate() {
+            fs::rename(name, home.join(format!("away-{number}"))).unwrap();
+            match self {
+                Self::File | Self::Directory => {
+                    // There is one of it.
+                    fs::rename(self.path(world), name).unwrap();
+                    break;
+                }
+                Self::NameOfFile | Self::NameOfLink => {
+                    rustix::fs::linkat(CWD, self.path(world), CWD, name, AtFlags::empty()).unwrap();
+                }
+            }
+        }
+        !names.is_empty()
+    }
+}
+
+#[test]
+fn nothing_of_roots_is_given_to_a_user_who_puts_it_in_the_place_of_what_root_makes_between_any_two_calls() {
+    for bait in Bait::ALL {
+        let swaps = AtomicU64::new(0);
+        let calls = every(|number| {
+            let world = World::new();
+            world.config("gifts", GIFTS);
+            chown(world.at("/home/core"), Some(1000), Some(1000)).unwrap();
+            bait.lay(&world);
+            // Whatever becomes of its names.
+            let flags = OFlags::PATH | OFlags::NOFOLLOW;
+            let handle = rustix::fs::open(bait.path(&world), flags, rustix::fs::Mode::empty()).unwrap();
+            let owner = || {
+                let stat = rustix::fs::fstat(&handle).unwrap();
+                (stat.st_uid, stat.st_gid, stat.st_mode)
+            };
+            let before = owner();
+            let said = met_at(&world, "gifts", number, || {
+                swaps.fetch_add(u64::from(bait.swap(&world)), Ordering::Relaxed);
+            });
+            let what = format!("{bait:?} at call {number}: {}", text(&said));
+            assert_eq!(owner(), before, "{what}");
+            if !met(&said) {
+                assert_eq!(said.code, Some(0), "{what}");
+                return false;
+            }
+            true
+        });
+        let swaps = swaps.into_inner();
+        println!("{bait:?} put in the place of something at {swaps} of {calls} calls");
+        assert!(swaps > 10, "{swaps}");
+    }
 }
 
 #[test]
