@@ -252,6 +252,18 @@ pub struct Act {
     pub because: Vec<String>,
 }
 
+/// What was at a path before a config declared it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Original {
+    /// Absolute, cleaned.
+    pub path: PathBuf,
+    /// What was there.
+    pub image: Image,
+    /// The OS image that was booted then ships exactly this. After an update it is an older image's default.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shipped: bool,
+}
+
 /// What is to be done in all, written down before anything is done.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Begin {
@@ -276,7 +288,13 @@ pub struct Begin {
     /// Paths among them that no config declared before: what is there is their original.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unmanaged: Vec<PathBuf>,
-    /// Paths among them that no config declares any more: their originals are given back.
+    /// The originals of paths that no config declared before, and that are as declared already: they are no targets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub matching: Vec<Original>,
+    /// Paths of `unmanaged` whose original is what the booted OS image ships.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shipped: Vec<PathBuf>,
+    /// Paths that no config declares any more, targets or not: their originals are given back and then forgotten.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub released: Vec<PathBuf>,
     /// Units whose enablement, mask or files change.

@@ -44,6 +44,8 @@ fn begin() -> Begin {
             },
         ],
         unmanaged: vec!["/etc/l".into()],
+        matching: Vec::new(),
+        shipped: Vec::new(),
         released: Vec::new(),
         units: vec!["a.service".to_owned()],
         os: None,

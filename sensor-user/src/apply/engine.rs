@@ -282,6 +282,8 @@ impl Engine {
             reboot,
             targets: writes.targets,
             unmanaged: writes.unmanaged,
+            matching: writes.matching,
+            shipped: writes.shipped,
             released: writes.released,
             units: writes.units,
             os,

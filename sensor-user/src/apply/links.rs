@@ -129,10 +129,19 @@ impl Links<'_, '_> {
             self.wanted.insert(own, to_null);
             return Ok(());
         }
-        if is(unit.mask.as_ref()) == Some(false) || was_masked {
+        let (mask, enabled) = (is(unit.mask.as_ref()), is(unit.enabled.as_ref()));
+        let may_be_masked = mask.is_none() && enabled != Some(true);
+        if mask == Some(false) || was_masked {
             for link in units::mask_links(observer, name) {
-                self.wanted.entry(link).or_insert(Wanted::Gone);
+                // What was there before our own mask comes back, a mask only where nothing forbids one.
+                let is_ours = was_masked && link == own;
+                let comes_back = is_ours && (may_be_masked || !self.was_mask(&own)?);
+                let to = if comes_back { Wanted::Original } else { Wanted::Gone };
+                self.wanted.entry(link).or_insert(to);
             }
+        }
+        if may_be_masked && old.is_some_and(|old| is(old.mask.as_ref()) == Some(false)) {
+            self.give_back_masks(name)?;
         }
         match is(unit.enabled.as_ref()) {
             Some(true) => {
@@ -171,13 +180,14 @@ impl Links<'_, '_> {
     fn removed(&mut self, name: &str, unit: &RenderedUnit) -> Result<(), ApplyError> {
         let own = Path::new(SYSTEMD_DIRECTORY).join(name);
         let observer = self.planner.observer;
-        if is(unit.mask.as_ref()) == Some(true) {
-            self.wanted.insert(own.clone(), Wanted::Original);
+        match is(unit.mask.as_ref()) {
+            Some(true) => drop(self.wanted.insert(own.clone(), Wanted::Original)),
+            Some(false) => self.give_back_masks(name)?,
+            None => {}
         }
         // Links to a file of ours lead nowhere when it goes for good; others are none of our business.
         let is_ours = unit.contents.as_ref().is_some_and(|part| !part.value.is_empty());
-        let before = self.planner.store.original(&own)?.map(|original| original.image);
-        if is_ours && before.is_none_or(|before| before == Image::Absent) {
+        if is_ours && self.planner.original(&own)? == Image::Absent {
             for link in units::enabling_links(observer, name) {
                 if leads_to(observer, &link, &own)? {
                     self.back_to_original(vec![(link, own.clone())]);
@@ -186,6 +196,22 @@ impl Links<'_, '_> {
         }
         let units = self.together(Side::Old, name);
         self.give_back(&units)
+    }
+
+    /// Whether what was at a path before Holdfast wrote it is a link that masks a unit.
+    fn was_mask(&self, path: &Path) -> Result<bool, ApplyError> {
+        let original = self.planner.store.original(path)?.map(|original| original.image);
+        Ok(matches!(original, Some(Image::Link(link)) if link.target == Path::new("/dev/null")))
+    }
+
+    /// Masks that Holdfast took away come back, but for those that a boot ends.
+    fn give_back_masks(&mut self, name: &str) -> Result<(), ApplyError> {
+        for link in units::lasting_mask_links(name) {
+            if self.was_mask(&link)? && self.may_go(&link) {
+                self.wanted.entry(link).or_insert(Wanted::Original);
+            }
+        }
+        Ok(())
     }
 
     /// No link enables one of these units, also none that another unit's end would give back.

@@ -1,29 +1,54 @@
 //! What a path goes back to when no config declares it any more.
 //!
-//! In: a path, the host and the store. Out: an image. What a package shipped can be had only where rpm or dpkg left it on the
-//! disk; their databases hold no contents.
+//! In: a path, the host and the store. Out: an image; and which originals are to be kept and given back. What a package shipped
+//! can be had only where rpm or dpkg left it on the disk; their databases hold no contents.
 
-use super::{ApplyError, targets::Planner};
-use sensor_model::journal::Image;
-use std::path::Path;
+use super::{
+    ApplyError,
+    image::Place,
+    targets::{Planner, Wanted},
+};
+use nix::fcntl::OFlag;
+use sensor_model::{
+    expectation::{Expectation, Expected},
+    journal::Image,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// Endings under which rpm and dpkg leave what a package ships for a path where something else is.
 const PUT_ASIDE: [&str; 2] = [".rpmnew", ".dpkg-dist"];
+
+/// Where an OS image keeps what it ships for `/etc`.
+const PRISTINE: &str = "/usr/etc";
 
 impl Planner<'_> {
     /// What a path goes back to when nothing declares it any more: what the OS ships, else what was there before, else
     /// what a package brought meanwhile.
     pub(super) fn original(&self, path: &Path) -> Result<Image, ApplyError> {
-        if let Ok(below) = path.strip_prefix("/etc") {
-            let shipped = self.image(&Path::new("/usr/etc").join(below))?;
-            if shipped != Image::Absent {
-                return Ok(shipped);
+        let kept = self.store.original(path)?;
+        let shipped = match pristine(path) {
+            Some(pristine) => self.image(&pristine)?,
+            None => Image::Absent,
+        };
+        if shipped != Image::Absent {
+            // The host's own, which no config has changed.
+            if let Some(kept) = kept.filter(|kept| !kept.shipped && kept.image != Image::Absent) {
+                let present = self.image(path)?;
+                if kept.image.is(&present) {
+                    return Ok(present);
+                }
             }
+            return Ok(shipped);
         }
-        if let Some(original) = self.store.original(path)?
-            && original.image != Image::Absent
-        {
-            return Ok(original.image);
+        if let Some(kept) = kept.filter(|kept| kept.image != Image::Absent) {
+            // The default of an older image, which the present one does not ship any more, is not the host's own.
+            if !kept.shipped || !self.has_pristine() {
+                return Ok(kept.image);
+            }
         }
         // A package that was installed or upgraded since put its own file aside, where ours was in its place.
         for ending in PUT_ASIDE {
@@ -35,4 +60,71 @@ impl Planner<'_> {
         }
         Ok(Image::Absent)
     }
+
+    /// Whether the booted OS image ships exactly this for a path. Attributes are left out, as they are when ostree merges.
+    pub(super) fn is_shipped(&self, path: &Path, image: &Image) -> Result<bool, ApplyError> {
+        let Some(pristine) = pristine(path) else { return Ok(false) };
+        let Some(place) = Place::find(self.observer.root(), &pristine)? else { return Ok(false) };
+        Ok(match (image, place.see()?.image) {
+            (Image::File(one), Some(Image::File(other))) => {
+                let [a, b] = [&one.metadata, &other.metadata];
+                one.sha256 == other.sha256 && (a.mode, a.uid, a.gid) == (b.mode, b.uid, b.gid)
+            }
+            (Image::Directory(a), Some(Image::Directory(b))) => {
+                (a.mode, a.uid, a.gid) == (b.mode, b.uid, b.gid)
+            }
+            (Image::Link(a), Some(Image::Link(b))) => (&a.target, a.uid, a.gid) == (&b.target, b.uid, b.gid),
+            _ => false,
+        })
+    }
+
+    fn has_pristine(&self) -> bool {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
+        self.observer.root().open_at(Path::new(PRISTINE), flags).is_ok()
+    }
+
+    /// Originals in directories that a config closes: they stay away while it does, and come back when it does not any more.
+    /// Gives the paths that only a forced apply takes away or rewrites. No config ever declared them, so they get no original.
+    pub(super) fn closed(
+        &self,
+        old: &[Expectation],
+        new: &[Expectation],
+        kept: &BTreeSet<Arc<Path>>,
+        wanted: &mut BTreeMap<PathBuf, Wanted>,
+    ) -> Result<BTreeSet<PathBuf>, ApplyError> {
+        let is_forced = |path: &Path, want: &Wanted| {
+            matches!(want, Wanted::Gone | Wanted::File { .. }) && !kept.contains(path)
+        };
+        let forced = wanted.iter().filter(|(path, want)| is_forced(path, want));
+        let forced = forced.map(|(path, _)| path.clone()).collect();
+        let closed = |of: &[Expectation]| -> BTreeMap<Arc<Path>, _> {
+            let directories = of.iter().filter_map(|expectation| match &expectation.expected {
+                Expected::ClosedDirectory(closed) => Some((expectation.thing.path(), closed.clone())),
+                _ => None,
+            });
+            directories.collect()
+        };
+        let (before, after) = (closed(old), closed(new));
+        if before.keys().any(|directory| !after.contains_key(directory)) {
+            for path in self.store.originals()? {
+                let opens = |directory| before.contains_key(directory) && !after.contains_key(directory);
+                if path.parent().is_some_and(opens) && !kept.contains(path.as_path()) {
+                    wanted.entry(path).or_insert(Wanted::Original);
+                }
+            }
+        }
+        for (path, want) in wanted.iter_mut().filter(|(_, want)| **want == Wanted::Original) {
+            let closed = path.parent().and_then(|directory| after.get(directory));
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if closed.is_some_and(|closed| closed.is_unexpected(&name)) {
+                *want = Wanted::Gone;
+            }
+        }
+        Ok(forced)
+    }
+}
+
+/// Where an OS image keeps what it ships for a path.
+fn pristine(path: &Path) -> Option<PathBuf> {
+    Some(Path::new(PRISTINE).join(path.strip_prefix("/etc").ok()?))
 }

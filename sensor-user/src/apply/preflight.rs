@@ -120,10 +120,13 @@ pub(super) fn space(
         bytes: 0,
         objects: 0,
     });
-    let journal = serde_json::to_vec(&writes.targets).map_or(0, |text| text.len() as u64);
+    let journal =
+        serde_json::to_vec(&(&writes.targets, &writes.matching)).map_or(0, |text| text.len() as u64);
     need.bytes += journal + RESERVE.unsigned_abs() + kept.next_multiple_of(4096);
-    for target in writes.targets.iter().filter(|target| writes.unmanaged.contains(&target.path)) {
-        need.bytes += size(&target.before).next_multiple_of(4096) + 4096;
+    let displaced = writes.targets.iter().filter(|target| writes.unmanaged.contains(&target.path));
+    let matching = writes.matching.iter().map(|original| &original.image);
+    for original in displaced.map(|target| &target.before).chain(matching) {
+        need.bytes += size(original).next_multiple_of(4096) + 4096;
         need.objects += 2;
     }
     // The generation with its config, plan and history, the link and the journal.

@@ -10,7 +10,7 @@ use nix::{
 };
 use sensor_model::{
     journal::{
-        Image, Record,
+        Original, Record,
         codec::{self, Parsed},
     },
     node_state::Standing,
@@ -41,13 +41,6 @@ pub(super) const RESERVE: i64 = 64 << 10;
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
-}
-
-/// The original of a path, as it was before Holdfast wrote it first.
-#[derive(Debug, Clone, Serialize, serde::Deserialize)]
-pub(super) struct Original {
-    pub(super) path: PathBuf,
-    pub(super) image: Image,
 }
 
 impl Store {
@@ -160,21 +153,20 @@ impl Store {
         Ok(paths)
     }
 
-    /// Keeps the original of a path, unless one is kept already. The first one is the original.
-    pub(super) fn keep_original(&self, path: &Path, image: &Image) -> Result<(), ApplyError> {
-        let (directory, name) = (self.path.join("originals"), original_name(path));
+    /// Keeps the original of a path, unless one is kept already. The first one is the original, until it is given back.
+    pub(super) fn keep_original(&self, original: &Original) -> Result<(), ApplyError> {
+        let (directory, name) = (self.path.join("originals"), original_name(&original.path));
         if directory.join(&name).exists() {
             return Ok(());
         }
-        if let Some(sha256) = image.content() {
+        if let Some(sha256) = original.image.content() {
             let bytes = self.content(sha256)?;
             self.replace(&directory, sha256, &bytes)?;
         }
-        let original = Original { path: path.to_owned(), image: image.clone() };
-        self.write_json(&directory, &name, &original)
+        self.write_json(&directory, &name, original)
     }
 
-    /// Forgets the original of a path that is nobody's any more.
+    /// Forgets the original of a path that no config declares any more.
     pub(super) fn forget_original(&self, path: &Path) -> Result<(), ApplyError> {
         let directory = self.path.join("originals");
         let failed = |operation| move |errno| ApplyError::failed(path, operation, errno);

@@ -13,7 +13,7 @@ use sensor_model::{
         DirectoryExpectation, Expectation, Expected, FileExpectation, LinkExpectation, Owner, Thing,
     },
     expectations::{expectations, expected_bytes},
-    journal::{FileImage, Image, LinkImage, Metadata, Target},
+    journal::{FileImage, Image, LinkImage, Metadata, Original, Target},
     merge::Rendered,
     selinux::Kind,
 };
@@ -62,9 +62,13 @@ pub(super) struct Writes {
     pub(super) targets: Vec<Target>,
     /// Units whose files, enablement or mask change.
     pub(super) units: Vec<String>,
-    /// Paths that the old config did not manage: what is there is their original.
+    /// Targets that the old config did not manage: what is there is their original.
     pub(super) unmanaged: Vec<PathBuf>,
-    /// Paths that no config manages any more.
+    /// Originals of paths that it did not manage either, and that are as wanted already.
+    pub(super) matching: Vec<Original>,
+    /// Paths of `unmanaged` whose original is the booted OS image's.
+    pub(super) shipped: Vec<PathBuf>,
+    /// Paths that no config manages any more, targets or not.
     pub(super) released: Vec<PathBuf>,
 }
 
@@ -114,6 +118,7 @@ impl Planner<'_> {
                 wanted.entry(path.to_path_buf()).or_insert(Wanted::Original);
             }
         }
+        let forced = self.closed(&old, &new, &kept, &mut wanted)?;
         let units = links::wanted(self, &mut kept, &mut wanted)?;
         if let Some(shadow) = password::wanted(self)? {
             wanted.insert(PathBuf::from(password::SHADOW), shadow);
@@ -130,17 +135,29 @@ impl Planner<'_> {
             let under_new = appearing.iter().any(|directory| path.starts_with(directory));
             let before = if under_new { Image::Absent } else { self.image(path)? };
             let after = self.after(path, wanted, &before, &labels)?;
-            if after.is(&before) && !self.needs_link(path, &after)? {
+            let is_there = after.is(&before) && !self.needs_link(path, &after)?;
+            // An original is one also where nothing has to be written, and is over also where it is there already.
+            if *wanted == Wanted::Original {
+                writes.released.push(path.clone());
+            } else if !managed.contains(path.as_path())
+                && !forced.contains(path)
+                && path != Path::new(password::SHADOW)
+            {
+                let shipped = self.is_shipped(path, &before)?;
+                if is_there {
+                    let image = before.clone();
+                    writes.matching.push(Original { path: path.clone(), image, shipped });
+                } else {
+                    writes.unmanaged.push(path.clone());
+                    writes.shipped.extend(shipped.then(|| path.clone()));
+                }
+            }
+            if is_there {
                 continue;
             }
             self.possible(path, &before, &after)?;
             if matches!(after, Image::Directory(_)) && !matches!(before, Image::Directory(_)) {
                 appearing.push(path.clone());
-            }
-            if *wanted == Wanted::Original {
-                writes.released.push(path.clone());
-            } else if !managed.contains(path.as_path()) && path != Path::new(password::SHADOW) {
-                writes.unmanaged.push(path.clone());
             }
             writes.targets.push(Target { path: path.clone(), before, after });
         }

@@ -128,6 +128,12 @@ pub(crate) fn mask_links(observer: &Observer, name: &str) -> Vec<PathBuf> {
     links.into_iter().filter(is_mask).collect()
 }
 
+/// Where a mask can be that outlives a boot.
+pub(crate) fn lasting_mask_links(name: &str) -> impl Iterator<Item = PathBuf> {
+    let lasting = LINK_DIRECTORIES.into_iter().filter(|directory| !directory.starts_with("/run/"));
+    lasting.map(move |directory| Path::new(directory).join(name))
+}
+
 /// A link that enables a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Enabling {

@@ -3,7 +3,7 @@
 use crate::world::{Said, World};
 use std::{
     fs,
-    os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown},
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink},
     process::Command,
 };
 
@@ -40,6 +40,183 @@ fn what_the_os_ships_comes_back_as_it_ships_it_now_and_counts_more_than_what_was
     // Declared again, it is known as before.
     assert_eq!(world.apply(&["files"], "").code, Some(0));
     assert_eq!(world.read("/etc/shipped"), "declared");
+}
+
+#[test]
+fn what_an_older_image_shipped_does_not_come_back_where_the_present_one_ships_something_else_or_nothing() {
+    let world = World::new();
+    let files = ["/etc/changed", "/etc/dropped", "/etc/own"];
+    let declared = |content: &str| {
+        let lines = files.map(|path| {
+            format!("      - {{path: {path}, mode: 420, overwrite: true, contents: {{source: 'data:,{content}'}}}}\n")
+        });
+        format!("    storage:\n      files:\n{}", lines.concat())
+    };
+    for path in files {
+        world.write(&format!("/usr{path}"), "v1");
+        world.write(path, "v1");
+    }
+    // Changed by the administrator, to what is declared first: no config ever changes it.
+    world.write("/etc/own", "one");
+    world.config("one", &declared("one"));
+    world.config("two", &declared("v1"));
+    assert_eq!(world.apply(&["one"], "").code, Some(0));
+    // The same as the image's default, which a later config declares.
+    assert_eq!(world.apply(&["two"], "").code, Some(0));
+    assert_eq!(world.apply(&["one"], "").code, Some(0));
+    for path in files {
+        world.write(&format!("/usr{path}"), "v2");
+    }
+    fs::remove_file(world.at("/usr/etc/dropped")).unwrap();
+    assert_eq!(world.apply(&["nothing"], "").code, Some(0));
+    assert_eq!(world.read("/etc/changed"), "v2");
+    assert!(!world.at("/etc/dropped").exists(), "the present image ships none");
+    assert_eq!(world.read("/etc/own"), "one", "the administrator's");
+    assert_eq!(world.originals(), 0);
+}
+
+/// Each kind of thing that can be as declared before a config declares it.
+const KINDS: &str = "
+    passwd: {users: [{name: core, sshAuthorizedKeys: ['ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIqDlmSXCDxZYgp7FmqGdVRTgEDgNPZQSADQBy8tGzRb key']}]}
+    storage:
+      files: [{path: /etc/same/file, mode: 420, overwrite: true, contents: {source: 'data:,same'}}]
+      directories: [{path: /etc/same/empty, mode: 493}]
+      links: [{path: /etc/same/link, target: file}, {path: /etc/same/hard, target: /etc/same/file, hard: true}]
+    systemd:
+      units:
+      - {name: off.service, enabled: true}
+      - {name: masked.service, mask: true}
+      - name: same.service
+        contents: '[Service]'
+        dropins: [{name: 10-same.conf, contents: '[Unit]'}]
+";
+
+/// A host on which all of it is there.
+fn same() -> World {
+    let world = World::new();
+    world.config("kinds", KINDS);
+    let key = KINDS.lines().find_map(|line| line.split('\'').nth(1)).unwrap();
+    for (path, text) in [
+        ("/etc/same/file", "same"),
+        ("/etc/systemd/system/same.service", "[Service]"),
+        ("/etc/systemd/system/same.service.d/10-same.conf", "[Unit]"),
+        ("/home/core/.ssh/authorized_keys.d/ignition", &format!("{key}\n")),
+    ] {
+        world.write(path, text);
+    }
+    fs::create_dir(world.at("/etc/same/empty")).unwrap();
+    symlink("file", world.at("/etc/same/link")).unwrap();
+    fs::hard_link(world.at("/etc/same/file"), world.at("/etc/same/hard")).unwrap();
+    symlink("/dev/null", world.at("/etc/systemd/system/masked.service")).unwrap();
+    fs::remove_file(world.at("/etc/systemd/system/a.target.wants/masked.service")).unwrap();
+    for path in ["/home/core", "/home/core/.ssh", "/home/core/.ssh/authorized_keys.d"] {
+        chown(world.at(path), Some(1000), Some(1000)).unwrap();
+    }
+    let key = world.at("/home/core/.ssh/authorized_keys.d/ignition");
+    chown(&key, Some(1000), Some(1000)).unwrap();
+    fs::set_permissions(key, fs::Permissions::from_mode(0o600)).unwrap();
+    world
+}
+
+#[test]
+fn what_is_as_declared_already_stays_when_its_declaration_goes_by_an_apply_and_by_a_rollback() {
+    for rollback in [false, true] {
+        let world = same();
+        world.config("base", "    storage: {files: [{path: /etc/base, contents: {source: 'data:,x'}}]}\n");
+        assert_eq!(world.apply(&["base"], "").code, Some(0));
+        world.config(
+            "kinds",
+            &KINDS.replace("files: [", "files: [{path: /etc/base, contents: {source: 'data:,x'}}, "),
+        );
+        let before = world.snapshot();
+        let inode = fs::metadata(world.at("/etc/same/file")).unwrap().ino();
+        let said = world.apply(&["kinds"], "");
+        assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+        assert_eq!(world.snapshot(), before, "nothing had to be written");
+        let said =
+            if rollback { world.run(&["rollback", "--no-acts"], "") } else { world.apply(&["base"], "") };
+        assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+        assert_eq!(world.snapshot(), before, "rollback: {rollback}");
+        assert_eq!(fs::metadata(world.at("/etc/same/file")).unwrap().ino(), inode, "it was not touched");
+        assert_eq!(world.originals(), 1, "what was given back is forgotten");
+    }
+}
+
+#[test]
+fn what_was_as_declared_comes_back_from_a_later_config_that_changed_it() {
+    const OTHER: &str = "
+    storage:
+      files: [{path: /etc/same/file, mode: 384, overwrite: true, contents: {source: 'data:,other'}}]
+      directories: [{path: /etc/same/empty, mode: 448}]
+      links: [{path: /etc/same/link, target: elsewhere, overwrite: true}]
+    systemd:
+      units:
+      - {name: off.service, enabled: false}
+      - {name: masked.service, mask: false}
+      - {name: same.service, mask: true}
+";
+    let world = same();
+    world.config("other", OTHER);
+    let before = world.snapshot();
+    for config in ["kinds", "other", "nothing"] {
+        let said = world.apply(&[config], "");
+        assert_eq!(said.code, Some(0), "{config}: {}{}", said.out, said.err);
+        assert_eq!(world.snapshot() == before, config != "other", "{config}");
+    }
+    assert_eq!(world.originals(), 0);
+}
+
+#[test]
+fn what_was_written_while_nothing_was_declared_is_what_comes_back_the_next_time() {
+    let world = World::new();
+    world.config("files", FILES);
+    world.write("/etc/only-local", "declared");
+    world.write("/etc/shipped", "of long ago");
+    // The last config declares what was there before: nothing has to be written when the declaration goes.
+    world.config("ago", &FILES.replace("data:,declared", "data:,of%20long%20ago"));
+    for config in ["files", "ago", "nothing"] {
+        let said = world.apply(&[config], "");
+        assert_eq!(said.code, Some(0), "{config}: {}{}", said.out, said.err);
+    }
+    assert_eq!(world.read("/etc/shipped"), "of long ago");
+    assert_eq!(world.read("/etc/only-local"), "declared");
+    assert_eq!(world.originals(), 0);
+    world.write("/etc/shipped", "of the administrator");
+    world.write("/etc/only-local", "of the administrator");
+    for config in ["files", "nothing"] {
+        assert_eq!(world.apply(&[config], "").code, Some(0), "{config}");
+    }
+    assert_eq!(world.read("/etc/shipped"), "of the administrator");
+    assert_eq!(world.read("/etc/only-local"), "of the administrator");
+}
+
+#[test]
+fn a_drop_in_of_the_hosts_own_stays_away_while_its_directory_is_closed_and_comes_back_with_the_end_of_that() {
+    let dropins = |names: &[&str]| {
+        let dropins: Vec<String> =
+            names.iter().map(|name| format!("{{name: {name}, contents: '[Unit]'}}")).collect();
+        format!("    systemd: {{units: [{{name: on.service, dropins: [{}]}}]}}\n", dropins.join(", "))
+    };
+    let world = World::new();
+    let path = "/etc/systemd/system/on.service.d/10-own.conf";
+    world.write(path, "[Unit]");
+    world.config("both", &dropins(&["10-own.conf", "20-more.conf"]));
+    world.config("more", &dropins(&["20-more.conf"]));
+    for (config, is_there) in
+        [("both", true), ("more", false), ("both", true), ("more", false), ("nothing", true)]
+    {
+        let said = world.apply(&[config], "");
+        assert_eq!(said.code, Some(0), "{config}: {}{}", said.out, said.err);
+        assert_eq!(world.at(path).exists(), is_there, "{config}");
+    }
+    assert_eq!(world.originals(), 0);
+    // What only a forced apply takes away was never declared: it does not come back.
+    fs::write(world.at("/etc/systemd/system/on.service.d/30-undeclared.conf"), "").unwrap();
+    let said = world.apply(&["both", "--force"], "");
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    assert_eq!(world.apply(&["nothing"], "").code, Some(0));
+    assert!(!world.at("/etc/systemd/system/on.service.d/30-undeclared.conf").exists());
+    assert_eq!(world.originals(), 0);
 }
 
 #[test]

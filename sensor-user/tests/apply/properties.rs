@@ -40,7 +40,15 @@ struct Config {
     keys: Vec<bool>,
 }
 
-const PATHS: [&str; 5] = ["/etc/original", "/etc/p/a", "/etc/p/b", "/etc/q/deep/c", "/usr/local/bin/tool"];
+const PATHS: [&str; 7] = [
+    "/etc/original",
+    "/etc/p/a",
+    "/etc/p/b",
+    "/etc/q/deep/c",
+    "/usr/local/bin/tool",
+    "/etc/same/file",
+    "/etc/same/link",
+];
 /// Of all but the first two the host has files; that of the template is its instance's, too.
 const UNITS: [&str; 7] = [
     "one.service",
@@ -225,6 +233,12 @@ fn host() -> World {
     attribute(&world, "/etc/original", "system.posix_acl_access", &list);
     symlink("somewhere", world.at("/etc/p/a")).unwrap();
     std::os::unix::fs::lchown(world.at("/etc/p/a"), Some(1000), Some(7)).unwrap();
+
+    // What a config may declare just as it is.
+    world.write("/etc/same/file", "content-0");
+    symlink("to-0", world.at("/etc/same/link")).unwrap();
+    symlink("/dev/null", world.at("/etc/systemd/system/masked.service")).unwrap();
+    world.write("/etc/systemd/system/one.service.d/10-more.conf", "[Unit]");
 
     let vendor = "/usr/lib/systemd/system";
     for (unit, install) in [

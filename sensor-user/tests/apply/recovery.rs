@@ -77,6 +77,8 @@ pub(crate) fn begin(boot_id: &str, acts: Vec<Act>) -> Begin {
         new: String::new(),
         targets: Vec::new(),
         unmanaged: Vec::new(),
+        matching: Vec::new(),
+        shipped: Vec::new(),
         released: Vec::new(),
         units: Vec::new(),
         os,

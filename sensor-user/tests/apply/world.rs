@@ -162,6 +162,13 @@ impl World {
         fs::read_dir(self.state().join("apply/contents")).unwrap().count()
     }
 
+    /// How many originals are kept.
+    pub(crate) fn originals(&self) -> usize {
+        let kept = fs::read_dir(self.state().join("apply/originals")).unwrap();
+        kept.filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|ending| ending == "json"))
+            .count()
+    }
+
     pub(crate) fn at(&self, path: &str) -> PathBuf {
         self.directory.path().join("root").join(path.trim_start_matches('/'))
     }

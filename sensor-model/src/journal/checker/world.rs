@@ -133,6 +133,8 @@ impl Setting {
             new: String::new(),
             targets,
             unmanaged: Vec::new(),
+            matching: Vec::new(),
+            shipped: Vec::new(),
             released: Vec::new(),
             units: Vec::new(),
             os: None,

@@ -19,6 +19,8 @@ fn begin() -> Begin {
         new: String::new(),
         targets: Vec::new(),
         unmanaged: Vec::new(),
+        matching: Vec::new(),
+        shipped: Vec::new(),
         released: Vec::new(),
         units: Vec::new(),
         os: None,

@@ -10,7 +10,7 @@ use crate::{
 };
 use jiff::Timestamp;
 use sensor_model::{
-    journal::{Begin, Ended, machine::Machine},
+    journal::{Begin, Ended, Original, machine::Machine},
     node_state::{NodeEvent, Wait},
 };
 use std::{collections::BTreeSet, path::PathBuf};
@@ -42,11 +42,19 @@ impl Ending for Notes<'_> {
     fn commit(&mut self, ended: Ended, machine: &Machine) -> Result<(), ApplyError> {
         let store = &self.engine.store;
         if ended == Ended::Done {
-            let unmanaged: BTreeSet<&PathBuf> = self.begin.unmanaged.iter().collect();
+            let [unmanaged, shipped]: [BTreeSet<&PathBuf>; 2] =
+                [&self.begin.unmanaged, &self.begin.shipped].map(|paths| paths.iter().collect());
             for target in &self.begin.targets {
                 if unmanaged.contains(&target.path) {
-                    store.keep_original(&target.path, &target.before)?;
+                    store.keep_original(&Original {
+                        path: target.path.clone(),
+                        image: target.before.clone(),
+                        shipped: shipped.contains(&target.path),
+                    })?;
                 }
+            }
+            for original in &self.begin.matching {
+                store.keep_original(original)?;
             }
             for path in &self.begin.released {
                 store.forget_original(path)?;
