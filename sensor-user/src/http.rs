@@ -1,6 +1,7 @@
 //! The page of metrics and the two health pages, over HTTP.
 //!
-//! In: a listening socket, the metrics and the readiness. Out: `/metrics`, `/healthz` and `/readyz`.
+//! In: a listening socket, the metrics and the readiness. Out: `/metrics`, `/healthz` and `/readyz`, from a thread of their
+//! own: neither do readers of the pages delay detection, nor does a long verification delay the pages.
 //! It answers `GET` and `HEAD` only, takes no input beyond the path, and never changes anything.
 
 use crate::metrics::{CONTENT_TYPE, Telemetry};
@@ -14,25 +15,38 @@ use hyper::{
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     convert::Infallible,
     future::Future,
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread::JoinHandle,
     time::Duration,
 };
-use tokio::{net::TcpListener, sync::watch, task::JoinSet, time::timeout};
+use tokio::{
+    net::TcpListener,
+    sync::watch,
+    task::{AbortHandle, JoinSet},
+    time::{sleep, timeout},
+};
 
 /// Where the server listens unless it is told otherwise: not reachable from elsewhere.
 pub const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
 
-/// Connections served at once; more wait to be accepted.
+/// Connections served at once. One more ends the oldest one of the peer that has most of them, so that connections on
+/// which nothing is asked cannot keep others out.
 const MAXIMUM_CONNECTIONS: usize = 64;
+
+/// Longest time for all requests of a connection: Prometheus asks again after it with a new one.
+const CONNECTION_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// A client that has not sent its request by then is disconnected.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The thread renders one page at a time.
+const STACK_BYTES: usize = 256 << 10;
 
 /// How long open connections may take to finish after the shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -81,23 +95,36 @@ pub async fn serve(
     pages: Pages,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
+    serve_for(CONNECTION_TIMEOUT, listener, pages, shutdown).await
+}
+
+async fn serve_for(
+    limit: Duration,
+    listener: TcpListener,
+    pages: Pages,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<()> {
     let mut shutdown = pin!(shutdown);
     let (stop, _) = watch::channel(false);
     let mut connections = JoinSet::new();
+    let mut peers = Peers::default();
     loop {
         tokio::select! {
             () = &mut shutdown => break,
-            Some(_) = connections.join_next() => {}
-            accepted = listener.accept(), if connections.len() < MAXIMUM_CONNECTIONS => {
-                let stream = match accepted {
-                    Ok((stream, _)) => stream,
+            Some(ended) = connections.join_next_with_id() => {
+                peers.remove(ended.map_or_else(|error| error.id(), |(id, ())| id));
+            }
+            accepted = listener.accept() => {
+                let (stream, peer) = match accepted {
+                    Ok((stream, peer)) => (stream, peer.ip()),
                     Err(error) if is_passing(&error) => {
                         tokio::time::sleep(Duration::from_millis(100)).await;
                         continue;
                     }
                     Err(error) => return Err(error),
                 };
-                connections.spawn(connection(stream, pages.clone(), stop.subscribe()));
+                peers.make_room();
+                peers.add(peer, connections.spawn(connection(limit, stream, pages.clone(), stop.subscribe())));
             }
         }
     }
@@ -110,6 +137,59 @@ pub async fn serve(
     Ok(())
 }
 
+/// Serves the pages from a thread of its own, until the sender of `shutdown` says so or is gone. The thread's handle ends
+/// when open connections have finished.
+///
+/// # Errors
+/// No thread or runtime can be made.
+pub fn serve_apart(
+    listener: std::net::TcpListener,
+    pages: Pages,
+    mut shutdown: watch::Receiver<bool>,
+) -> io::Result<JoinHandle<()>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let serve = async move {
+        let stopped = async move { drop(shutdown.wait_for(|stop| *stop).await) };
+        let served = match TcpListener::from_std(listener) {
+            Ok(listener) => serve(listener, pages, stopped).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = served {
+            tracing::error!(%error, "The metrics page has ended.");
+        }
+    };
+    let thread = std::thread::Builder::new().name("pages".to_owned()).stack_size(STACK_BYTES);
+    thread.spawn(move || runtime.block_on(serve))
+}
+
+/// Open connections by their peers, the oldest first.
+#[derive(Debug, Default)]
+struct Peers(VecDeque<(IpAddr, AbortHandle)>);
+
+impl Peers {
+    fn add(&mut self, peer: IpAddr, connection: AbortHandle) {
+        self.0.push_back((peer, connection));
+    }
+
+    fn remove(&mut self, id: tokio::task::Id) {
+        self.0.retain(|(_, connection)| connection.id() != id);
+    }
+
+    /// Ends the oldest connection of the peer that has most, where there is no room for one more.
+    fn make_room(&mut self) {
+        if self.0.len() < MAXIMUM_CONNECTIONS {
+            return;
+        }
+        let count = |peer: &IpAddr| self.0.iter().filter(|(other, _)| other == peer).count();
+        let most = self.0.iter().map(|(peer, _)| *peer).max_by_key(count);
+        if let Some(at) = self.0.iter().position(|(peer, _)| Some(*peer) == most)
+            && let Some((_, connection)) = self.0.remove(at)
+        {
+            connection.abort();
+        }
+    }
+}
+
 /// Whether accepting may work again later: the client went away, or descriptors ran short.
 fn is_passing(error: &io::Error) -> bool {
     use nix::errno::Errno;
@@ -118,7 +198,12 @@ fn is_passing(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| passing.contains(&Errno::from_raw(code)))
 }
 
-async fn connection(stream: tokio::net::TcpStream, pages: Pages, mut stop: watch::Receiver<bool>) {
+async fn connection(
+    limit: Duration,
+    stream: tokio::net::TcpStream,
+    pages: Pages,
+    mut stop: watch::Receiver<bool>,
+) {
     let service = service_fn(move |request: Request<Incoming>| {
         let response = respond(request.method(), request.uri().path(), &pages);
         async move { Ok::<_, Infallible>(response) }
@@ -131,6 +216,7 @@ async fn connection(stream: tokio::net::TcpStream, pages: Pages, mut stop: watch
     let stopped = async { stop.wait_for(|stop| *stop).await.is_ok() };
     let result = tokio::select! {
         result = serving.as_mut() => result,
+        () = sleep(limit) => return,
         _ = stopped => {
             serving.as_mut().graceful_shutdown();
             serving.await

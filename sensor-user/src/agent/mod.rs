@@ -298,7 +298,11 @@ impl Agent {
         self.write();
         stop.send_replace(true);
         if let Some(server) = server {
-            server.await?;
+            // Connections have a few seconds to finish.
+            let joined = tokio::task::spawn_blocking(move || server.join()).await?;
+            if joined.is_err() {
+                tracing::error!("The thread of the metrics page has panicked.");
+            }
         }
         Ok(changes.into_inner())
     }
@@ -332,20 +336,12 @@ impl Agent {
     fn start_pages(
         &self,
         host: &Host,
-        mut stopped: tokio::sync::watch::Receiver<bool>,
-    ) -> anyhow::Result<Option<tokio::task::JoinHandle<()>>> {
+        stopped: tokio::sync::watch::Receiver<bool>,
+    ) -> anyhow::Result<Option<std::thread::JoinHandle<()>>> {
         let Some(listener) = &host.listener else { return Ok(None) };
-        let listener = tokio::net::TcpListener::from_std(listener.try_clone()?)?;
         let pages = Pages { telemetry: Arc::clone(&self.telemetry), readiness: self.readiness.clone() };
-        Ok(Some(tokio::spawn(async move {
-            let shutdown = async move {
-                // An error means that the daemon is gone, which is a shutdown as well.
-                let _ = stopped.changed().await;
-            };
-            if let Err(error) = http::serve(listener, pages, shutdown).await {
-                tracing::error!(%error, "The metrics page has ended.");
-            }
-        })))
+        let serving = http::serve_apart(listener.try_clone()?, pages, stopped);
+        Ok(Some(serving.context("start the thread of the metrics page")?))
     }
 
     /// Looks at what is due, and writes what came of it as one group.
@@ -380,7 +376,7 @@ impl Agent {
         self.finish_verification();
         self.follow_writers();
         self.write();
-        // Let the metrics page answer between two turns of a long verification.
+        // Let other tasks run between two turns of a long verification.
         tokio::task::yield_now().await;
         Ok(())
     }

@@ -18,6 +18,10 @@ struct Server {
 }
 
 async fn server() -> Server {
+    server_for(CONNECTION_TIMEOUT).await
+}
+
+async fn server_for(limit: Duration) -> Server {
     let build = BuildInfo {
         version: "1".to_owned(),
         commit: "c".to_owned(),
@@ -30,7 +34,7 @@ async fn server() -> Server {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel();
-    let task = tokio::spawn(serve(listener, pages, async { drop(stopped.await) }));
+    let task = tokio::spawn(serve_for(limit, listener, pages, async { drop(stopped.await) }));
     Server { address, readiness, stop, task }
 }
 
@@ -79,6 +83,53 @@ async fn other_paths_and_methods_are_refused() {
     let head = ask(&server, "HEAD /metrics HTTP/1.1").await;
     assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
     assert!(ask(&server, "nonsense").await.starts_with("HTTP/1.1 400 "));
+}
+
+#[tokio::test]
+async fn connections_on_which_nothing_is_asked_do_not_keep_others_from_the_pages() {
+    let server = server().await;
+    let mut stalled = Vec::new();
+    for _ in 0..3 * MAXIMUM_CONNECTIONS {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(b"GET /healthz").await.unwrap();
+        stalled.push(stream);
+    }
+    assert!(get(&server, "/healthz").await.starts_with("HTTP/1.1 200 "));
+    // The oldest made room.
+    assert!(matches!(stalled[0].read(&mut [0]).await, Ok(0) | Err(_)));
+}
+
+#[tokio::test]
+async fn a_connection_ends_after_its_time_whatever_is_asked_on_it() {
+    let server = server_for(Duration::from_millis(200)).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let mut answer = [0; 4096];
+    // Ends when the server does so: without an end this test would not either.
+    while stream.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.is_ok_and(|count| count > 0)
+        && matches!(stream.read(&mut answer).await, Ok(1..))
+    {}
+    assert!(get(&server, "/healthz").await.starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
+fn the_peer_with_most_connections_makes_room_and_not_the_one_that_came_first() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let mut connections = JoinSet::new();
+        let mut peers = Peers::default();
+        let peer = |last| IpAddr::V4(Ipv4Addr::new(192, 0, 2, last));
+        let first = connections.spawn(std::future::pending::<()>());
+        peers.add(peer(1), first.clone());
+        for _ in 1..MAXIMUM_CONNECTIONS {
+            peers.add(peer(2), connections.spawn(std::future::pending()));
+        }
+        peers.make_room();
+        let ended = connections.join_next_with_id().await.unwrap().unwrap_err();
+        assert!(ended.is_cancelled() && ended.id() != first.id());
+        assert_eq!(peers.0.len(), MAXIMUM_CONNECTIONS - 1);
+        peers.make_room();
+        assert_eq!(peers.0.len(), MAXIMUM_CONNECTIONS - 1, "there is room");
+    });
 }
 
 #[tokio::test]
