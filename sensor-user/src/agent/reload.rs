@@ -9,8 +9,12 @@ use super::events::Noted;
 use super::{Agent, apart, desired::Desired};
 use crate::forensic;
 use sensor_model::expectation::Thing;
+use sensor_model::protocol::Scope;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+
+/// Entries of the forensic log are missing, and with them what they say of changes.
+pub(super) const LOG_CUT: &str = "forensic-log-cut";
 
 /// Why a run of the loop ends.
 #[derive(Debug)]
@@ -40,6 +44,8 @@ pub(super) struct Carried {
     deny: DenyRules,
     /// The kernel's counts of what was lost, as they were told.
     lost: [u64; 2],
+    /// The log lacks entries that the last daemon wrote.
+    pub(super) log_was_cut: bool,
 }
 
 impl Carried {
@@ -113,6 +119,7 @@ impl Agent {
             drifts: std::mem::take(&mut self.drifts).carry(),
             deny: std::mem::take(&mut self.deny),
             lost: [self.lost_records, self.lost_processes],
+            log_was_cut: false,
         }
     }
 
@@ -126,6 +133,10 @@ impl Agent {
         }
         if let Some(reason) = carried.blindness {
             self.blind(&reason);
+        }
+        if carried.log_was_cut {
+            let told = self.detector.open_gap(Scope::All, LOG_CUT, self.clock.boot_ns());
+            self.tell(told, None);
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::diff::{declared, shown};
 use super::drifts::Open;
 use super::look::{self, Sight};
+use super::reload::LOG_CUT;
 use super::status::{Drifted, OpenGap, SCHEMA, Status};
 use super::{Agent, rfc3339};
 use sensor_model::difference::Difference;
@@ -275,12 +276,13 @@ impl Agent {
 
 /// The metric's label is a word from a closed list.
 fn known_reason(reason: &str) -> &'static str {
-    const KNOWN: [&str; 13] = [
+    const KNOWN: [&str; 14] = [
         "fanotify-overflow",
         look::UNWATCHED,
         look::FOREIGN,
         "mounts-unreadable",
         "sensor-start",
+        LOG_CUT,
         "entry-removed",
         "recursion-missed",
         "ftrace-disabled",

@@ -140,6 +140,7 @@ async fn keep_running(
         host.boot_id.clone(),
         Arc::clone(&host.telemetry),
     )?;
+    carried.log_was_cut = log.note_end(&options.state).is_some();
     loop {
         let run = Run { options: options.clone(), parts, follow, ties, desired, carried, log };
         let (ended, back) = Box::pin(run.finish(&host, &mut signals)).await?;
@@ -151,6 +152,7 @@ async fn keep_running(
         // What is loaded goes on seeing in between.
         (follow, desired) = match ended {
             Ended::Stopped | Ended::Silent => {
+                log.close();
                 let lost = log.pending().count();
                 if lost > 0 {
                     let reason = log.degraded();

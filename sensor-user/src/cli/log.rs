@@ -62,6 +62,9 @@ enum Command {
     Verify {
         #[command(flatten)]
         place: Place,
+        /// Where the daemon notes the log's last entry.
+        #[arg(long, default_value = crate::apply::STATE, value_name = "DIRECTORY")]
+        state: PathBuf,
     },
 }
 
@@ -144,8 +147,9 @@ impl Log {
                 written?;
                 Ok(IN_SYNC)
             }
-            Command::Verify { place } => {
-                let found = forensic::verify(&place.log).map_err(unreadable)?;
+            Command::Verify { place, state } => {
+                let mut found = forensic::verify(&place.log).map_err(unreadable)?;
+                compare_with_note(&mut found, &place.log, state)?;
                 if place.output.is_json() {
                     screen.json(&report(&found))?;
                 } else {
@@ -155,6 +159,39 @@ impl Log {
             }
         }
     }
+}
+
+/// A whole chain may lack its newest entries: the daemon's note of the last one shows that.
+fn compare_with_note(found: &mut Verification, log: &Path, state: &Path) -> anyhow::Result<()> {
+    if found.fault.is_some() {
+        return Ok(());
+    }
+    let path = state.join(forensic::NOTE);
+    let noted = match forensic::Note::read(state, log) {
+        // A copy of a log can be checked without rights on the node.
+        Err(error)
+            if error.kind() == std::io::ErrorKind::PermissionDenied
+                && log != Path::new(super::agent::LOG) =>
+        {
+            return Ok(());
+        }
+        noted => noted,
+    };
+    let noted = noted.with_context(|| {
+        format!(
+            "{}: the note of the log's last entry cannot be read, so a cut end would not show",
+            path.display()
+        )
+    })?;
+    let Some(note) = noted else { return Ok(()) };
+    let shortfall = note.compare(log, found.last_seq.unwrap_or_default()).map_err(unreadable)?;
+    found.fault = shortfall.map(|shortfall| forensic::Fault {
+        file: path,
+        line: None,
+        seq: Some(shortfall.note.seq),
+        reason: shortfall.reason,
+    });
+    Ok(())
 }
 
 fn unreadable(error: forensic::ReadError) -> anyhow::Error {

@@ -5,6 +5,7 @@
 //! that is not what was written. When the disk refuses, the newest records are kept in memory up to a
 //! bound and written later, in order, once. It never rewrites an entry and never holds file contents.
 
+mod end;
 mod read;
 mod segment;
 mod writer;
@@ -33,6 +34,7 @@ use std::{
     time::Duration,
 };
 
+pub use end::{NOTE, Note, Shortfall};
 pub use read::{Fault, Filter, OpenDrift, ReadError, Verification, files, open_drifts, show, tail, verify};
 pub use sensor_model::chain::Entry;
 pub use writer::Writer;
@@ -145,6 +147,8 @@ pub struct ForensicLog {
     rotation: Option<Rotation>,
     /// Boot-time nanoseconds of the newest checkpoint, or of the start.
     checkpoint_ns: u64,
+    /// Notes where the log ends, once it is asked to.
+    end: Option<end::Keeper>,
 }
 
 /// A record with the time, the boot and the schema filled in and nothing else.
@@ -192,6 +196,7 @@ impl ForensicLog {
             refusal: None,
             rotation: None,
             checkpoint_ns: 0,
+            end: None,
         };
         log.checkpoint_ns = log.clock.boot_ns();
         if let Err(error) = log.reopen(None) {
@@ -271,12 +276,14 @@ impl ForensicLog {
 
     /// Tries to write all that waits.
     fn flush(&mut self) {
-        if self.pending.records.is_empty() && self.refusal.is_none() && !self.checkpoint_is_due() {
-            return;
+        if !self.pending.records.is_empty() || self.refusal.is_some() || self.checkpoint_is_due() {
+            match self.write_pending() {
+                Ok(()) => self.refusal = None,
+                Err(error) => self.refuse(&error),
+            }
         }
-        match self.write_pending() {
-            Ok(()) => self.refusal = None,
-            Err(error) => self.refuse(&error),
+        if self.end_due_in().is_some_and(|due| due.is_zero()) {
+            self.write_end();
         }
     }
 
@@ -328,6 +335,11 @@ impl ForensicLog {
             }
         }
         Ok(())
+    }
+
+    /// How long after now something is to be written though nothing new came: a checkpoint or a note of the end.
+    fn upkeep_in(&self) -> Duration {
+        self.end_due_in().map_or_else(|| self.checkpoint_in(), |due| due.min(self.checkpoint_in()))
     }
 
     /// How long after now the next checkpoint is due, whatever comes until then.

@@ -114,7 +114,7 @@ impl Writer {
 
     fn rest(&mut self, log: Box<ForensicLog>) {
         self.degraded = log.degraded().map(str::to_owned);
-        let pause = log.retry_in().unwrap_or_else(|| log.checkpoint_in());
+        let pause = log.retry_in().unwrap_or_else(|| log.upkeep_in());
         // Not at once again, whatever the log says: this would be a loop without a pause.
         self.again = Instant::now() + pause.max(Duration::from_millis(10));
         self.state = State::Idle(log);

@@ -115,6 +115,7 @@ pub(super) struct Families {
     pub(super) forensic_dropped: Counter,
     pub(super) forensic_degraded: Gauge,
     pub(super) forensic_pending: Gauge,
+    pub(super) forensic_missing: Gauge,
     pub(super) forensic_checkpoint: Gauge,
     pub(super) mcd_config_drift: Gauge,
 }
@@ -159,6 +160,7 @@ impl Families {
             forensic_dropped: Counter::default(),
             forensic_degraded: Gauge::default(),
             forensic_pending: Gauge::default(),
+            forensic_missing: Gauge::default(),
             forensic_checkpoint: Gauge::default(),
             mcd_config_drift: Gauge::default(),
         };
@@ -280,6 +282,11 @@ impl Families {
             "forensic_pending",
             "Records that wait in memory to be written",
             self.forensic_pending.clone(),
+        );
+        ours.register(
+            "forensic_missing_entries",
+            "Entries that were on the disk and that this start did not find in the forensic log",
+            self.forensic_missing.clone(),
         );
         ours.register_with_unit(
             "forensic_chain_checkpoint_timestamp",

@@ -328,6 +328,11 @@ impl Telemetry {
         self.families.forensic_pending.set(i64::try_from(pending).unwrap_or(i64::MAX));
     }
 
+    /// So many entries that were on the disk are not in the forensic log any more.
+    pub fn forensic_missing(&self, entries: u64) {
+        self.families.forensic_missing.set(i64::try_from(entries).unwrap_or(i64::MAX));
+    }
+
     fn open(&self) -> MutexGuard<'_, Open> {
         // Nothing between lock and unlock can leave half of a change: each is one map operation.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)

@@ -81,6 +81,7 @@ fn the_page_is_the_one_that_dashboards_and_alerts_are_written_for() {
     telemetry.reverted("/etc/a", Ok(()));
     telemetry.recorded(RecordKind::Drift, 500);
     telemetry.checkpoint(at(4));
+    telemetry.forensic_missing(3);
     telemetry.forensic(Some("No space left on device"), 4, 2);
     insta::assert_snapshot!(page(&telemetry));
 }

@@ -118,6 +118,27 @@ fn log_verify_names_the_first_entry_that_is_not_what_was_written() {
 }
 
 #[test]
+fn log_verify_finds_that_the_newest_entries_were_cut_off() {
+    let world = World::new();
+    log(&world);
+    let mut written = open(&world);
+    assert_eq!(written.note_end(&world.at("")), None);
+    let last = record(&written, RecordKind::Gap, None, 9);
+    written.append(&[last]);
+    written.close();
+    let state = world.at("");
+    let verify = ["log", "verify", "--state", state.to_str().unwrap(), "LOG"];
+    let said = world.run(&verify);
+    assert_eq!(said.code, 0, "{}", said.golden());
+    let path = world.at("log/forensic.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.split_inclusive('\n').take(4).collect::<String>()).unwrap();
+    let said = world.run(&verify);
+    let expected = "broken: [HERE]/forensic-end.json, entry 5: the log ends with entry 4, but entry 5 was on the disk at ";
+    assert!(said.code == 1 && said.out.starts_with(expected), "{}", said.golden());
+}
+
+#[test]
 fn log_tail_follows_what_is_written() {
     let world = World::new();
     log(&world);

@@ -1,5 +1,6 @@
 //! Writing logs.
 
+mod ending;
 mod reading;
 mod writing;
 

@@ -1,0 +1,95 @@
+//! A log that lacks what was on the disk.
+
+use super::*;
+
+/// A daemon that begins, writes so many entries, and stops or is killed.
+fn run(place: &Place, entries: usize, stops: bool) -> Option<Shortfall> {
+    let mut log = place.open();
+    let shortfall = log.note_end(place.directory.path());
+    let records: Vec<Record> = (0..entries).map(|n| drift(&log, &format!("/etc/{n}"))).collect();
+    log.append(&records);
+    if stops {
+        log.close();
+    }
+    shortfall
+}
+
+/// Keeps so many of the log's lines.
+fn cut(place: &Place, lines: usize) {
+    let text = fs::read_to_string(place.current()).unwrap();
+    let kept: String = text.split_inclusive('\n').take(lines).collect();
+    fs::write(place.current(), kept).unwrap();
+}
+
+#[test]
+fn a_log_whose_newest_entries_were_cut_off_is_found_at_the_next_start_and_never_taken_for_whole() {
+    let place = Place::new();
+    assert_eq!(run(&place, 5, true), None);
+    assert_eq!(run(&place, 0, true), None, "nothing was cut");
+    cut(&place, 3);
+    assert!(verify(&place.path()).unwrap().fault.is_none(), "the chain alone does not show it");
+    let shortfall = run(&place, 0, true).unwrap();
+    assert_eq!((shortfall.missing, shortfall.note.seq), (2, 5));
+    assert!(place.metric("holdfast_forensic_missing_entries 2"));
+    let record = place.entries().pop().unwrap().record;
+    assert_eq!((record.kind, &record.detail["missing"]), (RecordKind::Tamper, &json!(2)));
+    assert_eq!(run(&place, 0, true), None, "it is reported once");
+}
+
+#[test]
+fn an_emptied_log_and_one_that_was_written_anew_are_found_at_the_next_start() {
+    let place = Place::new();
+    run(&place, 3, true);
+    fs::remove_dir_all(place.path()).unwrap();
+    assert_eq!(run(&place, 0, true).unwrap().missing, 3);
+    // As many entries, and other ones.
+    run(&place, 2, true);
+    let last = place.entries().len();
+    fs::remove_dir_all(place.path()).unwrap();
+    place.clock.forward(Duration::from_secs(1));
+    let mut log = place.open();
+    let records: Vec<Record> = (0..=last).map(|n| drift(&log, &format!("/etc/{n}"))).collect();
+    log.append(&records);
+    drop(log);
+    assert_eq!(run(&place, 0, true).unwrap().missing, 1);
+}
+
+#[test]
+fn a_daemon_that_was_killed_has_noted_what_is_older_than_a_minute() {
+    let place = Place::new();
+    let mut log = place.open();
+    log.note_end(place.directory.path());
+    let seq = || Note::read(place.directory.path(), &place.path()).unwrap().map(|note| note.seq);
+    let write = |log: &mut ForensicLog| {
+        let record = drift(log, "/etc/a");
+        log.append(&[record]);
+    };
+    assert_eq!(seq(), None);
+    write(&mut log);
+    assert_eq!(seq(), Some(1), "the first entry is noted at once");
+    write(&mut log);
+    place.clock.forward(Duration::from_secs(59));
+    write(&mut log);
+    assert_eq!((seq(), log.upkeep_in()), (Some(1), Duration::from_secs(1)));
+    place.clock.forward(Duration::from_secs(1));
+    // Nothing new came.
+    log.append(&[]);
+    assert_eq!(seq(), Some(3));
+    assert!(log.upkeep_in() > Duration::from_mins(1), "nothing is due while nothing is written");
+    drop(log);
+    cut(&place, 2);
+    assert_eq!(run(&place, 0, false).unwrap().missing, 1);
+}
+
+#[test]
+fn a_note_that_cannot_be_read_is_a_record_and_one_of_another_log_is_none() {
+    let place = Place::new();
+    run(&place, 1, true);
+    let note = place.directory.path().join(NOTE);
+    fs::write(&note, "{").unwrap();
+    assert_eq!(run(&place, 0, true), None);
+    assert_eq!(place.kinds().pop(), Some(RecordKind::Tamper));
+    let other = tempfile::tempdir().unwrap();
+    fs::rename(place.path(), other.path().join("log")).unwrap();
+    assert_eq!(Note::read(place.directory.path(), &other.path().join("log")).unwrap(), None);
+}
