@@ -1,16 +1,17 @@
 //! What a cgroup path says about a process: its systemd unit and slice, its container, its pod.
 //!
 //! Comes in: a path of the cgroup tree, or the text of `/proc/PID/cgroup`. Goes out: a [`Placement`]. A
-//! name is taken for what it is only by its form: container ids are 64 hexadecimal digits behind a known
-//! runtime's prefix or alone in a container's place. Any text is fine and nothing is looked up.
+//! name is taken for what it is by its form and by its place: container ids are 64 hexadecimal digits behind a known
+//! runtime's prefix or alone in a container's place. The search ends at the first group below which a user may make
+//! groups: a unit, since systemd nests none, or a plain group. Any text is fine and nothing is looked up.
 
 use serde::Serialize;
 
 /// Where a process runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Placement {
-    /// The innermost systemd unit of the *host*: `sshd.service`, `session-3.scope`, `crio-<id>.scope`. A
-    /// service of a systemd within a container is not the host's.
+    /// The systemd unit of the *host*: `sshd.service`, `session-3.scope`, `user@1000.service`, `crio-<id>.scope`; or
+    /// `lxc.payload.<name>`. A service of a user's systemd, or of one within a container, is not the host's.
     pub unit: Option<String>,
     /// The innermost slice of the host.
     pub slice: Option<String>,
@@ -33,16 +34,34 @@ const RUNTIMES: [(&str, &str); 6] = [
     ("containerd-", "containerd"),
 ];
 
+/// Where a walk down a path has come to. Below a unit or a plain group the names are those of whoever the group was handed
+/// to, which may be any user: only what is listed here is looked into.
+#[derive(Clone, Copy)]
+enum Place<'a> {
+    /// The root (an empty text), or a slice of the host's manager by its name without the suffix.
+    Slice(&'a str),
+    /// `containerd.service` of the host.
+    Containerd,
+    /// The kubelet's root among plain groups.
+    Kubelet,
+    /// A class of pods below it: `burstable` or `besteffort`.
+    Class,
+    /// A pod, and whether it is a slice: only then its groups may be units.
+    Pod { is_slice: bool },
+    /// The plain group in which a runtime makes its containers.
+    Runtime(&'static str),
+    /// Somebody else's.
+    Delegated,
+}
+
 impl Placement {
     /// From one path, `/system.slice/sshd.service`.
     pub fn of_path(path: &str) -> Self {
         let mut placement = Self::default();
-        let mut parent = "";
+        let mut place = Place::Slice("");
         for name in path.trim_end_matches(" (deleted)").split('/').filter(|name| !name.is_empty()) {
-            placement.descend(parent, name);
-            parent = name;
-            if placement.container_id.is_some() {
-                // What is below belongs to whoever runs in the container.
+            place = placement.descend(place, name);
+            if matches!(place, Place::Delegated) {
                 break;
             }
         }
@@ -84,29 +103,91 @@ impl Placement {
         (self.container_id.is_some(), self.pod_uid.is_some(), self.unit.is_some() || self.slice.is_some())
     }
 
-    fn descend(&mut self, parent: &str, name: &str) {
+    /// Takes what the next name of the path says; gives the place that it leads to.
+    fn descend<'a>(&mut self, place: Place<'_>, name: &'a str) -> Place<'a> {
+        match place {
+            Place::Slice(parent) => self.in_slice(parent, name),
+            Place::Containerd => self.in_containerd(name),
+            Place::Kubelet if matches!(name, "burstable" | "besteffort") => Place::Class,
+            Place::Kubelet | Place::Class => {
+                self.pod_uid = pod(name);
+                if self.pod_uid.is_some() { Place::Pod { is_slice: false } } else { Place::Delegated }
+            }
+            Place::Pod { is_slice } => {
+                if !is_slice || !self.unit(name) {
+                    self.container(name, None);
+                }
+                Place::Delegated
+            }
+            Place::Runtime(runtime) => {
+                self.container(name, Some(runtime));
+                Place::Delegated
+            }
+            Place::Delegated => Place::Delegated,
+        }
+    }
+
+    /// A group in a slice, which only root makes.
+    fn in_slice<'a>(&mut self, parent: &str, name: &'a str) -> Place<'a> {
         if let Some(stem) = name.strip_suffix(".slice") {
             self.slice = Some(name.to_owned());
-            self.pod(stem.rsplit_once('-').map_or(stem, |(_, last)| last));
-            return;
+            let of_pod = stem.strip_prefix(parent).and_then(|rest| rest.strip_prefix('-'));
+            self.pod_uid = of_pod.filter(|_| holds_pods(parent)).and_then(pod);
+            return if self.pod_uid.is_some() { Place::Pod { is_slice: true } } else { Place::Slice(stem) };
         }
-        // What containerd makes of a systemd name when it was set up for plain groups.
-        if let [slice, prefix, id] = name.split(':').collect::<Vec<_>>()[..] {
-            if is_container_id(id) {
-                self.container_id = Some(id.to_owned());
-                self.runtime =
-                    RUNTIMES.iter().find(|(_, runtime)| *runtime == prefix).map(|(_, runtime)| *runtime);
-                self.pod(slice.trim_end_matches(".slice").rsplit('-').next().unwrap_or_default());
+        if self.unit(name) {
+            // Containers of a containerd that was set up for plain groups lie below its unit, which is root's.
+            return if name == "containerd.service" { Place::Containerd } else { Place::Delegated };
+        }
+        match name {
+            "kubepods" => Place::Kubelet,
+            "docker" => Place::Runtime("docker"),
+            "libpod_parent" => Place::Runtime("libpod"),
+            _ => {
+                if name.starts_with("lxc.payload") {
+                    self.unit = Some(name.to_owned());
+                }
+                self.in_containerd(name)
             }
-            return;
         }
-        let (stem, is_unit) = match name.strip_suffix(".scope").or_else(|| name.strip_suffix(".service")) {
-            Some(stem) => (stem, true),
-            None => (name, false),
+    }
+
+    /// What containerd makes of a systemd name when it was set up for plain groups.
+    fn in_containerd<'a>(&mut self, name: &str) -> Place<'a> {
+        if let [slice, prefix, id] = name.split(':').collect::<Vec<_>>()[..]
+            && is_container_id(id)
+        {
+            self.container_id = Some(id.to_owned());
+            self.runtime =
+                RUNTIMES.iter().find(|(_, runtime)| *runtime == prefix).map(|(_, runtime)| *runtime);
+            let of_pod = slice.trim_end_matches(".slice").rsplit_once('-');
+            self.pod_uid = of_pod.filter(|(parent, _)| holds_pods(parent)).and_then(|(_, name)| pod(name));
+        }
+        Place::Delegated
+    }
+
+    /// A unit of the host's manager, which may be a container's; whether the name is one.
+    fn unit(&mut self, name: &str) -> bool {
+        let Some(stem) = name.strip_suffix(".scope").or_else(|| name.strip_suffix(".service")) else {
+            return false;
         };
-        if is_unit {
-            self.unit = Some(name.to_owned());
+        self.unit = Some(name.to_owned());
+        self.prefixed(stem);
+        true
+    }
+
+    /// A plain group in a place of containers.
+    fn container(&mut self, name: &str, runtime: Option<&'static str>) {
+        if is_container_id(name) {
+            self.container_id = Some(name.to_owned());
+            self.runtime = runtime;
+        } else {
+            self.prefixed(name);
         }
+    }
+
+    /// A container's id behind a runtime's prefix.
+    fn prefixed(&mut self, stem: &str) {
         for (prefix, runtime) in RUNTIMES {
             if let Some(id) = stem.strip_prefix(prefix)
                 && is_container_id(id)
@@ -116,28 +197,24 @@ impl Placement {
                 return;
             }
         }
-        if is_container_id(stem) && !is_unit {
-            self.container_id = Some(stem.to_owned());
-            self.runtime = match parent {
-                "docker" => Some("docker"),
-                "libpod_parent" => Some("libpod"),
-                _ => None,
-            };
-            return;
-        }
-        self.pod(stem);
     }
+}
 
-    /// `pod<uid>`, the dashes as underscores where the name is a slice's.
-    fn pod(&mut self, name: &str) {
-        let Some(uid) = name.strip_prefix("pod").map(|uid| uid.replace('_', "-")) else { return };
-        let lengths: Vec<usize> = uid.split('-').map(str::len).collect();
-        let digits = uid.chars().all(|digit| digit == '-' || digit.is_ascii_hexdigit());
-        // A static pod's uid is the digest of its manifest.
-        if digits && (lengths == [8, 4, 4, 4, 12] || lengths == [32]) {
-            self.pod_uid = Some(uid);
-        }
-    }
+/// Whether pods may be in a slice of this name (without the suffix): the kubelet's root, which may lie below another
+/// slice, and its classes.
+fn holds_pods(slice: &str) -> bool {
+    let root =
+        slice.strip_suffix("-burstable").or_else(|| slice.strip_suffix("-besteffort")).unwrap_or(slice);
+    root == "kubepods" || root.ends_with("-kubepods")
+}
+
+/// The uid in `pod<uid>`, the dashes as underscores where the name is a slice's.
+fn pod(name: &str) -> Option<String> {
+    let uid = name.strip_prefix("pod")?.replace('_', "-");
+    let lengths: Vec<usize> = uid.split('-').map(str::len).collect();
+    let digits = uid.chars().all(|digit| digit == '-' || digit.is_ascii_hexdigit());
+    // A static pod's uid is the digest of its manifest.
+    (digits && (lengths == [8, 4, 4, 4, 12] || lengths == [32])).then_some(uid)
 }
 
 fn is_container_id(name: &str) -> bool {
@@ -185,8 +262,8 @@ mod tests {
         ),
         (
             "/user.slice/user-1000.slice/user@1000.service/app.slice/app-foo.service",
-            Some("app-foo.service"),
-            Some("app.slice"),
+            Some("user@1000.service"),
+            Some("user-1000.slice"),
             false,
             None,
             None,
@@ -299,11 +376,11 @@ mod tests {
         ),
         (
             "/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-ID.scope",
-            Some("libpod-ID.scope"),
-            Some("user.slice"),
-            true,
+            Some("user@1000.service"),
+            Some("user-1000.slice"),
+            false,
             None,
-            Some("libpod"),
+            None,
         ),
         ("/libpod_parent/libpod-ID", None, None, true, None, Some("libpod")),
         // no ids
@@ -333,6 +410,75 @@ mod tests {
             };
             assert_eq!(Placement::of_path(&fill(path)), expected, "{path}");
         }
+    }
+
+    #[test]
+    fn a_user_who_makes_groups_below_what_was_handed_to_them_is_no_other_unit_pod_or_container() {
+        let handed = [
+            ("/user.slice/user-1000.slice/user@1000.service", Some("user@1000.service")),
+            ("/user.slice/user-1000.slice/session-3.scope", Some("session-3.scope")),
+            ("/system.slice/web.service", Some("web.service")),
+            ("/system.slice/containerd.service", Some("containerd.service")),
+            ("/machine.slice/machine-a.scope", Some("machine-a.scope")),
+            ("/lxc.payload.a", Some("lxc.payload.a")),
+            // As libpam-cgfs hands them out.
+            ("/user/alice/0", None),
+        ];
+        let made = [
+            "app.slice/x.service",
+            "system.slice/sshd.service",
+            "init.scope",
+            "sshd.service",
+            "kubepods.slice/kubepods-podUID_.slice/crio-ID.scope",
+            "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID_.slice",
+            "kubepods-podUID_.slice",
+            "kubepods/podUID/ID",
+            "kubepods/burstable/podUID",
+            "podUID",
+            "podUID/ID",
+            "docker/ID",
+            "docker-ID.scope",
+            "ID",
+            "user.slice/user-0.slice/session-1.scope",
+        ];
+        for (path, unit) in handed {
+            let own = Placement::of_path(path);
+            assert_eq!(
+                (own.unit.as_deref(), &own.pod_uid, &own.container_id),
+                (unit, &None, &None),
+                "{path}"
+            );
+            for made in made {
+                let path = fill(&format!("{path}/{made}"));
+                assert_eq!(Placement::of_path(&path), own, "{path}");
+                assert_eq!(Placement::of_proc(&format!("0::{path}\n")), own, "{path}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_pod_is_one_only_in_the_kubelets_groups_and_a_container_only_in_a_pod_or_a_runtimes_group() {
+        for path in [
+            "/system.slice/kubepods-podUID_.slice",
+            "/a.slice/a-podUID_.slice/crio-conmon-ID.scope",
+            "/kubepods.slice/podUID_.slice",
+            "/kubepods.slice/kubepods-guaranteed.slice/kubepods-guaranteed-podUID_.slice",
+            "/kubepods/guaranteed/podUID",
+            "/kubepods/x/podUID/ID",
+            "/x/kubepods/podUID/ID",
+            "/podUID/ID",
+            "/ID",
+            "/x/ID",
+            "/docker/x/ID",
+            "/system.slice:cri-containerd:ID/podUID",
+        ] {
+            let placement = Placement::of_path(&fill(path));
+            assert_eq!(placement.pod_uid, None, "{path}");
+            assert!(placement.container_id.is_none() || path.contains(':'), "{path}");
+        }
+        let below_another =
+            "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-podUID_.slice/crio-ID.scope";
+        assert_eq!(Placement::of_path(&fill(below_another)).pod_uid.as_deref(), Some(UID));
     }
 
     #[test]

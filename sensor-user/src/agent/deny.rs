@@ -278,6 +278,10 @@ mod tests {
                 serde_json::json!({ "path": path, "action": "deny", "allowedActors": { "users": [user] } })
             })
             .collect();
+        policy_of(&rules)
+    }
+
+    fn policy_of(rules: &[serde_json::Value]) -> DriftPolicy {
         let file = serde_json::json!({
             "apiVersion": "holdfast.dev/v1alpha1",
             "kind": "DriftPolicy",
@@ -343,6 +347,27 @@ mod tests {
         let before = wanted.clone();
         deny.add_sets(&mut wanted);
         assert_eq!(wanted, before, "what was told already comes to the same");
+    }
+
+    #[test]
+    fn a_group_that_a_user_made_below_their_own_is_no_allowed_unit_or_pod() {
+        const POD: &str = "2b6f1d3e-8c47-4d0a-9e51-7a3c5b8d9f10";
+        let rule = serde_json::json!({
+            "path": "/a", "action": "deny", "allowedActors": { "units": ["allowed.service"], "pods": [POD] },
+        });
+        let deny = DenyRules::default().renewed(&policy_of(&[rule]), &[directory("/a")]);
+        let pod = format!("kubepods.slice/kubepods-pod{}.slice", POD.replace('-', "_"));
+        for allowed in ["/system.slice/allowed.service", &format!("/{pod}/crio-conmon-x.scope")] {
+            assert_eq!(deny.allowing(allowed), [1], "{allowed}");
+        }
+        for top in
+            ["/user.slice/user-1000.slice/user@1000.service", "/system.slice/web.service", "/user/alice/0"]
+        {
+            for made in ["app.slice/allowed.service", "allowed.service", &pod, &format!("kubepods/pod{POD}")]
+            {
+                assert!(deny.allowing(&format!("{top}/{made}")).is_empty(), "{top}/{made}");
+            }
+        }
     }
 
     #[test]

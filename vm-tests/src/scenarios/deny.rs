@@ -94,6 +94,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
 /// meanwhile that would look for it.
 fn by_group_and_login() -> Result<String> {
     const SLICE: &str = "/sys/fs/cgroup/system.slice";
+    const MADE_BY_USER: &str = "user.slice/user-1000.slice/user@1000.service/app.slice/allowed.service";
     let policy =
         POLICY.replace("exes: [/run/allowed/busybox]", "units: [allowed.service]\n      users: [keeper]");
     fs::write("/run/policy.yaml", policy)?;
@@ -109,13 +110,17 @@ fn by_group_and_login() -> Result<String> {
     ])?;
     status::wait_for("compliant", Duration::from_mins(1))?;
     refused(&mut agent, &format!("chmod 600 {FILE}"), "set-attributes")?;
-    shell(&format!("mkdir -p {SLICE}/allowed.service {SLICE}/other.service"))?;
+    shell(&format!("mkdir -p {SLICE}/allowed.service"))?;
     wait::until("the unit to be allowed", Duration::from_secs(30), || {
         let changed = shell(&format!("echo $$ > {SLICE}/allowed.service/cgroup.procs && chmod 644 {FILE}"));
         Ok(changed.is_ok().then_some(()))
     })?;
-    let other = format!("echo $$ > {SLICE}/other.service/cgroup.procs && chmod 600 {FILE}");
-    refused(&mut agent, &other, "set-attributes")?;
+    // The last two have the allowed unit's name below a group that may belong to any user.
+    for other in ["system.slice/other.service", "system.slice/other.service/allowed.service", MADE_BY_USER] {
+        let group = format!("/sys/fs/cgroup/{other}");
+        let other = format!("mkdir -p {group} && echo $$ > {group}/cgroup.procs && chmod 600 {FILE}");
+        refused(&mut agent, &other, "set-attributes")?;
+    }
     shell(&format!("echo 4321 > /proc/self/loginuid && chmod 644 {FILE}"))?;
     refused(&mut agent, &format!("echo 4322 > /proc/self/loginuid && chmod 600 {FILE}"), "set-attributes")?;
     agent.stop()?;
