@@ -177,6 +177,7 @@ impl Engine {
             tie: Tying::of(&self.options),
             mco,
             waits: None,
+            unsynced: true,
         };
         // The way back needs the journal alone; what cannot be compared with its config goes back.
         let rendered = self.rendered_of(begin.id).map_err(|error| error.to_string());
@@ -321,6 +322,7 @@ impl Engine {
             tie: Tying::of(&self.options),
             mco: Mco::of(&self.options),
             waits: None,
+            unsynced: true,
         };
         let mut ending = Notes::new(self, &begin);
         Ok(self.drive(run, Ok(&request.new), actor, &mut ending, progress).await)

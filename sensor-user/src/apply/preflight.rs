@@ -176,7 +176,7 @@ impl Room {
 }
 
 /// The nearest directory above a path that is there.
-fn nearest(observer: &Observer, path: &Path) -> Result<OwnedFd, ApplyError> {
+pub(super) fn nearest(observer: &Observer, path: &Path) -> Result<OwnedFd, ApplyError> {
     for parent in path.ancestors().skip(1) {
         match observer.root().open_at(parent, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
             Ok(directory) => return Ok(directory),

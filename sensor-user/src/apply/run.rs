@@ -3,6 +3,7 @@
 //! In: a machine and the records on which it rests. Out: how it came to rest. Each request is one step; what the
 //! machine decides is in `sensor_model::journal` and is checked there.
 
+mod durable;
 mod told;
 
 use super::{
@@ -67,6 +68,8 @@ pub(super) struct Run<'a> {
     pub(super) mco: Mco<'a>,
     /// What was told last that it waits for.
     pub(super) waits: Option<(Wait, String)>,
+    /// Steps may have been taken since the disks were last made durable; also by a process that is dead.
+    pub(super) unsynced: bool,
 }
 
 /// How far an apply is taken by who goes on with it.
@@ -138,7 +141,10 @@ impl Run<'_> {
                         // What acts may have users to make.
                         self.shadow = None;
                     }
-                    self.append(&record)
+                    match self.make_durable(&record) {
+                        Ok(()) => self.append(&record),
+                        Err(error) => failed(error),
+                    }
                 }
                 Request::Look(target) => self.look(target).map_or_else(failed, Outcome::Sight),
                 Request::Step(target, step) => match self.lock_shadow(target, ending).await {
@@ -281,6 +287,10 @@ impl Run<'_> {
     }
 
     fn close(&mut self) -> Result<(), ApplyError> {
+        if self.journal.is_some() {
+            // Without the journal the config that is current, history and originals have to be there.
+            self.store.sync()?;
+        }
         self.store.close()?;
         self.journal = None;
         // Contents that stay behind are removed by the next apply, and are readable to root alone.
@@ -364,7 +374,8 @@ impl Run<'_> {
         Ok(place.see()?.identity == identity)
     }
 
-    fn step(&self, number: usize, step: Settling) -> Outcome {
+    fn step(&mut self, number: usize, step: Settling) -> Outcome {
+        self.unsynced = true;
         match self.try_step(number, step) {
             Ok(outcome) => outcome,
             // Somebody was faster: the next look tells what is there now.

@@ -318,6 +318,8 @@ impl Store {
             .map_err(AppendError::into_inner)
             // Behind the first record, however long that is.
             .and_then(|()| journal.reserve().map_err(failed("reserve space")))
+            // The journal must not be there without the contents and the config that it names.
+            .and_then(|()| sys::sync_all(&directory).map_err(failed("sync the file system")))
             .and_then(|()| sys::rename_free(&directory, new, name).map_err(failed("rename")))
             .and_then(|()| sys::sync(&directory).map_err(failed("sync the directory")));
         if let Err(error) = begun {
@@ -352,6 +354,12 @@ impl Store {
             journal.cut().map_err(|errno| ApplyError::failed(&journal.path, "cut", errno))?;
         }
         Ok(journal)
+    }
+
+    /// Makes all of it durable.
+    pub(super) fn sync(&self) -> Result<(), ApplyError> {
+        let synced = sys::directory(&self.path).and_then(sys::sync_all);
+        synced.map_err(|errno| ApplyError::failed(&self.path, "sync the file system", errno))
     }
 
     /// Removes the journal.
