@@ -227,11 +227,13 @@ impl Machine {
         })
     }
 
-    /// Targets go back in the other order; other names of a file after that file all the same.
+    /// Targets go back in the other order; other names of a file after that file all the same, where something was there
+    /// that can stay until then.
     fn back(&self, at: usize) -> usize {
         let count = self.kinds.len();
+        let waits = |kind: &Kind| kind.hard && !kind.before_absent && !kind.last;
         let (files, names): (Vec<usize>, Vec<usize>) =
-            (0..count).rev().partition(|target| !self.kinds[*target].hard);
+            (0..count).rev().partition(|target| !waits(&self.kinds[*target]));
         files.into_iter().chain(names).nth(at).unwrap_or_default()
     }
 

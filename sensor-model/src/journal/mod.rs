@@ -154,9 +154,18 @@ impl Target {
             before_absent: self.before == Image::Absent,
             after_absent: self.after == Image::Absent,
             in_place: directory(&self.before) && directory(&self.after),
-            last: directory(&self.before) && self.after == Image::Absent,
+            last: directory(&self.before) && !directory(&self.after),
             hard: matches!(&self.after, Image::File(file) if file.hard.is_some()),
         }
+    }
+
+    /// Whether a file or a link turns into a directory, or the other way round: what is below it is there on one side only.
+    pub fn turns(&self) -> bool {
+        matches!(
+            (&self.before, &self.after),
+            (Image::Directory(_), Image::File(_) | Image::Link(_))
+                | (Image::File(_) | Image::Link(_), Image::Directory(_))
+        )
     }
 
     /// Of a directory that stays: whether each attribute that was seen is that of one image or of the other. A death in
@@ -200,7 +209,7 @@ pub struct Kind {
     pub after_absent: bool,
     /// A directory that stays one: its metadata is set where it is.
     pub in_place: bool,
-    /// A directory that goes away, which it can only when everything in it is gone for good.
+    /// A directory that goes away or turns into something else, which it can only when everything in it is gone for good.
     pub last: bool,
     /// Another name of a file, made anew after that file.
     pub hard: bool,

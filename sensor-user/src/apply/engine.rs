@@ -12,7 +12,7 @@ use super::{
     os,
     password::{self, ShadowLock},
     preflight::{self, Mco},
-    run::{Ending as _, Progress, Reach, Run, Tying},
+    run::{Ending as _, Progress, Reach, Run, Tying, turning},
     standing,
     store::Store,
     targets::Planner,
@@ -178,6 +178,7 @@ impl Engine {
             mco,
             waits: None,
             unsynced: true,
+            turning: turning(&begin),
         };
         // The way back needs the journal alone; what cannot be compared with its config goes back.
         let rendered = self.rendered_of(begin.id).map_err(|error| error.to_string());
@@ -323,6 +324,7 @@ impl Engine {
             mco: Mco::of(&self.options),
             waits: None,
             unsynced: true,
+            turning: turning(&begin),
         };
         let mut ending = Notes::new(self, &begin);
         Ok(self.drive(run, Ok(&request.new), actor, &mut ending, progress).await)

@@ -22,6 +22,7 @@ pub mod store;
 mod sys;
 mod targets;
 pub(crate) mod tie;
+mod turns;
 mod verify;
 mod waiting;
 

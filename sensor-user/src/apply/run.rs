@@ -5,6 +5,10 @@
 
 mod durable;
 mod told;
+mod turning;
+
+use turning::kind;
+pub(super) use turning::turning;
 
 use super::{
     ApplyError,
@@ -30,6 +34,7 @@ use sensor_model::journal::{
 };
 use sensor_model::node_state::{NodeEvent, Wait};
 use std::{
+    collections::BTreeSet,
     ffi::OsString,
     path::{Path, PathBuf},
 };
@@ -70,6 +75,8 @@ pub(super) struct Run<'a> {
     pub(super) waits: Option<(Wait, String)>,
     /// Steps may have been taken since the disks were last made durable; also by a process that is dead.
     pub(super) unsynced: bool,
+    /// Paths that are a directory before or after it, and something else on the other side.
+    pub(super) turning: BTreeSet<PathBuf>,
 }
 
 /// How far an apply is taken by who goes on with it.
@@ -313,10 +320,6 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn place(&self, target: &Target) -> Result<Option<Place>, ApplyError> {
-        Place::find(self.observer.root(), &target.path)
-    }
-
     fn temporary(&self, number: usize) -> OsString {
         let path = self.begin.targets[number].temporary(self.begin.id, number);
         path.file_name().map(OsString::from).unwrap_or_default()
@@ -399,6 +402,9 @@ impl Run<'_> {
                 self.make(&place, &name, image(target, side))?;
                 return Ok(Outcome::Done);
             }
+            Settling::Swap if target.turns() && turning::must_stay(target, &place, &name)? => {
+                return Ok(Outcome::Kept);
+            }
             Settling::Swap => sys::exchange(&place.directory, &name, &place.name).map_err(failed("swap"))?,
             Settling::PutIn => {
                 sys::rename_free(&place.directory, &name, &place.name).map_err(failed("put in"))?;
@@ -406,7 +412,7 @@ impl Run<'_> {
             Settling::TakeAway if kind(&place, &place.name)? == Some(true) => {
                 match sys::remove(&place.directory, &place.name, true) {
                     Ok(()) => {}
-                    Err(Errno::ENOTEMPTY | Errno::EEXIST) => return Ok(Outcome::Kept),
+                    Err(errno) if turning::is_not_empty(errno) => return Ok(Outcome::Kept),
                     Err(errno) => return Err(failed("take away")(errno)),
                 }
             }
@@ -429,9 +435,15 @@ impl Run<'_> {
                 sys::sync(&file).map_err(failed("sync"))?;
             }
             Settling::Discard => {
-                let is_directory = kind(&place, &name)?;
-                sys::remove(&place.directory, &name, is_directory == Some(true))
-                    .map_err(failed("discard"))?;
+                let is_directory = kind(&place, &name)? == Some(true);
+                match sys::remove(&place.directory, &name, is_directory) {
+                    Ok(()) => {}
+                    Err(errno) if is_directory && target.turns() && turning::is_not_empty(errno) => {
+                        turning::stays_after_all(target, &place, &name)?;
+                        return Ok(Outcome::Kept);
+                    }
+                    Err(errno) => return Err(failed("discard")(errno)),
+                }
             }
             Settling::Finished | Settling::Foreign => {}
         }
@@ -470,16 +482,6 @@ fn image(target: &Target, side: Side) -> &Image {
     match side {
         Side::Before => &target.before,
         Side::After => &target.after,
-    }
-}
-
-/// Whether a name is that of a directory; `None` when nothing has it.
-fn kind(place: &Place, name: &std::ffi::OsStr) -> Result<Option<bool>, ApplyError> {
-    let seen = nix::sys::stat::fstatat(&place.directory, name, nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW);
-    match seen {
-        Ok(stat) => Ok(Some(stat.st_mode & nix::libc::S_IFMT == nix::libc::S_IFDIR)),
-        Err(Errno::ENOENT) => Ok(None),
-        Err(errno) => Err(ApplyError::failed(&place.path, "stat", errno)),
     }
 }
 

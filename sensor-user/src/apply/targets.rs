@@ -24,7 +24,7 @@ use std::{
 };
 
 /// Mode of a parent that nobody declares.
-const PARENT_MODE: u32 = 0o755;
+pub(super) const PARENT_MODE: u32 = 0o755;
 
 /// What a path shall be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,22 +123,32 @@ impl Planner<'_> {
         if let Some(shadow) = password::wanted(self)? {
             wanted.insert(PathBuf::from(password::SHADOW), shadow);
         }
+        self.comes_along(&kept, &mut wanted)?;
         self.emptied(&kept, &mut wanted)?;
+        self.turned(&mut wanted)?;
         self.parents(&mut wanted)?;
         let labels = Labels::of(self.observer, self.drift, &wanted);
         let managed: BTreeSet<Arc<Path>> =
             old.iter().filter(|e| is_object(e)).map(|e| e.thing.path()).collect();
         let mut writes = Writes { units, ..Writes::default() };
-        let mut appearing: Vec<PathBuf> = Vec::new();
+        let (mut appearing, mut leaving): (Vec<PathBuf>, Vec<PathBuf>) = Default::default();
         // Parents sort before what is in them.
         for (path, wanted) in &wanted {
             let under_new = appearing.iter().any(|directory| path.starts_with(directory));
             let before = if under_new { Image::Absent } else { self.image(path)? };
-            let after = self.after(path, wanted, &before, &labels)?;
+            // What was at a path below it comes back when the directory does.
+            let left = leaving.iter().find(|directory| wanted.goes() && path.starts_with(directory)).cloned();
+            let after = match &left {
+                Some(_) => Image::Absent,
+                None => self.after(path, wanted, &before, &labels)?,
+            };
             let is_there = after.is(&before) && !self.needs_link(path, &after)?;
             // An original is one also where nothing has to be written, and is over also where it is there already.
             if *wanted == Wanted::Original {
-                writes.released.push(path.clone());
+                // Below what a config declares as no directory it is only out of the way.
+                if left.as_ref().is_none_or(|directory| writes.released.contains(directory)) {
+                    writes.released.push(path.clone());
+                }
             } else if !managed.contains(path.as_path())
                 && !forced.contains(path)
                 && path != Path::new(password::SHADOW)
@@ -155,12 +165,16 @@ impl Planner<'_> {
             if is_there {
                 continue;
             }
-            self.possible(path, &before, &after)?;
-            if matches!(after, Image::Directory(_)) && !matches!(before, Image::Directory(_)) {
-                appearing.push(path.clone());
+            match (&before, &after) {
+                (Image::Directory(_), Image::File(_) | Image::Link(_)) => leaving.push(path.clone()),
+                (Image::Absent | Image::File(_) | Image::Link(_), Image::Directory(_)) => {
+                    appearing.push(path.clone());
+                }
+                _ => {}
             }
             writes.targets.push(Target { path: path.clone(), before, after });
         }
+        self.leave(&writes.targets)?;
         writes.targets.sort_by_cached_key(rank);
         Ok(writes)
     }
@@ -267,16 +281,16 @@ impl Planner<'_> {
         kept: &BTreeSet<Arc<Path>>,
         wanted: &mut BTreeMap<PathBuf, Wanted>,
     ) -> Result<(), ApplyError> {
-        let goes = |wanted: &Wanted| matches!(wanted, Wanted::Gone | Wanted::Original);
         let below = |path: &Path, parent: &Path| path != parent && path.starts_with(parent);
         let mut empty = BTreeMap::new();
-        for path in wanted.iter().filter(|(_, wanted)| goes(wanted)).map(|(path, _)| path) {
+        for path in wanted.iter().filter(|(_, wanted)| wanted.goes()).map(|(path, _)| path) {
             for parent in path.ancestors().skip(1) {
                 if wanted.contains_key(parent) || empty.contains_key(parent) {
                     continue;
                 }
+                let is_directory = |image: &Image| matches!(image, Image::Directory(_));
                 let made =
-                    self.store.original(parent)?.is_some_and(|original| original.image == Image::Absent);
+                    self.store.original(parent)?.is_some_and(|original| !is_directory(&original.image));
                 let needed = kept
                     .range(Arc::<Path>::from(parent)..)
                     .next()
@@ -284,7 +298,7 @@ impl Planner<'_> {
                     || wanted
                         .range(parent.to_owned()..)
                         .take_while(|(path, _)| path.starts_with(parent))
-                        .any(|(path, wanted)| below(path, parent) && !goes(wanted));
+                        .any(|(path, wanted)| below(path, parent) && !wanted.goes());
                 if !made || needed {
                     break;
                 }
@@ -453,19 +467,6 @@ impl Planner<'_> {
         };
         Ok((uid, gid))
     }
-
-    /// What could not be done is said before anything is done.
-    fn possible(&self, path: &Path, before: &Image, after: &Image) -> Result<(), ApplyError> {
-        let leaves =
-            matches!(before, Image::Directory(_)) && matches!(after, Image::File(_) | Image::Link(_));
-        if leaves && !links::names(self.observer, path).is_empty() {
-            return Err(ApplyError::refused(
-                path,
-                "a directory that is not empty is in its place; move it away first",
-            ));
-        }
-        Ok(())
-    }
 }
 
 /// Things that are one object at their own path.
@@ -473,14 +474,15 @@ fn is_object(expectation: &Expectation) -> bool {
     matches!(expectation.expected, Expected::File(_) | Expected::Directory(_) | Expected::Link(_))
 }
 
-/// Directories before what is in them, other names of files after the files, then what goes, directories last.
+/// Directories before what is in them, other names of files after the files, then what goes, directories last; also those
+/// that turn into something else.
 fn rank(target: &Target) -> (u8, usize, PathBuf) {
     let depth = target.path.components().count();
     let (rank, depth) = match (&target.before, &target.after) {
         (_, Image::Directory(_)) => (0, depth),
+        (Image::Directory(_), _) => (4, usize::MAX - depth),
         (_, Image::File(file)) if file.hard.is_some() => (2, 0),
         (_, Image::File(_) | Image::Link(_)) => (1, 0),
-        (Image::Directory(_), Image::Absent) => (4, usize::MAX - depth),
         (_, Image::Absent) => (3, 0),
     };
     (rank, depth, target.path.clone())

@@ -36,6 +36,8 @@ enum Unit {
 struct Config {
     paths: Vec<Said>,
     below: Option<u8>,
+    /// A file in each path that is said to be a directory.
+    inside: bool,
     units: Vec<Unit>,
     keys: Vec<bool>,
 }
@@ -109,9 +111,11 @@ fn config() -> impl Strategy<Value = Config> {
     let paths = proptest::collection::vec(said(), PATHS.len());
     let units = (0..UNITS.len()).map(unit).collect::<Vec<_>>();
     let keys = proptest::collection::vec(any::<bool>(), KEYS.len());
-    (paths, proptest::option::of(0_u8..2), units, keys).prop_map(|(paths, below, units, keys)| Config {
+    let below = (proptest::option::of(0_u8..2), any::<bool>());
+    (paths, below, units, keys).prop_map(|(paths, (below, inside), units, keys)| Config {
         paths,
         below,
+        inside,
         units,
         keys,
     })
@@ -137,6 +141,10 @@ impl Config {
                 }
                 Said::Directory { mode } => {
                     writeln!(directories, "      - {{path: {path}, mode: {mode}, overwrite: true}}").unwrap();
+                    if self.inside {
+                        writeln!(files, "      - {{path: {path}/in, contents: {{source: 'data:,in'}}}}")
+                            .unwrap();
+                    }
                 }
             }
         }
@@ -302,6 +310,7 @@ fn links_of_units_that_another_ones_install_section_leads_to_come_back() {
     let nothing = Config {
         paths: vec![Said::Nothing; PATHS.len()],
         below: None,
+        inside: false,
         units: vec![Unit::Nothing; UNITS.len()],
         keys: vec![false; KEYS.len()],
     };

@@ -22,6 +22,9 @@ fn everything_that_a_config_declares_is_on_the_host_afterwards() {
     assert_eq!(target("/etc/becomes-link"), "app/stays");
     assert_eq!(world.read("/etc/original"), "what the host came with", "the original is back");
     assert!(!world.at("/etc/goes").join("deep").exists());
+    assert_eq!(world.read("/etc/unfolds/deep/file"), "unfolds", "a file turned into a directory");
+    assert_eq!(world.read("/etc/leads/changes"), "leads", "a link turned into a directory");
+    assert_eq!(target("/etc/folds"), "app", "a directory turned into a link");
     let system = "/etc/systemd/system";
     assert_eq!(
         target(&format!("{system}/graphical.target.wants/on.service")),
@@ -82,6 +85,39 @@ fn a_host_that_no_config_declares_any_more_is_as_it_was_before_the_first_one() {
         snapshot.retain(|path, text| !text.starts_with('4') && !path.ends_with("shadow"));
     }
     assert_eq!(after, before);
+}
+
+#[test]
+fn a_directory_that_holds_what_nobody_declares_turns_into_nothing_else() {
+    let world = World::old();
+    world.write("/etc/folds/deep/mine", "somebody else's");
+    let before = world.snapshot();
+    let said = world.apply(&["new"], "");
+    assert_eq!(said.code, Some(3), "{}{}", said.out, said.err);
+    let reason = "/etc/folds: a directory that is not empty is in its place; move it away first, or what is in it: /etc/folds/deep/mine";
+    assert!(said.err.contains(reason), "{}", said.err);
+    assert_eq!(world.snapshot(), before);
+}
+
+#[test]
+fn what_the_host_had_below_a_directory_comes_back_with_it() {
+    let world = World::new();
+    world.write("/etc/tree/a", "the host's");
+    let before = world.snapshot();
+    let file = |path: &str| {
+        format!("{{path: {path}, mode: 420, overwrite: true, contents: {{source: 'data:,declared'}}}}")
+    };
+    world.config("below", &format!("    storage: {{files: [{}]}}\n", file("/etc/tree/a")));
+    world.config("above", &format!("    storage: {{files: [{}]}}\n", file("/etc/tree")));
+    for config in ["below", "above"] {
+        let said = world.apply(&[config], "");
+        assert_eq!(said.code, Some(0), "{config}: {}{}", said.out, said.err);
+    }
+    assert_eq!(world.read("/etc/tree"), "declared");
+    let said = world.apply(&["nothing"], "");
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    assert_eq!(world.read("/etc/tree/a"), "the host's");
+    assert_eq!(world.snapshot(), before);
 }
 
 #[test]

@@ -26,6 +26,7 @@ pub(crate) const OLD: &str = r"
       directories:
       - {path: /etc/app, mode: 493}
       - {path: /etc/goes/deep, mode: 448}
+      - {path: /etc/folds, mode: 448}
       files:
       - {path: /etc/app/stays, mode: 420, contents: {source: 'data:,stays'}}
       - {path: /etc/app/changes, mode: 420, contents: {source: 'data:,old'}}
@@ -33,7 +34,10 @@ pub(crate) const OLD: &str = r"
       - {path: /etc/goes/deep/file, mode: 384, contents: {source: 'data:,goes'}}
       - {path: /etc/original, mode: 420, contents: {source: 'data:,declared'}}
       - {path: /etc/becomes-link, mode: 420, contents: {source: 'data:,file'}}
+      - {path: /etc/unfolds, mode: 384, contents: {source: 'data:,file'}}
+      - {path: /etc/folds/deep/file, mode: 384, contents: {source: 'data:,folds'}}
       links:
+      - {path: /etc/leads, target: app}
       - {path: /etc/app/link, target: stays}
       - {path: /etc/app/hard, target: /etc/app/changes, hard: true}
     systemd:
@@ -56,12 +60,16 @@ pub(crate) const NEW: &str = r"
       directories:
       - {path: /etc/app, mode: 488}
       - {path: /etc/new/deep, mode: 448}
+      - {path: /etc/leads, mode: 448}
       files:
       - {path: /etc/app/stays, mode: 420, contents: {source: 'data:,stays'}}
       - {path: /etc/app/changes, mode: 420, contents: {source: 'data:,new'}}
       - {path: /etc/app/mode, mode: 384, contents: {source: 'data:,same'}}
       - {path: /etc/new/deep/er/file, mode: 384, contents: {source: 'data:,new'}}
+      - {path: /etc/unfolds/deep/file, mode: 384, contents: {source: 'data:,unfolds'}}
+      - {path: /etc/leads/changes, mode: 420, contents: {source: 'data:,leads'}}
       links:
+      - {path: /etc/folds, target: app}
       - {path: /etc/app/link, target: changes}
       - {path: /etc/app/hard, target: /etc/app/changes, hard: true}
       - {path: /etc/becomes-link, target: app/stays}

@@ -32,6 +32,8 @@ pub(super) struct Setting {
     targets: Vec<(Content, Content)>,
     /// The first target is a directory that stays.
     in_place: bool,
+    /// The first target is a directory that turns into a file.
+    turns: bool,
     /// And its file system does not keep what it had before.
     stubborn: bool,
     fallback: Option<Fallback>,
@@ -48,6 +50,7 @@ impl Default for Setting {
         Self {
             targets: Vec::new(),
             in_place: false,
+            turns: false,
             stubborn: false,
             fallback: None,
             reboot: false,
@@ -81,6 +84,7 @@ impl Setting {
         for fallback in [None, Some(Fallback::Rollback)] {
             let in_place = Self { targets: targets.clone(), fallback, in_place: true, ..Self::default() };
             settings.extend([in_place.clone(), Self { stubborn: true, ..in_place }]);
+            settings.push(Self { targets: targets.clone(), fallback, turns: true, ..Self::default() });
         }
         for fallback in [Fallback::Rollback, Fallback::Reboot] {
             let targets = vec![(Old, New)];
@@ -100,6 +104,7 @@ impl Setting {
             other if self.in_place && number == 0 => {
                 Image::Directory(Metadata { mode: u32::from(other == Content::New), ..Metadata::default() })
             }
+            Content::Old if self.turns && number == 0 => Image::Directory(Metadata::default()),
             other => Image::File(FileImage {
                 metadata: Metadata::default(),
                 sha256: format!("{other:?}"),

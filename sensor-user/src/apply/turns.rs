@@ -1,0 +1,113 @@
+//! Paths that turn from a file or a link into a directory with something in it, or back.
+//!
+//! In: what is wanted, and the host. Out: the directories that something declared needs in the place of what is declared no
+//! more, what comes back with a directory, and a refusal where a directory holds what does not go with it.
+
+use super::{
+    ApplyError,
+    image::Place,
+    links,
+    targets::{PARENT_MODE, Planner, Wanted},
+};
+use nix::{fcntl::AtFlags, sys::stat::fstatat};
+use sensor_model::journal::{Image, Target};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+impl Planner<'_> {
+    /// A file or a link that is declared no more becomes a directory where something below it is declared, and so does
+    /// everything between the two: no look below it may go through the link.
+    pub(super) fn turned(&self, wanted: &mut BTreeMap<PathBuf, Wanted>) -> Result<(), ApplyError> {
+        let mut turned = BTreeMap::new();
+        let made = || Wanted::Directory { mode: PARENT_MODE, uid: Some(0), gid: Some(0) };
+        for path in wanted.iter().filter(|(_, wanted)| !wanted.goes()).map(|(path, _)| path) {
+            let mut parents: Vec<&Path> = path.ancestors().skip(1).collect();
+            parents.reverse();
+            let mut is_new = false;
+            for parent in parents {
+                let wanted = wanted.get(parent);
+                if !is_new && wanted.is_some() && !turned.contains_key(parent) {
+                    is_new = is_other(self, parent)?;
+                }
+                is_new |= turned.contains_key(parent);
+                let comes_back = match wanted {
+                    Some(Wanted::Original) => matches!(self.original(parent)?, Image::Directory(_)),
+                    _ => false,
+                };
+                if is_new && !comes_back && wanted.is_none_or(Wanted::goes) {
+                    turned.insert(parent.to_owned(), made());
+                }
+            }
+        }
+        wanted.extend(turned);
+        Ok(())
+    }
+
+    /// What was below a directory comes back with it, where the config that took its place said nothing of it.
+    pub(super) fn comes_along(
+        &self,
+        kept: &BTreeSet<Arc<Path>>,
+        wanted: &mut BTreeMap<PathBuf, Wanted>,
+    ) -> Result<(), ApplyError> {
+        let mut back = Vec::new();
+        for path in wanted.iter().filter(|(_, wanted)| **wanted == Wanted::Original).map(|(path, _)| path) {
+            if is_other(self, path)? && matches!(self.original(path)?, Image::Directory(_)) {
+                back.push(path.clone());
+            }
+        }
+        if back.is_empty() {
+            return Ok(());
+        }
+        for path in self.store.originals()? {
+            if !kept.contains(path.as_path()) && back.iter().any(|directory| path.starts_with(directory)) {
+                wanted.entry(path).or_insert(Wanted::Original);
+            }
+        }
+        Ok(())
+    }
+
+    /// A directory turns into something else only where everything in it goes, too.
+    pub(super) fn leave(&self, targets: &[Target]) -> Result<(), ApplyError> {
+        let goes: BTreeSet<&Path> = targets
+            .iter()
+            .filter(|target| target.after == Image::Absent)
+            .map(|target| target.path.as_path())
+            .collect();
+        for target in targets.iter().filter(|target| target.turns()) {
+            let mut directories = vec![target.path.clone()];
+            while let Some(directory) = directories.pop() {
+                for name in links::names(self.observer, &directory) {
+                    let path = directory.join(name);
+                    if !goes.contains(path.as_path()) {
+                        return Err(ApplyError::refused(
+                            &target.path,
+                            format!(
+                                "a directory that is not empty is in its place; move it away first, or what is in it: {}",
+                                path.display()
+                            ),
+                        ));
+                    }
+                    directories.push(path);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Wanted {
+    /// Whether nothing declares it.
+    pub(super) fn goes(&self) -> bool {
+        matches!(self, Self::Gone | Self::Original)
+    }
+}
+
+/// Whether something is at a path that is no directory; a link is none.
+fn is_other(planner: &Planner<'_>, path: &Path) -> Result<bool, ApplyError> {
+    let Some(place) = Place::find(planner.observer.root(), path)? else { return Ok(false) };
+    let found = fstatat(&place.directory, &*place.name, AtFlags::AT_SYMLINK_NOFOLLOW);
+    Ok(found.is_ok_and(|stat| stat.st_mode & nix::libc::S_IFMT != nix::libc::S_IFDIR))
+}
