@@ -67,6 +67,14 @@ pub struct FileImage {
     /// The path of which this is to be another name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hard: Option<PathBuf>,
+    /// How many names the file had, where it had more than one: reported when they come apart, never compared.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub names: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A symbolic link.

@@ -25,6 +25,7 @@ fn begin() -> Begin {
             size: 3,
             modified_ns: Some(17),
             hard: None,
+            names: 0,
         })
     };
     Begin {

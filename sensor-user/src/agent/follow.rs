@@ -291,7 +291,7 @@ mod tests {
     fn file(digest: u8) -> Image {
         let metadata = Metadata { mode: 0o644, ..Metadata::default() };
         let sha256 = hex::encode([digest; 32]);
-        Image::File(FileImage { metadata, sha256, size: 1, modified_ns: None, hard: None })
+        Image::File(FileImage { metadata, sha256, size: 1, modified_ns: None, hard: None, names: 0 })
     }
 
     fn seen(digest: u8, mode: u32) -> Observation {

@@ -3,7 +3,10 @@
 //! In: manifests, their plan, the host. Out: what became of it. One writer at a time; an open journal is worked off
 //! before anything new is begun.
 
+mod back;
 mod notes;
+
+pub use back::Back;
 
 use super::{
     ApplyError, Entry,
@@ -24,6 +27,7 @@ use crate::{
     clock::{boot_id, rfc3339},
     observation::Observer,
 };
+use back::Configs;
 use jiff::Timestamp;
 use notes::Notes;
 use sensor_model::{
@@ -89,8 +93,10 @@ pub struct Applied {
     pub goes_back: bool,
     /// Why it went back, could not go on, or reboots although no plan says so.
     pub reason: String,
-    /// What was left as somebody else wrote it, and what failed on the way back.
+    /// What was left as somebody else wrote it, what failed on the way back, and how the host differs from the old config.
     pub problems: Vec<String>,
+    /// What the comparison with the config that came back found.
+    pub back: Back,
 }
 
 /// What became of an apply that was interrupted.
@@ -182,7 +188,11 @@ impl Engine {
         };
         // The way back needs the journal alone; what cannot be compared with its config goes back.
         let rendered = self.rendered_of(begin.id).map_err(|error| error.to_string());
-        let applied = self.drive(run, rendered.as_ref(), actor, &mut ending, progress).await;
+        let old = begin.previous.map(|id| self.rendered_of(id)).transpose();
+        let old = old.map_err(|error| error.to_string());
+        let configs = Configs { old, new: rendered.as_ref().map_err(Clone::clone) };
+        // A large future, which is not to make those of the daemon larger.
+        let applied = Box::pin(self.drive(run, configs, actor, &mut ending, progress)).await;
         Ok(Recovered::Over(applied))
     }
 
@@ -327,20 +337,23 @@ impl Engine {
             turning: turning(&begin),
         };
         let mut ending = Notes::new(self, &begin);
-        Ok(self.drive(run, Ok(&request.new), actor, &mut ending, progress).await)
+        let (old, new) = (request.old.clone(), &request.new);
+        let is_known = previous.is_some() || !expectations(&old).is_ok_and(|nothing| nothing.is_empty());
+        let configs = Configs { old: Ok(is_known.then_some(old)), new: Ok(new) };
+        Ok(Box::pin(self.drive(run, configs, actor, &mut ending, progress)).await)
     }
 
     async fn drive(
         &self,
         mut run: Run<'_>,
-        rendered: Result<&Rendered, &String>,
+        configs: Configs<'_>,
         actor: &mut dyn Actor,
         ending: &mut Notes<'_>,
         progress: Progress<'_>,
     ) -> Applied {
         let acts = run.begin.reboot || run.begin.os.is_some() || !run.begin.acts.is_empty();
         let what = What::of(acts);
-        let expected = rendered.map_err(Clone::clone).and_then(|rendered| {
+        let expected = configs.new.and_then(|rendered| {
             let mut expectations = expectations(rendered).map_err(|error| error.to_string())?;
             // Where it cannot be read, nothing waits, and what is not there leads to the way back.
             let waiting = self.store.waiting(run.begin.id, &self.boot_id).unwrap_or_default();
@@ -348,6 +361,7 @@ impl Engine {
             Ok(Verifier::new(&self.observer, &self.options.root, rendered, expectations, what))
         });
         let rest = run.drive(actor, expected, ending, progress).await;
+        let (back, found) = self.compare(&run, &rest, configs.old, what, ending).await;
         let machine = &run.machine;
         let reason = match &rest {
             // All that went wrong, the first of it first.
@@ -356,8 +370,8 @@ impl Engine {
             Rest::Closed(Ended::Abandoned) => machine.problems().join("; "),
             _ => machine.reason().to_owned(),
         };
-        let (goes_back, problems) = (machine.is_going_back(), machine.problems().to_vec());
-        Applied { id: run.begin.id, rest, goes_back, reason, problems }
+        let problems = machine.problems().iter().cloned().chain(found).collect();
+        Applied { id: run.begin.id, rest, goes_back: machine.is_going_back(), reason, problems, back }
     }
 
     async fn preflight(

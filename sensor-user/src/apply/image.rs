@@ -107,6 +107,7 @@ impl Place {
                     size,
                     modified_ns: modified_ns.and_then(|ns| ns.checked_add(stat.st_mtime_nsec)),
                     hard: None,
+                    names: 0,
                 }))
             }
             _ => None,

@@ -12,6 +12,7 @@ mod history;
 mod image;
 mod labels;
 mod links;
+mod names;
 mod originals;
 pub mod os;
 mod password;
@@ -27,7 +28,7 @@ mod verify;
 mod waiting;
 
 pub use actions::{Actor, NoActs, Rested, Systemd, Undone};
-pub use engine::{Applied, Engine, Options, Recovered, Request};
+pub use engine::{Applied, Back, Engine, Options, Recovered, Request};
 pub use history::Entry;
 pub use os::is_there as os_is_there;
 pub use run::Reach;

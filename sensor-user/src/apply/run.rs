@@ -14,6 +14,7 @@ use super::{
     ApplyError,
     actions::{Actor, Rested, Undone},
     image::Place,
+    names,
     password::{self, ShadowLock},
     preflight::Mco,
     store::{AppendError, JournalFile, Store},
@@ -320,7 +321,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn temporary(&self, number: usize) -> OsString {
+    pub(super) fn temporary(&self, number: usize) -> OsString {
         let path = self.begin.targets[number].temporary(self.begin.id, number);
         path.file_name().map(OsString::from).unwrap_or_default()
     }
@@ -399,7 +400,7 @@ impl Run<'_> {
         let failed = |operation| move |errno| ApplyError::failed(&target.path, operation, errno);
         match step {
             Settling::Make(side) => {
-                self.make(&place, &name, image(target, side))?;
+                self.make(&place, &name, number, side)?;
                 return Ok(Outcome::Done);
             }
             Settling::Swap if target.turns() && turning::must_stay(target, &place, &name)? => {
@@ -451,23 +452,24 @@ impl Run<'_> {
         Ok(Outcome::Done)
     }
 
-    fn make(&self, place: &Place, name: &std::ffi::OsStr, image: &Image) -> Result<(), ApplyError> {
-        let hard = match image {
-            Image::File(FileImage { hard: Some(of), .. }) => self.same_file(of, image)?,
-            _ => None,
-        };
-        let content = match (&hard, image.content()) {
-            (None, Some(sha256)) => Some(self.store.content(sha256)?),
-            _ => None,
-        };
-        place.make(name, image, content.as_deref(), hard.as_ref())
-    }
-
-    /// The file of which an image is to be another name, where it is what the image says.
-    fn same_file(&self, of: &Path, image: &Image) -> Result<Option<Place>, ApplyError> {
-        let Some(place) = Place::find(self.observer.root(), of)? else { return Ok(None) };
-        let seen = place.see()?;
-        Ok(seen.image.is_some_and(|seen| image.is(&seen)).then_some(place))
+    fn make(
+        &self,
+        place: &Place,
+        name: &std::ffi::OsStr,
+        number: usize,
+        side: Side,
+    ) -> Result<(), ApplyError> {
+        let image = image(&self.begin.targets[number], side);
+        let hard = self.same_file(number, side)?;
+        if hard.is_some() {
+            match place.make(name, image, None, hard.as_ref()) {
+                // Where the names cannot be put together again, a file of its own is still what was there; it is told.
+                Err(ApplyError::Failed { errno: Errno::EXDEV | Errno::EMLINK, .. }) if names::had(image) => {}
+                made => return made,
+            }
+        }
+        let content = image.content().map(|sha256| self.store.content(sha256)).transpose()?;
+        place.make(name, image, content.as_deref(), None)
     }
 }
 

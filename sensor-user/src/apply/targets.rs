@@ -4,7 +4,7 @@
 //! written, and in the store the contents that they need. Only what the two configs say differently is a target,
 //! and of that only what is not there already. It reads the host and changes nothing on it.
 
-use super::{ApplyError, image::Place, labels::Labels, links, password, store::Store};
+use super::{ApplyError, image::Place, labels::Labels, links, names::Names, password, store::Store};
 use crate::observation::Observer;
 use nix::fcntl::OFlag;
 use sensor_model::{
@@ -127,19 +127,23 @@ impl Planner<'_> {
         self.emptied(&kept, &mut wanted)?;
         self.turned(&mut wanted)?;
         self.parents(&mut wanted)?;
+        let names = Names::new(self, &wanted, old.iter().chain(&new).filter(|e| is_object(e)).collect());
         let labels = Labels::of(self.observer, self.drift, &wanted);
         let managed: BTreeSet<Arc<Path>> =
             old.iter().filter(|e| is_object(e)).map(|e| e.thing.path()).collect();
         let mut writes = Writes { units, ..Writes::default() };
-        let (mut appearing, mut leaving): (Vec<PathBuf>, Vec<PathBuf>) = Default::default();
+        let (mut appearing, mut leaving): (Vec<PathBuf>, Vec<PathBuf>) = (Vec::new(), Vec::new());
         // Parents sort before what is in them.
         for (path, wanted) in &wanted {
             let under_new = appearing.iter().any(|directory| path.starts_with(directory));
-            let before = if under_new { Image::Absent } else { self.image(path)? };
+            let before = if under_new { Image::Absent } else { names.noted(path, self.image(path)?)? };
             // What was at a path below it comes back when the directory does.
             let left = leaving.iter().find(|directory| wanted.goes() && path.starts_with(directory)).cloned();
             let after = match &left {
                 Some(_) => Image::Absent,
+                None if *wanted == Wanted::Original => {
+                    names.given_back(path, &before, self.original(path)?)?
+                }
                 None => self.after(path, wanted, &before, &labels)?,
             };
             let is_there = after.is(&before) && !self.needs_link(path, &after)?;
@@ -411,6 +415,7 @@ impl Planner<'_> {
                     size,
                     modified_ns: None,
                     hard: None,
+                    names: 0,
                 })
             }
             Wanted::Hard { target } => self.hard(path, target, labels)?,

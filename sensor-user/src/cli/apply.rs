@@ -13,8 +13,8 @@ use super::{
 use crate::{
     agent::desired,
     apply::{
-        Actor, Applied, ApplyError, Engine, Entry, FORCE_FILE, NoActs, Options, Reach, Recovered, Request,
-        Store, Systemd, os_is_there, waits,
+        Actor, Applied, ApplyError, Back, Engine, Entry, FORCE_FILE, NoActs, Options, Reach, Recovered,
+        Request, Store, Systemd, os_is_there, waits,
     },
     observation::Observer,
 };
@@ -138,6 +138,9 @@ struct Report {
     /// The old config is there, or on its way.
     #[serde(skip)]
     goes_back: bool,
+    /// What the comparison with it found.
+    #[serde(skip)]
+    back: Back,
 }
 
 impl Report {
@@ -151,6 +154,7 @@ impl Report {
             plan: None,
             waiting: Vec::new(),
             goes_back: false,
+            back: Back::No,
         }
     }
 }
@@ -383,8 +387,9 @@ impl<'a> Site<'a> {
             Rest::Rebooting => "rebooting",
             Rest::Halted(_) => "halted",
         };
-        let Applied { id, goes_back, reason, problems, .. } = applied.clone();
-        self.report(screen, Report { id: Some(id), goes_back, reason, problems, plan, ..Report::of(result) })
+        let Applied { id, goes_back, reason, problems, back, .. } = applied.clone();
+        let of_apply = Report { id: Some(id), goes_back, reason, problems, plan, back, ..Report::of(result) };
+        self.report(screen, of_apply)
     }
 
     fn report(&self, screen: &mut Screen, mut report: Report) -> anyhow::Result<u8> {
@@ -416,7 +421,11 @@ impl<'a> Site<'a> {
             "rebooting" => {
                 "the reboot is under way; after it what failed is looked at, and everything is compared"
             }
-            "rolled-back" => "the host is as the old config says",
+            "rolled-back" => match report.back {
+                Back::AsDeclared => "the host is as the old config says",
+                Back::Differs => "what was written was given back, but the host differs from the old config",
+                _ => "what was written was given back; the host was not compared with an old config",
+            },
             "abandoned" => "nothing was written",
             _ => "it can go neither on nor back now; the next start tries again",
         };

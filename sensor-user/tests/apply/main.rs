@@ -7,6 +7,7 @@ mod faults;
 #[cfg(feature = "fault-injection")]
 mod foreign;
 mod golden;
+mod hard;
 mod host;
 mod links;
 mod mco;

@@ -1,7 +1,7 @@
 //! A host root, two configs, and the program run on them.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
@@ -123,6 +123,7 @@ impl World {
         world.write("/etc/shadow", "root:*:1:0:::::\ncore:!:1:0:::::\n");
         world.write("/etc/.pwd.lock", "");
         world.write("/etc/original", "what the host came with");
+        fs::hard_link(world.at("/etc/original"), world.at("/etc/original-too")).unwrap();
         world.write("/usr/lib/systemd/system/off.service", "[Install]\nWantedBy=a.target\n");
         fs::create_dir_all(world.at("/etc/systemd/system/a.target.wants")).unwrap();
         fs::create_dir_all(world.at("/home/core")).unwrap();
@@ -238,10 +239,17 @@ impl World {
         Some(target.to_str().unwrap().to_owned())
     }
 
-    /// Everything below the root, with links named by what they point to and files by content.
+    /// Everything below the root, with links named by what they point to, files by content, and files of several names by
+    /// all of them.
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let mut snapshot = Snapshot::new();
-        walk(&self.at("/"), Path::new("/"), &mut snapshot);
+        let (mut snapshot, mut names) = (Snapshot::new(), BTreeMap::new());
+        walk(&self.at("/"), Path::new("/"), &mut snapshot, &mut names);
+        for paths in names.into_values().filter(|paths| paths.len() > 1) {
+            for path in &paths {
+                let text = snapshot.get_mut(path).unwrap();
+                *text = format!("{text} by the names {paths:?}");
+            }
+        }
         snapshot
     }
 }
@@ -251,7 +259,7 @@ fn directory() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-fn walk(real: &Path, path: &Path, into: &mut Snapshot) {
+fn walk(real: &Path, path: &Path, into: &mut Snapshot, names: &mut BTreeMap<u64, BTreeSet<PathBuf>>) {
     let metadata = fs::symlink_metadata(real).unwrap();
     let what = if metadata.is_symlink() {
         format!("-> {}", fs::read_link(real).unwrap().display())
@@ -262,10 +270,13 @@ fn walk(real: &Path, path: &Path, into: &mut Snapshot) {
     };
     let (mode, uid, gid) = (metadata.mode(), metadata.uid(), metadata.gid());
     into.insert(path.to_owned(), format!("{mode:o} {uid}:{gid} {} {what}", xattrs(real)));
+    if metadata.is_file() {
+        names.entry(metadata.ino()).or_default().insert(path.to_owned());
+    }
     if metadata.is_dir() {
         for entry in fs::read_dir(real).unwrap() {
             let name = entry.unwrap().file_name();
-            walk(&real.join(&name), &path.join(&name), into);
+            walk(&real.join(&name), &path.join(&name), into, names);
         }
     }
 }

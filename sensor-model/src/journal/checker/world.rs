@@ -111,6 +111,7 @@ impl Setting {
                 size: 0,
                 modified_ns: None,
                 hard: None,
+                names: 0,
             }),
         };
         let targets = (0..)

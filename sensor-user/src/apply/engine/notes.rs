@@ -25,6 +25,28 @@ impl<'a> Notes<'a> {
     pub(super) fn new(engine: &'a Engine, begin: &'a Begin) -> Self {
         Self { engine, begin }
     }
+
+    /// What was found when it was over.
+    pub(super) fn found(&self, problems: &[String]) {
+        if problems.is_empty() {
+            return;
+        }
+        let store = &self.engine.store;
+        let noted = store.history::<Entry>(self.begin.id).and_then(|entry| {
+            let Some(mut entry) = entry else { return Ok(()) };
+            entry.problems.extend(problems.iter().cloned());
+            store.set_history(self.begin.id, &entry)?;
+            if entry.result == Some(Ended::RolledBack) {
+                let reason = [&[entry.reason.clone()][..], &entry.problems].concat().join("; ");
+                let id = Some(self.begin.id);
+                standing::note(store, NodeEvent::RolledBack, id, &reason, "", Timestamp::now())?;
+            }
+            Ok(())
+        });
+        if let Err(error) = noted {
+            tracing::error!(%error, "What differs after an apply cannot be noted.");
+        }
+    }
 }
 
 impl Ending for Notes<'_> {

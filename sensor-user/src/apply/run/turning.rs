@@ -20,7 +20,7 @@ pub(in crate::apply) fn turning(begin: &Begin) -> BTreeSet<PathBuf> {
 impl Run<'_> {
     /// The place of a target; `None` where its directory is not there. A link that is there in the directory's place may
     /// lead to a directory with the same names in it, and none of those is ours.
-    pub(super) fn place(&self, target: &Target) -> Result<Option<Place>, ApplyError> {
+    pub(in crate::apply) fn place(&self, target: &Target) -> Result<Option<Place>, ApplyError> {
         let root = self.observer.root();
         for path in target.path.ancestors().skip(1).filter(|path| self.turning.contains(*path)) {
             let place = Place::find(root, path)?;

@@ -1,0 +1,80 @@
+//! What an apply leaves when it is over: whether the old config, given back, is what the host is.
+//!
+//! In: the old config. Out: the same comparison as that of `check`, and hard links that came apart. Nothing is said of a
+//! host that was not compared.
+
+use super::{Engine, Notes};
+use crate::apply::{
+    run::Run,
+    verify::{Verifier, What},
+    waiting,
+};
+use sensor_model::{
+    journal::{Ended, machine::Rest},
+    merge::Rendered,
+};
+
+/// How a host stands to the config that came back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Back {
+    /// None came back, or it is not over.
+    No,
+    /// The host is as it says.
+    AsDeclared,
+    /// The host differs from it.
+    Differs,
+    /// No config was kept, or it cannot be read.
+    Uncompared,
+}
+
+/// The two configs of an apply, or why there is none.
+pub(super) struct Configs<'a> {
+    /// `None` where none is kept.
+    pub(super) old: Result<Option<Rendered>, String>,
+    pub(super) new: Result<&'a Rendered, String>,
+}
+
+impl Engine {
+    /// Compares the host with the config that came back; reports what differs and which hard links came apart.
+    pub(super) async fn compare(
+        &self,
+        run: &Run<'_>,
+        rest: &Rest,
+        old: Result<Option<Rendered>, String>,
+        what: What,
+        ending: &Notes<'_>,
+    ) -> (Back, Vec<String>) {
+        let mut problems = match rest {
+            Rest::Closed(ended @ (Ended::Done | Ended::RolledBack)) => run.apart(*ended),
+            _ => Vec::new(),
+        };
+        let mut back = Back::No;
+        if matches!(rest, Rest::Closed(Ended::RolledBack)) {
+            let compared = match old {
+                Ok(Some(old)) => self.differences(&old, what).await.map(Some),
+                Ok(None) => Ok(None),
+                Err(reason) => Err(reason),
+            };
+            back = match compared {
+                Ok(Some(differences)) if differences.is_empty() => Back::AsDeclared,
+                Ok(Some(differences)) => {
+                    problems.extend(differences);
+                    Back::Differs
+                }
+                Ok(None) => Back::Uncompared,
+                Err(reason) => {
+                    problems.push(format!("the host could not be compared with the old config: {reason}"));
+                    Back::Uncompared
+                }
+            };
+        }
+        ending.found(&problems);
+        (back, problems)
+    }
+
+    async fn differences(&self, old: &Rendered, what: What) -> Result<Vec<String>, String> {
+        let expected =
+            waiting::expected(&self.store, &self.boot_id, old).map_err(|error| error.to_string())?;
+        Ok(Verifier::new(&self.observer, &self.options.root, old, expected, what).verify().await)
+    }
+}

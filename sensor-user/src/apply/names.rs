@@ -1,0 +1,179 @@
+//! Hard links: the other names of a file that an apply changes, and whether it has them again afterwards.
+//!
+//! In: what is wanted, and the host. Out: images that name another name of the same file. Names are looked for among the
+//! paths that the configs declare and in the file's own directory; what has a name elsewhere cannot be put together again,
+//! and is reported.
+
+use super::{
+    ApplyError,
+    image::{Identity, Place},
+    links,
+    run::Run,
+    targets::{Planner, Wanted},
+};
+use nix::{fcntl::AtFlags, sys::stat::fstatat};
+use sensor_model::{
+    expectation::Expectation,
+    journal::{Ended, FileImage, Image, TEMPORARY, Target, settle::Side},
+};
+use std::{
+    cell::OnceCell,
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+
+/// Names of files, found when they are needed.
+pub(super) struct Names<'a> {
+    planner: &'a Planner<'a>,
+    wanted: &'a BTreeMap<PathBuf, Wanted>,
+    declared: Vec<&'a Expectation>,
+    known: OnceCell<BTreeMap<Identity, BTreeSet<PathBuf>>>,
+}
+
+impl<'a> Names<'a> {
+    pub(super) fn new(
+        planner: &'a Planner<'a>,
+        wanted: &'a BTreeMap<PathBuf, Wanted>,
+        declared: Vec<&'a Expectation>,
+    ) -> Self {
+        Self { planner, wanted, declared, known: OnceCell::new() }
+    }
+
+    /// Says in a file's image how many names the file has, and one of the others.
+    pub(super) fn noted(&self, path: &Path, image: Image) -> Result<Image, ApplyError> {
+        let Image::File(file) = image else { return Ok(image) };
+        let Some((identity, names)) = self.identity(path)?.filter(|(_, names)| *names > 1) else {
+            return Ok(Image::File(file));
+        };
+        let mut others = self.known()?.get(&identity).cloned().unwrap_or_default();
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        for name in links::names(self.planner.observer, directory) {
+            let sibling = directory.join(&name);
+            if !name.starts_with(TEMPORARY) && self.identity(&sibling)?.is_some_and(|(it, _)| it == identity)
+            {
+                others.insert(sibling);
+            }
+        }
+        // All of them name the first, and that one names the second. One that stays where it is keeps the inode.
+        let mut others: Vec<PathBuf> = others.into_iter().collect();
+        others.sort_by_key(|other| self.wanted.contains_key(other));
+        let hard = others.into_iter().find(|other| other != path);
+        Ok(Image::File(FileImage { hard, names, ..file }))
+    }
+
+    /// The original of a path: another name of a file only where that file is, or is given back, too.
+    pub(super) fn given_back(
+        &self,
+        path: &Path,
+        before: &Image,
+        original: Image,
+    ) -> Result<Image, ApplyError> {
+        let Image::File(FileImage { hard: Some(of), .. }) = &original else { return Ok(original) };
+        let there = match Place::find(self.planner.observer.root(), of) {
+            Ok(Some(place)) => place.see()?.image.is_some_and(|there| original.is(&there)),
+            _ => false,
+        };
+        let is_linked = match self.wanted.get(of) {
+            // It has the content already: of two such names only one follows the other.
+            None | Some(Wanted::Original) if original.is(before) => there && **of < *path,
+            Some(Wanted::Original) => there || self.planner.original(of)?.is(&original),
+            None => there,
+            Some(_) => false,
+        };
+        match original {
+            Image::File(file) if !is_linked => Ok(Image::File(FileImage { hard: None, ..file })),
+            original => Ok(original),
+        }
+    }
+
+    fn known(&self) -> Result<&BTreeMap<Identity, BTreeSet<PathBuf>>, ApplyError> {
+        if self.known.get().is_none() {
+            let mut known: BTreeMap<Identity, BTreeSet<PathBuf>> = BTreeMap::new();
+            let declared = self.declared.iter().map(|expectation| expectation.thing.path().to_path_buf());
+            for path in declared.chain(self.wanted.keys().cloned()) {
+                if let Some((identity, 2..)) = self.identity(&path)? {
+                    known.entry(identity).or_default().insert(path);
+                }
+            }
+            let _ = self.known.set(known);
+        }
+        Ok(self.known.get_or_init(BTreeMap::new))
+    }
+
+    /// Which inode a regular file is, and how many names it has.
+    fn identity(&self, path: &Path) -> Result<Option<(Identity, u64)>, ApplyError> {
+        let Ok(Some(place)) = Place::find(self.planner.observer.root(), path) else { return Ok(None) };
+        names(&place)
+    }
+}
+
+/// Which inode a regular file is, and how many names it has.
+fn names(place: &Place) -> Result<Option<(Identity, u64)>, ApplyError> {
+    match fstatat(&place.directory, &*place.name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        Ok(stat) if stat.st_mode & nix::libc::S_IFMT == nix::libc::S_IFREG => {
+            Ok(Some(((stat.st_dev, stat.st_ino), stat.st_nlink)))
+        }
+        Ok(_) | Err(nix::errno::Errno::ENOENT) => Ok(None),
+        Err(errno) => Err(ApplyError::failed(&place.path, "stat", errno)),
+    }
+}
+
+fn image(target: &Target, side: Side) -> &Image {
+    match side {
+        Side::Before => &target.before,
+        Side::After => &target.after,
+    }
+}
+
+/// Whether a file had other names before Holdfast wrote it.
+pub(super) fn had(image: &Image) -> bool {
+    matches!(image, Image::File(FileImage { names: 2.., .. }))
+}
+
+impl Run<'_> {
+    /// A name of the file of which a target is to be another name, where that one is what the image says; on the way back
+    /// it may lie beside its path still.
+    pub(super) fn same_file(&self, number: usize, side: Side) -> Result<Option<Place>, ApplyError> {
+        let targets = &self.begin.targets;
+        let wanted = image(&targets[number], side);
+        let Image::File(FileImage { hard: Some(of), .. }) = wanted else { return Ok(None) };
+        let mut places = vec![Place::find(self.observer.root(), of)?];
+        for (other, target) in targets.iter().enumerate().filter(|(other, _)| *other != number) {
+            let Image::File(FileImage { hard, .. }) = image(target, side) else { continue };
+            let shares = |path: &Path| hard.as_deref() == Some(path);
+            if target.path == *of || shares(of) || shares(&targets[number].path) {
+                let place = self.place(target)?;
+                if side == Side::Before {
+                    let beside = self.place(target)?;
+                    places.push(beside.map(|place| Place { name: self.temporary(other), ..place }));
+                }
+                places.push(place);
+            }
+        }
+        for place in places.into_iter().flatten() {
+            if place.see()?.image.is_some_and(|seen| wanted.is(&seen)) {
+                return Ok(Some(place));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Files that had more names before Holdfast wrote them than they have now that they are back.
+    pub(super) fn apart(&self, ended: Ended) -> Vec<String> {
+        let side = if ended == Ended::Done { Side::After } else { Side::Before };
+        let mut problems = Vec::new();
+        for target in &self.begin.targets {
+            let Image::File(FileImage { names: had @ 2.., .. }) = image(target, side) else { continue };
+            let path = target.path.display();
+            // What cannot be looked at is a difference that the comparison reports.
+            let Ok(Some(place)) = self.place(target) else { continue };
+            let Ok(Some((_, has))) = names(&place) else { continue };
+            if has < *had {
+                problems.push(format!(
+                    "{path}: its hard links came apart: it was one of {had} names of a file, and that file has {has} now"
+                ));
+            }
+        }
+        problems
+    }
+}
