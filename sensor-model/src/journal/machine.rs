@@ -11,7 +11,7 @@ mod resume;
 #[cfg(test)]
 use super::checker::Mutation;
 use super::{
-    Act, ActKind, Begin, Ended, Fallback, Kind, Record,
+    Act, ActKind, Begin, Boot, Ended, Fallback, Kind, Record,
     settle::{Settling, Side, Sight, settle},
 };
 
@@ -116,7 +116,7 @@ pub struct Machine {
     reboot: bool,
     /// The record that everything is written is there, so that a start without another record goes on.
     sealed: bool,
-    boot_id: String,
+    boot: Boot,
     /// Acts that were begun, which have to be undone on the way back.
     begun: Vec<bool>,
     /// The act that failed and led to a reboot, and why.
@@ -140,14 +140,14 @@ pub struct Machine {
 
 impl Machine {
     /// An apply that has not begun.
-    pub fn new(begin: &Begin, boot_id: &str) -> Self {
+    pub fn new(begin: &Begin, boot: &Boot) -> Self {
         Self {
             kinds: begin.targets.iter().map(super::Target::kind).collect(),
             names: begin.targets.iter().map(|target| target.path.display().to_string()).collect(),
             sealed: false,
             acts: begin.acts.clone(),
             reboot: begin.reboot,
-            boot_id: boot_id.to_owned(),
+            boot: boot.clone(),
             begun: vec![false; begin.acts.len()],
             failed: None,
             reason: String::new(),
@@ -211,14 +211,14 @@ impl Machine {
             Stage::Failing { act, reason } => {
                 Request::Append(Record::Failed { act: *act, reason: reason.clone() })
             }
-            Stage::AskingReboot => Request::Append(Record::RebootRequested { boot_id: self.boot_id.clone() }),
+            Stage::AskingReboot => Request::Append(Record::RebootRequested { boot: self.boot.clone() }),
             Stage::Rebooting => Request::Reboot,
             Stage::Verifying => Request::Verify,
             Stage::Ending => Request::Append(Record::Done),
             Stage::Turning => Request::Append(Record::RollingBack { reason: self.reason.clone() }),
             Stage::Returning { at, sight, .. } => self.step(self.back(*at), Side::Before, false, *sight),
             Stage::Undoing(act) => Request::Undo(*act),
-            Stage::AskingReturn => Request::Append(Record::ReturnRequested { boot_id: self.boot_id.clone() }),
+            Stage::AskingReturn => Request::Append(Record::ReturnRequested { boot: self.boot.clone() }),
             Stage::VerifyingBack => Request::VerifyBack,
             Stage::Ended => Request::Append(Record::RolledBack { problems: self.problems.clone() }),
             Stage::Committing(ended) => Request::Commit(*ended),

@@ -4,6 +4,7 @@
 //! disk, and through [`machine`] one request after another to whoever does the work. The same machine runs
 //! in the daemon, in the commands and in the model checker. It never reads a clock or a disk itself.
 
+mod boot;
 pub mod codec;
 pub mod machine;
 mod os_change;
@@ -14,6 +15,7 @@ mod checker;
 #[cfg(test)]
 mod tests;
 
+pub use boot::{Boot, Brings};
 pub use os_change::OsChange;
 
 use serde::{Deserialize, Serialize};
@@ -295,7 +297,8 @@ pub struct Begin {
     /// When, RFC 3339.
     pub time: String,
     /// The boot in which it began.
-    pub boot_id: String,
+    #[serde(flatten)]
+    pub boot: Boot,
     /// Digest of the config before.
     pub old: String,
     /// Digest of the config after.
@@ -369,7 +372,8 @@ pub enum Record {
     /// The reboot is asked for.
     RebootRequested {
         /// The boot that it ends.
-        boot_id: String,
+        #[serde(flatten)]
+        boot: Boot,
     },
     /// The new config holds.
     Done,
@@ -381,7 +385,8 @@ pub enum Record {
     /// What was undone takes effect with the next boot, which is asked for.
     ReturnRequested {
         /// The boot that it ends.
-        boot_id: String,
+        #[serde(flatten)]
+        boot: Boot,
     },
     /// Everything is back but what somebody else wrote.
     RolledBack {

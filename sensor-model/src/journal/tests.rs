@@ -33,7 +33,7 @@ fn begin() -> Begin {
         previous: Some(6),
         rollback_to: None,
         time: "2026-01-01T00:00:00Z".to_owned(),
-        boot_id: "b".to_owned(),
+        boot: Boot::of_kernel("b"),
         old: "o".to_owned(),
         new: "n".to_owned(),
         targets: vec![
@@ -68,9 +68,9 @@ fn records() -> Vec<Record> {
         Record::Written,
         Record::Started { act: 0 },
         Record::Finished { act: 0 },
-        Record::RebootRequested { boot_id: "b".to_owned() },
+        Record::RebootRequested { boot: Boot::of_kernel("b") },
         Record::RollingBack { reason: "it differs".to_owned() },
-        Record::ReturnRequested { boot_id: "c".to_owned() },
+        Record::ReturnRequested { boot: Boot::of_kernel("c") },
         Record::RolledBack { problems: vec!["left".to_owned()] },
     ]
 }
@@ -108,7 +108,7 @@ fn records_in_an_impossible_order_are_refused() {
         vec![Record::Written],
         vec![records()[0].clone(), records()[0].clone()],
         vec![records()[0].clone(), Record::Done],
-        vec![records()[0].clone(), Record::Written, Record::ReturnRequested { boot_id: "b".to_owned() }],
+        vec![records()[0].clone(), Record::Written, Record::ReturnRequested { boot: Boot::of_kernel("b") }],
         vec![records()[0].clone(), Record::Written, Record::Finished { act: 0 }],
         vec![records()[0].clone(), Record::RolledBack { problems: Vec::new() }, Record::Done],
     ];
@@ -222,7 +222,7 @@ fn whatever_halts_it_the_first_reason_is_told_first_and_what_went_wrong_later_be
     let failed = |reason: &str| Some(Outcome::Failed(reason.to_owned()));
     let broken = |reason: &str| Some(Outcome::Broken(reason.to_owned()));
     for last in [failed("EIO"), broken("EIO")] {
-        let mut machine = Machine::new(&begin(), "b");
+        let mut machine = Machine::new(&begin(), &Boot::of_kernel("b"));
         let rest = rests(&mut machine, |request| match request {
             Request::Act(_) => failed("reload failed"),
             Request::Undo(_) => failed("and again"),
@@ -240,7 +240,7 @@ fn whatever_halts_it_the_first_reason_is_told_first_and_what_went_wrong_later_be
         (Request::Commit(Ended::RolledBack), "EIO"),
         (Request::Close, "EIO"),
     ] {
-        let mut machine = Machine::new(&begin(), "b");
+        let mut machine = Machine::new(&begin(), &Boot::of_kernel("b"));
         let turned = std::cell::Cell::new(false);
         let rest = rests(&mut machine, |request| match request {
             Request::Act(_) => {
@@ -265,17 +265,17 @@ fn an_os_that_is_not_back_after_three_reboots_is_left_to_a_person_and_the_journa
         Record::RollingBack { reason: "first".to_owned() },
     ];
     for boot in ["b", "c", "d"] {
-        let mut machine = Machine::resume(&begin, &records, boot);
+        let mut machine = Machine::resume(&begin, &records, &Boot::of_kernel(boot));
         let rest = rests(&mut machine, |request| match request {
             Request::VerifyBack => Some(Outcome::Failed("the new OS runs".to_owned())),
             Request::Undo(_) => Some(Outcome::NeedsReboot),
             _ => None,
         });
         assert_eq!(rest, Rest::Rebooting, "{boot}");
-        records.push(Record::ReturnRequested { boot_id: boot.to_owned() });
+        records.push(Record::ReturnRequested { boot: Boot::of_kernel(boot) });
         assert!(parse(&text(&records)).is_ok(), "{boot}");
     }
-    let mut machine = Machine::resume(&begin, &records, "e");
+    let mut machine = Machine::resume(&begin, &records, &Boot::of_kernel("e"));
     let lost = |request: &Request| {
         (*request == Request::VerifyBack).then(|| Outcome::Failed("the new OS runs".to_owned()))
     };
@@ -284,7 +284,7 @@ fn an_os_that_is_not_back_after_three_reboots_is_left_to_a_person_and_the_journa
         matches!(&rest, Rest::Halted(reason) if reason.starts_with("first; the new OS runs")),
         "{rest:?}"
     );
-    let mut machine = Machine::resume(&begin, &records, "e");
+    let mut machine = Machine::resume(&begin, &records, &Boot::of_kernel("e"));
     assert_eq!(rests(&mut machine, |_| None), Rest::Closed(Ended::RolledBack));
 }
 

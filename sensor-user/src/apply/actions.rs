@@ -66,6 +66,11 @@ pub trait Actor {
     fn is_back(&mut self, os: &OsChange) -> Result<(), String>;
     /// Syncs and asks for a reboot.
     fn reboot(&mut self) -> Answer<'_>;
+    /// How often systemd started everything but the kernel anew in this boot; `None` where nothing counts that. An error is
+    /// why that is not known.
+    fn soft_reboots(&mut self) -> Answer<'_, Option<u32>> {
+        Box::pin(async { Ok(None) })
+    }
 }
 
 /// Carries out nothing, for a root that is not running: what is written takes effect at its next boot.
@@ -226,6 +231,17 @@ impl Actor for Systemd {
             nix::unistd::sync();
             let login = self.login().await.map_err(|reason| format!("reboot: {reason}"))?;
             login.reboot(false).await.map_err(|error| format!("reboot: {error}"))
+        })
+    }
+
+    fn soft_reboots(&mut self) -> Answer<'_, Option<u32>> {
+        Box::pin(async {
+            // A root that does not run has no systemd to ask.
+            if bus::missing(&self.root).is_some() {
+                return Ok(None);
+            }
+            let connection = bus::connect(&self.root, self.answer).await?;
+            boot::soft_reboots(&connection).await
         })
     }
 }

@@ -4,6 +4,7 @@
 //! before anything new is begun.
 
 mod back;
+mod boot;
 mod notes;
 
 pub use back::Back;
@@ -28,13 +29,13 @@ use crate::{
     observation::Observer,
 };
 use back::Configs;
+use boot::rebooted;
 use jiff::Timestamp;
 use notes::Notes;
 use sensor_model::{
     expectations::expectations,
     journal::{
-        Begin, Ended, OsChange, Record,
-        codec::Parsed,
+        Begin, Boot, Ended, OsChange,
         machine::{Machine, Rest},
     },
     merge::Rendered,
@@ -168,18 +169,19 @@ impl Engine {
         progress(&format!("an earlier apply (number {}) was interrupted", begin.id));
         let journal = self.store.go_on(&parsed)?;
         let mut ending = Notes::new(self, &begin);
-        if rebooted(&parsed, &self.boot_id) {
+        let boot = self.boot(actor).await;
+        if rebooted(&parsed, &boot) {
             ending.happened(NodeEvent::Booted, "", "the comparison after the reboot");
         }
         let run = Run {
             observer: &self.observer,
             store: &self.store,
             begin: &begin,
-            machine: Machine::resume(&begin, &parsed.records, &self.boot_id),
+            machine: Machine::resume(&begin, &parsed.records, &boot),
             journal: Some(journal),
             shadow: None,
             reach,
-            boot_id: &self.boot_id,
+            boot: &boot,
             tie: Tying::of(&self.options),
             mco,
             waits: None,
@@ -280,12 +282,13 @@ impl Engine {
         }
         let id = self.store.generations()?.last().map_or(1, |last| last + 1);
         let (config, previous) = (digest(&request.manifests), request.previous);
+        let boot = if request.act { self.boot(actor).await } else { Boot::of_kernel(&self.boot_id) };
         let begin = Begin {
             id,
             previous,
             rollback_to: request.rollback_to,
             time: rfc3339(now),
-            boot_id: self.boot_id.clone(),
+            boot: boot.clone(),
             old: previous
                 .and_then(|id| self.store.history::<Entry>(id).ok()??.config.into())
                 .unwrap_or_default(),
@@ -325,11 +328,11 @@ impl Engine {
             observer: &self.observer,
             store: &self.store,
             begin: &begin,
-            machine: Machine::new(&begin, &self.boot_id),
+            machine: Machine::new(&begin, &boot),
             journal: None,
             shadow,
             reach: Reach::End,
-            boot_id: &self.boot_id,
+            boot: &boot,
             tie: Tying::of(&self.options),
             mco: Mco::of(&self.options),
             waits: None,
@@ -465,13 +468,6 @@ impl Engine {
     fn note(&self, event: NodeEvent, reason: &str) -> Result<(), ApplyError> {
         standing::note(&self.store, event, None, reason, "", Timestamp::now()).map(drop)
     }
-}
-
-/// Whether the journal asked for a reboot, and it has happened.
-fn rebooted(parsed: &Parsed, boot_id: &str) -> bool {
-    matches!(parsed.records.last(),
-        Some(Record::RebootRequested { boot_id: ended } | Record::ReturnRequested { boot_id: ended })
-            if ended != boot_id)
 }
 
 /// One digest for all manifests.

@@ -29,7 +29,7 @@ use nix::{
     sys::stat::Mode,
 };
 use sensor_model::journal::{
-    ActKind, Begin, Ended, FileImage, Image, Record, Target,
+    ActKind, Begin, Boot, Brings, Ended, FileImage, Image, Record, Target,
     machine::{Machine, Outcome, Request, Rest},
     settle::{Settling, Side, Sight},
 };
@@ -67,7 +67,7 @@ pub(super) struct Run<'a> {
     /// How far it may go now.
     pub(super) reach: Reach,
     /// The boot that runs.
-    pub(super) boot_id: &'a str,
+    pub(super) boot: &'a Boot,
     /// How it stands with the daemon.
     pub(super) tie: Tying,
     /// And with the Machine Config Operator's.
@@ -91,6 +91,9 @@ pub enum Reach {
     /// tools for that do: they make namespaces and mount.
     NoOs,
 }
+
+/// What waits for a reboot after a soft one says so.
+const NOT_BY_SOFT: &str = "; the soft reboot since then has not brought the new OS or its kernel arguments";
 
 /// What leaves the OS as it is says so.
 const NO_OS: &str = "the daemon changes no OS; `holdfast apply --resume` does it";
@@ -225,8 +228,14 @@ impl Run<'_> {
     fn leaves(&self, request: &Request, ending: &mut dyn Ending) -> Option<Rest> {
         match request {
             Request::Reboot if self.reach != Reach::End => {
-                ending.waits(Wait::Reboot, "a reboot, which `holdfast apply --resume` asks for");
-                Some(self.machine.halted("a reboot is needed; `holdfast apply --resume` asks for it"))
+                // What came up since left the kernel running, or was not the deployment that was to come.
+                let not_by = if self.booted_since() { NOT_BY_SOFT } else { "" };
+                ending.waits(
+                    Wait::Reboot,
+                    &format!("a reboot, which `holdfast apply --resume` asks for{not_by}"),
+                );
+                let needed = format!("a reboot is needed; `holdfast apply --resume` asks for it{not_by}");
+                Some(self.machine.halted(&needed))
             }
             Request::Act(act) if self.reach == Reach::NoOs && self.is_of_os(*act) => {
                 let rest = self.machine.halted(NO_OS);
@@ -258,7 +267,7 @@ impl Run<'_> {
 
     /// Whether the boot in which it began is over.
     fn booted_since(&self) -> bool {
-        self.begin.boot_id != self.boot_id
+        self.begin.boot.is_over(self.boot, Brings::Services)
     }
 
     /// Looks at an act's unit after a boot. Where nobody can tell how it is there is nothing to be done, not even to go

@@ -6,7 +6,7 @@ use crate::{
 };
 use holdfast::apply::{Actor, Applied, Reach, Recovered, Rested, Undone, note};
 use sensor_model::{
-    journal::{Act, ActKind, Begin, Ended, Fallback, OsChange, Record, codec, machine::Rest},
+    journal::{Act, ActKind, Begin, Boot, Ended, Fallback, OsChange, Record, codec, machine::Rest},
     node_state::{NodeEvent, NodeState},
 };
 use std::{fs, process::Command};
@@ -21,6 +21,8 @@ pub(crate) struct Host {
     pub(crate) undoes: Option<&'static str>,
     /// What a boot made of a unit, but for those that it is well with.
     pub(crate) rests: Option<(&'static str, Result<Rested, String>)>,
+    /// Soft reboots that its systemd counted.
+    pub(crate) soft_reboots: Option<u32>,
 }
 
 fn name(act: &Act) -> String {
@@ -53,6 +55,10 @@ impl Actor for Host {
         self.asked.push("reboot".to_owned());
         Box::pin(async { Ok(()) })
     }
+
+    fn soft_reboots(&mut self) -> Answer<'_, Option<u32>> {
+        Box::pin(async { Ok(self.soft_reboots) })
+    }
 }
 
 pub(crate) fn this_boot() -> String {
@@ -72,7 +78,7 @@ pub(crate) fn begin(boot_id: &str, acts: Vec<Act>) -> Begin {
         previous: Some(1),
         rollback_to: None,
         time: "2026-01-01T00:00:00Z".to_owned(),
-        boot_id: boot_id.to_owned(),
+        boot: Boot::of_kernel(boot_id),
         old: String::new(),
         new: String::new(),
         targets: Vec::new(),
@@ -213,7 +219,7 @@ fn after_another_boot_nothing_is_reloaded_or_restarted_again_but_looked_at() {
 /// The first unit failed in another boot, and the node was rebooted for that.
 fn rebooted() -> World {
     let failed = Record::Failed { act: 0, reason: "restart a.service: the unit failed".to_owned() };
-    let asked = Record::RebootRequested { boot_id: "another".to_owned() };
+    let asked = Record::RebootRequested { boot: Boot::of_kernel("another") };
     interrupted(begin("another", restarts(Fallback::Reboot)), &[started(0), vec![failed, asked]].concat())
 }
 
@@ -264,4 +270,53 @@ fn an_act_that_fails_and_whose_fallback_is_a_reboot_is_why_it_reboots() {
     assert_eq!((applied.rest, applied.reason.as_str()), (Rest::Rebooting, why));
     let standing = engine(&world).store().standing().unwrap().unwrap();
     assert_eq!(standing.state, NodeState::Rebooting);
+}
+
+/// This boot, after a number of soft reboots.
+fn softly(soft_reboots: Option<u32>) -> Boot {
+    Boot { boot_id: this_boot(), soft_reboots, deployment: None }
+}
+
+#[test]
+fn a_soft_reboot_ends_the_wait_of_an_apply_that_changes_nothing_of_the_os() {
+    let failed = Record::Failed { act: 0, reason: "restart a.service: the unit failed".to_owned() };
+    let journal = |asked: Boot| {
+        let begin = Begin { boot: asked.clone(), ..begin("", restarts(Fallback::Reboot)) };
+        let asked = Record::RebootRequested { boot: asked };
+        interrupted(begin, &[started(0), vec![failed.clone(), asked]].concat())
+    };
+    let world = journal(softly(Some(1)));
+    let mut host = Host { soft_reboots: Some(2), ..Host::default() };
+    let applied = recover(&world, &mut host, Reach::NoReboot);
+    assert_eq!(applied.rest, Rest::Closed(Ended::Done), "{applied:?}");
+    assert_eq!(host.asked, ["look Restart a.service", "look Restart b.service"]);
+
+    // The same boot, and one of which not everything is known.
+    for (asked, now) in [(Some(1), Some(1)), (None, Some(2)), (Some(1), None)] {
+        let world = journal(softly(asked));
+        let mut host = Host { soft_reboots: now, ..Host::default() };
+        let applied = recover(&world, &mut host, Reach::NoReboot);
+        assert!(halted(&applied).contains("a reboot is needed"), "{applied:?}");
+        assert!(host.asked.is_empty() && world.has_journal(), "{:?}", host.asked);
+    }
+}
+
+#[test]
+fn a_soft_reboot_brings_no_other_os_and_the_node_goes_on_waiting_and_says_so() {
+    for os in [
+        OsChange { add_arguments: vec!["nosmt".to_owned()], ..OsChange::default() },
+        OsChange { new_image: Some("b".to_owned()), ..OsChange::default() },
+    ] {
+        let acts = vec![act(ActKind::Os, "", Fallback::Rollback)];
+        let begin = Begin { boot: softly(Some(0)), os: Some(os), ..begin("", acts) };
+        let asked = Record::RebootRequested { boot: softly(Some(0)) };
+        let world = interrupted(begin, &[started(0), vec![Record::Finished { act: 0 }, asked]].concat());
+        let mut host = Host { soft_reboots: Some(1), ..Host::default() };
+        let applied = recover(&world, &mut host, Reach::NoReboot);
+        assert!(halted(&applied).contains("the soft reboot since then has not brought"), "{applied:?}");
+        let standing = engine(&world).store().standing().unwrap().unwrap();
+        assert!(standing.waiting_for.contains("has not brought the new OS"), "{standing:?}");
+        assert_eq!(recover(&world, &mut host, Reach::End).rest, Rest::Rebooting);
+        assert_eq!(host.asked, ["reboot"]);
+    }
 }

@@ -12,7 +12,7 @@ use holdfast::{
 };
 use nix::fcntl::{FcntlArg, fcntl};
 use sensor_model::{
-    journal::{ActKind, Fallback, Record, machine::Rest},
+    journal::{ActKind, Boot, Fallback, Record, machine::Rest},
     node_state::Wait,
 };
 use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
@@ -87,7 +87,7 @@ fn the_way_back_of_the_os_a_reboot_and_the_next_start_are_waited_for() {
     });
     seen.extend(told.into_iter().filter_map(|(_, wait)| wait));
     seen.extend(wait(&world.state()));
-    let asked = [Record::RebootRequested { boot_id: this_boot() }];
+    let asked = [Record::RebootRequested { boot: Boot::of_kernel(&this_boot()) }];
     let world = interrupted(begin(&this_boot(), os()), &asked);
     recover(&world, &mut Host::default(), Reach::NoReboot);
     seen.extend(wait(&world.state()));

@@ -1,7 +1,7 @@
 //! The disk, the journal and everybody who works on them.
 
 use super::super::{
-    Act, ActKind, Begin, Ended, Fallback, FileImage, Image, Metadata, Record, Target,
+    Act, ActKind, Begin, Boot, Ended, Fallback, FileImage, Image, Metadata, Record, Target,
     checker::Mutation,
     machine::{Machine, Outcome, Request, Rest},
     settle::{Settling, Side, Sight},
@@ -134,7 +134,7 @@ impl Setting {
             previous: None,
             rollback_to: None,
             time: String::new(),
-            boot_id: "1".to_owned(),
+            boot: Boot::of_kernel("1"),
             old: String::new(),
             new: String::new(),
             targets,
@@ -254,7 +254,7 @@ impl World {
         });
         Self {
             slots: slots.collect(),
-            machine: Some(Machine::new(&begin, "1").with(mutation)),
+            machine: Some(Machine::new(&begin, &Boot::of_kernel("1")).with(mutation)),
             begin,
             journal: Vec::new(),
             committed: None,
@@ -379,7 +379,7 @@ impl World {
     }
 
     pub(super) fn start(&mut self, mutation: Option<Mutation>) {
-        let boot = self.boot.to_string();
+        let boot = Boot::of_kernel(&self.boot.to_string());
         // Without a journal there is nothing to go on with: the same config is applied once more later.
         let machine = if self.journal.is_empty() {
             let mut machine = Machine::new(&self.begin, &boot);

@@ -3,7 +3,7 @@
 //! In: the records of the dead one, and the boot. Out: a machine at the request that is due now.
 
 use super::{Machine, Stage};
-use crate::journal::{ActKind, Begin, Ended, Record};
+use crate::journal::{ActKind, Begin, Boot, Brings, Ended, Record};
 
 /// Reboots that are asked for to bring the old OS back. A shutdown that does not finish what is staged, or a boot loader
 /// that takes another entry, gets that many chances; then it is a person's turn.
@@ -11,8 +11,9 @@ const RETURNS: u8 = 3;
 
 impl Machine {
     /// Goes on where a dead one was, by its records (the first of which is `begin`'s).
-    pub fn resume(begin: &Begin, records: &[Record], boot_id: &str) -> Self {
-        let mut machine = Self::new(begin, boot_id);
+    pub fn resume(begin: &Begin, records: &[Record], boot: &Boot) -> Self {
+        let mut machine = Self::new(begin, boot);
+        let brings = Brings::of(begin.os.as_ref());
         machine.stage = machine.turn_back("interrupted while files were written".to_owned());
         for record in records {
             machine.stage = match record {
@@ -33,16 +34,16 @@ impl Machine {
                     machine.fails(*act, reason);
                     Stage::AskingReboot
                 }
-                Record::RebootRequested { boot_id: ended } if ended == boot_id => Stage::Rebooting,
-                Record::RebootRequested { .. } => machine.booted(),
+                Record::RebootRequested { boot: asked } if asked.is_over(boot, brings) => machine.booted(),
+                Record::RebootRequested { .. } => Stage::Rebooting,
                 Record::Done => Stage::Committing(Ended::Done),
                 Record::RollingBack { reason } => {
                     machine.reason.clone_from(reason);
                     machine.give_back(0)
                 }
-                Record::ReturnRequested { boot_id: ended } => {
+                Record::ReturnRequested { boot: asked } => {
                     machine.returned = machine.returned.saturating_add(1);
-                    if ended == boot_id { Stage::Rebooting } else { Stage::VerifyingBack }
+                    if asked.is_over(boot, brings) { Stage::VerifyingBack } else { Stage::Rebooting }
                 }
                 Record::RolledBack { problems } => {
                     machine.problems.clone_from(problems);

@@ -9,6 +9,7 @@ use super::{
 };
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
+use zbus::fdo;
 use zbus_systemd::systemd1::{JobProxy, ManagerProxy, ServiceProxy, UnitProxy};
 
 /// How long a boot may take until it comes to a unit.
@@ -109,5 +110,17 @@ async fn restarts(service: Option<&ServiceProxy<'_>>) -> Result<u32, String> {
     match service {
         Some(service) => service.n_restarts().await.map_err(|error| error.to_string()),
         None => Ok(0),
+    }
+}
+
+/// How often systemd started everything but the kernel anew. Versions that count it have the property; what has not counts
+/// none.
+pub(super) async fn soft_reboots(connection: &zbus::Connection) -> Result<Option<u32>, String> {
+    let text = |error: zbus::Error| format!("systemd does not answer: {error}");
+    let manager = ManagerProxy::builder(connection).cache_properties(zbus::proxy::CacheProperties::No);
+    match manager.build().await.map_err(text)?.soft_reboots_count().await {
+        Ok(count) => Ok(Some(count)),
+        Err(zbus::Error::FDO(error)) if matches!(*error, fdo::Error::UnknownProperty(_)) => Ok(None),
+        Err(error) => Err(text(error)),
     }
 }

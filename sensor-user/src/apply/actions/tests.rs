@@ -5,7 +5,7 @@ mod played;
 use super::*;
 use crate::clock::boot_id;
 use played::{Host, Plays};
-use sensor_model::journal::Fallback;
+use sensor_model::journal::{Boot, Fallback};
 use tokio::net::UnixListener;
 
 fn begin() -> Begin {
@@ -14,7 +14,7 @@ fn begin() -> Begin {
         previous: None,
         rollback_to: None,
         time: String::new(),
-        boot_id: boot_id(Path::new("/proc")).unwrap(),
+        boot: Boot::of_kernel(&boot_id(Path::new("/proc")).unwrap()),
         old: String::new(),
         new: String::new(),
         targets: Vec::new(),
@@ -209,4 +209,21 @@ async fn after_a_boot_a_unit_is_looked_at_once_the_boot_has_come_to_it_and_never
         assert_eq!(rested(plays, &restart(unit)).await, wanted, "{plays:?} {unit}");
     }
     assert_eq!(rested(Plays::BootingInVain, &act(ActKind::DaemonReload, "", 1)).await, Ok(Rested::Well));
+}
+
+#[tokio::test]
+async fn soft_reboots_are_those_that_systemd_counted_and_none_where_it_counts_none() {
+    for (plays, wanted) in [(Plays::RebootedSoftly, Ok(Some(3))), (Plays::Well, Ok(None))] {
+        let host = Host::new(plays);
+        assert_eq!(host.systemd().soft_reboots().await, wanted, "{plays:?}");
+    }
+    // Where it does not answer, the count is not known: that is no count of none.
+    for plays in [Plays::Busy, Plays::Frozen] {
+        let host = Host::new(plays);
+        let mut systemd = host.systemd();
+        let asked = tokio::time::timeout(Duration::from_mins(1), systemd.soft_reboots());
+        assert!(asked.await.expect("it has a limit").is_err(), "{plays:?}");
+    }
+    let root = tempfile::tempdir().unwrap();
+    assert_eq!(Systemd::new(root.path()).soft_reboots().await, Ok(None), "a root that does not run");
 }

@@ -301,6 +301,11 @@ fn booted(observer: &Observer) -> Result<sensor_model::os::Deployment, String> {
     }
 }
 
+/// The commit that a host booted; `None` where it booted none, or what it booted cannot be told.
+pub fn deployment(observer: &Observer) -> Option<String> {
+    booted(observer).ok()?.checksum
+}
+
 /// What the running kernel was told.
 ///
 /// # Errors

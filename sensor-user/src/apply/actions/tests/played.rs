@@ -52,6 +52,8 @@ pub(super) enum Plays {
     Booting,
     /// A boot comes to its units after a while, and they fail.
     BootingInVain,
+    /// It rebooted softly, three times.
+    RebootedSoftly,
 }
 
 struct Manager {
@@ -167,6 +169,17 @@ impl Manager {
 
     fn cancel_job(&self, id: u32) {
         self.cancelled.lock().unwrap().push(id);
+    }
+
+    #[zbus(property)]
+    async fn soft_reboots_count(&self) -> fdo::Result<u32> {
+        match self.plays {
+            Plays::Frozen => std::future::pending().await,
+            Plays::RebootedSoftly => Ok(3),
+            Plays::Busy => Err(fdo::Error::AccessDenied("not for you".to_owned())),
+            // One that is older than the property.
+            _ => Err(fdo::Error::UnknownProperty("SoftRebootsCount".to_owned())),
+        }
     }
 
     #[zbus(signal)]

@@ -1,0 +1,23 @@
+//! Which boot runs, and whether it is the one that a journal asked for.
+
+use super::Engine;
+use crate::apply::{Actor, os};
+use sensor_model::journal::{Boot, Brings, Record, codec::Parsed};
+
+impl Engine {
+    /// What runs: the kernel's boot, what systemd started anew since, and the deployment.
+    pub(super) async fn boot(&self, actor: &mut dyn Actor) -> Boot {
+        let soft_reboots = actor.soft_reboots().await.unwrap_or_else(|reason| {
+            tracing::warn!(reason, "It is not known whether there was a soft reboot.");
+            None
+        });
+        Boot { boot_id: self.boot_id.clone(), soft_reboots, deployment: os::deployment(&self.observer) }
+    }
+}
+
+/// Whether the journal asked for a reboot, and it has happened.
+pub(super) fn rebooted(parsed: &Parsed, now: &Boot) -> bool {
+    let brings = Brings::of(parsed.begin.os.as_ref());
+    matches!(parsed.records.last(),
+        Some(Record::RebootRequested { boot } | Record::ReturnRequested { boot }) if boot.is_over(now, brings))
+}
