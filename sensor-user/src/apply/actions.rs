@@ -6,6 +6,7 @@
 mod boot;
 pub(super) mod bus;
 mod jobs;
+mod results;
 
 #[cfg(test)]
 mod tests;

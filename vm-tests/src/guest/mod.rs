@@ -2,11 +2,12 @@
 //!
 //! Comes in: kernel parameters (`hf.scenario`, `hf.guest`, `hf.kernel`). Goes out: messages on the second serial
 //! port. Helpers for scenarios live beside this file: `agent` for the daemon, `service` for a node that runs it under
-//! systemd, `status` and `page` for what it tells, `disks` for file systems, `wait` for things that take a moment. Runs only in a guest: it mounts, loads
+//! systemd, `status` and `page` for what it tells, `disks` for file systems, `bus` for what others send there, `wait` for things that take a moment. Runs only in a guest: it mounts, loads
 //! modules and powers off.
 
 pub mod agent;
 pub mod boot;
+pub mod bus;
 pub mod disks;
 pub mod fuse;
 pub mod ostree;

@@ -5,6 +5,7 @@
 
 use super::{
     Rested,
+    bus::SYSTEMD,
     jobs::{service_of, unit_of},
 };
 use std::time::Duration;
@@ -63,7 +64,7 @@ async fn begun(unit: &UnitProxy<'_>) -> Result<(), zbus::Error> {
             return Ok(());
         }
         let job = JobProxy::builder(unit.inner().connection())
-            .destination("org.freedesktop.systemd1")
+            .destination(SYSTEMD)
             .path(path)
             .cache_properties(zbus::proxy::CacheProperties::No)
             .build()

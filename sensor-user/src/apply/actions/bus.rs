@@ -13,6 +13,9 @@ use zbus::{Connection, connection::Builder};
 /// The bus's socket, below the root.
 const SOCKET: &str = "run/dbus/system_bus_socket";
 
+/// The name that systemd owns on it.
+pub(super) const SYSTEMD: &str = "org.freedesktop.systemd1";
+
 fn socket(root: &Path) -> PathBuf {
     root.join(SOCKET)
 }

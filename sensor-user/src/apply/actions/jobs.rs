@@ -3,14 +3,11 @@
 //! In: the manager, what is to be done with which unit. Out: that it is done, or why not. It takes no longer than its
 //! limit, whoever does not answer; a job that nobody waits for any more is taken back.
 
+use super::{bus::SYSTEMD, results::Results};
 use sensor_model::journal::ActKind;
-use std::{num::NonZeroUsize, pin::Pin, time::Duration};
+use std::time::Duration;
 use tokio::time::{sleep, timeout};
-use zbus::{MatchRule, MessageStream, OwnedObjectPath, export::futures_core::Stream};
 use zbus_systemd::systemd1::{ManagerProxy, ServiceProxy, UnitProxy};
-
-/// Signals that may wait while a job is queued: more than a host has units that start at once.
-const SIGNALS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(4095);
 
 /// Pause between two looks at a unit.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -47,17 +44,6 @@ pub(super) async fn run(manager: &ManagerProxy<'_>, job: Job<'_>) -> Result<(), 
 
 async fn wait(manager: &ManagerProxy<'_>, job: Job<'_>, path: &mut Option<String>) -> Result<(), String> {
     let text = |error: zbus::Error| error.to_string();
-    // Signals come only to those who asked, and are asked for before the job is queued.
-    let rule = MatchRule::builder()
-        .msg_type(zbus::message::Type::Signal)
-        .interface("org.freedesktop.systemd1.Manager")
-        .member("JobRemoved")
-        .build()
-        .map_err(text)?;
-    let connection = manager.inner().connection();
-    let mut removed = MessageStream::for_match_rule(rule, connection, Some(SIGNALS)).await.map_err(text)?;
-    // Subscribed already is as good.
-    let _ = manager.subscribe().await;
     let unit = unit_of(manager, job.unit).await?;
     let (load, active) = (unit.load_state().await.map_err(text)?, unit.active_state().await.map_err(text)?);
     let kind = match load.as_str() {
@@ -84,6 +70,7 @@ async fn wait(manager: &ManagerProxy<'_>, job: Job<'_>, path: &mut Option<String
         ActKind::Stop if !is_running => return Ok(()),
         _ => {}
     }
+    let mut results = Results::of(manager, unit.id().await.map_err(text)?).await?;
     let (name, mode) = (job.unit.to_owned(), "replace".to_owned());
     let queued = match kind {
         ActKind::Reload => manager.reload_unit(name, mode).await,
@@ -94,7 +81,7 @@ async fn wait(manager: &ManagerProxy<'_>, job: Job<'_>, path: &mut Option<String
     };
     let queued = queued.map_err(text)?;
     *path = Some(queued.as_str().to_owned());
-    let result = result_of(&mut removed, queued.as_str()).await?;
+    let result = results.of_job(&queued).await?;
     *path = None;
     if result != "done" {
         return Err(format!("the job ended as `{result}`"));
@@ -107,27 +94,12 @@ pub(super) async fn unit_of(manager: &ManagerProxy<'_>, name: &str) -> Result<Un
     let path = manager.load_unit(name.to_owned()).await.map_err(text)?;
     let connection = manager.inner().connection().clone();
     UnitProxy::builder(&connection)
-        .destination("org.freedesktop.systemd1")
+        .destination(SYSTEMD)
         .path(path)
         .cache_properties(zbus::proxy::CacheProperties::No)
         .build()
         .await
         .map_err(text)
-}
-
-/// The result of the job with this path.
-async fn result_of(removed: &mut MessageStream, job: &str) -> Result<String, String> {
-    let text = |error: zbus::Error| error.to_string();
-    loop {
-        let signal = std::future::poll_fn(|context| Pin::new(&mut *removed).poll_next(context)).await;
-        let signal = signal.ok_or("the connection to systemd is gone")?.map_err(text)?;
-        let body = signal.body();
-        let (_, path, _, result): (u32, OwnedObjectPath, String, String) =
-            body.deserialize().map_err(text)?;
-        if path.as_str() == job {
-            return Ok(result);
-        }
-    }
 }
 
 /// A job that is done may leave a unit that fails right after, at once or over and over again.
@@ -168,7 +140,7 @@ async fn settled(unit: &UnitProxy<'_>, kind: ActKind, name: &str) -> Result<(), 
 pub(super) async fn service_of(unit: &UnitProxy<'_>) -> Result<ServiceProxy<'static>, String> {
     let text = |error: zbus::Error| error.to_string();
     ServiceProxy::builder(unit.inner().connection())
-        .destination("org.freedesktop.systemd1")
+        .destination(SYSTEMD)
         .path(unit.inner().path().to_owned())
         .cache_properties(zbus::proxy::CacheProperties::No)
         .build()

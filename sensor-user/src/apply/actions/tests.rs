@@ -140,6 +140,30 @@ async fn a_bus_that_does_not_even_greet_is_not_waited_for() {
 }
 
 #[tokio::test]
+async fn a_result_of_a_job_is_believed_from_systemd_alone_and_a_flood_of_others_delays_nothing() {
+    let restart = act(ActKind::Restart, "there.service", 30);
+    let host = Host::new(Plays::WellBesideForger);
+    assert_eq!(host.act(&restart, &begin()).await, Ok(()));
+    let host = Host::new(Plays::FailingBesideForger);
+    let failed = "restart there.service: the job ended as `failed`".to_owned();
+    assert_eq!(host.act(&restart, &begin()).await, Err(failed));
+}
+
+#[tokio::test]
+async fn a_systemd_that_connects_to_the_bus_anew_is_believed_at_its_new_connection_alone() {
+    let host = Host::new(Plays::ConnectedAnew);
+    assert_eq!(host.act(&act(ActKind::Restart, "there.service", 30), &begin()).await, Ok(()));
+}
+
+#[tokio::test]
+async fn a_job_that_systemd_has_no_more_and_says_nothing_of_is_a_failure_before_the_limit() {
+    let host = Host::new(Plays::Forgetful);
+    let acted = host.act(&act(ActKind::Restart, "there.service", 600), &begin()).await;
+    let wanted = "restart there.service: the job is over, and systemd did not report its result";
+    assert_eq!(acted, Err(wanted.to_owned()));
+}
+
+#[tokio::test]
 async fn a_job_that_takes_too_long_is_taken_back() {
     let host = Host::new(Plays::Busy);
     let acted = host.act(&act(ActKind::Restart, "there.service", 1), &begin()).await;

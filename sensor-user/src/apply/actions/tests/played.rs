@@ -12,12 +12,16 @@ use std::sync::{
 use tempfile::TempDir;
 use tokio::{io::AsyncReadExt as _, net::UnixStream, task::JoinHandle};
 use zbus::{
-    Guid, ObjectPath, ObjectServer, OwnedObjectPath, connection::Builder, fdo, interface,
+    Guid, Message, ObjectPath, ObjectServer, OwnedObjectPath, connection::Builder, fdo, interface,
     object_server::SignalEmitter,
 };
 
 /// The part of a bus that a client greets.
-struct Bus;
+struct Bus {
+    plays: Plays,
+    /// How often it was asked who systemd is.
+    asked: AtomicU32,
+}
 
 #[interface(name = "org.freedesktop.DBus")]
 #[expect(clippy::unused_self, reason = "the signature that the interface macro asks for")]
@@ -29,7 +33,40 @@ impl Bus {
     fn add_match(&self, _rule: &str) {}
 
     fn remove_match(&self, _rule: &str) {}
+
+    fn get_name_owner(&self, name: &str) -> String {
+        assert_eq!(name, "org.freedesktop.systemd1");
+        let is_first = self.asked.fetch_add(1, Ordering::Relaxed) == 0;
+        if is_first || self.plays != Plays::ConnectedAnew { SYSTEMD } else { SYSTEMD_ANEW }.to_owned()
+    }
 }
+
+/// systemd's connection to the bus.
+const SYSTEMD: &str = ":1.0";
+
+/// Its next one.
+const SYSTEMD_ANEW: &str = ":1.900";
+
+/// Connections of a user without rights.
+const STRANGERS: [&str; 2] = [":1.666", ":1.01"];
+
+/// Forged signals before the answer that a job is queued: more than any queue takes.
+const FLOOD: usize = 5000;
+
+/// A signal that a job of a unit is over. The bus writes the sender; the rest is the sender's.
+async fn job_removed(
+    to: &zbus::Connection,
+    sender: &str,
+    from: &str,
+    (job, unit, result): (&str, &str, &str),
+) {
+    let job = ObjectPath::try_from(job).unwrap();
+    let signal = Message::signal(from, "org.freedesktop.systemd1.Manager", "JobRemoved");
+    let signal = signal.sender(sender).build(&(5_u32, job, unit, result)).unwrap();
+    to.send(&signal).await.unwrap();
+}
+
+const MANAGER: &str = "/org/freedesktop/systemd1";
 
 /// What systemd does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +85,14 @@ pub(super) enum Plays {
     FailedUnits,
     /// Units run.
     RunningUnits,
+    /// Everything succeeds, and a stranger says that it fails.
+    WellBesideForger,
+    /// Jobs fail, and a stranger says that they succeed.
+    FailingBesideForger,
+    /// systemd connects to the bus anew in the middle of a job.
+    ConnectedAnew,
+    /// It forgets a job without a word.
+    Forgetful,
     /// A boot comes to its units after a while, and they run.
     Booting,
     /// A boot comes to its units after a while, and they fail.
@@ -75,6 +120,15 @@ impl Queued {
     }
 }
 
+/// What systemd says of jobs that it does not have.
+#[derive(Debug, zbus::DBusError)]
+#[zbus(prefix = "org.freedesktop.systemd1")]
+enum Gone {
+    #[zbus(error)]
+    ZBus(zbus::Error),
+    NoSuchJob(String),
+}
+
 const JOB: &str = "/org/freedesktop/systemd1/job/5";
 
 impl Manager {
@@ -83,8 +137,28 @@ impl Manager {
         self.queued.lock().unwrap().push(name.to_owned());
         let unit = server.interface::<_, Unit>(path_of(name)).await.unwrap();
         unit.get_mut().await.started = Some(self.plays);
-        if self.plays != Plays::Busy {
-            Self::job_removed(&emitter, 5, job.clone(), name, "done").await.unwrap();
+        let (to, removed) = (emitter.connection(), (JOB, name, "done"));
+        match self.plays {
+            Plays::Busy | Plays::Forgetful | Plays::ConnectedAnew => {}
+            Plays::WellBesideForger | Plays::FailingBesideForger => {
+                let (forged, result) = if self.plays == Plays::WellBesideForger {
+                    ("failed", "done")
+                } else {
+                    ("done", "failed")
+                };
+                for _ in 0..FLOOD {
+                    job_removed(to, STRANGERS[0], MANAGER, (JOB, name, forged)).await;
+                }
+                for sender in STRANGERS {
+                    job_removed(to, sender, MANAGER, (JOB, name, forged)).await;
+                }
+                // From systemd itself, but about another object, another job and another unit.
+                job_removed(to, SYSTEMD, "/org/freedesktop/systemd1/job/5", (JOB, name, forged)).await;
+                job_removed(to, SYSTEMD, MANAGER, ("/org/freedesktop/systemd1/job/55", name, forged)).await;
+                job_removed(to, SYSTEMD, MANAGER, (JOB, "another.service", forged)).await;
+                job_removed(to, SYSTEMD, MANAGER, (JOB, name, result)).await;
+            }
+            _ => job_removed(to, SYSTEMD, MANAGER, removed).await,
         }
         job
     }
@@ -117,7 +191,8 @@ impl Manager {
             _ => "inactive",
         };
         let (looks, jobs) = (AtomicU32::new(0), AtomicU32::new(0));
-        let unit = Unit { load, before, started: None, plays: self.plays, looks, jobs };
+        let unit =
+            Unit { name: name.to_owned(), load, before, started: None, plays: self.plays, looks, jobs };
         server.at(JOB, Queued).await.unwrap();
         server.at(path_of(name), unit).await.unwrap();
         server.at(path_of(name), Service).await.unwrap();
@@ -182,17 +257,25 @@ impl Manager {
         }
     }
 
-    #[zbus(signal)]
-    async fn job_removed(
-        emitter: &SignalEmitter<'_>,
+    async fn get_job(
+        &self,
+        #[zbus(connection)] to: &zbus::Connection,
         id: u32,
-        job: OwnedObjectPath,
-        unit: &str,
-        result: &str,
-    ) -> zbus::Result<()>;
+    ) -> Result<OwnedObjectPath, Gone> {
+        match self.plays {
+            Plays::Forgetful => return Err(Gone::NoSuchJob(format!("Job {id} does not exist."))),
+            Plays::ConnectedAnew => {
+                job_removed(to, SYSTEMD, MANAGER, (JOB, "there.service", "failed")).await;
+                job_removed(to, SYSTEMD_ANEW, MANAGER, (JOB, "there.service", "done")).await;
+            }
+            _ => {}
+        }
+        Ok(OwnedObjectPath::try_from(JOB).unwrap())
+    }
 }
 
 struct Unit {
+    name: String,
     load: &'static str,
     /// Its state before anything was asked of it.
     before: &'static str,
@@ -220,6 +303,11 @@ const QUEUED: u32 = 3;
 
 #[interface(name = "org.freedesktop.systemd1.Unit")]
 impl Unit {
+    #[zbus(property)]
+    fn id(&self) -> String {
+        self.name.clone()
+    }
+
     #[zbus(property)]
     fn load_state(&self) -> String {
         self.load.to_owned()
@@ -304,6 +392,7 @@ impl Login {
 /// A host with such a bus.
 pub(super) struct Host {
     pub(super) root: TempDir,
+    plays: Plays,
     bus: JoinHandle<()>,
     /// What was asked of systemd and logind, in its order.
     pub(super) called: &'static Mutex<Vec<&'static str>>,
@@ -336,18 +425,21 @@ impl Host {
                 let builder = Builder::unix_stream(stream.into_std().unwrap()).server(Guid::generate()).p2p();
                 let login = Login { called, plays, lock };
                 let builder = builder
-                    .serve_at("/org/freedesktop/DBus", Bus)
+                    .serve_at("/org/freedesktop/DBus", Bus { plays, asked: AtomicU32::new(0) })
                     .serve_at("/org/freedesktop/login1", login)
                     .serve_at("/org/freedesktop/systemd1", Manager { plays, called, cancelled, queued });
                 connections.push(builder.build().await.unwrap());
             }
         });
-        Self { root, bus, called, cancelled, queued }
+        Self { root, plays, bus, called, cancelled, queued }
     }
 
     pub(super) fn systemd(&self) -> Systemd {
         let mut systemd = Systemd::new(self.root.path());
-        systemd.answer = Duration::from_millis(300);
+        // Only an answer that never comes is not waited for.
+        let answer =
+            if self.plays == Plays::Frozen { Duration::from_millis(300) } else { Duration::from_secs(30) };
+        systemd.answer = answer;
         systemd
     }
 
