@@ -229,6 +229,9 @@ pub const DEVICES_KEY: InodeKey = InodeKey { ino: 0, dev: 1, padding: 0 };
 /// The entry that stands for the tree of control groups, there only while a rule names actors by their group.
 pub const GROUPS_KEY: InodeKey = InodeKey { ino: 0, dev: 2, padding: 0 };
 
+/// The entry that stands for `kernel.ftrace_enabled`, through whatever mount of procfs it is opened.
+pub const SWITCH_KEY: InodeKey = InodeKey { ino: 0, dev: 3, padding: 0 };
+
 /// Where an inode is in the bitmap, as far as its number tells: the word's index, and the mask of the bit that all inodes of
 /// the number share. It is asked first, as it needs one field of the inode only.
 #[inline(always)]

@@ -38,6 +38,11 @@ globals! {
     OFF_INODE_I_RWSEM => inode_rwsem;
     OFF_SUPER_BLOCK_S_DEV => super_dev;
     OFF_SUPER_BLOCK_S_MAGIC => super_magic;
+    OFF_PROC_INODE_SYSCTL => proc_sysctl;
+    OFF_PROC_INODE_SYSCTL_ENTRY => proc_sysctl_entry;
+    OFF_PROC_INODE_SIBLING_INODES => proc_siblings;
+    OFF_PROC_INODE_VFS_INODE => proc_vfs_inode;
+    OFF_CTL_TABLE_HEADER_INODES => sysctl_inodes;
     OFF_VFSMOUNT_MNT_ROOT => vfsmount_root;
     OFF_MOUNT_MNT => mount_vfsmount;
     OFF_MOUNT_MNT_MOUNTPOINT => mount_point;
@@ -137,6 +142,7 @@ globals! {
     ARG_INODE_READLINK_DENTRY => arg_inode_readlink_dentry;
     ARG_BPRM_CREDS_FOR_EXEC_BPRM => arg_bprm_creds_for_exec_bprm;
     ARG_BLKDEV_OPEN_FILP => arg_blkdev_open_filp;
+    ARG_PROC_SYS_OPEN_FILP => arg_proc_sys_open_filp;
     ARG_SB_MOUNT_PATH => arg_sb_mount_path;
     ARG_SB_MOUNT_FLAGS => arg_sb_mount_flags;
     ARG_SB_UMOUNT_MNT => arg_sb_umount_mnt;

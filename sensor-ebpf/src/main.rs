@@ -229,6 +229,13 @@ pub fn fentry_blkdev_open(ctx: FEntryContext) -> u32 {
     0
 }
 
+/// fentry program, in both modes: reports who could switch all of these programs off.
+#[fentry(function = "proc_sys_open")]
+pub fn fentry_proc_sys_open(ctx: FEntryContext) -> u32 {
+    hooks::tunables::proc_sys_open(Arguments(ctx.as_ptr()));
+    0
+}
+
 #[cfg(not(test))]
 #[panic_handler]
 fn panic(_info: &core::panic::PanicInfo) -> ! {

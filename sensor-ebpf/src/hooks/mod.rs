@@ -8,3 +8,4 @@ pub(crate) mod mounts;
 pub(crate) mod names;
 pub(crate) mod open;
 pub(crate) mod process;
+pub(crate) mod tunables;

@@ -101,6 +101,12 @@ fn identify(identity: *mut Identity, inode: Pointer) {
 /// Takes the kernel's part of the evidence about a look that begins now.
 #[inline(always)]
 fn sample(entry: *mut Managed, dentry: Pointer, inode: Pointer) {
+    witnessed(entry, || writers(inode) | locked(dentry, inode));
+}
+
+/// Puts the evidence down in the entry; `under_way`: what changes may still be under way, `OBSERVED_*`.
+#[inline(always)]
+pub(super) fn witnessed(entry: *mut Managed, under_way: impl FnOnce() -> u32) {
     // Order matters: the bit goes down before the counter is read, and both before the locks are. A
     // change that is not in the counter yet will raise it after us, and be seen by the daemon's second
     // look; one that is in the counter and has not landed still holds its lock or its file.
@@ -109,14 +115,14 @@ fn sample(entry: *mut Managed, dentry: Pointer, inode: Pointer) {
         core::ptr::write_volatile(&raw mut (*entry).dirty, 0);
         let counter = core::ptr::read_volatile(&raw const (*entry).counter);
         core::ptr::write_volatile(&raw mut (*entry).observed_counter, counter);
-        core::ptr::write_volatile(&raw mut (*entry).observed, writers(inode) | locked(dentry, inode));
+        core::ptr::write_volatile(&raw mut (*entry).observed, under_way());
         (*entry).observed_sequence += 1;
     }
 }
 
 /// [`OBSERVED_WRITERS`] when some file is open for writing on the inode, shared writable mappings included.
 #[inline(always)]
-fn writers(inode: Pointer) -> u32 {
+pub(super) fn writers(inode: Pointer) -> u32 {
     let count: i32 = inode.load(kernel::inode_writecount());
     if count > 0 { OBSERVED_WRITERS } else { 0 }
 }

@@ -7,7 +7,7 @@ use super::look::Witness;
 use super::registry::FIRST_OWN;
 use crate::kernel::maps::MapsError;
 use crate::observation::Observer;
-use sensor_common::map::{DEVICES_KEY, InodeKey, MOUNTS_KEY, OBSERVED_WRITERS};
+use sensor_common::map::{DEVICES_KEY, InodeKey, MOUNTS_KEY, Managed, OBSERVED_WRITERS, SWITCH_KEY};
 use sensor_common::op::{ROLE_FILE, ROLE_MOUNTS, ROLE_TAMPER};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -128,15 +128,22 @@ impl Canary {
     /// Tunables whose opening for writing could blind the sensor.
     fn watch_tamper(&mut self, observer: &Observer, witness: &mut Witness) -> Result<(), MapsError> {
         let tunable = PathBuf::from(FTRACE_ENABLED);
-        if let Ok(file) = File::open(&tunable) {
+        let Ok(file) = File::open(&tunable) else { return Ok(()) };
+        let number = TAMPER_ID + u32::try_from(self.tamper.len()).unwrap_or(0);
+        witness.maps().enrol(SWITCH_KEY, number, ROLE_TAMPER)?;
+        let (looked, key) = look_at(SWITCH_KEY, observer, witness);
+        let key = if looked.is_some() {
+            SWITCH_KEY
+        } else if let Some(key) = key {
+            // Without the program on sysctls, the instance of procfs at /proc has to do.
             self.held.push(file);
-            if let Some(key) = observer.open(&tunable).ok().and_then(|_| witness.identity()) {
-                let number = TAMPER_ID + u32::try_from(self.tamper.len()).unwrap_or(0);
-                witness.maps().enrol(key, number, ROLE_TAMPER)?;
-                self.tamper.push(tunable);
-                self.switch = Some(key);
-            }
-        }
+            witness.maps().enrol(key, number, ROLE_TAMPER)?;
+            key
+        } else {
+            return Ok(());
+        };
+        self.tamper.push(tunable);
+        self.switch = Some(key);
         Ok(())
     }
 
@@ -155,11 +162,7 @@ impl Canary {
     /// at the very moment at which they count the writers.
     pub fn is_out_of_reach(&mut self, observer: &Observer, witness: &mut Witness) -> bool {
         let Some(key) = self.switch else { return true };
-        let Ok(_opened) = observer.open(Path::new(FTRACE_ENABLED)) else { return false };
-        if witness.identity() != Some(key) {
-            return false;
-        }
-        let Ok(Some(entry)) = witness.maps().entry(key) else { return false };
+        let (Some(entry), _) = look_at(key, observer, witness) else { return false };
         let before = self.switched.replace(entry.observed_counter);
         entry.observed & OBSERVED_WRITERS == 0 && before.is_none_or(|before| before == entry.observed_counter)
     }
@@ -218,6 +221,16 @@ impl Canary {
     pub fn is_silent(&self) -> bool {
         self.silent >= SILENT_BEATS
     }
+}
+
+/// Looks at the tunable that switches the programs off. Gives its entry if the programs saw the look and noted it there, and
+/// the inode that was opened.
+fn look_at(key: InodeKey, observer: &Observer, witness: &mut Witness) -> (Option<Managed>, Option<InodeKey>) {
+    let entry = |witness: &mut Witness| witness.maps().entry(key).ok().flatten();
+    let before = entry(witness).map(|entry| entry.observed_sequence);
+    let opened = observer.open(Path::new(FTRACE_ENABLED)).ok().and_then(|_| witness.identity());
+    let seen = entry(witness).filter(|entry| Some(entry.observed_sequence) != before);
+    (seen, opened)
 }
 
 /// Where the canary lives.

@@ -122,12 +122,20 @@ pub struct Function {
 }
 
 /// All of them.
-pub const FUNCTIONS: &[Function] = &[Function {
-    name: "blkdev_open",
-    program: "fentry_blkdev_open",
-    argument: "filp",
-    sees: "block devices opened for writing",
-}];
+pub const FUNCTIONS: &[Function] = &[
+    Function {
+        name: "blkdev_open",
+        program: "fentry_blkdev_open",
+        argument: "filp",
+        sees: "block devices opened for writing",
+    },
+    Function {
+        name: "proc_sys_open",
+        program: "fentry_proc_sys_open",
+        argument: "filp",
+        sees: "kernel.ftrace_enabled opened for writing through another procfs mount",
+    },
+];
 
 /// What is not seen since the program of this name is off for this reason; `None` where nothing is hidden: an older kernel,
 /// which has no such function, does the same through other hooks, and a tracepoint only helps to name who it was.

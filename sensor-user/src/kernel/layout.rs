@@ -22,7 +22,8 @@ pub struct KernelField {
     pub member: &'static str,
     /// Type that the programs load.
     pub field: Field,
-    /// Change programs cannot do without it; the others describe the actor, or where a mount belongs.
+    /// Change programs cannot do without it; the others describe the actor, where a mount belongs, or
+    /// who has a tunable open.
     pub essential: bool,
 }
 
@@ -75,6 +76,11 @@ pub const FIELDS: &[KernelField] = &[
     essential("OFF_IATTR_IA_VALID", "iattr", "ia_valid", Word(4)),
     essential("OFF_LINUX_BINPRM_FILE", "linux_binprm", "file", Pointer),
     essential("OFF_LINUX_BINPRM_FILENAME", "linux_binprm", "filename", Pointer),
+    actor("OFF_PROC_INODE_SYSCTL", "proc_inode", "sysctl", Pointer),
+    actor("OFF_PROC_INODE_SYSCTL_ENTRY", "proc_inode", "sysctl_entry", Pointer),
+    actor("OFF_PROC_INODE_SIBLING_INODES", "proc_inode", "sibling_inodes", Nested),
+    actor("OFF_PROC_INODE_VFS_INODE", "proc_inode", "vfs_inode", Nested),
+    actor("OFF_CTL_TABLE_HEADER_INODES", "ctl_table_header", "inodes", Nested),
     actor("OFF_MOUNT_MNT", "mount", "mnt", Nested),
     actor("OFF_MOUNT_MNT_MOUNTPOINT", "mount", "mnt_mountpoint", Pointer),
     actor("OFF_MOUNT_MNT_NS", "mount", "mnt_ns", Pointer),

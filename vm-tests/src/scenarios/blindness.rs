@@ -103,7 +103,8 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("restarts", Ok(said));
     node.agent = agent;
     context.check("removed_map_entry", forgotten(&mut node));
-    context.check("ftrace_enabled_held_open", flicked(&mut node));
+    context.check("ftrace_enabled_held_open", flicked(&mut node, Path::new(FTRACE)));
+    context.check("ftrace_enabled_elsewhere", flicked_elsewhere(&mut node));
     shell(&format!("echo 1 > {FTRACE}"))?;
     let Node { files, agent } = node;
     let before = agent.records()?.len();
@@ -230,12 +231,19 @@ fn anonymous(node: &mut Node) -> Result<String> {
 
 /// Holds open what switches the programs off; meanwhile, and within one beat of the canary, switches them off,
 /// changes a file and switches them on again. Nobody saw the change, so the daemon must not have vouched for it.
-fn flicked(node: &mut Node) -> Result<String> {
+fn flicked(node: &mut Node, path: &Path) -> Result<String> {
     let skip = node.agent.records()?.len();
-    let switch = OpenOptions::new().write(true).open(FTRACE)?;
+    let switch = OpenOptions::new().write(true).open(path)?;
     node.agent.wait_for("the gap", skip, |record| {
         record["kind"] == "gap" && record["detail"]["reason"] == "ftrace-opened"
     })?;
+    node.agent.wait_for("who opened it", skip, |record| {
+        record["kind"] == "tamper" && record["path"] == FTRACE && record["actor"]["pid"] == std::process::id()
+    })?;
+    // It lasts as long as the tunable is open: beats of the canary do not end it.
+    let beat = || page::sum("holdfast_canary_seen_timestamp", |_| true);
+    let first = beat()?;
+    wait::until("three beats", LIMIT, || Ok((beat()? >= first + 3.0).then_some(())))?;
     ensure!(status::verdict() == "unknown", "it can be switched off and is {}", status::verdict());
     let file = node.files[6].clone();
     // A tunable takes what is written at its beginning only.
@@ -250,6 +258,16 @@ fn flicked(node: &mut Node) -> Result<String> {
     node.restore()?;
     let switched = if off.is_ok() && on.is_ok() { "switched off and on" } else { "this kernel refuses it" };
     Ok(format!("gap while it was open ({switched}), drift found"))
+}
+
+/// The same through another mount of procfs, which has an inode of its own for the tunable.
+fn flicked_elsewhere(node: &mut Node) -> Result<String> {
+    const ELSEWHERE: &str = "/run/procfs";
+    fs::create_dir_all(ELSEWHERE)?;
+    shell(&format!("mount -t proc proc {ELSEWHERE}"))?;
+    let said = flicked(node, &Path::new(ELSEWHERE).join("sys/kernel/ftrace_enabled"));
+    shell(&format!("umount {ELSEWHERE}"))?;
+    said
 }
 
 /// Switches the programs off behind the daemon's back, where the kernel lets us: `None` where not.

@@ -31,6 +31,7 @@ fn operations(hook: &str) -> &'static [Operation] {
         "sb_umount" => &[Operation::Unmount],
         "move_mount" => &[Operation::MoveMount],
         "sb_pivotroot" => &[Operation::PivotRoot],
+        "proc_sys_open" => &[Operation::OpenTamper],
         "sched_process_exec" => &[Operation::Exec],
         _ => &[],
     }

@@ -15,13 +15,20 @@ const fn shown(
 
 /// The family.
 pub(super) const VECTORS: &[Vector] = &[
-    shown("V78", "kernel.ftrace_enabled set to 0", &["file_open"], "blindness", "ftrace_enabled"),
+    shown("V78", "kernel.ftrace_enabled set to 0", &["proc_sys_open"], "blindness", "ftrace_enabled"),
     shown(
         "V78b",
         "the same undone before anybody looks",
-        &["file_open"],
+        &["proc_sys_open"],
         "blindness",
         "ftrace_enabled_held_open",
+    ),
+    shown(
+        "V78c",
+        "the same through another mount of procfs",
+        &["proc_sys_open"],
+        "blindness",
+        "ftrace_enabled_elsewhere",
     ),
     shown("V79a", "the daemon stopped and the ring filled meanwhile", &[], "blindness", "full_ring"),
     shown("V79b", "the daemon killed", &[], "blindness", "killed"),

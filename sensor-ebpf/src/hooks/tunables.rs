@@ -1,0 +1,107 @@
+//! `kernel.ftrace_enabled`: whoever writes 0 to it switches these programs off.
+//!
+//! Each instance of procfs has an inode of its own for it, on a device of its own. So this hangs on the function that
+//! opens a sysctl: no other open pays for it, and it is the same through every mount.
+
+use super::open::{MODE_WRITE, witnessed, writers};
+use crate::kernel::{self, Arguments, MISSING, Pointer};
+use crate::managed::{self, Change};
+use crate::maps::MANAGED;
+use crate::who;
+use aya_ebpf::helpers::generated::bpf_probe_read_kernel;
+use core::ffi::c_void;
+use sensor_common::map::{OBSERVED_WRITERS, SWITCH_KEY};
+use sensor_common::op::{OBSERVE_OPEN_FLAGS, Operation};
+
+/// Inodes of one sysctl table that are looked at; with more, somebody may have the tunable open.
+const SIBLINGS: u32 = 128;
+
+/// `proc_sys_open(inode, filp)`.
+#[inline(always)]
+pub(crate) fn proc_sys_open(args: Arguments) {
+    let Some(file) = args.pointer(kernel::arg_proc_sys_open_filp()) else { return };
+    let flags: u32 = file.load(kernel::file_flags());
+    let writes = flags.wrapping_add(1) & MODE_WRITE != 0;
+    if !writes && flags & OBSERVE_OPEN_FLAGS != OBSERVE_OPEN_FLAGS {
+        return;
+    }
+    let Some(dentry) = file.follow(kernel::file_path() + kernel::path_dentry()).known() else { return };
+    if !is_switch(dentry) {
+        return;
+    }
+    let Some(inode) = file.follow(kernel::file_inode()).known() else { return };
+    let Some(entry) = MANAGED.get_ptr_mut(SWITCH_KEY) else { return };
+    if writes {
+        managed::changed(entry, &Change::of(inode, Operation::OpenTamper, u64::from(flags)));
+    } else if managed::answers() {
+        witnessed(entry, || writers_anywhere(inode));
+    }
+}
+
+/// Whether a sysctl's name is `ftrace_enabled`; no other has it.
+#[inline(always)]
+fn is_switch(dentry: Pointer) -> bool {
+    /// The zero at the end included; what follows is none of the name.
+    const END: u64 = u64::from_le_bytes(*b"\xff\xff\xff\xff\xff\xff\xff\0");
+    let name: u64 = dentry.load(kernel::dentry_name() + kernel::qstr_name());
+    who::read::<u64>(name, 0) == u64::from_le_bytes(*b"ftrace_e")
+        && who::read::<u64>(name, 8) & END == u64::from_le_bytes(*b"nabled\0\0")
+}
+
+/// [`OBSERVED_WRITERS`] when the tunable is open for writing through any instance of procfs. The kernel lists the inodes of
+/// a sysctl table (`ctl_table_header.inodes`), and removes from it none that is open.
+#[inline(always)]
+fn writers_anywhere(inode: Pointer) -> u32 {
+    let own = writers(inode);
+    let fields = [
+        kernel::proc_sysctl(),
+        kernel::proc_sysctl_entry(),
+        kernel::proc_siblings(),
+        kernel::proc_vfs_inode(),
+        kernel::sysctl_inodes(),
+    ];
+    if own != 0 || fields.contains(&MISSING) {
+        return own;
+    }
+    let this = (inode.0 as u64).wrapping_sub(u64::from(kernel::proc_vfs_inode()));
+    let tunable: u64 = who::read(this, kernel::proc_sysctl_entry());
+    let table: u64 = who::read(this, kernel::proc_sysctl());
+    let mut node: u64 = who::read(table, kernel::sysctl_inodes());
+    let mut found = 0;
+    for _ in 0..SIBLINGS {
+        if node == 0 {
+            return if found == 0 { 0 } else { OBSERVED_WRITERS };
+        }
+        let sibling = node.wrapping_sub(u64::from(kernel::proc_siblings()));
+        let count: u32 = word(sibling, kernel::proc_vfs_inode() + kernel::inode_writecount());
+        found |= u64::from(count) & same(word(sibling, kernel::proc_sysctl_entry()), tunable);
+        node = word(node, 0);
+    }
+    OBSERVED_WRITERS
+}
+
+/// All bits where the two are the same, and none otherwise. Without a branch: two ways through each of so many turns are more
+/// than older verifiers follow.
+#[inline(always)]
+fn same(one: u64, other: u64) -> u64 {
+    let apart = one ^ other;
+    let mut negated = apart;
+    // SAFETY: one register is negated. The compiler would make a branch of what it understands.
+    unsafe { core::arch::asm!("{0} = -{0}", inout(reg) negated, options(nostack, nomem)) };
+    !(((apart | negated) as i64 >> 63) as u64)
+}
+
+/// A field of a kernel structure, as [`who::read`] gives it, without a branch: the helper clears what it cannot read.
+#[inline(always)]
+fn word<T: Default>(base: u64, offset: u32) -> T {
+    let mut value = T::default();
+    // SAFETY: the helper checks the address itself, and writes as many bytes as the value has.
+    unsafe {
+        bpf_probe_read_kernel(
+            (&raw mut value).cast(),
+            size_of::<T>() as u32,
+            (base + u64::from(offset)) as *const c_void,
+        );
+    }
+    value
+}
