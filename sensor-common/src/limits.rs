@@ -5,7 +5,7 @@ pub const RECORD_BYTES: usize = 256;
 
 /// Bytes of a directory entry's name in a record. Names go to 255; a longer one is flagged as cut and
 /// the daemon reads the directory instead.
-pub const NAME_BYTES: usize = 128;
+pub const NAME_BYTES: usize = 124;
 
 /// Bytes of the change ring. A power of two and a multiple of the largest page (64 KiB).
 pub const RING_BYTES: u32 = 1 << 20;

@@ -13,8 +13,24 @@ pub struct InodeKey {
     pub ino: u64,
     /// `inode.i_sb->s_dev`.
     pub dev: u32,
-    /// Zero.
-    pub padding: u32,
+    /// Of an inode of Btrfs, the low half of its subvolume's number: each subvolume numbers its inodes anew, and all have one
+    /// superblock. Zero elsewhere, and where [`Volumes`] are not known.
+    pub volume: u32,
+}
+
+/// Where an inode of Btrfs has the number of its subvolume: offsets from the types of this kernel's `btrfs`, which may be
+/// loaded after the programs. One entry; all zeroes where they are not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Volumes {
+    /// `btrfs_inode.vfs_inode`.
+    pub vfs_inode: u32,
+    /// `btrfs_inode.root`.
+    pub root: u32,
+    /// `btrfs_root.root_key.objectid`.
+    pub id: u32,
+    /// Not zero where the others are known.
+    pub known: u32,
 }
 
 /// The truth about one managed inode. Written by the kernel programs; the daemon writes it only when
@@ -221,16 +237,16 @@ pub const IDENTITY_OPENED: u32 = 0;
 pub const IDENTITY_LINK: u32 = 1;
 
 /// The entry that stands for the mount table: no inode has number 0.
-pub const MOUNTS_KEY: InodeKey = InodeKey { ino: 0, dev: 0, padding: 0 };
+pub const MOUNTS_KEY: InodeKey = InodeKey { ino: 0, dev: 0, volume: 0 };
 
 /// The entry that stands for all block devices.
-pub const DEVICES_KEY: InodeKey = InodeKey { ino: 0, dev: 1, padding: 0 };
+pub const DEVICES_KEY: InodeKey = InodeKey { ino: 0, dev: 1, volume: 0 };
 
 /// The entry that stands for the tree of control groups, there only while a rule names actors by their group.
-pub const GROUPS_KEY: InodeKey = InodeKey { ino: 0, dev: 2, padding: 0 };
+pub const GROUPS_KEY: InodeKey = InodeKey { ino: 0, dev: 2, volume: 0 };
 
 /// The entry that stands for `kernel.ftrace_enabled`, through whatever mount of procfs it is opened.
-pub const SWITCH_KEY: InodeKey = InodeKey { ino: 0, dev: 3, padding: 0 };
+pub const SWITCH_KEY: InodeKey = InodeKey { ino: 0, dev: 3, volume: 0 };
 
 /// Where an inode is in the bitmap, as far as its number tells: the word's index, and the mask of the bit that all inodes of
 /// the number share. It is asked first, as it needs one field of the inode only.
@@ -241,7 +257,7 @@ pub const fn bitmap_place(ino: u64) -> (u32, u64) {
 }
 
 /// The mask of the inode's own bit in that word. Without it, the small numbers that pipes and every tmpfs hand out would
-/// meet those of managed files.
+/// meet those of managed files. The subvolume is no part of it: it is asked for only where both bits are set.
 #[inline(always)]
 pub const fn bitmap_bit(key: InodeKey) -> u64 {
     // Below the bits of the place, so that it says something of its own.
@@ -292,6 +308,7 @@ pub const COUNTERS: u32 = 8;
 
 const _: () = {
     assert!(size_of::<InodeKey>() == 16);
+    assert!(size_of::<Volumes>() == 16);
     assert!(size_of::<Managed>() == 64);
     assert!(size_of::<Identity>() == 40);
     assert!(size_of::<Allowed>() == 24);
@@ -330,7 +347,7 @@ mod tests {
 
     #[test]
     fn the_bitmap_turns_away_most_other_numbers_and_most_of_the_same_numbers_on_another_device() {
-        let key = |ino, dev| InodeKey { ino, dev, padding: 0 };
+        let key = |ino, dev| InodeKey { ino, dev, volume: 0 };
         let mut bitmap = [0_u64; crate::limits::BITMAP_WORDS as usize];
         let managed = 130_000..140_000;
         for ino in managed.clone() {

@@ -43,6 +43,8 @@ pub struct ChangeRecord {
     pub mount_namespace: u32,
     /// `inode.i_sb->s_dev` of that inode.
     pub dev: u32,
+    /// The subvolume of that inode; see [`InodeKey`].
+    pub volume: u32,
     /// `inode.i_generation` of that inode, which tells it from an earlier one of the same number.
     pub generation: u32,
     /// [`crate::op::Operation`] as its code.
@@ -63,13 +65,13 @@ const _: () = {
     assert!(size_of::<ChangeRecord>() <= RECORD_BYTES);
     assert!(size_of::<ChangeRecord>() == 248);
     assert!(core::mem::offset_of!(ChangeRecord, id) == 56);
-    assert!(core::mem::offset_of!(ChangeRecord, operation) == 96);
-    assert!(core::mem::offset_of!(ChangeRecord, name) == 120);
+    assert!(core::mem::offset_of!(ChangeRecord, operation) == 100);
+    assert!(core::mem::offset_of!(ChangeRecord, name) == 124);
 };
 
 impl ChangeRecord {
     /// The inode that the record is about.
     pub const fn key(&self) -> InodeKey {
-        InodeKey { ino: self.ino, dev: self.dev, padding: 0 }
+        InodeKey { ino: self.ino, dev: self.dev, volume: self.volume }
     }
 }

@@ -59,10 +59,16 @@ pub(crate) fn refuse(
     i64::from(REFUSED)
 }
 
+/// A device and a subvolume, for [`rules_of_name`].
+#[inline(always)]
+pub(crate) fn place(dev: u32, volume: u32) -> u64 {
+    u64::from(dev) | u64::from(volume) << 32
+}
+
 /// The number of the rules that protect a name in a directory; [`NO_RULE`] for none. A function of its own, as the key
 /// takes half of the stack. `name`: as the kernel keeps it, which need not be readable.
 #[inline(never)]
-pub(crate) fn rules_of_name(ino: u64, dev: u64, name: *const u8) -> u64 {
+pub(crate) fn rules_of_name(ino: u64, place: u64, name: *const u8) -> u64 {
     let mut key = MaybeUninit::<NameKey>::uninit();
     let at = key.as_mut_ptr();
     // SAFETY: the key is as long as the loop goes, and aligned for these words; it is written whole before it is used. The
@@ -73,7 +79,8 @@ pub(crate) fn rules_of_name(ino: u64, dev: u64, name: *const u8) -> u64 {
             core::ptr::write_volatile(words.add(word), 0);
         }
         (*at).directory.ino = ino;
-        (*at).directory.dev = dev as u32;
+        (*at).directory.dev = place as u32;
+        (*at).directory.volume = (place >> 32) as u32;
         if bpf_probe_read_kernel_str_bytes(name, &mut (*at).name).is_err() {
             return u64::from(NO_RULE);
         }
@@ -90,7 +97,7 @@ pub(crate) fn rules_of_name(ino: u64, dev: u64, name: *const u8) -> u64 {
 pub(crate) fn named(entry: *mut Managed, dir: Pointer, dentry: Pointer, operation: Operation) -> i32 {
     let key = managed::key(dir, dir.load(kernel::inode_ino()));
     let name: *const u8 = dentry.load(kernel::dentry_name() + kernel::qstr_name());
-    let rules = rules_of_name(key.ino, u64::from(key.dev), name);
+    let rules = rules_of_name(key.ino, place(key.dev, key.volume), name);
     if rules == u64::from(NO_RULE) {
         return 0;
     }

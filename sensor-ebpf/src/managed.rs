@@ -4,7 +4,7 @@
 
 use crate::deny;
 use crate::kernel::{self, Pointer};
-use crate::maps::{self, BITMAP, CHANGES, CONTROL, MANAGED};
+use crate::maps::{self, BITMAP, CHANGES, CONTROL, MANAGED, VOLUMES};
 use crate::who;
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_boot_ns, bpf_probe_read_kernel_str_bytes};
 use sensor_common::limits::NAME_BYTES;
@@ -23,10 +23,12 @@ pub(crate) fn lookup(inode: Pointer) -> Option<*mut Managed> {
         return None;
     }
     // A managed inode's number, maybe that of another device.
-    let key = key(inode, ino);
+    let sb = inode.follow(kernel::inode_sb());
+    let mut key = InodeKey { ino, dev: sb.load(kernel::super_dev()), volume: 0 };
     if bits & bitmap_bit(key) == 0 {
         return None;
     }
+    key.volume = volume_in(inode, sb);
     MANAGED.get_ptr_mut(key)
 }
 
@@ -73,8 +75,40 @@ const NO_EXISTING: u64 = 1;
 /// The kernel's name for an inode.
 #[inline(always)]
 pub(crate) fn key(inode: Pointer, ino: u64) -> InodeKey {
-    let dev: u32 = inode.follow(kernel::inode_sb()).load(kernel::super_dev());
-    InodeKey { ino, dev, padding: 0 }
+    let sb = inode.follow(kernel::inode_sb());
+    InodeKey { ino, dev: sb.load(kernel::super_dev()), volume: volume_in(inode, sb) }
+}
+
+/// `BTRFS_SUPER_MAGIC` (include/uapi/linux/magic.h).
+const BTRFS: u64 = 0x9123_683e;
+
+/// The subvolume of an inode in a file system.
+#[inline(always)]
+fn volume_in(inode: Pointer, sb: Pointer) -> u32 {
+    let magic: u64 = sb.load(kernel::super_magic());
+    if magic == BTRFS { volume(inode.0 as u64) as u32 } else { 0 }
+}
+
+/// The same for an inode whose type the verifier does not know.
+#[inline(always)]
+pub(crate) fn volume_at(inode: u64) -> u32 {
+    let sb: u64 = who::read(inode, kernel::inode_sb());
+    let magic: u64 = who::read(sb, kernel::super_magic());
+    if magic == BTRFS { volume(inode) as u32 } else { 0 }
+}
+
+/// The subvolume of an inode of Btrfs. A function of its own, so that no other file system's inode pays for it.
+#[inline(never)]
+fn volume(inode: u64) -> u64 {
+    let Some(volumes) = VOLUMES.get(0) else { return 0 };
+    if volumes.known == 0 {
+        return 0;
+    }
+    /// No structure is longer. The verifier wants to know how far from a pointer an offset leads.
+    const LONGEST: u32 = 0xffff;
+    let own = inode.wrapping_sub(u64::from(volumes.vfs_inode & LONGEST));
+    let root: u64 = who::read(own, volumes.root & LONGEST);
+    who::read(root, volumes.id & LONGEST)
 }
 
 /// What the daemon has told us.
@@ -134,7 +168,7 @@ impl Subject {
 }
 
 /// No inode has this key.
-const NO_INODE: InodeKey = InodeKey { ino: 0, dev: 0, padding: 0 };
+const NO_INODE: InodeKey = InodeKey { ino: 0, dev: 0, volume: 0 };
 
 /// Notes a change that is about to land: the counter first, then the dirty bit and the writer, then a
 /// record unless the same writer's same operation was told and is still waiting to be looked at.
@@ -219,6 +253,7 @@ pub(crate) unsafe fn push(
         (*record).id = (*entry).id;
         (*record).ino = subject.key.ino;
         (*record).dev = subject.key.dev;
+        (*record).volume = subject.key.volume;
         (*record).generation = subject.generation;
         (*record).operation = operation as u16;
         (*record).padding = 0;

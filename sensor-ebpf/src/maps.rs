@@ -5,7 +5,7 @@ use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf};
 use sensor_common::limits;
 use sensor_common::map::{
     Allowed, COUNTERS, Control, Counter, Executing, Execution, Group, Identity, InodeKey, Managed, NameKey,
-    Process,
+    Process, Volumes,
 };
 
 /// Do not set memory aside for entries that are not there (`BPF_F_NO_PREALLOC`).
@@ -32,6 +32,10 @@ pub(crate) static NAMES: HashMap<NameKey, u32> = HashMap::with_max_entries(limit
 /// Who the daemon is.
 #[map]
 pub(crate) static CONTROL: Array<Control> = Array::with_max_entries(1, 0);
+
+/// Where subvolumes have their numbers.
+#[map]
+pub(crate) static VOLUMES: Array<Volumes> = Array::with_max_entries(1, 0);
 
 /// What the daemon opened last, and the link that it read; `IDENTITY_*`.
 #[map]

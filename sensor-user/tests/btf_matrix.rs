@@ -5,7 +5,7 @@
 
 use holdfast::kernel::hooks::{FUNCTIONS, HOOKS, Mode};
 use holdfast::kernel::layout::{FIELDS, Layout, of_version_1};
-use sensor_model::host::btf::{Btf, BtfError};
+use sensor_model::host::btf::{Btf, BtfError, Field, join};
 use sensor_model::host::hierarchy::Hierarchy;
 use std::path::PathBuf;
 
@@ -106,5 +106,36 @@ fn a_truncated_blob_is_an_error_and_never_a_panic() {
         for length in (0..blob.len()).step_by(blob.len() / 97) {
             assert!(Btf::parse(&blob[..length]).is_err());
         }
+    }
+}
+
+/// A blob with a structure of one member at offset 8: the names are at these places of the strings.
+fn blob(structure: u32, member: u32, of: u32, more: &[u32], strings: &[u8]) -> Vec<u8> {
+    const STRUCT: u32 = 4 << 24 | 1;
+    let types = [more, &[structure, STRUCT, 16, member, of, 64]].concat();
+    let (types, length) =
+        (types.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>(), strings.len());
+    let lengths = [24, 0, types.len(), types.len(), length]
+        .map(|word| u32::try_from(word).expect("few bytes").to_le_bytes());
+    [&[0x9f, 0xeb, 1, 0][..], &lengths.concat(), &types, strings].concat()
+}
+
+#[test]
+fn a_module_goes_on_where_the_kernels_types_and_strings_end() {
+    const INTEGER: [u32; 4] = [1, 1 << 24, 8, 64];
+    let kernel = blob(5, 7, 1, &INTEGER, b"\0u64\0a\0b\0");
+    // Its third type, with a name of its own and one of the kernel's, holds the first of the kernel's.
+    let module = blob(9, 7, 1, &[], b"of_module\0");
+    let joined = join(&kernel, &module).unwrap();
+    let btf = Btf::parse(&joined).unwrap();
+    assert_eq!(btf.member("a", "b", Field::Word(8)), Ok(8));
+    assert_eq!(btf.member("of_module", "b", Field::Word(8)), Ok(8));
+    for length in 0..module.len() {
+        assert!(join(&kernel, &module[..length]).is_err());
+    }
+    for (_, blob) in blobs() {
+        let joined = join(&blob, &module).unwrap();
+        let values = |blob| Layout::resolve(&Btf::parse(blob).unwrap(), Hierarchy::default()).values;
+        assert_eq!(values(&joined), values(&blob));
     }
 }

@@ -68,7 +68,7 @@ async fn a_managed_file_takes_no_more_memory_than_the_budget_leaves_it() {
     for id in 0..looker.registry.len() {
         // Inodes come in no order.
         let ino = u64::from(id.wrapping_mul(2_654_435_761));
-        let inode = Inode { key: InodeKey { ino, dev: 1, padding: 0 }, generation: id };
+        let inode = Inode { key: InodeKey { ino, dev: 1, volume: 0 }, generation: id };
         looker.registry.resolved(id, Some(inode));
     }
     let watched = live();

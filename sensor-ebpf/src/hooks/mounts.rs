@@ -65,7 +65,8 @@ fn is_on_the_way(mount: Pointer) -> bool {
     let dev: u32 = who::read(sb, kernel::super_dev());
     let name: u64 = who::read(point, kernel::dentry_name() + kernel::qstr_name());
     let ino = who::read(directory, kernel::inode_ino());
-    deny::rules_of_name(ino, u64::from(dev), name as *const u8) != u64::from(deny::NO_RULE)
+    let place = deny::place(dev, managed::volume_at(directory));
+    deny::rules_of_name(ino, place, name as *const u8) != u64::from(deny::NO_RULE)
 }
 
 /// Refuses to take a mount away on which something protected lies. `root`: its root.

@@ -132,18 +132,37 @@ fn word(bytes: &[u8], at: usize) -> Result<u32, BtfError> {
         .ok_or(BtfError::Malformed("ends too early"))
 }
 
+/// The two sections of a blob: types and strings.
+fn sections(bytes: &[u8]) -> Result<(&[u8], &[u8]), BtfError> {
+    if bytes.get(..2) != Some(&[0x9f, 0xeb]) {
+        return Err(BtfError::Malformed("magic number is not 0xeB9F in little-endian order"));
+    }
+    let header = word(bytes, 4)? as usize;
+    let part = |offset: usize, length: usize| {
+        let (start, length) = (word(bytes, offset)? as usize + header, word(bytes, length)? as usize);
+        bytes.get(start..start + length).ok_or(BtfError::Malformed("section ends past the blob"))
+    };
+    Ok((part(8, 12)?, part(16, 20)?))
+}
+
+/// The types of the kernel and of one of its modules as one blob. The module's go on where the kernel's end: the numbers of
+/// types, and the places of strings.
+pub fn join(kernel: &[u8], module: &[u8]) -> Result<Vec<u8>, BtfError> {
+    const HEADER: u32 = 24;
+    let (kernel, module) = (sections(kernel)?, sections(module)?);
+    let too_large = |_| BtfError::Malformed("too large");
+    let types = u32::try_from(kernel.0.len() + module.0.len()).map_err(too_large)?;
+    let strings = u32::try_from(kernel.1.len() + module.1.len()).map_err(too_large)?;
+    let mut joined = vec![0x9f, 0xeb, 1, 0];
+    joined.extend([HEADER, 0, types, types, strings].into_iter().flat_map(u32::to_le_bytes));
+    joined.extend([kernel.0, module.0, kernel.1, module.1].concat());
+    Ok(joined)
+}
+
 impl<'a> Btf<'a> {
     /// Indexes a blob such as `/sys/kernel/btf/vmlinux`.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, BtfError> {
-        if bytes.get(..2) != Some(&[0x9f, 0xeb]) {
-            return Err(BtfError::Malformed("magic number is not 0xeB9F in little-endian order"));
-        }
-        let header = word(bytes, 4)? as usize;
-        let part = |offset: usize, length: usize| {
-            let (start, length) = (word(bytes, offset)? as usize + header, word(bytes, length)? as usize);
-            bytes.get(start..start + length).ok_or(BtfError::Malformed("section ends past the blob"))
-        };
-        let (types, strings) = (part(8, 12)?, part(16, 20)?);
+        let (types, strings) = sections(bytes)?;
         let (structs, functions, enums) = (HashMap::new(), HashMap::new(), HashMap::new());
         let mut btf = Self { types, strings, offsets: Vec::new(), structs, functions, enums };
         let mut at = 0;

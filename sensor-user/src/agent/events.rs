@@ -352,6 +352,9 @@ impl Agent {
             let told = self.detector.end_blindness(number, self.clock.boot_ns());
             self.tell(told, None);
         }
+        if table.has_btrfs() {
+            self.learn_volumes()?;
+        }
         let points = self.mounts.differences(&table);
         if !points.is_empty() {
             // Whoever made them was told of before they were there.

@@ -18,7 +18,10 @@ pub const TABLE: &str = "/proc/self/mountinfo";
 
 /// Mount points with what is on top there.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct MountTable(BTreeMap<PathBuf, Vec<Box<[u8]>>>);
+pub struct MountTable {
+    points: BTreeMap<PathBuf, Vec<Box<[u8]>>>,
+    btrfs: bool,
+}
 
 impl MountTable {
     /// Reads a mountinfo file, such as [`TABLE`].
@@ -28,20 +31,26 @@ impl MountTable {
 
     /// Parses the bytes of a mountinfo file (proc(5)). Lines that are none are left out.
     pub fn parse(bytes: &[u8]) -> Self {
-        let mut table: BTreeMap<PathBuf, Vec<Box<[u8]>>> = BTreeMap::new();
+        let mut table = Self::default();
         for mount in mountinfo::mounts(bytes) {
             let what = [mount.id, mount.device, mount.root, mount.options].join(&b' ');
-            table.entry(mount.point).or_default().push(what.into());
+            table.btrfs |= mount.file_system == Some(b"btrfs");
+            table.points.entry(mount.point).or_default().push(what.into());
         }
-        Self(table)
+        table
+    }
+
+    /// Whether some mount is of Btrfs.
+    pub fn has_btrfs(&self) -> bool {
+        self.btrfs
     }
 
     /// Mount points at which this table and an other one differ.
     pub fn differences(&self, other: &Self) -> Vec<PathBuf> {
-        let mut points: Vec<&PathBuf> = self.0.keys().chain(other.0.keys()).collect();
+        let mut points: Vec<&PathBuf> = self.points.keys().chain(other.points.keys()).collect();
         points.sort();
         points.dedup();
-        points.into_iter().filter(|point| self.0.get(*point) != other.0.get(*point)).cloned().collect()
+        points.into_iter().filter(|point| self.points.get(*point) != other.points.get(*point)).cloned().collect()
     }
 }
 
@@ -136,7 +145,7 @@ mod tests {
 
     fn announced(pid: u32, ino: u64, at_ns: u64) -> Announced {
         Announced {
-            key: InodeKey { ino, dev: 1, padding: 0 },
+            key: InodeKey { ino, dev: 1, volume: 0 },
             actor: Actor { pid, ..Actor::default() },
             operation: Operation::Mount,
             at_ns,
@@ -148,7 +157,7 @@ mod tests {
         let mut waiting = Announcements::default();
         waiting.push(announced(7, 70, 1));
         waiting.push(announced(8, 80, 2));
-        let mut who = |ino| waiting.of(&[InodeKey { ino, dev: 1, padding: 0 }]).map(|found| found.actor.pid);
+        let mut who = |ino| waiting.of(&[InodeKey { ino, dev: 1, volume: 0 }]).map(|found| found.actor.pid);
         assert_eq!((who(70), who(80), who(90)), (Some(7), Some(8), None));
         waiting.shown(3);
         assert!(waiting.due(3).is_none(), "both were shown");

@@ -354,7 +354,7 @@ impl Registry {
             parent.child_resolved(inode.is_some());
             changes.extend(parent.key());
         }
-        changes.sort_unstable_by_key(|key| (key.dev, key.ino));
+        changes.sort_unstable_by_key(|key| watch::order(*key));
         changes.dedup();
         changes.into_iter().map(|key| (key, self.enrolment(key))).collect()
     }

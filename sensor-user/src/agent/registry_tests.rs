@@ -26,7 +26,7 @@ fn file(path: &str) -> Expectation {
 
 #[expect(clippy::unnecessary_wraps, reason = "what `resolved` takes")]
 fn inode(ino: u64) -> Option<Inode> {
-    Some(Inode { key: InodeKey { ino, dev: 1, padding: 0 }, generation: 1 })
+    Some(Inode { key: InodeKey { ino, dev: 1, volume: 0 }, generation: 1 })
 }
 
 fn key(ino: u64) -> Option<InodeKey> {

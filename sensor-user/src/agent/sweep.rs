@@ -38,7 +38,7 @@ impl Swept {
 mod tests {
     use super::*;
 
-    const DIRECTORY: InodeKey = InodeKey { ino: 7, dev: 1, padding: 0 };
+    const DIRECTORY: InodeKey = InodeKey { ino: 7, dev: 1, volume: 0 };
 
     fn entry(dirty: u32, lost: u32) -> [(InodeKey, Managed); 1] {
         [(DIRECTORY, Managed { id: 3, dirty, lost, ..Managed::default() })]

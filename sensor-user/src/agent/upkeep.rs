@@ -4,7 +4,7 @@
 //! detached. It looks at nothing itself.
 
 use super::{Agent, backend::Changes, service::notify};
-use crate::kernel::hooks::When;
+use crate::kernel::{hooks::When, volumes};
 use crate::labels::{self, Version};
 use sensor_model::protocol::Scope;
 use std::time::Duration;
@@ -25,6 +25,18 @@ pub(super) struct Verification {
 }
 
 impl Agent {
+    /// Btrfs is mounted, perhaps for the first time: the programs have to know its subvolumes before anything on it is
+    /// enrolled.
+    pub(super) fn learn_volumes(&mut self) -> anyhow::Result<()> {
+        let Some(witness) = self.looker.witness.as_mut() else { return Ok(()) };
+        if !witness.maps().has_volumes()?
+            && let Some(volumes) = volumes::read()
+        {
+            witness.maps().set_volumes(volumes)?;
+        }
+        Ok(())
+    }
+
     /// Ends a full verification once everything was looked at and decided.
     pub(super) fn finish_verification(&mut self) {
         let now = self.clock.boot_ns();

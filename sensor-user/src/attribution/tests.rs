@@ -95,6 +95,7 @@ fn record(tgid: u32, start_ns: u64, time_ns: u64) -> ChangeRecord {
         session: 3,
         mount_namespace: 0,
         dev: 1,
+        volume: 0,
         generation: 1,
         operation: 2,
         flags: 0,

@@ -72,10 +72,10 @@ mod tests {
         fn every_record_of_the_right_size_with_a_known_operation_decodes(
             mut bytes in proptest::collection::vec(any::<u8>(), size_of::<ChangeRecord>()),
             operation in 1u16..=28,
-            length in 0u16..=128,
+            length in 0u16..=124,
         ) {
-            bytes[96..98].copy_from_slice(&operation.to_le_bytes());
-            bytes[100..102].copy_from_slice(&length.to_le_bytes());
+            bytes[100..102].copy_from_slice(&operation.to_le_bytes());
+            bytes[104..106].copy_from_slice(&length.to_le_bytes());
             prop_assert!(decode(&bytes).is_ok());
         }
     }

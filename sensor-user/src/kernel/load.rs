@@ -8,6 +8,7 @@ use super::hooks::{FUNCTIONS, Function, HOOKS, Hook, Mode, TRACEPOINTS, When};
 use super::layout::Layout;
 use super::maps::{Maps, MapsError, ProcessMaps, Ring};
 use super::pins::{Pins, set_number};
+use super::volumes;
 use crate::attribution::cgroup;
 use aya::pin::PinError;
 use aya::programs::links::{FdLink, PinnedLink};
@@ -33,12 +34,13 @@ pub const OBJECT_SHA256: &str = env!("HOLDFAST_EBPF_SHA256");
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// Maps that outlive the daemon: all of them, since adopted programs go on using theirs.
-const PINNED_MAPS: [&str; 15] = [
+const PINNED_MAPS: [&str; 16] = [
     "MANAGED",
     "BITMAP",
     "ALLOWED",
     "NAMES",
     "CONTROL",
+    "VOLUMES",
     "IDENTITY",
     "CHANGES",
     "PROCESSES",
@@ -188,6 +190,7 @@ pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
         }
     }
 
+    let volumes = volumes::resolve(&btf, &bytes);
     // Of the kernel's types only the loader still needs its own.
     drop(btf);
     drop(bytes);
@@ -206,6 +209,10 @@ pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
     let mut ebpf = loader.load(OBJECT)?;
     drop(loader);
     let (mut maps, processes, ring) = Maps::take(&mut ebpf, cpus)?;
+    // Before anything is enrolled.
+    if let Some(volumes) = volumes {
+        maps.set_volumes(volumes)?;
+    }
     let agent_tgid = std::process::id();
     let mount_namespace = host_mount_namespace();
     maps.set_control(Control { agent_tgid, abi_version: ABI_VERSION, mount_namespace, set })?;

@@ -8,7 +8,7 @@ use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, RingBuf};
 use sensor_common::limits::NAME_KEY_BYTES;
 use sensor_common::map::{
     Allowed, Control, Counter, Execution, Group, IDENTITY_LINK, IDENTITY_OPENED, Identity, InodeKey, Managed,
-    NameKey, Process, bitmap_bit, bitmap_place, execution_slot,
+    NameKey, Process, Volumes, bitmap_bit, bitmap_place, execution_slot,
 };
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -19,6 +19,7 @@ use zerocopy::{FromBytes, IntoBytes};
 const KEY: usize = size_of::<InodeKey>();
 const MANAGED: usize = size_of::<Managed>();
 const CONTROL: usize = size_of::<Control>();
+const VOLUMES: usize = size_of::<Volumes>();
 const IDENTITY: usize = size_of::<Identity>();
 const ALLOWED: usize = size_of::<Allowed>();
 const NAME: usize = size_of::<NameKey>();
@@ -53,6 +54,7 @@ pub struct Maps {
     managed: HashMap<MapData, [u8; KEY], [u8; MANAGED]>,
     bitmap: Array<MapData, u64>,
     control: Array<MapData, [u8; CONTROL]>,
+    volumes: Array<MapData, [u8; VOLUMES]>,
     identity: Array<MapData, [u8; IDENTITY]>,
     allowed: HashMap<MapData, [u8; ALLOWED], u64>,
     names: HashMap<MapData, [u8; NAME], u32>,
@@ -97,6 +99,7 @@ impl Maps {
             managed: take(ebpf, "MANAGED")?,
             bitmap: take(ebpf, "BITMAP")?,
             control: take(ebpf, "CONTROL")?,
+            volumes: take(ebpf, "VOLUMES")?,
             identity: take(ebpf, "IDENTITY")?,
             allowed: take(ebpf, "ALLOWED")?,
             names: take(ebpf, "NAMES")?,
@@ -116,6 +119,19 @@ impl Maps {
         let mut value = [0; CONTROL];
         value.copy_from_slice(control.as_bytes());
         self.control.set(0, value, 0).map_err(refused("CONTROL", "set"))
+    }
+
+    /// Tells the programs where inodes of Btrfs have the numbers of their subvolumes.
+    pub fn set_volumes(&mut self, volumes: Volumes) -> Result<(), MapsError> {
+        let mut value = [0; VOLUMES];
+        value.copy_from_slice(volumes.as_bytes());
+        self.volumes.set(0, value, 0).map_err(refused("VOLUMES", "set"))
+    }
+
+    /// Whether they know it.
+    pub fn has_volumes(&self) -> Result<bool, MapsError> {
+        let value = self.volumes.get(&0, 0).map_err(refused("VOLUMES", "get"))?;
+        Ok(Volumes::read_from_bytes(&value).is_ok_and(|volumes| volumes.known != 0))
     }
 
     /// What the programs saw of the object that the daemon opened last.

@@ -10,3 +10,4 @@ pub mod load;
 pub mod maps;
 mod pins;
 pub mod recursion;
+pub mod volumes;

@@ -1,7 +1,7 @@
 //! Deny and revert rules: refused with EPERM, recorded, and open to the actors that the rule allows; written back.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -11,8 +11,10 @@ use nix::sys::signal::Signal;
 
 use super::{deny_ways, watched};
 use crate::guest::agent::{Agent, HOLDFAST};
-use crate::guest::disks::FileSystem;
+use crate::guest::boot::load_module;
+use crate::guest::disks::{FileSystem, find};
 use crate::guest::{Context, run, shell, status, wait};
+use crate::vectors::prepare;
 
 const CONFIG: &str = r#"apiVersion: machineconfiguration.openshift.io/v1
 kind: MachineConfig
@@ -86,6 +88,11 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("revert_removal", reverted(&mut agent, "rm /etc/deny/reverted.conf"));
     context.check("interrupted_apply", interrupted(agent));
     context.check("allowed_unit_and_user", by_group_and_login());
+    match subvolumes() {
+        Ok(Some(said)) => context.check("subvolumes_are_told_apart", Ok(said)),
+        Ok(None) => context.skip("subvolumes_are_told_apart", "this kernel has no types of modules"),
+        Err(error) => context.check("subvolumes_are_told_apart", Err(error)),
+    }
     deny_ways::check(context)?;
     Ok(())
 }
@@ -125,6 +132,58 @@ fn by_group_and_login() -> Result<String> {
     refused(&mut agent, &format!("echo 4322 > /proc/self/loginuid && chmod 600 {FILE}"), "set-attributes")?;
     agent.stop()?;
     Ok(String::new())
+}
+
+/// Each subvolume of Btrfs numbers its inodes anew, on one superblock: a rule for a file in one refuses nothing in another.
+/// The file system comes after the daemon. `None` where the kernel does not say where inodes have their subvolume.
+fn subvolumes() -> Result<Option<String>> {
+    const PLACE: &str = "/srv/subvolumes";
+    const CONTENT: &str = "content\n";
+    let (one, two) = (format!("{PLACE}/one/file"), format!("{PLACE}/two/file"));
+    fs::write("/run/deny.yaml", CONFIG.replace(FILE, &one))?;
+    fs::write("/run/policy.yaml", POLICY.replace(FILE, &one))?;
+    // A state of its own: the config that was applied last would count instead.
+    let mut agent = Agent::start(&[
+        "--standalone",
+        "--config",
+        "/run/deny.yaml",
+        "--policy",
+        "/run/policy.yaml",
+        "--state",
+        "/run/subvolumes",
+    ])?;
+    load_module("btrfs")?;
+    if !Path::new("/sys/kernel/btf/btrfs").exists() {
+        agent.stop()?;
+        return Ok(None);
+    }
+    let allowed = |command: &str| shell(&format!("/run/allowed/busybox {command}"));
+    let device = find("btrfs")?;
+    allowed(&format!("mkdir -p {PLACE}"))?;
+    allowed(&format!("mount -t btrfs {} {PLACE}", device.display()))?;
+    for file in [&one, &two] {
+        let directory = Path::new(file).parent().unwrap_or(Path::new(PLACE));
+        prepare::subvolume(directory)?;
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
+        allowed(&format!("sh -c 'umask 022; echo content > {file}'"))?;
+    }
+    let number = |file: &str| fs::metadata(file).map(|file| file.ino());
+    ensure!(number(&one)? == number(&two)?, "the two have not one number");
+    status::wait_for("compliant", Duration::from_mins(1))?;
+    let before = agent.records()?.len();
+    wait::until("the rule", Duration::from_secs(30), || {
+        Ok(shell(&format!("chmod 644 {one}")).is_err().then_some(()))
+    })?;
+    shell(&format!("echo more >> {two} && chmod 600 {two}"))?;
+    ensure!(shell(&format!("echo more >> {one}")).is_err(), "it was not refused");
+    agent.wait_for("denied", before, |record| {
+        record["kind"] == "denied" && record["path"] == one && record["operation"] == "open-write"
+    })?;
+    let drift = agent.records()?.into_iter().skip(before).find(|record| record["kind"] == "drift");
+    ensure!(drift.is_none() && fs::read_to_string(&one)? == CONTENT, "{drift:?}");
+    allowed(&format!("umount {PLACE}"))?;
+    agent.stop()?;
+    Ok(Some(String::new()))
 }
 
 /// An apply and the daemon are killed when the protected file is written and another one is not. The daemon's next start

@@ -187,7 +187,7 @@ mod tests {
     }
 
     fn key(ino: u64) -> InodeKey {
-        InodeKey { ino, dev: 1, padding: 0 }
+        InodeKey { ino, dev: 1, volume: 0 }
     }
 
     fn lead(registry: &mut Registry, path: &str, ino: u64) {

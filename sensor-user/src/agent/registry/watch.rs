@@ -13,29 +13,34 @@ use std::sync::Arc;
 /// The `thing` of a watch without one.
 const NONE: u32 = u32::MAX;
 
-/// An [`Inode`] without its padding.
+/// An [`Inode`] in as little room as it takes: many have one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::agent) struct Identity {
-    ino: u64,
+    /// The high half and the low half.
+    ino: [u32; 2],
     dev: u32,
+    volume: u32,
     generation: u32,
 }
 
 impl From<Inode> for Identity {
     fn from(Inode { key, generation }: Inode) -> Self {
-        Self { ino: key.ino, dev: key.dev, generation }
+        let ino = [key.ino >> 32, key.ino & u64::from(u32::MAX)];
+        let ino = ino.map(|half| u32::try_from(half).unwrap_or(u32::MAX));
+        Self { ino, dev: key.dev, volume: key.volume, generation }
     }
 }
 
 impl From<Identity> for Inode {
-    fn from(Identity { ino, dev, generation }: Identity) -> Self {
-        Self { key: InodeKey { ino, dev, padding: 0 }, generation }
+    fn from(Identity { ino: [high, low], dev, volume, generation }: Identity) -> Self {
+        let ino = u64::from(high) << 32 | u64::from(low);
+        Self { key: InodeKey { ino, dev, volume }, generation }
     }
 }
 
 /// What watches are sorted by, of those that lead to an inode.
-pub(super) fn order(key: InodeKey) -> (u32, u64) {
-    (key.dev, key.ino)
+pub(super) fn order(key: InodeKey) -> (u32, u32, u64) {
+    (key.dev, key.volume, key.ino)
 }
 
 /// One watched path.
@@ -105,8 +110,8 @@ impl Watch {
     }
 
     /// See [`order`].
-    pub(super) fn order(&self) -> Option<(u32, u64)> {
-        self.inode.map(|inode| (inode.dev, inode.ino))
+    pub(super) fn order(&self) -> Option<(u32, u32, u64)> {
+        self.inode.map(|inode| order(Inode::from(inode).key))
     }
 
     pub(super) fn leads_to(&mut self, inode: Option<Inode>) {
