@@ -179,3 +179,6 @@ pub const RECORD_NAME_CUT: u16 = 1 << 0;
 pub const RECORD_IN_DIRECTORY: u16 = 1 << 1;
 /// The actor is a kernel thread.
 pub const RECORD_KERNEL_THREAD: u16 = 1 << 2;
+/// The actor neither owns the inode nor has a capability that makes up for it, and the operation needs one of them: the kernel
+/// refuses it after the hook.
+pub const RECORD_REFUSED: u16 = 1 << 3;

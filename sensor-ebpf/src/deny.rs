@@ -54,7 +54,7 @@ pub(crate) fn refuse(
     maps::count(Counter::Denied);
     let subject = Subject::of(Pointer(inode));
     // SAFETY: the callers have the entry from a map look-up in this program run.
-    unsafe { managed::push(entry, Operation::Denied as u32, operation, Pointer(dentry), subject) };
+    unsafe { managed::push(entry, Operation::Denied as u32, operation, Pointer(dentry), subject, 0) };
     // The very value that the hook returns: the verifier follows constants, not what a compiler makes of a negation.
     i64::from(REFUSED)
 }

@@ -32,6 +32,7 @@ globals! {
     OFF_INODE_I_INO => inode_ino;
     OFF_INODE_I_SB => inode_sb;
     OFF_INODE_I_MODE => inode_mode;
+    OFF_INODE_I_UID => inode_uid;
     OFF_INODE_I_RDEV => inode_device;
     OFF_INODE_I_GENERATION => inode_generation;
     OFF_INODE_I_WRITECOUNT => inode_writecount;
@@ -78,6 +79,9 @@ globals! {
     OFF_CRED_FSGID => cred_fsgid;
     OFF_CRED_EUID => cred_euid;
     OFF_CRED_EGID => cred_egid;
+    OFF_CRED_CAP_EFFECTIVE => cred_capabilities;
+    OFF_CRED_USER_NS => cred_user_namespace;
+    OFF_USER_NAMESPACE_LEVEL => user_namespace_level;
     OFF_SIGNAL_STRUCT_TTY => signal_tty;
     OFF_TTY_STRUCT_NAME => tty_name;
     OFF_NSPROXY_MNT_NS => nsproxy_mnt;
@@ -121,6 +125,8 @@ globals! {
     ARG_INODE_SETATTR_ATTR => arg_inode_setattr_attr;
     ARG_INODE_FILE_SETATTR_DENTRY => arg_inode_file_setattr_dentry;
     ARG_INODE_SETXATTR_DENTRY => arg_inode_setxattr_dentry;
+    ARG_INODE_SETXATTR_NAME => arg_inode_setxattr_name;
+    ARG_INODE_REMOVEXATTR_NAME => arg_inode_removexattr_name;
     ARG_INODE_REMOVEXATTR_DENTRY => arg_inode_removexattr_dentry;
     ARG_INODE_SET_ACL_DENTRY => arg_inode_set_acl_dentry;
     ARG_INODE_REMOVE_ACL_DENTRY => arg_inode_remove_acl_dentry;

@@ -9,7 +9,9 @@ use crate::who;
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_boot_ns, bpf_probe_read_kernel_str_bytes};
 use sensor_common::limits::NAME_BYTES;
 use sensor_common::map::{Control, Counter, InodeKey, Managed, bitmap_bit, bitmap_place};
-use sensor_common::op::{Operation, RECORD_IN_DIRECTORY, RECORD_NAME_CUT, ROLE_MOUNTS, ROLE_TAMPER};
+use sensor_common::op::{
+    Operation, RECORD_IN_DIRECTORY, RECORD_NAME_CUT, RECORD_REFUSED, ROLE_MOUNTS, ROLE_TAMPER,
+};
 use sensor_common::record::ChangeRecord;
 
 /// The entry of a managed inode, or `None` for all others and for null.
@@ -140,13 +142,15 @@ pub(crate) struct Change {
     pub(crate) dentry: Pointer,
     /// The inode that the record is about, or null.
     pub(crate) inode: Pointer,
+    /// The kernel refuses it after the hook, as far as owner and capabilities tell.
+    pub(crate) refused: bool,
 }
 
 impl Change {
     /// A change of the managed inode itself.
     #[inline(always)]
     pub(crate) fn of(inode: Pointer, operation: Operation, detail: u64) -> Self {
-        Self { operation, detail, dentry: Pointer::NULL, inode }
+        Self { operation, detail, dentry: Pointer::NULL, inode, refused: false }
     }
 }
 
@@ -175,13 +179,18 @@ const NO_INODE: InodeKey = InodeKey { ino: 0, dev: 0, volume: 0 };
 #[inline(always)]
 pub(crate) fn changed(entry: *mut Managed, change: &Change) -> i32 {
     // A call with five words in registers; inlined, a rename would hold four copies of the body.
-    note(entry, change.operation as u64, change.detail, change.dentry.0, change.inode.0) as i32
+    let operation = change.operation as u64 | u64::from(change.refused) << REFUSED_SHIFT;
+    note(entry, operation, change.detail, change.dentry.0, change.inode.0) as i32
 }
+
+/// Where the operation that goes to [`note`] says that it is refused.
+const REFUSED_SHIFT: u32 = 32;
 
 /// The body of [`changed`], one function in the object. 0, or what a refused operation gives.
 #[inline(never)]
 fn note(entry: *mut Managed, operation: u64, detail: u64, dentry: *const u8, inode: *const u8) -> i64 {
     let dentry = Pointer(dentry);
+    let refused = if operation >> REFUSED_SHIFT != 0 { RECORD_REFUSED } else { 0 };
     let operation = operation as u32;
     let subject = Subject::of(Pointer(inode));
     // SAFETY: the entry comes from a map look-up in this program run.
@@ -215,7 +224,7 @@ fn note(entry: *mut Managed, operation: u64, detail: u64, dentry: *const u8, ino
         if waiting {
             maps::count(Counter::Coalesced);
         } else {
-            push(entry, operation, detail, dentry, subject);
+            push(entry, operation, detail, dentry, subject, refused);
         }
     }
     0
@@ -232,6 +241,7 @@ pub(crate) unsafe fn push(
     detail: u64,
     dentry: Pointer,
     subject: Subject,
+    flags: u16,
 ) {
     let Some(mut slot) = CHANGES.reserve::<ChangeRecord>(0) else {
         // The mark before the count: whoever sees the count finds the mark.
@@ -257,7 +267,7 @@ pub(crate) unsafe fn push(
         (*record).generation = subject.generation;
         (*record).operation = operation as u16;
         (*record).padding = 0;
-        let mut flags = who::describe(record);
+        let mut flags = flags | who::describe(record);
         (*record).exec_id = who::execution((*record).tgid, (*record).start_ns);
         let mut length = 0u16;
         if dentry.is_null() {

@@ -1,7 +1,7 @@
 //! Who the current task is. Runs only on a hit, so it reads through `bpf_probe_read_kernel`, which
 //! needs no typed task pointer (5.10 has no helper that gives one).
 
-use crate::kernel;
+use crate::kernel::{self, Pointer};
 use crate::maps::{ALLOWED, PROCESSES};
 use aya_ebpf::helpers::{bpf_get_current_task, bpf_probe_read_kernel};
 use sensor_common::map::{ALLOWED_ALL, ALLOWED_CGROUP, ALLOWED_EXE, ALLOWED_LOGIN, ALLOWED_PROCESS, Allowed};
@@ -107,6 +107,28 @@ pub(crate) unsafe fn describe(record: *mut ChangeRecord) -> u16 {
     }
     let flags: u32 = read(task, kernel::task_flags());
     if flags & KERNEL_THREAD != 0 { RECORD_KERNEL_THREAD } else { 0 }
+}
+
+/// Any of these makes up for not being the owner, in one hook or another: `CAP_CHOWN`, `CAP_DAC_OVERRIDE`, `CAP_FOWNER`,
+/// `CAP_LINUX_IMMUTABLE`, `CAP_SYS_ADMIN`, `CAP_SETFCAP`, `CAP_MAC_ADMIN` (include/uapi/linux/capability.h).
+const RIGHTS: u64 = 1 | 1 << 1 | 1 << 3 | 1 << 9 | 1 << 21 | 1 << 31 | 1 << 33;
+
+/// Whether the kernel refuses to the current task what only the owner of an inode, or a capability, may do. The security
+/// hooks run before it asks. Capabilities in a user namespace, which anybody can make, are none over the host's files.
+#[inline(always)]
+pub(crate) fn has_no_right(inode: Pointer) -> bool {
+    let fields = [kernel::cred_capabilities(), kernel::cred_user_namespace(), kernel::user_namespace_level()];
+    let cred: u64 = read(current(), kernel::task_cred());
+    if cred == 0 || fields.contains(&kernel::MISSING) {
+        return false;
+    }
+    let owner: u32 = inode.load(kernel::inode_uid());
+    if read::<u32>(cred, kernel::cred_fsuid()) == owner {
+        return false;
+    }
+    let capabilities: u64 = read(cred, kernel::cred_capabilities());
+    let namespace: u64 = read(cred, kernel::cred_user_namespace());
+    capabilities & RIGHTS == 0 || read::<u32>(namespace, kernel::user_namespace_level()) != 0
 }
 
 /// Whether a rule, or each of several that count together, allows the current task: by its executable, its cgroup or its

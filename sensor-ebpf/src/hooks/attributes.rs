@@ -2,18 +2,36 @@
 
 use crate::kernel::{self, Arguments, Pointer};
 use crate::managed::{self, Change};
+use crate::who;
 use sensor_common::op::{Operation, ROLE_DIRECTORY, ROLE_FILE};
 
-/// Notes `operation` when the entry's inode is managed.
+/// Attributes that only the owner may set, or who has a capability: mode, owner, group, and times to something else than now
+/// (`ATTR_*`, include/linux/fs.h).
+const OWNERS: u32 = 1 | 1 << 1 | 1 << 2 | 1 << 7 | 1 << 8 | 1 << 16;
+
+/// `ATTR_FORCE`: a part of something else, which was permitted.
+const FORCE: u32 = 1 << 9;
+
+/// Notes `operation` when the entry's inode is managed. `owners`: the kernel asks for the owner, or a capability, after
+/// the hook.
 #[inline(always)]
-fn changed(dentry: Pointer, operation: Operation, detail: u64) -> i32 {
+fn changed(dentry: Pointer, operation: Operation, detail: u64, owners: bool) -> i32 {
     let Some(inode) = dentry.follow(kernel::dentry_inode()).known() else { return 0 };
     let Some(entry) = managed::lookup(inode) else { return 0 };
     // SAFETY: the entry comes from a map look-up.
     if unsafe { (*entry).roles } & (ROLE_FILE | ROLE_DIRECTORY) == 0 {
         return 0;
     }
-    managed::changed(entry, &Change::of(inode, operation, detail))
+    let refused = owners && who::has_no_right(inode);
+    managed::changed(entry, &Change { refused, ..Change::of(inode, operation, detail) })
+}
+
+/// Whether the kernel has asked already whether the current task may set an extended attribute: of those whose names begin so
+/// it has (`xattr_permission`).
+#[inline(always)]
+fn is_permitted(name: u64) -> bool {
+    let start: u64 = who::read(name, 0);
+    start == u64::from_le_bytes(*b"trusted.") || start << 24 == u64::from_le_bytes(*b"user.\0\0\0") << 24
 }
 
 /// `inode_setattr(dentry, attr)`: chmod, chown, truncate, utimes and their relatives.
@@ -22,40 +40,43 @@ pub(crate) fn inode_setattr(args: Arguments) -> i32 {
     let Some(attributes) = args.pointer(kernel::arg_inode_setattr_attr()) else { return 0 };
     let valid: u32 = attributes.load(kernel::iattr_valid());
     let Some(dentry) = args.pointer(kernel::arg_inode_setattr_dentry()) else { return 0 };
-    changed(dentry, Operation::SetAttributes, u64::from(valid))
+    let owners = valid & OWNERS != 0 && valid & FORCE == 0;
+    changed(dentry, Operation::SetAttributes, u64::from(valid), owners)
 }
 
 /// `inode_file_setattr(dentry, fa)`, since 6.17: flags and project ids.
 #[inline(always)]
 pub(crate) fn inode_file_setattr(args: Arguments) -> i32 {
     let Some(dentry) = args.pointer(kernel::arg_inode_file_setattr_dentry()) else { return 0 };
-    changed(dentry, Operation::SetFlags, 0)
+    changed(dentry, Operation::SetFlags, 0, true)
 }
 
 /// `inode_setxattr(dentry, name, …)`.
 #[inline(always)]
 pub(crate) fn inode_setxattr(args: Arguments) -> i32 {
     let Some(dentry) = args.pointer(kernel::arg_inode_setxattr_dentry()) else { return 0 };
-    changed(dentry, Operation::SetXattr, 0)
+    let owners = !is_permitted(args.get(kernel::arg_inode_setxattr_name()));
+    changed(dentry, Operation::SetXattr, 0, owners)
 }
 
 /// `inode_removexattr(dentry, name)`.
 #[inline(always)]
 pub(crate) fn inode_removexattr(args: Arguments) -> i32 {
     let Some(dentry) = args.pointer(kernel::arg_inode_removexattr_dentry()) else { return 0 };
-    changed(dentry, Operation::RemoveXattr, 0)
+    let owners = !is_permitted(args.get(kernel::arg_inode_removexattr_name()));
+    changed(dentry, Operation::RemoveXattr, 0, owners)
 }
 
 /// `inode_set_acl(dentry, …)`, since 6.2; before that it was an extended attribute like any other.
 #[inline(always)]
 pub(crate) fn inode_set_acl(args: Arguments) -> i32 {
     let Some(dentry) = args.pointer(kernel::arg_inode_set_acl_dentry()) else { return 0 };
-    changed(dentry, Operation::SetAcl, 0)
+    changed(dentry, Operation::SetAcl, 0, true)
 }
 
 /// `inode_remove_acl(dentry, …)`, since 6.2.
 #[inline(always)]
 pub(crate) fn inode_remove_acl(args: Arguments) -> i32 {
     let Some(dentry) = args.pointer(kernel::arg_inode_remove_acl_dentry()) else { return 0 };
-    changed(dentry, Operation::RemoveAcl, 0)
+    changed(dentry, Operation::RemoveAcl, 0, true)
 }

@@ -3,6 +3,7 @@
 use super::open::MODE_WRITE;
 use crate::kernel::{self, Arguments, Pointer};
 use crate::managed::{self, Change};
+use crate::who;
 use sensor_common::op::{Operation, ROLE_FILE};
 
 /// `MAY_WRITE` (include/linux/fs.h).
@@ -18,13 +19,32 @@ const VM_SHARED: u64 = 8;
 /// Notes `operation` when `file`'s inode is a managed file.
 #[inline(always)]
 fn changed(file: Pointer, operation: Operation, detail: u64) -> i32 {
+    changed_unless(file, operation, detail, |_| false)
+}
+
+/// The same; `refused`: whether the kernel refuses it to the current task.
+#[inline(always)]
+fn changed_unless(
+    file: Pointer,
+    operation: Operation,
+    detail: u64,
+    refused: impl FnOnce(Pointer) -> bool,
+) -> i32 {
     let Some(inode) = file.follow(kernel::file_inode()).known() else { return 0 };
     let Some(entry) = managed::lookup(inode) else { return 0 };
     // SAFETY: the entry comes from a map look-up.
     if unsafe { (*entry).roles } & ROLE_FILE == 0 {
         return 0;
     }
-    managed::changed(entry, &Change::of(inode, operation, detail))
+    managed::changed(entry, &Change { refused: refused(inode), ..Change::of(inode, operation, detail) })
+}
+
+/// An ioctl on a file that is not open for writing needs its owner, or a capability; the kernel asks after the hook.
+#[inline(always)]
+fn controlled(file: Pointer, command: u64) -> i32 {
+    changed_unless(file, Operation::Ioctl, command, |inode| {
+        file.load::<u32>(kernel::file_mode()) & MODE_WRITE == 0 && who::has_no_right(inode)
+    })
 }
 
 /// `file_permission(file, mask)`: attached only while some managed file has writers.
@@ -75,6 +95,10 @@ pub(crate) fn mmap_file(args: Arguments) -> i32 {
         return 0;
     }
     let Some(file) = args.pointer(kernel::arg_mmap_file_file()) else { return 0 };
+    // The kernel refuses such a mapping of a file that is not open for writing, after this hook.
+    if file.load::<u32>(kernel::file_mode()) & MODE_WRITE == 0 {
+        return 0;
+    }
     changed(file, Operation::Map, prot)
 }
 
@@ -111,7 +135,7 @@ pub(crate) fn file_ioctl(args: Arguments) -> i32 {
         return 0;
     }
     let Some(file) = args.pointer(kernel::arg_file_ioctl_file()) else { return 0 };
-    changed(file, Operation::Ioctl, command)
+    controlled(file, command)
 }
 
 /// `file_ioctl_compat(file, cmd)`: the same from a 32-bit process, with its numbers.
@@ -122,7 +146,7 @@ pub(crate) fn file_ioctl_compat(args: Arguments) -> i32 {
         return 0;
     }
     let Some(file) = args.pointer(kernel::arg_file_ioctl_compat_file()) else { return 0 };
-    changed(file, Operation::Ioctl, command)
+    controlled(file, command)
 }
 
 /// The commands of those families that only read and that tools issue all the time: FS_IOC_GETFLAGS,

@@ -152,7 +152,7 @@ fn executed(entry: *mut Managed, id: u64, subject: Subject) {
     // SAFETY: the entry comes from a map look-up in this run.
     unsafe {
         if (*entry).roles & ROLE_FILE != 0 {
-            managed::push(entry, Operation::Exec as u32, id, Pointer::NULL, subject);
+            managed::push(entry, Operation::Exec as u32, id, Pointer::NULL, subject, 0);
         }
     }
 }

@@ -32,6 +32,7 @@ fn bare(kind: RecordKind) -> Record {
         path: None,
         operation: None,
         actor: None,
+        actors: vec![],
         differences: Vec::new(),
         verdict: None,
         source: None,

@@ -12,6 +12,9 @@ use sensor_model::record::{Actor, ThingName};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
 
+/// In a record's `detail`: how many actors there are besides those that it names.
+pub(super) const MORE_ACTORS: &str = "more_actors";
+
 /// An open drift.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Open {
@@ -19,6 +22,10 @@ pub(super) struct Open {
     /// RFC 3339.
     pub(super) since: String,
     pub(super) actor: Option<Actor>,
+    /// All who could have made it, where there are several.
+    pub(super) actors: Vec<Actor>,
+    /// And there were more than those.
+    pub(super) more: bool,
     /// The MachineConfig that said what it should be.
     pub(super) source: String,
     /// What is done about it by the policy that counts now; what it was is not known after a restart.
@@ -42,7 +49,9 @@ impl Drifts {
             let open = Open {
                 differences: last.differences,
                 since,
+                more: last.detail.contains_key(MORE_ACTORS),
                 actor: last.actor,
+                actors: last.actors,
                 source: last.source.unwrap_or_default(),
                 action: None,
                 found: last.after,
@@ -105,14 +114,15 @@ impl Drifts {
 
     /// Who made what is found now though it is told in another way, because what is declared changed: whoever made
     /// all of what is found. For a thing that nobody was told to have changed since.
-    pub(super) fn maker(&self, name: &ThingName, differences: &[Difference]) -> Option<&Actor> {
+    pub(super) fn maker(&self, name: &ThingName, differences: &[Difference]) -> Option<&Open> {
         let open = self.open.get(name)?;
         let was_found = |difference: &Difference| {
             open.differences
                 .iter()
                 .any(|known| (known.kind, &known.found) == (difference.kind, &difference.found))
         };
-        open.actor.as_ref().filter(|_| !differences.is_empty() && differences.iter().all(was_found))
+        let is_known = open.actor.is_some() && !differences.is_empty();
+        (is_known && differences.iter().all(was_found)).then_some(open)
     }
 
     /// A thing drifted, or in another way than before.

@@ -20,6 +20,8 @@ fn open(differences: Vec<Difference>) -> Open {
         differences,
         since: "2026-01-02T03:04:05Z".to_owned(),
         actor: Some(Actor { pid: 7, ..Actor::default() }),
+        actors: Vec::new(),
+        more: false,
         source: "50-a".to_owned(),
         action: Some(Action::Observe),
         found: None,

@@ -2,6 +2,7 @@
 
 use super::canary::{CANARY_ID, DEVICES_ID, MOUNTS_ID, Pulse, TAMPER_ID, UNHEARD};
 use super::deny::GROUPS_ID;
+use super::episode::{Deed, Noted};
 use super::mounts::{self, Announced, MountTable, RETRY_NS};
 use super::registry::{About, Concerned, Inode};
 use super::reload::Ended;
@@ -25,19 +26,6 @@ const ENTRIES_A_TICK: u32 = 256;
 
 /// A directory on the way to more things than this makes one gap, not one for each of them.
 const GAPS_AT_ONCE: usize = 16;
-
-/// The newest change of a thing, kept until its verdict.
-#[derive(Debug, Clone)]
-pub(super) struct Noted {
-    pub(super) actor: Option<Actor>,
-    pub(super) operation: &'static str,
-    /// Boot-time nanoseconds.
-    pub(super) at_ns: u64,
-    /// Of the first change of the episode, for the latency.
-    pub(super) first_ns: u64,
-    /// A record named it; it is kept for what may still come of it without another change being told.
-    pub(super) told: bool,
-}
 
 impl Agent {
     /// Watches a path by fanotify, where there is something to be watched. Of what is there and cannot be watched
@@ -235,7 +223,12 @@ impl Agent {
             for thing in things {
                 // Whoever holds a file last need not be who wrote to it.
                 if change.operation != Operation::Release || !self.changes.contains_key(thing) {
-                    self.note(*thing, change.operation, record.time_ns, Some(&actor));
+                    let deed = Deed {
+                        actor: Some(actor.clone()),
+                        operation: change.operation.name(),
+                        at_ns: record.time_ns,
+                    };
+                    self.note(*thing, deed, change.is_refused());
                 }
                 self.detector.event(*thing, now, Event { own, beyond });
             }
@@ -246,12 +239,14 @@ impl Agent {
         Ok(())
     }
 
-    fn note(&mut self, thing: u32, operation: Operation, at_ns: u64, actor: Option<&Actor>) {
-        let before = self.changes.get(&thing).filter(|noted| !noted.told);
-        let first_ns = before.map_or(at_ns, |noted| noted.first_ns);
-        let noted =
-            Noted { actor: actor.cloned(), operation: operation.name(), at_ns, first_ns, told: false };
-        self.changes.insert(thing, noted);
+    /// A change of a thing. `refused`: the kernel refuses it, as far as owner and capabilities tell.
+    pub(super) fn note(&mut self, thing: u32, deed: Deed, refused: bool) {
+        match (self.changes.get_mut(&thing), refused) {
+            (Some(noted), false) => noted.add(deed),
+            (Some(noted), true) => noted.attempt(deed),
+            (None, false) => drop(self.changes.insert(thing, Noted::new(deed))),
+            (None, true) => drop(self.changes.insert(thing, Noted::attempted(deed))),
+        }
     }
 
     /// Events of the fanotify backend, which has no evidence to give: every look is followed by a second.
@@ -284,7 +279,9 @@ impl Agent {
         let actor = change.pid.and_then(|pid| self.attributor.attribute_pid(pid, change.read_ns, &NoTable));
         let own = actor.as_ref().is_some_and(|actor| actor.holdfast);
         for thing in concerned.direct.iter().chain(&concerned.beyond) {
-            self.note(*thing, change.operation, change.read_ns, actor.as_ref());
+            let deed =
+                Deed { actor: actor.clone(), operation: change.operation.name(), at_ns: change.read_ns };
+            self.note(*thing, deed, false);
             self.detector.event(*thing, now, Event { own, beyond: true });
         }
         self.looker.stray(concerned.direct.iter().chain(&concerned.beyond).copied());
@@ -369,8 +366,9 @@ impl Agent {
             let touched = self.looker.registry.under_mount(&point);
             self.looker.stray(touched.iter().copied());
             for thing in touched {
-                if let Some(Announced { actor, operation, at_ns, .. }) = &announced {
-                    self.note(thing, *operation, *at_ns, Some(actor));
+                if let Some(Announced { actor, operation, at_ns, .. }) = announced.clone() {
+                    let deed = Deed { actor: Some(actor), operation: operation.name(), at_ns };
+                    self.note(thing, deed, false);
                 }
                 self.detector.event(thing, now, Event { own: false, beyond: true });
             }

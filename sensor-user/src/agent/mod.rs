@@ -11,6 +11,7 @@ mod deny;
 pub mod desired;
 mod diff;
 mod drifts;
+mod episode;
 mod events;
 mod executions;
 mod follow;
@@ -151,7 +152,7 @@ struct Agent {
     /// When a diff may be made again.
     diffs: diff::Diffs,
     /// The newest change of each thing in an episode.
-    changes: HashMap<u32, events::Noted>,
+    changes: HashMap<u32, episode::Noted>,
     drifts: drifts::Drifts,
     /// Things to be written back, and when each was before.
     reverts: revert::Reverts,

@@ -50,7 +50,11 @@ impl MountTable {
         let mut points: Vec<&PathBuf> = self.points.keys().chain(other.points.keys()).collect();
         points.sort();
         points.dedup();
-        points.into_iter().filter(|point| self.points.get(*point) != other.points.get(*point)).cloned().collect()
+        points
+            .into_iter()
+            .filter(|point| self.points.get(*point) != other.points.get(*point))
+            .cloned()
+            .collect()
     }
 }
 

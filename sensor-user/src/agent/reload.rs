@@ -5,7 +5,7 @@
 
 use super::deny::DenyRules;
 use super::drifts::Drifts;
-use super::events::Noted;
+use super::episode::Noted;
 use super::{Agent, apart, desired::Desired};
 use crate::forensic;
 use sensor_model::expectation::Thing;

@@ -1,7 +1,8 @@
 //! From the detector's reports to the outside: forensic records, metrics, status.
 
 use super::diff::{declared, shown};
-use super::drifts::Open;
+use super::drifts::{MORE_ACTORS, Open};
+use super::episode::{Deed, Noted, brief};
 use super::look::{self, Sight};
 use super::reload::LOG_CUT;
 use super::status::{Drifted, OpenGap, SCHEMA, Status};
@@ -83,14 +84,21 @@ impl Agent {
             noted.told = true;
             before
         });
-        if let Some(noted) = &noted {
-            record.time = self.wall(noted.at_ns);
-            record.monotonic_ns = noted.at_ns;
-        }
         record.set_name(self.name(id));
-        record.operation =
-            Some(noted.as_ref().map_or_else(|| "sweep".to_owned(), |noted| noted.operation.to_owned()));
-        record.actor = noted.as_ref().and_then(|noted| noted.actor.clone());
+        record.operation = Some("sweep".to_owned());
+        if let Some(noted) = &noted {
+            if let Some(deed) = noted.newest() {
+                self.ascribe(&mut record, deed);
+            }
+            record.actors = noted.actors();
+            if noted.more() > 0 {
+                record.detail.insert(MORE_ACTORS.into(), noted.more().into());
+            }
+            if let Some(actor) = noted.refused() {
+                let actor = serde_json::to_value(brief(actor)).unwrap_or_default();
+                record.detail.insert("attempt".into(), actor);
+            }
+        }
         record.source = Some(self.desired.expectations[id as usize].source.machine_config.to_string());
         record.before = match self.drift_of(id) {
             Some(open) => open.found.clone(),
@@ -118,25 +126,47 @@ impl Agent {
         let name = self.name(id);
         let differences = sight.map(|sight| sight.differences.clone()).unwrap_or_default();
         // Whoever changed it since it was told is news, though it departs in the same way as before.
-        let somebody = self.changes.get(&id).is_some_and(|noted| !noted.told && noted.actor.is_some());
+        let somebody = self
+            .changes
+            .get(&id)
+            .is_some_and(|noted| !noted.told && noted.newest().is_some_and(|deed| deed.actor.is_some()));
         if !somebody && self.resumed(id, &name, &differences) {
             return;
         }
         let mut record = self.describe(RecordKind::Drift, id, sight);
-        if !self.changes.contains_key(&id)
+        let deeds: Vec<Deed> = self.changes.get(&id).into_iter().flat_map(Noted::deeds).cloned().collect();
+        if deeds.is_empty()
             && let Some(maker) = self.drifts.maker(&name, &differences)
         {
-            record.actor = Some(maker.clone());
+            record.actor.clone_from(&maker.actor);
+            record.actors.clone_from(&maker.actors);
+            if maker.more {
+                record.detail.insert(MORE_ACTORS.into(), true.into());
+            }
             record.operation = Some("config".to_owned());
         }
+        let ours = |actor: &Actor| actor.holdfast;
         // What we write is as declared, or a step of an apply, which is no drift: somebody changed it after that before
         // its new inode was known to the kernel programs.
-        if record.actor.as_ref().is_some_and(|actor| actor.holdfast) {
+        if record.actor.as_ref().is_some_and(ours) {
             record.actor = None;
             record.operation = Some("sweep".to_owned());
+        } else {
+            let others = deeds.iter().filter(|deed| !deed.actor.as_ref().is_some_and(ours));
+            // Of several, who was not allowed to.
+            if let Some(deed) = others.into_iter().find(|deed| !self.decide(id, deed.actor.as_ref()).1) {
+                self.ascribe(&mut record, deed);
+            }
+        }
+        record.actors.retain(|actor| !actor.holdfast);
+        if record.actors.len() == 1
+            && record.actor.as_ref().is_some_and(|actor| is_same(actor, &record.actors[0]))
+        {
+            record.actors.clear();
         }
         record.differences = differences;
-        let (action, allowed) = self.decide(id, record.actor.as_ref());
+        let more = record.detail.contains_key(MORE_ACTORS);
+        let (action, allowed) = self.decide_of_all(id, record.actor.as_ref(), &record.actors, more);
         record.detail.insert("policy".into(), serde_json::to_value(action).unwrap_or_default());
         if allowed {
             record.detail.insert("allowed".into(), true.into());
@@ -157,6 +187,8 @@ impl Agent {
             differences: record.differences.clone(),
             since,
             actor: record.actor.clone(),
+            actors: record.actors.clone(),
+            more,
             source: source.unwrap_or_default(),
             action: Some(action),
             found: record.after.clone(),
@@ -173,8 +205,8 @@ impl Agent {
     /// counts now.
     fn resumed(&mut self, id: u32, name: &ThingName, differences: &[Difference]) -> bool {
         let Some(open) = self.drifts.resume(name, differences) else { return false };
-        let actor = open.actor.clone();
-        let (action, _) = self.decide(id, actor.as_ref());
+        let (actor, actors, more) = (open.actor.clone(), open.actors.clone(), open.more);
+        let (action, _) = self.decide_of_all(id, actor.as_ref(), &actors, more);
         self.drifts.decide(name, action);
         if action == Action::Revert {
             self.ask_revert(id);
@@ -189,6 +221,21 @@ impl Agent {
         let subject = actor.filter(|actor| !actor.holdfast).map(Subject::from);
         let decision = self.desired.policy.decide(&thing, subject.as_ref());
         (decision.action, decision.allowed)
+    }
+
+    /// The same of all who could have made it, of whom each has to be allowed. `more`: there are some that are not named.
+    fn decide_of_all(&self, id: u32, actor: Option<&Actor>, actors: &[Actor], more: bool) -> (Action, bool) {
+        let decided = self.decide(id, actor.filter(|_| !more));
+        let others = actors.iter().map(|actor| self.decide(id, Some(actor)));
+        others.chain([decided]).find(|(_, allowed)| !allowed).unwrap_or(decided)
+    }
+
+    /// Says whose change a record is about, and when it was.
+    fn ascribe(&self, record: &mut Record, deed: &Deed) {
+        record.time = self.wall(deed.at_ns);
+        record.monotonic_ns = deed.at_ns;
+        record.operation = Some(deed.operation.to_owned());
+        record.actor.clone_from(&deed.actor);
     }
 
     fn touched(&mut self, id: u32, sight: Option<&Sight>) {
@@ -272,6 +319,11 @@ impl Agent {
             counters,
         }
     }
+}
+
+/// Whether two are one process.
+fn is_same(one: &Actor, other: &Actor) -> bool {
+    (one.pid, one.start_ns) == (other.pid, other.start_ns)
 }
 
 /// The metric's label is a word from a closed list.

@@ -61,6 +61,9 @@ pub struct Change {
     pub operation: Option<String>,
     /// Who; null when nobody could be named.
     pub actor: Option<Actor>,
+    /// All who changed it since it was last at rest, where they were several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub actors: Vec<Actor>,
     /// How the thing stood after it.
     pub verdict: Option<VerdictKind>,
     /// Every difference then.
@@ -90,6 +93,7 @@ impl From<Entry> for Change {
             kind: record.kind,
             operation: record.operation,
             actor: record.actor,
+            actors: record.actors,
             verdict: record.verdict,
             differences: record.differences,
             source: record.source,
@@ -160,6 +164,10 @@ pub fn text(change: &Change, screen: &mut Screen) -> std::io::Result<()> {
     let kind = screen.paint(tone, kind);
     screen.line(&format!("{} {kind} by {}", people::time(&change.time), clean(operation)))?;
     screen.line(&format!("  {}", people::actor(change.actor.as_ref())))?;
+    let named = change.actor.as_ref().map(|actor| (actor.pid, actor.start_ns));
+    for actor in change.actors.iter().filter(|actor| Some((actor.pid, actor.start_ns)) != named) {
+        screen.line(&format!("  beside {}", people::actor(Some(actor))))?;
+    }
     for difference in &change.differences {
         screen.line(&format!("  {}", clean(&difference.text)))?;
     }

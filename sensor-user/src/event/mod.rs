@@ -2,7 +2,7 @@
 //!
 //! Pure; the decoder itself is a fuzz target (`ring_record`): whatever the bytes are, the answer is a record or an error.
 
-use sensor_common::op::{Operation, RECORD_IN_DIRECTORY, RECORD_NAME_CUT};
+use sensor_common::op::{Operation, RECORD_IN_DIRECTORY, RECORD_NAME_CUT, RECORD_REFUSED};
 use sensor_common::record::ChangeRecord;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -29,6 +29,11 @@ impl Change {
     /// Whether the name was longer than its field.
     pub fn name_cut(&self) -> bool {
         self.record.flags & RECORD_NAME_CUT != 0
+    }
+
+    /// Whether the kernel refuses it to this actor, as far as the owner and capabilities tell.
+    pub fn is_refused(&self) -> bool {
+        self.record.flags & RECORD_REFUSED != 0
     }
 
     /// Whether the object itself lost, changed or got its place.

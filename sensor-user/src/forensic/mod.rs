@@ -162,6 +162,7 @@ fn blank(clock: &dyn Clock, boot_id: &str, kind: RecordKind) -> Record {
         path: None,
         operation: None,
         actor: None,
+        actors: Vec::new(),
         differences: Vec::new(),
         verdict: None,
         source: None,
@@ -307,6 +308,7 @@ impl ForensicLog {
                 let mut stripped = self.record(record.kind);
                 stripped.path.clone_from(&record.path);
                 stripped.actor.clone_from(&record.actor);
+                stripped.actors.clone_from(&record.actors);
                 stripped.detail = detail(json!({ "unwritable": error.to_string() }));
                 lines.add(&stripped)?;
             }

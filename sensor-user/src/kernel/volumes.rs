@@ -28,9 +28,7 @@ pub fn resolve(btf: &Btf<'_>, bytes: &[u8]) -> Option<Volumes> {
 }
 
 fn told(resolved: Result<Volumes, BtfError>) -> Option<Volumes> {
-    resolved
-        .inspect_err(|error| tracing::warn!(%error, "Subvolumes of Btrfs cannot be told apart."))
-        .ok()
+    resolved.inspect_err(|error| tracing::warn!(%error, "Subvolumes of Btrfs cannot be told apart.")).ok()
 }
 
 /// The offsets, from the types of the kernel and of the module.

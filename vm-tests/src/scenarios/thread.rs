@@ -1,12 +1,17 @@
 //! The thin thread through the whole: one file, one edit, one record.
 
 use std::fs;
+use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::guest::agent::Agent;
-use crate::guest::{Context, page, shell};
+use crate::guest::{Context, page, shell, status};
 
 const CONFIG: &str = r#"apiVersion: machineconfiguration.openshift.io/v1
 kind: MachineConfig
@@ -38,7 +43,11 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("chmod", change(&mut agent, "chmod 600", "mode", "set-attributes"));
     shell(&format!("chmod 644 {FILE}"))?;
     context.check("unlink", change(&mut agent, "rm", "missing", "unlink"));
-    context.check("metrics", metrics());
+    shell(&format!("echo content > {FILE} && chmod 644 {FILE}"))?;
+    status::wait_for("compliant", Duration::from_mins(1))?;
+    context.check("all_actors", all_actors(&mut agent));
+    context.check("refused_attempt", refused_attempt(&mut agent));
+    context.check("metrics", edit(&mut agent).and_then(|_| metrics()));
     agent.stop()?;
     Ok(())
 }
@@ -80,6 +89,45 @@ fn change(agent: &mut Agent, command: &str, kind: &str, operation: &str) -> Resu
     ensure!(record["operation"] == operation, "{record}");
     ensure!(record["actor"].is_object(), "{record}");
     Ok(record.to_string())
+}
+
+/// One writes and keeps the file open, another appends: both are actors.
+fn all_actors(agent: &mut Agent) -> Result<String> {
+    let before = agent.records()?.len();
+    let mut held = fs::OpenOptions::new().append(true).open(FILE)?;
+    held.write_all(b"one\n")?;
+    find(agent, before, "drift")?;
+    shell(&format!("echo two >> {FILE}"))?;
+    let ours = u64::from(std::process::id());
+    let record = agent.wait_for("drift by both", before, |record| {
+        let actors = record["actors"].as_array();
+        record["kind"] == "drift" && actors.is_some_and(|actors| actors.len() == 2)
+    })?;
+    let pids: Vec<_> =
+        record["actors"].as_array().into_iter().flatten().map(|actor| actor["pid"].clone()).collect();
+    ensure!(pids.contains(&ours.into()) && record["actor"].is_object(), "{record}");
+    drop(held);
+    shell(&format!("echo content > {FILE}"))?;
+    status::wait_for("compliant", Duration::from_mins(1))?;
+    Ok(String::new())
+}
+
+/// What a user tries in vain beside root's edit does not make it theirs: the hooks run before the kernel asks who owns a file.
+fn refused_attempt(agent: &mut Agent) -> Result<String> {
+    let before = agent.records()?.len();
+    agent.signal(Signal::SIGSTOP)?;
+    let done = fs::write(FILE, "drift\n").map_err(Into::into).and_then(|()| {
+        let tried = Command::new("/bin/busybox").args(["chmod", "666", FILE]).uid(1000).gid(1000).output()?;
+        ensure!(!tried.status.success(), "it was not refused");
+        Ok(())
+    });
+    agent.signal(Signal::SIGCONT)?;
+    done?;
+    let record = find(agent, before, "drift")?;
+    ensure!(record["actor"]["pid"] == std::process::id() && record["actors"].is_null(), "{record}");
+    shell(&format!("echo content > {FILE}"))?;
+    status::wait_for("compliant", Duration::from_mins(1))?;
+    Ok(String::new())
 }
 
 fn metrics() -> Result<String> {

@@ -124,6 +124,52 @@ async fn a_policy_that_no_longer_allows_it_counts_from_the_reload_on() {
 }
 
 #[tokio::test]
+async fn a_drift_is_allowed_only_where_all_who_changed_the_file_are_and_names_who_is_not() {
+    let allowed = json!({ "path": FILE, "action": "degrade", "allowedActors": { "users": ["alice"] } });
+    for (others, expected) in [(vec![mallory()], false), (vec![], true)] {
+        let node = Node::new(&allowed);
+        let mut daemon = node.begin(None).await;
+        node.write("appended\n");
+        for actor in others {
+            node.announced(&mut daemon, &file(), Some(actor), false);
+        }
+        node.changed(&mut daemon, &file(), Some(alice())).await;
+        node.end(daemon).await;
+        let told = of_file(node.told(RecordKind::Drift));
+        assert_eq!(told[0].detail.get("allowed").is_some(), expected);
+        if expected {
+            assert_eq!((told[0].actor.clone(), told[0].actors.clone()), (Some(alice()), vec![]));
+        } else {
+            assert_eq!(told[0].actor, Some(mallory()));
+            assert_eq!(told[0].actors, [mallory(), alice()]);
+        }
+        // A restart knows no more than the log.
+        let daemon = node.begin(None).await;
+        assert_eq!(daemon.agent.status().degraded, !expected);
+        node.end(daemon).await;
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_that_the_kernel_refuses_takes_no_blame() {
+    let node = Node::new(&json!({ "path": FILE, "action": "degrade" }));
+    let mut daemon = node.begin(None).await;
+    node.write("root's\n");
+    node.announced(&mut daemon, &file(), Some(alice()), false);
+    node.announced(&mut daemon, &file(), Some(mallory()), true);
+    node.settle(&mut daemon).await;
+    // Where nobody else is known, nobody is named, and what was tried is told as that.
+    node.write("unseen\n");
+    node.announced(&mut daemon, &file(), Some(mallory()), true);
+    node.settle(&mut daemon).await;
+    node.end(daemon).await;
+    let told = of_file(node.told(RecordKind::Drift));
+    assert_eq!((told[0].actor.clone(), told[0].actors.len()), (Some(alice()), 0));
+    assert_eq!((&told[1].actor, told[1].operation.as_deref()), (&None, Some("sweep")));
+    assert_eq!(told[1].detail["attempt"]["pid"], mallory().pid);
+}
+
+#[tokio::test]
 async fn whoever_made_what_is_found_is_named_when_something_else_is_declared() {
     let node = Node::new(&revert());
     let mut daemon = node.begin(None).await;

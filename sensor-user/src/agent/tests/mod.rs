@@ -5,6 +5,7 @@ mod drift;
 mod shown;
 
 use super::backend::{Changes, Parts};
+use super::episode::Deed;
 use super::reload::Carried;
 use super::start::{Host, Run};
 use super::*;
@@ -200,15 +201,19 @@ impl Node {
 
     /// Somebody changed a file.
     async fn changed(&self, daemon: &mut Daemon, thing: &Thing, actor: Option<Actor>) {
+        self.announced(daemon, thing, actor, false);
+        self.settle(daemon).await;
+    }
+
+    /// Somebody is about to change a file, which is not looked at yet. `refused`: the kernel does not let them.
+    fn announced(&self, daemon: &mut Daemon, thing: &Thing, actor: Option<Actor>, refused: bool) {
         let at_ns = self.clock.boot_ns();
         let expectations = &daemon.agent.desired.expectations;
         let id = expectations.iter().position(|expectation| expectation.thing == *thing).unwrap();
         let id = u32::try_from(id).unwrap();
         let operation = Operation::Write.name();
-        let noted = events::Noted { actor, operation, at_ns, first_ns: at_ns, told: false };
-        daemon.agent.changes.insert(id, noted);
+        daemon.agent.note(id, Deed { actor, operation, at_ns }, refused);
         daemon.agent.detector.event(id, at_ns, Event { own: false, beyond: true });
-        self.settle(daemon).await;
     }
 
     /// Ends a run of the loop.

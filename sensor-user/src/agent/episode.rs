@@ -1,0 +1,188 @@
+//! Who changed a thing since it was last at rest.
+//!
+//! In: announced changes of one thing, each with its actor and whether the kernel would let that actor. Out: all of them, and
+//! the newest. One that keeps the file open goes on changing it without being told again, so nobody is forgotten before the
+//! thing is at rest. No I/O.
+
+use sensor_model::record::Actor;
+
+/// Actors of one episode that are kept; those that come later are counted.
+pub(super) const ACTORS: usize = 16;
+
+/// Bytes of arguments of an actor that stands beside others in a record.
+const ARGUMENTS: usize = 128;
+
+/// What an actor did last.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Deed {
+    /// `None` where nobody could be named.
+    pub(super) actor: Option<Actor>,
+    pub(super) operation: &'static str,
+    /// Boot-time nanoseconds.
+    pub(super) at_ns: u64,
+}
+
+impl Deed {
+    /// Whether the two are of one actor: a process that executes another program is another.
+    fn is_by_same(&self, other: &Self) -> bool {
+        let who = |deed: &Self| {
+            deed.actor.as_ref().map(|actor| (actor.pid, actor.start_ns, actor.exe.clone(), actor.uid))
+        };
+        who(self) == who(other)
+    }
+}
+
+/// The changes of a thing, kept until it is at rest.
+#[derive(Debug, Clone)]
+pub(super) struct Noted {
+    /// One for each actor, the newest last.
+    deeds: Vec<Deed>,
+    /// Actors for which there was no room.
+    more: u64,
+    /// An attempt that the kernel refused, as far as owner and capabilities tell. It is no change.
+    refused: Option<Deed>,
+    /// Time of the first change that no record names, for the latency.
+    pub(super) first_ns: u64,
+    /// A record named all of them; they are kept for what may still come of them without another change being told.
+    pub(super) told: bool,
+}
+
+impl Noted {
+    /// Begins with a change.
+    pub(super) fn new(deed: Deed) -> Self {
+        let first_ns = deed.at_ns;
+        Self { deeds: vec![deed], more: 0, refused: None, first_ns, told: false }
+    }
+
+    /// Begins with an attempt that was refused.
+    pub(super) fn attempted(deed: Deed) -> Self {
+        Self { deeds: Vec::new(), more: 0, first_ns: deed.at_ns, refused: Some(deed), told: true }
+    }
+
+    /// One more change.
+    pub(super) fn add(&mut self, deed: Deed) {
+        if self.told {
+            self.told = false;
+            self.first_ns = deed.at_ns;
+        }
+        if let Some(at) = self.deeds.iter().position(|known| known.is_by_same(&deed)) {
+            self.deeds.remove(at);
+        } else if self.deeds.len() == ACTORS {
+            // The newest is always named.
+            self.deeds.pop();
+            self.more += 1;
+        }
+        self.deeds.push(deed);
+    }
+
+    /// One more attempt that was refused.
+    pub(super) fn attempt(&mut self, deed: Deed) {
+        self.refused = Some(deed);
+    }
+
+    /// The newest change; `None` where there were only attempts.
+    pub(super) fn newest(&self) -> Option<&Deed> {
+        self.deeds.last()
+    }
+
+    /// All changes, the newest first.
+    pub(super) fn deeds(&self) -> impl Iterator<Item = &Deed> {
+        self.deeds.iter().rev()
+    }
+
+    /// How many actors there was no room for.
+    pub(super) fn more(&self) -> u64 {
+        self.more
+    }
+
+    /// Who tried and was refused, where nobody changed anything.
+    pub(super) fn refused(&self) -> Option<&Actor> {
+        self.refused.as_ref().filter(|_| self.deeds.is_empty())?.actor.as_ref()
+    }
+
+    /// All who could be named, the first first, as a record names them beside each other; none where there is no more than
+    /// one to be named.
+    pub(super) fn actors(&self) -> Vec<Actor> {
+        if self.deeds.len() < 2 {
+            return Vec::new();
+        }
+        self.deeds.iter().filter_map(|deed| deed.actor.as_ref()).map(brief).collect()
+    }
+}
+
+/// An actor without ancestors, and with the first of its arguments.
+pub(super) fn brief(actor: &Actor) -> Actor {
+    let mut room = ARGUMENTS;
+    let argv: Vec<String> = actor
+        .argv
+        .iter()
+        .take_while(|argument| {
+            let fits = argument.len() <= room;
+            room = room.saturating_sub(argument.len());
+            fits
+        })
+        .cloned()
+        .collect();
+    let argv_cut = actor.argv_cut || argv.len() < actor.argv.len();
+    Actor { argv, argv_cut, ancestors: Vec::new(), ..actor.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deed(pid: u32, at_ns: u64) -> Deed {
+        let actor = Actor { pid, ..Actor::default() };
+        Deed { actor: Some(actor), operation: "write", at_ns }
+    }
+
+    fn pids(noted: &Noted) -> Vec<u32> {
+        noted.deeds().filter_map(|deed| deed.actor.as_ref()).map(|actor| actor.pid).collect()
+    }
+
+    #[test]
+    fn each_actor_is_kept_once_and_the_newest_is_the_last_that_changed_something() {
+        let mut noted = Noted::new(deed(1, 10));
+        assert_eq!(noted.actors(), []);
+        for (pid, at) in [(2, 20), (1, 30), (3, 40), (1, 50)] {
+            noted.add(deed(pid, at));
+        }
+        assert_eq!(pids(&noted), [1, 3, 2]);
+        assert_eq!((noted.newest().unwrap().at_ns, noted.first_ns, noted.actors().len()), (50, 10, 3));
+    }
+
+    #[test]
+    fn whoever_was_told_stays_and_the_latency_begins_anew() {
+        let mut noted = Noted::new(deed(1, 10));
+        noted.told = true;
+        noted.add(deed(2, 90));
+        assert_eq!((pids(&noted), noted.first_ns, noted.told), (vec![2, 1], 90, false));
+    }
+
+    #[test]
+    fn more_actors_than_there_is_room_for_are_counted_and_the_newest_is_named() {
+        let mut noted = Noted::new(deed(0, 0));
+        for pid in 1..40 {
+            noted.add(deed(pid, u64::from(pid)));
+        }
+        assert_eq!((noted.actors().len(), noted.more(), pids(&noted)[0]), (ACTORS, 24, 39));
+    }
+
+    #[test]
+    fn a_refused_attempt_is_named_only_where_nobody_changed_anything_and_is_no_news() {
+        let mut noted = Noted::attempted(deed(1, 10));
+        assert!(noted.told && noted.newest().is_none());
+        assert_eq!(noted.refused().map(|actor| actor.pid), Some(1));
+        noted.add(deed(2, 90));
+        noted.attempt(deed(1, 95));
+        assert_eq!((pids(&noted), noted.refused(), noted.first_ns), (vec![2], None, 90));
+    }
+
+    #[test]
+    fn an_actor_beside_others_takes_little_room() {
+        let ancestors = vec![Actor::default(); 8];
+        let argv = vec!["x".repeat(100), "y".repeat(100), "z".to_owned()];
+        let told = brief(&Actor { argv, ancestors, ..Actor::default() });
+        assert_eq!((told.argv.len(), told.argv_cut, told.ancestors.len()), (1, true, 0));
+    }
+}
