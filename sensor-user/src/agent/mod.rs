@@ -15,6 +15,7 @@ mod episode;
 mod events;
 mod executions;
 mod follow;
+mod lock;
 pub mod look;
 pub mod mounts;
 pub mod numbers;

@@ -16,7 +16,7 @@ use super::service::Signals;
 use super::status::StatusFile;
 use super::tamper::Beneath;
 use super::ties::Ties;
-use super::{Agent, Options, apart, desired, follow, privileges};
+use super::{Agent, Options, apart, desired, follow, lock, privileges};
 use crate::attribution::Attributor;
 use crate::clock::{Clock, SystemClock, boot_id};
 use crate::forensic::{ForensicLog, Limits, Writer};
@@ -66,6 +66,8 @@ pub fn run(mut options: Options) -> anyhow::Result<()> {
     for directory in [&options.state, &options.run] {
         make_directory(directory)?;
     }
+    // Before anything that another daemon may be using is touched.
+    let _locks = lock::take(&options)?;
     let observer = Arc::new(Observer::new(&options.root)?);
     let runtime = self::runtime()?;
     let kept = runtime.block_on(async {

@@ -2,7 +2,13 @@
 
 use crate::world::World;
 use insta::assert_snapshot;
-use std::{io::Read as _, process::Stdio};
+use nix::fcntl::{Flock, FlockArg};
+use std::{
+    fs::File,
+    io::Read as _,
+    os::unix::net::{UnixListener, UnixStream},
+    process::Stdio,
+};
 
 #[test]
 fn a_bad_manifest_is_refused_by_file_field_and_reason() {
@@ -51,6 +57,30 @@ fn the_daemon_refuses_the_same_with_the_same_code() {
     ]);
     assert_eq!(said.code, 2, "{}", said.golden());
     assert!(said.err.contains("bad.yaml"), "{}", said.err);
+}
+
+#[test]
+fn a_second_daemon_names_the_first_and_touches_nothing_of_it() {
+    let world = World::new();
+    let at = |path: &str| world.at(path).display().to_string();
+    let arguments = |state: &str, run: &str| {
+        let more = ["--config", &at("config"), "--host-root", &at("root"), "--log", &at("log"), "--no-pins"];
+        let own = ["--state", &at(state), "--run", &at(run), "--listen", "none"];
+        ["agent", "--standalone"].iter().chain(&more).chain(&own).map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let directory = world.at("state");
+    std::fs::create_dir_all(directory.join("apply")).unwrap();
+    let socket = UnixListener::bind(directory.join("apply/daemon.sock")).unwrap();
+    let lock = File::create(directory.join("agent.lock")).unwrap();
+    let _lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).unwrap();
+    for (state, run) in [("state", "run"), ("other", "state")] {
+        let arguments = arguments(state, run);
+        let said = world.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+        let holder = format!("process {}", std::process::id());
+        assert!(said.code == 3 && said.err.contains(&holder), "{}", said.golden());
+    }
+    UnixStream::connect(directory.join("apply/daemon.sock")).expect("the first daemon's socket is there");
+    drop(socket);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use zerocopy::FromBytes as _;
 
 use super::restarts;
 use super::simple::{self, is_drift};
-use crate::guest::agent::Agent;
+use crate::guest::agent::{Agent, HOLDFAST};
 use crate::guest::{Context, page, shell, status, wait};
 
 const DIRECTORY: &str = "/etc/blindness";
@@ -103,6 +103,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("restarts", Ok(said));
     node.agent = agent;
     context.check("removed_map_entry", forgotten(&mut node));
+    context.check("second_daemon", second(&mut node));
     context.check("ftrace_enabled_held_open", flicked(&mut node, Path::new(FTRACE)));
     context.check("ftrace_enabled_elsewhere", flicked_elsewhere(&mut node));
     shell(&format!("echo 1 > {FTRACE}"))?;
@@ -268,6 +269,18 @@ fn flicked_elsewhere(node: &mut Node) -> Result<String> {
     let said = flicked(node, &Path::new(ELSEWHERE).join("sys/kernel/ftrace_enabled"));
     shell(&format!("umount {ELSEWHERE}"))?;
     said
+}
+
+/// A second daemon ends at once and names the first one, which goes on seeing.
+fn second(node: &mut Node) -> Result<String> {
+    let pid = node.agent.pid();
+    for more in [&[][..], &["--listen", "none", "--state", "/run/other", "--run", "/run/other"]] {
+        let arguments = ["agent", "--standalone", "--config", CONFIG];
+        let output = Command::new(HOLDFAST).args(arguments).args(more).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(!output.status.success() && said.contains(&format!("process {pid}")), "{more:?}: {said}");
+    }
+    drift(node)
 }
 
 /// Switches the programs off behind the daemon's back, where the kernel lets us: `None` where not.

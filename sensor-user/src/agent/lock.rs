@@ -1,0 +1,161 @@
+//! One daemon at a time for each state, run and pin directory.
+//!
+//! In: the daemon's directories. Out: locks that the kernel releases when the process ends, or the error that names the
+//! holder. A second daemon would take the control socket and the kernel programs from the first.
+
+use super::Options;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::libc::O_NOFOLLOW;
+use nix::sys::stat::{major, minor};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// The file that is locked in the state and the run directory. Only root can open it, so that no other user can hold it.
+const FILE: &str = "agent.lock";
+
+/// Every lock on the host, with its process.
+const LOCKS: &str = "/proc/locks";
+
+/// The daemon cannot be the only one.
+#[derive(Debug, Error)]
+pub(super) enum LockError {
+    /// There is another one.
+    #[error(
+        "`{path}` belongs to the daemon that runs as {holder}: stop that one, or give this one its own --state, --run \
+         and --pins"
+    )]
+    Held {
+        /// What it locked.
+        path: PathBuf,
+        /// Its process.
+        holder: String,
+    },
+    /// No lock can be taken.
+    #[error("cannot lock `{path}`: {source}")]
+    Failed {
+        /// What was to be locked.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// The locks of a daemon.
+#[derive(Debug)]
+pub(super) struct Locks {
+    _held: Vec<Flock<File>>,
+}
+
+/// Locks the state, the run and the pin directory.
+///
+/// # Errors
+/// Another daemon has one of them, or neither the state nor the run directory can be locked.
+pub(super) fn take(options: &Options) -> Result<Locks, LockError> {
+    let mut held = Vec::new();
+    let mut failed = None;
+    let mut directories = vec![&options.state, &options.run];
+    // One directory may be both.
+    directories.dedup();
+    for directory in directories {
+        let path = directory.join(FILE);
+        match open(&path) {
+            Ok(file) => held.push(lock(file, &path)?),
+            // The daemon starts also where one of both is read-only.
+            Err(source) => failed = Some(LockError::Failed { path, source }),
+        }
+    }
+    if let (true, Some(error)) = (held.is_empty(), failed) {
+        return Err(error);
+    }
+    // Daemons with other directories may share the pins. A BPF file system has no files to lock. A directory that cannot be
+    // made there is reported when the programs are loaded.
+    if let Some(pins) = &options.pins {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(pins);
+        if let Ok(directory) = made.and_then(|()| File::open(pins)) {
+            held.push(lock(directory, pins)?);
+        }
+    }
+    Ok(Locks { _held: held })
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let opened = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(O_NOFOLLOW)
+        .open(path);
+    match opened {
+        // A lock needs no write.
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(path),
+        other => other,
+    }
+}
+
+fn lock(file: File, path: &Path) -> Result<Flock<File>, LockError> {
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(lock),
+        Err((file, Errno::EWOULDBLOCK)) => {
+            let locks = fs::read_to_string(LOCKS).unwrap_or_default();
+            let holder = file.metadata().ok().and_then(|file| holder(&locks, file.dev(), file.ino()));
+            let holder = holder
+                .map_or("a process that cannot be seen from here".to_owned(), |pid| format!("process {pid}"));
+            Err(LockError::Held { path: path.to_owned(), holder })
+        }
+        Err((_, errno)) => Err(LockError::Failed { path: path.to_owned(), source: errno.into() }),
+    }
+}
+
+/// The process that holds a lock on a file, from the text of [`LOCKS`]. The kernel shows its own device number there, which on
+/// btrfs is not that of stat(2): then the inode number alone has to do.
+fn holder(locks: &str, dev: u64, ino: u64) -> Option<u32> {
+    let held = locks.lines().filter_map(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        (fields.next()? == "FLOCK").then_some(())?;
+        let pid: u32 = fields.nth(2)?.parse().ok()?;
+        let mut file = fields.next()?.split(':');
+        let major = u64::from_str_radix(file.next()?, 16).ok()?;
+        let minor = u64::from_str_radix(file.next()?, 16).ok()?;
+        (file.next()?.parse() == Ok(ino) && pid != 0).then_some((pid, (major, minor)))
+    });
+    let device = (major(dev), minor(dev));
+    let held: Vec<_> = held.collect();
+    held.iter().find(|(_, of)| *of == device).or(held.first()).map(|(pid, _)| *pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::stat::makedev;
+
+    const TEXT: &str = "1: POSIX  ADVISORY  WRITE 11 08:02:77 0 EOF\n\
+                        2: -> FLOCK  ADVISORY  WRITE 12 08:02:77 0 EOF\n\
+                        3: FLOCK  ADVISORY  WRITE 13 00:1b:77 0 EOF\n\
+                        4: FLOCK  ADVISORY  WRITE 14 08:02:77 0 EOF\n\
+                        5: FLOCK  ADVISORY  WRITE 0 08:02:78 0 EOF\n\
+                        6: FLOCK  ADVISORY\n";
+
+    #[test]
+    fn the_holder_of_a_lock_is_found_by_device_and_inode_else_by_inode() {
+        assert_eq!(holder(TEXT, makedev(8, 2), 77), Some(14));
+        assert_eq!(holder(TEXT, makedev(9, 9), 77), Some(13));
+        assert_eq!(holder(TEXT, makedev(8, 2), 78), None, "a process of another namespace");
+        assert_eq!(holder(TEXT, makedev(8, 2), 79), None);
+    }
+
+    #[test]
+    fn a_lock_is_free_again_when_its_holder_is_gone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE);
+        let held = lock(open(&path).unwrap(), &path).unwrap();
+        let error = lock(open(&path).unwrap(), &path).unwrap_err().to_string();
+        assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
+        drop(held);
+        lock(open(&path).unwrap(), &path).unwrap();
+    }
+}
