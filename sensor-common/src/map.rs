@@ -145,7 +145,8 @@ pub struct Identity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Control {
-    /// Thread group of the daemon, whose observation opens are recognised.
+    /// Thread group of the daemon, whose observation opens are recognised; zero while none runs. The number alone proves
+    /// nothing: another process gets it when the daemon is dead.
     pub agent_tgid: u32,
     /// [`crate::ABI_VERSION`] of the object that made the maps.
     pub abi_version: u32,
@@ -153,6 +154,14 @@ pub struct Control {
     pub mount_namespace: u32,
     /// Number of the set of programs that the daemon asks: for the daemon's observations only this set answers.
     pub set: u32,
+    /// The daemon started at this boot-time nanosecond or later,
+    pub agent_start_ns: u64,
+    /// and before this one: procfs shows the start in ticks.
+    pub agent_start_before_ns: u64,
+    /// Number of the daemon's pid namespace; zero where this kernel does not show it.
+    pub agent_pid_namespace: u32,
+    /// Zero.
+    pub padding: u32,
 }
 
 /// A process: where it came from and what it runs. Written at fork and exec, kept after exit until it
@@ -313,7 +322,7 @@ const _: () = {
     assert!(size_of::<Identity>() == 40);
     assert!(size_of::<Allowed>() == 24);
     assert!(size_of::<NameKey>() == 16 + NAME_KEY_BYTES);
-    assert!(size_of::<Control>() == 16);
+    assert!(size_of::<Control>() == 40);
     assert!(size_of::<Process>() == 40);
     assert!(size_of::<Executing>() == 24);
     assert!(size_of::<Execution>() == 8 + 8 + 16 + 8 + 24 + 16 + 8 + FILENAME_BYTES + ARGV_BYTES);

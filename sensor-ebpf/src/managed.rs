@@ -119,11 +119,11 @@ pub(crate) fn control() -> Option<&'static Control> {
     CONTROL.get(0)
 }
 
-/// Whether the current task belongs to the daemon.
+/// Whether the current task belongs to the daemon. Only a task of the daemon's number is asked for more.
 #[inline(always)]
 pub(crate) fn is_agent() -> bool {
     let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
-    control().is_some_and(|control| control.agent_tgid == tgid)
+    control().is_some_and(|control| control.agent_tgid == tgid && who::is_agent(control))
 }
 
 /// Whether the current task belongs to the daemon and the daemon asks this set of programs. Sets of different modes or

@@ -4,7 +4,9 @@
 use crate::kernel::{self, Pointer};
 use crate::maps::{ALLOWED, PROCESSES};
 use aya_ebpf::helpers::{bpf_get_current_task, bpf_probe_read_kernel};
-use sensor_common::map::{ALLOWED_ALL, ALLOWED_CGROUP, ALLOWED_EXE, ALLOWED_LOGIN, ALLOWED_PROCESS, Allowed};
+use sensor_common::map::{
+    ALLOWED_ALL, ALLOWED_CGROUP, ALLOWED_EXE, ALLOWED_LOGIN, ALLOWED_PROCESS, Allowed, Control,
+};
 use sensor_common::op::RECORD_KERNEL_THREAD;
 use sensor_common::record::ChangeRecord;
 
@@ -74,6 +76,23 @@ pub(crate) fn execution(tgid: u32, start_ns: u64) -> u64 {
 pub(crate) fn runs(tgid: u32) -> u64 {
     // SAFETY: the field is read whole.
     unsafe { PROCESSES.get(tgid) }.map_or(0, |process| process.exec_id)
+}
+
+/// Whether the current task, which has the daemon's number, started when the daemon did, in its pid namespace.
+#[inline(always)]
+pub(crate) fn is_agent(control: &Control) -> bool {
+    let task = current();
+    let start = process_start(task);
+    if start < control.agent_start_ns || start >= control.agent_start_before_ns {
+        return false;
+    }
+    if control.agent_pid_namespace == 0 {
+        return true;
+    }
+    let proxy: u64 = read(task, kernel::task_nsproxy());
+    let namespace: u64 = read(proxy, kernel::nsproxy_pid());
+    let number: u32 = read(namespace, kernel::within(kernel::pid_namespace_ns(), kernel::ns_inum()));
+    number == control.agent_pid_namespace
 }
 
 /// Mount namespace number.

@@ -155,6 +155,11 @@ async fn keep_running(
         (follow, desired) = match ended {
             Ended::Stopped | Ended::Silent => {
                 log.close();
+                if let Some(witness) = &mut parts.witness
+                    && let Err(error) = witness.maps().forget_agent()
+                {
+                    tracing::warn!(%error, "The kernel programs still know the daemon's process.");
+                }
                 let lost = log.pending().count();
                 if lost > 0 {
                     let reason = log.degraded();

@@ -64,7 +64,12 @@ impl Procfs {
 
     /// Whether the process started at that nanosecond, as far as its ticks can tell.
     pub(super) fn is_start(&self, live: &Live, start_ns: u64) -> bool {
-        live.stat.start == start_ns / self.nanoseconds_per_tick
+        live.stat.start == self.ticks(start_ns)
+    }
+
+    /// Boot-time nanoseconds as procfs shows them.
+    pub(super) fn ticks(&self, start_ns: u64) -> u64 {
+        start_ns / self.nanoseconds_per_tick
     }
 
     /// The start in boot-time nanoseconds, rounded down to a tick.

@@ -119,6 +119,8 @@ pub struct Attributor {
     procfs: Procfs,
     cgroups: Cgroups,
     own_tgid: u32,
+    /// When the daemon started, in ticks; `None` where its procfs does not show it. An earlier process had the same number.
+    own_start: Option<u64>,
     /// Holdfast's other processes, by number and start: a pair that never comes again.
     companions: Vec<(u32, u64)>,
     /// By thread group, start, execution and control group: what is remembered stays true.
@@ -138,11 +140,13 @@ impl Attributor {
     ) -> Result<Self, ProcfsError> {
         let procfs = Procfs::open(proc).map_err(|source| ProcfsError { path: proc.to_owned(), source })?;
         let cgroups = Cgroups::new(root, proc);
+        let own_start = procfs.any(own_tgid).map(|live| live.stat.start);
         Ok(Self {
             observer,
             procfs,
             cgroups,
             own_tgid,
+            own_start,
             companions: Vec::new(),
             described: Cache::new(CACHED_PROCESSES),
             older: Cache::new(CACHED_PROCESSES),
@@ -164,7 +168,14 @@ impl Attributor {
 
     /// Whether a process of Holdfast's made the change that a record tells of.
     pub fn is_ours(&self, record: &ChangeRecord) -> bool {
-        record.tgid == self.own_tgid || self.companions.contains(&(record.tgid, record.start_ns))
+        self.is_daemon(record.tgid, Some(record.start_ns))
+            || self.companions.contains(&(record.tgid, record.start_ns))
+    }
+
+    /// Whether this is the daemon's own process; `None`: the one that has the number now.
+    fn is_daemon(&self, tgid: u32, start_ns: Option<u64>) -> bool {
+        let start = start_ns.map(|start_ns| self.procfs.ticks(start_ns));
+        tgid == self.own_tgid && start.zip(self.own_start).is_none_or(|(start, own)| start == own)
     }
 
     /// Who made the change that a record tells of.
@@ -297,7 +308,7 @@ impl Attributor {
             login_user: login_uid.and_then(|uid| self.observer.user(uid)),
             session,
             tty: execution.and_then(|execution| terminal(&execution.tty)).or(live.and_then(Live::terminal)),
-            holdfast: asked.tgid == self.own_tgid,
+            holdfast: self.is_daemon(asked.tgid, start_ns),
             ..Actor::default()
         };
         if actor.argv.is_empty() {

@@ -256,6 +256,19 @@ fn a_live_process_is_read_from_procfs_and_ours_is_known_as_ours() {
 }
 
 #[test]
+fn a_process_that_had_our_number_before_us_is_not_ours() {
+    let mut host = host();
+    let own = host.attributor.attribute_pid(std::process::id(), u64::MAX, &NoTable).unwrap();
+    let mut table = Table::default();
+    table.fork(1, own.pid, 1);
+    table.exec(own.pid, 2, &["writer"]);
+    let before = record(own.pid, 1, 3);
+    assert!(!host.attributor.is_ours(&before));
+    assert!(!host.attributor.attribute(&before, &table).holdfast);
+    assert!(host.attributor.is_ours(&record(own.pid, own.start_ns, 3)));
+}
+
+#[test]
 fn a_process_that_is_gone_and_in_no_table_is_nobody() {
     assert_eq!(host().attributor.attribute_pid(DEAD, 1, &NoTable), None);
 }

@@ -7,6 +7,7 @@
 use super::hooks::{FUNCTIONS, Function, HOOKS, Hook, Mode, TRACEPOINTS, When};
 use super::layout::Layout;
 use super::maps::{Maps, MapsError, ProcessMaps, Ring};
+use super::owner;
 use super::pins::{Pins, set_number};
 use super::volumes;
 use crate::attribution::cgroup;
@@ -65,6 +66,9 @@ pub enum LoadError {
     /// aya could not parse them.
     #[error("parse `{VMLINUX_BTF}`: {0}")]
     AyaBtf(#[from] aya::BtfError),
+    /// The daemon's own process cannot be read.
+    #[error("read the daemon's own start from procfs: {0}")]
+    Process(#[source] std::io::Error),
     /// The object was refused.
     #[error("load the eBPF object: {0}")]
     Object(#[from] aya::EbpfError),
@@ -190,7 +194,9 @@ pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
         }
     }
 
+    let own = owner::of(&layout).map_err(LoadError::Process)?;
     let volumes = volumes::resolve(&btf, &bytes);
+
     // Of the kernel's types only the loader still needs its own.
     drop(btf);
     drop(bytes);
@@ -213,9 +219,8 @@ pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
     if let Some(volumes) = volumes {
         maps.set_volumes(volumes)?;
     }
-    let agent_tgid = std::process::id();
     let mount_namespace = host_mount_namespace();
-    maps.set_control(Control { agent_tgid, abi_version: ABI_VERSION, mount_namespace, set })?;
+    maps.set_control(Control { abi_version: ABI_VERSION, mount_namespace, set, ..own })?;
 
     let programs = Programs::Object(ebpf);
     let (links, passing) = (BTreeMap::new(), BTreeMap::new());

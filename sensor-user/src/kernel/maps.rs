@@ -134,6 +134,14 @@ impl Maps {
         Ok(Volumes::read_from_bytes(&value).is_ok_and(|volumes| volumes.known != 0))
     }
 
+    /// Tells the programs that no daemon runs. What else they were told stays true.
+    pub fn forget_agent(&mut self) -> Result<(), MapsError> {
+        let value = self.control.get(&0, 0).map_err(refused("CONTROL", "get"))?;
+        let Control { abi_version, mount_namespace, set, .. } =
+            Control::read_from_bytes(&value).unwrap_or_default();
+        self.set_control(Control { abi_version, mount_namespace, set, ..Control::default() })
+    }
+
     /// What the programs saw of the object that the daemon opened last.
     pub fn identity(&self) -> Result<Identity, MapsError> {
         self.identity_at(IDENTITY_OPENED)

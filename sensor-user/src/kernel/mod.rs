@@ -8,6 +8,7 @@ pub mod hooks;
 pub mod layout;
 pub mod load;
 pub mod maps;
+mod owner;
 mod pins;
 pub mod recursion;
 pub mod volumes;

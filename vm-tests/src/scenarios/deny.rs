@@ -206,6 +206,7 @@ fn interrupted(mut agent: Agent) -> Result<String> {
     let mut apply = watched::held()?;
     ensure!(fs::read_to_string(FILE)? == "half\n", "the protected file was not written yet");
     let before = agent.records()?.len();
+    let pid = agent.pid();
     agent.kill()?;
     apply.kill()?;
     shell(&format!("fsfreeze --unfreeze {}", watched::FIRST))?;
@@ -215,6 +216,7 @@ fn interrupted(mut agent: Agent) -> Result<String> {
     // Nobody watches, and still nobody else may.
     let written = shell(&format!("echo drift >> {FILE}"));
     ensure!(written.is_err(), "the deny rule is gone with the daemon");
+    ensure!(!by_process(pid, &format!("echo drift >> {FILE}"))?, "the dead daemon's number may write");
     let mut agent =
         Agent::start(&["--standalone", "--config", "/run/deny.yaml", "--policy", "/run/policy.yaml"])?;
     status::wait_for("compliant", Duration::from_mins(1))?;
@@ -229,6 +231,17 @@ fn interrupted(mut agent: Agent) -> Result<String> {
     refused(&mut agent, &format!("echo drift >> {FILE}"), "open-write")?;
     agent.stop()?;
     Ok(String::new())
+}
+
+/// Whether a line of shell succeeds in a process of this number, which nobody has.
+fn by_process(pid: u32, line: &str) -> Result<bool> {
+    wait::until("a process to get the number", Duration::from_mins(1), || {
+        // The next process gets the number that follows, unless another one is faster.
+        fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string())?;
+        let mut shell = Command::new("/bin/sh").args(["-c", line]).spawn()?;
+        let done = shell.wait()?.success();
+        Ok((shell.id() == pid).then_some(done))
+    })
 }
 
 /// Changes the file under the revert rule; wants drift with an actor, the declared state, and recovery.
