@@ -80,9 +80,14 @@ pub fn choose(
     let modes =
         [Mode::Lsm, Mode::Fentry].into_iter().filter(|mode| *mode != Mode::Lsm || active != Some(false));
     for mode in modes {
-        match attempt(mode, active, nests, pins, observer, &mut backlog) {
+        let mut tried = attempt(mode, active, nests, pins, observer, &mut backlog);
+        if let Err(Failure { reason, adopted: true }) = &tried {
+            tracing::warn!(mode = mode.prefix(), reason, "The programs of an earlier daemon do not answer.");
+            tried = attempt(mode, active, nests, pins, observer, &mut backlog);
+        }
+        match tried {
             Ok(programs) => return Ok(Backend::Programs(programs)),
-            Err(reason) => {
+            Err(Failure { reason, .. }) => {
                 tracing::warn!(mode = mode.prefix(), reason, "This backend does not work here.");
                 reasons.push(format!("{}: {reason}", mode.prefix()));
             }
@@ -111,6 +116,19 @@ fn in_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
+/// Why a set of programs does not work.
+struct Failure {
+    reason: String,
+    /// Programs of an earlier daemon were among them. They are detached by now, and new ones may work.
+    adopted: bool,
+}
+
+impl From<String> for Failure {
+    fn from(reason: String) -> Self {
+        Self { reason, adopted: false }
+    }
+}
+
 /// `backlog`: what was read of the ring; also of a set of programs that did not work out, because its records tell who
 /// changed what while no daemon ran.
 fn attempt(
@@ -120,7 +138,7 @@ fn attempt(
     pins: Option<&Path>,
     observer: &Observer,
     backlog: &mut Vec<Bytes>,
-) -> Result<Box<Programs>, String> {
+) -> Result<Box<Programs>, Failure> {
     let loaded = in_a_thread(|| load::load(mode, pins)).map_err(|error| error.to_string())?;
     let mut witness = Witness::new(loaded.maps);
     let mut ring = loaded.ring;
@@ -149,8 +167,9 @@ fn attempt(
                     tracing::warn!(hook, why, "This hook is off.");
                 }
             }
+            let adopted = loaded.sensor.has_adopted();
             loaded.sensor.detach();
-            return Err(reason);
+            return Err(Failure { reason, adopted });
         }
         // When somebody switches tracing on again. Until then nothing is called compliant, and other sets stay.
         canary.begins_blind();

@@ -201,7 +201,7 @@ pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
     drop(btf);
     drop(bytes);
 
-    let pins = pins.map(|root| Pins::prepare(root, mode, groups)).transpose()?;
+    let pins = pins.map(|root| Pins::prepare(root, mode, groups, &PINNED_MAPS)).transpose()?;
     let map_pins: Vec<PathBuf> =
         pins.iter().flat_map(|pins| PINNED_MAPS.map(|name| pins.maps.join(name))).collect();
     let mut loader = EbpfLoader::new();
@@ -413,6 +413,11 @@ impl Sensor {
             }
         }
         Ok(changed)
+    }
+
+    /// Whether any of the programs is an earlier daemon's.
+    pub fn has_adopted(&self) -> bool {
+        self.hooks.values().any(|state| *state == HookState::Adopted)
     }
 
     /// Removes the pins of all other sets, which detaches them. Only for a set whose canary was heard: until then the

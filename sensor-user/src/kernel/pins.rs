@@ -33,7 +33,15 @@ pub(super) struct Pins {
 
 impl Pins {
     /// Makes the directories, for root only.
-    pub(super) fn prepare(root: &Path, mode: Mode, groups: Hierarchy) -> Result<Self, LoadError> {
+    ///
+    /// Links and all `names` of maps are kept together or not at all: links that are kept go on with the maps that they began
+    /// with, and the daemon would write to others. What lacks a part is set aside, where it runs on until it is retired.
+    pub(super) fn prepare(
+        root: &Path,
+        mode: Mode,
+        groups: Hierarchy,
+        names: &[&str],
+    ) -> Result<Self, LoadError> {
         // The numbers of control groups that programs put into maps are those of one hierarchy.
         let of = groups.controller.map(|name| format!("-{name}-{}", groups.number)).unwrap_or_default();
         let pins = Self {
@@ -41,6 +49,12 @@ impl Pins {
             maps: root.join(format!("maps-v{ABI_VERSION}{of}")),
             links: root.join(format!("links-{}-{}{of}", &OBJECT_SHA256[..12], mode.prefix())),
         };
+        if pins.lack(names) {
+            tracing::warn!(path = %pins.maps.display(), "Pins of maps are missing: programs and maps are made anew.");
+            for path in [&pins.links, &pins.maps] {
+                set_aside(path).map_err(|source| LoadError::Pins { path: path.clone(), source })?;
+            }
+        }
         for path in [&pins.root, &pins.maps, &pins.links] {
             let created = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
             created
@@ -48,6 +62,13 @@ impl Pins {
                 .map_err(|source| LoadError::Pins { path: path.clone(), source })?;
         }
         Ok(pins)
+    }
+
+    /// Whether something is pinned and not all of the maps are.
+    fn lack(&self, names: &[&str]) -> bool {
+        let missing = names.iter().filter(|name| !self.maps.join(name).exists()).count();
+        let is_used = |path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+        missing > 0 && (is_used(&self.maps) || is_used(&self.links))
     }
 
     /// Link directories of other objects or modes, maps of another ABI, and both of another hierarchy of control groups.
@@ -78,5 +99,67 @@ impl Pins {
         if let Err(error) = fs::remove_dir_all(path) {
             tracing::warn!(path = %path.display(), %error, "Could not remove pins.");
         }
+    }
+}
+
+/// Gives a directory a name under which it is one of another set. Earlier ones may be there still.
+fn set_aside(path: &Path) -> Result<(), Error> {
+    let free = (0_u32..).map(|number| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!("-aside-{number}"));
+        PathBuf::from(name)
+    });
+    let Some(free) = free.into_iter().find(|free| !free.exists()) else { return Ok(()) };
+    match fs::rename(path, free) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMES: [&str; 2] = ["MANAGED", "ALLOWED"];
+
+    fn prepare(root: &Path) -> Pins {
+        Pins::prepare(root, Mode::Lsm, Hierarchy::default(), &NAMES).unwrap()
+    }
+
+    #[test]
+    fn links_are_kept_with_all_of_their_maps_or_set_aside_with_those_that_are_left() {
+        let root = tempfile::tempdir().unwrap();
+        let pins = prepare(root.path());
+        let all = [pins.maps.join("MANAGED"), pins.maps.join("ALLOWED"), pins.links.join("file_open")];
+        for path in &all {
+            fs::write(path, "").unwrap();
+        }
+        prepare(root.path());
+        assert!(all.iter().all(|path| path.exists()) && pins.foreign().is_empty());
+        for round in 1..3 {
+            fs::remove_file(&all[1]).unwrap();
+            prepare(root.path());
+            assert!(!all.iter().any(|path| path.exists()), "nothing is kept");
+            assert_eq!(pins.foreign().len(), round * 2, "and what was there is retired later");
+            for path in &all {
+                fs::write(path, "").unwrap();
+            }
+        }
+        fs::remove_dir_all(&pins.maps).unwrap();
+        prepare(root.path());
+        assert!(!all[2].exists(), "links without any map are not kept");
+    }
+
+    #[test]
+    fn maps_without_links_are_kept() {
+        let root = tempfile::tempdir().unwrap();
+        let pins = prepare(root.path());
+        let maps = NAMES.map(|name| pins.maps.join(name));
+        for path in &maps {
+            fs::write(path, "").unwrap();
+        }
+        pins.remove_links();
+        prepare(root.path());
+        assert!(maps.iter().all(|path| path.exists()));
     }
 }

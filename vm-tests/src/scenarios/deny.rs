@@ -87,6 +87,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("revert_mode", reverted(&mut agent, "chmod 644 /etc/deny/reverted.conf"));
     context.check("revert_removal", reverted(&mut agent, "rm /etc/deny/reverted.conf"));
     context.check("interrupted_apply", interrupted(agent));
+    context.check("missing_pins", missing_pins());
     context.check("allowed_unit_and_user", by_group_and_login());
     match subvolumes() {
         Ok(Some(said)) => context.check("subvolumes_are_told_apart", Ok(said)),
@@ -231,6 +232,27 @@ fn interrupted(mut agent: Agent) -> Result<String> {
     refused(&mut agent, &format!("echo drift >> {FILE}"), "open-write")?;
     agent.stop()?;
     Ok(String::new())
+}
+
+/// A map whose pin is gone is made anew with all programs and all other maps, and the rules are in force as before.
+fn missing_pins() -> Result<String> {
+    for map in ["CONTROL", "CHANGES", "ALLOWED"] {
+        run("/bin/sh", &["-c", &format!("rm /sys/fs/bpf/holdfast/maps-v*/{map}")])?;
+        let mut agent = started()?;
+        let records = agent.records()?;
+        let start = records.iter().rfind(|record| record["kind"] == "start");
+        let detail = start.map_or(&serde_json::Value::Null, |start| &start["detail"]);
+        ensure!(detail["backend"] == "lsm" && detail["adopted"] == false, "without {map}: {detail}");
+        status::wait_for("compliant", Duration::from_mins(1))?;
+        refused(&mut agent, &format!("chmod 600 {FILE}"), "set-attributes")?;
+        shell(&format!("/run/allowed/busybox chmod 644 {FILE}"))?;
+        agent.stop()?;
+    }
+    Ok(String::new())
+}
+
+fn started() -> Result<Agent> {
+    Agent::start(&["--standalone", "--config", "/run/deny.yaml", "--policy", "/run/policy.yaml"])
 }
 
 /// Whether a line of shell succeeds in a process of this number, which nobody has.
