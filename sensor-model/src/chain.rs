@@ -16,10 +16,16 @@ use canon_json::CanonJsonSerialize as _;
 use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, Read as _};
 
 /// The `previous_hash` of the first entry of all.
 pub const ORIGIN: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// Longest line that is read: an entry has its record's bounds, which are far below.
+pub const MAXIMUM_LINE: u64 = 16 << 20;
+
+/// What is wrong with a longer one.
+pub const TOO_LONG: &str = "it is longer than 16 MiB, which no entry is";
 
 /// Where the next entry goes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -172,6 +178,36 @@ pub struct FirstBad {
     pub reason: String,
 }
 
+/// What comes next in a file of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Line {
+    /// Nothing.
+    End,
+    /// A whole line.
+    Whole,
+    /// The file ends in the middle of it: it is being written, or was torn by a power loss.
+    Unfinished,
+    /// It is longer than any entry; the rest of it was not read.
+    TooLong,
+}
+
+/// Reads a line into `line`, without its end.
+///
+/// # Errors
+/// Reading failed.
+pub fn next_line(lines: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Line> {
+    line.clear();
+    let mut limited = lines.take(MAXIMUM_LINE + 1);
+    if limited.read_until(b'\n', line)? == 0 {
+        return Ok(Line::End);
+    }
+    if line.last() == Some(&b'\n') {
+        line.pop();
+        return Ok(Line::Whole);
+    }
+    Ok(if limited.limit() == 0 { Line::TooLong } else { Line::Unfinished })
+}
+
 /// Reads lines and takes their entries into the chain, up to the end or to the first bad one. Gives the
 /// bytes of an unfinished line at the end: one that is being written, or was torn by a power loss.
 ///
@@ -181,13 +217,14 @@ pub fn verify(chain: &mut Chain, mut lines: impl BufRead) -> io::Result<Result<u
     let mut line = Vec::new();
     let mut number = 0;
     loop {
-        line.clear();
-        if lines.read_until(b'\n', &mut line)? == 0 {
-            return Ok(Ok(0));
-        }
         number += 1;
-        let Some(text) = line.strip_suffix(b"\n") else { return Ok(Ok(line.len())) };
-        if let Err(reason) = open(text).and_then(|entry| chain.follow(&entry)) {
+        let entry = match next_line(&mut lines, &mut line)? {
+            Line::End => return Ok(Ok(0)),
+            Line::Unfinished => return Ok(Ok(line.len())),
+            Line::TooLong => Err(TOO_LONG.to_owned()),
+            Line::Whole => open(&line),
+        };
+        if let Err(reason) = entry.and_then(|entry| chain.follow(&entry)) {
             let seq = chain.place.as_ref().map(|place| place.seq);
             return Ok(Err(FirstBad { line: number, seq, reason }));
         }

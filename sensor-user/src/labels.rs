@@ -4,7 +4,7 @@
 //! host; none where the policy gives none or the file system keeps none. Without SELinux nothing is read. The policy is read
 //! when it is asked, and nothing of it is kept but the answers and by which files it was.
 
-use crate::observation::Observer;
+use crate::{bounded, observation::Observer};
 use nix::fcntl::OFlag;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use sensor_model::{
@@ -16,8 +16,7 @@ use sensor_model::{
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
-    fs::{self, File},
-    io::{self, Read as _},
+    io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
@@ -190,7 +189,8 @@ impl Mounts {
     fn read(observer: &Observer) -> Self {
         let of_host = observer.root().open_at(Path::new(MOUNTS), OFlag::O_RDONLY | OFlag::O_CLOEXEC);
         let of_host = of_host.ok().and_then(|file| read(file).ok());
-        let table = of_host.or_else(|| fs::read(MOUNTS).ok()).unwrap_or_default();
+        let table =
+            of_host.or_else(|| bounded::read(Path::new(MOUNTS), bounded::TABLE).ok()).unwrap_or_default();
         // One that was mounted with a label for all of it shows that label instead.
         let labelled = mountinfo::mounts(&table).filter(|mount| mount.has_option("seclabel"));
         Self(labelled.filter_map(|mount| std::str::from_utf8(mount.id).ok()?.parse().ok()).collect())
@@ -254,12 +254,7 @@ fn text(observer: &Observer, path: &str) -> Option<String> {
 }
 
 fn read(file: OwnedFd) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::from(file).take(LARGEST + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LARGEST {
-        return Err(io::Error::other("it is larger than 16 MiB"));
-    }
-    Ok(bytes)
+    Ok(bounded::read_open(file, LARGEST)?)
 }
 
 #[cfg(test)]

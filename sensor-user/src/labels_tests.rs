@@ -3,7 +3,7 @@ use sensor_model::{
     drift_policy::DriftPolicyFile,
     expectation::{AuthorizedKeysExpectation, DirectoryExpectation, LinkExpectation, Owner, Source, Thing},
 };
-use std::{fmt::Write as _, os::unix::fs::symlink};
+use std::{fmt::Write as _, fs, os::unix::fs::symlink};
 
 const CONTEXTS: &str = "\
 /.* system_u:object_r:default_t:s0

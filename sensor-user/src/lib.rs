@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod apply;
 pub mod attribution;
+pub mod bounded;
 pub mod cli;
 pub mod clock;
 pub mod event;

@@ -264,3 +264,16 @@ fn a_number_with_a_fraction_is_refused_rather_than_sealed_badly() {
     let record = Record { after: Some(json!({"load": [0.1]})), ..bare(RecordKind::Touched) };
     assert!(seal(&Place::default(), &record).is_err());
 }
+
+#[test]
+fn a_line_without_an_end_is_read_up_to_its_limit_and_is_a_fault() {
+    let mut log = log(2).concat().into_bytes();
+    log.resize(log.len() + usize::try_from(MAXIMUM_LINE).unwrap() + 1, 0);
+    let bad = verify(&mut Chain::default(), &log[..]).unwrap().unwrap_err();
+    assert_eq!((bad.line, bad.seq, &*bad.reason), (3, Some(3), TOO_LONG));
+    // Without an end it never ends; what is read of it is what the limit allows.
+    let mut line = Vec::new();
+    let endless = &mut io::BufReader::new(io::repeat(b'x'));
+    assert_eq!(next_line(endless, &mut line).unwrap(), Line::TooLong);
+    assert_eq!(line.len() as u64, MAXIMUM_LINE + 1);
+}

@@ -4,6 +4,7 @@
 //! reason, and nothing is used of a set in which one file is bad.
 
 use crate::apply;
+use crate::bounded;
 use crate::labels::{self, Version};
 use crate::observation::Observer;
 use anyhow::{Context, bail};
@@ -50,7 +51,8 @@ pub fn rendered(configs: &[PathBuf]) -> anyhow::Result<Rendered> {
 pub fn rendered_for(configs: &[PathBuf], purpose: Purpose) -> anyhow::Result<Rendered> {
     let mut read = Vec::new();
     for path in files(configs)? {
-        let bytes = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+        let bytes =
+            bounded::read(&path, bounded::CONFIG).with_context(|| format!("read {}", path.display()))?;
         read.push((path.display().to_string(), bytes));
     }
     match merged(&read, purpose)? {
@@ -136,7 +138,8 @@ pub(crate) fn policy_of_the_service(root: &Path) -> DriftPolicy {
 fn policy(paths: &[PathBuf]) -> anyhow::Result<DriftPolicy> {
     let mut files_of_policy = Vec::new();
     for path in files(paths)? {
-        let bytes = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+        let bytes =
+            bounded::read(&path, bounded::CONFIG).with_context(|| format!("read {}", path.display()))?;
         files_of_policy.push(DriftPolicyFile::parse(&path.display().to_string(), &bytes)?);
     }
     Ok(DriftPolicy::merge(&files_of_policy)?)

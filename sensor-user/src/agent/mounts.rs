@@ -4,12 +4,12 @@
 //! change mounts fire no hook at all (`mount_setattr`, propagation). And, in: records of mounts. Out: which of
 //! them made a difference.
 
+use crate::bounded;
 use sensor_common::map::InodeKey;
 use sensor_common::op::Operation;
 use sensor_model::host::mountinfo;
 use sensor_model::record::Actor;
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ pub struct MountTable {
 impl MountTable {
     /// Reads a mountinfo file, such as [`TABLE`].
     pub fn read(file: &Path) -> io::Result<Self> {
-        Ok(Self::parse(&fs::read(file)?))
+        Ok(Self::parse(&bounded::read(file, bounded::TABLE)?))
     }
 
     /// Parses the bytes of a mountinfo file (proc(5)). Lines that are none are left out.

@@ -5,6 +5,7 @@
 //! loop, so that its age tells a reader whether the loop still turns.
 
 use super::reports::Standing as Numbers;
+use crate::bounded;
 use sensor_model::difference::Difference;
 use sensor_model::node_state::Standing;
 use sensor_model::os::waiting::Waits;
@@ -177,7 +178,7 @@ pub fn patience(beat: Duration) -> Duration {
 
 /// Reads the status file.
 pub fn read(directory: &Path) -> io::Result<Status> {
-    Ok(serde_json::from_slice(&fs::read(directory.join(FILE))?)?)
+    Ok(serde_json::from_slice(&bounded::read(&directory.join(FILE), bounded::OWN)?)?)
 }
 
 #[cfg(test)]

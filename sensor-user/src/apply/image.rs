@@ -4,7 +4,10 @@
 //! object like an image, complete and durable before it has a name that counts. It opens no device and no FIFO.
 
 use super::{ApplyError, labels, sys};
-use crate::observation::resolve::{Root, is_just_made};
+use crate::{
+    bounded,
+    observation::resolve::{Root, is_just_made},
+};
 use nix::{
     errno::Errno,
     fcntl::{AtFlags, OFlag, openat, readlinkat},
@@ -43,9 +46,32 @@ pub(super) type Identity = (u64, u64);
 /// What was seen.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
-    /// `None` for a device, a FIFO or a socket.
+    /// `None` for a device, a FIFO, a socket, and a file that is too large.
     pub(super) image: Option<Image>,
     pub(super) identity: Option<Identity>,
+    /// Bytes of a file that is larger than any that an apply keeps, and was not read; it has no image.
+    pub(super) too_large: Option<u64>,
+}
+
+impl Seen {
+    /// The image, where it is one that an apply can keep.
+    pub(super) fn kept(self, path: &Path) -> Result<Image, ApplyError> {
+        let reason = match self {
+            Self { image: Some(image), .. } => return Ok(image),
+            Self { too_large: Some(size), .. } => {
+                let limit = bounded::CONTENT;
+                format!("it has {size} bytes, and {limit} bytes are the limit; move it away first")
+            }
+            _ => "a device, FIFO or socket is in its place; move it away first".to_owned(),
+        };
+        Err(ApplyError::refused(path, reason))
+    }
+}
+
+/// What was read of a file.
+enum Content {
+    Read { sha256: String, size: u64 },
+    TooLarge(u64),
 }
 
 impl Place {
@@ -75,7 +101,9 @@ impl Place {
         let failed = |operation| move |errno| ApplyError::failed(&self.path, operation, errno);
         let stat = match fstatat(&self.directory, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
-            Err(Errno::ENOENT) => return Ok(Seen { image: Some(Image::Absent), identity: None }),
+            Err(Errno::ENOENT) => {
+                return Ok(Seen { image: Some(Image::Absent), identity: None, too_large: None });
+            }
             Err(errno) => return Err(failed("stat")(errno)),
         };
         let identity = Some((stat.st_dev, stat.st_ino));
@@ -99,7 +127,12 @@ impl Place {
                 let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
                 let file = openat(&self.directory, name, flags, Mode::empty()).map_err(failed("open"))?;
                 let (metadata, stat) = metadata(&file).map_err(failed("read attributes"))?;
-                let (sha256, size) = self.digest(file, sink)?;
+                let (sha256, size) = match self.digest(file, stat.st_size, sink)? {
+                    Content::Read { sha256, size } => (sha256, size),
+                    Content::TooLarge(size) => {
+                        return Ok(Seen { image: None, identity, too_large: Some(size) });
+                    }
+                };
                 let modified_ns = stat.st_mtime.checked_mul(1_000_000_000);
                 Some(Image::File(FileImage {
                     metadata,
@@ -112,14 +145,20 @@ impl Place {
             }
             _ => None,
         };
-        Ok(Seen { image, identity })
+        Ok(Seen { image, identity, too_large: None })
     }
 
+    /// A file that its owner made as large as a disk is not read; one that grows meanwhile is read no further.
     fn digest(
         &self,
         file: OwnedFd,
+        size: i64,
         sink: &mut dyn FnMut(&[u8]) -> Result<(), ApplyError>,
-    ) -> Result<(String, u64), ApplyError> {
+    ) -> Result<Content, ApplyError> {
+        let too_large = |size: u64| (size > bounded::CONTENT).then_some(Content::TooLarge(size));
+        if let Some(content) = too_large(u64::try_from(size).unwrap_or_default()) {
+            return Ok(content);
+        }
         let mut file = File::from(file);
         let (mut digest, mut size) = (Sha256::new(), 0);
         let mut chunk = vec![0; 64 << 10];
@@ -129,10 +168,13 @@ impl Place {
                 ApplyError::failed(&self.path, "read", errno)
             })?;
             if length == 0 {
-                return Ok((hex::encode(digest.finalize()), size));
+                return Ok(Content::Read { sha256: hex::encode(digest.finalize()), size });
             }
             digest.update(&chunk[..length]);
             size += length as u64;
+            if let Some(content) = too_large(size) {
+                return Ok(content);
+            }
             sink(&chunk[..length])?;
         }
     }

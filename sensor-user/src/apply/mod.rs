@@ -111,7 +111,9 @@ impl ApplyError {
     }
 
     fn store(path: &Path, operation: &'static str, error: &io::Error) -> Self {
-        let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
-        Self::failed(path, operation, errno)
+        match error.raw_os_error() {
+            Some(errno) => Self::failed(path, operation, Errno::from_raw(errno)),
+            None => Self::refused(path, format!("{operation}: {error}")),
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! In: the host, the old and the new config, the targets. Out: everything that stands in the way, in words.
 
 use super::{ApplyError, Options, links, store::RESERVE, sys, targets::Writes, verify::Verifier};
-use crate::observation::Observer;
+use crate::{bounded, observation::Observer};
 use nix::{
     fcntl::OFlag,
     sys::statvfs::{FsFlags, fstatvfs},
@@ -25,6 +25,9 @@ const MCO_DAEMON: &str = "machine-config-daemon";
 
 /// Where it keeps the config that a node has.
 const MCO_CONFIG: &str = "/etc/machine-config-daemon/currentconfig";
+
+/// Most bytes of the path of a process's program that are looked at.
+const PROGRAM_BYTES: u64 = 4096;
 
 /// Differences that are told one by one.
 const TOLD: usize = 20;
@@ -60,11 +63,18 @@ pub(super) fn closed(observer: &Observer, new: &[Expectation], targets: &[Target
                 }
             }
             Expected::AuthorizedKeys(keys) => {
-                let mut bytes = Vec::new();
-                if let Ok(file) = observer.root().open_at(&path, OFlag::O_RDONLY | OFlag::O_NONBLOCK) {
-                    // A file that cannot be read is told by the verification.
-                    let _ = fs::File::from(file).take(4 << 20).read_to_end(&mut bytes);
-                }
+                // A file that cannot be opened is told by the verification.
+                let bytes = match observer.root().open_at(&path, OFlag::O_RDONLY | OFlag::O_NONBLOCK) {
+                    Ok(file) => bounded::read_open(file, bounded::KEYS),
+                    Err(_) => Ok(Vec::new()),
+                };
+                let bytes = match bytes {
+                    Ok(bytes) => bytes,
+                    Err(error) => {
+                        problems.push(format!("{}: {error}", path.display()));
+                        continue;
+                    }
+                };
                 let (_, undeclared) = crate::repair::declared_lines(&bytes, &keys.keys);
                 if undeclared > 0 {
                     problems.push(format!(
@@ -219,7 +229,10 @@ impl<'a> Mco<'a> {
             if !pid.to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()) {
                 continue;
             }
-            let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            // The name of the program alone; the rest is as long as another user likes.
+            let mut command = Vec::new();
+            let opened = fs::File::open(entry.path().join("cmdline"));
+            let _ = opened.and_then(|file| file.take(PROGRAM_BYTES).read_to_end(&mut command));
             let program = command.split(|byte| *byte == 0).next().unwrap_or_default();
             let program = String::from_utf8_lossy(program);
             let name = Path::new(program.as_ref()).file_name().and_then(|name| name.to_str());

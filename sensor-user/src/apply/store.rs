@@ -4,6 +4,7 @@
 //! all of it is closed to everybody but root, since contents may be secret.
 
 use super::{ApplyError, sys};
+use crate::bounded;
 use nix::{
     errno::Errno,
     fcntl::{Flock, FlockArg},
@@ -104,11 +105,12 @@ impl Store {
     /// A content that was kept, checked against its name.
     pub(super) fn content(&self, sha256: &str) -> Result<Vec<u8>, ApplyError> {
         let path = self.path.join("contents").join(sha256);
-        let bytes = if let Ok(bytes) = fs::read(&path) {
+        let bytes = if let Ok(bytes) = bounded::read(&path, bounded::CONTENT) {
             bytes
         } else {
             let path = self.path.join("originals").join(sha256);
-            fs::read(&path).map_err(|error| ApplyError::store(&path, "read", &error))?
+            bounded::read(&path, bounded::CONTENT)
+                .map_err(|error| ApplyError::store(&path, "read", &error))?
         };
         if hex::encode(Sha256::digest(&bytes)) != sha256 {
             return Err(ApplyError::refused(&path, "the content that was kept has changed"));
@@ -296,7 +298,7 @@ impl Store {
     /// A journal that was changed, or cannot be read.
     pub fn open_journal(&self) -> Result<Option<Parsed>, ApplyError> {
         let path = self.path.join(JOURNAL);
-        let bytes = match fs::read(&path) {
+        let bytes = match bounded::read(&path, bounded::OWN) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(ApplyError::store(&path, "read", &error)),
@@ -375,7 +377,7 @@ impl Store {
 
     #[expect(clippy::unused_self, reason = "files of the store are read through the store")]
     fn json<T: DeserializeOwned>(&self, path: &Path) -> Result<Option<T>, ApplyError> {
-        match fs::read(path) {
+        match bounded::read(path, bounded::OWN) {
             Ok(bytes) => serde_json::from_slice(&bytes)
                 .map(Some)
                 .map_err(|error| ApplyError::refused(path, format!("not what was written: {error}"))),

@@ -358,9 +358,7 @@ impl Planner<'_> {
             bytes.extend_from_slice(chunk);
             Ok(())
         })?;
-        let image = seen.image.ok_or_else(|| {
-            ApplyError::refused(path, "a device, FIFO or socket is in its place; move it away first")
-        })?;
+        let image = seen.kept(path)?;
         if matches!(image, Image::File(_)) {
             self.store.keep(&bytes)?;
         }

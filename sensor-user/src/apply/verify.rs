@@ -3,14 +3,19 @@
 //! In: expectations and the host. Out: every difference in words. The same look as the daemon's and as `check`'s.
 
 use super::password;
-use crate::{agent::desired, observation::Observer, repair::Restorer};
+use crate::{
+    agent::desired,
+    bounded::{self, Unreadable},
+    observation::Observer,
+    repair::Restorer,
+};
 use nix::fcntl::OFlag;
 use sensor_model::{
     compare::Ids,
     expectation::{Expectation, Thing},
     merge::Rendered,
 };
-use std::{fs::File, io::Read as _, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
 /// What is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,11 +73,12 @@ impl<'a> Verifier<'a> {
     }
 
     fn passwords(&self) -> Option<String> {
-        let mut shadow = Vec::new();
-        if let Ok(file) = self.observer.root().open_at(Path::new(password::SHADOW), OFlag::O_RDONLY) {
-            // What cannot be read has no hash in it, which is then said.
-            let _ = File::from(file).read_to_end(&mut shadow);
-        }
+        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK;
+        let opened = self.observer.root().open_at(Path::new(password::SHADOW), flags);
+        let read =
+            opened.map_err(Unreadable::from).and_then(|file| bounded::read_open(file, bounded::ACCOUNTS));
+        // What cannot be read has no hash in it, which is then said.
+        let shadow = read.unwrap_or_default();
         let user = password::missing(self.rendered, &shadow)?;
         Some(format!("password hash mismatch for user {user:?}"))
     }

@@ -6,6 +6,7 @@
 //! kernel programs keep. It never writes.
 
 use super::{ProcessTable, cache::Cache, live::Live};
+use crate::bounded;
 use sensor_model::host::{hierarchy::Hierarchy, mountinfo};
 use std::{
     collections::VecDeque,
@@ -132,7 +133,7 @@ pub(crate) fn hierarchy() -> Hierarchy {
 }
 
 fn of(proc: &Path) -> Hierarchy {
-    let text = fs::read_to_string(proc.join("self/cgroup")).unwrap_or_else(|error| {
+    let text = bounded::read_text(&proc.join("self/cgroup"), bounded::TABLE).unwrap_or_else(|error| {
         tracing::warn!(%error, "Cannot read the control groups: version 2 is taken for what there is.");
         String::new()
     });
@@ -142,7 +143,7 @@ fn of(proc: &Path) -> Hierarchy {
 /// Where a hierarchy is mounted, by the mount table below `proc`; rather below `root` than elsewhere.
 pub(crate) fn mount(hierarchy: Hierarchy, root: &Path, proc: &Path) -> Option<PathBuf> {
     // Bytes: one mount point that is no text is no reason to lose all units and pods.
-    let table = fs::read(proc.join("self/mountinfo")).unwrap_or_else(|error| {
+    let table = bounded::read(&proc.join("self/mountinfo"), bounded::TABLE).unwrap_or_else(|error| {
         tracing::warn!(%error, "Cannot read the mount table: units and pods may not be told.");
         Vec::new()
     });

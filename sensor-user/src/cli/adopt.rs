@@ -6,7 +6,7 @@ use super::{
     runtime,
     sources::{Loaded, Sources, host_path},
 };
-use crate::repair::Restorer;
+use crate::{bounded, repair::Restorer};
 use anyhow::Context as _;
 use sensor_model::{
     adopt::{Adoption, adopt},
@@ -15,8 +15,6 @@ use sensor_model::{
     observation::{FileType, Observation},
 };
 use std::{
-    fs::File,
-    io::Read as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -132,12 +130,8 @@ impl Adopt {
             return Err(BadInput::because(reason));
         }
         let file = loaded.observer.open_file(path).with_context(|| format!("read {}", path.display()))?;
-        let mut bytes = Vec::new();
-        File::from(file)
-            .take(MAXIMUM_CONTENT as u64 + 1)
-            .read_to_end(&mut bytes)
-            .with_context(|| format!("read {}", path.display()))?;
-        Ok(Some(bytes))
+        let bytes = bounded::read_open(file, MAXIMUM_CONTENT as u64);
+        bytes.map(Some).with_context(|| format!("read {}", path.display()))
     }
 }
 

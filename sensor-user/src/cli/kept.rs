@@ -4,13 +4,10 @@
 //! under which they are kept. Of a kept config nothing is the fault of who calls.
 
 use super::told;
-use crate::agent::desired;
+use crate::{agent::desired, bounded};
 use anyhow::Context as _;
 use sensor_model::{ignition::Purpose, merge::Rendered};
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 /// File names and bytes.
 pub(super) type Manifests = Vec<(String, Vec<u8>)>;
@@ -18,7 +15,8 @@ pub(super) type Manifests = Vec<(String, Vec<u8>)>;
 /// Files by name, and their bytes.
 pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let read = |path: PathBuf| {
-        let bytes = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+        let bytes =
+            bounded::read(&path, bounded::CONFIG).with_context(|| format!("read {}", path.display()))?;
         Ok((path.display().to_string(), bytes))
     };
     desired::files(paths)?.into_iter().map(read).collect()

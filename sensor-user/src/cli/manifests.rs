@@ -4,17 +4,14 @@
 //! names the file. Unusual things in a MachineConfig are warned of and no error.
 
 use super::BadInput;
-use crate::agent::desired;
+use crate::{agent::desired, bounded};
 use anyhow::Context as _;
 use sensor_model::{
     ignition::Purpose,
     machine_config::{Manifest, parse_for},
     merge::{self, Rendered},
 };
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 /// Reads all objects.
 ///
@@ -41,7 +38,7 @@ pub fn read(paths: &[PathBuf], purpose: Purpose) -> anyhow::Result<Manifest> {
 /// # Errors
 /// Its name, and why it cannot be read: the input's fault.
 pub fn bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let bytes = fs::read(path).with_context(|| format!("read {}", path.display()));
+    let bytes = bounded::read(path, bounded::CONFIG).with_context(|| format!("read {}", path.display()));
     bytes.map_err(BadInput::wrap)
 }
 

@@ -5,17 +5,18 @@
 //! changes a file, so it works beside the daemon that writes.
 
 use super::segment::CURRENT;
+use crate::bounded;
 use jiff::Timestamp;
 use rustix::fs::{RenameFlags, renameat_with};
 use sensor_model::{
-    chain::{self, Chain, Entry, Place, sound_tail},
+    chain::{self, Chain, Entry, Line, Place, sound_tail},
     record::{Record, RecordKind, ThingName},
 };
 use serde::Deserialize;
 use std::{
     collections::{BTreeMap, VecDeque},
     fs::{self, File},
-    io::{self, BufRead as _, BufReader},
+    io::{self, BufReader},
     os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
@@ -168,7 +169,7 @@ pub(super) fn remove_oldest(directory: &Path, keep: usize) -> Removed {
 pub(super) fn last_place(directory: &Path) -> Option<Place> {
     let mut rotated = files(directory).ok()?;
     rotated.retain(|file| !file.ends_with(CURRENT));
-    sound_tail(&fs::read(rotated.last()?).ok()?).place
+    sound_tail(&bounded::read(rotated.last()?, bounded::OWN).ok()?).place
 }
 
 /// Calls `sink` with every entry that the filter matches, in order. Lines that are no entries are
@@ -178,15 +179,14 @@ pub fn show(directory: &Path, filter: &Filter, sink: &mut dyn FnMut(Entry)) -> R
         let error = |source| ReadError { path: file.clone(), source };
         let mut lines = BufReader::new(File::open(&file).map_err(error)?);
         let mut line = Vec::new();
-        while lines.read_until(b'\n', &mut line).map_err(error)? > 0 {
+        // Behind a line that is longer than any entry nothing is looked for.
+        while chain::next_line(&mut lines, &mut line).map_err(error)? == Line::Whole {
             if filter.may_match(&line)
                 && let Ok(entry) = serde_json::from_slice::<Entry>(&line)
-                && line.ends_with(b"\n")
                 && filter.matches(&entry)
             {
                 sink(entry);
             }
-            line.clear();
         }
     }
     Ok(())

@@ -4,6 +4,7 @@
 //! append left behind the last whole entry is cut off on opening. It writes at the end only, follows
 //! no link, and never rewrites.
 
+use crate::bounded;
 use nix::{
     errno::Errno,
     fcntl::{AtFlags, Flock, FlockArg, OFlag, open, openat},
@@ -131,6 +132,10 @@ impl Segment {
             };
             let found = sound_tail(&bytes[begin..]);
             if found.place.is_none() && from > 0 {
+                if window >= bounded::OWN {
+                    let reason = "no entry is at the end of the log: move it away, or cut off what is behind the last entry";
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+                }
                 window = window.saturating_mul(4);
                 continue;
             }

@@ -5,11 +5,10 @@
 //! numbers and numbers for names. It never asks NSS, which would answer for the wrong root.
 
 use super::resolve::Root;
+use crate::bounded;
 use nix::{fcntl::OFlag, sys::stat::fstat};
 use sensor_model::host::accounts::Accounts;
 use std::{
-    fs::File,
-    io::Read as _,
     os::fd::AsFd as _,
     path::Path,
     time::{Duration, Instant},
@@ -17,9 +16,6 @@ use std::{
 
 /// How long a cached name is good without a look at the file it came from.
 const FRESH: Duration = Duration::from_secs(1);
-
-/// Largest database read. Larger ones are of no node that we know; names are then left out.
-const MAXIMUM_BYTES: u64 = 16 << 20;
 
 const USERS: [&str; 2] = ["/etc/passwd", "/usr/lib/passwd"];
 const GROUPS: [&str; 2] = ["/etc/group", "/usr/lib/group"];
@@ -52,8 +48,8 @@ impl Database {
         self.stamps = stamps;
         self.accounts = Accounts::default();
         for file in files.into_iter().flatten() {
-            let mut text = Vec::new();
-            if File::from(file).take(MAXIMUM_BYTES).read_to_end(&mut text).is_ok() {
+            // One that is larger is of no node that we know; its names are left out.
+            if let Ok(text) = bounded::read_open(file, bounded::ACCOUNTS) {
                 self.accounts.add(&text);
             }
         }

@@ -16,6 +16,7 @@ mod unit;
 #[cfg(test)]
 mod tests;
 
+use crate::bounded;
 use identity::Identities;
 use names::{Listed, list_closed, list_names};
 use nix::{errno::Errno, fcntl::OFlag};
@@ -31,7 +32,7 @@ use sensor_model::{
 use std::{
     collections::{BTreeMap, HashMap},
     ffi::{OsStr, OsString},
-    fs, io,
+    io,
     os::fd::{AsFd as _, OwnedFd},
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -222,7 +223,9 @@ impl Observer {
     /// also where that cannot be told.
     pub fn has_upper_layer(&self, path: &Path) -> bool {
         let mount = self.nearest(path).and_then(|there| stat_handle(there.as_fd(), StatxFlags::MNT_ID).ok());
-        let (Some(mount), Ok(table)) = (mount, fs::read(MOUNTS)) else { return true };
+        let (Some(mount), Ok(table)) = (mount, bounded::read(Path::new(MOUNTS), bounded::TABLE)) else {
+            return true;
+        };
         let id = mount.stx_mnt_id.to_string();
         let mut mounts = mountinfo::mounts(&table);
         mounts.find(|mount| mount.id == id.as_bytes()).is_none_or(|mount| mount.has_option("upperdir"))

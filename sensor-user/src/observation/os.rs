@@ -8,6 +8,7 @@ use super::{
     resolve::{HANDLE, Root, reopen_directory},
     stat_handle,
 };
+use crate::bounded;
 use nix::{errno::Errno, fcntl::OFlag};
 use rustix::fs::StatxFlags;
 use sensor_model::{
@@ -16,8 +17,6 @@ use sensor_model::{
     os::{arguments, of_origin},
 };
 use std::{
-    fs::File,
-    io::Read as _,
     os::fd::AsFd as _,
     path::{Path, PathBuf},
 };
@@ -109,8 +108,6 @@ fn names(root: &Root, folder: &Path) -> Result<Vec<PathBuf>, Refused> {
 fn read(root: &Root, path: &Path) -> Result<String, Refused> {
     let refused = |errno| Refused { operation: "read what tells of", errno };
     let file = root.open_at(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK).map_err(refused)?;
-    let mut bytes = Vec::new();
-    let read = File::from(file).take(LIMIT).read_to_end(&mut bytes);
-    read.map_err(|error| refused(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)))?;
+    let bytes = bounded::read_open(file, LIMIT).map_err(|error| refused(error.errno()))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -11,6 +11,7 @@ use super::{
     open_directory,
     resolve::Root,
 };
+use crate::bounded::{self, Kind, Unreadable};
 use nix::{
     dir::{Dir, Type},
     errno::Errno,
@@ -29,8 +30,6 @@ use std::{
     collections::BTreeMap,
     ffi::OsStr,
     fmt,
-    fs::File,
-    io::Read as _,
     os::{fd::AsFd as _, unix::ffi::OsStrExt as _},
     path::{Path, PathBuf},
 };
@@ -54,9 +53,6 @@ const SEARCH_PATH: [&str; 13] = [
     "/lib/systemd/system",
     "/run/systemd/generator.late",
 ];
-
-/// Bytes of a unit file that are read for its `[Install]` section.
-const UNIT_BYTES: u64 = 1 << 20;
 
 /// Aliases followed from one unit to the next.
 const MAXIMUM_ALIASES: usize = 16;
@@ -297,8 +293,12 @@ fn find(root: &Root, name: &str) -> Option<Unit> {
         }
         // A link that leads nowhere is a unit that systemd does not know.
         let file = root.open_at(&path, OFlag::O_RDONLY | OFlag::O_NONBLOCK).ok()?;
-        let mut text = String::new();
-        File::from(file).take(UNIT_BYTES).read_to_string(&mut text).ok()?;
+        let text = match bounded::read_open(file, bounded::UNIT) {
+            Ok(bytes) => String::from_utf8(bytes).ok()?,
+            // For systemd any device in the place of a unit is a mask, as an empty file is.
+            Err(Unreadable::Kind(Kind::Device)) => String::new(),
+            Err(_) => return None,
+        };
         if text.is_empty() {
             return Some(Unit { place, name: found, kind: UnitKind::Masked, ..Unit::default() });
         }
@@ -336,10 +336,15 @@ fn drop_ins(root: &Root, name: &str) -> Vec<String> {
             if texts.contains_key(&file) {
                 continue;
             }
-            let mut text = String::new();
             let opened = root.open_at(&directory.join(&file), OFlag::O_RDONLY | OFlag::O_NONBLOCK);
-            let read = opened.map(|opened| File::from(opened).take(UNIT_BYTES).read_to_string(&mut text));
-            if matches!(read, Ok(Ok(_))) {
+            let read =
+                opened.map_err(Unreadable::from).and_then(|file| bounded::read_open(file, bounded::UNIT));
+            let text = match read {
+                // A drop-in that is a link to /dev/null says nothing, and hides others of its name.
+                Err(Unreadable::Kind(Kind::Device)) => Some(String::new()),
+                read => read.ok().and_then(|bytes| String::from_utf8(bytes).ok()),
+            };
+            if let Some(text) = text {
                 texts.insert(file, text);
             }
         }

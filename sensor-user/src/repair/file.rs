@@ -5,6 +5,7 @@ use super::{
     metadata::{self, Metadata},
     place::{Host, KeyOwner, Place, TAKEN, bits, own, refused},
 };
+use crate::bounded;
 use nix::{
     fcntl::{OFlag, openat},
     sys::stat::{Mode, fchmod, fstat},
@@ -17,15 +18,7 @@ use sensor_model::{
     expectations::expected_bytes,
     observation::{FileType, Observation},
 };
-use std::{
-    fs::File,
-    io::{Read as _, Write as _},
-    os::fd::OwnedFd,
-    path::Path,
-};
-
-/// Largest file of keys whose undeclared lines are taken out.
-const KEYS_BYTES: u64 = 4 << 20;
+use std::{fs::File, io::Write as _, os::fd::OwnedFd, path::Path};
 
 impl Host<'_> {
     /// A declared file.
@@ -110,19 +103,13 @@ impl Host<'_> {
             return Ok(vec!["removed: it was not a file".to_owned()]);
         }
         let file = place.open(self.observer)?;
-        let mut bytes = Vec::new();
-        let mut file = File::from(file);
-        (&mut file)
-            .take(KEYS_BYTES + 1)
-            .read_to_end(&mut bytes)
-            .map_err(|error| refused(path, format!("read: {}", error.kind())))?;
-        if bytes.len() as u64 > KEYS_BYTES {
-            return Err(refused(path, "it is larger than 4 MiB; move it away first"));
-        }
+        let copy = file.try_clone().map_err(|error| refused(path, format!("read: {}", error.kind())))?;
+        let bytes = bounded::read_open(copy, bounded::KEYS)
+            .map_err(|error| refused(path, format!("read: {error}; move it away first")))?;
         let (kept, removed) = declared_lines(&bytes, declared);
         if let (0, Some(label)) = (removed, label) {
             // Nothing else of it is anybody's but the user's.
-            metadata::set_label(&file.into(), path, label)?;
+            metadata::set_label(&file, path, label)?;
             return Ok(vec!["label set".to_owned()]);
         }
         place.clear_way(self.observer)?;

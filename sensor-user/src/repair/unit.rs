@@ -8,7 +8,11 @@ use super::{
     node::names_in,
     place::{Host, refused},
 };
-use crate::{observation::Observer, systemd::UnitStates};
+use crate::{
+    bounded::{self, Kind, Unreadable},
+    observation::Observer,
+    systemd::UnitStates,
+};
 use nix::fcntl::OFlag;
 use sensor_model::{
     difference::{Difference, DifferenceKind},
@@ -22,8 +26,6 @@ use sensor_model::{
 };
 use std::{
     collections::BTreeSet,
-    fs::File,
-    io::Read as _,
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
 };
@@ -44,9 +46,6 @@ const UNIT_DIRECTORIES: [&str; 5] = [
 const LINK_SUFFIXES: [&str; 3] = [".wants", ".requires", ".upholds"];
 
 const DEV_NULL: &str = "/dev/null";
-
-/// Largest unit file read.
-const UNIT_BYTES: u64 = 1 << 20;
 
 /// Makes a unit's state the declared one.
 pub(super) async fn restore(
@@ -347,8 +346,10 @@ pub(crate) fn unit_file(
             return None;
         }
         let file = observer.root().open_at(&path, OFlag::O_RDONLY | OFlag::O_NONBLOCK).ok()?;
-        let mut text = String::new();
-        File::from(file).take(UNIT_BYTES).read_to_string(&mut text).ok()?;
-        Some((path, text))
+        let bytes = match bounded::read_open(file, bounded::UNIT) {
+            Err(Unreadable::Kind(Kind::Device)) => Vec::new(),
+            read => read.ok()?,
+        };
+        Some((path, String::from_utf8(bytes).ok()?))
     })
 }

@@ -8,6 +8,7 @@ use super::{
     run::{CHANGE, QUESTION, Tools},
     words,
 };
+use crate::bounded;
 use sensor_model::{
     journal::OsChange,
     os::{Status, arguments},
@@ -78,7 +79,8 @@ fn wanted(change: &OsChange, booted: &[String]) -> Vec<String> {
 /// The arguments in the boot loader's entry of the deployment that the kernel was told to boot.
 pub(super) fn arguments(root: &Path) -> Result<Vec<String>, String> {
     let text = |path: &Path| {
-        fs::read_to_string(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))
+        bounded::read_text(path, bounded::UNIT)
+            .map_err(|error| format!("{} cannot be read: {error}", path.display()))
     };
     let line = arguments::split(&text(&root.join("proc/cmdline"))?);
     let own =

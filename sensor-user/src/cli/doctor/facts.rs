@@ -4,9 +4,10 @@
 //! with what to do about it where it is not as it should be. It only reads.
 
 use super::super::output::Tone;
+use crate::bounded;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use serde::Serialize;
-use std::{fs, path::Path};
+use std::path::Path;
 
 /// One fact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -72,7 +73,7 @@ pub(super) fn facts(root: &Path) -> Vec<Fact> {
 }
 
 fn read(root: &Path, path: &str) -> Option<String> {
-    Some(fs::read_to_string(root.join(path)).ok()?.trim().to_owned())
+    Some(bounded::read_text(&root.join(path), bounded::TABLE).ok()?.trim().to_owned())
 }
 
 fn fact(name: &'static str, value: impl Into<String>, state: State, advice: &'static str) -> Fact {
@@ -197,6 +198,7 @@ fn locked_memory() -> Fact {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn host(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();

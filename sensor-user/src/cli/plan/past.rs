@@ -4,6 +4,7 @@
 //! with a drain and a reboot as this one would. Where nothing was applied yet there is nothing to say, and what
 //! cannot be read is passed over: a plan does not fail for the past's sake.
 
+use crate::bounded;
 use sensor_model::plan::Plan;
 use serde::Deserialize;
 use std::{fs, path::Path};
@@ -26,7 +27,7 @@ pub(super) fn seconds(state: &Path, plan: &Plan) -> Vec<i64> {
     let Ok(generations) = fs::read_dir(state.join("apply/generations")) else { return Vec::new() };
     let mut alike: Vec<(u64, i64)> = generations
         .filter_map(|entry| {
-            let bytes = fs::read(entry.ok()?.path().join("history.json")).ok()?;
+            let bytes = bounded::read(&entry.ok()?.path().join("history.json"), bounded::OWN).ok()?;
             let apply: Apply = serde_json::from_slice(&bytes).ok()?;
             let same = (apply.plan.drain, apply.plan.reboot) == (plan.drain, plan.reboot);
             let time = |text: &str| text.parse::<jiff::Timestamp>().ok();

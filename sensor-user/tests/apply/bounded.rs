@@ -1,0 +1,55 @@
+//! Files that others made as large as a disk, and devices: named, and not read.
+
+use crate::world::{Said, World};
+use std::{
+    fs::File,
+    process::{Command, Stdio},
+};
+
+const TERABYTE: u64 = 1 << 40;
+
+/// Runs a command that gets 4 GiB of addresses and no more.
+fn limited(command: &Command) -> Said {
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", "ulimit -v 4194304; exec \"$0\" \"$@\""])
+        .arg(command.get_program())
+        .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        if let Some(value) = value {
+            shell.env(name, value);
+        }
+    }
+    Said::of(shell.stdin(Stdio::null()).output().unwrap())
+}
+
+#[test]
+fn a_users_file_of_a_terabyte_stops_an_apply_by_its_name_and_is_not_read() {
+    const KEYS: &str = "/home/core/.ssh/authorized_keys.d/ignition";
+    let world = World::old();
+    File::options().write(true).open(world.at(KEYS)).unwrap().set_len(TERABYTE).unwrap();
+    for more in [&["new"][..], &["new", "--force"], &["nothing"]] {
+        let said = limited(&world.command(more, ""));
+        assert_eq!(said.code, Some(3), "{more:?}: {}{}", said.out, said.err);
+        let reason = format!("{KEYS}: it has {TERABYTE} bytes, and 268435456 bytes are the limit");
+        assert!(said.err.contains(&reason), "{more:?}: {}", said.err);
+    }
+}
+
+#[test]
+fn a_config_that_is_a_device_or_has_no_end_is_refused_by_its_name() {
+    let world = World::old();
+    let large = world.at("../large.yaml");
+    File::create(&large).unwrap().set_len(TERABYTE).unwrap();
+    let large = large.display().to_string();
+    let too_large = format!("it has {TERABYTE} bytes, and 67108864 bytes are the limit");
+    for (path, reason) in [("/dev/zero", "it is a device, not a file"), (&large, &too_large)] {
+        for arguments in
+            [&["check", "--config", path][..], &["apply", path], &["explain", "/a", "--config", path]]
+        {
+            let said = limited(&world.prepare(arguments, ""));
+            assert_eq!(said.code, Some(2), "{arguments:?}: {}{}", said.out, said.err);
+            assert!(said.err.contains(path) && said.err.contains(reason), "{arguments:?}: {}", said.err);
+        }
+    }
+}
