@@ -62,10 +62,22 @@ impl Store {
         Ok(store)
     }
 
-    /// The same without making anything; `None` when nothing was ever applied.
+    /// The same without making anything; `None` when nothing was ever applied, or nobody here may know.
     pub fn existing(state: &Path) -> Option<Self> {
+        Self::look(state).ok().flatten()
+    }
+
+    /// The same.
+    ///
+    /// # Errors
+    /// It cannot be known whether there is one.
+    pub fn look(state: &Path) -> Result<Option<Self>, ApplyError> {
         let store = Self { path: state.join("apply") };
-        store.path.join("generations").is_dir().then_some(store)
+        match fs::metadata(store.path.join("generations")) {
+            Ok(metadata) => Ok(metadata.is_dir().then_some(store)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(ApplyError::store(&store.path, "look for what was applied", &error)),
+        }
     }
 
     /// Where it is.
@@ -104,16 +116,14 @@ impl Store {
 
     /// A content that was kept, checked against its name.
     pub(super) fn content(&self, sha256: &str) -> Result<Vec<u8>, ApplyError> {
-        let path = self.path.join("contents").join(sha256);
-        let bytes = if let Ok(bytes) = bounded::read(&path, bounded::CONTENT) {
-            bytes
-        } else {
-            let path = self.path.join("originals").join(sha256);
-            bounded::read(&path, bounded::CONTENT)
-                .map_err(|error| ApplyError::store(&path, "read", &error))?
-        };
+        let path = |directory| self.path.join(directory).join(sha256);
+        let read = |path: &Path| bounded::read(path, bounded::CONTENT);
+        let bytes = read(&path("contents")).or_else(|_| {
+            let path = path("originals");
+            read(&path).map_err(|error| ApplyError::store(&path, "read", &error))
+        })?;
         if hex::encode(Sha256::digest(&bytes)) != sha256 {
-            return Err(ApplyError::refused(&path, "the content that was kept has changed"));
+            return Err(ApplyError::refused(&path("contents"), "the content that was kept has changed"));
         }
         Ok(bytes)
     }

@@ -174,7 +174,7 @@ impl Apply {
         // What an earlier one left decides which config is the current one.
         site.recover()?;
         let compared = merged(&read, Purpose::Compare).map_err(BadInput::wrap)?;
-        let current = site.current();
+        let current = site.current()?;
         if let (Some((id, _)), false) = (&current, self.current.is_empty()) {
             eprintln!("hint: `--current` does not count: the host has what was applied last, number {id}");
         }
@@ -218,13 +218,13 @@ impl<'a> Site<'a> {
     }
 
     /// What was applied so far, if anything was.
-    pub(super) fn store(&self) -> Option<Store> {
-        Store::existing(&self.state)
+    pub(super) fn store(&self) -> Result<Option<Store>, ApplyError> {
+        Store::look(&self.state)
     }
 
     /// The config that is current, and its number.
-    pub(super) fn current(&self) -> Option<(u64, PathBuf)> {
-        self.store()?.current()
+    pub(super) fn current(&self) -> Result<Option<(u64, PathBuf)>, ApplyError> {
+        Ok(self.store()?.and_then(|store| store.current()))
     }
 
     /// What the host is: the config that is current, but of the OS, unless it is so booted, that of the last apply with acts.
@@ -232,7 +232,7 @@ impl<'a> Site<'a> {
     /// # Errors
     /// A config that was kept and cannot be used.
     pub(super) fn there(&self, id: u64) -> anyhow::Result<Rendered> {
-        let Some(store) = self.store() else { return Ok(Rendered::default()) };
+        let Some(store) = self.store()? else { return Ok(Rendered::default()) };
         let mut rendered = generation(&store.config(id))?.1;
         let mut done = Some(id);
         while let Some(id) = done
@@ -291,7 +291,7 @@ impl<'a> Site<'a> {
         let force = self.forced();
         let plan = self.plan(&old, &new)?;
         if self.how.dry_run {
-            let open = self.store().map(|store| store.open_journal()).transpose()?.flatten();
+            let open = self.store()?.map(|store| store.open_journal()).transpose()?.flatten();
             if let Some(journal) = &open {
                 let id = journal.begin.id;
                 say(&format!("number {id} is not over; it is finished or given back first"));

@@ -1,13 +1,17 @@
 //! `holdfast check`: one comparison of everything, without daemon and kernel programs.
 
 use super::{
-    DRIFT, IN_SYNC,
+    DRIFT, FAILURE, IN_SYNC,
     output::{Output, Screen, Tone, clean, count},
     runtime,
     sources::Sources,
 };
 use crate::repair::Restorer;
-use sensor_model::{difference::Difference, os::waiting::Waits, verdict::VerdictKind};
+use sensor_model::{
+    difference::{Difference, DifferenceKind},
+    os::waiting::Waits,
+    verdict::VerdictKind,
+};
 use serde::Serialize;
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -28,12 +32,14 @@ pub struct Check {
 pub struct Report {
     /// Always [`SCHEMA`].
     pub schema: &'static str,
-    /// Compliant or drifted.
+    /// Compliant, drifted, or unknown where nothing drifted and something could not be read.
     pub verdict: VerdictKind,
     /// Things that were looked at.
     pub checked: usize,
     /// Those that are not as declared.
     pub drifted: Vec<Drifted>,
+    /// Those that could not be read, so that nothing is known of them.
+    pub unreadable: Vec<Drifted>,
     /// What the configuration declares and nothing here compares.
     pub not_checked: Vec<&'static str>,
     /// Why each of those is not.
@@ -42,7 +48,7 @@ pub struct Report {
     pub waiting: Vec<Waits>,
 }
 
-/// One thing that is not as declared.
+/// One thing that is not as declared, or of which that is not known.
 #[derive(Debug, Serialize)]
 pub struct Drifted {
     /// Its path.
@@ -59,12 +65,12 @@ impl Check {
     /// Compares and reports.
     ///
     /// # Errors
-    /// Bad input; what cannot be read on the host is a difference, no error.
+    /// Bad input. What cannot be read on the host is in the report, and makes the exit code that of a failure.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         let loaded = self.sources.load()?;
         let mut restorer = Restorer::new(Arc::clone(&loaded.observer), &loaded.root);
         let desired = &loaded.desired;
-        let drifted = runtime()?.block_on(async {
+        let differing = runtime()?.block_on(async {
             let mut drifted = Vec::new();
             for expectation in &desired.expectations {
                 let (_, differences) = restorer.look(expectation, &desired.ids).await;
@@ -79,12 +85,21 @@ impl Check {
             }
             drifted
         });
+        let is_unreadable = |thing: &Drifted| {
+            thing.differences.iter().all(|difference| difference.kind == DifferenceKind::Unreadable)
+        };
+        let (unreadable, drifted): (Vec<_>, Vec<_>) = differing.into_iter().partition(is_unreadable);
         let not_checked = loaded.not_checked();
         let report = Report {
             schema: SCHEMA,
-            verdict: if drifted.is_empty() { VerdictKind::Compliant } else { VerdictKind::Drifted },
+            verdict: match (drifted.is_empty(), unreadable.is_empty()) {
+                (false, _) => VerdictKind::Drifted,
+                (true, false) => VerdictKind::Unknown,
+                (true, true) => VerdictKind::Compliant,
+            },
             checked: desired.expectations.len(),
             drifted,
+            unreadable,
             not_checked: not_checked.iter().map(|not| not.field).collect(),
             not_checked_because: not_checked.into_iter().map(|not| (not.field, not.reason)).collect(),
             waiting: loaded.waiting(),
@@ -94,13 +109,20 @@ impl Check {
         } else {
             text(&report, screen)?;
         }
-        Ok(if report.drifted.is_empty() { IN_SYNC } else { DRIFT })
+        Ok(match report.verdict {
+            // Of what was not read nobody knows: no answer but a failure.
+            _ if !report.unreadable.is_empty() => FAILURE,
+            VerdictKind::Compliant => IN_SYNC,
+            _ => DRIFT,
+        })
     }
 }
 
 fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
-    for thing in &report.drifted {
-        let word = screen.paint(Tone::Bad, "drifted");
+    let drifted = report.drifted.iter().map(|thing| (thing, "drifted", Tone::Bad));
+    let unreadable = report.unreadable.iter().map(|thing| (thing, "unknown", Tone::Notable));
+    for (thing, word, tone) in drifted.chain(unreadable) {
+        let word = screen.paint(tone, word);
         let path = clean(&thing.path);
         let source = screen.paint(Tone::Quiet, &clean(&format!("({})", thing.source)));
         screen.line(&format!("{word} {path} {source}"))?;
@@ -109,11 +131,15 @@ fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
         }
     }
     let things = count(report.checked, "thing");
-    if report.drifted.is_empty() {
+    if report.verdict == VerdictKind::Compliant {
         let word = screen.paint(Tone::Good, "in sync");
         screen.line(&format!("{word}: {things} as declared"))?;
     } else {
         screen.line(&format!("{} of {things} drifted", report.drifted.len()))?;
+    }
+    if !report.unreadable.is_empty() {
+        let hint = if nix::unistd::geteuid().is_root() { "" } else { "; only root can read everything" };
+        screen.line(&format!("{} of {things} could not be read{hint}", report.unreadable.len()))?;
     }
     for waits in &report.waiting {
         screen.line(&format!("{}: {}", screen.paint(Tone::Notable, "waits"), clean(&waits.text)))?;

@@ -1,7 +1,7 @@
 //! `holdfast log`: the forensic log, read and checked.
 
 use super::{
-    BadInput, DRIFT, IN_SYNC,
+    BadInput, DRIFT, FAILURE, IN_SYNC,
     output::{Output, Screen, Tone, clean, count},
     sources::host_path,
     who::{self, Change},
@@ -13,6 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use sensor_model::record::RecordKind;
 use serde::Serialize;
 use std::{
+    collections::VecDeque,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -82,6 +83,9 @@ struct Place {
 struct Report<'a> {
     schema: &'static str,
     sound: bool,
+    /// Why it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    doubt: Option<String>,
     files: usize,
     entries: u64,
     first_seq: Option<u64>,
@@ -123,7 +127,7 @@ impl Log {
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         match &self.command {
             Command::Tail { lines, follow, place } => {
-                let entries = forensic::tail(&place.log, *lines, &Filter::default()).map_err(unreadable)?;
+                let (entries, doubt) = newest(&place.log, *lines)?;
                 let mut newest = entries.last().map_or(0, |entry| entry.seq);
                 if entries.is_empty() && *follow {
                     // With `-n 0` only what is new counts.
@@ -133,29 +137,34 @@ impl Log {
                 if *follow {
                     self::follow(place, newest, screen)?;
                 }
-                Ok(IN_SYNC)
+                doubted(doubt, screen)
             }
             Command::Show { path, kind, since, place } => {
                 let filter = Filter { path: path.clone(), kinds: kind.clone(), since: *since };
                 let mut written = Ok(());
-                forensic::show(&place.log, &filter, &mut |entry| {
+                let found = forensic::show_checked(&place.log, &filter, &mut |entry| {
                     if written.is_ok() {
                         written = print(&[entry], place.output, screen);
                     }
                 })
                 .map_err(unreadable)?;
                 written?;
-                Ok(IN_SYNC)
+                doubted(found.doubt(), screen)
             }
             Command::Verify { place, state } => {
                 let mut found = forensic::verify(&place.log).map_err(unreadable)?;
+                let emptied = found.fault.is_none() && found.doubt().is_some();
                 compare_with_note(&mut found, &place.log, state)?;
                 if place.output.is_json() {
                     screen.json(&report(&found))?;
                 } else {
                     text(&found, screen)?;
                 }
-                Ok(if found.fault.is_none() { IN_SYNC } else { DRIFT })
+                Ok(match &found.fault {
+                    _ if emptied => FAILURE,
+                    Some(_) => DRIFT,
+                    None => IN_SYNC,
+                })
             }
         }
     }
@@ -194,7 +203,29 @@ fn compare_with_note(found: &mut Verification, log: &Path, state: &Path) -> anyh
     Ok(())
 }
 
-fn unreadable(error: forensic::ReadError) -> anyhow::Error {
+/// Ends an answer from a log that is not sound: the answer was given, and need not be true.
+///
+/// # Errors
+/// Those of the writer.
+pub(super) fn doubted(doubt: Option<String>, screen: &mut Screen) -> anyhow::Result<u8> {
+    let Some(doubt) = doubt else { return Ok(IN_SYNC) };
+    screen.flush()?;
+    anyhow::bail!("the log is not sound, so this answer may be false or not all of it: {doubt}")
+}
+
+/// The newest entries, and why the log is not sound.
+fn newest(log: &Path, number: usize) -> anyhow::Result<(Vec<Entry>, Option<String>)> {
+    let mut newest = VecDeque::new();
+    let found = forensic::show_checked(log, &Filter::default(), &mut |entry| {
+        newest.push_back(entry);
+        if newest.len() > number {
+            newest.pop_front();
+        }
+    });
+    Ok((newest.into(), found.map_err(unreadable)?.doubt()))
+}
+
+pub(super) fn unreadable(error: forensic::ReadError) -> anyhow::Error {
     if error.source.kind() == std::io::ErrorKind::NotFound {
         return BadInput::wrap(anyhow::Error::from(error).context("--log"));
     }
@@ -279,7 +310,8 @@ fn line(entry: &Entry) -> anyhow::Result<String> {
 fn report(found: &Verification) -> Report<'_> {
     Report {
         schema: SCHEMA,
-        sound: found.fault.is_none(),
+        sound: found.doubt().is_none(),
+        doubt: found.doubt(),
         files: found.files,
         entries: found.entries,
         first_seq: found.first_seq,
@@ -301,15 +333,11 @@ fn text(found: &Verification, screen: &mut Screen) -> std::io::Result<()> {
     let files = count(found.files, "file");
     if let Some(fault) = &found.fault {
         let word = screen.paint(Tone::Bad, "broken");
-        let mut place = fault.file.display().to_string();
-        if let Some(line) = fault.line {
-            place.extend([", line ", &line.to_string()]);
-        }
-        if let Some(seq) = fault.seq {
-            place.extend([", entry ", &seq.to_string()]);
-        }
-        screen.line(&format!("{word}: {}", clean(&format!("{place}: {}", fault.reason))))?;
+        screen.line(&format!("{word}: {}", clean(&fault.told())))?;
         return screen.line(&format!("{entries} before it are what was written"));
+    }
+    if let Some(doubt) = found.doubt() {
+        return screen.line(&format!("{}: {doubt}", screen.paint(Tone::Bad, "not sound")));
     }
     let word = screen.paint(Tone::Good, "sound");
     let range = match (found.first_seq, found.last_seq) {

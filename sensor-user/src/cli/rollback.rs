@@ -29,7 +29,7 @@ impl Rollback {
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         let site = Site::open(&self.place, &self.how)?;
         site.recover()?;
-        let applied = site.store().and_then(|store| Some((store.current()?.0, store)));
+        let applied = site.store()?.and_then(|store| Some((store.current()?.0, store)));
         let Some((current, store)) = applied else {
             return Err(BadInput::because("no config was applied yet, so there is none to go back to"));
         };

@@ -1,7 +1,7 @@
 //! `holdfast who`: the last changes of a path, by the forensic log.
 
 use super::{
-    BadInput, IN_SYNC,
+    log,
     output::{Output, Screen, Tone, clean, count},
     people,
     sources::host_path,
@@ -110,16 +110,25 @@ impl From<Entry> for Change {
 /// # Errors
 /// A log that cannot be read.
 pub fn changes(log: &Path, path: &Path, number: usize) -> Result<Vec<Change>, forensic::ReadError> {
+    checked(log, path, number).map(|(changes, _)| changes)
+}
+
+/// The same, and why the log is not sound.
+fn checked(
+    log: &Path,
+    path: &Path,
+    number: usize,
+) -> Result<(Vec<Change>, Option<String>), forensic::ReadError> {
     let filter = Filter { path: Some(path.to_owned()), ..Filter::default() };
     let mut newest: VecDeque<Entry> = VecDeque::new();
-    forensic::show(log, &filter, &mut |entry| {
+    let found = forensic::show_checked(log, &filter, &mut |entry| {
         // The filter lets everything below the path through as well.
         if entry.record.path.as_deref().map(Path::new) == Some(path) && number > 0 {
             newest.truncate(number - 1);
             newest.push_front(entry);
         }
     })?;
-    Ok(newest.into_iter().map(Change::from).collect())
+    Ok((newest.into_iter().map(Change::from).collect(), found.doubt()))
 }
 
 impl Who {
@@ -128,23 +137,22 @@ impl Who {
     /// # Errors
     /// A log that cannot be read.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let changes = changes(&self.log, &self.path, self.lines)
-            .map_err(|error| BadInput::wrap(anyhow::Error::from(error).context("--log")))?;
+        let (changes, doubt) = checked(&self.log, &self.path, self.lines).map_err(log::unreadable)?;
         let report = Report { schema: SCHEMA, path: self.path.to_string_lossy().into_owned(), changes };
         if self.output.is_json() {
             screen.json(&report)?;
-            return Ok(IN_SYNC);
+            return log::doubted(doubt, screen);
         }
         if report.changes.is_empty() {
             screen.line(&format!("no change of {} is in the log", clean(&report.path)))?;
-            return Ok(IN_SYNC);
+            return log::doubted(doubt, screen);
         }
         for change in &report.changes {
             text(change, screen)?;
         }
         let changes = count(report.changes.len(), "change");
         screen.line(&screen.paint(Tone::Quiet, &format!("{changes}, the newest first")))?;
-        Ok(IN_SYNC)
+        log::doubted(doubt, screen)
     }
 }
 

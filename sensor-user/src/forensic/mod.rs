@@ -35,7 +35,9 @@ use std::{
 };
 
 pub use end::{NOTE, Note, Shortfall};
-pub use read::{Fault, Filter, OpenDrift, ReadError, Verification, files, open_drifts, show, tail, verify};
+pub use read::{
+    Fault, Filter, OpenDrift, ReadError, Verification, files, open_drifts, show, show_checked, tail, verify,
+};
 pub use sensor_model::chain::Entry;
 pub use writer::Writer;
 

@@ -21,6 +21,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// What is wrong with a log without entries.
+const EMPTIED: &str = "there is no entry in it, and a daemon writes one when it starts: the log was emptied, or no daemon ran yet";
+
 /// A file of the log could not be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the forensic log {}: {source}", path.display())]
@@ -61,6 +64,25 @@ pub struct Verification {
     pub fault: Option<Fault>,
     /// Bytes of an unfinished line at the very end: one being written, or torn by a power loss.
     pub unfinished: usize,
+}
+
+impl Verification {
+    /// Why what the log says need not be all that happened, or be true; `None` where it is sound.
+    pub fn doubt(&self) -> Option<String> {
+        if let Some(fault) = &self.fault {
+            return Some(fault.told());
+        }
+        (self.entries == 0).then(|| EMPTIED.to_owned())
+    }
+}
+
+impl Fault {
+    /// Place and reason.
+    pub fn told(&self) -> String {
+        let line = self.line.map(|line| format!(", line {line}")).unwrap_or_default();
+        let seq = self.seq.map(|seq| format!(", entry {seq}")).unwrap_or_default();
+        format!("{}{line}{seq}: {}", self.file.display(), self.reason)
+    }
 }
 
 /// Which entries to show. What is `None` does not matter.
@@ -208,32 +230,63 @@ pub fn tail(directory: &Path, count: usize, filter: &Filter) -> Result<Vec<Entry
 
 /// Checks every entry's hash, and that each follows the one before it, over all files.
 pub fn verify(directory: &Path) -> Result<Verification, ReadError> {
+    read_all(directory, &mut |_| {})
+}
+
+/// The same, and calls `sink` with every entry that the filter matches, in order. An entry behind a fault, and one that is
+/// the fault, is given as it is there if it can be read at all: what the check found says that it need not be true.
+pub fn show_checked(
+    directory: &Path,
+    filter: &Filter,
+    sink: &mut dyn FnMut(Entry),
+) -> Result<Verification, ReadError> {
+    read_all(directory, &mut |entry| {
+        if filter.matches(&entry) {
+            sink(entry);
+        }
+    })
+}
+
+fn read_all(directory: &Path, sink: &mut dyn FnMut(Entry)) -> Result<Verification, ReadError> {
     let files = files(directory)?;
     let mut found = Verification { files: files.len(), ..Verification::default() };
     let mut chain = Chain::default();
     let last = files.last().cloned();
     for file in files {
         let error = |source| ReadError { path: file.clone(), source };
-        let lines = BufReader::new(File::open(&file).map_err(error)?);
-        match chain::verify(&mut chain, lines).map_err(error)? {
-            Ok(0) => {}
-            Ok(unfinished) if Some(&file) == last.as_ref() => found.unfinished = unfinished,
-            Ok(_) => {
-                let seq = chain.place.as_ref().map(|place| place.seq);
-                let reason = "a file that was put aside ends in the middle of an entry".to_owned();
-                found.fault = Some(Fault { file: file.clone(), line: None, seq, reason });
+        let mut lines = BufReader::new(File::open(&file).map_err(error)?);
+        let (mut line, mut number) = (Vec::new(), 0);
+        loop {
+            number += 1;
+            let kind = chain::next_line(&mut lines, &mut line).map_err(error)?;
+            let checked = match kind {
+                Line::End => break,
+                Line::Unfinished if Some(&file) == last.as_ref() => {
+                    found.unfinished = line.len();
+                    break;
+                }
+                Line::Unfinished => {
+                    Err("a file that was put aside ends in the middle of an entry".to_owned())
+                }
+                Line::TooLong => Err(chain::TOO_LONG.to_owned()),
+                // Behind a fault the chain is not followed any more.
+                Line::Whole if found.fault.is_some() => Err(String::new()),
+                Line::Whole => chain::open(&line).and_then(|entry| chain.follow(&entry).map(|()| entry)),
+            };
+            match checked {
+                Ok(entry) => sink(entry),
+                Err(reason) => {
+                    if let Ok(entry) = serde_json::from_slice(&line) {
+                        sink(entry);
+                    }
+                    let seq = chain.place.as_ref().map(|place| place.seq);
+                    let line = (kind != Line::Unfinished).then_some(number);
+                    found.fault.get_or_insert_with(|| Fault { file: file.clone(), line, seq, reason });
+                }
             }
-            Err(bad) => {
-                found.fault = Some(Fault {
-                    file: file.clone(),
-                    line: Some(bad.line),
-                    seq: bad.seq,
-                    reason: bad.reason,
-                });
+            if kind != Line::Whole {
+                break;
             }
-        }
-        if found.fault.is_some() {
-            break;
         }
     }
     found.entries = chain.entries;

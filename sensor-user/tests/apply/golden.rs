@@ -77,6 +77,20 @@ fn the_history_tells_every_apply_and_how_the_node_stands() {
 }
 
 #[test]
+fn a_history_that_cannot_be_looked_at_is_a_failure_and_not_an_empty_one() {
+    let world = World::new();
+    fs::create_dir_all(world.state()).unwrap();
+    // Root may look everywhere but where there is no end.
+    std::os::unix::fs::symlink("apply", world.state().join("apply")).unwrap();
+    for arguments in [&["history"][..], &["rollback", "--dry-run"]] {
+        let said = world.run(arguments, "");
+        assert_eq!(said.code, Some(3), "{arguments:?}: {}", golden(&said));
+        assert!(said.err.contains("look for what was applied"), "{arguments:?}: {}", golden(&said));
+    }
+    assert_eq!(world.apply(&["new", "--dry-run"], "").code, Some(3));
+}
+
+#[test]
 fn programs_read_what_their_schema_says_and_no_field_more_than_once() {
     let world = World::new();
     let history = |said: &Said| json(said, "history");

@@ -2,7 +2,10 @@
 
 use crate::world::World;
 use insta::assert_snapshot;
-use std::{fs, os::unix::fs::PermissionsExt as _};
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt as _, symlink},
+};
 
 /// Content, mode, target, an undeclared drop-in, a disabled unit.
 fn tamper(world: &World) {
@@ -70,6 +73,22 @@ fn check_takes_many_files_in_one_option() {
     let said = world.run(&["check", "--config", &config, &other, "--host-root", &root]);
     assert_eq!(said.code, 1, "{}{}", said.out, said.err);
     assert!(said.out.contains("/etc/x"), "{}", said.out);
+}
+
+#[test]
+fn what_cannot_be_read_is_unknown_and_a_failure_and_no_drift() {
+    let world = World::in_sync();
+    // As root everything can be read but what has no end.
+    fs::remove_dir_all(world.host("/etc/app")).unwrap();
+    symlink("app", world.host("/etc/app")).unwrap();
+    let said = world.run(&["check", "CONFIG"]);
+    assert_eq!(said.code, 3, "{}", said.golden());
+    assert!(said.out.contains("unknown /etc/app/app.conf"), "{}", said.golden());
+    assert!(said.out.contains("could not read file \"/etc/app/app.conf\": "), "{}", said.golden());
+    assert!(!said.out.contains("in sync") && said.out.contains("could not be read"), "{}", said.golden());
+    let report = world.run(&["check", "-o", "json", "CONFIG"]).json("check");
+    let paths = report["unreadable"].as_array().unwrap().iter().map(|thing| thing["path"].as_str().unwrap());
+    assert!(paths.clone().any(|path| path == "/etc/app/app.conf"), "{report:#}");
 }
 
 #[test]

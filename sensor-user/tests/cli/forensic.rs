@@ -154,3 +154,53 @@ fn log_tail_follows_what_is_written() {
     child.wait().unwrap();
     assert_eq!(found.as_deref(), Some("#5 2026-01-02 03:04:09Z stop"));
 }
+
+#[test]
+fn an_answer_from_a_damaged_log_is_given_with_the_reason_and_is_a_failure() {
+    let world = World::new();
+    log(&world);
+    let path = world.at("log/forensic.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    let questions = [
+        &["who", "/etc/app/app.conf", "LOG"][..],
+        &["log", "show", "LOG"],
+        &["log", "show", "-o", "json", "LOG"],
+        &["log", "tail", "LOG"],
+    ];
+    // Another process is named; an entry is gone; a line is rubbish.
+    let second = text.lines().nth(1).unwrap();
+    for damaged in [
+        text.replace("\"pid\":4711", "\"pid\":4712"),
+        text.replace(&format!("{second}\n"), ""),
+        text.replace(second, "rubbish"),
+    ] {
+        fs::write(&path, damaged).unwrap();
+        for question in questions {
+            let said = world.run(question);
+            assert_eq!(said.code, 3, "{question:?}: {}", said.golden());
+            let reason = "the log is not sound, so this answer may be false or not all of it: [HERE]/log/forensic.jsonl, line 2";
+            assert!(said.err.contains(reason), "{question:?}: {}", said.golden());
+            assert!(said.out.contains("recovered"), "what there is is shown all the same: {}", said.golden());
+        }
+    }
+}
+
+#[test]
+fn a_log_that_was_emptied_is_not_sound_and_answers_nothing() {
+    let world = World::new();
+    log(&world);
+    fs::write(world.at("log/forensic.jsonl"), "").unwrap();
+    for question in [
+        &["who", "/etc/app/app.conf", "LOG"][..],
+        &["log", "show", "LOG"],
+        &["log", "tail", "LOG"],
+        &["log", "verify", "LOG"],
+    ] {
+        let said = world.run(question);
+        assert_eq!(said.code, 3, "{question:?}: {}", said.golden());
+        let all = format!("{}{}", said.out, said.err);
+        assert!(all.contains("there is no entry in it"), "{question:?}: {}", said.golden());
+    }
+    let report = world.run(&["log", "verify", "-o", "json", "LOG"]).json("log-verify");
+    assert_eq!((&report["sound"], report["doubt"].is_string()), (&false.into(), true), "{report}");
+}
