@@ -152,6 +152,15 @@ fn check(begin: &Begin) -> Result<(), String> {
             content(image).map_err(|reason| format!("targets: {path}: {reason}"))?;
         }
     }
+    paths.clear();
+    for again in &begin.put_again {
+        let path = again.path.to_str().unwrap_or_default();
+        check_absolute(path).map_err(|reason| format!("put_again: path: {reason}"))?;
+        if path == "/" || !paths.insert(path) {
+            return Err(format!("put_again: path: {path}: the root, or one path twice"));
+        }
+        content(&again.image).map_err(|reason| format!("put_again: {path}: {reason}"))?;
+    }
     for act in &begin.acts {
         if let Some(unit) = &act.unit {
             crate::path::check_name(unit).map_err(|reason| format!("acts: unit: {reason}"))?;

@@ -4,6 +4,7 @@
 //! what, nothing is called done before everything was looked at, and what cannot be undone is last. A
 //! machine that is made from the records of a dead one goes on where that one was.
 
+mod phases;
 #[cfg(test)]
 mod planted;
 mod resume;
@@ -14,6 +15,7 @@ use super::{
     Act, ActKind, Begin, Boot, Ended, Fallback, Kind, Record,
     settle::{Settling, Side, Sight, settle},
 };
+use phases::Phase;
 
 /// How the message about a target ends that was left as it is.
 pub const LEFT: &str = ": left as somebody else wrote it";
@@ -83,20 +85,42 @@ pub enum Rest {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Stage {
     Opening,
-    Writing { at: usize, sight: Option<Sight>, steps: u8 },
+    Writing {
+        at: usize,
+        sight: Option<Sight>,
+        steps: u8,
+    },
     Sealing,
-    Clearing { at: usize, sight: Option<Sight>, steps: u8 },
+    Clearing {
+        at: usize,
+        sight: Option<Sight>,
+        steps: u8,
+    },
     Starting(usize),
     Acting(usize),
     Finishing(usize),
-    Failing { act: usize, reason: String },
+    Failing {
+        act: usize,
+        reason: String,
+    },
     Awaiting(usize),
     AskingReboot,
     Rebooting,
     Verifying,
+    /// What the update of the OS took back is put again; then it goes on, or back, from that stage.
+    Again {
+        at: usize,
+        sight: Option<Sight>,
+        steps: u8,
+        then: Box<Stage>,
+    },
     Ending,
     Turning,
-    Returning { at: usize, sight: Option<Sight>, steps: u8 },
+    Returning {
+        at: usize,
+        sight: Option<Sight>,
+        steps: u8,
+    },
     Undoing(usize),
     AskingReturn,
     VerifyingBack,
@@ -110,6 +134,8 @@ enum Stage {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Machine {
     kinds: Vec<Kind>,
+    /// Of what is put again after an update of the OS. It is numbered behind the targets.
+    again: Vec<Kind>,
     /// Paths, for messages.
     names: Vec<String>,
     acts: Vec<Act>,
@@ -143,7 +169,8 @@ impl Machine {
     pub fn new(begin: &Begin, boot: &Boot) -> Self {
         Self {
             kinds: begin.targets.iter().map(super::Target::kind).collect(),
-            names: begin.targets.iter().map(|target| target.path.display().to_string()).collect(),
+            again: begin.put_again.iter().map(|again| again.target(None).kind()).collect(),
+            names: begin.paths().map(|path| path.display().to_string()).collect(),
             sealed: false,
             acts: begin.acts.clone(),
             reboot: begin.reboot,
@@ -214,6 +241,7 @@ impl Machine {
             Stage::AskingReboot => Request::Append(Record::RebootRequested { boot: self.boot.clone() }),
             Stage::Rebooting => Request::Reboot,
             Stage::Verifying => Request::Verify,
+            Stage::Again { at, sight, .. } => self.step(self.kinds.len() + at, Side::After, false, *sight),
             Stage::Ending => Request::Append(Record::Done),
             Stage::Turning => Request::Append(Record::RollingBack { reason: self.reason.clone() }),
             Stage::Returning { at, sight, .. } => self.step(self.back(*at), Side::Before, false, *sight),
@@ -243,7 +271,7 @@ impl Machine {
         if self.has(Mutation::DropUnseen) && sight.temporary == Some(None) {
             return Request::Step(target, Settling::Discard);
         }
-        Request::Step(target, settle(self.kinds[target], goal, keep, sight))
+        Request::Step(target, settle(self.kind(target), goal, keep, sight))
     }
 
     /// Takes the answer to the last request.
@@ -268,6 +296,9 @@ impl Machine {
             (Stage::Clearing { at, steps, .. }, outcome) => self.moved(Phase::Clearing, (at, steps), outcome),
             (Stage::Returning { at, steps, .. }, outcome) => {
                 self.moved(Phase::Returning, (at, steps), outcome)
+            }
+            (Stage::Again { at, steps, then, .. }, outcome) => {
+                self.moved(Phase::Again(then), (at, steps), outcome)
             }
             (Stage::Sealing, Outcome::Failed(reason)) => self.turn_back(reason),
             (Stage::Sealing, _) => {
@@ -307,13 +338,13 @@ impl Machine {
             (Stage::Verifying, _) => Stage::Ending,
             (Stage::Ending, _) => Stage::Committing(Ended::Done),
             // What was not sealed goes back at the next start without being told.
-            (Stage::Turning, Outcome::Failed(_)) if !self.sealed => self.give_back(0),
+            (Stage::Turning, Outcome::Failed(_)) if !self.sealed => self.go_back(),
             (Stage::Turning, Outcome::Failed(reason)) => {
                 // Without that record the next start would go on with the new config, so nothing goes back
                 // before it is there.
                 self.halt(&format!("the way back could not begin: {reason}"))
             }
-            (Stage::Turning, _) => self.give_back(0),
+            (Stage::Turning, _) => self.go_back(),
             (Stage::Undoing(act), outcome) => {
                 match outcome {
                     // The new OS under the old files is neither of the two: it is tried again at the next start.
@@ -333,61 +364,6 @@ impl Machine {
             (Stage::Committing(ended), _) => Stage::Closing(ended),
             (Stage::Closing(ended), _) => Stage::Resting(Rest::Closed(ended)),
             (resting @ Stage::Resting(_), _) => resting,
-        }
-    }
-
-    /// After a look or a step of a target.
-    fn moved(&mut self, phase: Phase, (at, steps): (usize, u8), outcome: Outcome) -> Stage {
-        let target = if phase == Phase::Returning { self.back(at) } else { at };
-        match outcome {
-            Outcome::Sight(sight) => {
-                #[cfg(test)]
-                let sight = self.seen(target, sight);
-                let (goal, keep) = match phase {
-                    Phase::Writing => (Side::After, true),
-                    Phase::Clearing => (Side::After, false),
-                    Phase::Returning => (Side::Before, false),
-                };
-                match settle(self.kinds[target], goal, keep, sight) {
-                    Settling::Finished => self.pass(phase, at),
-                    Settling::Foreign if phase == Phase::Returning => {
-                        self.problems.push(format!("{}{LEFT}", self.names[target]));
-                        self.pass(phase, at)
-                    }
-                    Settling::Foreign => {
-                        self.turn_back(format!("{}: somebody else changed it meanwhile", self.names[target]))
-                    }
-                    _ => phase.at(at, Some(sight), steps),
-                }
-            }
-            // A directory that is not empty stays; whoever put something in it keeps it.
-            Outcome::Kept => {
-                self.problems.push(format!("{}: the directory is not empty and stays", self.names[target]));
-                self.pass(phase, at)
-            }
-            Outcome::Failed(reason) => self.not_moved(phase, at, reason),
-            Outcome::Done | Outcome::NeedsReboot | Outcome::Broken(_) if steps >= self.patience => {
-                let reason = format!("{}: what is written to it does not stay", self.names[target]);
-                self.not_moved(phase, at, reason)
-            }
-            Outcome::Done | Outcome::NeedsReboot | Outcome::Broken(_) => phase.at(at, None, steps + 1),
-        }
-    }
-
-    /// A target that cannot be brought where it shall be.
-    fn not_moved(&mut self, phase: Phase, at: usize, reason: String) -> Stage {
-        if phase != Phase::Returning {
-            return self.turn_back(reason);
-        }
-        self.unfinished.push(reason);
-        self.pass(phase, at)
-    }
-
-    fn pass(&mut self, phase: Phase, at: usize) -> Stage {
-        match phase {
-            Phase::Writing => self.write(at + 1),
-            Phase::Clearing => self.clear(at + 1),
-            Phase::Returning => self.give_back(at + 1),
         }
     }
 
@@ -429,7 +405,7 @@ impl Machine {
         self.reason = reason;
         #[cfg(test)]
         if self.has(Mutation::SkipRollingBack) {
-            return self.give_back(0);
+            return self.go_back();
         }
         Stage::Turning
     }
@@ -465,22 +441,5 @@ impl Machine {
             return false;
         }
         self.acts[act].kind == ActKind::Os
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Writing,
-    Clearing,
-    Returning,
-}
-
-impl Phase {
-    fn at(self, at: usize, sight: Option<Sight>, steps: u8) -> Stage {
-        match self {
-            Self::Writing => Stage::Writing { at, sight, steps },
-            Self::Clearing => Stage::Clearing { at, sight, steps },
-            Self::Returning => Stage::Returning { at, sight, steps },
-        }
     }
 }

@@ -206,6 +206,24 @@ impl Target {
     }
 }
 
+/// A path that an update of the OS takes back: it is what the image ships, so the update takes it for unchanged, and puts
+/// in its place what the new image ships.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PutAgain {
+    /// Absolute, cleaned.
+    pub path: PathBuf,
+    /// What the new config declares, and what is put there again.
+    pub image: Image,
+}
+
+impl PutAgain {
+    /// The same as a target, where the booted image ships something for it; `None` where that is not known.
+    pub fn target(&self, shipped: Option<Image>) -> Target {
+        let after = self.image.clone();
+        Target { path: self.path.clone(), before: shipped.unwrap_or_else(|| after.clone()), after }
+    }
+}
+
 /// How every temporary name begins.
 pub const TEMPORARY: &str = ".holdfast-apply-";
 
@@ -320,6 +338,9 @@ pub struct Begin {
     /// Units whose enablement, mask or files change.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub units: Vec<String>,
+    /// Paths that the update of the OS is foreseen to take back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub put_again: Vec<PutAgain>,
     /// What the OS has to be changed to, for the OS backend; it reads its own words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os: Option<OsChange>,
@@ -330,6 +351,14 @@ pub struct Begin {
     /// Whoever began it wants it done beside the Machine Config Operator's daemon, too; a recovery goes by that.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beside_mco: bool,
+}
+
+impl Begin {
+    /// The paths of all targets, and behind them those that are put again.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        let again = self.put_again.iter().map(|again| again.path.as_path());
+        self.targets.iter().map(|target| target.path.as_path()).chain(again)
+    }
 }
 
 /// How an apply ended.

@@ -49,6 +49,7 @@ fn begin() -> Begin {
         shipped: Vec::new(),
         released: Vec::new(),
         units: vec!["a.service".to_owned()],
+        put_again: Vec::new(),
         os: None,
         acts: vec![Act {
             kind: ActKind::Reload,

@@ -16,7 +16,7 @@ use crate::{
     registries,
 };
 use serde::{Deserialize, Serialize};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The value of [`Plan::schema`].
 pub const SCHEMA: &str = "holdfast.plan/v1";
@@ -47,12 +47,22 @@ pub struct Plan {
     pub drain: bool,
     /// The node has to be rebooted.
     pub reboot: bool,
+    /// Declared paths that are as the booted image ships them: the update of the OS would take them back, and they are put
+    /// again after it. Known only on the host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub put_again: Vec<PathBuf>,
 }
 
 impl Plan {
     /// Whether there is nothing to do: both configs say the same.
     pub fn is_empty(&self) -> bool {
         self.reconcilable && self.changes.is_empty() && self.overridden.is_empty()
+    }
+
+    /// Whether another image of the OS comes with it: by name, by its kernel, or by what is added to it.
+    pub fn brings_an_image(&self) -> bool {
+        let brings = |kind| matches!(kind, Kind::OsImage | Kind::KernelType | Kind::Extension);
+        self.reconcilable && self.changes.iter().any(|change| brings(change.kind))
     }
 
     /// Takes up further reasons for which a node cannot be brought there (its own, [`crate::reconcile::against_node`]).
@@ -232,6 +242,7 @@ pub fn plan(
         reboot,
         changes: decided.into_iter().map(planned).collect(),
         steps,
+        put_again: Vec::new(),
     })
 }
 

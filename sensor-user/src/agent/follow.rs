@@ -6,7 +6,7 @@
 
 use super::{Options, service};
 use crate::{
-    apply::{self, Engine, Reach, Recovered, Store, Systemd},
+    apply::{self, Engine, Reach, Recovered, Store, Systemd, TakenBack},
     observation::Observer,
 };
 use sensor_model::{
@@ -180,6 +180,26 @@ impl Follow {
             }
             thing => transition.images.contains_key(&*thing.path()),
         })
+    }
+
+    /// What updates of the OS took back and nobody has recorded yet, with the apply that put it again.
+    pub(super) fn taken_back(&mut self) -> Vec<(u64, TakenBack)> {
+        // The history of one that is not over is its own to write.
+        if self.is_at_work() {
+            return Vec::new();
+        }
+        let Some(store) = &self.store else { return Vec::new() };
+        let last = store.generations().ok().and_then(|generations| generations.last().copied());
+        let taken = last.map(|id| {
+            (
+                id,
+                store.take_unrecorded(id).unwrap_or_else(|error| {
+                    tracing::error!(%error, "What an update of the OS took back cannot be recorded.");
+                    Vec::new()
+                }),
+            )
+        });
+        taken.into_iter().flat_map(|(id, taken)| taken.into_iter().map(move |taken| (id, taken))).collect()
     }
 
     /// How the node stands with its config.

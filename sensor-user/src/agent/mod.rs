@@ -29,6 +29,7 @@ mod service;
 mod start;
 pub mod status;
 mod sweep;
+mod taken_back;
 mod tamper;
 mod ties;
 mod transit;
@@ -221,6 +222,7 @@ impl Agent {
         start.detail.insert("adopted".into(), adopted.into());
         start.detail.insert("things".into(), self.desired.expectations.len().into());
         self.group.push(start);
+        self.taken_back();
         self.release();
         if !adopted {
             let told = self.detector.open_gap(Scope::All, "sensor-start", now);

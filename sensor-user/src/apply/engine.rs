@@ -19,6 +19,7 @@ use super::{
     run::{Ending as _, Progress, Reach, Run, Tying, turning},
     standing,
     store::Store,
+    taken_back,
     targets::Planner,
     verify::{Verifier, What},
     waiting,
@@ -158,7 +159,9 @@ impl Engine {
         progress: Progress<'_>,
     ) -> Result<Recovered, ApplyError> {
         let Some(parsed) = self.store.open_journal()? else {
-            self.tidy()?;
+            if reach != Reach::Early {
+                self.tidy()?;
+            }
             return Ok(Recovered::Nothing);
         };
         let begin = parsed.begin.clone();
@@ -170,14 +173,21 @@ impl Engine {
         let journal = self.store.go_on(&parsed)?;
         let mut ending = Notes::new(self, &begin);
         let boot = self.boot(actor).await;
-        if rebooted(&parsed, &boot) {
+        if reach != Reach::Early && rebooted(&parsed, &boot) {
             ending.happened(NodeEvent::Booted, "", "the comparison after the reboot");
+        }
+        let again = taken_back::targets(&self.observer, &begin.put_again);
+        let machine = Machine::resume(&begin, &parsed.records, &boot).with_image(&again);
+        // Nothing else is touched before services start, and nothing else is noted.
+        if reach == Reach::Early && !machine.puts_again() {
+            return Ok(Recovered::Nothing);
         }
         let run = Run {
             observer: &self.observer,
             store: &self.store,
             begin: &begin,
-            machine: Machine::resume(&begin, &parsed.records, &boot),
+            again: &again,
+            machine,
             journal: Some(journal),
             shadow: None,
             reach,
@@ -274,6 +284,7 @@ impl Engine {
         // Nothing but a policy keeps the OS from the reboot, and only kernel arguments.
         let stays = request.plan.reconcilable && !request.plan.reboot && !request.force;
         let reboot = request.act && !(stays && os.as_ref().is_none_or(OsChange::is_of_arguments));
+        let put_again = planner.put_again(&writes, os.as_ref())?;
         let problems = self.preflight(&request, &writes, os.as_ref()).await?;
         if !problems.is_empty() {
             self.refused(&problems.join("; "));
@@ -301,9 +312,11 @@ impl Engine {
             shipped: writes.shipped,
             released: writes.released,
             units: writes.units,
+            put_again,
             os,
             beside_mco: self.options.beside_mco,
         };
+        let again: Vec<_> = begin.put_again.iter().map(|again| again.target(None)).collect();
         let waiting = waiting::after(&request, &waited, begin.os.as_ref(), reboot, &self.observer);
         self.store.add_generation(id, &request.manifests)?;
         self.store.set_waiting(id, &waiting)?;
@@ -321,6 +334,7 @@ impl Engine {
                 config,
                 plan: request.plan,
                 paths: begin.targets.len(),
+                put_again: Vec::new(),
                 without_acts: !request.act,
             },
         )?;
@@ -328,6 +342,7 @@ impl Engine {
             observer: &self.observer,
             store: &self.store,
             begin: &begin,
+            again: &again,
             machine: Machine::new(&begin, &boot),
             journal: None,
             shadow,

@@ -21,6 +21,7 @@ mod run;
 mod standing;
 pub mod store;
 mod sys;
+mod taken_back;
 mod targets;
 pub(crate) mod tie;
 mod turns;
@@ -29,11 +30,12 @@ mod waiting;
 
 pub use actions::{Actor, NoActs, Rested, Systemd, Undone};
 pub use engine::{Applied, Back, Engine, Options, Recovered, Request};
-pub use history::Entry;
+pub use history::{Entry, TakenBack};
 pub use os::is_there as os_is_there;
 pub use run::Reach;
 pub use standing::note;
 pub use store::Store;
+pub use taken_back::foreseen;
 pub use waiting::waits;
 
 use nix::errno::Errno;

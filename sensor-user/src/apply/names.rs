@@ -135,13 +135,13 @@ impl Run<'_> {
     /// it may lie beside its path still.
     pub(super) fn same_file(&self, number: usize, side: Side) -> Result<Option<Place>, ApplyError> {
         let targets = &self.begin.targets;
-        let wanted = image(&targets[number], side);
+        let wanted = image(self.target(number), side);
         let Image::File(FileImage { hard: Some(of), .. }) = wanted else { return Ok(None) };
         let mut places = vec![Place::find(self.observer.root(), of)?];
         for (other, target) in targets.iter().enumerate().filter(|(other, _)| *other != number) {
             let Image::File(FileImage { hard, .. }) = image(target, side) else { continue };
             let shares = |path: &Path| hard.as_deref() == Some(path);
-            if target.path == *of || shares(of) || shares(&targets[number].path) {
+            if target.path == *of || shares(of) || shares(&self.target(number).path) {
                 let place = self.place(target)?;
                 if side == Side::Before {
                     let beside = self.place(target)?;

@@ -3,6 +3,7 @@
 //! In: a machine and the records on which it rests. Out: how it came to rest. Each request is one step; what the
 //! machine decides is in `sensor_model::journal` and is checked there.
 
+mod before;
 mod durable;
 mod told;
 mod turning;
@@ -15,7 +16,7 @@ use super::{
     actions::{Actor, Rested, Undone},
     image::Place,
     names,
-    password::{self, ShadowLock},
+    password::ShadowLock,
     preflight::Mco,
     store::{AppendError, JournalFile, Store},
     sys,
@@ -34,11 +35,7 @@ use sensor_model::journal::{
     settle::{Settling, Side, Sight},
 };
 use sensor_model::node_state::{NodeEvent, Wait};
-use std::{
-    collections::BTreeSet,
-    ffi::OsString,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, ffi::OsString, path::PathBuf};
 
 /// Told how it goes on, one line for each step.
 pub(super) type Progress<'a> = &'a mut dyn FnMut(&str);
@@ -49,6 +46,8 @@ pub(super) trait Ending {
     fn happened(&mut self, event: NodeEvent, reason: &str, waiting_for: &str);
     /// It waits for something, in the same state.
     fn waits(&mut self, wait: Wait, what: &str);
+    /// What an update of the OS took back is about to be put again.
+    fn put_again(&mut self, target: &Target) -> Result<(), ApplyError>;
     /// The config that holds now becomes the current one, and the history says so. May be called twice.
     fn commit(&mut self, ended: Ended, machine: &Machine) -> Result<(), ApplyError>;
 }
@@ -59,6 +58,8 @@ pub(super) struct Run<'a> {
     pub(super) observer: &'a Observer,
     pub(super) store: &'a Store,
     pub(super) begin: &'a Begin,
+    /// What is put again after an update of the OS, numbered behind the journal's targets.
+    pub(super) again: &'a [Target],
     pub(super) machine: Machine,
     /// Absent until the first record is written.
     pub(super) journal: Option<JournalFile>,
@@ -85,6 +86,8 @@ pub(super) struct Run<'a> {
 pub enum Reach {
     /// To its end, with the reboot that it needs.
     End,
+    /// What an update of the OS took back is put again, and nothing else is done: what starts then reads it.
+    Early,
     /// As far as it comes without a reboot.
     NoReboot,
     /// As far as it comes without a reboot and without a change of the OS. The daemon's service has no right to what the
@@ -92,7 +95,7 @@ pub enum Reach {
     NoOs,
 }
 
-/// What waits for a reboot after a soft one says so.
+/// What waits for a reboot after a soft one says so: that left the kernel running, or was not what was to come.
 const NOT_BY_SOFT: &str = "; the soft reboot since then has not brought the new OS or its kernel arguments";
 
 /// What leaves the OS as it is says so.
@@ -158,8 +161,8 @@ impl Run<'_> {
                     }
                 }
                 Request::Look(target) => self.look(target).map_or_else(failed, Outcome::Sight),
-                Request::Step(target, step) => match self.lock_shadow(target, ending).await {
-                    Ok(()) => self.step(target, step),
+                Request::Step(number, step) => match self.before_step(number, step, ending).await {
+                    Ok(()) => self.step(number, step),
                     Err(error) => failed(error),
                 },
                 // What runs since another boot was started with what is written already. A job now would only stand in
@@ -226,9 +229,13 @@ impl Run<'_> {
 
     /// How it comes to rest where it may not go on; `None` where it may.
     fn leaves(&self, request: &Request, ending: &mut dyn Ending) -> Option<Rest> {
+        if self.reach == Reach::Early && !self.machine.puts_again() {
+            return Some(
+                self.machine.halted("the rest is left to the daemon or to `holdfast apply --resume`"),
+            );
+        }
         match request {
             Request::Reboot if self.reach != Reach::End => {
-                // What came up since left the kernel running, or was not the deployment that was to come.
                 let not_by = if self.booted_since() { NOT_BY_SOFT } else { "" };
                 ending.waits(
                     Wait::Reboot,
@@ -317,26 +324,13 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// On the way back, and after a death, the shadow file is written without having been read before.
-    async fn lock_shadow(&mut self, target: usize, ending: &mut dyn Ending) -> Result<(), ApplyError> {
-        if self.begin.targets[target].path == Path::new(password::SHADOW) && self.shadow.is_none() {
-            let waits = &mut self.waits;
-            let mut told = |what: &str| {
-                ending.waits(Wait::Lock, what);
-                *waits = None;
-            };
-            self.shadow = Some(ShadowLock::take(self.observer, &mut told).await?);
-        }
-        Ok(())
-    }
-
     pub(super) fn temporary(&self, number: usize) -> OsString {
-        let path = self.begin.targets[number].temporary(self.begin.id, number);
+        let path = self.target(number).temporary(self.begin.id, number);
         path.file_name().map(OsString::from).unwrap_or_default()
     }
 
     fn look(&self, number: usize) -> Result<Sight, ApplyError> {
-        let target = &self.begin.targets[number];
+        let target = self.target(number);
         let absent = |image: &Image| *image == Image::Absent;
         let Some(place) = self.place(target)? else {
             let side = match (absent(&target.before), absent(&target.after)) {
@@ -402,7 +396,7 @@ impl Run<'_> {
     }
 
     fn try_step(&self, number: usize, step: Settling) -> Result<Outcome, ApplyError> {
-        let target = &self.begin.targets[number];
+        let target = self.target(number);
         let place =
             self.place(target)?.ok_or_else(|| ApplyError::refused(&target.path, "its directory is gone"))?;
         let name = self.temporary(number);
@@ -468,7 +462,7 @@ impl Run<'_> {
         number: usize,
         side: Side,
     ) -> Result<(), ApplyError> {
-        let image = image(&self.begin.targets[number], side);
+        let image = image(self.target(number), side);
         let hard = self.same_file(number, side)?;
         if hard.is_some() {
             match place.make(name, image, None, hard.as_ref()) {

@@ -70,6 +70,8 @@ pub(super) struct Writes {
     pub(super) shipped: Vec<PathBuf>,
     /// Paths that no config manages any more, targets or not.
     pub(super) released: Vec<PathBuf>,
+    /// What the new config declares, the links of its units among it.
+    pub(super) declared: BTreeSet<Arc<Path>>,
 }
 
 /// Works out what to write.
@@ -180,6 +182,7 @@ impl Planner<'_> {
         }
         self.leave(&writes.targets)?;
         writes.targets.sort_by_cached_key(rank);
+        writes.declared = kept;
         Ok(writes)
     }
 

@@ -14,13 +14,14 @@ use crate::{
     agent::desired,
     apply::{
         Actor, Applied, ApplyError, Back, Engine, Entry, FORCE_FILE, NoActs, Options, Reach, Recovered,
-        Request, Store, Systemd, os_is_there, waits,
+        Request, Store, Systemd, foreseen, os_is_there, waits,
     },
     observation::Observer,
 };
 use anyhow::Context as _;
 use planned::left_out;
 use sensor_model::{
+    expectations::expectations,
     ignition::Purpose,
     journal::{
         Ended,
@@ -102,6 +103,9 @@ pub struct Apply {
     /// Finish or give back an apply that was interrupted, with the reboot that it needs; begin nothing new.
     #[arg(long, conflicts_with_all = ["dry_run", "force", "current"])]
     resume: bool,
+    /// With `--resume`: put again what an update of the OS took back, and do nothing else. For the unit that runs before services.
+    #[arg(long, requires = "resume")]
+    early: bool,
     #[command(flatten)]
     how: How,
     #[command(flatten)]
@@ -166,6 +170,9 @@ impl Apply {
     /// Bad input, and why nothing was begun. What happened later is in the report.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         let site = Site::open(&self.place, &self.how)?;
+        if self.early {
+            return site.put_again();
+        }
         if self.resume {
             return site.resume(screen);
         }
@@ -275,6 +282,10 @@ impl<'a> Site<'a> {
         if self.forced() {
             plan.force();
         }
+        if !self.how.no_acts && plan.brings_an_image() {
+            let declared = expectations(new).context("plan")?;
+            plan.put_again = foreseen(&self.observer, &declared);
+        }
         Ok(plan)
     }
 
@@ -363,6 +374,21 @@ impl<'a> Site<'a> {
                 Err(ApplyError::Unfinished(format!("number {id}: {reason}")).into())
             }
             Recovered::Over(_) | Recovered::Nothing => Ok(()),
+        }
+    }
+
+    /// Puts again what an update of the OS took back. It runs before there is a bus to ask, and before a daemon.
+    fn put_again(&self) -> anyhow::Result<u8> {
+        if self.store()?.is_none() {
+            return Ok(IN_SYNC);
+        }
+        let engine = self.engine()?;
+        let recovered = runtime()?.block_on(engine.recover(&mut NoActs, Reach::Early, &mut say))?;
+        match recovered {
+            Recovered::Nothing => Ok(IN_SYNC),
+            // Whoever goes on with it tells what went wrong, and goes back for it.
+            Recovered::Over(applied) => Ok(if applied.goes_back { FAILURE } else { IN_SYNC }),
+            Recovered::AtWork => Err(ApplyError::Locked(engine.store().path().join("lock")).into()),
         }
     }
 

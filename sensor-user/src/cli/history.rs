@@ -86,6 +86,12 @@ fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
         let current = if report.current == Some(entry.id) { "current" } else { "" };
         let took = entry.seconds().map(|seconds| format!("{seconds} s")).unwrap_or_default();
         let steps: Vec<&str> = entry.plan.steps.iter().map(|step| step.action.word()).collect();
+        let mut told = clean(&entry.reason);
+        for taken in &entry.put_again {
+            let path = taken.path.display().to_string();
+            let comma = if told.is_empty() { "" } else { "; " };
+            told = format!("{told}{comma}put again, since the update took it back: {}", clean(&path));
+        }
         rows.push((
             Some(tone),
             vec![
@@ -96,7 +102,7 @@ fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
                 format!("{} paths", entry.paths),
                 steps.join(" "),
                 current.to_owned(),
-                clean(&entry.reason),
+                told,
             ],
         ));
     }

@@ -14,6 +14,7 @@ mod links;
 mod mco;
 mod originals;
 mod properties;
+mod put_again;
 mod recovery;
 mod standing;
 mod table;

@@ -5,12 +5,14 @@
 //! rule at a time, and the checker has to find the node that is neither old nor new, or the content of
 //! somebody else that is lost.
 
+mod setting;
 mod world;
 
 use super::machine::Rest;
 use super::settle::Side;
+use setting::Setting;
 use stateright::{Checker, HasDiscoveries, Model, Property};
-use world::{Content, Setting, Stranger, World};
+use world::{Content, Stranger, World};
 
 /// Faults that a test plants, to show that the checker finds them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,6 +37,8 @@ pub(super) enum Mutation {
     ForgetUndo,
     /// After a reboot that took the place of an act nobody looks at its unit.
     SkipAwait,
+    /// What an update of the OS took back is not put again.
+    SkipAgain,
 }
 
 /// What is checked.
@@ -69,6 +73,7 @@ const WHOLE: &str =
 const KEPT: &str = "what somebody else wrote is at its path, or on its way back there";
 const CLEAN: &str = "without a journal no temporary name is left";
 const TRUE_END: &str = "done means new, rolled back means old";
+const NO_REASON: &str = "what an update of the OS took back is no reason to go back";
 const ENDS: &str = "left alone, it comes to an end";
 
 impl Model for Protocol {
@@ -147,6 +152,7 @@ impl Model for Protocol {
                 !world.journal.is_empty() || world.slots.iter().all(|slot| slot.temporary.is_none())
             }),
             Property::always(TRUE_END, |_, world: &World| world.ended_truly()),
+            Property::always(NO_REASON, |_, world: &World| !world.differs_by_update),
             Property::always(ENDS, |model: &Self, world: &World| world.comes_to_an_end(model.mutation)),
             Property::sometimes("it is done", |_, world: &World| world.is_closed(super::Ended::Done)),
             Property::sometimes("it is done after a death", |_, world: &World| {
@@ -180,6 +186,15 @@ impl Model for Protocol {
             Property::sometimes("a directory that was left half-way is back", |_, world: &World| {
                 world.is_closed(super::Ended::RolledBack) && world.was_half_way
             }),
+            Property::sometimes("what an update took back is put again", |_, world: &World| {
+                world.is_closed(super::Ended::Done) && world.was_taken_back && !world.was_touched()
+            }),
+            Property::sometimes(
+                "what an update took back is put again before it goes back",
+                |_, world: &World| {
+                    world.is_closed(super::Ended::RolledBack) && world.was_taken_back && !world.was_touched()
+                },
+            ),
             Property::sometimes("it begins nothing", |_, world: &World| {
                 world.is_closed(super::Ended::Abandoned)
             }),
@@ -258,4 +273,9 @@ fn an_os_that_could_not_be_undone_keeps_the_journal() {
 #[test]
 fn a_reboot_in_the_place_of_an_act_is_not_done_before_its_unit_was_looked_at() {
     breaks(Mutation::SkipAwait, TRUE_END);
+}
+
+#[test]
+fn what_an_update_took_back_must_be_put_again_before_everything_is_compared() {
+    breaks(Mutation::SkipAgain, NO_REASON);
 }

@@ -1,11 +1,12 @@
 //! The disk, the journal and everybody who works on them.
 
 use super::super::{
-    Act, ActKind, Begin, Boot, Ended, Fallback, FileImage, Image, Metadata, Record, Target,
+    Begin, Boot, Ended, Image, Record, Target,
     checker::Mutation,
     machine::{Machine, Outcome, Request, Rest},
     settle::{Settling, Side, Sight},
 };
+use super::setting::Setting;
 
 /// What is somewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -14,6 +15,8 @@ pub(super) enum Content {
     Old,
     New,
     Strange,
+    /// What the new image of the OS ships.
+    Shipped,
     /// A directory with attributes of both.
     HalfWay,
 }
@@ -23,132 +26,6 @@ pub(super) enum Content {
 pub(super) enum Stranger {
     Writes,
     Removes,
-}
-
-/// What is applied.
-#[expect(clippy::struct_excessive_bools, reason = "facts of a model, read by name")]
-#[derive(Debug, Clone)]
-pub(super) struct Setting {
-    targets: Vec<(Content, Content)>,
-    /// The first target is a directory that stays.
-    in_place: bool,
-    /// The first target is a directory that turns into a file.
-    turns: bool,
-    /// And its file system does not keep what it had before.
-    stubborn: bool,
-    fallback: Option<Fallback>,
-    reboot: bool,
-    /// The OS is changed, too.
-    os: bool,
-    /// The unit of the act does not run with the new files.
-    broken: bool,
-    deaths: u8,
-}
-
-impl Default for Setting {
-    fn default() -> Self {
-        Self {
-            targets: Vec::new(),
-            in_place: false,
-            turns: false,
-            stubborn: false,
-            fallback: None,
-            reboot: false,
-            os: false,
-            broken: false,
-            deaths: 2,
-        }
-    }
-}
-
-impl Setting {
-    pub(super) fn all() -> Vec<Self> {
-        use Content::{New, Nothing, Old};
-        let pairs = [
-            vec![(Old, New), (Nothing, New)],
-            vec![(Old, Nothing), (Old, New)],
-            vec![(Nothing, New), (Old, Nothing)],
-        ];
-        let mut settings = Vec::new();
-        for targets in pairs {
-            for (fallback, reboot) in [
-                (None, false),
-                (None, true),
-                (Some(Fallback::Rollback), false),
-                (Some(Fallback::Reboot), false),
-            ] {
-                settings.push(Self { targets: targets.clone(), fallback, reboot, ..Self::default() });
-            }
-        }
-        let targets = vec![(Old, New), (Old, New)];
-        for fallback in [None, Some(Fallback::Rollback)] {
-            let in_place = Self { targets: targets.clone(), fallback, in_place: true, ..Self::default() };
-            settings.extend([in_place.clone(), Self { stubborn: true, ..in_place }]);
-            settings.push(Self { targets: targets.clone(), fallback, turns: true, ..Self::default() });
-        }
-        for fallback in [Fallback::Rollback, Fallback::Reboot] {
-            let targets = vec![(Old, New)];
-            settings.push(Self { targets, fallback: Some(fallback), broken: true, ..Self::default() });
-        }
-        // A change of the OS goes with a way back, and with a reboot unless a policy lets it wait for one.
-        for reboot in [true, false] {
-            let (fallback, targets) = (Some(Fallback::Rollback), vec![(Old, New)]);
-            settings.push(Self { targets, fallback, reboot, os: true, ..Self::default() });
-        }
-        settings
-    }
-
-    fn begin(&self) -> Begin {
-        let image = |content: Content, number: usize| match content {
-            Content::Nothing => Image::Absent,
-            other if self.in_place && number == 0 => {
-                Image::Directory(Metadata { mode: u32::from(other == Content::New), ..Metadata::default() })
-            }
-            Content::Old if self.turns && number == 0 => Image::Directory(Metadata::default()),
-            other => Image::File(FileImage {
-                metadata: Metadata::default(),
-                sha256: format!("{other:?}"),
-                size: 0,
-                modified_ns: None,
-                hard: None,
-                names: 0,
-            }),
-        };
-        let targets = (0..)
-            .zip(&self.targets)
-            .map(|(number, (before, after)): (usize, _)| Target {
-                path: format!("/{number}").into(),
-                before: image(*before, number),
-                after: image(*after, number),
-            })
-            .collect();
-        let act = |fallback| Act {
-            kind: if self.os { ActKind::Os } else { ActKind::Restart },
-            unit: (!self.os).then(|| "a.service".to_owned()),
-            timeout_s: 1,
-            fallback,
-            because: Vec::new(),
-        };
-        Begin {
-            id: 1,
-            previous: None,
-            rollback_to: None,
-            time: String::new(),
-            boot: Boot::of_kernel("1"),
-            old: String::new(),
-            new: String::new(),
-            targets,
-            unmanaged: Vec::new(),
-            matching: Vec::new(),
-            shipped: Vec::new(),
-            released: Vec::new(),
-            units: Vec::new(),
-            os: None,
-            acts: self.fallback.into_iter().map(act).collect(),
-            reboot: self.reboot,
-            beside_mco: false,
-        }
-    }
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "facts of a model, read by name")]
@@ -166,6 +43,8 @@ pub(super) struct Slot {
     pub(super) written: bool,
     /// It does not become what it was.
     stubborn: bool,
+    /// The old image ships what is declared, which stays; the new one ships what is here called before.
+    again: bool,
 }
 
 impl Slot {
@@ -175,6 +54,11 @@ impl Slot {
             content if content == self.after => Some(Side::After),
             _ => None,
         }
+    }
+
+    /// What it is on one side of the apply.
+    fn on(&self, side: Side) -> Content {
+        if self.again { self.after } else { self.content(side) }
     }
 
     fn content(&self, side: Side) -> Content {
@@ -237,6 +121,10 @@ pub(super) struct World {
     /// The act failed.
     pub(super) act_failed: bool,
     pub(super) was_half_way: bool,
+    /// An update took a path back.
+    pub(super) was_taken_back: bool,
+    /// And that alone was found to differ.
+    pub(super) differs_by_update: bool,
 }
 
 impl World {
@@ -251,9 +139,21 @@ impl World {
             late: false,
             written: false,
             stubborn: setting.stubborn && number == 0,
+            again: false,
+        });
+        let again = setting.ships.map(|ships| Slot {
+            before: ships,
+            after: Content::New,
+            path: Content::New,
+            temporary: None,
+            touched: false,
+            late: false,
+            written: false,
+            stubborn: false,
+            again: true,
         });
         Self {
-            slots: slots.collect(),
+            slots: slots.chain(again).collect(),
             machine: Some(Machine::new(&begin, &Boot::of_kernel("1")).with(mutation)),
             begin,
             journal: Vec::new(),
@@ -269,6 +169,8 @@ impl World {
             broken: setting.broken,
             act_failed: false,
             was_half_way: false,
+            was_taken_back: false,
+            differs_by_update: false,
         }
     }
 
@@ -311,7 +213,7 @@ impl World {
             Request::Look(target) => {
                 let slot = &self.slots[target];
                 Outcome::Sight(Sight {
-                    path: slot.side(slot.path),
+                    path: self.side(slot),
                     between: slot.path == Content::HalfWay,
                     temporary: slot.temporary.map(|content| slot.side(content)),
                 })
@@ -324,7 +226,10 @@ impl World {
             Request::Verify if self.slots.iter().all(|slot| slot.path == slot.after) && self.has_new_os() => {
                 Outcome::Done
             }
-            Request::Verify => Outcome::Failed("differs".to_owned()),
+            Request::Verify => {
+                self.differs_by_update |= self.has_new_os() && !self.was_touched();
+                Outcome::Failed("differs".to_owned())
+            }
             Request::Commit(ended) => {
                 self.committed = Some(ended);
                 Outcome::Done
@@ -388,14 +293,52 @@ impl World {
         } else {
             Machine::resume(&self.begin, &self.journal, &boot)
         };
-        self.machine = Some(machine.with(mutation));
+        // What the booted image ships; with the old one that is what is declared.
+        let ships = |slot: &Slot| if self.side_of_os() == Side::After { slot.before } else { slot.after };
+        let again: Vec<Target> = self
+            .slots
+            .iter()
+            .filter(|slot| slot.again)
+            .zip(&self.begin.put_again)
+            .map(|(slot, again)| again.target((ships(slot) == Content::Nothing).then_some(Image::Absent)))
+            .collect();
+        self.machine = Some(machine.with_image(&again).with(mutation));
     }
 
     /// The next boot; `lost`: what was to be booted did not make it, and the same OS comes up again.
     pub(super) fn boot(&mut self, lost: bool) {
         self.boot += 1;
         self.machine = None;
+        let before = self.side_of_os();
         self.os = self.os.map(|(booted, next)| if lost { (booted, booted) } else { (next, next) });
+        let now = self.side_of_os();
+        // What is as the image has it becomes what the other image has.
+        for slot in self.slots.iter_mut().filter(|slot| slot.again && before != now) {
+            let (from, to) = match now {
+                Side::After => (slot.after, slot.before),
+                Side::Before => (slot.before, slot.after),
+            };
+            if slot.path == from {
+                slot.path = to;
+                self.was_taken_back |= now == Side::After;
+            }
+        }
+    }
+
+    fn side_of_os(&self) -> Side {
+        self.os.map_or(Side::Before, |(booted, _)| booted)
+    }
+
+    /// Which side is seen at a path. Of one that is put again the booted image tells what an update would have left there.
+    fn side(&self, slot: &Slot) -> Option<Side> {
+        if slot.again && slot.path != slot.after && self.side_of_os() == Side::Before {
+            return None;
+        }
+        slot.side(slot.path)
+    }
+
+    pub(super) fn was_touched(&self) -> bool {
+        self.slots.iter().any(|slot| slot.touched)
     }
 
     /// How many boots there were, the first one included.
@@ -428,7 +371,7 @@ impl World {
 
     pub(super) fn is_whole(&self) -> bool {
         let all =
-            |side| self.slots.iter().filter(|slot| !slot.touched).all(|slot| slot.path == slot.content(side));
+            |side| self.slots.iter().filter(|slot| !slot.touched).all(|slot| slot.path == slot.on(side));
         (all(Side::Before) && self.has_old_os()) || (all(Side::After) && self.has_new_os())
     }
 
@@ -461,7 +404,8 @@ impl World {
                     && self.slots.iter().all(|slot| slot.late || slot.path == slot.after)
             }
             Some(Ended::RolledBack | Ended::Abandoned) => {
-                self.has_old_os() && self.slots.iter().all(|slot| slot.touched || slot.path == slot.before)
+                self.has_old_os()
+                    && self.slots.iter().all(|slot| slot.touched || slot.path == slot.on(Side::Before))
             }
             None => true,
         }

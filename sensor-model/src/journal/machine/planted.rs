@@ -19,6 +19,11 @@ impl Machine {
             Some(Mutation::SkipAwait) if matches!(self.stage, Stage::Awaiting(_)) => {
                 self.stage = Stage::Verifying;
             }
+            Some(Mutation::SkipAgain) if self.puts_again() => {
+                if let Stage::Again { then, .. } = self.stage {
+                    self.stage = *then;
+                }
+            }
             // More than any test awaits.
             Some(Mutation::StepForEver) => self.patience = u8::MAX,
             _ => {}
@@ -32,7 +37,7 @@ impl Machine {
 
     /// What the machine takes a sight for.
     pub(super) fn seen(&self, target: usize, mut sight: Sight) -> Sight {
-        let is_foreign = self.kinds[target].in_place && sight.path.is_none();
+        let is_foreign = self.kind(target).in_place && sight.path.is_none();
         sight.between |= self.has(Mutation::SetWhatIsForeign) && is_foreign;
         sight
     }

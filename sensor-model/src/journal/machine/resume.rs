@@ -39,7 +39,7 @@ impl Machine {
                 Record::Done => Stage::Committing(Ended::Done),
                 Record::RollingBack { reason } => {
                     machine.reason.clone_from(reason);
-                    machine.give_back(0)
+                    machine.go_back()
                 }
                 Record::ReturnRequested { boot: asked } => {
                     machine.returned = machine.returned.saturating_add(1);
@@ -50,6 +50,13 @@ impl Machine {
                     Stage::Committing(Ended::RolledBack)
                 }
             };
+        }
+        // Whoever asked for the boot that runs: an update may have come with it.
+        let goes_on = machine.sealed && machine.reason.is_empty();
+        let waits = matches!(machine.stage, Stage::Rebooting | Stage::Committing(_));
+        if goes_on && !waits && begin.boot.is_over(boot, Brings::Services) {
+            let then = std::mem::replace(&mut machine.stage, Stage::Verifying);
+            machine.stage = machine.again(0, then);
         }
         machine
     }

@@ -55,3 +55,35 @@ async fn each_wait_of_an_apply_is_in_the_status_the_metrics_and_the_log_while_it
     }
     node.end(daemon).await;
 }
+
+#[tokio::test]
+async fn what_an_update_took_back_is_recorded_once_as_the_updates_doing() {
+    let node = Node::new(&json!({ "path": FILE, "action": "observe" }));
+    let (store, other) = (Store::open(&node.path("state")).unwrap(), "/etc/systemd/system/a.wants/a.service");
+    let generation = store.path().join("generations/1");
+    fs::create_dir_all(&generation).unwrap();
+    let taken =
+        |path: &str| json!({ "path": path, "time": "2026-01-02T03:04:05.000000000Z", "found": "file" });
+    let entry = json!({
+        "id": 1, "previous": null, "rollback_to": null, "began": "", "ended": "", "result": "done", "reason": "",
+        "problems": [], "config": "", "paths": 0, "put_again": [taken(FILE), taken(other)],
+        "plan": {
+            "schema": "holdfast.plan/v1", "reconcilable": true, "reasons": [], "changes": [], "steps": [],
+            "drain": false, "reboot": true,
+        },
+    });
+    fs::write(generation.join("history.json"), entry.to_string()).unwrap();
+    for _ in 0..2 {
+        let daemon = node.begin(None).await;
+        node.end(daemon).await;
+        let told = node.told(RecordKind::Reverted);
+        let paths: Vec<_> = told.iter().map(|record| record.path.as_deref().unwrap()).collect();
+        assert_eq!(paths, [FILE, other]);
+        for record in &told {
+            assert_eq!((record.operation.as_deref(), &record.actor), (Some("os-update"), &None));
+            assert_eq!(record.time, "2026-01-02T03:04:05.000000000Z");
+            assert_eq!(record.detail["found"], "file");
+        }
+        assert!(told[0].source.is_some() && told[0].thing.is_some());
+    }
+}

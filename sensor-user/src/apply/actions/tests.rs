@@ -23,6 +23,7 @@ fn begin() -> Begin {
         shipped: Vec::new(),
         released: Vec::new(),
         units: Vec::new(),
+        put_again: Vec::new(),
         os: None,
         acts: Vec::new(),
         reboot: false,

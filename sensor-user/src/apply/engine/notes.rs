@@ -5,12 +5,12 @@
 
 use super::{Engine, standing};
 use crate::{
-    apply::{ApplyError, Entry, run::Ending},
+    apply::{ApplyError, Entry, TakenBack, run::Ending},
     clock::rfc3339,
 };
 use jiff::Timestamp;
 use sensor_model::{
-    journal::{Begin, Ended, Original, machine::Machine},
+    journal::{Begin, Ended, Original, Target, machine::Machine},
     node_state::{NodeEvent, Wait},
 };
 use std::{collections::BTreeSet, path::PathBuf};
@@ -59,6 +59,17 @@ impl Ending for Notes<'_> {
 
     fn waits(&mut self, wait: Wait, what: &str) {
         self.engine.waits(Some((wait, what)));
+    }
+
+    fn put_again(&mut self, target: &Target) -> Result<(), ApplyError> {
+        let store = &self.engine.store;
+        let Some(mut entry) = store.history::<Entry>(self.begin.id)? else { return Ok(()) };
+        if entry.put_again.iter().all(|known| known.path != target.path) {
+            let (time, found) = (rfc3339(Timestamp::now()), target.before.noun().to_owned());
+            entry.put_again.push(TakenBack { path: target.path.clone(), time, found, is_recorded: false });
+            store.set_history(self.begin.id, &entry)?;
+        }
+        Ok(())
     }
 
     fn commit(&mut self, ended: Ended, machine: &Machine) -> Result<(), ApplyError> {

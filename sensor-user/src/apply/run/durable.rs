@@ -17,7 +17,7 @@ impl Run<'_> {
             return Ok(());
         }
         let (mut parents, mut synced) = (BTreeSet::new(), BTreeSet::new());
-        for target in &self.begin.targets {
+        for target in self.begin.targets.iter().chain(self.again) {
             if !parents.insert(target.path.parent()) {
                 continue;
             }

@@ -54,9 +54,14 @@ impl Run<'_> {
 
     /// What a person is told before a request.
     pub(super) fn line(&self, request: &Request) -> Option<String> {
-        let path = |target: usize| self.begin.targets[target].path.display().to_string();
+        let path = |target: usize| self.target(target).path.display().to_string();
         Some(match request {
             Request::Begin => format!("write down {} changes of paths", self.begin.targets.len()),
+            Request::Step(target, Settling::PutIn | Settling::Swap | Settling::Set(_))
+                if self.machine.puts_again() =>
+            {
+                format!("put {} again, which the update of the OS took back", path(*target))
+            }
             Request::Step(target, Settling::PutIn | Settling::Swap | Settling::Set(_)) => {
                 let verb = if self.machine.is_going_back() { "give back" } else { "write" };
                 format!("{verb} {}", path(*target))

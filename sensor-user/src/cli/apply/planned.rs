@@ -10,6 +10,10 @@ use sensor_model::{
     plan::{Disruption, Plan, StepAction},
 };
 
+/// What is said of a declared path that is as the image ships it.
+const TAKEN_BACK: &str =
+    "as the image ships it, so the update would take this back; it is put again after the reboot";
+
 impl Site<'_> {
     /// The plan; `open` where an earlier apply is to be worked off before it.
     pub(super) fn print(&self, screen: &mut Screen, plan: &Plan, open: bool) -> anyhow::Result<u8> {
@@ -39,6 +43,10 @@ impl Site<'_> {
                 let note =
                     if step.action == StepAction::Drain { format!(" ({NO_DRAIN})") } else { String::new() };
                 screen.line(&format!("step {}: {action}{}{note}", number + 1, clean(&target)))?;
+            }
+            for path in &plan.put_again {
+                let path = path.display().to_string();
+                screen.line(&format!("{}: {TAKEN_BACK}", clean(&path)))?;
             }
             if self.forced() {
                 screen.line(

@@ -1,0 +1,154 @@
+//! What is applied in each of the checker's worlds.
+
+use super::{
+    super::{Act, ActKind, Begin, Boot, Fallback, FileImage, Image, Metadata, PutAgain, Target},
+    world::Content,
+};
+
+/// What is applied.
+#[expect(clippy::struct_excessive_bools, reason = "facts of a model, read by name")]
+#[derive(Debug, Clone)]
+pub(super) struct Setting {
+    pub(super) targets: Vec<(Content, Content)>,
+    /// The first target is a directory that stays.
+    in_place: bool,
+    /// The first target is a directory that turns into a file.
+    pub(super) turns: bool,
+    /// And its file system does not keep what it had before.
+    pub(super) stubborn: bool,
+    fallback: Option<Fallback>,
+    reboot: bool,
+    /// The OS is changed, too.
+    pub(super) os: bool,
+    /// A declared path is what the old image ships, and the new one ships this.
+    pub(super) ships: Option<Content>,
+    /// The unit of the act does not run with the new files.
+    pub(super) broken: bool,
+    pub(super) deaths: u8,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Self {
+            targets: Vec::new(),
+            in_place: false,
+            turns: false,
+            stubborn: false,
+            fallback: None,
+            reboot: false,
+            os: false,
+            ships: None,
+            broken: false,
+            deaths: 2,
+        }
+    }
+}
+
+impl Setting {
+    pub(super) fn all() -> Vec<Self> {
+        use Content::{New, Nothing, Old};
+        let pairs = [
+            vec![(Old, New), (Nothing, New)],
+            vec![(Old, Nothing), (Old, New)],
+            vec![(Nothing, New), (Old, Nothing)],
+        ];
+        let mut settings = Vec::new();
+        for targets in pairs {
+            for (fallback, reboot) in [
+                (None, false),
+                (None, true),
+                (Some(Fallback::Rollback), false),
+                (Some(Fallback::Reboot), false),
+            ] {
+                settings.push(Self { targets: targets.clone(), fallback, reboot, ..Self::default() });
+            }
+        }
+        let targets = vec![(Old, New), (Old, New)];
+        for fallback in [None, Some(Fallback::Rollback)] {
+            let in_place = Self { targets: targets.clone(), fallback, in_place: true, ..Self::default() };
+            settings.extend([in_place.clone(), Self { stubborn: true, ..in_place }]);
+            settings.push(Self { targets: targets.clone(), fallback, turns: true, ..Self::default() });
+        }
+        for fallback in [Fallback::Rollback, Fallback::Reboot] {
+            let targets = vec![(Old, New)];
+            settings.push(Self { targets, fallback: Some(fallback), broken: true, ..Self::default() });
+        }
+        // A change of the OS goes with a way back, and with a reboot unless a policy lets it wait for one.
+        for reboot in [true, false] {
+            let (fallback, targets) = (Some(Fallback::Rollback), vec![(Old, New)]);
+            settings.push(Self { targets, fallback, reboot, os: true, ..Self::default() });
+        }
+        // Another image always comes with a reboot. It goes through the same boots, so less has to fail beside it.
+        for ships in [Content::Shipped, Nothing] {
+            let (fallback, ships, deaths) = (Some(Fallback::Rollback), Some(ships), 1);
+            let targets = vec![(Old, New)];
+            settings.push(Self {
+                targets,
+                fallback,
+                reboot: true,
+                os: true,
+                ships,
+                deaths,
+                ..Self::default()
+            });
+        }
+        settings
+    }
+
+    pub(super) fn begin(&self) -> Begin {
+        let image = |content: Content, number: usize| match content {
+            Content::Nothing => Image::Absent,
+            other if self.in_place && number == 0 => {
+                Image::Directory(Metadata { mode: u32::from(other == Content::New), ..Metadata::default() })
+            }
+            Content::Old if self.turns && number == 0 => Image::Directory(Metadata::default()),
+            other => Image::File(FileImage {
+                metadata: Metadata::default(),
+                sha256: format!("{other:?}"),
+                size: 0,
+                modified_ns: None,
+                hard: None,
+                names: 0,
+            }),
+        };
+        let targets = (0..)
+            .zip(&self.targets)
+            .map(|(number, (before, after)): (usize, _)| Target {
+                path: format!("/{number}").into(),
+                before: image(*before, number),
+                after: image(*after, number),
+            })
+            .collect();
+        let act = |fallback| Act {
+            kind: if self.os { ActKind::Os } else { ActKind::Restart },
+            unit: (!self.os).then(|| "a.service".to_owned()),
+            timeout_s: 1,
+            fallback,
+            because: Vec::new(),
+        };
+        Begin {
+            id: 1,
+            previous: None,
+            rollback_to: None,
+            time: String::new(),
+            boot: Boot::of_kernel("1"),
+            old: String::new(),
+            new: String::new(),
+            targets,
+            unmanaged: Vec::new(),
+            matching: Vec::new(),
+            shipped: Vec::new(),
+            released: Vec::new(),
+            units: Vec::new(),
+            put_again: self
+                .ships
+                .iter()
+                .map(|_| PutAgain { path: "/again".into(), image: image(Content::New, 1) })
+                .collect(),
+            os: None,
+            acts: self.fallback.into_iter().map(act).collect(),
+            reboot: self.reboot,
+            beside_mco: false,
+        }
+    }
+}

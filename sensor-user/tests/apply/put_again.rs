@@ -1,0 +1,184 @@
+//! What an update of the OS takes back, because the config declares it as the image ships it.
+
+use crate::{
+    recovery::{Host, act, begin, interrupted, recover, this_boot},
+    standing::{engine, run},
+    world::World,
+};
+use holdfast::apply::{Entry, Reach, Recovered};
+use sensor_model::journal::{
+    ActKind, Begin, Boot, Ended, Fallback, FileImage, Image, Metadata, PutAgain, Record, machine::Rest,
+};
+use sha2::{Digest as _, Sha256};
+use std::{fs, os::unix::fs::PermissionsExt as _};
+
+/// Declared by the old config and by the new one.
+const PATH: &str = "/etc/app/stays";
+const SHIPPED: &str = "/usr/etc/app/stays";
+const DECLARED: &str = "stays";
+
+fn file(text: &str) -> Image {
+    let metadata = Metadata { mode: 0o644, ..Metadata::default() };
+    let sha256 = hex::encode(Sha256::digest(text));
+    Image::File(FileImage {
+        metadata,
+        sha256,
+        size: text.len() as u64,
+        modified_ns: None,
+        hard: None,
+        names: 0,
+    })
+}
+
+/// An update was asked for in this boot, and foreseen to take the file back.
+fn asked(boot: Boot) -> World {
+    let acts = vec![act(ActKind::Os, "", Fallback::Rollback)];
+    let again = PutAgain { path: PATH.into(), image: file(DECLARED) };
+    let begin = Begin { boot: boot.clone(), reboot: true, put_again: vec![again], ..begin("", acts) };
+    let records = [Record::Started { act: 0 }, Record::Finished { act: 0 }, Record::RebootRequested { boot }];
+    let world = interrupted(begin, &records);
+    let apply = world.state().join("apply");
+    let name = hex::encode(Sha256::digest(DECLARED));
+    fs::write(apply.join("contents").join(name), DECLARED).unwrap();
+    // Its history is there from the beginning.
+    let first = fs::read_to_string(apply.join("generations/1/history.json")).unwrap();
+    let mut entry: serde_json::Value = serde_json::from_str(&first).unwrap();
+    entry["id"] = 2.into();
+    entry["result"] = serde_json::Value::Null;
+    fs::write(apply.join("generations/2/history.json"), entry.to_string()).unwrap();
+    world
+}
+
+/// The same in the next boot, whose image ships something else, which came to the path.
+fn updated() -> World {
+    let world = asked(Boot::of_kernel("another"));
+    world.write(SHIPPED, "of the new image");
+    world.write(PATH, "of the new image");
+    world
+}
+
+fn put_again(world: &World) -> Vec<(String, String)> {
+    let entry: Entry = engine(world).store().history(2).unwrap().unwrap();
+    entry.put_again.into_iter().map(|taken| (taken.path.display().to_string(), taken.found)).collect()
+}
+
+fn temporaries(world: &World) -> Vec<String> {
+    let found = world.snapshot().into_keys().map(|path| path.display().to_string());
+    found.filter(|path| path.contains(".holdfast-apply-")).collect()
+}
+
+#[test]
+fn what_an_update_took_back_is_put_again_and_is_no_reason_to_go_back() {
+    let world = updated();
+    let applied = recover(&world, &mut Host::default(), Reach::End);
+    assert_eq!(applied.rest, Rest::Closed(Ended::Done), "{applied:?}");
+    assert_eq!(world.read(PATH), DECLARED);
+    assert_eq!(put_again(&world), [(PATH.to_owned(), "file".to_owned())]);
+    assert_eq!(temporaries(&world), [""; 0]);
+    let history = world.run(&["history"], "").out;
+    assert!(history.contains(&format!("put again, since the update took it back: {PATH}")), "{history}");
+}
+
+#[test]
+fn what_the_new_image_does_not_ship_any_more_is_put_again_too() {
+    let world = updated();
+    for path in [PATH, SHIPPED] {
+        fs::remove_file(world.at(path)).unwrap();
+    }
+    let applied = recover(&world, &mut Host::default(), Reach::NoOs);
+    assert_eq!(applied.rest, Rest::Closed(Ended::Done), "{applied:?}");
+    assert_eq!(world.read(PATH), DECLARED);
+    assert_eq!(put_again(&world), [(PATH.to_owned(), "absent".to_owned())]);
+}
+
+#[test]
+fn before_services_start_it_is_put_again_and_nothing_else_is_done() {
+    let world = updated();
+    let mut host = Host::default();
+    for _ in 0..2 {
+        let recovered = run(engine(&world).recover(&mut host, Reach::Early, &mut |_| {})).unwrap();
+        assert!(matches!(recovered, Recovered::Over(applied) if !applied.goes_back));
+        assert_eq!(world.read(PATH), DECLARED);
+        assert!(world.has_journal() && host.asked.is_empty(), "{:?}", host.asked);
+    }
+    assert_eq!(put_again(&world).len(), 1);
+    let standing = engine(&world).store().standing().unwrap().unwrap();
+    assert_eq!(standing.reason, "", "the apply goes on: {standing:?}");
+    let said = world.run(&["apply", "--resume", "--early"], "");
+    assert_eq!((said.code, said.out.as_str()), (Some(0), ""), "{}", said.err);
+    assert_eq!(recover(&world, &mut host, Reach::End).rest, Rest::Closed(Ended::Done));
+    // Without an apply under way there is nothing to do.
+    assert_eq!(world.run(&["apply", "--resume", "--early"], "").code, Some(0));
+    let before = World::old();
+    assert_eq!(before.run(&["apply", "--resume", "--early"], "").code, Some(0));
+}
+
+#[test]
+fn before_the_reboot_nothing_is_put_again() {
+    let world = asked(Boot::of_kernel(&this_boot()));
+    // Whoever wrote this, it was not the update.
+    world.write(SHIPPED, "of the new image");
+    world.write(PATH, "of the new image");
+    let recovered = run(engine(&world).recover(&mut Host::default(), Reach::Early, &mut |_| {})).unwrap();
+    assert_eq!(recovered, Recovered::Nothing);
+    assert_eq!(recover(&world, &mut Host::default(), Reach::End).rest, Rest::Rebooting);
+    assert_eq!(world.read(PATH), "of the new image");
+}
+
+#[test]
+fn what_somebody_else_wrote_there_is_left_and_leads_back_as_ever() {
+    let world = updated();
+    world.write(PATH, "somebody else");
+    let applied = recover(&world, &mut Host::default(), Reach::End);
+    assert_eq!(applied.rest, Rest::Closed(Ended::RolledBack), "{applied:?}");
+    assert!(applied.reason.contains(PATH), "{applied:?}");
+    assert_eq!(world.read(PATH), "somebody else");
+    assert_eq!((put_again(&world).len(), temporaries(&world).len()), (0, 0));
+    // Its mode is theirs, too.
+    let world = updated();
+    fs::set_permissions(world.at(PATH), fs::Permissions::from_mode(0o600)).unwrap();
+    let applied = recover(&world, &mut Host::default(), Reach::End);
+    assert_eq!(applied.rest, Rest::Closed(Ended::RolledBack), "{applied:?}");
+    assert_eq!(world.read(PATH), "of the new image");
+}
+
+#[cfg(feature = "fault-injection")]
+#[test]
+fn killed_at_any_call_it_is_put_again_by_the_next_start() {
+    use crate::faults::{every, met};
+    for resume in [&["apply", "--resume", "--early"][..], &["apply", "--resume", "--no-acts"]] {
+        let calls = every(|number| {
+            let world = updated();
+            let said = world.run(resume, &format!("kill:{number}"));
+            if !met(&said) {
+                return false;
+            }
+            let said = world.resume("");
+            assert_eq!(said.code, Some(0), "killed at call {number}: {}{}", said.out, said.err);
+            assert_eq!((world.read(PATH).as_str(), world.has_journal()), (DECLARED, false), "{number}");
+            assert_eq!(temporaries(&world), [""; 0], "killed at call {number}");
+            // A death after the record that it is done leaves nothing to resume.
+            assert_eq!(put_again(&world).len(), 1, "killed at call {number}");
+            true
+        });
+        assert!(calls > 10, "only {calls} calls");
+    }
+}
+
+#[test]
+fn a_plan_with_another_image_says_what_the_update_would_take_back() {
+    let world = World::old();
+    world.write(SHIPPED, DECLARED);
+    world.write("/usr/etc/app/changes", "of the image");
+    // Their directory is declared, too, and is another one in the image.
+    fs::set_permissions(world.at("/usr/etc/app"), fs::Permissions::from_mode(0o700)).unwrap();
+    let old = crate::world::OLD;
+    world.config("update", &format!("{}\n  osImageURL: os/v2\n", old.trim_end()));
+    let said = world.run(&["apply", world.config_file("update").to_str().unwrap(), "--dry-run"], "");
+    let lines: Vec<&str> = said.out.lines().filter(|line| line.contains("it is put again")).collect();
+    assert_eq!(lines.len(), 1, "{}{}", said.out, said.err);
+    assert!(lines[0].starts_with(&format!("{PATH}: ")), "{lines:?}");
+    // Without another image there is no update.
+    let said = world.run(&["apply", world.config_file("new").to_str().unwrap(), "--dry-run"], "");
+    assert!(!said.out.contains("put again"), "{}", said.out);
+}
