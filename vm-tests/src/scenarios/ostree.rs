@@ -21,6 +21,12 @@ use crate::guest::{Context, run, status, wait};
 const STAGE: &str = "/var/lib/holdfast-scenario";
 const FILE: &str = "/etc/demo/file";
 const CURRENT: &str = "/var/lib/holdfast/apply/current";
+/// A file of the image, which its versions ship with their own names in it, declared as the first one ships it.
+const PINNED: &str = "/etc/demo-shipped/pinned";
+/// What it said when a service read it that starts with the others.
+const READ: &str = "/run/pinned-at-start";
+/// The unit that puts again what an update took back, as it is installed.
+const EARLY: &str = include_str!("../../../deploy/systemd/holdfast-early.service");
 /// A drop-in that keeps the staged deployment from being finished when the host goes down.
 const UNFINISHED: &str = "/run/systemd/system/ostree-finalize-staged.service.d/unfinished.conf";
 
@@ -31,7 +37,8 @@ fn manifest(image: &str, arguments: &[&str], content: &str) -> String {
          metadata: {{name: 99-os, labels: {{machineconfiguration.openshift.io/role: worker}}}}\n\
          spec:\n  osImageURL: {image}\n  kernelArguments: {}\n  config:\n    ignition: {{version: 3.4.0}}\n    \
          storage:\n      files:\n      \
-         - {{path: {FILE}, mode: 420, overwrite: true, contents: {{source: 'data:,{content}'}}}}\n",
+         - {{path: {FILE}, mode: 420, overwrite: true, contents: {{source: 'data:,{content}'}}}}\n      \
+         - {{path: {PINNED}, mode: 420, overwrite: true, contents: {{source: 'data:,from%20v1%0A'}}}}\n",
         serde_json::json!(arguments)
     )
 }
@@ -47,16 +54,19 @@ pub(super) fn upgrade(context: &mut Context) -> Result<()> {
     match stage.as_str() {
         "" => {
             context.check("host", host(0));
+            context.check("early unit", early_unit());
             context.check("first", first());
             context.check("argument_waits", waits());
             context.check("argument_taken_away", taken_away());
             context.check("arguments_wait_again", wait_again());
+            context.check("foreseen", foreseen());
             reboots(context, "upgraded", || {
                 apply(VERSIONS[1].branch, &["run=1", "demo=blue sky=\"a b\""], "two", &[])
             })
         }
         "upgraded" => {
             context.check("upgraded", upgraded());
+            context.check("put_again", put_again());
             context.check("daemon", daemon());
             reboots(context, "rolled back", || {
                 holdfast(0, &["rollback", "-o", "json"]).and_then(|said| report(&said))
@@ -302,6 +312,46 @@ fn upgraded() -> Result<String> {
     let (said, _) = holdfast(0, &["explain", "/proc/cmdline", "--config", CURRENT])?;
     ensure!(said.contains("demo=blue"), "{said}");
     Ok(runs)
+}
+
+/// The unit that runs before services, and a service that reads the file, as an administrator would install them.
+fn early_unit() -> Result<String> {
+    let units = "/etc/systemd/system";
+    fs::write(format!("{units}/holdfast-early.service"), EARLY)?;
+    let reader = format!(
+        "[Service]\nType=oneshot\nExecStart=/bin/cp {PINNED} {READ}\n[Install]\nWantedBy=multi-user.target\n"
+    );
+    fs::write(format!("{units}/reader.service"), reader)?;
+    run("systemctl", &["daemon-reload"])?;
+    run("systemctl", &["enable", "--quiet", "holdfast-early.service", "reader.service"])
+}
+
+/// The plan says which file the update would take back.
+fn foreseen() -> Result<String> {
+    fs::write("/root/new.yaml", manifest(VERSIONS[1].branch, &["run=1"], "two"))?;
+    let (said, error) = holdfast(1, &["apply", "/root/new.yaml", "--dry-run"])?;
+    let line = said.lines().find(|line| line.starts_with(PINNED)).unwrap_or_default();
+    ensure!(
+        line.contains("it is put again after the reboot") && !said.contains(&format!("{FILE}: as")),
+        "{said}{error}"
+    );
+    Ok(line.to_owned())
+}
+
+/// The update took the file back, and no service saw that.
+fn put_again() -> Result<String> {
+    let shipped = fs::read_to_string(PINNED.replace("/etc/", "/usr/etc/"))?;
+    ensure!(shipped == "from v2\n", "the image ships {shipped:?}");
+    for place in [PINNED, READ] {
+        let said = fs::read_to_string(place)?;
+        ensure!(said == "from v1\n", "{place} says {said:?}");
+    }
+    let history = history()?;
+    let taken = &history["applies"][0]["put_again"];
+    ensure!(taken[0]["path"] == PINNED && taken[0]["found"] == "file" && taken[1].is_null(), "{history:#}");
+    let log = run("journalctl", &["-b", "-u", "holdfast-early.service", "--no-pager", "-o", "cat"])?;
+    ensure!(log.contains(&format!("put {PINNED} again")), "{log}");
+    Ok(log)
 }
 
 /// The daemon finds the same, and tells it as drift of the things that a config declares.

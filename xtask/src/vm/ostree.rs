@@ -22,7 +22,7 @@ use crate::run::{output, say};
 /// What the tree has beside what the systemd guest has.
 const PACKAGES: &[&str] = &["ostree", "ostree-boot", "kexec-tools"];
 /// Counted up when the recipe changes.
-const RECIPE: &str = "2";
+const RECIPE: &str = "3";
 const SIZE: u64 = 3 << 30;
 /// Modules without which the root disk cannot be mounted.
 const MODULES: &[&str] = &["virtio_pci", "virtio_blk", "ext4"];
@@ -138,6 +138,10 @@ fn commit(root: &Path, tree: &Path, kernels: &[Kernel], busybox: &Path) -> Resul
         let kept = release.lines().filter(|line| !line.starts_with("IMAGE_VERSION="));
         let lines: String = kept.flat_map(|line| [line, "\n"]).collect();
         fs::write(tree.join("usr/lib/os-release"), format!("{lines}IMAGE_VERSION={name}\n"))?;
+        // A default that another version changes.
+        let shipped = tree.join("usr/etc/demo-shipped");
+        fs::create_dir_all(&shipped)?;
+        fs::write(shipped.join("pinned"), format!("from {name}\n"))?;
         let branch = version.branch;
         chroot(
             root,
