@@ -1,4 +1,4 @@
-//! `kernel.ftrace_enabled`: whoever writes 0 to it switches these programs off.
+//! `kernel.ftrace_enabled`: a process that writes 0 to it switches these programs off.
 //!
 //! Each instance of procfs has an inode of its own for it, on a device of its own. So this hangs on the function that
 //! opens a sysctl: no other open pays for it, and it is the same through every mount.

@@ -15,7 +15,7 @@ const ARGUMENTS: usize = 128;
 /// What an actor did last.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Deed {
-    /// `None` where nobody could be named.
+    /// `None` where no process could be named.
     pub(super) actor: Option<Actor>,
     pub(super) operation: &'static str,
     /// Boot-time nanoseconds.
@@ -95,7 +95,7 @@ impl Noted {
         self.more
     }
 
-    /// Who tried and was refused, where nobody changed anything.
+    /// Who tried and was refused, where no process changed anything.
     pub(super) fn refused(&self) -> Option<&Actor> {
         self.refused.as_ref().filter(|_| self.deeds.is_empty())?.actor.as_ref()
     }

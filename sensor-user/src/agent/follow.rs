@@ -182,7 +182,7 @@ impl Follow {
         })
     }
 
-    /// What updates of the OS took back and nobody has recorded yet, with the apply that put it again.
+    /// What updates of the OS took back and no record names yet, with the apply that put it again.
     pub(super) fn taken_back(&mut self) -> Vec<(u64, TakenBack)> {
         // The history of one that is not over is its own to write.
         if self.is_at_work() {

@@ -63,7 +63,7 @@ pub(super) fn closed(observer: &Observer, new: &[Expectation], targets: &[Target
                 }
             }
             Expected::AuthorizedKeys(keys) => {
-                // A file that cannot be opened is told by the verification.
+                // The verification reports a file that cannot be opened.
                 let bytes = match observer.root().open_at(&path, OFlag::O_RDONLY | OFlag::O_NONBLOCK) {
                     Ok(file) => bounded::read_open(file, bounded::KEYS),
                     Err(_) => Ok(Vec::new()),

@@ -62,7 +62,7 @@ impl Store {
         Ok(store)
     }
 
-    /// The same without making anything; `None` when nothing was ever applied, or nobody here may know.
+    /// The same without making anything; `None` when nothing was ever applied, or this user may not look.
     pub fn existing(state: &Path) -> Option<Self> {
         Self::look(state).ok().flatten()
     }

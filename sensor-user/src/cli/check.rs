@@ -110,7 +110,7 @@ impl Check {
             text(&report, screen)?;
         }
         Ok(match report.verdict {
-            // Of what was not read nobody knows: no answer but a failure.
+            // The state of what was not read is unknown, which is a failure.
             _ if !report.unreadable.is_empty() => FAILURE,
             VerdictKind::Compliant => IN_SYNC,
             _ => DRIFT,

@@ -112,7 +112,7 @@ impl Machine {
                     _ => phase.at(at, Some(sight), steps),
                 }
             }
-            // A directory that is not empty stays; whoever put something in it keeps it.
+            // A directory that is not empty stays, with what another process put in it.
             Outcome::Kept => {
                 self.problems.push(format!("{}: the directory is not empty and stays", self.names[target]));
                 self.pass(phase, at)

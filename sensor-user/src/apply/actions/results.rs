@@ -62,7 +62,7 @@ impl<'a> Results<'a> {
 
     /// Whether systemd still has the job, and the connection on which its signals are awaited.
     async fn look(&mut self, job: &OwnedObjectPath) -> Result<Option<String>, String> {
-        // While systemd connects again nobody owns the name; the job has its own limit.
+        // While systemd connects again no connection owns the name; the job has its own limit.
         let Ok(systemd) = owner(self.manager).await else { return Ok(None) };
         if systemd != self.systemd {
             self.removed = subscribe(self.manager, &systemd, &self.unit).await?;
