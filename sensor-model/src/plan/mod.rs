@@ -16,7 +16,10 @@ use crate::{
     registries,
 };
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::{
+    cmp::Reverse,
+    path::{Path, PathBuf},
+};
 
 /// The value of [`Plan::schema`].
 pub const SCHEMA: &str = "holdfast.plan/v1";
@@ -63,6 +66,13 @@ impl Plan {
     pub fn brings_an_image(&self) -> bool {
         let brings = |kind| matches!(kind, Kind::OsImage | Kind::KernelType | Kind::Extension);
         self.reconcilable && self.changes.iter().any(|change| brings(change.kind))
+    }
+
+    /// Every change in the order in which people read a plan: what goes, then what changes, then what is new.
+    pub fn removals_first(&self) -> Vec<&PlannedChange> {
+        let mut changes: Vec<&PlannedChange> = self.changes.iter().collect();
+        changes.sort_by_key(|change| Reverse(change.operation));
+        changes
     }
 
     /// Takes up further reasons for which a node cannot be brought there (its own, [`crate::reconcile::against_node`]).

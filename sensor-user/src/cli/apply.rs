@@ -1,5 +1,6 @@
 //! `holdfast apply`: brings the host to a config, or back.
 
+mod asked;
 mod planned;
 
 use super::{
@@ -80,6 +81,12 @@ pub struct How {
     /// Print the plan and change nothing.
     #[arg(long)]
     pub dry_run: bool,
+    /// Begin without a question; `HOLDFAST_YES=1` says the same. Needed where there is no terminal.
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Consent to the reboot of a plan that has one; `HOLDFAST_REBOOT=1` says the same. Needed where there is no terminal.
+    #[arg(long)]
+    pub reboot: bool,
     /// Bring everything to its declared state, drift or not, and reboot.
     #[arg(long)]
     pub force: bool,
@@ -164,7 +171,7 @@ impl Report {
 }
 
 impl Apply {
-    /// Plans, asks nobody, does it and reports.
+    /// Plans, asks, does it and reports.
     ///
     /// # Errors
     /// Bad input, and why nothing was begun. What happened later is in the report.
@@ -311,6 +318,10 @@ impl<'a> Site<'a> {
         }
         if plan.is_empty() && !force && previous.is_some() {
             return self.unchanged(screen, &new, previous, plan);
+        }
+        // A plan that cannot be reconciled is refused below, with all its reasons.
+        if plan.reconcilable && !self.may_begin(screen, &plan)? {
+            return Ok(DRIFT);
         }
         if plan.drain {
             say(NO_DRAIN);

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's world that cannot be built is a failed test")]
 
+mod asked;
 mod bounded;
 #[cfg(feature = "fault-injection")]
 mod faults;

@@ -233,7 +233,7 @@ fn a_file_system_that_has_too_few_inodes_is_told_before_anything_is_written() {
     world.config("small", &format!("    storage:\n      files:\n{files}"));
     // One inode is the directory's.
     for (inodes, code) in [(3, 3), (64, 0)] {
-        let apply = world.command(&["small"], "");
+        let apply = world.command(&["small", "--yes"], "");
         let mut within = Command::new("unshare");
         within
             .args(["-m", "sh", "-c", "mount -t tmpfs -o nr_inodes=$0 none \"$1\" && shift && exec \"$@\""])

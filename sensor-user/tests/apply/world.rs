@@ -219,7 +219,8 @@ impl World {
         if !fault.is_empty() {
             command.env("HOLDFAST_FAULT", fault);
         }
-        command.stdin(Stdio::null());
+        // No terminal to ask on; the tests of the question take the answers back.
+        command.envs([("HOLDFAST_YES", "1"), ("HOLDFAST_REBOOT", "1")]).stdin(Stdio::null());
         command
     }
 

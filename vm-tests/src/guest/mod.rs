@@ -136,6 +136,7 @@ fn panic_text(cause: &(dyn std::any::Any + Send)) -> &str {
 pub fn run(program: &str, arguments: &[&str]) -> Result<String> {
     let out = Command::new(program)
         .args(arguments)
+        .envs(agent::CONSENT)
         .output()
         .with_context(|| format!("cannot start {program} {}", arguments.join(" ")))?;
     let stdout = String::from_utf8_lossy(&out.stdout).into_owned();

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::guest::agent::HOLDFAST;
+use crate::guest::agent::{CONSENT, HOLDFAST};
 use crate::guest::{Context, bus, run, wait};
 
 const HEAD: &str = "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\n\
@@ -128,7 +128,7 @@ impl Wish {
 
 /// Runs holdfast; wants this exit code.
 pub(super) fn holdfast(code: i32, arguments: &[&str]) -> Result<(String, String)> {
-    let out = Command::new(HOLDFAST).args(arguments).output()?;
+    let out = Command::new(HOLDFAST).args(arguments).envs(CONSENT).output()?;
     let (said, error) = (
         String::from_utf8_lossy(&out.stdout).into_owned(),
         String::from_utf8_lossy(&out.stderr).into_owned(),
@@ -387,7 +387,8 @@ fn inhibited(wish: &Wish) -> Result<String> {
     let ours = |list: &str| list.lines().find(|line| line.starts_with("holdfast ")).map(str::to_owned);
     run("mkfifo", &["/run/hold"])?;
     fs::write("/root/new.yaml", wish.manifest())?;
-    let mut applying = Command::new(HOLDFAST).args(APPLY).stdout(std::process::Stdio::null()).spawn()?;
+    let mut applying =
+        Command::new(HOLDFAST).args(APPLY).envs(CONSENT).stdout(std::process::Stdio::null()).spawn()?;
     let mut forged = false;
     let held = wait::until("the act to be waited for under a lock", Duration::from_mins(1), || {
         let standing = history()?["standing"].clone();

@@ -198,7 +198,7 @@ fn planned(node: &Node) -> Result<String> {
 
 /// The same for real: the setting holds, nothing of it looked like drift, and the daemon wants the new config now.
 fn applied(node: &Node, before: usize) -> Result<String> {
-    let arguments = ["apply", NEW, "--current", "/etc/holdfast/machine-configs", "--policy", POLICY];
+    let arguments = ["apply", NEW, "--current", "/etc/holdfast/machine-configs", "--policy", POLICY, "--yes"];
     let said = node.holdfast(0, &arguments)?;
     ensure!(said.starts_with("done"), "{said}");
     let journal = run("journalctl", &["-u", "ssh.service", "-n", "20", "--no-pager", "-o", "cat"])?;

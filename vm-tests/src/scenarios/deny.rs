@@ -10,7 +10,7 @@ use anyhow::{Result, bail, ensure};
 use nix::sys::signal::Signal;
 
 use super::{deny_ways, watched};
-use crate::guest::agent::{Agent, HOLDFAST};
+use crate::guest::agent::{Agent, CONSENT, HOLDFAST};
 use crate::guest::boot::load_module;
 use crate::guest::disks::{FileSystem, find};
 use crate::guest::{Context, run, shell, status, wait};
@@ -377,6 +377,7 @@ fn try_apply(program: &str, content: &str) -> Result<(Option<i32>, String)> {
     fs::write("/run/new.yaml", CONFIG.replacen("content%0A", &format!("{content}%0A"), 1))?;
     let out = Command::new(program)
         .args(["apply", "/run/new.yaml", "--current", "/run/deny.yaml", "--no-acts"])
+        .envs(CONSENT)
         .output()?;
     let text = [out.stdout, out.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     Ok((out.status.code(), text))

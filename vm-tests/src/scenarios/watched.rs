@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::guest::agent::{Agent, HOLDFAST};
+use crate::guest::agent::{Agent, CONSENT, HOLDFAST};
 use crate::guest::disks::FileSystem;
 use crate::guest::{Context, shell, status, wait};
 
@@ -63,6 +63,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
 fn spawn(arguments: &[&str]) -> Result<Child> {
     Command::new(HOLDFAST)
         .args(arguments)
+        .envs(CONSENT)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -21,38 +21,7 @@ impl Site<'_> {
         if self.place.output.is_json() {
             screen.json(plan)?;
         } else {
-            for change in &plan.changes {
-                let (operation, kind) = (change.operation.word(), change.kind.word());
-                let action = change.action.word();
-                let name = clean(&change.name);
-                screen.line(&format!("{operation} {kind} {name}: {action} ({})", clean(&change.policy)))?;
-                for why in &change.explanation {
-                    screen.line(&format!("  {}", clean(why)))?;
-                }
-            }
-            for reason in &plan.reasons {
-                screen.line(&format!(
-                    "{}: {}",
-                    screen.paint(Tone::Bad, "not reconcilable"),
-                    clean(reason)
-                ))?;
-            }
-            for (number, step) in plan.steps.iter().enumerate() {
-                let target = step.target.as_deref().map(|unit| format!(" {unit}")).unwrap_or_default();
-                let action = step.action.word();
-                let note =
-                    if step.action == StepAction::Drain { format!(" ({NO_DRAIN})") } else { String::new() };
-                screen.line(&format!("step {}: {action}{}{note}", number + 1, clean(&target)))?;
-            }
-            for path in &plan.put_again {
-                let path = path.display().to_string();
-                screen.line(&format!("{}: {TAKEN_BACK}", clean(&path)))?;
-            }
-            if self.forced() {
-                screen.line(
-                    "forced: everything that is declared is brought to its declared state, drift or not",
-                )?;
-            }
+            self.text(screen, plan)?;
             screen.line(&format!(
                 "{}; nothing was written",
                 if plan.is_empty() { "no change".to_owned() } else { count(plan.changes.len(), "change") }
@@ -63,6 +32,37 @@ impl Site<'_> {
             _ if nothing && !open => IN_SYNC,
             _ => DRIFT,
         })
+    }
+
+    /// The plan for people: removals first, since they are what a person regrets.
+    pub(super) fn text(&self, screen: &mut Screen, plan: &Plan) -> std::io::Result<()> {
+        for change in plan.removals_first() {
+            let (operation, kind) = (change.operation.word(), change.kind.word());
+            let action = change.action.word();
+            let name = clean(&change.name);
+            screen.line(&format!("{operation} {kind} {name}: {action} ({})", clean(&change.policy)))?;
+            for why in &change.explanation {
+                screen.line(&format!("  {}", clean(why)))?;
+            }
+        }
+        for reason in &plan.reasons {
+            screen.line(&format!("{}: {}", screen.paint(Tone::Bad, "not reconcilable"), clean(reason)))?;
+        }
+        for (number, step) in plan.steps.iter().enumerate() {
+            let target = step.target.as_deref().map(|unit| format!(" {unit}")).unwrap_or_default();
+            let action = step.action.word();
+            let note =
+                if step.action == StepAction::Drain { format!(" ({NO_DRAIN})") } else { String::new() };
+            screen.line(&format!("step {}: {action}{}{note}", number + 1, clean(&target)))?;
+        }
+        for path in &plan.put_again {
+            screen.line(&format!("{}: {TAKEN_BACK}", clean(&path.display().to_string())))?;
+        }
+        if self.forced() {
+            screen
+                .line("forced: everything that is declared is brought to its declared state, drift or not")?;
+        }
+        Ok(())
     }
 }
 

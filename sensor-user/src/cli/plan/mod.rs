@@ -159,7 +159,7 @@ fn text(report: &Report<'_>, differ: &Differ<'_>, screen: &mut Screen) -> anyhow
     }
     let changes = count(plan.changes.len(), "change");
     screen.line(&format!("{} -> {}: {changes}", clean(&report.from), clean(&report.to)))?;
-    for change in &plan.changes {
+    for change in plan.removals_first() {
         screen.line("")?;
         one_change(change, differ, screen)?;
     }

@@ -1,0 +1,87 @@
+//! Consent to an apply: the plan and a question on a terminal, or the options that answer it before.
+//!
+//! In: the plan. Out: whether the apply may begin. Nothing was written so far, and no lock is held while a person reads:
+//! an apply that ends meanwhile is noticed when this one begins.
+
+use super::{How, Site};
+use crate::cli::{
+    BadInput,
+    output::{Screen, count},
+};
+use sensor_model::{changes::Operation, plan::Plan};
+use std::io::{self, BufRead, IsTerminal as _, Write};
+
+/// The environment's answer to the question, as `--yes`.
+const YES: &str = "HOLDFAST_YES";
+/// The environment's consent to a reboot, as `--reboot`.
+const REBOOT: &str = "HOLDFAST_REBOOT";
+
+/// What is still to be consented to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Missing {
+    yes: bool,
+    reboot: bool,
+}
+
+impl Missing {
+    fn of(how: &How, plan: &Plan) -> Self {
+        let says = |name| std::env::var_os(name).is_some_and(|value| value == "1");
+        Self {
+            yes: !how.yes && !says(YES),
+            reboot: plan.reboot && !how.no_acts && !how.reboot && !says(REBOOT),
+        }
+    }
+
+    /// What to add to the command.
+    fn refusal(self) -> String {
+        let yes = self.yes.then(|| format!("`--yes` (or {YES}=1)"));
+        let reboot =
+            self.reboot.then(|| format!("`--reboot` (or {REBOOT}=1), since the plan reboots the host"));
+        let add: Vec<String> = yes.into_iter().chain(reboot).collect();
+        format!("nothing was begun: there is no terminal to ask on; add {}", add.join(" and "))
+    }
+}
+
+fn question(plan: &Plan, reboots: bool) -> String {
+    let removals = plan.changes.iter().filter(|change| change.operation == Operation::Remove).count();
+    let what = match (plan.changes.len(), removals) {
+        (changes, 0) => count(changes, "change"),
+        (changes, removals) => format!("{}, {}", count(changes, "change"), count(removals, "removal")),
+    };
+    let then = if reboots { " and reboot this host" } else { "" };
+    format!("Apply this ({what}){then}? [y/N] ")
+}
+
+impl Site<'_> {
+    /// Whether the apply may begin. Without a terminal the options have to say so; else the plan is printed and refused.
+    pub(super) fn may_begin(&self, screen: &mut Screen, plan: &Plan) -> anyhow::Result<bool> {
+        let missing = Missing::of(self.how, plan);
+        if !missing.yes && !missing.reboot {
+            return Ok(true);
+        }
+        if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+            self.print(screen, plan, false)?;
+            return Err(BadInput::because(missing.refusal()));
+        }
+        // Standard output has the report alone.
+        self.text(&mut Screen::plain(Box::new(io::stderr())), plan)?;
+        let question = question(plan, plan.reboot && !self.how.no_acts);
+        let yes = ask(&question, &mut io::stdin().lock(), &mut io::stderr().lock())?;
+        if !yes {
+            super::say("nothing was begun");
+        }
+        Ok(yes)
+    }
+}
+
+fn ask(question: &str, from: &mut impl BufRead, to: &mut impl Write) -> io::Result<bool> {
+    write!(to, "{question}")?;
+    to.flush()?;
+    let mut answer = String::new();
+    from.read_line(&mut answer)?;
+    if !answer.ends_with('\n') {
+        // Whoever ends the input there has not ended the line.
+        writeln!(to)?;
+    }
+    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}

@@ -1,0 +1,122 @@
+//! Consent: what an apply asks, on a terminal and without one.
+
+use crate::world::{Said, World};
+use std::{
+    fs::File,
+    io::{Read as _, Write as _},
+    process::{Command, Stdio},
+};
+
+/// A command without the answers that the other tests give.
+fn unanswered(world: &World, arguments: &[&str]) -> Command {
+    let mut command = world.prepare(arguments, "");
+    command.env_remove("HOLDFAST_YES").env_remove("HOLDFAST_REBOOT");
+    command
+}
+
+fn said(command: &mut Command) -> Said {
+    Said::of(command.output().unwrap())
+}
+
+/// Runs a command on a terminal of its own, with an answer typed ahead; gives its exit code and what the terminal showed.
+fn on_a_terminal(mut command: Command, answer: &str) -> (Option<i32>, String) {
+    let pty = nix::pty::openpty(None, None).unwrap();
+    let mut terminal = File::from(pty.master);
+    terminal.write_all(answer.as_bytes()).unwrap();
+    command.stdin(pty.slave.try_clone().unwrap()).stderr(pty.slave).stdout(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    let mut shown = Vec::new();
+    // A terminal without any process on it is an input error.
+    let _ = terminal.read_to_end(&mut shown);
+    (child.wait().unwrap().code(), String::from_utf8_lossy(&shown).into_owned())
+}
+
+fn place(line: &str, text: &str) -> usize {
+    text.lines().position(|other| other.starts_with(line)).unwrap_or_else(|| panic!("no {line}: {text}"))
+}
+
+#[test]
+fn without_a_terminal_and_without_consent_the_plan_is_printed_and_nothing_is_written() {
+    let world = World::old();
+    assert_eq!(world.apply(&["new"], "").code, Some(0));
+    let (before, current) = (world.snapshot(), world.current());
+    let old = world.config_file("old").display().to_string();
+    for arguments in [&["apply", &old, "--no-acts"][..], &["rollback", "--no-acts"]] {
+        let refused = said(&mut unanswered(&world, arguments));
+        assert_eq!(refused.code, Some(2), "{arguments:?}: {}{}", refused.out, refused.err);
+        assert!(refused.err.contains("`--yes` (or HOLDFAST_YES=1)"), "{}", refused.err);
+        assert!(!refused.err.contains("--reboot"), "without acts nothing is rebooted: {}", refused.err);
+        let (removed, changed, added) = (
+            place("remove link /etc/becomes-link", &refused.out),
+            place("change file /etc/app/changes", &refused.out),
+            place("add file /etc/original", &refused.out),
+        );
+        assert!(removed < changed && changed < added, "{}", refused.out);
+        let json = said(unanswered(&world, arguments).args(["-o", "json"]));
+        let plan: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+        assert_eq!((json.code, &plan["schema"]), (Some(2), &"holdfast.plan/v1".into()), "{}", json.err);
+    }
+    assert_eq!((world.snapshot(), world.current()), (before, current));
+    let consent = said(unanswered(&world, &["rollback", "--no-acts"]).env("HOLDFAST_YES", "1"));
+    assert_eq!(consent.code, Some(0), "{}{}", consent.out, consent.err);
+    let consent = said(&mut unanswered(&world, &["rollback", "--no-acts", "--yes"]));
+    assert_eq!(consent.code, Some(0), "{}{}", consent.out, consent.err);
+}
+
+#[test]
+fn a_reboot_needs_a_consent_of_its_own() {
+    let world = World::old();
+    let new = world.config_file("new").display().to_string();
+    for (more, refused) in [
+        (&[][..], Some("add `--yes` (or HOLDFAST_YES=1) and `--reboot` (or HOLDFAST_REBOOT=1)")),
+        (&["--yes"], Some("add `--reboot` (or HOLDFAST_REBOOT=1)")),
+        (&["--reboot"], Some("add `--yes` (or HOLDFAST_YES=1)")),
+        (&["--yes", "--reboot"], None),
+    ] {
+        let said = said(&mut unanswered(&world, &[&["apply", &new], more].concat()));
+        if let Some(text) = refused {
+            assert_eq!(said.code, Some(2), "{more:?}: {}{}", said.out, said.err);
+            assert!(said.err.contains(text), "{more:?}: {}", said.err);
+        } else {
+            // This root has no systemd that could reboot.
+            assert_eq!(said.code, Some(3), "{more:?}: {}{}", said.out, said.err);
+            assert!(said.err.contains("has no system bus"), "{}", said.err);
+        }
+    }
+}
+
+#[test]
+fn on_a_terminal_the_answer_decides() {
+    let world = World::old();
+    let before = world.snapshot();
+    let new = world.config_file("new").display().to_string();
+    let arguments = ["apply", &new, "--no-acts"];
+    for answer in ["n\n", "\n", "yess\n", "\x04"] {
+        let (code, shown) = on_a_terminal(unanswered(&world, &arguments), answer);
+        assert_eq!(code, Some(1), "{answer:?}: {shown}");
+        assert!(shown.contains("Apply this (") && shown.contains(" removals)? [y/N]"), "{shown}");
+        assert!(place("remove file /etc/original", &shown) < place("change file", &shown), "{shown}");
+        assert_eq!(world.snapshot(), before, "{answer:?}");
+    }
+    let (code, shown) = on_a_terminal(unanswered(&world, &["apply", &new, "--yes"]), "n\n");
+    assert!(code == Some(1) && shown.contains("and reboot this host? [y/N]"), "{code:?}: {shown}");
+    let (code, shown) = on_a_terminal(unanswered(&world, &arguments), "y\n");
+    assert_eq!(code, Some(0), "{shown}");
+    assert_ne!(world.snapshot(), before);
+}
+
+#[test]
+fn what_writes_nothing_and_what_ends_an_earlier_apply_asks_nothing() {
+    let world = World::old();
+    let path = |name| world.config_file(name).display().to_string();
+    let (old, new) = (path("old"), path("new"));
+    for (arguments, code) in [
+        (&["apply", &new, "--dry-run"][..], 1),
+        (&["apply", &old, "--no-acts"], 0),
+        (&["apply", "--resume", "--no-acts"], 0),
+    ] {
+        let said = said(&mut unanswered(&world, arguments));
+        assert_eq!(said.code, Some(code), "{arguments:?}: {}{}", said.out, said.err);
+    }
+}
