@@ -1,5 +1,8 @@
 //! The `holdfast` command.
 
+// Where the reader is gone they panic, which ends the process in the middle of its work: `cli::output::say` does not.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 use holdfast::cli::{self, Command, output};
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -17,7 +20,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::builder().with_default_directive(level.into()).from_env_lossy())
         .with_ansi(std::io::stderr().is_terminal() && output::wants_colour())
-        .with_writer(std::io::stderr)
+        .with_writer(|| output::Lasting(std::io::stderr()))
         .init();
     let mut screen = output::Screen::stdout();
     let result = cli::run(command, &mut screen).and_then(|code| {
@@ -30,7 +33,7 @@ fn main() -> ExitCode {
             let code = cli::exit_code(&error);
             // Whoever read our output has gone away; that is no error of theirs or ours.
             if code != cli::IN_SYNC {
-                eprintln!("error: {}", output::clean(&cli::told(&error)));
+                output::say(&format!("error: {}", cli::told(&error)));
             }
             ExitCode::from(code)
         }

@@ -62,6 +62,8 @@ pub enum Outcome {
     Sight(Sight),
     /// A directory that shall go away is not empty; it stays.
     Kept,
+    /// For [`Request::Act`]: it cannot be done and need not be, for a reason that a person has to know.
+    Skipped(String),
     /// For [`Request::Undo`]: it is done, and takes effect with the next boot.
     NeedsReboot,
     /// It was not done, and nothing of it stays.
@@ -149,7 +151,7 @@ pub struct Machine {
     failed: Option<(usize, String)>,
     /// Why it goes back.
     reason: String,
-    /// What was left, or failed on the way back.
+    /// What was left, was skipped, or failed on the way back.
     problems: Vec<String>,
     /// What must be tried again before it can be called over.
     unfinished: Vec<String>,
@@ -194,7 +196,7 @@ impl Machine {
         &self.reason
     }
 
-    /// What was left as somebody else wrote it, and what failed on the way back.
+    /// What was left as somebody else wrote it, acts that were skipped, and what failed on the way back.
     pub fn problems(&self) -> &[String] {
         &self.problems
     }
@@ -326,6 +328,10 @@ impl Machine {
                 }
                 Fallback::Rollback => self.turn_back(reason),
             },
+            (Stage::Acting(act), Outcome::Skipped(reason)) => {
+                self.problems.push(reason);
+                Stage::Finishing(act)
+            }
             (Stage::Acting(act), _) => Stage::Finishing(act),
             (Stage::Finishing(act), _) => self.act(act + 1),
             (Stage::Failing { .. }, _) => Stage::AskingReboot,

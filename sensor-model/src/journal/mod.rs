@@ -287,6 +287,9 @@ pub struct Act {
     /// Which changes need it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub because: Vec<String>,
+    /// The new config masks the unit, so nothing can start it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub masked: bool,
 }
 
 /// What was at a path before a config declared it.

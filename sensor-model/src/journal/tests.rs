@@ -57,6 +57,7 @@ fn begin() -> Begin {
             timeout_s: 90,
             fallback: Fallback::Rollback,
             because: vec!["/etc/a".to_owned()],
+            masked: false,
         }],
         reboot: true,
         beside_mco: false,
@@ -253,6 +254,16 @@ fn whatever_halts_it_the_first_reason_is_told_first_and_what_went_wrong_later_be
         });
         assert_eq!(rest, Rest::Halted(format!("reload failed; {told}")), "{fails:?}");
     }
+}
+
+#[test]
+fn an_act_that_is_skipped_keeps_nothing_from_its_end_and_is_among_the_problems() {
+    let mut machine = Machine::new(&Begin { reboot: false, ..begin() }, &Boot::of_kernel("b"));
+    let rest = rests(&mut machine, |request| {
+        matches!(request, Request::Act(_)).then(|| Outcome::Skipped("skipped: masked".to_owned()))
+    });
+    assert_eq!(rest, Rest::Closed(Ended::Done));
+    assert_eq!(machine.problems(), ["skipped: masked"]);
 }
 
 #[test]

@@ -119,23 +119,14 @@ pub fn load(
     Ok(Desired { expectations, ids, policy, sources, waiting, labels })
 }
 
-/// The drift policy of a host's service, for what is not told another one: nothing of it where there is none or it has a
-/// mistake, which the daemon tells.
-pub(crate) fn policy_of_the_service(root: &Path) -> DriftPolicy {
+/// The drift policy of a host's service, for what is not told another one: nothing of it where there is none.
+pub(crate) fn policy_of_the_service(root: &Path) -> anyhow::Result<DriftPolicy> {
     let of_the_service = root.join(POLICIES);
-    if !of_the_service.is_dir() {
-        return DriftPolicy::default();
-    }
-    policy(&[of_the_service]).unwrap_or_else(|error| {
-        tracing::warn!(
-            error = format!("{error:#}"),
-            "No drift policy says where labels are nobody's concern."
-        );
-        DriftPolicy::default()
-    })
+    if of_the_service.is_dir() { policy(&[of_the_service]) } else { Ok(DriftPolicy::default()) }
 }
 
-fn policy(paths: &[PathBuf]) -> anyhow::Result<DriftPolicy> {
+/// The drift policy of files and directories.
+pub(crate) fn policy(paths: &[PathBuf]) -> anyhow::Result<DriftPolicy> {
     let mut files_of_policy = Vec::new();
     for path in files(paths)? {
         let bytes =

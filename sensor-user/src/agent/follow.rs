@@ -11,7 +11,7 @@ use crate::{
 };
 use sensor_model::{
     expectation::{Expectation, Expected, Thing},
-    journal::{Begin, Image, Metadata, TEMPORARY},
+    journal::{Begin, Image, Metadata, Record, TEMPORARY},
     node_state::Standing,
     observation::{FileType, ObjectObservation, Observation},
 };
@@ -32,6 +32,8 @@ pub(super) struct Follow {
     under_way: bool,
     /// The apply whose things are watched, and why not all of them are.
     widened: Option<(u64, String)>,
+    /// The journal as it was left when it was worked off last: what could not be ended then is for a person or the next start.
+    left: Option<Version>,
 }
 
 /// What is new of applies.
@@ -66,8 +68,8 @@ pub(super) fn is_interrupted(options: &Options) -> bool {
 pub(super) async fn start(options: &mut Options, observer: &Arc<Observer>) -> Follow {
     let state = options.state.clone();
     let mut follow = Follow { store: Store::existing(&state), state, ..Follow::default() };
-    if is_interrupted(options) {
-        recover(options, observer).await;
+    if is_interrupted(options) && recover(options, observer).await {
+        follow.left = follow.version();
     }
     let Some((id, path)) = follow.store.as_ref().and_then(Store::current) else { return follow };
     if options.configs != [path.clone()] {
@@ -78,7 +80,8 @@ pub(super) async fn start(options: &mut Options, observer: &Arc<Observer>) -> Fo
     follow
 }
 
-async fn recover(options: &Options, observer: &Arc<Observer>) {
+/// Whether it is this daemon's to work off.
+async fn recover(options: &Options, observer: &Arc<Observer>) -> bool {
     let to = apply::Options {
         root: options.root.clone(),
         state: options.state.clone(),
@@ -88,6 +91,7 @@ async fn recover(options: &Options, observer: &Arc<Observer>) {
     let mut say = |line: &str| tracing::info!(line, "An interrupted apply.");
     let recovered = match Engine::new(to, observer) {
         Ok(engine) => {
+            let engine = engine.with_policies(&options.policies);
             let mut actor = Systemd::new(&options.root);
             actor.inhibit("an apply that was interrupted is worked off").await;
             // Acts may take longer than systemd waits for a start, or for a sign of life.
@@ -99,6 +103,7 @@ async fn recover(options: &Options, observer: &Arc<Observer>) {
         }
         Err(error) => Err(error),
     };
+    let is_ours = !matches!(recovered, Ok(Recovered::AtWork));
     match recovered {
         Ok(Recovered::Over(over)) => {
             tracing::warn!(apply = over.id, rest = ?over.rest, reason = over.reason, "An apply was interrupted.");
@@ -106,6 +111,7 @@ async fn recover(options: &Options, observer: &Arc<Observer>) {
         Ok(Recovered::Nothing | Recovered::AtWork) => {}
         Err(error) => tracing::error!(%error, "An interrupted apply could not be worked off."),
     }
+    is_ours
 }
 
 impl Follow {
@@ -139,6 +145,28 @@ impl Follow {
     pub(super) fn is_at_work(&mut self) -> bool {
         self.refresh();
         self.open.is_some()
+    }
+
+    /// Whether the process of the apply under way is gone and left it unfinished. One that waits for the reboot of this boot
+    /// is none, and one that could not be ended before is not tried again.
+    pub(super) fn is_abandoned(&mut self) -> bool {
+        self.refresh();
+        let (Some((version, _)), Some(store)) = (&self.open, &self.store) else { return false };
+        if self.left.as_ref() == Some(version) || !matches!(store.lock(), Ok(Some(_))) {
+            return false;
+        }
+        let last = store.open_journal().ok().flatten().and_then(|mut journal| journal.records.pop());
+        let is_over = last.is_none();
+        let waits = matches!(last, Some(Record::RebootRequested { .. } | Record::ReturnRequested { .. }));
+        if waits {
+            self.left = Some(*version);
+        }
+        !waits && !is_over
+    }
+
+    fn version(&self) -> Option<Version> {
+        let journal = std::fs::metadata(self.store.as_ref()?.path().join("journal")).ok()?;
+        Some((journal.ino(), journal.ctime(), journal.ctime_nsec()))
     }
 
     /// Its things are watched, but for a reason.
@@ -221,10 +249,7 @@ impl Follow {
         if self.store.is_none() {
             self.store = Store::existing(&self.state);
         }
-        let version = self.store.as_ref().and_then(|store| {
-            let journal = std::fs::metadata(store.path().join("journal")).ok()?;
-            Some((journal.ino(), journal.ctime(), journal.ctime_nsec()))
-        });
+        let version = self.version();
         if version == self.open.as_ref().map(|(version, _)| *version) {
             return;
         }
@@ -306,7 +331,8 @@ fn is_object(image: &Image, object: &ObjectObservation) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sensor_model::journal::{FileImage, LinkImage};
+    use sensor_model::journal::{Boot, FileImage, LinkImage, codec};
+    use std::path::Path;
 
     fn file(digest: u8) -> Image {
         let metadata = Metadata { mode: 0o644, ..Metadata::default() };
@@ -318,6 +344,43 @@ mod tests {
         let mut object = ObjectObservation::new(FileType::Regular, mode, 0, 0);
         object.sha256 = Some([digest; 32]);
         Observation::Object(Box::new(object))
+    }
+
+    /// A store with the journal of an apply that has written everything, and one more record.
+    fn store(state: &Path, last: Option<Record>) {
+        Store::open(state).unwrap();
+        let begin = serde_json::json!({
+            "id": 1, "time": "", "boot_id": "b", "old": "", "new": "", "targets": [], "acts": [], "reboot": true
+        });
+        let begin: Begin = serde_json::from_value(begin).unwrap();
+        let (mut text, mut digest) = (String::new(), String::new());
+        for record in [Record::Begin(Box::new(begin)), Record::Written].into_iter().chain(last) {
+            let (line, next) = codec::line(&digest, &record).unwrap();
+            text += &line;
+            digest = next;
+        }
+        std::fs::write(state.join("apply/journal"), text).unwrap();
+    }
+
+    #[test]
+    fn an_apply_is_abandoned_when_its_process_is_gone_and_it_neither_waits_for_a_reboot_nor_was_left_before()
+    {
+        let state = tempfile::tempdir().unwrap();
+        store(state.path(), None);
+        let follow = || Follow { state: state.path().to_owned(), ..Follow::default() };
+        let other = Store::existing(state.path()).unwrap();
+        let lock = other.lock().unwrap();
+        let mut beside = follow();
+        assert!(!beside.is_abandoned(), "its process is there");
+        drop(lock);
+        assert!(beside.is_abandoned() && beside.is_abandoned());
+        assert!(other.lock().unwrap().is_some(), "who looks keeps nobody out");
+        beside.left = beside.version();
+        assert!(!beside.is_abandoned(), "it was left so");
+        store(state.path(), Some(Record::RebootRequested { boot: Boot::default() }));
+        assert!(!follow().is_abandoned(), "it waits for the reboot");
+        std::fs::remove_file(state.path().join("apply/journal")).unwrap();
+        assert!(!beside.is_abandoned());
     }
 
     #[test]

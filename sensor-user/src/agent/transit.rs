@@ -70,6 +70,12 @@ impl Agent {
             // What it left is looked at anew, under the config that counts now.
             Moved::Over => self.begin_again(),
         }
+        if self.ended.is_none() && self.follow.is_abandoned() {
+            tracing::warn!(
+                "The process of an apply is gone before its end; the daemon works it off and begins again."
+            );
+            self.begin_again();
+        }
         let standing = self.follow.standing();
         if let Some(standing) = &standing {
             self.telemetry.node_state(standing.state, standing.wait);

@@ -12,10 +12,10 @@ mod results;
 mod tests;
 
 use super::os;
-use jobs::Job;
+use jobs::{Job, WhenMasked};
 use sensor_model::{
     host::unit_name::template_of,
-    journal::{Act, ActKind, Begin, OsChange},
+    journal::{Act, ActKind, Begin, Image, OsChange},
 };
 use std::{
     future::Future,
@@ -32,6 +32,15 @@ const ANSWER: Duration = Duration::from_secs(30);
 const NO_LOGIND: &str = "org.freedesktop.DBus.Error.ServiceUnknown";
 
 type Answer<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T, String>> + 'a>>;
+
+/// What became of an act that did not fail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Acted {
+    /// It is done.
+    Done,
+    /// It cannot be done and need not be, and why.
+    Skipped(String),
+}
 
 /// When what was undone takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +63,7 @@ pub enum Rested {
 /// Who carries acts out.
 pub trait Actor {
     /// Does an act of an apply and awaits its end.
-    fn act<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a>;
+    fn act<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, Acted>;
     /// After another boot, in which nothing is reloaded or restarted any more: awaits that the act's unit comes to rest. An
     /// error is why nobody can tell.
     fn rested<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, Rested>;
@@ -79,8 +88,8 @@ pub trait Actor {
 pub struct NoActs;
 
 impl Actor for NoActs {
-    fn act<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a> {
-        Box::pin(async { Ok(()) })
+    fn act<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a, Acted> {
+        Box::pin(async { Ok(Acted::Done) })
     }
 
     fn rested<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a, Rested> {
@@ -150,19 +159,20 @@ impl Systemd {
         Ok(manager)
     }
 
-    async fn run(&mut self, act: &Act, begin: &Begin) -> Result<(), String> {
+    async fn run(&mut self, act: &Act, begin: &Begin, masked: WhenMasked) -> Result<Acted, String> {
         let limit = Duration::from_secs(act.timeout_s);
         let what = describe(act);
         if act.kind == ActKind::Os {
             let change = begin.os.as_ref().ok_or("nothing is said of the OS change")?;
-            return self.os.stage(change, limit).await.map_err(|error| format!("{what}: {error}"));
+            let staged = self.os.stage(change, limit).await;
+            return staged.map(|()| Acted::Done).map_err(|error| format!("{what}: {error}"));
         }
         let told = |reason: String| format!("{what}: {reason}");
         if act.kind == ActKind::DaemonReload {
             // The answer comes when it is done, so the act's own limit is that of the answer.
             let connection = bus::connect(&self.root, limit).await.map_err(told)?;
             let reloaded = manager(&connection).await.map_err(told)?.reload().await;
-            return reloaded.map_err(|error| match error {
+            return reloaded.map(|()| Acted::Done).map_err(|error| match error {
                 zbus::Error::InputOutput(error) if error.kind() == std::io::ErrorKind::TimedOut => {
                     told(format!("no answer within {} s", act.timeout_s))
                 }
@@ -171,8 +181,11 @@ impl Systemd {
         }
         let unit = act.unit.as_deref().ok_or_else(|| format!("{what}: no unit is named"))?;
         let manager = self.manager().await.map_err(told)?;
-        let job = Job { kind: act.kind, unit, may_be_gone: concerns(begin, unit), limit };
-        jobs::run(&manager, job).await.map_err(told)
+        let job = Job { kind: act.kind, unit, may_be_gone: concerns(begin, unit), masked, limit };
+        match jobs::run(&manager, job).await.map_err(told)? {
+            Acted::Skipped(reason) => Ok(Acted::Skipped(told(reason))),
+            Acted::Done => Ok(Acted::Done),
+        }
     }
 }
 
@@ -190,9 +203,23 @@ fn concerns(begin: &Begin, unit: &str) -> bool {
     })
 }
 
+/// Whether an apply that goes back masks a unit again, or the template that it is an instance of.
+fn masks_again(begin: &Begin, unit: &str) -> bool {
+    let template = template_of(unit);
+    let is_named = |path: &Path| {
+        [Some(unit), template.as_deref()]
+            .into_iter()
+            .flatten()
+            .any(|name| path.file_name().is_some_and(|file| file == name))
+    };
+    let is_mask = |image: &Image| matches!(image, Image::Link(link) if link.target == Path::new("/dev/null"));
+    begin.targets.iter().any(|target| is_mask(&target.before) && is_named(&target.path))
+}
+
 impl Actor for Systemd {
-    fn act<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a> {
-        Box::pin(async move { self.run(act, begin).await })
+    fn act<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, Acted> {
+        let masked = if act.masked { WhenMasked::Skip } else { WhenMasked::Fail };
+        Box::pin(async move { self.run(act, begin, masked).await })
     }
 
     fn rested<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, Rested> {
@@ -207,15 +234,20 @@ impl Actor for Systemd {
 
     fn undo<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, Undone> {
         Box::pin(async move {
-            match begin.os.as_ref().filter(|_| act.kind == ActKind::Os) {
-                Some(change) => {
-                    let limit = Duration::from_secs(act.timeout_s);
-                    let undone = self.os.unstage(change, limit).await;
-                    let undone = undone.map_err(|error| format!("the way back of the OS: {error}"))?;
-                    Ok(if undone { Undone::WithTheNextBoot } else { Undone::Now })
-                }
-                None => self.run(act, begin).await.map(|()| Undone::Now),
-            }
+            let Some(change) = begin.os.as_ref().filter(|_| act.kind == ActKind::Os) else {
+                let again = act.unit.as_deref().is_some_and(|unit| masks_again(begin, unit));
+                let masked = match (again, act.masked) {
+                    // Under the old config nothing could start it, and this apply did.
+                    (true, _) => WhenMasked::Stop,
+                    (false, true) => WhenMasked::Skip,
+                    (false, false) => WhenMasked::Fail,
+                };
+                return self.run(act, begin, masked).await.map(|_| Undone::Now);
+            };
+            let limit = Duration::from_secs(act.timeout_s);
+            let undone = self.os.unstage(change, limit).await;
+            let undone = undone.map_err(|error| format!("the way back of the OS: {error}"))?;
+            Ok(if undone { Undone::WithTheNextBoot } else { Undone::Now })
         })
     }
 

@@ -4,20 +4,26 @@
 //! side's; the write and the reboot are the journal's own.
 
 use sensor_model::{
+    expectation::SYSTEMD_DIRECTORY,
+    host::unit_name::template_of,
     journal::{Act, ActKind, Fallback},
     merge::Rendered,
     node_disruption,
     plan::{ACT_SECONDS, Plan, StepAction},
 };
 
+/// Where the link of a masked unit points.
+const NOTHING: &str = "/dev/null";
+
 /// The plan's steps as acts of the journal.
-pub(super) fn acts(plan: &Plan, os: bool) -> Vec<Act> {
+pub(super) fn acts(plan: &Plan, new: &Rendered, os: bool) -> Vec<Act> {
     let os = os.then(|| Act {
         kind: ActKind::Os,
         unit: None,
         timeout_s: 3600,
         fallback: Fallback::Rollback,
         because: Vec::new(),
+        masked: false,
     });
     let steps = plan.steps.iter().filter_map(|step| {
         let kind = match step.action {
@@ -36,9 +42,21 @@ pub(super) fn acts(plan: &Plan, os: bool) -> Vec<Act> {
                 Some(node_disruption::Fallback::Reboot) | None => Fallback::Reboot,
             },
             because: step.because.clone(),
+            masked: step.target.as_deref().is_some_and(|unit| masks(new, unit)),
         })
     });
     os.into_iter().chain(steps).collect()
+}
+
+/// Whether a config masks a unit, or the template that it is an instance of.
+fn masks(config: &Rendered, unit: &str) -> bool {
+    let template = template_of(unit);
+    [Some(unit), template.as_deref()].into_iter().flatten().any(|name| {
+        let declared = config.units.get(name).and_then(|unit| unit.mask.as_ref());
+        let link = config.links.get(&format!("{SYSTEMD_DIRECTORY}/{name}"));
+        declared.is_some_and(|mask| mask.value)
+            || link.is_some_and(|link| link.value.target.as_deref() == Some(NOTHING))
+    })
 }
 
 /// What differs and nothing here reads: a reboot for it would change nothing.
@@ -56,7 +74,27 @@ pub(super) fn unused(old: &Rendered, new: &Rendered) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sensor_model::{expectation::Source, merge::Sourced};
+    use sensor_model::{
+        expectation::Source,
+        ignition::Purpose,
+        machine_config::parse_for,
+        merge::{self, Sourced},
+    };
+
+    #[test]
+    fn a_config_masks_a_unit_by_the_unit_its_template_or_a_link_to_nothing() {
+        let text = r#"{"ignition": {"version": "3.4.0"},
+            "systemd": {"units": [{"name": "a.service", "mask": true}, {"name": "b@.service", "mask": true},
+                {"name": "c.service", "mask": false}, {"name": "d.service", "enabled": true}]},
+            "storage": {"links": [{"path": "/etc/systemd/system/e.service", "target": "/dev/null"},
+                {"path": "/etc/systemd/system/f.service", "target": "/etc/g.service"}]}}"#;
+        let parsed = parse_for("a.ign", text.as_bytes(), Purpose::Verify).unwrap().machine_configs;
+        let config = merge::merge(parsed).unwrap();
+        let units =
+            ["a.service", "b@1.service", "c.service", "d.service", "e.service", "f.service", "g.service"];
+        let masked: Vec<&str> = units.into_iter().filter(|unit| masks(&config, unit)).collect();
+        assert_eq!(masked, ["a.service", "b@1.service", "e.service"]);
+    }
 
     #[test]
     fn another_extensions_image_is_refused_where_extensions_are_taken() {

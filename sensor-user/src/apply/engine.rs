@@ -4,24 +4,24 @@
 //! before anything new is begun.
 
 mod back;
+mod before;
 mod boot;
 mod notes;
 
 pub use back::Back;
 
 use super::{
-    ApplyError, Entry,
-    actions::{Actor, bus},
-    acts::{self, acts},
-    os,
+    ApplyError, Entry, Interrupts,
+    actions::Actor,
+    acts::acts,
     password::{self, ShadowLock},
-    preflight::{self, Mco},
+    preflight::Mco,
     run::{Ending as _, Progress, Reach, Run, Tying, turning},
     standing,
     store::Store,
     taken_back,
     targets::Planner,
-    verify::{Verifier, What},
+    verify::{Differences, Verifier, What},
     waiting,
 };
 use crate::{
@@ -95,8 +95,11 @@ pub struct Applied {
     pub goes_back: bool,
     /// Why it went back, could not go on, or reboots although no plan says so.
     pub reason: String,
-    /// What was left as somebody else wrote it, what failed on the way back, and how the host differs from the old config.
+    /// What was left as somebody else wrote it, acts that were skipped, what failed on the way back, and how the host differs
+    /// from the old config.
     pub problems: Vec<String>,
+    /// What differs at the end and the drift policy ignores or only observes.
+    pub tolerated: Vec<String>,
     /// What the comparison with the config that came back found.
     pub back: Back,
 }
@@ -119,6 +122,9 @@ pub struct Engine {
     observer: Arc<Observer>,
     store: Store,
     boot_id: String,
+    interrupts: Option<Interrupts>,
+    /// Where drift policies are; none for the service's own.
+    policies: Vec<PathBuf>,
 }
 
 impl Engine {
@@ -130,7 +136,28 @@ impl Engine {
         let store = Store::open(&options.state)?;
         let proc = Path::new("/proc");
         let boot_id = boot_id(proc).map_err(|error| ApplyError::store(proc, "read the boot id", &error))?;
-        Ok(Self { options, observer: Arc::clone(observer), store, boot_id })
+        Ok(Self {
+            options,
+            observer: Arc::clone(observer),
+            store,
+            boot_id,
+            interrupts: None,
+            policies: Vec::new(),
+        })
+    }
+
+    /// With signals that ask it to stop.
+    #[must_use]
+    pub fn heeding(mut self, interrupts: &Interrupts) -> Self {
+        self.interrupts = Some(interrupts.clone());
+        self
+    }
+
+    /// With other drift policies than those of the host's service; none changes nothing.
+    #[must_use]
+    pub fn with_policies(mut self, policies: &[PathBuf]) -> Self {
+        self.policies = policies.to_vec();
+        self
     }
 
     /// What it keeps.
@@ -148,6 +175,7 @@ impl Engine {
         reach: Reach,
         progress: Progress<'_>,
     ) -> Result<Recovered, ApplyError> {
+        let _under_way = self.interrupts.as_ref().map(Interrupts::begin);
         let Some(_lock) = self.store.lock()? else { return Ok(Recovered::AtWork) };
         self.recover_locked(actor, reach, progress).await
     }
@@ -197,6 +225,8 @@ impl Engine {
             waits: None,
             unsynced: true,
             turning: turning(&begin),
+            interrupts: self.interrupts.as_ref(),
+            tolerated: Vec::new(),
         };
         // The way back needs the journal alone; what cannot be compared with its config goes back.
         let rendered = self.rendered_of(begin.id).map_err(|error| error.to_string());
@@ -244,6 +274,7 @@ impl Engine {
         actor: &mut dyn Actor,
         progress: Progress<'_>,
     ) -> Result<Applied, ApplyError> {
+        let _under_way = self.interrupts.as_ref().map(Interrupts::begin);
         let Some(_lock) = self.store.lock()? else {
             return Err(ApplyError::Locked(self.store.path().join("lock")));
         };
@@ -264,7 +295,11 @@ impl Engine {
         } else {
             None
         };
-        let drift = desired::policy_of_the_service(&self.options.root);
+        let drift = self.policy().map_err(|error| {
+            let problem = format!("the drift policies cannot be used: {error:#}");
+            self.refused(&problem);
+            ApplyError::Preflight(vec![problem])
+        })?;
         let planner = Planner {
             observer: &self.observer,
             store: &self.store,
@@ -285,7 +320,11 @@ impl Engine {
         let stays = request.plan.reconcilable && !request.plan.reboot && !request.force;
         let reboot = request.act && !(stays && os.as_ref().is_none_or(OsChange::is_of_arguments));
         let put_again = planner.put_again(&writes, os.as_ref())?;
-        let problems = self.preflight(&request, &writes, os.as_ref()).await?;
+        let Differences { problems, tolerated } =
+            self.preflight(&request, &writes, &drift, os.as_ref()).await?;
+        for difference in &tolerated {
+            progress(&format!("left alone: {difference}"));
+        }
         if !problems.is_empty() {
             self.refused(&problems.join("; "));
             self.store.forget_contents()?;
@@ -304,7 +343,7 @@ impl Engine {
                 .and_then(|id| self.store.history::<Entry>(id).ok()??.config.into())
                 .unwrap_or_default(),
             new: config.clone(),
-            acts: if request.act { acts(&request.plan, os.is_some()) } else { Vec::new() },
+            acts: if request.act { acts(&request.plan, &request.new, os.is_some()) } else { Vec::new() },
             reboot,
             targets: writes.targets,
             unmanaged: writes.unmanaged,
@@ -353,6 +392,8 @@ impl Engine {
             waits: None,
             unsynced: true,
             turning: turning(&begin),
+            interrupts: self.interrupts.as_ref(),
+            tolerated: Vec::new(),
         };
         let mut ending = Notes::new(self, &begin);
         let (old, new) = (request.old.clone(), &request.new);
@@ -369,6 +410,7 @@ impl Engine {
         ending: &mut Notes<'_>,
         progress: Progress<'_>,
     ) -> Applied {
+        let policy = self.policy_or_none();
         let acts = run.begin.reboot || run.begin.os.is_some() || !run.begin.acts.is_empty();
         let what = What::of(acts);
         let expected = configs.new.and_then(|rendered| {
@@ -376,7 +418,7 @@ impl Engine {
             // Where it cannot be read, nothing waits, and what is not there leads to the way back.
             let waiting = self.store.waiting(run.begin.id, &self.boot_id).unwrap_or_default();
             note(&mut expectations, &waiting);
-            Ok(Verifier::new(&self.observer, &self.options.root, rendered, expectations, what))
+            Ok(Verifier::new(&self.observer, &self.options.root, rendered, &policy, expectations, what))
         });
         let rest = run.drive(actor, expected, ending, progress).await;
         let (back, found) = self.compare(&run, &rest, configs.old, what, ending).await;
@@ -388,37 +430,10 @@ impl Engine {
             Rest::Closed(Ended::Abandoned) => machine.problems().join("; "),
             _ => machine.reason().to_owned(),
         };
+        let goes_back = machine.is_going_back();
         let problems = machine.problems().iter().cloned().chain(found).collect();
-        Applied { id: run.begin.id, rest, goes_back: machine.is_going_back(), reason, problems, back }
-    }
-
-    async fn preflight(
-        &self,
-        request: &Request,
-        writes: &super::targets::Writes,
-        os: Option<&OsChange>,
-    ) -> Result<Vec<String>, ApplyError> {
-        let mut problems = Vec::new();
-        if !request.force {
-            let old = waiting::expected(&self.store, &self.boot_id, &request.old)?;
-            let new = expectations(&request.new).map_err(ApplyError::Expectation)?;
-            let (root, what) = (&self.options.root, What::of(request.act));
-            let mut verifier = Verifier::new(&self.observer, root, &request.old, old, what);
-            problems.extend(preflight::drift(&mut verifier).await);
-            problems.extend(preflight::closed(&self.observer, &new, &writes.targets));
-        }
-        if request.act {
-            problems.extend(acts::unused(&request.old, &request.new));
-            let reboots = request.plan.reboot || request.force || os.is_some();
-            if reboots || !acts(&request.plan, false).is_empty() {
-                problems.extend(bus::missing(&self.options.root));
-            }
-        }
-        let kept = request.manifests.iter().map(|(_, bytes)| bytes.len() as u64 + 4096).sum();
-        problems.extend(preflight::space(&self.observer, writes, self.store.path(), kept)?);
-        problems.extend(Mco::of(&self.options).refuses());
-        problems.extend(os.and_then(|change| os::Backend::find(&self.options.root).refuses(change)));
-        Ok(problems)
+        let tolerated = if matches!(rest, Rest::Closed(Ended::Done)) { run.tolerated } else { Vec::new() };
+        Applied { id: run.begin.id, rest, goes_back, reason, problems, tolerated, back }
     }
 
     /// A plan starts from the config that it was made for, and from no other.
@@ -428,30 +443,6 @@ impl Engine {
             Some(id) => Err(ApplyError::Overtaken(format!("number {id}"))),
             None => Err(ApplyError::Overtaken("none".to_owned())),
         }
-    }
-
-    /// Compares the host with the config that is current; where nothing differs the node is Done, whatever it was before.
-    ///
-    /// # Errors
-    /// Another config is current, or another process is at work.
-    pub async fn confirm(
-        &self,
-        current: &Rendered,
-        id: Option<u64>,
-        acts: bool,
-    ) -> Result<Vec<String>, ApplyError> {
-        let Some(_lock) = self.store.lock()? else {
-            return Err(ApplyError::Locked(self.store.path().join("lock")));
-        };
-        self.is_current(id)?;
-        let expected = waiting::expected(&self.store, &self.boot_id, current)?;
-        let (root, what) = (&self.options.root, What::of(acts));
-        let mut verifier = Verifier::new(&self.observer, root, current, expected, what);
-        let problems = preflight::drift(&mut verifier).await;
-        if problems.is_empty() {
-            self.note(NodeEvent::Verified, "")?;
-        }
-        Ok(problems)
     }
 
     fn refused(&self, reason: &str) {

@@ -10,6 +10,7 @@ mod acts;
 mod engine;
 mod history;
 mod image;
+mod interrupts;
 mod labels;
 mod links;
 mod names;
@@ -28,14 +29,16 @@ mod turns;
 mod verify;
 mod waiting;
 
-pub use actions::{Actor, NoActs, Rested, Systemd, Undone};
+pub use actions::{Acted, Actor, NoActs, Rested, Systemd, Undone};
 pub use engine::{Applied, Back, Engine, Options, Recovered, Request};
 pub use history::{Entry, TakenBack};
+pub use interrupts::Interrupts;
 pub use os::is_there as os_is_there;
 pub use run::Reach;
 pub use standing::note;
 pub use store::Store;
 pub use taken_back::foreseen;
+pub use verify::Differences;
 pub use waiting::waits;
 
 use nix::errno::Errno;

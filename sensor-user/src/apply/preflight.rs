@@ -2,13 +2,20 @@
 //!
 //! In: the host, the old and the new config, the targets. Out: everything that stands in the way, in words.
 
-use super::{ApplyError, Options, links, store::RESERVE, sys, targets::Writes, verify::Verifier};
+use super::{
+    ApplyError, Options, links,
+    store::RESERVE,
+    sys,
+    targets::Writes,
+    verify::{Differences, Verifier, sort},
+};
 use crate::{bounded, observation::Observer};
 use nix::{
     fcntl::OFlag,
     sys::statvfs::{FsFlags, fstatvfs},
 };
 use sensor_model::{
+    drift_policy::DriftPolicy,
     expectation::{Expectation, Expected},
     journal::{Image, Target},
 };
@@ -33,21 +40,29 @@ const PROGRAM_BYTES: u64 = 4096;
 const TOLD: usize = 20;
 
 /// The node departs from its current config.
-pub(super) async fn drift(verifier: &mut Verifier<'_>) -> Vec<String> {
-    let mut problems = verifier.verify().await;
-    let more = problems.len().saturating_sub(TOLD);
-    problems.truncate(TOLD);
-    if more > 0 {
-        problems.push(format!("and {more} more differences"));
-    }
+pub(super) async fn drift(verifier: &mut Verifier<'_>) -> Differences {
+    let Differences { problems, tolerated } = verifier.verify().await;
     let told = |text: String| format!("the node is not as its current config says: {text}");
-    problems.into_iter().map(told).collect()
+    Differences { problems: some(problems).map(told).collect(), tolerated: some(tolerated).collect() }
+}
+
+/// The first differences, and how many there are more.
+fn some(mut differences: Vec<String>) -> impl Iterator<Item = String> {
+    let more = differences.len().saturating_sub(TOLD);
+    differences.truncate(TOLD);
+    differences.into_iter().chain((more > 0).then(|| format!("and {more} more differences")))
 }
 
 /// Places that the new config closes, and what is in them that nobody declares.
-pub(super) fn closed(observer: &Observer, new: &[Expectation], targets: &[Target]) -> Vec<String> {
-    let mut problems = Vec::new();
+pub(super) fn closed(
+    observer: &Observer,
+    policy: &DriftPolicy,
+    new: &[Expectation],
+    targets: &[Target],
+    found: &mut Differences,
+) {
     for expectation in new {
+        let mut problems = Vec::new();
         let path = expectation.thing.path();
         match &expectation.expected {
             Expected::ClosedDirectory(closed) => {
@@ -85,8 +100,8 @@ pub(super) fn closed(observer: &Observer, new: &[Expectation], targets: &[Target
             }
             _ => {}
         }
+        sort(policy, &path, problems, found);
     }
-    problems
 }
 
 /// Room for everything twice, so that the way back has room, too; in the state directory for the journal, the originals

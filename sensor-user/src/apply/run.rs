@@ -8,20 +8,22 @@ mod durable;
 mod told;
 mod turning;
 
+use told::{image, stuck};
 use turning::kind;
 pub(super) use turning::turning;
 
 use super::{
     ApplyError,
-    actions::{Actor, Rested, Undone},
+    actions::{Acted, Actor, Rested, Undone},
     image::Place,
+    interrupts::Interrupts,
     names,
     password::ShadowLock,
     preflight::Mco,
     store::{AppendError, JournalFile, Store},
     sys,
     tie::{self, Hello, Tie},
-    verify::Verifier,
+    verify::{Differences, Verifier},
 };
 use crate::observation::Observer;
 use nix::{
@@ -79,6 +81,10 @@ pub(super) struct Run<'a> {
     pub(super) unsynced: bool,
     /// Paths that are a directory before or after it, and something else on the other side.
     pub(super) turning: BTreeSet<PathBuf>,
+    /// Signals that ask it to stop.
+    pub(super) interrupts: Option<&'a Interrupts>,
+    /// What the drift policy left alone in the comparison.
+    pub(super) tolerated: Vec<String>,
 }
 
 /// How far an apply is taken by who goes on with it.
@@ -141,7 +147,10 @@ impl Run<'_> {
                 progress(&line);
             }
             let was_going_back = self.machine.is_going_back();
+            let no_look = was_going_back || self.machine.puts_again();
+            let interrupted = self.interrupts.and_then(|asked| asked.before(&request, no_look));
             let outcome = match request {
+                _ if let Some(reason) = interrupted => Outcome::Failed(reason),
                 Request::Begin => {
                     let begun = self.begin();
                     if begun == Outcome::Done {
@@ -172,7 +181,8 @@ impl Run<'_> {
                 }
                 Request::Act(act) | Request::Await(act) => {
                     match actor.act(&self.begin.acts[act], self.begin).await {
-                        Ok(()) => Outcome::Done,
+                        Ok(Acted::Done) => Outcome::Done,
+                        Ok(Acted::Skipped(reason)) => Outcome::Skipped(reason),
                         Err(reason) => Outcome::Failed(reason),
                     }
                 }
@@ -199,10 +209,11 @@ impl Run<'_> {
                     }
                 }
                 Request::Verify => match &mut verifier {
-                    Ok(verifier) => match verifier.verify().await {
-                        problems if problems.is_empty() => Outcome::Done,
-                        problems => Outcome::Failed(problems.join("; ")),
-                    },
+                    Ok(verifier) => {
+                        let Differences { problems, tolerated } = verifier.verify().await;
+                        self.tolerated = tolerated;
+                        if problems.is_empty() { Outcome::Done } else { Outcome::Failed(problems.join("; ")) }
+                    }
                     Err(reason) => Outcome::Failed(format!("the new config cannot be read: {reason}")),
                 },
                 Request::VerifyBack => match self.begin.os.as_ref().map(|change| actor.is_back(change)) {
@@ -214,8 +225,10 @@ impl Run<'_> {
                 }
                 Request::Close => self.close().map_or_else(failed, |()| Outcome::Done),
             };
-            if let Outcome::Failed(reason) | Outcome::Broken(reason) = &outcome {
-                progress(&format!("failed: {reason}"));
+            match &outcome {
+                Outcome::Failed(reason) | Outcome::Broken(reason) => progress(&format!("failed: {reason}")),
+                Outcome::Skipped(reason) => progress(reason),
+                _ => {}
             }
             self.machine.answer(outcome);
             if self.machine.is_going_back() && !was_going_back {
@@ -473,20 +486,6 @@ impl Run<'_> {
         }
         let content = image.content().map(|sha256| self.store.content(sha256)).transpose()?;
         place.make(name, image, content.as_deref(), None)
-    }
-}
-
-/// Takes note of an apply that cannot go on now.
-fn stuck(rest: &Rest, ending: &mut dyn Ending) {
-    let Rest::Halted(reason) = rest else { return };
-    let by = if reason.contains(NO_OS) { "`holdfast apply --resume`" } else { "the next start" };
-    ending.happened(NodeEvent::Stuck, reason, by);
-}
-
-fn image(target: &Target, side: Side) -> &Image {
-    match side {
-        Side::Before => &target.before,
-        Side::After => &target.after,
     }
 }
 

@@ -221,8 +221,8 @@ fn step(_call: &'static str, _takes_space: bool) -> Answer {
 #[cfg(feature = "fault-injection")]
 use fault::step;
 
-/// `HOLDFAST_FAULT=kill:N` dies at the N-th call, `stop:N` stands still before it until it is continued, `EIO:N`
-/// fails that call, `ENOSPC:N` fails it and every later one that takes space.
+/// `HOLDFAST_FAULT=kill:N` dies at the N-th call, `stop:N` stands still before it until it is continued, `wait:N` until
+/// standard input has a line or ends (other threads go on), `EIO:N` fails that call, `ENOSPC:N` fails it and every later one that takes space.
 #[cfg(feature = "fault-injection")]
 mod fault {
     use super::{Answer, Errno};
@@ -238,6 +238,11 @@ mod fault {
     });
     static CALLS: AtomicU64 = AtomicU64::new(0);
 
+    fn tell(line: &str) {
+        // Nobody may listen.
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{line}\n").as_bytes());
+    }
+
     /// Whether the next call is the one to die in.
     pub(super) fn kills_next() -> bool {
         PLAN.as_ref()
@@ -248,22 +253,27 @@ mod fault {
         let count = CALLS.fetch_add(1, Ordering::Relaxed) + 1;
         match PLAN.as_ref() {
             Some((what, number)) if what == "kill" && count == *number => {
-                eprintln!("fault: killed at call {count} ({call})");
+                tell(&format!("fault: killed at call {count} ({call})"));
                 let _ =
                     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
                 Err(Errno::EINTR)
             }
             Some((what, number)) if what == "stop" && count == *number => {
-                eprintln!("fault: stopped at call {count} ({call})");
+                tell(&format!("fault: stopped at call {count} ({call})"));
                 rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP)
                     .map_err(super::raw)
             }
+            Some((what, number)) if what == "wait" && count == *number => {
+                tell(&format!("fault: waits at call {count} ({call})"));
+                let _ = std::io::stdin().read_line(&mut String::new());
+                Ok(())
+            }
             Some((what, number)) if what == "EIO" && count == *number => {
-                eprintln!("fault: EIO at call {count} ({call})");
+                tell(&format!("fault: EIO at call {count} ({call})"));
                 Err(Errno::EIO)
             }
             Some((what, number)) if what == "ENOSPC" && count >= *number && takes_space => {
-                eprintln!("fault: ENOSPC at call {count} ({call})");
+                tell(&format!("fault: ENOSPC at call {count} ({call})"));
                 Err(Errno::ENOSPC)
             }
             _ => Ok(()),

@@ -1,6 +1,7 @@
 //! Whether the host is what a config says: the sensor's compare over everything.
 //!
-//! In: expectations and the host. Out: every difference in words. The same look as the daemon's and as `check`'s.
+//! In: expectations, the drift policy and the host. Out: every difference in words, those apart that the policy leaves alone. The
+//! same look as the daemon's and as `check`'s.
 
 use super::password;
 use crate::{
@@ -12,6 +13,7 @@ use crate::{
 use nix::fcntl::OFlag;
 use sensor_model::{
     compare::Ids,
+    drift_policy::{Action, DriftPolicy},
     expectation::{Expectation, Thing},
     merge::Rendered,
 };
@@ -33,12 +35,34 @@ impl What {
     }
 }
 
+/// How a host differs from a config.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Differences {
+    /// What is drift.
+    pub problems: Vec<String>,
+    /// What the drift policy ignores or only observes, and which rule says so.
+    pub tolerated: Vec<String>,
+}
+
+/// Why drift of a path neither keeps an apply from its beginning nor sends it back; `None` where it does.
+fn tolerance(policy: &DriftPolicy, path: &Path) -> Option<String> {
+    let decision = policy.decide(path, None);
+    let said = match decision.action {
+        Action::Ignore => "ignore",
+        Action::Observe => "observe",
+        Action::Degrade | Action::Revert | Action::Deny => return None,
+    };
+    let (_, origin) = decision.rule?;
+    Some(format!("`{said}` in the drift policy {origin}"))
+}
+
 /// Compares a host with a config.
 #[derive(Debug)]
 pub(super) struct Verifier<'a> {
     observer: Arc<Observer>,
     restorer: Restorer,
     rendered: &'a Rendered,
+    policy: &'a DriftPolicy,
     expectations: Vec<Expectation>,
     ids: Ids,
 }
@@ -48,6 +72,7 @@ impl<'a> Verifier<'a> {
         observer: &Arc<Observer>,
         root: &Path,
         rendered: &'a Rendered,
+        policy: &'a DriftPolicy,
         mut expectations: Vec<Expectation>,
         what: What,
     ) -> Self {
@@ -56,20 +81,21 @@ impl<'a> Verifier<'a> {
             let thing = &expectation.thing;
             !of_os(thing) || (what == What::WithOs && observer.unchecked(thing).is_none())
         });
-        let ids = desired::known(&mut expectations, &desired::policy_of_the_service(root), observer);
+        let ids = desired::known(&mut expectations, policy, observer);
         let restorer = Restorer::new(Arc::clone(observer), root);
-        Self { observer: Arc::clone(observer), restorer, rendered, expectations, ids }
+        Self { observer: Arc::clone(observer), restorer, rendered, policy, expectations, ids }
     }
 
     /// Every difference.
-    pub(super) async fn verify(&mut self) -> Vec<String> {
-        let mut problems = Vec::new();
+    pub(super) async fn verify(&mut self) -> Differences {
+        let mut found = Differences::default();
         for expectation in &self.expectations {
             let (_, differences) = self.restorer.look(expectation, &self.ids).await;
-            problems.extend(differences.into_iter().map(|difference| difference.text));
+            let differences = differences.into_iter().map(|difference| difference.text);
+            sort(self.policy, &expectation.thing.path(), differences, &mut found);
         }
-        problems.extend(self.passwords());
-        problems
+        sort(self.policy, Path::new(password::SHADOW), self.passwords(), &mut found);
+        found
     }
 
     fn passwords(&self) -> Option<String> {
@@ -81,5 +107,20 @@ impl<'a> Verifier<'a> {
         let shadow = read.unwrap_or_default();
         let user = password::missing(self.rendered, &shadow)?;
         Some(format!("password hash mismatch for user {user:?}"))
+    }
+}
+
+/// Puts differences of a path where they belong.
+pub(super) fn sort(
+    policy: &DriftPolicy,
+    path: &Path,
+    differences: impl IntoIterator<Item = String>,
+    found: &mut Differences,
+) {
+    match tolerance(policy, path) {
+        None => found.problems.extend(differences),
+        Some(why) => {
+            found.tolerated.extend(differences.into_iter().map(|difference| format!("{difference} ({why})")));
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     BadInput, DRIFT, IN_SYNC,
-    output::{Screen, clean},
+    output::{Screen, say},
     runtime,
     sources::{Loaded, Sources, host_path},
 };
@@ -101,14 +101,14 @@ impl Adopt {
         screen.flush()?;
         for left_out in &fragment.left_out {
             let path = left_out.path.to_string_lossy();
-            eprintln!("left out: {}", clean(&format!("{path}: {}", left_out.reason)));
+            say(&format!("left out: {path}: {}", left_out.reason));
         }
         let withheld = seen.iter().any(|seen| match &seen.observation {
             Observation::Object(object) => object.file_type == FileType::Regular && seen.bytes.is_none(),
             _ => false,
         });
         if withheld {
-            eprintln!("hint: `--secrets` gives contents that the drift policy marks as secret");
+            say("hint: `--secrets` gives contents that the drift policy marks as secret");
         }
         Ok(if fragment.left_out.is_empty() { IN_SYNC } else { DRIFT })
     }

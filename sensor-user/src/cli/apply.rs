@@ -2,20 +2,20 @@
 
 mod asked;
 mod planned;
+mod told;
 
 use super::{
-    BadInput, DRIFT, FAILURE, IN_SYNC, NOT_RECONCILABLE, agent,
+    BadInput, DRIFT, FAILURE, IN_SYNC, NOT_RECONCILABLE,
     kept::{Manifests, generation, kept, merged, read},
-    output::{Output, Screen, Tone, clean},
-    people, runtime,
+    output::{Output, Screen, say},
+    runtime,
     sources::state_of,
-    who,
 };
 use crate::{
     agent::desired,
     apply::{
-        Actor, Applied, ApplyError, Back, Engine, Entry, FORCE_FILE, NoActs, Options, Reach, Recovered,
-        Request, Store, Systemd, foreseen, os_is_there, waits,
+        Actor, Applied, ApplyError, Differences, Engine, Entry, FORCE_FILE, Interrupts, NoActs, Options,
+        Reach, Recovered, Request, Store, Systemd, foreseen, os_is_there,
     },
     observation::Observer,
 };
@@ -24,25 +24,18 @@ use planned::left_out;
 use sensor_model::{
     expectations::expectations,
     ignition::Purpose,
-    journal::{
-        Ended,
-        machine::{LEFT, Rest},
-    },
+    journal::machine::Rest,
     merge::Rendered,
     node_disruption::{Policy, PolicyFile},
-    os::waiting::Waits,
     plan::{Plan, plan},
     reconcile,
 };
-use serde::Serialize;
 use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
-
-/// The value of [`Report::schema`].
-pub const SCHEMA: &str = "holdfast.apply/v1";
+use told::Report;
 
 /// What is said of a step that only a cluster can take.
 const NO_DRAIN: &str = "this host is applied to by itself, in no cluster: nothing is drained";
@@ -75,6 +68,10 @@ pub struct How {
     /// Disruption policies (`MachineConfiguration` or `DisruptionPolicy`): a file, or a directory of them; may be repeated.
     #[arg(long, value_name = "PATH")]
     pub policy: Vec<PathBuf>,
+    /// Drift policies: a file, or a directory of them; may be repeated. What they ignore or only observe neither keeps an
+    /// apply from its beginning nor sends it back. [default: /etc/holdfast/policies of that host]
+    #[arg(long, value_name = "PATH")]
+    pub drift_policy: Vec<PathBuf>,
     /// The node's pool, for policies that are about certain pools. [default: that of NEW's name or role]
     #[arg(long, value_name = "NAME")]
     pub pool: Option<String>,
@@ -130,53 +127,13 @@ pub(super) struct Wanted {
     pub(super) rollback_to: Option<u64>,
 }
 
-/// What became of it.
-#[derive(Debug, Serialize)]
-struct Report {
-    schema: &'static str,
-    /// Number of the apply; null when there was nothing to do.
-    id: Option<u64>,
-    /// `done`, `unchanged`, `drifted`, `rebooting`, `rolled-back`, `abandoned`, `halted`.
-    result: &'static str,
-    /// Why it went back, could not go on, or reboots although no plan says so; empty when it did nothing of that.
-    reason: String,
-    /// What was left as somebody else wrote it, what failed on the way back, how the host differs.
-    problems: Vec<String>,
-    /// The plan that was followed; null after `--resume`.
-    plan: Option<Plan>,
-    /// Kernel arguments that wait for the next boot under the config that is current now.
-    waiting: Vec<Waits>,
-    /// The old config is there, or on its way.
-    #[serde(skip)]
-    goes_back: bool,
-    /// What the comparison with it found.
-    #[serde(skip)]
-    back: Back,
-}
-
-impl Report {
-    fn of(result: &'static str) -> Self {
-        Self {
-            schema: SCHEMA,
-            id: None,
-            result,
-            reason: String::new(),
-            problems: Vec::new(),
-            plan: None,
-            waiting: Vec::new(),
-            goes_back: false,
-            back: Back::No,
-        }
-    }
-}
-
 impl Apply {
     /// Plans, asks, does it and reports.
     ///
     /// # Errors
     /// Bad input, and why nothing was begun. What happened later is in the report.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let site = Site::open(&self.place, &self.how)?;
+        let site = Site::open(&self.place, &self.how, screen)?;
         if self.early {
             return site.put_again();
         }
@@ -190,7 +147,9 @@ impl Apply {
         let compared = merged(&read, Purpose::Compare).map_err(BadInput::wrap)?;
         let current = site.current()?;
         if let (Some((id, _)), false) = (&current, self.current.is_empty()) {
-            eprintln!("hint: `--current` does not count: the host has what was applied last, number {id}");
+            say(&format!(
+                "hint: `--current` does not count: the host has what was applied last, number {id}"
+            ));
         }
         let old = match &current {
             Some((id, _)) => site.there(*id)?,
@@ -211,13 +170,17 @@ pub(super) struct Site<'a> {
     state: PathBuf,
     how: &'a How,
     place: &'a Place,
+    interrupts: Interrupts,
 }
 
 impl<'a> Site<'a> {
-    pub(super) fn open(place: &'a Place, how: &'a How) -> anyhow::Result<Self> {
+    pub(super) fn open(place: &'a Place, how: &'a How, screen: &mut Screen) -> anyhow::Result<Self> {
+        // The exit code says what became of the host, and a reader that goes away does not change that.
+        screen.outlive_readers();
         let observer = Observer::new(&place.host_root)
             .map_err(|error| BadInput::wrap(anyhow::Error::from(error).context("--host-root")))?;
-        Ok(Self { observer: Arc::new(observer), state: place.state(), how, place })
+        let interrupts = Interrupts::heed(say).context("take signals")?;
+        Ok(Self { observer: Arc::new(observer), state: place.state(), how, place, interrupts })
     }
 
     /// What does it; makes the directories that it keeps things in.
@@ -228,7 +191,8 @@ impl<'a> Site<'a> {
             beside_mco: self.how.beside_mco,
             asks_daemon: true,
         };
-        Engine::new(options, &self.observer)
+        let engine = Engine::new(options, &self.observer)?.heeding(&self.interrupts);
+        Ok(engine.with_policies(&self.how.drift_policy))
     }
 
     /// What was applied so far, if anything was.
@@ -348,7 +312,7 @@ impl<'a> Site<'a> {
                 self.told(screen, &applied, Some(plan))
             }
             Err(error @ ApplyError::Unreconcilable(_)) => {
-                eprintln!("error: {}", clean(&error.to_string()));
+                say(&format!("error: {error}"));
                 Ok(NOT_RECONCILABLE)
             }
             Err(error) => Err(error.into()),
@@ -364,9 +328,10 @@ impl<'a> Site<'a> {
         plan: Plan,
     ) -> anyhow::Result<u8> {
         let engine = self.engine()?;
-        let problems = runtime()?.block_on(engine.confirm(new, previous, !self.how.no_acts))?;
-        let result = if problems.is_empty() { "unchanged" } else { "drifted" };
-        self.report(screen, Report { problems, plan: Some(plan), ..Report::of(result) })
+        let found = runtime()?.block_on(engine.confirm(new, previous, !self.how.no_acts))?;
+        let result = if found.problems.is_empty() { "unchanged" } else { "drifted" };
+        let Differences { problems, tolerated } = found;
+        self.report(screen, Report { problems, tolerated, plan: Some(plan), ..Report::of(result) })
     }
 
     /// Works off an apply that was interrupted, without a reboot. A dry run leaves it as it is.
@@ -384,7 +349,10 @@ impl<'a> Site<'a> {
             Recovered::Over(Applied { rest: Rest::Rebooting | Rest::Halted(_), id, reason, .. }) => {
                 Err(ApplyError::Unfinished(format!("number {id}: {reason}")).into())
             }
-            Recovered::Over(_) | Recovered::Nothing => Ok(()),
+            Recovered::Over(_) | Recovered::Nothing => match self.interrupts.reason() {
+                Some(reason) => Err(anyhow::anyhow!("{reason}; nothing new was begun")),
+                None => Ok(()),
+            },
         }
     }
 
@@ -415,84 +383,4 @@ impl<'a> Site<'a> {
             Recovered::AtWork => Err(ApplyError::Locked(engine.store().path().join("lock")).into()),
         }
     }
-
-    fn told(&self, screen: &mut Screen, applied: &Applied, plan: Option<Plan>) -> anyhow::Result<u8> {
-        let result = match &applied.rest {
-            Rest::Closed(Ended::Done) => "done",
-            Rest::Closed(Ended::RolledBack) => "rolled-back",
-            Rest::Closed(Ended::Abandoned) => "abandoned",
-            Rest::Rebooting => "rebooting",
-            Rest::Halted(_) => "halted",
-        };
-        let Applied { id, goes_back, reason, problems, back, .. } = applied.clone();
-        let of_apply = Report { id: Some(id), goes_back, reason, problems, plan, back, ..Report::of(result) };
-        self.report(screen, of_apply)
-    }
-
-    fn report(&self, screen: &mut Screen, mut report: Report) -> anyhow::Result<u8> {
-        // What became of the apply is told whatever can be read of this.
-        report.waiting =
-            waits(&self.place.state()).unwrap_or_default().into_iter().map(Waits::from).collect();
-        let Report { result, reason, problems, waiting, .. } = &report;
-        // A reboot with a reason is one on the way back, or in the place of an act that failed.
-        let good = matches!(*result, "done" | "unchanged") || *result == "rebooting" && reason.is_empty();
-        let code = match *result {
-            _ if good => IN_SYNC,
-            "drifted" => DRIFT,
-            _ => FAILURE,
-        };
-        if self.place.output.is_json() {
-            screen.json(&report)?;
-            return Ok(code);
-        }
-        let tone = if good { Tone::Good } else { Tone::Bad };
-        let number = report.id.map(|id| format!(" (number {id})")).unwrap_or_default();
-        let text = match *result {
-            "done" => "the host is as the new config says",
-            "unchanged" => "there was nothing to do",
-            "drifted" => {
-                "this config is the current one, and the host is not as it says; `holdfast repair --all` or `--force` brings it there"
-            }
-            "rebooting" if good => "the reboot is under way; after it everything is compared",
-            "rebooting" if report.goes_back => "the reboot is under way that brings the old OS back",
-            "rebooting" => {
-                "the reboot is under way; after it what failed is looked at, and everything is compared"
-            }
-            "rolled-back" => match report.back {
-                Back::AsDeclared => "the host is as the old config says",
-                Back::Differs => "what was written was given back, but the host differs from the old config",
-                _ => "what was written was given back; the host was not compared with an old config",
-            },
-            "abandoned" => "nothing was written",
-            _ => "it can go neither on nor back now; the next start tries again",
-        };
-        screen.line(&format!("{}{number}: {text}", screen.paint(tone, result)))?;
-        if !reason.is_empty() {
-            screen.line(&format!("  because: {}", clean(reason)))?;
-        }
-        // What is in the reason is said already, but not who did it.
-        let is_news = |problem: &&String| !reason.contains(problem.as_str()) || problem.ends_with(LEFT);
-        for problem in problems.iter().filter(is_news) {
-            screen.line(&format!("  {}", clean(problem)))?;
-            if let Some(who) = culprit(problem) {
-                screen.line(&format!("    by {who}"))?;
-            }
-        }
-        for waits in waiting {
-            screen.line(&format!("  waits: {}", clean(&waits.text)))?;
-        }
-        Ok(code)
-    }
-}
-
-/// Who wrote what was left, by the daemon's log; `None` where it says nothing.
-fn culprit(problem: &str) -> Option<String> {
-    let path = problem.strip_suffix(LEFT)?;
-    let changes = who::changes(Path::new(agent::LOG), Path::new(path), 1).ok()?;
-    Some(people::actor(changes.first()?.actor.as_ref()))
-}
-
-/// One line of progress.
-fn say(line: &str) {
-    eprintln!("{}", clean(line));
 }

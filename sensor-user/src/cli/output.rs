@@ -47,6 +47,31 @@ pub enum Tone {
     Quiet,
 }
 
+/// A writer whose errors end nothing: a reader that is gone, or a disk that is full, must not stop what is under way. The print
+/// macros of the standard library panic instead.
+#[derive(Debug)]
+pub struct Lasting<W>(pub W);
+
+impl<W: Write> Write for Lasting<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.0.write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),
+            written => Ok(written.unwrap_or(bytes.len())),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let _ = self.0.flush();
+        Ok(())
+    }
+}
+
+/// Prints a line on standard error, for a person.
+pub fn say(line: &str) {
+    // It cannot fail.
+    let _ = Lasting(io::stderr()).write_all(format!("{}\n", clean(line)).as_bytes());
+}
+
 /// Where a command prints to.
 pub struct Screen {
     to: Box<dyn Write>,
@@ -69,6 +94,12 @@ impl Screen {
     /// Anything else, without colour.
     pub fn plain(to: Box<dyn Write>) -> Self {
         Self { to, colour: false }
+    }
+
+    /// From now on no error of the writer's is an error of the command's.
+    pub fn outlive_readers(&mut self) {
+        let to = std::mem::replace(&mut self.to, Box::new(io::sink()));
+        self.to = Box::new(Lasting(to));
     }
 
     /// Where to write.
@@ -181,6 +212,30 @@ mod tests {
     fn text_from_elsewhere_cannot_drive_the_terminal() {
         assert_eq!(clean("/etc/\x1b[2Jx\n\u{202e}y"), "/etc/\\u{1b}[2Jx\\u{a}\\u{202e}y");
         assert_eq!(clean("/etc/grüße"), "/etc/grüße");
+    }
+
+    /// A pipe whose reader is gone, and a line that was interrupted before.
+    struct Broken(bool);
+
+    impl Write for Broken {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            let is_first = std::mem::take(&mut self.0);
+            Err(if is_first { io::ErrorKind::Interrupted } else { io::ErrorKind::BrokenPipe }.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+    }
+
+    #[test]
+    fn a_screen_that_outlives_its_readers_has_no_errors() {
+        let mut screen = Screen::plain(Box::new(Broken(true)));
+        assert!(screen.line("a").is_err() && screen.flush().is_err());
+        screen.outlive_readers();
+        screen.line("a").unwrap();
+        screen.json(&["a"]).unwrap();
+        screen.flush().unwrap();
     }
 
     #[test]

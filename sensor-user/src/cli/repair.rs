@@ -83,6 +83,7 @@ impl Repair {
     /// # Errors
     /// Bad input, and a question that cannot be asked. What could not be repaired is in the report.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
+        screen.outlive_readers();
         let state = self.sources.state();
         let store = Store::existing(&state);
         // What an apply writes meanwhile, or has left half written, is for it to finish or to give back.

@@ -27,7 +27,7 @@ impl Rollback {
     /// # Errors
     /// No such config, and why nothing was begun.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let site = Site::open(&self.place, &self.how)?;
+        let site = Site::open(&self.place, &self.how, screen)?;
         site.recover()?;
         let applied = site.store()?.and_then(|store| Some((store.current()?.0, store)));
         let Some((current, store)) = applied else {

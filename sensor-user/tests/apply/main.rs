@@ -4,6 +4,7 @@
 
 mod asked;
 mod bounded;
+mod drift_policy;
 #[cfg(feature = "fault-injection")]
 mod faults;
 #[cfg(feature = "fault-injection")]
@@ -16,7 +17,10 @@ mod mco;
 mod originals;
 mod properties;
 mod put_again;
+mod readers;
 mod recovery;
+#[cfg(feature = "fault-injection")]
+mod signals;
 mod standing;
 mod table;
 mod waiting;

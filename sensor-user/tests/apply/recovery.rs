@@ -4,7 +4,7 @@ use crate::{
     standing::{Answer, engine, run},
     world::World,
 };
-use holdfast::apply::{Actor, Applied, Reach, Recovered, Rested, Undone, note};
+use holdfast::apply::{Acted, Actor, Applied, Reach, Recovered, Rested, Undone, note};
 use sensor_model::{
     journal::{Act, ActKind, Begin, Boot, Ended, Fallback, OsChange, Record, codec, machine::Rest},
     node_state::{NodeEvent, NodeState},
@@ -30,9 +30,9 @@ fn name(act: &Act) -> String {
 }
 
 impl Actor for Host {
-    fn act<'a>(&'a mut self, act: &'a Act, _: &'a Begin) -> Answer<'a> {
+    fn act<'a>(&'a mut self, act: &'a Act, _: &'a Begin) -> Answer<'a, Acted> {
         self.asked.push(format!("act {}", name(act)));
-        Box::pin(async { self.acts.map_or(Ok(()), |reason| Err(reason.to_owned())) })
+        Box::pin(async { self.acts.map_or(Ok(Acted::Done), |reason| Err(reason.to_owned())) })
     }
 
     fn rested<'a>(&'a mut self, act: &'a Act, _: &'a Begin) -> Answer<'a, Rested> {
@@ -67,7 +67,7 @@ pub(crate) fn this_boot() -> String {
 
 pub(crate) fn act(kind: ActKind, unit: &str, fallback: Fallback) -> Act {
     let unit = Some(unit.to_owned()).filter(|unit| !unit.is_empty());
-    Act { kind, unit, timeout_s: 30, fallback, because: Vec::new() }
+    Act { kind, unit, timeout_s: 30, fallback, because: Vec::new(), masked: false }
 }
 
 /// An apply, with this number two, that was begun in a boot, wrote nothing, and has these acts.

@@ -2,7 +2,7 @@
 
 use crate::world::World;
 use holdfast::{
-    apply::{Actor, ApplyError, Engine, Options, Reach, Recovered, Request, Rested, Undone},
+    apply::{Acted, Actor, ApplyError, Engine, Options, Reach, Recovered, Request, Rested, Undone},
     observation::Observer,
 };
 use sensor_model::{
@@ -22,8 +22,8 @@ pub(crate) type Answer<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T, Strin
 pub(crate) struct Slow;
 
 impl Actor for Slow {
-    fn act<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a> {
-        Box::pin(async { Ok(()) })
+    fn act<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a, Acted> {
+        Box::pin(async { Ok(Acted::Done) })
     }
 
     fn rested<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a, Rested> {

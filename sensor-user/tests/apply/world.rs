@@ -213,6 +213,7 @@ impl World {
         self.prepare(&all, fault)
     }
 
+    /// A command, to be run otherwise.
     pub(crate) fn prepare(&self, arguments: &[&str], fault: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
         command.args(arguments).arg("--host-root").arg(self.at("/")).arg("--state").arg(self.state());

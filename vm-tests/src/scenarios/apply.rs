@@ -3,6 +3,8 @@
 //! Comes in: a systemd guest that may reboot. Goes out: a check for each act, each failure, and, in the second boot, for
 //! the comparison that follows a reboot. A third boot takes the place of an act that failed, and its unit fails again.
 
+mod masked;
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -31,9 +33,11 @@ spec:
     - {path: /etc/demo/restart, actions: [{type: Restart, restart: {serviceName: demo.service}}]}
     - {path: /etc/demo/fails, actions: [{type: Restart, restart: {serviceName: fails.service}, fallback: rollback}]}
     - {path: /etc/demo/hangs, actions: [{type: Restart, restart: {serviceName: hangs.service}, timeout: 3s, fallback: rollback}]}
+    - {path: /etc/demo/masked, actions: [{type: Restart, restart: {serviceName: ssh.service}, fallback: rollback}]}
     - {path: /etc/demo/holds, actions: [{type: Restart, restart: {serviceName: holds.service}, fallback: rollback}]}
     - {path: /etc/demo/boots, actions: [{type: Restart, restart: {serviceName: boots.service}}]}
     units:
+    - {name: ssh.service, actions: [{type: DaemonReload}]}
     - {name: holds.service, actions: [{type: DaemonReload}]}
     - {name: boots.service, actions: [{type: DaemonReload}]}
     - {name: demo.service, actions: [{type: DaemonReload}]}
@@ -234,6 +238,7 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
     context.check("hanging", goes_back(&wish.with("hangs", "2"), "hangs.service", "hangs"));
     context.check("inhibited", inhibited(&wish.with("holds", "2")));
     let wish = wish.with("holds", "2");
+    context.check("masked", masked::masked(&wish.with("masked", "1")));
     let wish = Wish { shipped: "", other_enabled: true, ..wish };
     context.check("back", back(&wish));
     context.check("drift", drift(&wish));

@@ -55,6 +55,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("own_writes", own(&mut agent));
     context.check("foreign_new_path", foreign(&mut agent, "three", "/srv/second/three"));
     context.check("foreign_old_path", foreign_old(&mut agent));
+    context.check("abandoned", abandoned(&mut agent));
     context.check("daemon_begins_meanwhile", restarted(agent));
     Ok(())
 }
@@ -197,6 +198,26 @@ fn foreign_old(agent: &mut Agent) -> Result<String> {
     shell(&format!("chmod 644 {SECOND}/mine; mv {SECOND}/mine {FILE}"))?;
     settled(agent, "compliant")?;
     Ok(record["differences"].to_string())
+}
+
+/// The daemon gives back by itself what a killed apply left.
+fn abandoned(agent: &mut Agent) -> Result<String> {
+    let before = OLD.iter().map(fs::read_to_string).collect::<Result<Vec<_>, _>>()?;
+    fs::write(CONFIG, config(NEW, "killed"))?;
+    let mut apply = held()?;
+    // It dies with the end of the call that it stands still in.
+    apply.kill()?;
+    shell(&format!("fsfreeze --unfreeze {FIRST}"))?;
+    let ended = apply.wait()?;
+    wait::until("the daemon to work the apply off", LIMIT, || {
+        Ok((!Path::new("/var/lib/holdfast/apply/journal").exists()).then_some(()))
+    })?;
+    settled(agent, "compliant")?;
+    let after = OLD.iter().map(fs::read_to_string).collect::<Result<Vec<_>, _>>()?;
+    ensure!(after == before && !Path::new(NEW[2]).exists(), "{before:?} became {after:?}");
+    let (code, text) = holdfast(&["history"])?;
+    ensure!(code == Some(0) && text.contains("rolled-back"), "{text}");
+    Ok(format!("the apply ended with {ended}"))
 }
 
 /// A daemon that starts in the middle of an apply watches what that one writes.

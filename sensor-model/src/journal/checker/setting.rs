@@ -125,6 +125,7 @@ impl Setting {
             timeout_s: 1,
             fallback,
             because: Vec::new(),
+            masked: false,
         };
         Begin {
             id: 1,

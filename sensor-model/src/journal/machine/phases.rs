@@ -118,11 +118,15 @@ impl Machine {
                 self.pass(phase, at)
             }
             Outcome::Failed(reason) => self.not_moved(phase, at, reason),
-            Outcome::Done | Outcome::NeedsReboot | Outcome::Broken(_) if steps >= self.patience => {
+            Outcome::Done | Outcome::Skipped(_) | Outcome::NeedsReboot | Outcome::Broken(_)
+                if steps >= self.patience =>
+            {
                 let reason = format!("{}: what is written to it does not stay", self.names[target]);
                 self.not_moved(phase, at, reason)
             }
-            Outcome::Done | Outcome::NeedsReboot | Outcome::Broken(_) => phase.at(at, None, steps + 1),
+            Outcome::Done | Outcome::Skipped(_) | Outcome::NeedsReboot | Outcome::Broken(_) => {
+                phase.at(at, None, steps + 1)
+            }
         }
     }
 

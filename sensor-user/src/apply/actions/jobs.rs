@@ -3,7 +3,7 @@
 //! In: the manager, what is to be done with which unit. Out: that it is done, or why not. It takes no longer than its
 //! limit, whoever does not answer; a job that nobody waits for any more is taken back.
 
-use super::{bus::SYSTEMD, results::Results};
+use super::{Acted, bus::SYSTEMD, results::Results};
 use sensor_model::journal::ActKind;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
@@ -23,14 +23,26 @@ pub(super) struct Job<'a> {
     pub(super) unit: &'a str,
     /// Whether the unit may be gone: the apply removes it.
     pub(super) may_be_gone: bool,
+    pub(super) masked: WhenMasked,
     pub(super) limit: Duration,
+}
+
+/// What is done about a unit that is masked: systemd refuses every job for it but a stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WhenMasked {
+    /// Nothing, and a person is told: the config masks it.
+    Skip,
+    /// It is stopped.
+    Stop,
+    /// The job fails: somebody else masked it.
+    Fail,
 }
 
 /// Queues a job, waits until it is removed, and looks at the unit.
 ///
 /// # Errors
 /// How it ended instead.
-pub(super) async fn run(manager: &ManagerProxy<'_>, job: Job<'_>) -> Result<(), String> {
+pub(super) async fn run(manager: &ManagerProxy<'_>, job: Job<'_>) -> Result<Acted, String> {
     let mut queued = None;
     if let Ok(ended) = timeout(job.limit, wait(manager, job, &mut queued)).await {
         return ended;
@@ -42,18 +54,30 @@ pub(super) async fn run(manager: &ManagerProxy<'_>, job: Job<'_>) -> Result<(), 
     Err(format!("not done within {} s", job.limit.as_secs()))
 }
 
-async fn wait(manager: &ManagerProxy<'_>, job: Job<'_>, path: &mut Option<String>) -> Result<(), String> {
+async fn wait(manager: &ManagerProxy<'_>, job: Job<'_>, path: &mut Option<String>) -> Result<Acted, String> {
     let text = |error: zbus::Error| error.to_string();
     let unit = unit_of(manager, job.unit).await?;
     let (load, active) = (unit.load_state().await.map_err(text)?, unit.active_state().await.map_err(text)?);
-    let kind = match load.as_str() {
-        // What must not run, or has no file any more, can only be stopped.
-        "masked" => ActKind::Stop,
-        "not-found" if job.may_be_gone => ActKind::Stop,
-        "not-found" => return Err("there is no such unit".to_owned()),
+    let is_running = matches!(active.as_str(), "active" | "reloading" | "activating");
+    let kind = match (load.as_str(), job.masked) {
+        // What has no file any more can only be stopped.
+        ("not-found", _) if job.may_be_gone => ActKind::Stop,
+        ("not-found", _) => return Err("there is no such unit".to_owned()),
+        ("masked", _) if job.kind == ActKind::Stop => ActKind::Stop,
+        ("masked", WhenMasked::Stop) => ActKind::Stop,
+        ("masked", WhenMasked::Skip) => {
+            let now = if is_running { "it runs on until it is stopped" } else { "it does not run" };
+            return Ok(Acted::Skipped(format!("skipped: the config masks the unit, and {now}")));
+        }
+        // A unit that does not run has nothing to reload.
+        ("masked", WhenMasked::Fail) if job.kind != ActKind::Reload || is_running => {
+            return Err(format!(
+                "the unit is masked, and not by the config; `systemctl unmask {}` lets systemd start it",
+                job.unit
+            ));
+        }
         _ => job.kind,
     };
-    let is_running = matches!(active.as_str(), "active" | "reloading" | "activating");
     match kind {
         // What has failed does not use the new content, whatever it is asked to read.
         ActKind::Reload if active == "failed" => {
@@ -65,9 +89,9 @@ async fn wait(manager: &ManagerProxy<'_>, job: Job<'_>, path: &mut Option<String
                 state = active,
                 "Not reloaded: the unit does not run. It reads what is written when it is started."
             );
-            return Ok(());
+            return Ok(Acted::Done);
         }
-        ActKind::Stop if !is_running => return Ok(()),
+        ActKind::Stop if !is_running => return Ok(Acted::Done),
         _ => {}
     }
     let mut results = Results::of(manager, unit.id().await.map_err(text)?).await?;
@@ -77,7 +101,7 @@ async fn wait(manager: &ManagerProxy<'_>, job: Job<'_>, path: &mut Option<String
         ActKind::Restart => manager.restart_unit(name, mode).await,
         ActKind::ReloadOrRestart => manager.reload_or_restart_unit(name, mode).await,
         ActKind::Stop => manager.stop_unit(name, mode).await,
-        ActKind::DaemonReload | ActKind::Os => return Ok(()),
+        ActKind::DaemonReload | ActKind::Os => return Ok(Acted::Done),
     };
     let queued = queued.map_err(text)?;
     *path = Some(queued.as_str().to_owned());
@@ -86,7 +110,7 @@ async fn wait(manager: &ManagerProxy<'_>, job: Job<'_>, path: &mut Option<String
     if result != "done" {
         return Err(format!("the job ended as `{result}`"));
     }
-    settled(&unit, kind, job.unit).await
+    settled(&unit, kind, job.unit).await.map(|()| Acted::Done)
 }
 
 pub(super) async fn unit_of(manager: &ManagerProxy<'_>, name: &str) -> Result<UnitProxy<'static>, String> {

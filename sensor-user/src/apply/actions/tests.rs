@@ -5,7 +5,7 @@ mod played;
 use super::*;
 use crate::clock::boot_id;
 use played::{Host, Plays};
-use sensor_model::journal::{Boot, Fallback};
+use sensor_model::journal::{Boot, Fallback, Image, LinkImage, Target};
 use tokio::net::UnixListener;
 
 fn begin() -> Begin {
@@ -33,7 +33,7 @@ fn begin() -> Begin {
 
 fn act(kind: ActKind, unit: &str, timeout_s: u64) -> Act {
     let unit = Some(unit.to_owned()).filter(|unit| !unit.is_empty());
-    Act { kind, unit, timeout_s, fallback: Fallback::Reboot, because: Vec::new() }
+    Act { kind, unit, timeout_s, fallback: Fallback::Reboot, because: Vec::new(), masked: false }
 }
 
 #[tokio::test]
@@ -95,6 +95,47 @@ async fn a_unit_that_the_apply_takes_away_is_stopped_where_it_runs() {
             assert_eq!(*host.called.lock().unwrap(), called, "{plays:?}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_masked_unit_is_a_skip_where_the_config_masks_it_else_a_failure_and_is_never_stopped() {
+    for kind in [ActKind::Reload, ActKind::ReloadOrRestart, ActKind::Restart] {
+        let host = Host::new(Plays::RunningUnits);
+        let by_config = Act { masked: true, ..act(kind, "masked.service", 30) };
+        let Ok(Acted::Skipped(reason)) = host.acted(&by_config, &begin()).await else { panic!("{kind:?}") };
+        assert!(reason.ends_with(
+            "masked.service: skipped: the config masks the unit, and it runs on until it is stopped"
+        ));
+        let failed = host.acted(&act(kind, "masked.service", 30), &begin()).await.unwrap_err();
+        assert!(failed.contains("masked.service: the unit is masked, and not by the config"), "{failed}");
+        assert_eq!(*host.called.lock().unwrap(), [""; 0], "{kind:?}");
+        assert!(host.queued.lock().unwrap().is_empty(), "{kind:?}");
+    }
+    let host = Host::new(Plays::Well);
+    let reload = act(ActKind::Reload, "masked.service", 30);
+    assert_eq!(
+        host.acted(&reload, &begin()).await,
+        Ok(Acted::Done),
+        "it does not run, so nothing is to be reloaded"
+    );
+}
+
+#[tokio::test]
+async fn a_unit_that_the_way_back_masks_again_is_stopped() {
+    let link = |target: &str| Image::Link(LinkImage { target: target.into(), uid: 0, gid: 0, label: None });
+    let unmasked = Target {
+        path: "/etc/systemd/system/masked@.service".into(),
+        before: link("/dev/null"),
+        after: Image::Absent,
+    };
+    let begin = Begin { targets: vec![unmasked], ..begin() };
+    let restart = act(ActKind::Restart, "masked@1.service", 30);
+    let host = Host::new(Plays::RunningUnits);
+    assert_eq!(host.systemd().undo(&restart, &begin).await, Ok(Undone::Now));
+    assert_eq!(*host.called.lock().unwrap(), ["stop"]);
+    let another = act(ActKind::Restart, "masked.service", 30);
+    host.systemd().undo(&another, &begin).await.unwrap_err();
+    assert_eq!(*host.called.lock().unwrap(), ["stop"], "somebody else's mask");
 }
 
 #[tokio::test]

@@ -75,6 +75,8 @@ impl Engine {
     async fn differences(&self, old: &Rendered, what: What) -> Result<Vec<String>, String> {
         let expected =
             waiting::expected(&self.store, &self.boot_id, old).map_err(|error| error.to_string())?;
-        Ok(Verifier::new(&self.observer, &self.options.root, old, expected, what).verify().await)
+        let policy = self.policy_or_none();
+        let mut verifier = Verifier::new(&self.observer, &self.options.root, old, &policy, expected, what);
+        Ok(verifier.verify().await.problems)
     }
 }

@@ -2,11 +2,15 @@
 //!
 //! In: the request. Out: a line for a person, and what the node waits for, for its state. Nothing is done here.
 
-use super::{Ending, Run, WRITTEN};
+use super::{Ending, NO_OS, Run, WRITTEN};
 use crate::apply::actions::describe;
 use sensor_model::{
-    journal::{machine::Request, settle::Settling},
-    node_state::Wait,
+    journal::{
+        Image, Target,
+        machine::{Request, Rest},
+        settle::{Settling, Side},
+    },
+    node_state::{NodeEvent, Wait},
 };
 
 impl Run<'_> {
@@ -84,5 +88,20 @@ impl Run<'_> {
             | Request::Commit(_)
             | Request::Close => return None,
         })
+    }
+}
+
+/// Takes note of an apply that cannot go on now.
+pub(super) fn stuck(rest: &Rest, ending: &mut dyn Ending) {
+    let Rest::Halted(reason) = rest else { return };
+    let by = if reason.contains(NO_OS) { "`holdfast apply --resume`" } else { "the next start" };
+    ending.happened(NodeEvent::Stuck, reason, by);
+}
+
+/// What a target is on a side.
+pub(super) fn image(target: &Target, side: Side) -> &Image {
+    match side {
+        Side::Before => &target.before,
+        Side::After => &target.after,
     }
 }

@@ -184,7 +184,11 @@ impl Manager {
     }
 
     async fn load_unit(&self, #[zbus(object_server)] server: &ObjectServer, name: &str) -> OwnedObjectPath {
-        let load = if name.starts_with("there") { "loaded" } else { "not-found" };
+        let load = match name {
+            name if name.starts_with("there") => "loaded",
+            name if name.starts_with("masked") => "masked",
+            _ => "not-found",
+        };
         let before = match self.plays {
             Plays::FailedUnits => "failed",
             Plays::RunningUnits => "active",
@@ -444,9 +448,14 @@ impl Host {
     }
 
     /// What became of an act; a test that waits for ever has failed.
-    pub(super) async fn act(&self, act: &Act, begin: &Begin) -> Result<(), String> {
+    pub(super) async fn acted(&self, act: &Act, begin: &Begin) -> Result<Acted, String> {
         let mut systemd = self.systemd();
         let acted = tokio::time::timeout(Duration::from_mins(1), systemd.act(act, begin));
         acted.await.expect("it has a limit")
+    }
+
+    /// Whether it failed.
+    pub(super) async fn act(&self, act: &Act, begin: &Begin) -> Result<(), String> {
+        self.acted(act, begin).await.map(drop)
     }
 }

@@ -1,0 +1,231 @@
+//! Signals that ask a process to end while it applies a config.
+//!
+//! In: SIGINT, SIGTERM and SIGHUP. Out: whether the apply is to stop at its next safe point, where the journal says how it goes
+//! on. Outside an apply each of them ends the process at once.
+
+use sensor_model::journal::{Record, machine::Request};
+use std::{
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// What was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// SIGINT or SIGTERM: somebody wants the apply undone.
+    Stop(&'static str),
+    /// SIGHUP: a terminal or a connection is gone, maybe by what the apply itself does to the network.
+    Unwatched,
+}
+
+impl Asked {
+    /// Why an apply ends before its end.
+    pub(super) fn reason(self) -> String {
+        let signal = match self {
+            Self::Stop(signal) => signal,
+            Self::Unwatched => "SIGHUP",
+        };
+        format!("interrupted by {signal}")
+    }
+}
+
+/// What this process was asked to do.
+#[derive(Debug, Clone, Default)]
+pub struct Interrupts(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    under_way: bool,
+    asked: Option<Asked>,
+}
+
+/// An apply under way; ends with it.
+#[derive(Debug)]
+pub(super) struct UnderWay(Interrupts);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.state().under_way = false;
+    }
+}
+
+impl Interrupts {
+    /// Takes the signals from now on; a thread waits for them. Lines for a person go to `say`.
+    ///
+    /// # Errors
+    /// No thread or handler can be made.
+    pub fn heed(say: fn(&str)) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let taken = runtime.block_on(async { Taken::all() })?;
+        let interrupts = Self::default();
+        let theirs = interrupts.clone();
+        thread::Builder::new().name("signals".to_owned()).spawn(move || {
+            runtime.block_on(theirs.follow(taken, say));
+        })?;
+        Ok(interrupts)
+    }
+
+    async fn follow(&self, mut taken: Taken, say: fn(&str)) {
+        loop {
+            let (asked, number) = taken.next().await;
+            if !self.ask(asked) {
+                // Nothing is under way, so this is the end that the signal wants, as a shell sees it.
+                std::process::exit(128 + number);
+            }
+            say(&match asked {
+                Asked::Stop(signal) => format!(
+                    "{signal}: the apply ends at the next safe point: nothing is written, everything is given back, or it is done"
+                ),
+                Asked::Unwatched => {
+                    "SIGHUP: the apply goes on where it has begun to write, else it ends".to_owned()
+                }
+            });
+        }
+    }
+
+    /// Takes note of a signal; `false` where no apply is under way.
+    fn ask(&self, asked: Asked) -> bool {
+        let mut state = self.state();
+        if state.under_way && !matches!(state.asked, Some(Asked::Stop(_))) {
+            state.asked = Some(asked);
+        }
+        state.under_way
+    }
+
+    /// From now on, until what it gives ends, no signal ends the process.
+    pub(super) fn begin(&self) -> UnderWay {
+        self.state().under_way = true;
+        UnderWay(self.clone())
+    }
+
+    /// Why nothing new is to be begun any more.
+    pub fn reason(&self) -> Option<String> {
+        self.state().asked.map(Asked::reason)
+    }
+
+    /// Why a request of the journal's machine is not carried out. It is then answered as one that failed, so only those are
+    /// refused that may fail with nothing left half done; with `no_look` no look is. That holds on the way back, and where what
+    /// an update of the OS took back is put again: the new OS would go back for it.
+    pub(super) fn before(&self, request: &Request, no_look: bool) -> Option<String> {
+        let asked = self.state().asked?;
+        let is_safe = match request {
+            Request::Begin => true,
+            _ if asked == Asked::Unwatched => false,
+            Request::Look(_) => !no_look,
+            Request::Append(record) => {
+                matches!(record, Record::Written | Record::Started { .. } | Record::RebootRequested { .. })
+            }
+            _ => false,
+        };
+        is_safe.then(|| asked.reason())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The flags are whole whoever dies.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The signals, but those that the process was started without: `nohup` ignores SIGHUP.
+#[derive(Debug)]
+struct Taken {
+    interrupt: Option<Signal>,
+    terminate: Option<Signal>,
+    hangup: Option<Signal>,
+}
+
+impl Taken {
+    fn all() -> io::Result<Self> {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let take = |kind: SignalKind| {
+            let is_ignored = is_ignored(&status, kind.as_raw_value());
+            if is_ignored { Ok(None) } else { signal(kind).map(Some) }
+        };
+        Ok(Self {
+            interrupt: take(SignalKind::interrupt())?,
+            terminate: take(SignalKind::terminate())?,
+            hangup: take(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for one, and gives its number, too.
+    async fn next(&mut self) -> (Asked, i32) {
+        tokio::select! {
+            () = comes(&mut self.interrupt) => (Asked::Stop("SIGINT"), SignalKind::interrupt().as_raw_value()),
+            () = comes(&mut self.terminate) => (Asked::Stop("SIGTERM"), SignalKind::terminate().as_raw_value()),
+            () = comes(&mut self.hangup) => (Asked::Unwatched, SignalKind::hangup().as_raw_value()),
+        }
+    }
+}
+
+async fn comes(signal: &mut Option<Signal>) {
+    let received = match signal {
+        Some(signal) => signal.recv().await,
+        None => None,
+    };
+    if received.is_none() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Whether a process ignores a signal, by its `/proc/PID/status`.
+fn is_ignored(status: &str, number: i32) -> bool {
+    let mask =
+        status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    u32::try_from(number - 1).is_ok_and(|bit| mask.unwrap_or_default() >> bit & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sensor_model::journal::Boot;
+
+    #[test]
+    fn a_signal_counts_only_while_an_apply_is_under_way_and_a_stop_is_not_taken_back() {
+        let interrupts = Interrupts::default();
+        assert!(!interrupts.ask(Asked::Stop("SIGTERM")));
+        assert_eq!(interrupts.reason(), None);
+        let under_way = interrupts.begin();
+        assert!(interrupts.ask(Asked::Unwatched));
+        assert_eq!(interrupts.reason().as_deref(), Some("interrupted by SIGHUP"));
+        assert!(interrupts.ask(Asked::Stop("SIGINT")) && interrupts.ask(Asked::Unwatched));
+        drop(under_way);
+        assert!(!interrupts.ask(Asked::Stop("SIGTERM")));
+        assert_eq!(interrupts.reason().as_deref(), Some("interrupted by SIGINT"), "for what would come next");
+    }
+
+    #[test]
+    fn an_apply_that_has_written_outlives_a_terminal_and_no_way_back_is_interrupted() {
+        let reboot = Request::Append(Record::RebootRequested { boot: Boot::default() });
+        let back = Request::Append(Record::RollingBack { reason: String::new() });
+        let requests = [
+            Request::Begin,
+            Request::Look(0),
+            Request::Append(Record::Written),
+            reboot,
+            Request::Act(0),
+            Request::Verify,
+            back,
+        ];
+        let refused = |asked, no_look| {
+            let interrupts = Interrupts::default();
+            let _under_way = interrupts.begin();
+            assert!(interrupts.ask(asked));
+            requests.iter().map(|request| interrupts.before(request, no_look).is_some()).collect::<Vec<_>>()
+        };
+        assert_eq!(refused(Asked::Unwatched, false), [true, false, false, false, false, false, false]);
+        assert_eq!(refused(Asked::Stop("SIGINT"), false), [true, true, true, true, false, false, false]);
+        assert!(!refused(Asked::Stop("SIGINT"), true)[1], "what is given back is given back to its end");
+        assert_eq!(Interrupts::default().before(&Request::Begin, false), None);
+    }
+
+    #[test]
+    fn a_signal_that_the_process_was_started_to_ignore_is_left_alone() {
+        let status = "Name:\tholdfast\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000000\n";
+        let ignored: Vec<i32> = (1..=64).filter(|number| is_ignored(status, *number)).collect();
+        assert_eq!(ignored, [1, 13]);
+        assert!(!is_ignored("", 1) && !is_ignored("SigIgn: x", 1));
+    }
+}

@@ -1,0 +1,106 @@
+//! What an apply makes of drift that the drift policy leaves alone.
+
+use crate::{
+    recovery::{Host, begin, interrupted, recover, this_boot},
+    world::World,
+};
+use holdfast::apply::Reach;
+use sensor_model::journal::{Ended, machine::Rest};
+use serde_json::Value;
+
+/// A policy of the service with one rule for each path.
+fn policy(world: &World, rules: &[(&str, &str)]) {
+    let mut text =
+        "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {name: a}\nspec:\n  rules:\n"
+            .to_owned();
+    for (path, action) in rules {
+        text.extend(["  - {path: ", path, ", action: ", action, "}\n"]);
+    }
+    if !rules.is_empty() {
+        world.write("/etc/holdfast/policies/a.yaml", &text);
+    }
+}
+
+const STAYS: &str = "/etc/app/stays";
+const CHANGES: &str = "/etc/app/changes";
+
+fn report(out: &str) -> Value {
+    serde_json::from_str(out).unwrap()
+}
+
+#[test]
+fn drift_that_the_policy_leaves_alone_keeps_no_apply_from_its_end_and_is_reported() {
+    for action in ["ignore", "observe"] {
+        let world = World::old();
+        policy(&world, &[(STAYS, action)]);
+        world.write(STAYS, "drift");
+        let said = world.apply(&["new", "-o", "json"], "");
+        assert_eq!(said.code, Some(0), "{action}: {}{}", said.out, said.err);
+        let report = report(&said.out);
+        assert_eq!((&report["result"], &report["problems"]), (&"done".into(), &Value::Array(Vec::new())));
+        let told = report["tolerated"][0].as_str().unwrap();
+        for part in ["content mismatch", STAYS, action, "a.yaml"] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+        assert!(said.err.contains("left alone: "), "before the first write: {}", said.err);
+        assert_eq!(world.read(STAYS), "drift", "no config says anything else of it than before");
+        let again = world.apply(&["new"], "");
+        assert_eq!(again.code, Some(0), "{}{}", again.out, again.err);
+        assert!(again.out.starts_with("unchanged") && again.out.contains("left alone: "), "{}", again.out);
+    }
+}
+
+#[test]
+fn other_drift_is_refused_as_ever() {
+    for rules in [&[][..], &[(STAYS, "degrade")], &[(STAYS, "revert")], &[("/etc/app/mode", "ignore")]] {
+        let world = World::old();
+        policy(&world, rules);
+        world.write(STAYS, "drift");
+        let said = world.apply(&["new"], "");
+        assert_eq!(said.code, Some(3), "{rules:?}: {}{}", said.out, said.err);
+        assert!(said.err.contains(STAYS), "{rules:?}: {}", said.err);
+    }
+}
+
+#[test]
+fn what_the_policy_leaves_alone_is_still_written_where_the_new_config_changes_it() {
+    let world = World::old();
+    policy(&world, &[(CHANGES, "ignore"), ("/etc/app/hard", "ignore")]);
+    world.write(CHANGES, "drift");
+    let said = world.apply(&["new"], "");
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    assert_eq!(world.read(CHANGES), "new");
+}
+
+#[test]
+fn drift_that_the_policy_leaves_alone_sends_no_apply_back() {
+    for (rules, ended) in [
+        (&[][..], Ended::RolledBack),
+        (&[(STAYS, "observe")], Ended::Done),
+        (&[(STAYS, "ignore")], Ended::Done),
+    ] {
+        let world = interrupted(begin(&this_boot(), Vec::new()), &[]);
+        policy(&world, rules);
+        world.write(STAYS, "drift");
+        let applied = recover(&world, &mut Host::default(), Reach::End);
+        assert_eq!(applied.rest, Rest::Closed(ended), "{rules:?}: {applied:?}");
+        assert_eq!(applied.tolerated.len(), usize::from(ended == Ended::Done), "{applied:?}");
+    }
+}
+
+#[test]
+fn a_drift_policy_with_a_mistake_refuses_an_apply_and_names_the_file_and_another_one_can_be_named() {
+    let world = World::old();
+    policy(&world, &[(STAYS, "ignroe")]);
+    let said = world.apply(&["new"], "");
+    assert_eq!(said.code, Some(3), "{}{}", said.out, said.err);
+    assert!(said.err.contains("a.yaml") && said.err.contains("ignroe"), "{}", said.err);
+    assert!(!world.has_journal());
+    world.write(
+        "/other/b.yaml",
+        "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {name: b}\nspec: {rules: []}\n",
+    );
+    let other = world.at("/other");
+    let said = world.apply(&["new", "--drift-policy", other.to_str().unwrap()], "");
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+}

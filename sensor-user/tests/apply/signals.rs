@@ -1,0 +1,85 @@
+//! Signals that come in the middle of an apply, which waits before a call that writes until it has noticed them.
+
+use crate::{
+    faults::every,
+    world::{Said, World},
+};
+use rustix::process::{Pid, Signal, kill_process};
+use std::{
+    collections::BTreeSet,
+    io::{BufRead as _, BufReader, Read as _},
+    process::{ChildStderr, Stdio},
+};
+
+/// Reads lines to one that begins so; `false` where it never comes.
+fn until(lines: &mut BufReader<ChildStderr>, start: &str, heard: &mut String) -> bool {
+    loop {
+        let mut line = String::new();
+        if lines.read_line(&mut line).unwrap() == 0 {
+            return false;
+        }
+        heard.push_str(&line);
+        if line.starts_with(start) {
+            return true;
+        }
+    }
+}
+
+/// An apply that gets signals right before a call, one after the other was noticed. `None` where it has no such call.
+fn interrupted(world: &World, call: u64, signals: &[(Signal, &str)]) -> Option<Said> {
+    let mut command = world.command(&["new"], &format!("wait:{call}"));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let process = Pid::from_child(&child);
+    let mut lines = BufReader::new(child.stderr.take().unwrap());
+    let mut err = String::new();
+    let met = until(&mut lines, "fault: waits", &mut err);
+    for (signal, name) in signals.iter().filter(|_| met) {
+        kill_process(process, *signal).unwrap();
+        assert!(until(&mut lines, &format!("{name}: "), &mut err), "{err}");
+    }
+    drop(child.stdin.take());
+    lines.read_to_string(&mut err).unwrap();
+    let mut said = Said::of(child.wait_with_output().unwrap());
+    said.err = err;
+    met.then_some(said)
+}
+
+#[test]
+fn whenever_an_apply_is_interrupted_it_ends_old_or_new_without_a_journal_and_says_which() {
+    let world = World::old();
+    let old = world.snapshot();
+    assert_eq!(world.apply(&["new"], "").code, Some(0));
+    let new = world.snapshot();
+    let (int, term, hup) = ((Signal::INT, "SIGINT"), (Signal::TERM, "SIGTERM"), (Signal::HUP, "SIGHUP"));
+    for (signals, wanted) in [
+        // A second one changes nothing.
+        (&[int, int][..], ["abandoned", "done", "rolled-back"].as_slice()),
+        (&[hup, term], &["abandoned", "done", "rolled-back"]),
+        // What has begun to write goes on without a terminal.
+        (&[hup], &["abandoned", "done"]),
+    ] {
+        let results = std::sync::Mutex::new(BTreeSet::new());
+        let calls = every(|number| {
+            let call = number * 7 - 6;
+            let world = World::old();
+            let Some(said) = interrupted(&world, call, signals) else { return false };
+            let told = format!("{signals:?} at {call}: {:?} {}{}", said.code, said.out, said.err);
+            // What is interrupted while it looks for an earlier apply begins nothing and has nothing to report.
+            let is_early = said.out.is_empty() && said.err.contains("nothing new was begun");
+            let result =
+                if is_early { "abandoned" } else { said.out.split_whitespace().next().unwrap_or_default() };
+            let result = result.to_owned();
+            let is_new = result == "done";
+            assert_eq!(said.code, Some(if is_new { 0 } else { 3 }), "{told}");
+            assert!(!world.has_journal(), "a journal is left: {told}");
+            assert_eq!(world.current().as_deref() == Some("generations/2/config"), is_new, "{told}");
+            assert!(is_new || told.contains("interrupted by SIG"), "{told}");
+            assert!(world.snapshot() == if is_new { new.clone() } else { old.clone() }, "{told}");
+            results.lock().unwrap().insert(result);
+            true
+        });
+        assert!(calls > 10, "{calls}");
+        assert_eq!(results.into_inner().unwrap().into_iter().collect::<Vec<_>>(), wanted, "{signals:?}");
+    }
+}
