@@ -40,5 +40,6 @@ pub mod record;
 pub mod registries;
 pub mod selinux;
 pub mod text;
+mod unknown;
 pub mod verdict;
 pub mod xattr;

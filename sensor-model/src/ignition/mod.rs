@@ -4,13 +4,14 @@
 //! as verification needs (every content must travel in the config itself). What is only unusual is a
 //! warning. Nothing is fetched.
 
+mod fields;
 mod validate;
 
 pub(crate) use validate::{FORCE_FILE, UNIT_SUFFIXES};
 
 pub use ignition_config::v3_6 as spec;
 
-use ignition_config::{Config, Error};
+use ignition_config::{Config, Error, Warning};
 use serde_json::Value;
 
 /// Why a config was refused.
@@ -53,8 +54,10 @@ pub enum Purpose {
 pub struct Parsed {
     /// The config in the newest spec's types, its `ignition.version` as it was written.
     pub config: spec::Config,
-    /// What is unusual: unused keys, bits that the config's spec version ignores.
+    /// What is unusual, such as bits that the config's spec version ignores.
     pub warnings: Vec<String>,
+    /// Fields that no Ignition config of this version has. What they were to declare is not declared.
+    pub unknown: Vec<IgnitionError>,
 }
 
 /// Parses and validates a config.
@@ -74,14 +77,14 @@ pub fn parse_for(json: &Value, dialect: Dialect, purpose: Purpose) -> Result<Par
     let Some(version) = version else {
         return Err(IgnitionError::new("ignition.version", "missing, or not a string"));
     };
-    let (newest, mut warnings) = to_newest_spec(json, version)?;
-    let mut config = newest;
+    let (mut config, unknown) = to_newest_spec(json, version)?;
+    let mut warnings = Vec::new();
     validate::normalize(&mut config, minor(version), dialect, &mut warnings);
     validate::validate(&config, dialect, purpose, &mut warnings)?;
-    Ok(Parsed { config, warnings })
+    Ok(Parsed { config, warnings, unknown })
 }
 
-fn to_newest_spec(json: &Value, version: &str) -> Result<(spec::Config, Vec<String>), IgnitionError> {
+fn to_newest_spec(json: &Value, version: &str) -> Result<(spec::Config, Vec<IgnitionError>), IgnitionError> {
     let bytes = serde_json::to_vec(json)
         .map_err(|error| IgnitionError::new("ignition", format!("cannot be read as JSON: {error}")))?;
     let (config, warnings) = Config::parse_slice(&bytes).map_err(|error| match error {
@@ -91,7 +94,14 @@ fn to_newest_spec(json: &Value, version: &str) -> Result<(spec::Config, Vec<Stri
         ),
         error => which_field(json, &error),
     })?;
-    let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+    let unknown = warnings.iter().map(|warning| match warning {
+        Warning::UnusedKey(path) => {
+            let (field, reason) = fields::unused(path);
+            IgnitionError { field, reason }
+        }
+        other => IgnitionError::new("ignition", other.to_string()),
+    });
+    let unknown = unknown.collect();
     let newest = match config {
         Config::V3_6(config) => config,
         // Every spec so far only adds to the one before, so that its JSON is the newer one's.
@@ -102,7 +112,7 @@ fn to_newest_spec(json: &Value, version: &str) -> Result<(spec::Config, Vec<Stri
                 .map_err(|error| IgnitionError::new(error.path().to_string(), without_value(error.inner())))?
         }
     };
-    Ok((newest, warnings))
+    Ok((newest, unknown))
 }
 
 /// The parser of `ignition-config` says what is wrong, not where; the newest types say where.

@@ -204,7 +204,6 @@ fn what_is_only_unusual_is_a_warning() {
     assert_eq!(
         parse(&config, Dialect::Plain).unwrap().warnings,
         [
-            "unused key: $.storage.files.0.colour",
             "/l: user and group are ignored for a hard link",
             "passwd.users[0].sshAuthorizedKeys[0]: line 1: not a key type followed by a key",
         ]

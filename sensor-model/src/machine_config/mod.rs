@@ -4,6 +4,7 @@
 //! MachineConfigs, validated, and every other object untouched, for whoever understands it. Errors
 //! name the file, the object, the field and the reason. Nothing is read from disk here.
 
+mod fields;
 mod object;
 mod yaml;
 
@@ -81,6 +82,19 @@ pub struct Manifest {
     pub machine_configs: Vec<MachineConfig>,
     /// Everything else in the order of the file.
     pub others: Vec<OtherObject>,
+    /// Fields that MachineConfigs and Ignition configs do not have. What they were to declare is not declared.
+    pub unknown: Vec<ManifestError>,
+}
+
+impl Manifest {
+    /// Refuses a file with an unknown field: what people write has to mean what it says. An API server's objects may have
+    /// fields of a later version; whoever reads those warns of [`Manifest::unknown`] instead.
+    ///
+    /// # Errors
+    /// The first such field, with the nearest known one.
+    pub fn refuse_unknown(&self) -> Result<(), ManifestError> {
+        self.unknown.first().cloned().map_or(Ok(()), Err)
+    }
 }
 
 /// Why a file was refused.

@@ -1,9 +1,9 @@
 //! From an untyped document to a MachineConfig.
 
-use super::{API_VERSION, MachineConfig, Manifest, ManifestError, OtherObject};
+use super::{API_VERSION, MachineConfig, Manifest, ManifestError, OtherObject, fields};
 use crate::{
     expectation::Source,
-    ignition::{self, Dialect, Purpose},
+    ignition::{self, Dialect, IgnitionError, Purpose},
     text::quote,
 };
 use serde_json::{Map, Value};
@@ -18,17 +18,6 @@ const KERNEL_TYPES: [&str; 4] = ["", "default", "realtime", "64k-pages"];
 /// Extensions that exist.
 const EXTENSIONS: [&str; 7] =
     ["two-node-ha", "ipsec", "usbguard", "kerberos", "kernel-devel", "sandboxed-containers", "sysstat"];
-
-/// Fields of `spec` that mean something.
-const SPEC_FIELDS: [&str; 7] = [
-    "baseOSExtensionsContainerImage",
-    "config",
-    "extensions",
-    "fips",
-    "kernelArguments",
-    "kernelType",
-    "osImageURL",
-];
 
 pub(super) fn read(
     origin: &str,
@@ -53,12 +42,12 @@ fn read_nested(
         return Err(reader.error("content", "not an object"));
     };
     if object.contains_key("ignition") && !object.contains_key("kind") {
-        manifest.machine_configs.push(plain(origin, &Value::Object(object), purpose)?);
-        return Ok(());
+        return plain(origin, &Value::Object(object), purpose, manifest);
     }
-    let kind = match object.get("kind") {
-        Some(Value::String(kind)) => kind.clone(),
-        _ => return Err(reader.error("kind", "missing, or not a string")),
+    let Some(kind) = object.get("kind").and_then(Value::as_str).map(str::to_owned) else {
+        let meant = object.keys().find_map(|key| Some((key.as_str(), fields::meant_as_head(key)?)));
+        let (field, reason) = meant.unwrap_or_else(|| ("kind", "missing, or not a string".to_owned()));
+        return Err(reader.error(field, reason));
     };
     let api_version = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default().to_owned();
     if kind.ends_with("List") && object.contains_key("items") {
@@ -93,6 +82,11 @@ fn read_nested(
             format!("MachineConfig {}", quote(&name))
         };
         let reader = Reader { origin, object: object_name, purpose };
+        let unknown = fields::unknown(&object);
+        // A typing error in the name of a field is told first: what it held is missing, too.
+        if let (true, Some((field, reason))) = (api_version.is_empty() || name.is_empty(), unknown.first()) {
+            return Err(reader.error(field, reason.clone()));
+        }
         if api_version != API_VERSION {
             let reason = format!("{} is not supported: {API_VERSION} is", quote(&api_version));
             return Err(reader.error("apiVersion", reason));
@@ -100,9 +94,13 @@ fn read_nested(
         if let Err(reason) = crate::path::check_name(&name) {
             return Err(reader.error("metadata.name", reason));
         }
-        manifest.machine_configs.push(reader.machine_config(name, &object)?);
+        manifest.unknown.extend(reader.unknown(unknown));
+        let (config, unknown) = reader.machine_config(name, &object)?;
+        manifest.machine_configs.push(config);
+        manifest.unknown.extend(unknown);
         return Ok(());
     }
+    manifest.unknown.extend(reader.unknown(fields::meant_otherwise(&kind, &api_version, &object)));
     manifest.others.push(OtherObject {
         api_version,
         kind,
@@ -113,12 +111,18 @@ fn read_nested(
     Ok(())
 }
 
-fn plain(origin: &str, config: &Value, purpose: Purpose) -> Result<MachineConfig, ManifestError> {
+fn plain(
+    origin: &str,
+    config: &Value,
+    purpose: Purpose,
+    manifest: &mut Manifest,
+) -> Result<(), ManifestError> {
     let name = origin.rsplit('/').next().unwrap_or(origin);
     let reader = Reader { origin, object: format!("Ignition config {}", quote(name)), purpose };
     let parsed = ignition::parse_for(config, Dialect::Plain, purpose)
         .map_err(|error| reader.error(&error.field, error.reason))?;
-    Ok(MachineConfig {
+    manifest.unknown.extend(reader.unknown(pairs(parsed.unknown, "")));
+    manifest.machine_configs.push(MachineConfig {
         source: Source::new(name, origin),
         dialect: Dialect::Plain,
         labels: BTreeMap::new(),
@@ -131,7 +135,13 @@ fn plain(origin: &str, config: &Value, purpose: Purpose) -> Result<MachineConfig
         os_image_url: None,
         base_os_extensions_container_image: None,
         warnings: parsed.warnings,
-    })
+    });
+    Ok(())
+}
+
+/// Fields of an Ignition config with where that is in its object.
+fn pairs(unknown: Vec<IgnitionError>, at: &str) -> Vec<(String, String)> {
+    unknown.into_iter().map(|error| (format!("{at}{}", error.field), error.reason)).collect()
 }
 
 /// Reads the fields of one object; knows how to name it in errors.
@@ -151,22 +161,23 @@ impl Reader<'_> {
         }
     }
 
+    fn unknown(&self, fields: Vec<(String, String)>) -> impl Iterator<Item = ManifestError> {
+        fields.into_iter().map(|(field, reason)| self.error(&field, reason))
+    }
+
+    /// The object, and unknown fields of its Ignition config.
     fn machine_config(
         &self,
         name: String,
         object: &Map<String, Value>,
-    ) -> Result<MachineConfig, ManifestError> {
+    ) -> Result<(MachineConfig, Vec<ManifestError>), ManifestError> {
         let none = Map::new();
         let spec = match object.get("spec") {
             None | Some(Value::Null) => &none,
             Some(Value::Object(spec)) => spec,
             Some(_) => return Err(self.error("spec", "not an object")),
         };
-        let mut warnings: Vec<String> = spec
-            .keys()
-            .filter(|key| !SPEC_FIELDS.contains(&key.as_str()))
-            .map(|key| format!("spec: unused key {key}"))
-            .collect();
+        let (mut warnings, mut unknown) = (Vec::new(), Vec::new());
         let config = match spec.get("config") {
             None | Some(Value::Null) => None,
             // The Machine Config Operator takes an empty config for none.
@@ -175,6 +186,7 @@ impl Reader<'_> {
             Some(config) => {
                 let parsed = ignition::parse_for(config, Dialect::MachineConfig, self.purpose)
                     .map_err(|error| self.error(&format!("spec.config.{}", error.field), error.reason))?;
+                unknown.extend(self.unknown(pairs(parsed.unknown, "spec.config.")));
                 warnings.extend(parsed.warnings.into_iter().map(|warning| format!("spec.config: {warning}")));
                 Some(parsed.config)
             }
@@ -198,7 +210,7 @@ impl Reader<'_> {
             Some(Value::Bool(fips)) => *fips,
             Some(_) => return Err(self.error("spec.fips", "not a boolean")),
         };
-        Ok(MachineConfig {
+        let config = MachineConfig {
             source: Source::new(name, self.origin),
             dialect: Dialect::MachineConfig,
             labels: self.map(object, "labels")?,
@@ -213,7 +225,8 @@ impl Reader<'_> {
                 .string(spec, "baseOSExtensionsContainerImage")?
                 .filter(|image| !image.is_empty()),
             warnings,
-        })
+        };
+        Ok((config, unknown))
     }
 
     fn string(&self, spec: &Map<String, Value>, field: &str) -> Result<Option<String>, ManifestError> {

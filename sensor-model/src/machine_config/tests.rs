@@ -164,13 +164,144 @@ fn bad_input_is_refused_with_file_object_field_and_reason() {
     assert!(parse("x", b"\xff\xfe").unwrap_err().to_string().starts_with("x: file: content: not UTF-8"));
 }
 
+/// Every unknown field of a file, as it is told.
+fn unknown(text: &str) -> Vec<String> {
+    parse("x", text.as_bytes()).unwrap().unknown.iter().map(ToString::to_string).collect()
+}
+
 #[test]
-fn unknown_fields_are_warnings() {
-    let text = format!(
-        "apiVersion: {API_VERSION}\nkind: MachineConfig\nmetadata: {{name: a}}\nspec: {{kernelArgument: [a]}}"
+fn unknown_fields_are_told_by_place_and_nearest_known_one_and_refused_where_that_is_asked_for() {
+    let object = |rest: &str| format!("apiVersion: {API_VERSION}\nkind: MachineConfig\n{rest}\n");
+    let cases = [
+        (
+            object("metadata: {name: a}\nspec: {confg: {ignition: {version: 3.2.0}}}"),
+            "x: MachineConfig \"a\": spec.confg: unknown field; did you mean config?",
+        ),
+        (
+            object("metadata: {name: a}\nspce: {}"),
+            "x: MachineConfig \"a\": spce: unknown field; did you mean spec?",
+        ),
+        (
+            object("metadata: {name: a, lables: {machineconfiguration.openshift.io/role: worker}}"),
+            "x: MachineConfig \"a\": metadata.lables: unknown field; did you mean labels?",
+        ),
+        (
+            object(
+                "metadata: {name: a}\nspec: {config: {ignition: {version: 3.2.0}, \
+                 storage: {files: [{path: /a, contnets: {}}]}}}",
+            ),
+            "x: MachineConfig \"a\": spec.config.storage.files[0].contnets: unknown field; did you mean contents?",
+        ),
+        (
+            r#"{"ignition":{"version":"3.2.0"},"storge":{}}"#.to_owned(),
+            "x: Ignition config \"x\": storge: unknown field; did you mean storage?",
+        ),
+        (
+            format!("apiVersion: {API_VERSION}\nkind: MachineConfg\nmetadata: {{name: a}}"),
+            "x: document 1: kind: unknown kind; did you mean MachineConfig?",
+        ),
+        (
+            object(
+                "metadata: {name: a}\nspec: {config: {ignition: {version: 3.2.0}, storage: {files: [{path: /a}, {path: /b, user: {nmae: x}}]}}}",
+            ),
+            "x: MachineConfig \"a\": spec.config.storage.files[1].user.nmae: unknown field; did you mean name?",
+        ),
+        (
+            "apiVersion: machineconfiguraton.openshift.io/v1\nkind: MachineConfig\nmetadata: {name: a}"
+                .to_owned(),
+            "x: document 1: apiVersion: unknown API; did you mean machineconfiguration.openshift.io/v1?",
+        ),
+        (
+            "apiVersion: v1\nkind: MachineConfig\nmetadata: {name: a}".to_owned(),
+            "x: document 1: apiVersion: unknown API; did you mean machineconfiguration.openshift.io/v1?",
+        ),
+        (
+            format!(
+                "{}---\napiVersion: v1\nkind: List\nitems:\n- {{apiVersion: {API_VERSION}, kind: machineconfig}}",
+                object("metadata: {name: a}")
+            ),
+            "x: document 2, items[0]: kind: unknown kind; did you mean MachineConfig?",
+        ),
+        (
+            format!("apiVersion: {API_VERSION}\nkind: MachineConfigPol"),
+            "x: document 1: kind: unknown kind; did you mean MachineConfigPool?",
+        ),
+        (
+            "apiVersion: v1\nkind: List\nitmes: []".to_owned(),
+            "x: document 1: itmes: unknown field; did you mean items?",
+        ),
+    ];
+    for (text, told) in cases {
+        assert_eq!(unknown(&text), [told], "{text}");
+        let refused = parse("x", text.as_bytes()).unwrap().refuse_unknown().unwrap_err();
+        assert_eq!(refused.to_string(), told);
+    }
+}
+
+#[test]
+fn a_typing_error_in_what_says_what_an_object_is_is_told_as_such() {
+    for (text, told) in [
+        ("Kind: MachineConfig\nspec: {}", "Kind: unknown field; did you mean kind?"),
+        ("{igntion: {version: 3.4.0}}", "igntion: unknown field; did you mean ignition?"),
+        ("kind: MachineConfig\napiversion: x/v1", "apiversion: unknown field; did you mean apiVersion?"),
+        (
+            "kind: MachineConfig\napiVersion: machineconfiguration.openshift.io/v1\nmetdata: {name: a}",
+            "metdata: unknown field; did you mean metadata?",
+        ),
+    ] {
+        let error = error(text);
+        assert!(error.ends_with(told), "{error}");
+    }
+}
+
+#[test]
+fn what_an_api_server_writes_is_known() {
+    let text = r#"
+apiVersion: machineconfiguration.openshift.io/v1
+kind: MachineConfig
+metadata:
+  name: 99-worker-a
+  generateName: 99-
+  namespace: ""
+  uid: 2b6f1d3e-8c47-4d0a-9e51-7a3c5b8d9f10
+  resourceVersion: "4711"
+  generation: 2
+  selfLink: /apis/x
+  creationTimestamp: "2026-01-01T00:00:00Z"
+  deletionTimestamp: null
+  deletionGracePeriodSeconds: 0
+  finalizers: [a.example/b]
+  labels: {any/label: x}
+  annotations: {kubectl.kubernetes.io/last-applied-configuration: "{}"}
+  ownerReferences: [{apiVersion: v1, kind: A, name: a, uid: b, controller: true, blockOwnerDeletion: true}]
+  managedFields:
+  - {manager: kubectl, operation: Apply, apiVersion: a/v1, time: null, fieldsType: FieldsV1, fieldsV1: {"f:spec": {}}}
+spec:
+  config: {ignition: {version: 3.2.0, config: {}, proxy: {}, security: {tls: {}}, timeouts: {}}, passwd: {}, storage: {}, systemd: {}}
+  baseOSExtensionsContainerImage: ""
+  extensions: []
+  fips: false
+  kernelArguments: []
+  kernelType: ""
+  osImageURL: ""
+status:
+  conditions: [{type: Ready, status: "True"}]
+  anything: {else: 1}
+"#;
+    assert_eq!(unknown(text), Vec::<String>::new());
+    let list = format!(
+        "apiVersion: v1\nkind: List\nmetadata: {{resourceVersion: ''}}\nitems:\n- {}",
+        text.trim().replace('\n', "\n  ")
     );
-    let manifest = parse("x", text.as_bytes()).unwrap();
-    assert_eq!(manifest.machine_configs[0].warnings, ["spec: unused key kernelArgument"]);
+    assert_eq!(unknown(&list), Vec::<String>::new());
+    let others = ["MachineConfigPool", "MachineConfigNode", "MachineOSConfig", "KubeletConfig", "Later"];
+    let others = others.map(|kind| (API_VERSION, kind));
+    let strangers = [("v1", "ConfigMap"), ("v1", "Pod"), ("talos.example/v1", "MachineConfig")];
+    for (api_version, kind) in others.into_iter().chain(strangers) {
+        let other =
+            format!("apiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: a}}\nspec: {{any: 1}}");
+        assert_eq!(unknown(&other), Vec::<String>::new(), "{kind}");
+    }
 }
 
 #[test]

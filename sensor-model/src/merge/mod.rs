@@ -121,6 +121,17 @@ impl Rendered {
         self.base_os_extensions_container_image = other.base_os_extensions_container_image;
     }
 
+    /// Whether nothing on a node would be because of it. Names, roles and annotations of MachineConfigs declare nothing.
+    pub fn declares_nothing(&self) -> bool {
+        let bare = Self {
+            sources: self.sources.clone(),
+            declarations: self.declarations.clone(),
+            roles: self.roles.clone(),
+            ..Self::default()
+        };
+        *self == bare
+    }
+
     /// The pool that it is for: by the name of a rendered config, else by its roles. A pool of its own takes what is the
     /// workers' besides; with several others nobody can tell.
     pub fn pool(&self) -> Option<&str> {

@@ -15,6 +15,7 @@ use crate::{
     machine_config::{self, ManifestError, OtherObject},
     reconcile::Overrides,
     text::quote,
+    unknown,
 };
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -114,6 +115,9 @@ impl PolicyFile {
             })
             .collect();
         let policies = policies?;
+        if let Some(fault) = objects.iter().find_map(meant_as_policy) {
+            return Err(fault);
+        }
         if policies.is_empty() {
             return Err(ManifestError {
                 origin: origin.to_owned(),
@@ -129,6 +133,17 @@ impl PolicyFile {
 /// By kind alone, so that another version is refused rather than passed over.
 fn is_policy(object: &OtherObject) -> bool {
     object.kind == MCO_KIND || object.kind == KIND
+}
+
+/// Why an object that is passed over was meant to be a policy; without it the changes that it is about mean reboot.
+fn meant_as_policy(object: &OtherObject) -> Option<ManifestError> {
+    let near = unknown::nearest(&object.kind, &[MCO_KIND, KIND]).filter(|near| *near != object.kind)?;
+    Some(ManifestError {
+        origin: object.origin.clone(),
+        object: format!("{} {}", object.kind, quote(&object.name)),
+        field: "kind".to_owned(),
+        reason: format!("unknown kind; did you mean {near}?"),
+    })
 }
 
 fn policy(object: &OtherObject, trust: Trust) -> Parsed<PolicyFile> {
@@ -413,5 +428,28 @@ impl Reader<'_> {
         }
         glob(name)?;
         Ok(name.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_with_a_typing_error_is_refused_beside_a_policy_that_has_none() {
+        let good = format!("apiVersion: {API_VERSION}\nkind: {KIND}\nmetadata: {{name: a}}\nspec: {{}}\n");
+        for (kind, meant) in [("DisruptionPolcy", KIND), ("machineconfiguration", MCO_KIND)] {
+            let text = format!("{good}---\nkind: {kind}\nmetadata: {{name: b}}\n");
+            let error = PolicyFile::parse("x", text.as_bytes()).unwrap_err().to_string();
+            assert_eq!(error, format!("x: {kind} \"b\": kind: unknown kind; did you mean {meant}?"));
+        }
+        for kind in ["MachineConfigPool", "MachineConfigNode", "DriftPolicy", "ConfigMap"] {
+            let text = format!("{good}---\nkind: {kind}\nmetadata: {{name: b}}\n");
+            assert_eq!(
+                PolicyFile::parse("x", text.as_bytes()).map(|policies| policies.len()),
+                Ok(1),
+                "{kind}"
+            );
+        }
     }
 }

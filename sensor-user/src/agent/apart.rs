@@ -5,7 +5,8 @@
 //! process gives all of it back when it ends.
 
 use super::Options;
-use super::desired::{self, Desired};
+use super::desired::{self, Desired, Inputs, Unknown};
+use super::last_valid;
 use crate::labels::Version;
 use crate::observation::Observer;
 use anyhow::{Context as _, bail};
@@ -18,7 +19,7 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
@@ -41,6 +42,7 @@ enum First {
         sources: Vec<String>,
         waiting: Vec<WaitingArgument>,
         labels: Version,
+        nothing: bool,
     },
     Refused(Refused),
 }
@@ -66,7 +68,34 @@ pub(super) fn load(options: &Options, observer: &Observer) -> anyhow::Result<Des
             Err(error) => tracing::warn!(%error, "The daemon reads configs itself, and keeps the memory."),
         }
     }
-    desired::load(&options.configs, &options.policies, &options.state, observer)
+    let keep = options.keeps();
+    desired::load(&Inputs { keep: keep.as_deref(), ..options.inputs() }, observer)
+}
+
+impl Options {
+    /// What is read as these options say.
+    pub(super) fn inputs(&self) -> Inputs<'_> {
+        Inputs {
+            configs: &self.configs,
+            policies: &self.policies,
+            state: &self.state,
+            unknown: self.unknown(),
+            keep: None,
+            keep_nothing: self.allow_empty,
+        }
+    }
+
+    /// Where what is read is kept, unless it is what was kept.
+    fn keeps(&self) -> Option<PathBuf> {
+        (!self.are_kept()).then(|| last_valid::directory(&self.state))
+    }
+
+    /// What is done about unknown fields: what was accepted before stays accepted.
+    pub(super) fn unknown(&self) -> Unknown {
+        Unknown::allowed(
+            self.allow_unknown || last_valid::are_applied(&self.configs, &self.state) || self.are_kept(),
+        )
+    }
 }
 
 /// What the process does: reads, and writes what it has read.
@@ -76,9 +105,12 @@ pub(super) fn load(options: &Options, observer: &Observer) -> anyhow::Result<Des
 pub fn give(desired: Result<Desired, Refused>, to: impl Write) -> anyhow::Result<()> {
     let mut to = BufWriter::with_capacity(BUFFER, to);
     let (first, expectations) = match desired {
-        Ok(Desired { expectations, ids, policy, sources, waiting, labels }) => {
+        Ok(Desired { expectations, ids, policy, sources, waiting, labels, nothing }) => {
             let (count, policy) = (expectations.len(), Box::new(policy));
-            (First::Desired { expectations: count, ids, policy, sources, waiting, labels }, expectations)
+            (
+                First::Desired { expectations: count, ids, policy, sources, waiting, labels, nothing },
+                expectations,
+            )
         }
         Err(refused) => (First::Refused(refused), Vec::new()),
     };
@@ -105,6 +137,9 @@ fn spawn(options: &Options) -> std::io::Result<Child> {
         .args(options.policies.iter().map(|path| flag("policy", path)))
         .arg(flag("host-root", &options.root))
         .arg(flag("state", &options.state))
+        .args((options.unknown() == Unknown::Warn).then_some("--allow-unknown"))
+        .args(options.keeps().map(|directory| flag("keep", &directory)))
+        .args(options.allow_empty.then_some("--keep-nothing"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -129,9 +164,12 @@ fn received(mut from: impl BufRead) -> anyhow::Result<Desired> {
     let mut line = Vec::new();
     let first = next(&mut from, &mut line)?;
     let (count, mut desired) = match serde_json::from_slice(first)? {
-        First::Desired { expectations, ids, policy, sources, waiting, labels } => {
+        First::Desired { expectations, ids, policy, sources, waiting, labels, nothing } => {
             let policy = *policy;
-            (expectations, Desired { expectations: Vec::new(), ids, policy, sources, waiting, labels })
+            (
+                expectations,
+                Desired { expectations: Vec::new(), ids, policy, sources, waiting, labels, nothing },
+            )
         }
         First::Refused(refused) => return Err(refused.into()),
     };

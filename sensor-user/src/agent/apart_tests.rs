@@ -67,7 +67,15 @@ fn desired() -> Desired {
     let configs = [write("1.json", &first), write("2.json", &second)];
     let policies = [write("p.json", &policy)];
     let observer = Observer::new(&directory.path().join("root")).unwrap();
-    desired::load(&configs, &policies, directory.path(), &observer).unwrap()
+    let inputs = desired::Inputs {
+        configs: &configs,
+        policies: &policies,
+        state: directory.path(),
+        unknown: desired::Unknown::Refuse,
+        keep: None,
+        keep_nothing: false,
+    };
+    desired::load(&inputs, &observer).unwrap()
 }
 
 fn given(desired: Result<Desired, Refused>) -> Vec<u8> {
@@ -102,8 +110,10 @@ fn what_another_process_reads_is_what_the_daemon_would_read() {
         sources: read.sources.clone(),
         waiting: read.waiting.clone(),
         labels: read.labels.clone(),
+        nothing: true,
     }));
-    let Desired { expectations, ids, policy, sources, waiting, labels } = received(&*bytes).unwrap();
+    let Desired { expectations, ids, policy, sources, waiting, labels, nothing } = received(&*bytes).unwrap();
+    assert!(nothing && !read.nothing);
     assert_eq!(expectations, read.expectations);
     assert_eq!((ids, policy, sources, waiting), (read.ids, read.policy, read.sources, read.waiting));
     assert_eq!(labels, read.labels);

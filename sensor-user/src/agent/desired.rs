@@ -3,6 +3,7 @@
 //! In: paths. Out: expectations, the ids they name, and the policy. Every error names file, field and
 //! reason, and nothing is used of a set in which one file is bad.
 
+use super::last_valid;
 use crate::apply;
 use crate::bounded;
 use crate::labels::{self, Version};
@@ -13,7 +14,7 @@ use sensor_model::drift_policy::{Action, DriftPolicy, DriftPolicyFile};
 use sensor_model::expectation::{Expectation, Expected, Owner};
 use sensor_model::expectations::expectations;
 use sensor_model::ignition::Purpose;
-use sensor_model::machine_config::{MachineConfig, parse_for};
+use sensor_model::machine_config::{MachineConfig, Manifest, ManifestError, parse_for};
 use sensor_model::merge::{self, Rendered};
 use sensor_model::os::waiting::{WaitingArgument, note, wanted};
 use std::fs;
@@ -24,6 +25,49 @@ pub const POLICIES: &str = "etc/holdfast/policies";
 
 /// File name endings that are read in a directory.
 const ENDINGS: [&str; 4] = ["yaml", "yml", "json", "ign"];
+
+/// What is done about fields that a config's format does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unknown {
+    /// They are an error: what a person wrote has to mean what it says.
+    Refuse,
+    /// They are warned of: somebody said so, or the config was accepted before.
+    Warn,
+    /// They were refused or warned of when the config was read before.
+    Told,
+}
+
+impl Unknown {
+    /// By a flag that allows them.
+    pub fn allowed(allow: bool) -> Self {
+        if allow { Self::Warn } else { Self::Refuse }
+    }
+
+    /// Refuses a file, or warns of it.
+    ///
+    /// # Errors
+    /// The first unknown field, with the nearest known one.
+    pub fn check(self, manifest: &Manifest) -> Result<(), ManifestError> {
+        match self {
+            Self::Refuse => return manifest.refuse_unknown(),
+            Self::Told => return Ok(()),
+            Self::Warn => {}
+        }
+        for unknown in &manifest.unknown {
+            tracing::warn!(
+                file = unknown.origin,
+                object = unknown.object,
+                field = unknown.field,
+                "{}",
+                unknown.reason
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Files by name, and their bytes.
+pub(crate) type Files = Vec<(String, Vec<u8>)>;
 
 /// The desired state of a node.
 #[derive(Debug, Default)]
@@ -40,32 +84,38 @@ pub struct Desired {
     pub waiting: Vec<WaitingArgument>,
     /// The SELinux policy whose labels are expected.
     pub labels: Version,
+    /// The configs declare nothing at all.
+    pub nothing: bool,
 }
 
 /// Reads the merge of MachineConfigs (with contents; drop it when done).
-pub fn rendered(configs: &[PathBuf]) -> anyhow::Result<Rendered> {
-    rendered_for(configs, Purpose::Verify)
+pub fn rendered(configs: &[PathBuf], unknown: Unknown) -> anyhow::Result<Rendered> {
+    of_files(configs, &read(configs)?, unknown)
 }
 
-/// The same for a purpose: what is only compared may have parts that no running node can take.
-pub fn rendered_for(configs: &[PathBuf], purpose: Purpose) -> anyhow::Result<Rendered> {
-    let mut read = Vec::new();
-    for path in files(configs)? {
-        let bytes =
-            bounded::read(&path, bounded::CONFIG).with_context(|| format!("read {}", path.display()))?;
-        read.push((path.display().to_string(), bytes));
-    }
-    match merged(&read, purpose)? {
+fn of_files(configs: &[PathBuf], files: &Files, unknown: Unknown) -> anyhow::Result<Rendered> {
+    match merged(files, Purpose::Verify, unknown)? {
         Some(rendered) => Ok(rendered),
         None => bail!("no MachineConfig or Ignition config in {}", list(configs)),
     }
 }
 
+/// Reads files, and those in directories, by name.
+pub(crate) fn read(paths: &[PathBuf]) -> anyhow::Result<Files> {
+    let read = |path: PathBuf| {
+        let bytes =
+            bounded::read(&path, bounded::CONFIG).with_context(|| format!("read {}", path.display()))?;
+        Ok((path.display().to_string(), bytes))
+    };
+    files(paths)?.into_iter().map(read).collect()
+}
+
 /// The merge of files that were read already, by name and bytes; `None` where no config is in them.
-pub(crate) fn merged(files: &[(String, Vec<u8>)], purpose: Purpose) -> anyhow::Result<Option<Rendered>> {
+pub(crate) fn merged(files: &Files, purpose: Purpose, unknown: Unknown) -> anyhow::Result<Option<Rendered>> {
     let mut machine_configs: Vec<MachineConfig> = Vec::new();
     for (name, bytes) in files {
         let manifest = parse_for(name, bytes, purpose)?;
+        unknown.check(&manifest)?;
         for config in &manifest.machine_configs {
             for warning in &config.warnings {
                 tracing::warn!(machine_config = &*config.source.machine_config, "{warning}");
@@ -85,15 +135,30 @@ pub(crate) fn merged(files: &[(String, Vec<u8>)], purpose: Purpose) -> anyhow::R
     Ok(Some(merge::merge(machine_configs)?))
 }
 
-/// Reads everything; what waits for the next boot from the state directory.
-pub fn load(
-    configs: &[PathBuf],
-    policies: &[PathBuf],
-    state: &Path,
-    observer: &Observer,
-) -> anyhow::Result<Desired> {
-    let rendered = rendered(configs)?;
-    let policy = policy(policies)?;
+/// Where everything is read from.
+#[derive(Debug, Clone, Copy)]
+pub struct Inputs<'a> {
+    /// MachineConfigs and Ignition configs: files and directories.
+    pub configs: &'a [PathBuf],
+    /// Drift policies: files and directories.
+    pub policies: &'a [PathBuf],
+    /// The state directory, which tells what waits for the next boot.
+    pub state: &'a Path,
+    /// What is done about unknown fields.
+    pub unknown: Unknown,
+    /// What was read is kept there as the last that could be used; `None` keeps nothing.
+    pub keep: Option<&'a Path>,
+    /// It is kept also where the configs declare nothing.
+    pub keep_nothing: bool,
+}
+
+/// Reads everything.
+pub fn load(inputs: &Inputs<'_>, observer: &Observer) -> anyhow::Result<Desired> {
+    let Inputs { configs, policies, state, unknown, keep, keep_nothing } = *inputs;
+    let (mut of_configs, of_policies) = (read(configs)?, read(policies)?);
+    let rendered = of_files(configs, &of_configs, unknown)?;
+    let policy = policy_of(&of_policies)?;
+    let nothing = rendered.declares_nothing();
     let mut expectations = expectations(&rendered)?;
     let waiting = apply::waits(state).unwrap_or_else(|error| {
         // Without it such arguments are drift, which is on the safe side.
@@ -116,7 +181,20 @@ pub fn load(
     let labels = Version::of(observer);
     let ids = known(&mut expectations, &policy, observer);
     let sources = rendered.sources.iter().map(|source| source.machine_config.to_string()).collect();
-    Ok(Desired { expectations, ids, policy, sources, waiting, labels })
+    let is_applied = last_valid::are_applied(configs, state);
+    if is_applied {
+        // The store of applies keeps them.
+        of_configs.clear();
+    }
+    if let Some(keep) = keep.filter(|_| !nothing || keep_nothing || is_applied)
+        && let Err(error) = last_valid::keep(keep, &of_configs, &of_policies)
+    {
+        tracing::warn!(
+            error = format!("{error:#}"),
+            "The configs are not kept for a start without usable ones."
+        );
+    }
+    Ok(Desired { expectations, ids, policy, sources, waiting, labels, nothing })
 }
 
 /// The drift policy of a host's service, for what is not told another one: nothing of it where there is none.
@@ -127,13 +205,13 @@ pub(crate) fn policy_of_the_service(root: &Path) -> anyhow::Result<DriftPolicy> 
 
 /// The drift policy of files and directories.
 pub(crate) fn policy(paths: &[PathBuf]) -> anyhow::Result<DriftPolicy> {
-    let mut files_of_policy = Vec::new();
-    for path in files(paths)? {
-        let bytes =
-            bounded::read(&path, bounded::CONFIG).with_context(|| format!("read {}", path.display()))?;
-        files_of_policy.push(DriftPolicyFile::parse(&path.display().to_string(), &bytes)?);
-    }
-    Ok(DriftPolicy::merge(&files_of_policy)?)
+    policy_of(&read(paths)?)
+}
+
+fn policy_of(files: &Files) -> anyhow::Result<DriftPolicy> {
+    let parsed: Result<Vec<_>, _> =
+        files.iter().map(|(name, bytes)| DriftPolicyFile::parse(name, bytes)).collect();
+    Ok(DriftPolicy::merge(&parsed?)?)
 }
 
 fn list(paths: &[PathBuf]) -> String {

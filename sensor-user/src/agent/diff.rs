@@ -6,7 +6,7 @@
 //! that is not the text that was looked at.
 
 use super::Agent;
-use super::desired;
+use super::desired::{self, Unknown};
 use super::look::Sight;
 use crate::observation::{Observer, snapshot};
 use nix::errno::Errno;
@@ -79,7 +79,8 @@ impl Agent {
         let began = self.clock.boot_ns();
         let mut rendered = Err("too many changes at once");
         if began >= self.diffs.not_before {
-            rendered = desired::rendered(&self.options.configs).map_err(|_| "the config cannot be read now");
+            rendered = desired::rendered(&self.options.configs, Unknown::Told)
+                .map_err(|_| "the config cannot be read now");
         }
         for Wanted { record, thing, found } in wanted {
             let expectation = &self.desired.expectations[thing as usize];

@@ -72,6 +72,7 @@ pub(super) async fn start(options: &mut Options, observer: &Arc<Observer>) -> Fo
         follow.left = follow.version();
     }
     let Some((id, path)) = follow.store.as_ref().and_then(Store::current) else { return follow };
+    options.name_given();
     if options.configs != [path.clone()] {
         tracing::warn!(apply = id, config = %path.display(), "The config that was applied last counts, not --config.");
         options.configs = vec![path];

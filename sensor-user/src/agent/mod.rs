@@ -15,6 +15,7 @@ mod episode;
 mod events;
 mod executions;
 mod follow;
+mod last_valid;
 mod lock;
 pub mod look;
 pub mod mounts;
@@ -79,6 +80,12 @@ pub struct Options {
     pub configs: Vec<PathBuf>,
     /// Drift policies: files and directories.
     pub policies: Vec<PathBuf>,
+    /// Unknown fields in configs are warned of and not refused.
+    pub allow_unknown: bool,
+    /// Configs that declare nothing may follow some that declared something.
+    pub allow_empty: bool,
+    /// Configs and policies that were given, where the last that could be used are in their place.
+    pub given: Option<(Vec<PathBuf>, Vec<PathBuf>)>,
     /// A process of its own reads them.
     pub apart: bool,
     /// Where the canary lives.

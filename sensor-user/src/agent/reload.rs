@@ -6,6 +6,7 @@
 use super::deny::DenyRules;
 use super::drifts::Drifts;
 use super::episode::Noted;
+use super::last_valid::NOTHING;
 use super::{Agent, apart, desired::Desired};
 use crate::forensic;
 use sensor_model::expectation::Thing;
@@ -85,8 +86,14 @@ impl Agent {
                  another one comes with `holdfast apply`."
             );
         }
-        match apart::load(&self.options, &self.looker.observer) {
-            Ok(desired) if is_same(&desired, &self.desired) => {
+        let options = self.options.as_given();
+        let is_kept = self.options.are_kept();
+        match apart::load(&options, &self.looker.observer) {
+            Ok(desired) if desired.nothing && !self.desired.nothing && !options.allow_empty => {
+                tracing::error!("Configs and policies stay as they were: {NOTHING}");
+                self.telemetry.reloaded(false);
+            }
+            Ok(desired) if !is_kept && is_same(&desired, &self.desired) => {
                 tracing::info!("Configs and policies were read again; they say what they said before.");
                 self.desired.labels = desired.labels;
                 self.telemetry.reloaded(true);

@@ -3,6 +3,7 @@
 use super::diff::{declared, shown};
 use super::drifts::{MORE_ACTORS, Open};
 use super::episode::{Deed, Noted, brief};
+use super::last_valid::CONFIG;
 use super::look::{self, Sight};
 use super::reload::LOG_CUT;
 use super::status::{Drifted, OpenGap, SCHEMA, Status};
@@ -312,6 +313,7 @@ impl Agent {
             boot_id: self.boot_id.clone(),
             beat_seconds: self.options.canary_every.as_secs(),
             sources: self.desired.sources.clone(),
+            config_refused: self.readiness.reasons().remove(CONFIG),
             drifted,
             gaps,
             node: self.node.clone(),

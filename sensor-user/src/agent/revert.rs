@@ -4,7 +4,10 @@
 //! and less often, while the thing is drifted; one that somebody else keeps changing is written back a few times a minute
 //! and stays drifted in between.
 
-use super::{Agent, desired};
+use super::{
+    Agent,
+    desired::{self, Unknown},
+};
 use crate::repair::{Restored, Restorer};
 use sensor_model::drift_policy::Action;
 use sensor_model::expectation::Expectation;
@@ -145,7 +148,7 @@ impl Agent {
 
     async fn restore(&mut self, id: u32) -> anyhow::Result<Restored> {
         // Contents are not kept in memory: they are decoded again, and must still say the same.
-        let rendered = desired::rendered(&self.options.configs)?;
+        let rendered = desired::rendered(&self.options.configs, Unknown::Told)?;
         let expectation = &self.desired.expectations[id as usize];
         // The label is not the config's to say.
         let declared = Expectation { label: None, ..expectation.clone() };

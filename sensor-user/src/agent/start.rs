@@ -16,7 +16,7 @@ use super::service::Signals;
 use super::status::StatusFile;
 use super::tamper::Beneath;
 use super::ties::Ties;
-use super::{Agent, Options, apart, desired, follow, lock, privileges};
+use super::{Agent, Options, desired, follow, last_valid, lock, privileges};
 use crate::attribution::Attributor;
 use crate::clock::{Clock, SystemClock, boot_id};
 use crate::forensic::{ForensicLog, Limits, Writer};
@@ -83,7 +83,7 @@ pub fn run(mut options: Options) -> anyhow::Result<()> {
     let backend = follow::is_interrupted(&options).then(|| choose(&options));
     let first = self::runtime()?;
     let follow = first.block_on(follow::start(&mut options, &observer));
-    let desired = apart::load(&options, &observer)?;
+    let (desired, refused) = last_valid::load(&mut options, &observer)?;
     let mut host = Host {
         clock: Arc::clone(&clock),
         boot_id: boot_id(Path::new("/proc")).context("read the boot id")?,
@@ -104,7 +104,7 @@ pub fn run(mut options: Options) -> anyhow::Result<()> {
         kept = host.capabilities.join(" "),
         "Capabilities that are not needed any more are given up."
     );
-    runtime.block_on(keep_running(options, host, kept, parts, follow, desired))
+    runtime.block_on(keep_running(options, host, kept, parts, follow, (desired, refused)))
 }
 
 fn telemetry() -> anyhow::Result<Arc<Telemetry>> {
@@ -128,8 +128,9 @@ async fn keep_running(
     kept: Kept,
     mut parts: Parts,
     mut follow: Follow,
-    mut desired: Desired,
+    desired: (Desired, Option<String>),
 ) -> anyhow::Result<()> {
+    let (mut desired, mut refused) = desired;
     let Kept { mut ties, mut signals } = kept;
     let mut carried = Carried::of_log(&options.log);
     if parts.canary.as_ref().is_some_and(Canary::is_blind) {
@@ -144,7 +145,7 @@ async fn keep_running(
     )?;
     carried.log_was_cut = log.note_end(&options.state).is_some();
     loop {
-        let run = Run { options: options.clone(), parts, follow, ties, desired, carried, log };
+        let run = Run { options: options.clone(), parts, follow, ties, desired, refused, carried, log };
         let (ended, back) = Box::pin(run.finish(&host, &mut signals)).await?;
         parts = back.parts;
         ties = back.ties;
@@ -152,7 +153,7 @@ async fn keep_running(
         // What a disk refused waits in it.
         log = back.log;
         // What is loaded goes on seeing in between.
-        (follow, desired) = match ended {
+        (follow, (desired, refused)) = match ended {
             Ended::Stopped | Ended::Silent => {
                 log.close();
                 if let Some(witness) = &mut parts.witness
@@ -176,8 +177,8 @@ async fn keep_running(
             Ended::Applied => {
                 tracing::info!("Another config was applied; the daemon begins again with it.");
                 let follow = follow::start(&mut options, &host.observer).await;
-                let desired = apart::load(&options, &host.observer)?;
-                host.telemetry.reloaded(true);
+                let desired = last_valid::load(&mut options, &host.observer)?;
+                host.telemetry.reloaded(desired.1.is_none());
                 (follow, desired)
             }
             Ended::Seeing => {
@@ -186,9 +187,12 @@ async fn keep_running(
                 if let Some(sensor) = &parts.sensor {
                     sensor.retire_others();
                 }
-                (back.follow, apart::load(&options, &host.observer)?)
+                (back.follow, last_valid::load(&mut options, &host.observer)?)
             }
-            Ended::Reloaded(desired) => (back.follow, *desired),
+            Ended::Reloaded(desired) => {
+                options.name_given();
+                (back.follow, (*desired, None))
+            }
         };
     }
 }
@@ -215,6 +219,8 @@ pub(super) struct Run {
     pub(super) follow: Follow,
     pub(super) ties: Ties,
     pub(super) desired: Desired,
+    /// Why the configs that were given are not in force; the last that could be used are.
+    pub(super) refused: Option<String>,
     pub(super) carried: Carried,
     pub(super) log: ForensicLog,
 }
@@ -252,7 +258,7 @@ impl Run {
 
     /// The loop's state, with everything enrolled and nothing looked at.
     pub(super) fn begin(self, host: &Host) -> anyhow::Result<(Agent, Changes)> {
-        let Self { options, parts, follow, ties, desired, mut carried, log } = self;
+        let Self { options, parts, follow, ties, desired, refused, mut carried, log } = self;
         let (clock, observer) = (&host.clock, &host.observer);
         let (drifts, deny, [lost_records, lost_processes]) = carried.parts();
         host.telemetry.restore(drifts.for_metrics());
@@ -271,6 +277,10 @@ impl Run {
             Attributor::new(Arc::clone(observer), &options.root, Path::new("/proc"), std::process::id())?;
         let readiness = Readiness::default();
         readiness.not_ready("verification", "the first full verification is not finished");
+        if let Some(reason) = refused {
+            readiness.not_ready(last_valid::CONFIG, reason);
+            host.telemetry.reloaded(false);
+        }
         let mut agent = Agent {
             mounts: MountTable::read(Path::new(mounts::TABLE)).unwrap_or_default(),
             mount_table: PathBuf::from(mounts::TABLE),

@@ -49,6 +49,9 @@ pub struct Status {
     pub beat_seconds: u64,
     /// MachineConfigs in the order of their merge.
     pub sources: Vec<String>,
+    /// Why the configs or policies that the daemon was given are not in force; then the last usable ones are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_refused: Option<String>,
     /// What departs from its expectation.
     pub drifted: Vec<Drifted>,
     /// Gaps that are open.

@@ -12,6 +12,7 @@ fn status() -> Status {
         boot_id: String::new(),
         beat_seconds: 5,
         sources: Vec::new(),
+        config_refused: None,
         drifted: Vec::new(),
         gaps: Vec::new(),
         node: None,

@@ -4,7 +4,8 @@
 //! watch from the journal's beginning on, with both images of each path as compliant; the writer's process as an actor of
 //! ours; a new beginning when it is over. It writes nothing and pauses nothing.
 
-use super::{Agent, backend::Changes, desired, follow::Moved, look::Sight, reload::Ended, ties::Said};
+use super::desired::{self, Unknown};
+use super::{Agent, backend::Changes, follow::Moved, look::Sight, reload::Ended, ties::Said};
 use crate::apply::tie::{self, Answer, Hello};
 use crate::kernel::hooks::When;
 use sensor_model::drift_policy::Action;
@@ -165,7 +166,7 @@ impl Agent {
     /// Things of an apply under way that are none of the present config's.
     fn added(&self, id: u64) -> anyhow::Result<Vec<Expectation>> {
         let config = self.follow.config(id);
-        let mut new = expectations(&desired::rendered(std::slice::from_ref(&config))?)?;
+        let mut new = expectations(&desired::rendered(std::slice::from_ref(&config), Unknown::Told)?)?;
         new.retain(|expectation| {
             self.desired.policy.decide(&expectation.thing.path(), None).action != Action::Ignore
                 && self.looker.observer.unchecked(&expectation.thing).is_none()

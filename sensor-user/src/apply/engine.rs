@@ -25,7 +25,7 @@ use super::{
     waiting,
 };
 use crate::{
-    agent::desired,
+    agent::desired::{self, Unknown},
     clock::{boot_id, rfc3339},
     observation::Observer,
 };
@@ -260,7 +260,7 @@ impl Engine {
     /// The merge of a generation's manifests.
     fn rendered_of(&self, id: u64) -> Result<Rendered, ApplyError> {
         let path = self.store.config(id);
-        desired::rendered(std::slice::from_ref(&path))
+        desired::rendered(std::slice::from_ref(&path), Unknown::Told)
             .map_err(|error| ApplyError::refused(&path, format!("{error:#}")))
     }
 

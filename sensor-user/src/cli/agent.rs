@@ -15,6 +15,7 @@ pub const RUN: &str = "/run/holdfast";
 pub const LOG: &str = "/var/log/holdfast";
 
 /// Arguments.
+#[expect(clippy::struct_excessive_bools, reason = "one for each option")]
 #[derive(Debug, clap::Args)]
 pub struct Agent {
     /// Run on one host without a cluster.
@@ -27,6 +28,12 @@ pub struct Agent {
     /// Drift policies: files, or directories of them. Without any, all drift degrades.
     #[arg(long, num_args = 1.., value_name = "PATH")]
     policy: Vec<PathBuf>,
+    /// Warn of unknown fields in configs instead of refusing them.
+    #[arg(long)]
+    allow_unknown: bool,
+    /// Take configs that declare nothing after some that declared something.
+    #[arg(long)]
+    allow_empty: bool,
     /// Root of the host's file system.
     #[arg(long, default_value = "/", value_name = "DIRECTORY")]
     host_root: PathBuf,
@@ -75,6 +82,9 @@ impl Agent {
             root: self.host_root,
             configs,
             policies,
+            allow_unknown: self.allow_unknown,
+            allow_empty: self.allow_empty,
+            given: None,
             apart: true,
             state,
             run: self.run,

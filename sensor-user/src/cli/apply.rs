@@ -3,16 +3,17 @@
 mod asked;
 mod planned;
 mod told;
+mod wanted;
 
 use super::{
     BadInput, DRIFT, FAILURE, IN_SYNC, NOT_RECONCILABLE,
-    kept::{Manifests, generation, kept, merged, read},
+    kept::generation,
     output::{Output, Screen, say},
     runtime,
     sources::state_of,
 };
 use crate::{
-    agent::desired,
+    agent::desired::read,
     apply::{
         Actor, Applied, ApplyError, Differences, Engine, Entry, FORCE_FILE, Interrupts, NoActs, Options,
         Reach, Recovered, Request, Store, Systemd, foreseen, os_is_there,
@@ -23,7 +24,6 @@ use anyhow::Context as _;
 use planned::left_out;
 use sensor_model::{
     expectations::expectations,
-    ignition::Purpose,
     journal::machine::Rest,
     merge::Rendered,
     node_disruption::{Policy, PolicyFile},
@@ -36,6 +36,7 @@ use std::{
     sync::Arc,
 };
 use told::Report;
+pub(super) use wanted::Wanted;
 
 /// What is said of a step that only a cluster can take.
 const NO_DRAIN: &str = "this host is applied to by itself, in no cluster: nothing is drained";
@@ -96,6 +97,7 @@ pub struct How {
 }
 
 /// Arguments.
+#[expect(clippy::struct_excessive_bools, reason = "one for each option")]
 #[derive(Debug, clap::Args)]
 pub struct Apply {
     /// The new config: MachineConfig manifests or Ignition configs, files or directories of them.
@@ -110,21 +112,16 @@ pub struct Apply {
     /// With `--resume`: put again what an update of the OS took back, and do nothing else. For the unit that runs before services.
     #[arg(long, requires = "resume")]
     early: bool,
+    /// Warn of unknown fields in configs instead of refusing them.
+    #[arg(long)]
+    allow_unknown: bool,
+    /// Apply a config that declares nothing to a host whose config declares something: all of that goes.
+    #[arg(long)]
+    allow_empty: bool,
     #[command(flatten)]
     how: How,
     #[command(flatten)]
     place: Place,
-}
-
-/// What is wanted, and from where.
-pub(super) struct Wanted {
-    pub(super) manifests: Manifests,
-    /// The config that the host has, and its number.
-    pub(super) old: Rendered,
-    pub(super) previous: Option<u64>,
-    pub(super) new: Rendered,
-    /// The generation that comes back.
-    pub(super) rollback_to: Option<u64>,
 }
 
 impl Apply {
@@ -140,27 +137,8 @@ impl Apply {
         if self.resume {
             return site.resume(screen);
         }
-        // Read once: what is planned is what is kept.
-        let read = read(&self.new).map_err(BadInput::wrap)?;
-        // What an earlier one left decides which config is the current one.
-        site.recover()?;
-        let compared = merged(&read, Purpose::Compare).map_err(BadInput::wrap)?;
-        let current = site.current()?;
-        if let (Some((id, _)), false) = (&current, self.current.is_empty()) {
-            say(&format!(
-                "hint: `--current` does not count: the host has what was applied last, number {id}"
-            ));
-        }
-        let old = match &current {
-            Some((id, _)) => site.there(*id)?,
-            None if self.current.is_empty() => Rendered::default(),
-            None => desired::rendered(&self.current).map_err(BadInput::wrap)?,
-        };
-        // What cannot be reconciled is told with all its reasons, as by `plan`, and not as bad input.
-        let possible = site.plan(&old, &compared)?.reconcilable;
-        let new = if possible { merged(&read, Purpose::Verify).map_err(BadInput::wrap)? } else { compared };
-        let previous = current.map(|(id, _)| id);
-        site.apply(screen, Wanted { manifests: kept(read), old, previous, new, rollback_to: None })
+        let wanted = self.wanted(&site)?;
+        site.apply(screen, wanted)
     }
 }
 

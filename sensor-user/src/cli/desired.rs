@@ -20,6 +20,15 @@ pub struct Read {
     /// Where it is kept which kernel arguments wait for the next boot.
     #[arg(long, value_name = "DIRECTORY")]
     state: PathBuf,
+    /// Warn of unknown fields in configs instead of refusing them.
+    #[arg(long)]
+    allow_unknown: bool,
+    /// Where what was read is kept as the last that could be used.
+    #[arg(long, value_name = "DIRECTORY")]
+    keep: Option<PathBuf>,
+    /// Keep it also where it declares nothing.
+    #[arg(long)]
+    keep_nothing: bool,
 }
 
 impl Read {
@@ -30,7 +39,15 @@ impl Read {
     pub fn run(self, screen: &mut Screen) -> anyhow::Result<u8> {
         let read = || {
             let observer = Observer::new(&self.host_root)?;
-            desired::load(&self.config, &self.policy, &self.state, &observer)
+            let inputs = desired::Inputs {
+                configs: &self.config,
+                policies: &self.policy,
+                state: &self.state,
+                unknown: desired::Unknown::allowed(self.allow_unknown),
+                keep: self.keep.as_deref(),
+                keep_nothing: self.keep_nothing,
+            };
+            desired::load(&inputs, &observer)
         };
         let refused =
             |error: &anyhow::Error| Refused { reason: told(error), is_input: exit_code(error) == USAGE };

@@ -4,33 +4,23 @@
 //! under which they are kept. Of a kept config nothing is the fault of who calls.
 
 use super::told;
-use crate::{agent::desired, bounded};
+use crate::agent::desired::{self, Files, Unknown, read};
 use anyhow::Context as _;
 use sensor_model::{ignition::Purpose, merge::Rendered};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// File names and bytes.
-pub(super) type Manifests = Vec<(String, Vec<u8>)>;
-
-/// Files by name, and their bytes.
-pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
-    let read = |path: PathBuf| {
-        let bytes =
-            bounded::read(&path, bounded::CONFIG).with_context(|| format!("read {}", path.display()))?;
-        Ok((path.display().to_string(), bytes))
-    };
-    desired::files(paths)?.into_iter().map(read).collect()
-}
+pub(super) type Manifests = Files;
 
 /// What they say together.
-pub(super) fn merged(read: &[(String, Vec<u8>)], purpose: Purpose) -> anyhow::Result<Rendered> {
+pub(super) fn merged(read: &Files, purpose: Purpose, unknown: Unknown) -> anyhow::Result<Rendered> {
     let names = || read.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-    let merged = desired::merged(read, purpose)?;
+    let merged = desired::merged(read, purpose, unknown)?;
     merged.with_context(|| format!("no MachineConfig or Ignition config in {}", names()))
 }
 
 /// The manifests as they are kept: by a name that keeps their order, and their bytes.
-pub(super) fn kept(read: Vec<(String, Vec<u8>)>) -> Manifests {
+pub(super) fn kept(read: Files) -> Manifests {
     let name = |(number, (path, bytes)): (usize, (String, Vec<u8>))| {
         let path = Path::new(&path);
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -46,7 +36,8 @@ pub(super) fn generation(path: &Path) -> anyhow::Result<(Manifests, Rendered)> {
     let paths = [path.to_owned()];
     let load = || {
         let read = read(&paths)?;
-        let rendered = merged(&read, Purpose::Verify)?;
+        // It was accepted when it was applied, perhaps by another version.
+        let rendered = merged(&read, Purpose::Verify, Unknown::Warn)?;
         let name = |path: &str| {
             Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
         };

@@ -4,7 +4,10 @@
 //! names the file. Unusual things in a MachineConfig are warned of and no error.
 
 use super::BadInput;
-use crate::{agent::desired, bounded};
+use crate::{
+    agent::desired::{self, Unknown},
+    bounded,
+};
 use anyhow::Context as _;
 use sensor_model::{
     ignition::Purpose,
@@ -17,11 +20,12 @@ use std::path::{Path, PathBuf};
 ///
 /// # Errors
 /// A file that cannot be read or used: the input's fault.
-pub fn read(paths: &[PathBuf], purpose: Purpose) -> anyhow::Result<Manifest> {
+pub fn read(paths: &[PathBuf], purpose: Purpose, unknown: Unknown) -> anyhow::Result<Manifest> {
     let mut all = Manifest::default();
     for path in desired::files(paths).map_err(BadInput::wrap)? {
         let bytes = bytes(&path)?;
         let manifest = parse_for(&path.display().to_string(), &bytes, purpose)?;
+        unknown.check(&manifest)?;
         for config in &manifest.machine_configs {
             for warning in &config.warnings {
                 tracing::warn!(machine_config = &*config.source.machine_config, "{warning}");
@@ -46,8 +50,8 @@ pub fn bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
 ///
 /// # Errors
 /// A file that cannot be read or used, and one without any MachineConfig: the input's fault.
-pub fn side(path: &Path) -> anyhow::Result<Rendered> {
-    let mut configs = read(&[path.to_owned()], Purpose::Compare)?.machine_configs;
+pub fn side(path: &Path, unknown: Unknown) -> anyhow::Result<Rendered> {
+    let mut configs = read(&[path.to_owned()], Purpose::Compare, unknown)?.machine_configs;
     if configs.len() > 1 {
         return Ok(merge::merge(configs)?);
     }

@@ -4,6 +4,7 @@
 //! MachineConfig, under the name that its content has. Nothing is applied.
 
 use super::{BadInput, IN_SYNC, manifests, output::Screen};
+use crate::agent::desired::Unknown;
 use sensor_model::{
     ignition::Purpose,
     pool::{self, Pool, RenderError, RenderedMachineConfig},
@@ -19,6 +20,9 @@ pub struct Render {
     /// The pool to render; needed where there are several.
     #[arg(long, value_name = "NAME")]
     pool: Option<String>,
+    /// Warn of unknown fields instead of refusing them.
+    #[arg(long)]
+    allow_unknown: bool,
     /// How to print it.
     #[arg(short = 'o', long = "output", value_name = "FORMAT", value_enum, default_value_t)]
     format: Format,
@@ -52,7 +56,7 @@ impl Render {
     }
 
     fn rendered(&self) -> anyhow::Result<RenderedMachineConfig> {
-        let manifest = manifests::read(&self.path, Purpose::Compare)?;
+        let manifest = manifests::read(&self.path, Purpose::Compare, Unknown::allowed(self.allow_unknown))?;
         let pools = pool::pools(&manifest.others)?;
         let pool = self.choose(&pools)?;
         let images = pool::cluster_images(&manifest.others);

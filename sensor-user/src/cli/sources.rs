@@ -2,7 +2,7 @@
 
 use super::BadInput;
 use crate::{
-    agent::desired::{self, Desired, POLICIES},
+    agent::desired::{self, Desired, Inputs, POLICIES, Unknown},
     apply::{STATE, Store},
     labels,
     observation::Observer,
@@ -62,6 +62,9 @@ pub struct Sources {
     /// Drift policies: a file, or a directory of them; may be repeated. Without any, all drift degrades.
     #[arg(long, value_name = "PATH")]
     pub policy: Vec<PathBuf>,
+    /// Warn of unknown fields in configs instead of refusing them.
+    #[arg(long)]
+    pub allow_unknown: bool,
     /// Root of the host's file system.
     #[arg(long, default_value = "/", value_name = "DIRECTORY")]
     pub host_root: PathBuf,
@@ -99,14 +102,24 @@ impl Sources {
             Some((id, _)) => format!("without --config, what was applied last, number {id}"),
             None => "without --config, that of the service".to_owned(),
         };
+        // What was applied was accepted then.
+        let unknown = Unknown::allowed(self.allow_unknown || applied.is_some());
         let (configs, policies) =
             or_of_the_service(&self.host_root, &self.config, &self.policy, applied.map(|(_, config)| config));
         let state = state_of(self.state.as_deref(), &self.host_root);
-        let desired = desired::load(&configs, &policies, &state, &observer).map_err(|error| {
+        let inputs = Inputs {
+            configs: &configs,
+            policies: &policies,
+            state: &state,
+            unknown,
+            keep: None,
+            keep_nothing: false,
+        };
+        let desired = desired::load(&inputs, &observer).map_err(|error| {
             let named = !self.config.is_empty();
             BadInput::wrap(if named { error } else { error.context(which) })
         })?;
-        let rendered = desired::rendered(&configs).map_err(BadInput::wrap)?;
+        let rendered = desired::rendered(&configs, Unknown::Told).map_err(BadInput::wrap)?;
         Ok(Loaded { root: self.host_root.clone(), observer, rendered, desired })
     }
 

@@ -129,6 +129,7 @@ fn nothing_said() -> status::Status {
         boot_id: String::new(),
         beat_seconds: 0,
         sources: Vec::new(),
+        config_refused: None,
         drifted: Vec::new(),
         gaps: Vec::new(),
         node: None,
@@ -159,6 +160,10 @@ fn text(report: &Report, screen: &mut Screen) -> io::Result<()> {
         let verdict = screen.paint(tone, verdict.as_str().unwrap_or_default());
         let degraded = if status.degraded { ", the node is degraded" } else { "" };
         screen.line(&format!("{verdict}: {things}, backend {}{degraded}", clean(&status.backend)))?;
+    }
+    if let Some(reason) = &status.config_refused {
+        let word = screen.paint(Tone::Bad, "config refused");
+        screen.line(&format!("{word}; the last usable one is in force: {}", clean(reason)))?;
     }
     if let Some(node) = status.node.as_ref().filter(|node| node.state != NodeState::Done) {
         let word = screen.paint(Tone::Notable, node.state.name());

@@ -95,7 +95,7 @@ fn on_a_terminal_the_answer_decides() {
     for answer in ["n\n", "\n", "yess\n", "\x04"] {
         let (code, shown) = on_a_terminal(unanswered(&world, &arguments), answer);
         assert_eq!(code, Some(1), "{answer:?}: {shown}");
-        assert!(shown.contains("Apply this (") && shown.contains(" removals)? [y/N]"), "{shown}");
+        assert!(shown.contains("Apply this (") && shown.contains(" of them removals)? [y/N]"), "{shown}");
         assert!(place("remove file /etc/original", &shown) < place("change file", &shown), "{shown}");
         assert_eq!(world.snapshot(), before, "{answer:?}");
     }

@@ -22,6 +22,7 @@ mod recovery;
 #[cfg(feature = "fault-injection")]
 mod signals;
 mod standing;
+mod strict;
 mod table;
 mod waiting;
 mod waits;

@@ -208,7 +208,7 @@ impl World {
     /// What [`World::apply`] runs.
     pub(crate) fn command(&self, arguments: &[&str], fault: &str) -> Command {
         let config = self.config_file(arguments[0]);
-        let mut all = vec!["apply", config.to_str().unwrap(), "--no-acts"];
+        let mut all = vec!["apply", config.to_str().unwrap(), "--no-acts", "--allow-empty"];
         all.extend(&arguments[1..]);
         self.prepare(&all, fault)
     }

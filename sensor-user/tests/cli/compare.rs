@@ -220,6 +220,22 @@ fn status_tells_what_the_running_daemon_says() {
 }
 
 #[test]
+fn status_tells_that_the_config_is_not_in_force() {
+    let world = World::new();
+    status(&world, "boot-1", 7);
+    let path = world.at("run/status.json");
+    let mut written: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    written["config_refused"] = "a.yaml: spec.confg: unknown field".into();
+    world.write("run/status.json", &written.to_string());
+    let (run, proc) = (world.at("run").display().to_string(), world.at("proc").display().to_string());
+    let said = world.run(&["status", "--run", &run, "--proc", &proc]);
+    let line = "config refused; the last usable one is in force: a.yaml: spec.confg: unknown field";
+    assert!(said.out.lines().any(|told| told == line), "{}", said.golden());
+    let report = world.run(&["status", "--run", &run, "--proc", &proc, "-o", "json"]).json("status");
+    assert_eq!(report["config_refused"], "a.yaml: spec.confg: unknown field");
+}
+
+#[test]
 fn status_of_a_daemon_that_is_gone_is_unknown() {
     let world = World::new();
     let (run, proc) = (world.at("run").display().to_string(), world.at("proc").display().to_string());

@@ -2,6 +2,7 @@
 
 mod applies;
 mod drift;
+mod kept;
 mod shown;
 
 use super::backend::{Changes, Parts};
@@ -138,6 +139,9 @@ impl Node {
             root: self.path("root"),
             configs: vec![self.path("config")],
             policies: vec![self.path("policy")],
+            allow_unknown: false,
+            allow_empty: false,
+            given: None,
             apart: false,
             state: self.path("state"),
             run: self.path("run"),
@@ -154,7 +158,7 @@ impl Node {
         let mut options = self.options();
         let observer = Arc::new(Observer::new(&options.root).unwrap());
         let follow = follow::start(&mut options, &observer).await;
-        let desired = desired::load(&options.configs, &options.policies, &options.state, &observer).unwrap();
+        let (desired, refused) = last_valid::load(&mut options, &observer).unwrap();
         let ties = ties::Ties::listen(&options.state);
         let host = Host {
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
@@ -176,7 +180,7 @@ impl Node {
             adopted: true,
         };
         let carried = carried.unwrap_or_else(|| Carried::of_log(&options.log));
-        let run = Run { options, parts, follow, ties, desired, carried, log: self.log() };
+        let run = Run { options, parts, follow, ties, desired, refused, carried, log: self.log() };
         let (mut agent, changes) = run.begin(&host).unwrap();
         let own = agent.looker.registry.find(FILE.as_ref()).unwrap();
         agent.looker.is_watched(own, !self.unwatched.get());

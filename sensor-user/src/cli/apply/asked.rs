@@ -44,12 +44,14 @@ impl Missing {
 
 fn question(plan: &Plan, reboots: bool) -> String {
     let removals = plan.changes.iter().filter(|change| change.operation == Operation::Remove).count();
-    let what = match (plan.changes.len(), removals) {
-        (changes, 0) => count(changes, "change"),
-        (changes, removals) => format!("{}, {}", count(changes, "change"), count(removals, "removal")),
+    let what = match removals {
+        0 => String::new(),
+        1 => ", 1 of them a removal".to_owned(),
+        removals => format!(", {removals} of them removals"),
     };
+    let changes = count(plan.changes.len(), "change");
     let then = if reboots { " and reboot this host" } else { "" };
-    format!("Apply this ({what}){then}? [y/N] ")
+    format!("Apply this ({changes}{what}){then}? [y/N] ")
 }
 
 impl Site<'_> {

@@ -10,6 +10,7 @@ use super::{
     BadInput, DRIFT, IN_SYNC, NOT_RECONCILABLE, manifests,
     output::{Output, Screen, Tone, clean, count},
 };
+use crate::agent::desired::Unknown;
 use diff::Differ;
 use sensor_model::{
     changes::Operation,
@@ -49,6 +50,9 @@ pub struct PlanCommand {
     /// Where applies on this host are kept: how long the last ones took comes from there.
     #[arg(long, default_value = "/var/lib/holdfast", value_name = "DIRECTORY")]
     state: PathBuf,
+    /// Warn of unknown fields in configs instead of refusing them.
+    #[arg(long)]
+    allow_unknown: bool,
     /// Show all contents, secret ones too. Password hashes and ssh keys stay hidden.
     #[arg(long)]
     secrets: bool,
@@ -78,8 +82,9 @@ impl PlanCommand {
     /// # Errors
     /// Bad input.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let old = manifests::side(&self.old)?;
-        let new = manifests::side(&self.new)?;
+        let unknown = Unknown::allowed(self.allow_unknown);
+        let old = manifests::side(&self.old, unknown)?;
+        let new = manifests::side(&self.new, unknown)?;
         let pool = self.pool.clone().or_else(|| new.pool().map(str::to_owned));
         let mut files = Vec::new();
         for path in &self.policy {

@@ -1,0 +1,138 @@
+//! Configs that cannot be used, at a start and at a reload.
+
+use super::*;
+use sensor_model::expectation::Expectation;
+
+/// A config with a typing error that would take everything away.
+const TYPO: &str = r#"{"ignition":{"version":"3.4.0"},"storge":{"files":[]}}"#;
+/// One that declares nothing.
+const EMPTY: &str = r#"{"ignition":{"version":"3.4.0"}}"#;
+
+fn node() -> Node {
+    Node::new(&json!({ "path": FILE, "action": "observe" }))
+}
+
+fn load(node: &Node) -> anyhow::Result<(Options, Desired, Option<String>)> {
+    let mut options = node.options();
+    let observer = Observer::new(&options.root).unwrap();
+    let (desired, refused) = last_valid::load(&mut options, &observer)?;
+    Ok((options, desired, refused))
+}
+
+#[tokio::test]
+async fn a_start_with_an_unusable_config_keeps_the_last_usable_one_and_is_not_ready() {
+    let node = node();
+    let daemon = node.begin(None).await;
+    let all = |daemon: &Daemon| -> Vec<_> {
+        let expectations = daemon.agent.desired.expectations.iter();
+        let said = |known: &Expectation| {
+            (known.thing.clone(), known.expected.clone(), Arc::clone(&known.source.machine_config))
+        };
+        expectations.map(said).collect()
+    };
+    let before = all(&daemon);
+    assert!(!daemon.agent.readiness.reasons().contains_key("config"));
+    assert_eq!(daemon.agent.status().config_refused, None);
+    node.end(daemon).await;
+    for (config, reason) in [
+        (TYPO, "storge: unknown field; did you mean storage?"),
+        (EMPTY, "`--allow-empty`"),
+        ("rubbish", "a.ign"),
+    ] {
+        fs::write(node.path("config/a.ign"), config).unwrap();
+        let mut daemon = node.begin(None).await;
+        assert_eq!(all(&daemon), before, "{config}");
+        let told = daemon.agent.readiness.reasons()["config"].clone();
+        assert!(told.contains(reason), "{told}");
+        assert_eq!(daemon.agent.status().config_refused, Some(told));
+        // What is in force is what diffs and repairs are made from.
+        let in_force = desired::rendered(&daemon.agent.options.configs, desired::Unknown::Told).unwrap();
+        assert!(in_force.files.contains_key(FILE), "{config}");
+        // Mended, it is read again where it was given.
+        node.declare(DECLARED);
+        daemon.agent.reload();
+        let Some(Ended::Reloaded(desired)) = daemon.agent.ended.take() else { panic!("{config}") };
+        let given = node.path("config/a.ign").display().to_string();
+        assert!(desired.expectations.iter().all(|known| *known.source.origin == *given), "{config}");
+        node.end(daemon).await;
+    }
+}
+
+#[tokio::test]
+async fn a_running_daemon_refuses_the_same() {
+    let node = node();
+    let mut daemon = node.begin(None).await;
+    for config in [TYPO, EMPTY] {
+        fs::write(node.path("config/a.ign"), config).unwrap();
+        daemon.agent.reload();
+        assert!(daemon.agent.ended.is_none(), "{config}");
+    }
+    node.end(daemon).await;
+}
+
+#[test]
+fn a_first_start_has_nothing_to_keep_and_what_is_allowed_is_taken() {
+    let node = node();
+    fs::write(node.path("config/a.ign"), TYPO).unwrap();
+    let error = load(&node).unwrap_err();
+    assert!(format!("{error:#}").contains("did you mean storage?"), "{error:#}");
+    let mut options = node.options();
+    options.allow_unknown = true;
+    let observer = Observer::new(&options.root).unwrap();
+    assert!(last_valid::load(&mut options, &observer).unwrap().1.is_none());
+    node.declare(DECLARED);
+    assert!(load(&node).unwrap().2.is_none());
+    fs::write(node.path("config/a.ign"), EMPTY).unwrap();
+    assert!(load(&node).unwrap().2.is_some());
+    let mut options = node.options();
+    options.allow_empty = true;
+    let (desired, refused) = last_valid::load(&mut options, &observer).unwrap();
+    assert!(desired.nothing && refused.is_none());
+    // It is the last that could be used.
+    fs::write(node.path("config/a.ign"), TYPO).unwrap();
+    let (desired, refused) = last_valid::load(&mut options, &observer).unwrap();
+    assert!(desired.nothing && refused.is_some());
+}
+
+#[test]
+fn beside_an_applied_config_the_last_usable_policies_stay_in_force() {
+    let node = node();
+    let applied = node.path("state/apply/generations/1");
+    fs::create_dir_all(&applied).unwrap();
+    fs::copy(node.path("config/a.ign"), applied.join("a.ign")).unwrap();
+    let load = || {
+        let mut options = Options { configs: vec![applied.clone()], ..node.options() };
+        let observer = Observer::new(&options.root).unwrap();
+        let loaded = last_valid::load(&mut options, &observer);
+        loaded.map(|(desired, refused)| (options, desired, refused))
+    };
+    assert_eq!(load().unwrap().2, None);
+    fs::write(node.path("policy/a.json"), "rubbish").unwrap();
+    let (options, _, refused) = load().unwrap();
+    assert!(refused.unwrap().contains("a.json"));
+    let kept = last_valid::directory(&node.path("state"));
+    let in_force = (options.configs, options.policies);
+    assert_eq!(in_force, (vec![applied.clone()], vec![kept.join("policies/000000/a.json")]));
+    assert_eq!(fs::read_dir(kept.join("configs")).unwrap().count(), 0, "the store of applies has them");
+    // The config is another one by now, and the policies are still the last usable ones.
+    fs::write(applied.join("a.ign"), EMPTY).unwrap();
+    assert!(load().unwrap().1.nothing);
+}
+
+#[test]
+fn what_is_kept_is_closed_to_others_and_follows_what_is_used() {
+    let node = node();
+    let kept = last_valid::directory(&node.path("state"));
+    for content in [DECLARED, "another\n"] {
+        node.declare(content);
+        load(&node).unwrap();
+        let files = desired::read(&[kept.join("configs/000000"), kept.join("policies/000000")]).unwrap();
+        let given = desired::read(&node.options().configs).unwrap();
+        assert_eq!((files.len(), &files[0].1), (2, &given[0].1));
+    }
+    for path in [kept.clone(), kept.join("configs"), kept.join("configs/000000/a.ign")] {
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{}", path.display());
+    }
+    assert!(!kept.with_extension("new").exists());
+}
