@@ -14,8 +14,8 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::statvfs::statvfs;
 
-use super::faulty_state;
 use super::watched::{CONFIG, FIRST, Said, finish, held, holdfast};
+use super::{faulty_state, power};
 use crate::guest::boot::load_module;
 use crate::guest::disks::{self, FileSystem};
 use crate::guest::{Context, shell};
@@ -130,6 +130,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     let failing = failing(context);
     context.check("failing_device", failing);
     faulty_state::bare(context);
+    power::bare(context);
     Ok(())
 }
 

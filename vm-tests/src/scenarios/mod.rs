@@ -18,6 +18,7 @@ mod faulty_state;
 mod groups;
 mod node;
 mod ostree;
+mod power;
 mod restarts;
 mod selinux;
 mod simple;
@@ -260,7 +261,7 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "faulty-disk",
-        shows: "applies on a full, a failing and a read-only disk leave everything old or everything new",
+        shows: "applies on a full, a failing and a read-only disk, and cuts of the power, leave everything old or everything new",
         guest: Guest::Bare,
         kernels: &["6.1", "6.12", "6.18", "7.x"],
         by_default: Some(ByDefault { kernels: &["6.12"], because: "the errors are the same on all" }),
@@ -268,6 +269,17 @@ pub static SCENARIOS: &[Scenario] = &[
         needs_holdfast: true,
         limit: 300,
         run: faulty::bare,
+    },
+    Scenario {
+        name: "power-cut",
+        shows: "cuts of the power behind each line of an apply leave everything old or everything new",
+        guest: Guest::Bare,
+        kernels: &["6.1", "6.12", "6.18", "7.x"],
+        by_default: None,
+        parameters: &["hf.cuts=24"],
+        needs_holdfast: true,
+        limit: 600,
+        run: power::many,
     },
     Scenario {
         name: "ostree",

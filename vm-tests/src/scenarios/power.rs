@@ -1,0 +1,259 @@
+//! The power is cut in the middle of an apply and right behind its end, on each file system that hosts have.
+//!
+//! Comes in: a bare guest. Goes out: a check for each file system: after the cut and the next start everything is old or
+//! everything is new, and what was called done stays. The disk is a file in memory. Nothing writes back by itself, so a
+//! copy of the file holds what was synced and no more: it is the disk after the cut. The scenario `power-cut` cuts behind
+//! each of the first lines of an apply.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, Whence, lseek};
+
+use super::watched::{CONFIG, holdfast};
+use crate::guest::agent::HOLDFAST;
+use crate::guest::boot::load_module;
+use crate::guest::disks::{self, FileSystem};
+use crate::guest::{Context, parameter, shell};
+
+/// Targets and state are on the disk that loses its power.
+const DISK: &str = "/srv/power";
+const STATE: &str = "/srv/power/state";
+const CURRENT: &str = "/srv/power/state/apply/current";
+const FILE: &str = "/srv/power-backing/disk";
+const COPY: &str = "/srv/power-backing/copy";
+/// Lines behind which a cut is made, where no parameter says more: while links are written, and on the way to the end.
+const LINES: &[usize] = &[6, 12];
+
+/// What is on the disk, by path.
+type Found = BTreeMap<String, String>;
+
+/// When the power goes.
+#[derive(Debug, Clone, Copy)]
+enum Cut {
+    /// Behind a line that the apply prints.
+    Line(usize),
+    /// When it has ended and said that it is done.
+    End,
+    /// The apply is killed behind that line; the power goes when the next start has given everything back.
+    GivenBack(usize),
+}
+
+/// Files, links of both kinds and directories that come, go, change and turn into each other.
+fn config(letter: char) -> String {
+    let (files, links): (&[&str], &[(&str, &str)]) = match letter {
+        'o' => (&["a", "goes", "deep/a"], &[("link", "a"), ("gone", "a"), ("turns", "a")]),
+        _ => (&["a", "turned/a", "new/er/a"], &[("link", "new"), ("other", "a"), ("turns", "turned")]),
+    };
+    let mut text = "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\n\
+                    metadata: {name: 99-power, labels: {machineconfiguration.openshift.io/role: worker}}\n\
+                    spec:\n  config:\n    ignition: {version: 3.4.0}\n    storage:\n      files:\n"
+        .to_owned();
+    for name in files {
+        text.extend(["      - {path: ", DISK, "/etc/", name, ", mode: 420, contents: {source: 'data:,"]);
+        text.extend([letter.to_string().as_str(), "'}}\n"]);
+    }
+    text.push_str("      links:\n");
+    for (name, target) in links {
+        text.extend(["      - {path: ", DISK, "/etc/", name, ", target: ", target, "}\n"]);
+    }
+    text.extend(["      - {path: ", DISK, "/etc/hard, target: ", DISK, "/etc/a, hard: true}\n"]);
+    text
+}
+
+/// The checks.
+pub(super) fn bare(context: &mut Context) {
+    for kind in [FileSystem::Btrfs, FileSystem::Ext4, FileSystem::Xfs] {
+        let result = cuts(context, kind);
+        context.check(&format!("power_cut_{}", kind.name()), result);
+        // What is not mounted is as good.
+        let _ = shell(&format!("umount {DISK}; umount /srv/power-backing"));
+    }
+}
+
+/// The same behind many lines, in a guest of its own.
+pub(super) fn many(context: &mut Context) -> Result<()> {
+    load_module("loop")?;
+    bare(context);
+    Ok(())
+}
+
+fn cuts(context: &mut Context, kind: FileSystem) -> Result<String> {
+    // What nobody syncs stays in memory: each cut takes as much as it can.
+    fs::write("/proc/sys/vm/dirty_writeback_centisecs", "0")?;
+    load_module(kind.name())?;
+    load_module("loop")?;
+    fs::create_dir_all("/srv/power-backing")?;
+    fs::create_dir_all(DISK)?;
+    shell("mount -t tmpfs -o size=600m tmpfs /srv/power-backing")?;
+    empty(kind)?;
+    mount(kind)?;
+    apply('o')?;
+    let old = found()?;
+    apply('n')?;
+    let new = found()?;
+    apply('o')?;
+    ensure!(found()? == old, "not even without a cut it goes back: {:?}", found()?);
+    // The gate cuts where it matters most; `hf.cuts=N` cuts behind each of the first N lines.
+    let lines: Vec<usize> = match parameter("hf.cuts").map(|text| text.parse()).transpose()? {
+        Some(count) => (1..=count).collect(),
+        None => LINES.to_vec(),
+    };
+    let back: Vec<Cut> = lines.iter().map(|line| Cut::GivenBack(*line)).collect();
+    let forth = lines.iter().map(|line| Cut::Line(*line));
+    let mut ends = BTreeMap::<&str, usize>::new();
+    for cut in [Cut::End].into_iter().chain(back).chain(forth) {
+        let must = lose_power(kind, cut).with_context(|| format!("{cut:?}"))?;
+        let left = holdfast(&["apply", "--resume", "--no-acts", "--state", STATE])?;
+        let now = found()?;
+        ensure!(now == old || now == new, "{cut:?}: neither old nor new: {now:?}; {left:?}");
+        let end = if now == old { "old" } else { "new" };
+        ensure!(must.is_none_or(|must| must == now), "{cut:?}: it was over, and now it is {end}; {left:?}");
+        let (code, text) = holdfast(&["check", "--config", CURRENT, "--state", STATE])?;
+        ensure!(code == Some(0), "{cut:?}: {end}, and check says: {text}");
+        context.note(format!("{}: {cut:?}: {end}", kind.name()));
+        *ends.entry(end).or_default() += 1;
+        if end == "new" {
+            apply('o')?;
+        }
+        // The next cut begins with everything on the disk.
+        shell("sync")?;
+    }
+    ensure!(ends.len() == 2, "all cuts ended alike: {ends:?}");
+    Ok(format!("{ends:?}"))
+}
+
+/// Applies the new config up to a cut; gives what was there where the apply was over by then.
+fn lose_power(kind: FileSystem, cut: Cut) -> Result<Option<Found>> {
+    fs::write(CONFIG, config('n'))?;
+    let (mut apply, ended) = match cut {
+        Cut::Line(line) | Cut::GivenBack(line) => stopped_behind(line)?,
+        Cut::End => stopped_behind(usize::MAX)?,
+    };
+    let mut over = ended;
+    if let (Cut::GivenBack(_), false) = (cut, ended) {
+        apply.kill()?;
+        apply.wait()?;
+        let said = holdfast(&["apply", "--resume", "--no-acts", "--state", STATE])?;
+        ensure!(said.0.is_some(), "{said:?}");
+        over = true;
+    }
+    let must = over.then(found).transpose()?;
+    copy(FILE, COPY)?;
+    // One that has ended is as good.
+    let _ = apply.kill();
+    apply.wait()?;
+    shell(&format!("umount {DISK}"))?;
+    fs::rename(COPY, FILE)?;
+    mount(kind)?;
+    Ok(must)
+}
+
+/// Starts an apply that stands still after so many lines; and whether it came to its end before.
+fn stopped_behind(line: usize) -> Result<(Child, bool)> {
+    let mut apply = Command::new(HOLDFAST)
+        .args(["apply", CONFIG, "--no-acts", "--state", STATE])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot start holdfast")?;
+    let lines = BufReader::new(apply.stderr.take().context("no pipe")?).lines();
+    let read = lines.take(line).count();
+    if read < line {
+        ensure!(apply.wait()?.success(), "the apply failed");
+        return Ok((apply, true));
+    }
+    kill(Pid::from_raw(i32::try_from(apply.id())?), Signal::SIGSTOP)?;
+    Ok((apply, false))
+}
+
+fn apply(letter: char) -> Result<()> {
+    fs::write(CONFIG, config(letter))?;
+    let (code, text) = holdfast(&["apply", CONFIG, "--no-acts", "--state", STATE])?;
+    ensure!(code == Some(0), "{code:?}: {text}");
+    Ok(())
+}
+
+/// Every name with what it leads to, and whether the hard link is one.
+fn found() -> Result<Found> {
+    let mut found = Found::new();
+    let mut waiting = vec![Path::new(DISK).join("etc")];
+    while let Some(directory) = waiting.pop() {
+        for entry in fs::read_dir(&directory)? {
+            let path = entry?.path();
+            let kind = fs::symlink_metadata(&path)?;
+            let what = if kind.is_symlink() {
+                format!("-> {}", fs::read_link(&path)?.display())
+            } else if kind.is_dir() {
+                waiting.push(path.clone());
+                "directory".to_owned()
+            } else {
+                fs::read_to_string(&path)?
+            };
+            found.insert(path.display().to_string(), what);
+        }
+    }
+    let inodes: BTreeSet<u64> = ["a", "hard"]
+        .into_iter()
+        .map(|name| fs::metadata(Path::new(DISK).join("etc").join(name)).map_or(0, |found| found.ino()))
+        .collect();
+    found.insert("inodes of the hard link".to_owned(), inodes.len().to_string());
+    Ok(found)
+}
+
+fn mount(kind: FileSystem) -> Result<()> {
+    let name = kind.name();
+    // Neither commits before it has to.
+    let options = if kind == FileSystem::Xfs { "loop" } else { "loop,commit=300" };
+    shell(&format!("mount -t {name} -o {options} {FILE} {DISK}")).map(drop)
+}
+
+/// The host's empty disk of that kind, without its holes.
+fn empty(kind: FileSystem) -> Result<()> {
+    let mut disk = File::open(disks::find(kind.name())?)?;
+    let mut copy = File::create(FILE)?;
+    let mut block = vec![0; 1 << 20];
+    let mut length = 0;
+    loop {
+        let read = disk.read(&mut block)?;
+        if read == 0 {
+            break;
+        }
+        for part in block[..read].chunks(4096) {
+            if part.iter().any(|byte| *byte != 0) {
+                copy.seek(SeekFrom::Start(length))?;
+                copy.write_all(part)?;
+            }
+            length += part.len() as u64;
+        }
+    }
+    copy.set_len(length).context("the copy of the disk")
+}
+
+/// Copies a file with its holes.
+fn copy(from: &str, to: &str) -> Result<()> {
+    let (mut source, mut copy) = (File::open(from)?, File::create(to)?);
+    copy.set_len(source.metadata()?.len())?;
+    let mut at = 0;
+    loop {
+        at = match lseek(&source, at, Whence::SeekData) {
+            Ok(at) => at,
+            Err(Errno::ENXIO) => return Ok(()),
+            Err(errno) => return Err(errno).context("the data of the disk"),
+        };
+        let end = lseek(&source, at, Whence::SeekHole)?;
+        let (start, length) = (u64::try_from(at)?, u64::try_from(end - at)?);
+        source.seek(SeekFrom::Start(start))?;
+        copy.seek(SeekFrom::Start(start))?;
+        std::io::copy(&mut (&source).take(length), &mut copy)?;
+        at = end;
+    }
+}
