@@ -20,6 +20,8 @@ use crate::guest::{Context, run, status, wait};
 /// How far the scenario is; kept in `/var`, which all deployments share.
 const STAGE: &str = "/var/lib/holdfast-scenario";
 const FILE: &str = "/etc/demo/file";
+/// A file that both versions ship, each with its own content.
+const DEFAULT: &str = "/etc/issue";
 const CURRENT: &str = "/var/lib/holdfast/apply/current";
 /// A file of the image, which its versions ship with their own names in it, declared as the first one ships it.
 const PINNED: &str = "/etc/demo-shipped/pinned";
@@ -38,9 +40,36 @@ fn manifest(image: &str, arguments: &[&str], content: &str) -> String {
          spec:\n  osImageURL: {image}\n  kernelArguments: {}\n  config:\n    ignition: {{version: 3.4.0}}\n    \
          storage:\n      files:\n      \
          - {{path: {FILE}, mode: 420, overwrite: true, contents: {{source: 'data:,{content}'}}}}\n      \
-         - {{path: {PINNED}, mode: 420, overwrite: true, contents: {{source: 'data:,from%20v1%0A'}}}}\n",
+         - {{path: {PINNED}, mode: 420, overwrite: true, contents: {{source: 'data:,from%20v1%0A'}}}}\n      \
+         - {{path: {DEFAULT}, mode: 420, overwrite: true, contents: {{source: 'data:,declared'}}}}\n",
         serde_json::json!(arguments)
     )
+}
+
+/// The second version gets another default of a file that a config is about to declare.
+fn other_default() -> Result<()> {
+    fs::create_dir_all("/root/more/usr/etc")?;
+    fs::write(format!("/root/more/usr{DEFAULT}"), "of the second version\n")?;
+    let branch = VERSIONS[1].branch;
+    let trees = [format!("--tree=ref={branch}"), "--tree=dir=/root/more".to_owned()];
+    run("ostree", &["commit", "-s", VERSIONS[1].name, "-b", branch, &trees[0], &trees[1]]).map(drop)
+}
+
+/// Nothing declares the file any more: the default of the version that is booted comes back, and it is no local change.
+fn default_is_back(number: usize, arguments: &[&str], content: &str) -> Result<String> {
+    ensure!(fs::read_to_string(DEFAULT)? == "declared", "it is not as declared");
+    let manifest = manifest(VERSIONS[number].branch, arguments, content);
+    let others: Vec<&str> = manifest.lines().filter(|line| !line.contains(DEFAULT)).collect();
+    fs::write("/root/new.yaml", others.join("\n"))?;
+    let said = holdfast(0, &["apply", "/root/new.yaml", "--no-acts", "-o", "json"])?;
+    result(&report(&said)?, "done")?;
+    let (found, shipped) = (fs::read_to_string(DEFAULT)?, fs::read_to_string(format!("/usr{DEFAULT}"))?);
+    ensure!(found == shipped, "{found:?}, and the image ships {shipped:?}");
+    ensure!((found == "of the second version\n") == (number == 1), "{found:?}");
+    let changed = run("ostree", &["admin", "config-diff"])?;
+    let name = DEFAULT.trim_start_matches("/etc/");
+    ensure!(!changed.lines().any(|line| line.split_whitespace().nth(1) == Some(name)), "{changed}");
+    Ok(found.trim().to_owned())
 }
 
 /// The scenario, in all boots.
@@ -68,8 +97,13 @@ pub(super) fn upgrade(context: &mut Context) -> Result<()> {
             context.check("upgraded", upgraded());
             context.check("put_again", put_again());
             context.check("daemon", daemon());
+            let before = history()?["applies"][0]["previous"].to_string();
+            context.check(
+                "default of the second",
+                default_is_back(1, &["run=1", "demo=blue sky=\"a b\""], "two"),
+            );
             reboots(context, "rolled back", || {
-                holdfast(0, &["rollback", "-o", "json"]).and_then(|said| report(&said))
+                holdfast(0, &["rollback", "--to", &before, "-o", "json"]).and_then(|said| report(&said))
             })
         }
         "rolled back" => {
@@ -113,6 +147,10 @@ pub(super) fn upgrade(context: &mut Context) -> Result<()> {
         }
         _ => {
             context.check("forced", forced());
+            context.check(
+                "default of the first",
+                default_is_back(0, &["run=2", "run=3", "demo=forced"], "four"),
+            );
             Ok(())
         }
     }
@@ -265,6 +303,7 @@ fn file() -> String {
 
 /// The host is told what it is already: nothing is staged and nothing reboots.
 fn first() -> Result<String> {
+    other_default()?;
     fs::write("/root/new.yaml", manifest(VERSIONS[0].branch, &["rw"], "one"))?;
     let said = holdfast(0, &["apply", "/root/new.yaml", "--no-acts", "-o", "json"])?;
     result(&report(&said)?, "done")?;
