@@ -370,7 +370,12 @@ impl Agent {
             let now = self.clock.boot_ns();
             self.telemetry.verified(Duration::from_nanos(now.saturating_sub(began)));
             self.hear(changes)?;
-            self.follow_mounts(changes)?;
+            if sight.differences.is_empty() || self.announced.are_shown() {
+                self.follow_mounts(changes)?;
+            } else {
+                // What was seen may be a mount that was announced before it was there.
+                self.compare_mounts(changes)?;
+            }
             let told = self.detector.vouch(id, sight.unvouched, now);
             self.tell(told, None);
             let conclusion = self.detector.conclude(id, now, &sight.outcome);

@@ -104,6 +104,11 @@ impl Announcements {
         Some(announced)
     }
 
+    /// Whether the table has nothing to show any more that was announced.
+    pub fn are_shown(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// The table was compared: forgets those that it showed, and those that it will not show any more.
     pub fn shown(&mut self, now: u64) {
         self.waiting.retain(|(announced, shown)| !shown && now.saturating_sub(announced.at_ns) < PATIENCE_NS);

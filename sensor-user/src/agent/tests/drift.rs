@@ -1,6 +1,8 @@
 //! What an open drift is, by thing, over reload, apply and restart; and what is written back.
 
+use super::super::mounts::Announced;
 use super::*;
+use sensor_common::map::InodeKey;
 use sensor_model::difference::DifferenceKind;
 use sensor_model::record::ThingKind;
 use sensor_model::verdict::VerdictKind;
@@ -108,6 +110,39 @@ async fn nothing_is_vouched_for_while_the_mount_table_cannot_be_read_and_everyth
     let told = node.told(RecordKind::Gap);
     let told: Vec<_> = told.iter().filter(|record| record.detail["reason"] == "mounts-unreadable").collect();
     assert_eq!(told.len(), 2, "its begin and its end: {told:?}");
+}
+
+#[tokio::test]
+async fn a_mount_that_a_look_sees_before_the_table_is_read_again_is_its_makers() {
+    let node = Node::new(&json!({ "path": FILE, "action": "observe" }));
+    let mut daemon = node.begin(None).await;
+    daemon.agent.mount_table = node.path("table");
+    fs::write(node.path("table"), "").unwrap();
+    daemon.agent.compare_mounts(&mut daemon.changes).unwrap();
+    node.settle(&mut daemon).await;
+    // The record comes before the mount is there.
+    daemon.agent.announced.push(Announced {
+        key: InodeKey::default(),
+        actor: mallory(),
+        operation: Operation::MoveMount,
+        at_ns: node.clock.boot_ns(),
+    });
+    daemon.agent.compare_mounts(&mut daemon.changes).unwrap();
+    assert!(daemon.agent.mounts_due.unwrap() > node.clock.boot_ns(), "it is read again later");
+
+    let point = node.file().parent().unwrap().canonicalize().unwrap();
+    fs::write(node.path("table"), format!("30 22 0:20 / {} rw - tmpfs tmpfs rw\n", point.display())).unwrap();
+    node.write("mounted over\n");
+    let things = &daemon.agent.desired.expectations;
+    let id = things.iter().position(|expectation| expectation.thing == file()).unwrap();
+    let seen = Event { own: false, beyond: true };
+    daemon.agent.detector.event(u32::try_from(id).unwrap(), node.clock.boot_ns(), seen);
+    daemon.agent.turn(&mut daemon.changes).await.unwrap();
+    node.settle(&mut daemon).await;
+    node.end(daemon).await;
+    let told = of_file(node.told(RecordKind::Drift));
+    assert_eq!(told.len(), 1);
+    assert_eq!((&told[0].actor, told[0].operation.as_deref()), (&Some(mallory()), Some("move-mount")));
 }
 
 #[tokio::test]
