@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use vm_memory::bitmap::BitmapSlice;
 use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
-use super::content::{self, TOLD_SECONDS, let_it_be_told};
+use super::content::{TOLD_SECONDS, let_it_be_told};
 use super::raw::{Program, Value};
 use super::{Does, Vector, Who};
 use crate::guest::disks::FileSystem;
@@ -136,10 +136,16 @@ fn read_into(path: &Path) -> Result<()> {
     const READ: u32 = 0;
     /// `O_DIRECT`.
     const DIRECT: u64 = 0o40000;
-    content::source(path)?.sync_all()?;
+    // Zeros behind it: where the page is written back meanwhile, the kernel sets what lies behind the file's end to zero
+    // (`extent_writepage` of btrfs). The checksum of any other bytes would not hold then, and the read would fail with EIO.
+    let mut content = vec![0; usize::try_from(PAGE)?];
+    content[..5].copy_from_slice(b"drift");
+    let source = super::elsewhere(path)?;
+    std::fs::write(&source, &content)?;
+    File::open(&source)?.sync_all()?;
     let mut program = Program::default();
     let page = map_page(&mut program, path, WRITABLE);
-    let source = program.path(&super::elsewhere(path)?);
+    let source = program.path(&source);
     let source = program.call(OPEN, &[source.into(), DIRECT.into()]);
     let _: Value = program.call(READ, &[source, page, PAGE.into()]);
     program.run()
