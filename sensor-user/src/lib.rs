@@ -9,6 +9,7 @@ pub mod attribution;
 pub mod bounded;
 pub mod cli;
 pub mod clock;
+mod durable;
 pub mod event;
 pub mod fanotify;
 pub mod forensic;

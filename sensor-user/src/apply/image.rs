@@ -214,7 +214,7 @@ impl Place {
                     return Err(ApplyError::refused(&self.path, TAKEN));
                 }
                 self.set(&file, wanted)?;
-                sys::sync(&file).map_err(failed("sync"))?;
+                sys::sync_directory(&file).map_err(failed("sync"))?;
                 Some(file)
             }
             Image::File(wanted) => match (hard, content) {
@@ -231,7 +231,7 @@ impl Place {
                     if let Some(ns) = wanted.modified_ns {
                         sys::set_modified(&file, ns).map_err(failed("set the time"))?;
                     }
-                    sys::sync(&file).map_err(failed("sync"))?;
+                    sys::sync_content(&file).map_err(failed("sync"))?;
                     Some(file)
                 }
                 (None, None) => {
@@ -254,7 +254,7 @@ impl Place {
             ));
         }
         sys::rename_free(&self.directory, &part, name).map_err(failed("rename"))?;
-        sys::sync(&self.directory).map_err(failed("sync the directory"))
+        sys::sync_directory(&self.directory).map_err(failed("sync the directory"))
     }
 
     /// A handle of what has a name, also of a link.

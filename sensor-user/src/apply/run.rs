@@ -449,7 +449,7 @@ impl Run<'_> {
                 if let Image::Directory(metadata) = image(target, side) {
                     place.set(&file, metadata)?;
                 }
-                sys::sync(&file).map_err(failed("sync"))?;
+                sys::sync_directory(&file).map_err(failed("sync"))?;
             }
             Settling::Discard => {
                 let is_directory = kind(&place, &name)? == Some(true);
@@ -464,7 +464,7 @@ impl Run<'_> {
             }
             Settling::Finished | Settling::Foreign => {}
         }
-        sys::sync(&place.directory).map_err(failed("sync the directory"))?;
+        sys::sync_directory(&place.directory).map_err(failed("sync the directory"))?;
         Ok(Outcome::Done)
     }
 

@@ -4,13 +4,13 @@
 //! the one that `HOLDFAST_FAULT` names kills the process or fails, so that a test can do either at every single
 //! step. Nothing else of an apply writes, but that the lock of the shadow file is made where there is none.
 
+use crate::durable;
 use nix::{
     dir::Dir,
     errno::Errno,
     fcntl::{AtFlags, OFlag, openat},
     sys::{
         stat::{Mode, fchmod, mkdirat},
-        statfs::{EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, fstatfs},
         time::TimeSpec,
     },
     unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, ftruncate, linkat, symlinkat, unlinkat},
@@ -83,13 +83,23 @@ pub(super) fn sync(file: impl AsFd) -> Answer {
     }
 }
 
-/// Makes everything on a file system durable, unless cuts of the power have shown that the syncs of its files and
-/// directories are enough: btrfs loses a rename whose directory was synced, ext4 and XFS lose none.
+/// Makes a target's content durable before it gets its name, by nothing that another file system's log keeps in part.
+pub(super) fn sync_content(file: impl AsFd) -> Answer {
+    if durable::fsync_is_enough(&file)? { sync(file) } else { sync_file_system(file) }
+}
+
+/// Makes the names, owner and mode of a target's directory durable where `fsync` does that. Elsewhere it is left to
+/// [`sync_all`] before the next record.
+pub(super) fn sync_directory(directory: impl AsFd) -> Answer {
+    if durable::fsync_is_enough(&directory)? { sync(directory) } else { Ok(()) }
+}
+
+/// Makes everything on a file system durable, unless the syncs of its files and directories are enough.
 pub(super) fn sync_all(of: impl AsFd) -> Answer {
-    let kind = fstatfs(&of)?.filesystem_type();
-    if kind == EXT4_SUPER_MAGIC || kind == XFS_SUPER_MAGIC {
-        return Ok(());
-    }
+    if durable::fsync_is_enough(&of)? { Ok(()) } else { sync_file_system(of) }
+}
+
+fn sync_file_system(of: impl AsFd) -> Answer {
     step("syncfs", false)?;
     rustix::fs::syncfs(of).map_err(raw)
 }

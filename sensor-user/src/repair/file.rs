@@ -9,7 +9,7 @@ use crate::bounded;
 use nix::{
     fcntl::{OFlag, openat},
     sys::stat::{Mode, fchmod, fstat},
-    unistd::{fsync, geteuid},
+    unistd::geteuid,
 };
 use sensor_model::{
     authorized_keys::{self, SshKey},
@@ -168,7 +168,7 @@ impl Place {
             metadata::set_label(&file, &self.path, label)?;
         }
         fchmod(&file, bits(new.mode)).map_err(self.failed("change the mode"))?;
-        fsync(&file).map_err(self.failed("sync"))?;
+        self.sync_of(&file, "sync")?;
         self.rename(temporary)
     }
 

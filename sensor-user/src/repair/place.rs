@@ -4,9 +4,12 @@
 //! cannot be swapped meanwhile; missing parents are made with the mode that is declared for them.
 
 use super::RepairError;
-use crate::observation::{
-    Observer,
-    resolve::{LINK_OF_OTHERS, is_just_made, others_can_write},
+use crate::{
+    durable,
+    observation::{
+        Observer,
+        resolve::{LINK_OF_OTHERS, is_just_made, others_can_write},
+    },
 };
 use nix::{
     errno::Errno,
@@ -224,7 +227,18 @@ impl Place {
 
     /// Makes what was done to names durable.
     pub(super) fn sync(&self) -> Result<(), RepairError> {
-        fsync(&self.directory).map_err(self.failed("sync the directory"))
+        self.sync_of(&self.directory, "sync the directory")
+    }
+
+    /// Makes a file of the directory, or the directory itself, durable.
+    pub(super) fn sync_of(&self, of: &OwnedFd, operation: &'static str) -> Result<(), RepairError> {
+        let synced = durable::fsync_is_enough(of).and_then(|enough| {
+            if enough {
+                return fsync(of);
+            }
+            rustix::fs::syncfs(of).map_err(|errno| Errno::from_raw(errno.raw_os_error()))
+        });
+        synced.map_err(self.failed(operation))
     }
 
     /// Calls `make` with a free name in the directory, until the name was free.

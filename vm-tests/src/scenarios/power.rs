@@ -30,7 +30,7 @@ const CURRENT: &str = "/srv/power/state/apply/current";
 const FILE: &str = "/srv/power-backing/disk";
 const COPY: &str = "/srv/power-backing/copy";
 /// Lines behind which a cut is made, where no parameter says more: while links are written, and on the way to the end.
-const LINES: &[usize] = &[6, 12];
+const LINES: &[usize] = &[8, 12];
 
 /// What is on the disk, by path.
 type Found = BTreeMap<String, String>;

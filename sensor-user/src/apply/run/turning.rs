@@ -81,5 +81,5 @@ fn keep(target: &Target, place: &Place, name: &OsStr) -> Result<(), ApplyError> 
         Ok(()) | Err(Errno::ENOENT) => {}
         Err(errno) => return Err(failed("discard")(errno)),
     }
-    sys::sync(&place.directory).map_err(failed("sync the directory"))
+    sys::sync_directory(&place.directory).map_err(failed("sync the directory"))
 }
