@@ -18,7 +18,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Whence, lseek};
 
 use super::watched::{CONFIG, holdfast};
-use crate::guest::agent::HOLDFAST;
+use crate::guest::agent::{CONSENT, HOLDFAST};
 use crate::guest::boot::load_module;
 use crate::guest::disks::{self, FileSystem};
 use crate::guest::{Context, parameter, shell};
@@ -160,6 +160,7 @@ fn lose_power(kind: FileSystem, cut: Cut) -> Result<Option<Found>> {
 fn stopped_behind(line: usize) -> Result<(Child, bool)> {
     let mut apply = Command::new(HOLDFAST)
         .args(["apply", CONFIG, "--no-acts", "--state", STATE])
+        .envs(CONSENT)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
