@@ -21,6 +21,7 @@ pub mod expectation;
 pub mod expectation_watch;
 pub mod expectations;
 mod fields;
+pub mod fit;
 pub mod fuzzing;
 pub mod host;
 pub mod ignition;

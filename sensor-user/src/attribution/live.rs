@@ -24,6 +24,9 @@ use std::{
 /// execution map.
 const READ_BYTES: usize = 4096;
 
+/// Arguments that are kept: each takes more memory than its bytes.
+const ARGUMENTS: usize = 128;
+
 /// A mounted procfs.
 #[derive(Debug)]
 pub(super) struct Procfs {
@@ -89,7 +92,8 @@ impl Live {
     pub(super) fn argv(&self) -> (Vec<String>, bool) {
         let text = read_file(&self.directory, "cmdline").unwrap_or_default();
         let length = text.len().min(sensor_common::limits::ARGV_BYTES);
-        (split_arguments(&text[..length]), length < text.len())
+        let (argv, cut) = split_arguments(&text[..length]);
+        (argv, cut || length < text.len())
     }
 
     /// File system uid and gid.
@@ -125,13 +129,16 @@ impl Live {
     }
 }
 
-/// The arguments of a zero-separated list.
-pub(super) fn split_arguments(bytes: &[u8]) -> Vec<String> {
+/// The arguments of a zero-separated list, as many as are kept, and whether there are more.
+pub(super) fn split_arguments(bytes: &[u8]) -> (Vec<String>, bool) {
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
     if bytes.is_empty() {
-        return Vec::new();
+        return (Vec::new(), false);
     }
-    bytes.split(|byte| *byte == 0).map(|argument| String::from_utf8_lossy(argument).into_owned()).collect()
+    let mut arguments = bytes.split(|byte| *byte == 0);
+    let text = |argument| String::from_utf8_lossy(argument).into_owned();
+    let kept = arguments.by_ref().take(ARGUMENTS).map(text).collect();
+    (kept, arguments.next().is_some())
 }
 
 fn read_file(directory: &OwnedFd, name: &str) -> Result<Vec<u8>, Errno> {
@@ -244,7 +251,13 @@ mod tests {
 
     #[test]
     fn empty_arguments_in_the_middle_are_kept() {
-        assert_eq!(split_arguments(b"sh\0-c\0\0x\0"), ["sh", "-c", "", "x"]);
-        assert_eq!(split_arguments(b""), Vec::<String>::new());
+        assert_eq!(split_arguments(b"sh\0-c\0\0x\0").0, ["sh", "-c", "", "x"]);
+        assert_eq!(split_arguments(b""), (Vec::new(), false));
+    }
+
+    #[test]
+    fn of_many_arguments_the_first_are_kept_and_that_there_are_more_is_said() {
+        assert_eq!(split_arguments(&b"a\0".repeat(ARGUMENTS)), (vec!["a".to_owned(); ARGUMENTS], false));
+        assert_eq!(split_arguments(&b"a\0".repeat(1024)), (vec!["a".to_owned(); ARGUMENTS], true));
     }
 }

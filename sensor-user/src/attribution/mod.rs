@@ -403,7 +403,8 @@ impl Program {
 /// Arguments as they were noted, and whether there were more.
 fn arguments(execution: &Execution) -> (Vec<String>, bool) {
     let length = usize::try_from(execution.argv_length).unwrap_or(usize::MAX).min(execution.argv.len());
-    (split_arguments(&execution.argv[..length]), execution.argv_cut != 0)
+    let (argv, cut) = split_arguments(&execution.argv[..length]);
+    (argv, cut || execution.argv_cut != 0)
 }
 
 /// A terminal's name from the kernel, which calls the device `pts/0` by the name `pts0`.

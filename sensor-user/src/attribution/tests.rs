@@ -278,10 +278,14 @@ fn arguments_that_were_cut_or_empty_are_told_as_they_are() {
     let mut table = Table::default();
     table.fork(0, DEAD, 10);
     table.exec(DEAD, 11, &["sh", "-c", "", "x"]);
-    table.executions.get_mut(&1).unwrap().argv_length = u32::MAX;
+    let actor = host().attributor.attribute(&record(DEAD, 10, 20), &table);
+    assert_eq!(actor.argv, ["sh", "-c", "", "x"]);
+    assert!(!actor.argv_cut);
+    let length = std::mem::replace(&mut table.executions.get_mut(&1).unwrap().argv_length, u32::MAX);
     let actor = host().attributor.attribute(&record(DEAD, 10, 20), &table);
     assert_eq!(actor.argv[..4], ["sh", "-c", "", "x"]);
-    assert!(!actor.argv_cut);
+    assert!(actor.argv_cut && actor.argv.len() < 1000, "as many as are kept");
+    table.executions.get_mut(&1).unwrap().argv_length = length;
     table.executions.get_mut(&1).unwrap().argv_cut = 1;
     assert!(host().attributor.attribute(&record(DEAD, 10, 20), &table).argv_cut);
 }

@@ -22,6 +22,7 @@ use read::Removed;
 use segment::{CURRENT, Segment, Tail, open_directory};
 use sensor_model::{
     chain::{Place, seal},
+    fit::{LONGEST_ENTRY, fitted},
     record::{Record, RecordKind, SCHEMA},
 };
 use serde_json::{Map, Value, json};
@@ -466,7 +467,10 @@ struct Lines {
 
 impl Lines {
     fn add(&mut self, record: &Record) -> io::Result<()> {
-        let (line, next) = seal(&self.place, record)?;
+        let (mut line, mut next) = seal(&self.place, record)?;
+        if line.len() >= LONGEST_ENTRY {
+            (line, next) = seal(&self.place, &fitted(record))?;
+        }
         self.sizes.push((record.kind, line.len() + 1));
         self.text.push_str(&line);
         self.text.push('\n');

@@ -6,13 +6,23 @@
 
 use super::{ForensicLog, blank};
 use crate::clock::Clock;
-use sensor_model::record::{Record, RecordKind};
+use sensor_model::record::{Actor, Record, RecordKind};
 use std::{future::pending, sync::Arc, time::Duration};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep_until};
 
 /// Records that may wait for a write under way; a burst of changes fits. One with many differences counts as so many.
 const QUEUE: usize = 8192;
+
+/// Bytes that they may take, about.
+const QUEUE_BYTES: usize = 4 << 20;
+
+/// About what an actor takes in memory with its ancestors: what users choose the length of.
+fn memory_of(actor: &Actor) -> usize {
+    let text = |text: &String| size_of::<String>() + text.len();
+    let ancestors = actor.ancestors.iter().map(memory_of).sum::<usize>();
+    size_of::<Actor>() + actor.argv.iter().chain(&actor.exe).map(text).sum::<usize>() + ancestors
+}
 
 /// Where the log is.
 #[derive(Debug)]
@@ -32,6 +42,8 @@ pub struct Writer {
     queue: Vec<Record>,
     /// What they count as.
     weight: usize,
+    /// What they take, about.
+    bytes: usize,
     degraded: Option<String>,
     /// When to write again though nothing new came: a disk that refused, or a checkpoint.
     again: Instant,
@@ -46,6 +58,7 @@ impl Writer {
             state: State::Between,
             queue: Vec::new(),
             weight: 0,
+            bytes: 0,
             degraded: None,
             again: Instant::now(),
         };
@@ -60,8 +73,12 @@ impl Writer {
 
     /// Takes a group of records to be written soon.
     pub fn append(&mut self, group: impl IntoIterator<Item = Record>) {
-        let weight = &mut self.weight;
-        self.queue.extend(group.into_iter().inspect(|record| *weight += 1 + record.differences.len()));
+        let (weight, bytes) = (&mut self.weight, &mut self.bytes);
+        self.queue.extend(group.into_iter().inspect(|record| {
+            *weight += 1 + record.differences.len();
+            *bytes +=
+                size_of::<Record>() + record.actor.iter().chain(&record.actors).map(memory_of).sum::<usize>();
+        }));
         if !self.queue.is_empty() {
             self.start();
         }
@@ -74,7 +91,7 @@ impl Writer {
 
     /// Whether so much waits that no more should be appended before [`Writer::progress`] was awaited.
     pub fn is_full(&self) -> bool {
-        self.weight >= QUEUE
+        self.weight >= QUEUE || self.bytes >= QUEUE_BYTES
     }
 
     /// Waits until a write under way has ended, or until it is time to try again; goes on with what waits.
@@ -124,7 +141,7 @@ impl Writer {
         match std::mem::replace(&mut self.state, State::Between) {
             State::Idle(mut log) => {
                 let group = std::mem::take(&mut self.queue);
-                self.weight = 0;
+                (self.weight, self.bytes) = (0, 0);
                 self.state = State::Busy(spawn_blocking(move || {
                     log.append(&group);
                     log

@@ -89,3 +89,44 @@ fn a_checkpoint_is_written_after_half_an_hour_also_when_nothing_happened() {
     log.append(&[]);
     assert_eq!(place.kinds(), [RecordKind::Checkpoint]);
 }
+
+#[test]
+fn no_entry_is_longer_than_its_limit_and_the_chain_of_cut_ones_is_whole() {
+    let place = Place::new();
+    let mut log = place.open();
+    let records = ["y".repeat(100 << 10), "\u{1}".repeat(1024), "x".to_owned()].map(|argument| {
+        let mut record = drift(&log, "/etc/a");
+        let actor = Actor { pid: 7, argv: vec![argument], ..Actor::default() };
+        record.actor = Some(Actor { ancestors: vec![actor.clone(); 8], ..actor });
+        record
+    });
+    assert_eq!(log.append(&records), Durability::Written);
+    let text = fs::read_to_string(place.current()).unwrap();
+    assert_eq!(text.lines().count(), 3);
+    assert!(text.split_inclusive('\n').all(|line| line.len() <= LONGEST_ENTRY));
+    assert_eq!(verify(&place.path()).unwrap().fault, None);
+    let read: Vec<Record> = place.entries().into_iter().map(|entry| entry.record).collect();
+    let cut: Vec<bool> = read.iter().map(|record| record.detail.contains_key("cut")).collect();
+    assert_eq!(cut, [true, true, false]);
+    assert_eq!(
+        (read[0].actor.as_ref().unwrap().pid, read[0].actor.as_ref().unwrap().ancestors.len()),
+        (7, 8)
+    );
+    assert_eq!(read[2], records[2]);
+}
+
+#[tokio::test]
+async fn the_caller_is_told_to_wait_for_few_records_of_long_command_lines() {
+    let place = Place::new();
+    let log = place.open();
+    let mut record = drift(&log, "/etc/a");
+    let actor = Actor { argv: vec!["y".repeat(1024)], ..Actor::default() };
+    record.actor = Some(Actor { ancestors: vec![actor.clone(); 8], ..actor });
+    let mut writer = Writer::new(log);
+    writer.append([record.clone()]);
+    writer.append(vec![record; 1000]);
+    assert!(writer.is_full());
+    writer.progress().await.unwrap();
+    assert!(!writer.is_full());
+    writer.finish().await.unwrap();
+}
