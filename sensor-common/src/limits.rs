@@ -10,6 +10,15 @@ pub const NAME_BYTES: usize = 124;
 /// Bytes of the change ring. A power of two and a multiple of the largest page (64 KiB).
 pub const RING_BYTES: u32 = 1 << 20;
 
+/// Bytes of the ring for what tells that the sensor works, and that somebody could blind it: one of the largest pages.
+pub const ALARM_BYTES: u32 = 1 << 16;
+
+/// Refusals of one user that have a record each in a second; the others are counted.
+pub const DENIALS_A_SECOND: u32 = 32;
+
+/// Users whose refusals are counted apart; least recently used go first.
+pub const DENIAL_ENTRIES: u32 = 1 << 10;
+
 /// Bytes of a protected name, with a zero at its end: no name on Linux is longer.
 pub const NAME_KEY_BYTES: usize = 256;
 

@@ -219,6 +219,20 @@ pub struct Execution {
     pub argv: [u8; ARGV_BYTES],
 }
 
+/// Refusals of one user, who is the key: a file system uid of the initial user namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Denials {
+    /// Boot-time nanoseconds at which the present second began.
+    pub since_ns: u64,
+    /// Refusals without a record, in all.
+    pub untold: u64,
+    /// Records in the present second.
+    pub told: u32,
+    /// Zero.
+    pub padding: u32,
+}
+
 /// A control group of version 2 that was made while the sensor ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -310,6 +324,8 @@ pub enum Counter {
     Coalesced = 3,
     /// Changes refused by policy.
     Denied = 4,
+    /// Those of them that have no record.
+    DeniedUntold = 5,
 }
 
 /// Slots of the counter map.
@@ -325,10 +341,12 @@ const _: () = {
     assert!(size_of::<Control>() == 40);
     assert!(size_of::<Process>() == 40);
     assert!(size_of::<Executing>() == 24);
+    assert!(size_of::<Denials>() == 24);
     assert!(size_of::<Execution>() == 8 + 8 + 16 + 8 + 24 + 16 + 8 + FILENAME_BYTES + ARGV_BYTES);
     assert!(core::mem::offset_of!(Managed, dirty) == 44);
     assert!(crate::limits::BITMAP_WORDS == 1 << (19 - 6));
     assert!(crate::limits::EXEC_ENTRIES.is_power_of_two());
+    assert!((Counter::DeniedUntold as u32) < COUNTERS);
 };
 
 #[cfg(test)]

@@ -146,12 +146,13 @@ pub const ROLE_FILE: u32 = 1 << 0;
 pub const ROLE_DIRECTORY: u32 = 1 << 1;
 /// The directory lies on the way to a managed path: its own rename or removal matters.
 pub const ROLE_ANCESTOR: u32 = 1 << 2;
-/// Block devices, or a tunable, whose opening for writing could by-pass or blind the sensor: every opening is told.
+/// Block devices, or a tunable, whose opening for writing could by-pass or blind the sensor, and the canary: every opening is
+/// told, through a ring that nothing else can fill.
 pub const ROLE_TAMPER: u32 = 1 << 3;
 /// Changes are refused unless the actor is allowed (LSM only).
 pub const ROLE_DENY: u32 = 1 << 4;
 
-/// The mount table: every change is told, as each is about another mount point.
+/// The mount table, or the tree of control groups: every change is told, as each is about another mount point or group.
 pub const ROLE_MOUNTS: u32 = 1 << 5;
 
 /// A deny rule protects something below, or behind a link that leads through it: to rename it, to remove it or to mount

@@ -2,11 +2,12 @@
 
 use crate::kernel::{self, Pointer};
 use crate::managed::{self, Subject};
-use crate::maps::{self, NAMES};
+use crate::maps::{self, DENIALS, NAMES};
 use crate::who;
-use aya_ebpf::helpers::bpf_probe_read_kernel_str_bytes;
+use aya_ebpf::helpers::{bpf_ktime_get_boot_ns, bpf_probe_read_kernel_str_bytes};
 use core::mem::MaybeUninit;
-use sensor_common::map::{Counter, Managed, NameKey};
+use sensor_common::limits::DENIALS_A_SECOND;
+use sensor_common::map::{Counter, Denials, Managed, NameKey};
 use sensor_common::op::{GUARD_SHIFT, Operation, ROLE_DENY, ROLE_GUARD, RULE_MASK, RULE_SHIFT};
 
 /// `-EPERM`, what a refused operation gives.
@@ -39,7 +40,8 @@ pub(crate) fn rule(roles: u32, operation: u32, of_name: bool) -> u32 {
 }
 
 /// Refuses an operation unless the rule allows the current task, or it is the daemon's. What is refused is counted and
-/// told with the entry's number, and marks nothing as changed. 0, or what the hook gives.
+/// told with the entry's number, and marks nothing as changed. Of many in a second some are only counted. 0, or what the hook
+/// gives.
 #[inline(never)]
 pub(crate) fn refuse(
     entry: *mut Managed,
@@ -52,11 +54,51 @@ pub(crate) fn refuse(
         return 0;
     }
     maps::count(Counter::Denied);
-    let subject = Subject::of(Pointer(inode));
-    // SAFETY: the callers have the entry from a map look-up in this program run.
-    unsafe { managed::push(entry, Operation::Denied as u32, operation, Pointer(dentry), subject, 0) };
+    if is_told() {
+        let subject = Subject::of(Pointer(inode));
+        // SAFETY: the callers have the entry from a map look-up in this program run.
+        unsafe {
+            managed::push(entry, Operation::Denied as u32, operation, Pointer(dentry), subject, 0, false)
+        };
+    } else {
+        maps::count(Counter::DeniedUntold);
+    }
     // The very value that the hook returns: the verifier follows constants, not what a compiler makes of a negation.
     i64::from(REFUSED)
+}
+
+/// A second in nanoseconds.
+const SECOND: u64 = 1_000_000_000;
+
+/// Whether a refusal of the current task has a record of its own: whoever is refused may try again at once, and without end,
+/// and must not take the room in the ring from the changes of others. What has none is counted for its user.
+#[inline(always)]
+fn is_told() -> bool {
+    let crowded = maps::is_crowded();
+    let uid = who::user();
+    // SAFETY: the helper has no preconditions.
+    let now = unsafe { bpf_ktime_get_boot_ns() };
+    let Some(denials) = DENIALS.get_ptr_mut(uid) else {
+        let first = Denials { since_ns: now, untold: u64::from(crowded), told: 1, padding: 0 };
+        // Without room the user is not limited: the other half of the ring is out of reach all the same.
+        let _ = DENIALS.insert(uid, first, 0);
+        return !crowded;
+    };
+    // SAFETY: the pointer comes from a map look-up; words are read and written whole. Two tasks of one user at once may
+    // count one too few.
+    unsafe {
+        if now.wrapping_sub((*denials).since_ns) >= SECOND {
+            (*denials).since_ns = now;
+            (*denials).told = 0;
+        }
+        // Root could do worse than to fill half of a ring.
+        if crowded || (uid != 0 && (*denials).told >= DENIALS_A_SECOND) {
+            maps::add_one(&raw mut (*denials).untold);
+            return false;
+        }
+        (*denials).told += 1;
+    }
+    true
 }
 
 /// A device and a subvolume, for [`rules_of_name`].

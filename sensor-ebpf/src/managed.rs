@@ -4,7 +4,7 @@
 
 use crate::deny;
 use crate::kernel::{self, Pointer};
-use crate::maps::{self, BITMAP, CHANGES, CONTROL, MANAGED, VOLUMES};
+use crate::maps::{self, ALARMS, BITMAP, CHANGES, CONTROL, MANAGED, VOLUMES};
 use crate::who;
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_boot_ns, bpf_probe_read_kernel_str_bytes};
 use sensor_common::limits::NAME_BYTES;
@@ -144,13 +144,15 @@ pub(crate) struct Change {
     pub(crate) inode: Pointer,
     /// The kernel refuses it after the hook, as far as owner and capabilities tell.
     pub(crate) refused: bool,
+    /// Anybody can do it, as often as they like: its record leaves half of the ring to others.
+    pub(crate) yields: bool,
 }
 
 impl Change {
     /// A change of the managed inode itself.
     #[inline(always)]
     pub(crate) fn of(inode: Pointer, operation: Operation, detail: u64) -> Self {
-        Self { operation, detail, dentry: Pointer::NULL, inode, refused: false }
+        Self { operation, detail, dentry: Pointer::NULL, inode, refused: false, yields: false }
     }
 }
 
@@ -179,18 +181,24 @@ const NO_INODE: InodeKey = InodeKey { ino: 0, dev: 0, volume: 0 };
 #[inline(always)]
 pub(crate) fn changed(entry: *mut Managed, change: &Change) -> i32 {
     // A call with five words in registers; inlined, a rename would hold four copies of the body.
-    let operation = change.operation as u64 | u64::from(change.refused) << REFUSED_SHIFT;
+    let operation = change.operation as u64
+        | u64::from(change.refused) << REFUSED_SHIFT
+        | u64::from(change.yields) << YIELDS_SHIFT;
     note(entry, operation, change.detail, change.dentry.0, change.inode.0) as i32
 }
 
 /// Where the operation that goes to [`note`] says that it is refused.
 const REFUSED_SHIFT: u32 = 32;
 
+/// Where it says that the record leaves room to others.
+const YIELDS_SHIFT: u32 = 33;
+
 /// The body of [`changed`], one function in the object. 0, or what a refused operation gives.
 #[inline(never)]
 fn note(entry: *mut Managed, operation: u64, detail: u64, dentry: *const u8, inode: *const u8) -> i64 {
     let dentry = Pointer(dentry);
-    let refused = if operation >> REFUSED_SHIFT != 0 { RECORD_REFUSED } else { 0 };
+    let refused = if operation >> REFUSED_SHIFT & 1 != 0 { RECORD_REFUSED } else { 0 };
+    let yields = operation >> REFUSED_SHIFT != 0;
     let operation = operation as u32;
     let subject = Subject::of(Pointer(inode));
     // SAFETY: the entry comes from a map look-up in this program run.
@@ -224,13 +232,14 @@ fn note(entry: *mut Managed, operation: u64, detail: u64, dentry: *const u8, ino
         if waiting {
             maps::count(Counter::Coalesced);
         } else {
-            push(entry, operation, detail, dentry, subject, refused);
+            push(entry, operation, detail, dentry, subject, refused, yields);
         }
     }
     0
 }
 
-/// Pushes a record, or marks the entry and counts the loss. The dirty bit stays either way.
+/// Pushes a record, or marks the entry and counts the loss. The dirty bit stays either way. `yields`: it takes no room of the
+/// second half of the ring.
 ///
 /// # Safety
 /// `entry` must come from a map look-up in this program run.
@@ -242,8 +251,18 @@ pub(crate) unsafe fn push(
     dentry: Pointer,
     subject: Subject,
     flags: u16,
+    yields: bool,
 ) {
-    let Some(mut slot) = CHANGES.reserve::<ChangeRecord>(0) else {
+    // SAFETY: the caller's.
+    let alarms = unsafe { (*entry).roles } & ROLE_TAMPER != 0;
+    let slot = if alarms {
+        ALARMS.reserve::<ChangeRecord>(0)
+    } else if yields && maps::is_crowded() {
+        None
+    } else {
+        CHANGES.reserve::<ChangeRecord>(0)
+    };
+    let Some(mut slot) = slot else {
         // The mark before the count: whoever sees the count finds the mark.
         // SAFETY: the caller's; a word is written whole, and of two losses at once either will do.
         unsafe {

@@ -4,8 +4,8 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf};
 use sensor_common::limits;
 use sensor_common::map::{
-    Allowed, COUNTERS, Control, Counter, Executing, Execution, Group, Identity, InodeKey, Managed, NameKey,
-    Process, Volumes,
+    Allowed, COUNTERS, Control, Counter, Denials, Executing, Execution, Group, Identity, InodeKey, Managed,
+    NameKey, Process, Volumes,
 };
 
 /// Do not set memory aside for entries that are not there (`BPF_F_NO_PREALLOC`).
@@ -45,6 +45,14 @@ pub(crate) static IDENTITY: Array<Identity> = Array::with_max_entries(2, 0);
 #[map]
 pub(crate) static CHANGES: RingBuf = RingBuf::with_byte_size(limits::RING_BYTES, 0);
 
+/// What tells that the sensor works, and that somebody could blind it: no flood of changes takes its room.
+#[map]
+pub(crate) static ALARMS: RingBuf = RingBuf::with_byte_size(limits::ALARM_BYTES, 0);
+
+/// Refusals of each user.
+#[map]
+pub(crate) static DENIALS: LruHashMap<u32, Denials> = LruHashMap::with_max_entries(limits::DENIAL_ENTRIES, 0);
+
 /// Processes by thread group id.
 #[map]
 pub(crate) static PROCESSES: LruHashMap<u32, Process> =
@@ -78,6 +86,15 @@ pub(crate) static GROUP_SCRATCH: PerCpuArray<Group> = PerCpuArray::with_max_entr
 /// `Counter`s.
 #[map]
 pub(crate) static COUNTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0);
+
+/// Whether the changes fill half of their ring. The other half is for what only somebody with rights can do.
+#[inline(always)]
+pub(crate) fn is_crowded() -> bool {
+    CHANGES.query(AVAILABLE_DATA) > u64::from(limits::RING_BYTES / 2)
+}
+
+/// `BPF_RB_AVAIL_DATA` (include/uapi/linux/bpf.h).
+const AVAILABLE_DATA: u64 = 0;
 
 /// Adds one to a counter of this CPU.
 #[inline(always)]

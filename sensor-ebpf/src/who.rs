@@ -128,6 +128,47 @@ pub(crate) unsafe fn describe(record: *mut ChangeRecord) -> u16 {
     if flags & KERNEL_THREAD != 0 { RECORD_KERNEL_THREAD } else { 0 }
 }
 
+/// File system uid of the current task, in the initial user namespace.
+#[inline(always)]
+pub(crate) fn user() -> u32 {
+    let cred: u64 = read(current(), kernel::task_cred());
+    read(cred, kernel::cred_fsuid())
+}
+
+/// `CAP_SYS_ADMIN` (include/uapi/linux/capability.h).
+const ADMINISTER: u64 = 1 << 21;
+
+/// Where the current task may mount.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mounts {
+    /// Nowhere: the kernel refuses it, after a hook or before.
+    Nowhere,
+    /// In mount namespaces of a user namespace, which anybody can make, and not in the host's.
+    InItsOwn,
+    /// Everywhere; also where the kernel does not show what it takes to tell.
+    Everywhere,
+}
+
+/// Where the current task may mount, as far as its capabilities tell.
+#[inline(always)]
+pub(crate) fn mounts() -> Mounts {
+    let fields = [kernel::cred_capabilities(), kernel::cred_user_namespace(), kernel::user_namespace_level()];
+    let cred: u64 = read(current(), kernel::task_cred());
+    if cred == 0 || fields.contains(&kernel::MISSING) {
+        return Mounts::Everywhere;
+    }
+    let capabilities: u64 = read(cred, kernel::cred_capabilities());
+    if capabilities & ADMINISTER == 0 {
+        return Mounts::Nowhere;
+    }
+    let namespace: u64 = read(cred, kernel::cred_user_namespace());
+    if read::<u32>(namespace, kernel::user_namespace_level()) == 0 {
+        Mounts::Everywhere
+    } else {
+        Mounts::InItsOwn
+    }
+}
+
 /// Any of these makes up for not being the owner, in one hook or another: `CAP_CHOWN`, `CAP_DAC_OVERRIDE`, `CAP_FOWNER`,
 /// `CAP_LINUX_IMMUTABLE`, `CAP_SYS_ADMIN`, `CAP_SETFCAP`, `CAP_MAC_ADMIN` (include/uapi/linux/capability.h).
 const RIGHTS: u64 = 1 | 1 << 1 | 1 << 3 | 1 << 9 | 1 << 21 | 1 << 31 | 1 << 33;

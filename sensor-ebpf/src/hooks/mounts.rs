@@ -1,23 +1,30 @@
 //! Mounts. They are rare, and what they do to a managed path is best read from the mount table, so each is
 //! one record that makes the daemon compare tables; it names the object mounted over (or the root of what
-//! is taken away), so that of several mounts each finds its own actor.
+//! is taken away), so that of several mounts each finds its own actor. What a task does or tries that may mount nothing that
+//! the host sees is no record: anybody can do so without end.
 
 use crate::deny;
 use crate::kernel::{self, Arguments, Pointer};
 use crate::managed::{self, Change};
 use crate::maps::MANAGED;
-use crate::who;
+use crate::who::{self, Mounts};
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
 use sensor_common::map::MOUNTS_KEY;
 use sensor_common::op::Operation;
 
 /// The mount table has an entry of its own, so that its changes are counted, marked dirty and swept
-/// like those of a file.
+/// like those of a file. `mount`: the one that the operation is on.
 #[inline(always)]
-fn changed(dentry: Pointer, operation: Operation) -> i32 {
+fn changed(dentry: Pointer, mount: Pointer, operation: Operation) -> i32 {
+    let yields = match who::mounts() {
+        Mounts::Everywhere => false,
+        // A runtime may have handed it a mount of the host's that hands on what happens to it.
+        Mounts::InItsOwn if hands_on(mount) && !is_in_hosts_namespace() => true,
+        _ => return 0,
+    };
     let Some(inode) = dentry.follow(kernel::dentry_inode()).known() else { return 0 };
     let Some(entry) = MANAGED.get_ptr_mut(MOUNTS_KEY) else { return 0 };
-    managed::changed(entry, &Change::of(inode, operation, 0))
+    managed::changed(entry, &Change { yields, ..Change::of(inode, operation, 0) })
 }
 
 /// `MS_REMOUNT`, `MS_BIND` and `MS_UNBINDABLE | MS_PRIVATE | MS_SLAVE | MS_SHARED` (include/uapi/linux/mount.h).
@@ -45,10 +52,21 @@ fn field<T: Copy + Default>(mount: Pointer, offset: u32) -> T {
 /// the mount hands on what happens to it. What services and containers do in a namespace of their own hides nothing.
 #[inline(always)]
 fn is_hosts(mount: Pointer) -> bool {
+    is_in_hosts_namespace() || hands_on(mount)
+}
+
+/// Whether the current task is in the host's mount namespace.
+#[inline(always)]
+fn is_in_hosts_namespace() -> bool {
     let namespaces = who::read(who::current(), kernel::task_nsproxy());
     let own = who::mount_namespace(namespaces);
     managed::control().is_some_and(|control| control.mount_namespace == own)
-        || field::<u32>(mount, kernel::mount_group()) != 0
+}
+
+/// Whether a mount hands on to others what is mounted on it.
+#[inline(always)]
+fn hands_on(mount: Pointer) -> bool {
+    field::<u32>(mount, kernel::mount_group()) != 0
 }
 
 /// Whether a mount stands at a protected name, and is not a copy elsewhere of what does. One that stands on another mount
@@ -107,7 +125,7 @@ pub(crate) fn sb_mount(args: Arguments) -> i32 {
             return refused;
         }
     }
-    changed(dentry, Operation::Mount)
+    changed(dentry, path.follow(kernel::path_mount()), Operation::Mount)
 }
 
 /// Whether it is the first process: it takes everything down when the node goes down.
@@ -127,7 +145,7 @@ pub(crate) fn sb_umount(args: Arguments) -> i32 {
             return refused;
         }
     }
-    changed(root, Operation::Unmount)
+    changed(root, mount, Operation::Unmount)
 }
 
 /// `move_mount(from_path, to_path)`: what attaches a mount made with the new calls, or moves one.
@@ -143,7 +161,7 @@ pub(crate) fn move_mount(args: Arguments) -> i32 {
     if refused != 0 {
         return refused;
     }
-    changed(dentry, Operation::MoveMount)
+    changed(dentry, path.follow(kernel::path_mount()), Operation::MoveMount)
 }
 
 /// Refuses to move a mount away on which something protected lies. A copy that was never attached is nobody's place.
@@ -162,6 +180,10 @@ fn taken(args: Arguments) -> i32 {
 /// `sb_pivotroot(…)`: it concerns every path, so that none is named.
 #[inline(always)]
 pub(crate) fn sb_pivotroot(_: Arguments) -> i32 {
+    // No other namespace than the task's own is pivoted.
+    if who::mounts() != Mounts::Everywhere {
+        return 0;
+    }
     let Some(entry) = MANAGED.get_ptr_mut(MOUNTS_KEY) else { return 0 };
     managed::changed(entry, &Change::of(Pointer::NULL, Operation::PivotRoot, 0))
 }

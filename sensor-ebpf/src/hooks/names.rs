@@ -21,7 +21,8 @@ fn in_directory(dir: Pointer, dentry: Pointer, operation: Operation) -> i32 {
     if roles & ROLE_DIRECTORY == 0 {
         return 0;
     }
-    managed::changed(entry, &Change { operation, detail: 0, dentry, inode: dir, refused: false })
+    let change = Change { dentry, ..Change::of(dir, operation, 0) };
+    managed::changed(entry, &change)
 }
 
 /// Notes that the object itself loses or changes its name.

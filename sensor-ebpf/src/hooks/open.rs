@@ -31,10 +31,11 @@ pub(crate) fn file_open(args: Arguments) -> i32 {
     let Some(entry) = managed::lookup(inode) else { return 0 };
     // SAFETY: the entry comes from a map look-up.
     let roles = unsafe { (*entry).roles };
-    let operation = if roles & ROLE_TAMPER != 0 {
-        Operation::OpenTamper
-    } else if roles & ROLE_FILE != 0 {
+    // The canary has both roles.
+    let operation = if roles & ROLE_FILE != 0 {
         Operation::OpenWrite
+    } else if roles & ROLE_TAMPER != 0 {
+        Operation::OpenTamper
     } else {
         return 0;
     };

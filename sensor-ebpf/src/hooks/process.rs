@@ -152,7 +152,7 @@ fn executed(entry: *mut Managed, id: u64, subject: Subject) {
     // SAFETY: the entry comes from a map look-up in this run.
     unsafe {
         if (*entry).roles & ROLE_FILE != 0 {
-            managed::push(entry, Operation::Exec as u32, id, Pointer::NULL, subject, 0);
+            managed::push(entry, Operation::Exec as u32, id, Pointer::NULL, subject, 0, true);
         }
     }
 }
@@ -180,7 +180,8 @@ pub(crate) fn group_made(args: Arguments) -> i32 {
     }
     if let Some(entry) = MANAGED.get_ptr_mut(GROUPS_KEY) {
         // Nobody can be refused for it, so what it gives does not matter.
-        let _ = managed::changed(entry, &Change::of(Pointer::NULL, Operation::MakeDirectory, id));
+        let change = Change { yields: true, ..Change::of(Pointer::NULL, Operation::MakeDirectory, id) };
+        let _ = managed::changed(entry, &change);
     }
     0
 }

@@ -18,7 +18,8 @@ use crate::observation::Observer;
 use bytes::Bytes;
 use sensor_common::map::Counter;
 use std::fs;
-use std::os::fd::{AsRawFd, RawFd};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
@@ -212,11 +213,23 @@ fn read(ring: &mut Ring, canary: &mut Canary, backlog: &mut Vec<Bytes>) {
 
 /// Where changes are read.
 pub(super) enum Changes {
-    Ring(Ring),
+    Ring(Box<Ring>),
     Fanotify(Box<FanotifyBackend>),
     /// A test tells of them itself.
     #[cfg(test)]
     Told,
+}
+
+impl Changes {
+    /// What becomes readable when there are alarms, where these come apart from other changes.
+    pub(super) fn alarms(&self) -> io::Result<Option<OwnedFd>> {
+        match self {
+            Self::Ring(ring) => ring.alarms().map(Some),
+            Self::Fanotify(_) => Ok(None),
+            #[cfg(test)]
+            Self::Told => Ok(None),
+        }
+    }
 }
 
 impl AsRawFd for Changes {
@@ -257,7 +270,7 @@ impl Parts {
                 canary: Some(programs.canary),
                 recursion: None,
                 processes: Box::new(programs.processes),
-                changes: Changes::Ring(programs.ring),
+                changes: Changes::Ring(Box::new(programs.ring)),
                 backlog: programs.backlog,
                 adopted: programs.adopted,
             },

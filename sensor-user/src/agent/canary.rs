@@ -53,6 +53,9 @@ pub struct Canary {
 /// Beats without an answer after which another backend is looked for.
 const SILENT_BEATS: u32 = 3;
 
+/// Its record comes through the ring that no flood of changes can fill.
+const ROLES: u32 = ROLE_FILE | ROLE_TAMPER;
+
 /// Why a node is blind whose ring does not bring the canary's record.
 pub const UNHEARD: &str = "canary-not-heard";
 
@@ -100,7 +103,7 @@ impl Canary {
         witness.maps().enrol(DEVICES_KEY, DEVICES_ID, ROLE_TAMPER)?;
         canary.key = observer.open(&canary.path).ok().and_then(|_| witness.identity());
         if let Some(key) = canary.key {
-            witness.maps().enrol(key, CANARY_ID, ROLE_FILE)?;
+            witness.maps().enrol(key, CANARY_ID, ROLES)?;
         }
         canary.watch_tamper(observer, witness)?;
         Ok(canary)
@@ -181,7 +184,7 @@ impl Canary {
         if identified.is_some() && identified != self.key {
             self.key = identified;
             if let Some(key) = self.key
-                && let Err(error) = witness.maps().enrol(key, CANARY_ID, ROLE_FILE)
+                && let Err(error) = witness.maps().enrol(key, CANARY_ID, ROLES)
             {
                 tracing::warn!(%error, "Cannot enrol the canary.");
             }

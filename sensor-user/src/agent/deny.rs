@@ -13,7 +13,7 @@ use crate::observation::Observer;
 use sensor_common::map::{
     ALLOWED_ALL, ALLOWED_CGROUP, ALLOWED_EXE, ALLOWED_LOGIN, ALLOWED_PROCESS, Allowed, GROUPS_KEY,
 };
-use sensor_common::op::ROLE_TAMPER;
+use sensor_common::op::ROLE_MOUNTS;
 use sensor_model::cgroup::Placement;
 use sensor_model::drift_policy::{Action, DriftPolicy, Rule, Subject};
 use sensor_model::expectation::Expectation;
@@ -217,7 +217,7 @@ impl DenyRules {
     fn tell_of_groups(&self, witness: &mut Witness) {
         let maps = witness.maps();
         let done = if self.names_groups() {
-            maps.enrol(GROUPS_KEY, GROUPS_ID, ROLE_TAMPER)
+            maps.enrol(GROUPS_KEY, GROUPS_ID, ROLE_MOUNTS)
         } else {
             maps.remove(GROUPS_KEY)
         };

@@ -6,6 +6,7 @@
 mod alarm;
 mod apart;
 pub mod backend;
+mod budgets;
 pub mod canary;
 mod deny;
 pub mod desired;
@@ -35,6 +36,7 @@ mod tamper;
 mod ties;
 mod transit;
 mod upkeep;
+mod windows;
 
 use crate::attribution::{Attributor, ProcessTable};
 use crate::clock::{Clock, rfc3339};
@@ -61,6 +63,7 @@ use service::{Asked, Signals, notify, watchdog_pause};
 use start::Host;
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -158,6 +161,11 @@ struct Agent {
     group: Vec<Record>,
     /// Executions that are only counted.
     executions: executions::Executions,
+    /// Refusals that are only counted.
+    denials: refusals::Denials,
+    /// Room for entries of what anybody may cause.
+    budgets: budgets::Budgets,
+    untold: refusals::KernelsCounts,
     /// When a diff may be made again.
     diffs: diff::Diffs,
     /// The newest change of each thing in an episode.
@@ -185,6 +193,7 @@ struct Agent {
 impl Agent {
     /// Enrols everything, and says that we are here.
     fn begin(&mut self, adopted: bool) -> anyhow::Result<()> {
+        self.know_untold();
         self.deny.begin(self.looker.witness.as_mut())?;
         self.refresh_allowed();
         self.need(When::Links, self.looker.has_links());
@@ -250,12 +259,8 @@ impl Agent {
                 self.watch(backend, id);
             }
         }
-        #[expect(
-            deprecated,
-            reason = "the replacement is unsafe; the ring owns its descriptor while it is watched"
-        )]
-        let changes = AsyncFd::with_interest(changes, Interest::READABLE);
-        let mut changes = changes.context("watch for changes")?;
+        let mut alarms = changes.alarms()?.map(watched).transpose().context("watch for alarms")?;
+        let mut changes = watched(changes).context("watch for changes")?;
         self.follow_begun(changes.get_mut())?;
         let mut canary = interval(self.options.canary_every);
         let mut verify = interval(self.options.verify_every);
@@ -295,6 +300,7 @@ impl Agent {
                 said = self.ties.next() => self.heard_of(said, changes.get_mut())?,
                 written = self.log.progress() => written?,
                 rung = alarm.rings() => rung?,
+                heard = readable(&mut alarms) => heard?,
                 guard = changes.readable_mut() => guard?.clear_ready(),
             }
         }
@@ -303,7 +309,7 @@ impl Agent {
         }
         self.read(changes.get_mut())?;
         self.turn(changes.get_mut()).await?;
-        self.tell_executions(u64::MAX);
+        self.tell_counted(u64::MAX);
         let stop_record = self.log.record(RecordKind::Stop);
         self.group.push(stop_record);
         self.write();
@@ -417,7 +423,7 @@ impl Agent {
             let (standing, status) = (self.standing(), self.status());
             self.status_file.write(standing, &status);
         }
-        self.tell_executions(self.clock.boot_ns());
+        self.tell_counted(self.clock.boot_ns());
     }
 
     /// Not ready while the records of what happened cannot be written.
@@ -442,6 +448,23 @@ impl Agent {
 
     fn witness(&mut self) -> Option<&mut Witness> {
         self.looker.witness.as_mut()
+    }
+}
+
+/// Waits for a descriptor to become readable.
+fn watched<T: AsRawFd>(readable: T) -> std::io::Result<AsyncFd<T>> {
+    #[expect(
+        deprecated,
+        reason = "the replacement is unsafe; what is watched owns its descriptor for as long as that"
+    )]
+    AsyncFd::with_interest(readable, Interest::READABLE)
+}
+
+/// Until a descriptor becomes readable; for ever where there is none.
+async fn readable(descriptor: &mut Option<AsyncFd<OwnedFd>>) -> std::io::Result<()> {
+    match descriptor {
+        Some(descriptor) => descriptor.readable_mut().await.map(|mut guard| guard.clear_ready()),
+        None => std::future::pending().await,
     }
 }
 

@@ -3,10 +3,12 @@
 //! In: a hang-up signal, and the files that the daemon was started with. Out: the reason for which a run of the
 //! loop ends, and what the next one has to know of it. A set of files with a mistake changes nothing.
 
+use super::budgets::Budgets;
 use super::deny::DenyRules;
 use super::drifts::Drifts;
 use super::episode::Noted;
 use super::last_valid::NOTHING;
+use super::refusals::KernelsCounts;
 use super::{Agent, apart, desired::Desired};
 use crate::forensic;
 use sensor_model::expectation::Thing;
@@ -45,6 +47,10 @@ pub(super) struct Carried {
     deny: DenyRules,
     /// The kernel's counts of what was lost, as they were told.
     lost: [u64; 2],
+    /// What users have filled of the log.
+    pub(super) budgets: Budgets,
+    /// Refusals that the kernel counted, as they were told.
+    pub(super) untold: KernelsCounts,
     /// The log lacks entries that the last daemon wrote.
     pub(super) log_was_cut: bool,
 }
@@ -126,6 +132,8 @@ impl Agent {
             drifts: std::mem::take(&mut self.drifts).carry(),
             deny: std::mem::take(&mut self.deny),
             lost: [self.lost_records, self.lost_processes],
+            budgets: std::mem::take(&mut self.budgets),
+            untold: std::mem::take(&mut self.untold),
             log_was_cut: false,
         }
     }

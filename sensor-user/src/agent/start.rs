@@ -261,6 +261,7 @@ impl Run {
         let Self { options, parts, follow, ties, desired, refused, mut carried, log } = self;
         let (clock, observer) = (&host.clock, &host.observer);
         let (drifts, deny, [lost_records, lost_processes]) = carried.parts();
+        let (budgets, untold) = (std::mem::take(&mut carried.budgets), std::mem::take(&mut carried.untold));
         host.telemetry.restore(drifts.for_metrics());
         let mut looker = Looker::new(Arc::clone(observer), &options.root, parts.witness, &desired);
         for argument in &desired.waiting {
@@ -306,6 +307,9 @@ impl Run {
             ended: None,
             group: Vec::new(),
             executions: Executions::default(),
+            denials: super::refusals::Denials::default(),
+            budgets,
+            untold,
             diffs: Diffs::default(),
             changes: HashMap::new(),
             drifts,

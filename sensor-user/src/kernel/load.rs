@@ -35,7 +35,7 @@ pub const OBJECT_SHA256: &str = env!("HOLDFAST_EBPF_SHA256");
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// Maps that outlive the daemon: all of them, since adopted programs go on using theirs.
-const PINNED_MAPS: [&str; 16] = [
+const PINNED_MAPS: [&str; 18] = [
     "MANAGED",
     "BITMAP",
     "ALLOWED",
@@ -44,6 +44,8 @@ const PINNED_MAPS: [&str; 16] = [
     "VOLUMES",
     "IDENTITY",
     "CHANGES",
+    "ALARMS",
+    "DENIALS",
     "PROCESSES",
     "EXECUTIONS",
     "EXECUTION_SEQUENCE",

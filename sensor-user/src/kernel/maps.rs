@@ -7,11 +7,11 @@
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, RingBuf};
 use sensor_common::limits::NAME_KEY_BYTES;
 use sensor_common::map::{
-    Allowed, Control, Counter, Execution, Group, IDENTITY_LINK, IDENTITY_OPENED, Identity, InodeKey, Managed,
-    NameKey, Process, Volumes, bitmap_bit, bitmap_place, execution_slot,
+    Allowed, Control, Counter, Denials, Execution, Group, IDENTITY_LINK, IDENTITY_OPENED, Identity, InodeKey,
+    Managed, NameKey, Process, Volumes, bitmap_bit, bitmap_place, execution_slot,
 };
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use thiserror::Error;
 use zerocopy::{FromBytes, IntoBytes};
@@ -26,6 +26,7 @@ const NAME: usize = size_of::<NameKey>();
 const PROCESS: usize = size_of::<Process>();
 const EXECUTION: usize = size_of::<Execution>();
 const GROUP: usize = size_of::<Group>();
+const DENIALS: usize = size_of::<Denials>();
 
 /// A map operation that failed.
 #[derive(Debug, Error)]
@@ -59,6 +60,7 @@ pub struct Maps {
     allowed: HashMap<MapData, [u8; ALLOWED], u64>,
     names: HashMap<MapData, [u8; NAME], u32>,
     counts: PerCpuArray<MapData, u64>,
+    denials: HashMap<MapData, u32, [u8; DENIALS]>,
 }
 
 /// The process cache, apart from the other maps because attribution holds it.
@@ -69,8 +71,11 @@ pub struct ProcessMaps {
     cpus: u32,
 }
 
-/// The change ring.
-pub struct Ring(RingBuf<MapData>);
+/// The rings: alarms, which are the canary's records and those of what could blind the sensor, and all other changes.
+pub struct Ring {
+    alarms: RingBuf<MapData>,
+    changes: RingBuf<MapData>,
+}
 
 /// aya's maps have no `Debug` of their own, and their contents are not for a log.
 macro_rules! opaque {
@@ -104,6 +109,7 @@ impl Maps {
             allowed: take(ebpf, "ALLOWED")?,
             names: take(ebpf, "NAMES")?,
             counts: take(ebpf, "COUNTS")?,
+            denials: take(ebpf, "DENIALS")?,
         };
         let processes = ProcessMaps {
             processes: take(ebpf, "PROCESSES")?,
@@ -111,7 +117,8 @@ impl Maps {
             groups: take(ebpf, "GROUPS")?,
             cpus,
         };
-        Ok((maps, processes, Ring(take(ebpf, "CHANGES")?)))
+        let ring = Ring { alarms: take(ebpf, "ALARMS")?, changes: take(ebpf, "CHANGES")? };
+        Ok((maps, processes, ring))
     }
 
     /// Tells the programs who the daemon is.
@@ -282,6 +289,14 @@ impl Maps {
         Ok(())
     }
 
+    /// Refusals without a record, by user. Users who have none for long are forgotten.
+    pub fn untold_denials(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        self.denials.iter().filter_map(|entry| {
+            let (uid, value) = entry.ok()?;
+            Some((uid, Denials::read_from_bytes(&value).ok()?.untold)).filter(|(_, untold)| *untold > 0)
+        })
+    }
+
     /// Sum of a counter over all CPUs.
     pub fn count(&self, counter: Counter) -> Result<u64, MapsError> {
         let values = self.counts.get(&(counter as u32), 0).map_err(refused("COUNTS", "get"))?;
@@ -311,27 +326,40 @@ impl ProcessMaps {
 }
 
 impl Ring {
-    /// Hands waiting records' bytes to `each`, `limit` at most. `true` when the ring was found empty.
+    /// Hands waiting records' bytes to `each`, `limit` of each ring at most, the alarms first. `true` when both were found
+    /// empty.
     pub fn drain(&mut self, limit: usize, mut each: impl FnMut(&[u8])) -> bool {
-        for _ in 0..limit {
-            match self.0.next() {
-                Some(record) => each(&record),
-                None => return true,
+        let mut drain = |ring: &mut RingBuf<MapData>| {
+            for _ in 0..limit {
+                match ring.next() {
+                    Some(record) => each(&record),
+                    None => return true,
+                }
             }
-        }
-        false
+            false
+        };
+        let alarms = drain(&mut self.alarms);
+        drain(&mut self.changes) && alarms
+    }
+
+    /// What becomes readable when there are alarms; the ring itself becomes readable with all other changes.
+    ///
+    /// # Errors
+    /// No more descriptors.
+    pub fn alarms(&self) -> std::io::Result<OwnedFd> {
+        self.alarms.as_fd().try_clone_to_owned()
     }
 }
 
 impl AsFd for Ring {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.changes.as_fd()
     }
 }
 
 impl AsRawFd for Ring {
     fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.changes.as_raw_fd()
     }
 }
 

@@ -112,6 +112,7 @@ pub(super) struct Families {
     pub(super) reverts: Family<ResultLabels, Counter>,
     pub(super) forensic_records: Family<KindLabels, Counter>,
     pub(super) forensic_bytes: Counter,
+    pub(super) forensic_folded: Family<KindLabels, Counter>,
     pub(super) forensic_dropped: Counter,
     pub(super) forensic_degraded: Gauge,
     pub(super) forensic_pending: Gauge,
@@ -157,6 +158,7 @@ impl Families {
             reverts: Family::default(),
             forensic_records: Family::default(),
             forensic_bytes: Counter::default(),
+            forensic_folded: Family::default(),
             forensic_dropped: Counter::default(),
             forensic_degraded: Gauge::default(),
             forensic_pending: Gauge::default(),
@@ -267,6 +269,11 @@ impl Families {
             "Size of the records written to the forensic log",
             Unit::Bytes,
             self.forensic_bytes.clone(),
+        );
+        ours.register(
+            "forensic_folded",
+            "Refusals and executions that have no record of their own, but are counted in one",
+            self.forensic_folded.clone(),
         );
         ours.register(
             "forensic_dropped",

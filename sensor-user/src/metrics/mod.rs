@@ -94,6 +94,9 @@ impl Telemetry {
         for kind in DIFFERENCE_KINDS {
             families.node_drift.get_or_create(&KindLabels { kind: difference_name(kind) }).set(0);
         }
+        for kind in [RecordKind::Denied, RecordKind::Exec] {
+            families.forensic_folded.get_or_create(&KindLabels { kind: record_name(kind) }).inc_by(0);
+        }
         families.reload_successful.set(1);
         let started = started.as_duration().as_secs_f64();
         registry.register_collector(Box::new(process::ProcessCollector { started }));
@@ -303,6 +306,11 @@ impl Telemetry {
     pub fn recorded(&self, kind: RecordKind, bytes: usize) {
         self.families.forensic_records.get_or_create(&KindLabels { kind: record_name(kind) }).inc();
         self.families.forensic_bytes.inc_by(bytes as u64);
+    }
+
+    /// So many happenings of a kind, `denied` or `exec`, have no record of their own, but are counted in one.
+    pub fn folded(&self, kind: RecordKind, count: u64) {
+        self.families.forensic_folded.get_or_create(&KindLabels { kind: record_name(kind) }).inc_by(count);
     }
 
     /// A checkpoint was written to the forensic log.

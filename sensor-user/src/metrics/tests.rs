@@ -80,6 +80,7 @@ fn the_page_is_the_one_that_dashboards_and_alerts_are_written_for() {
     telemetry.gap_opened("ring-full");
     telemetry.reverted("/etc/a", Ok(()));
     telemetry.recorded(RecordKind::Drift, 500);
+    telemetry.folded(RecordKind::Denied, 7);
     telemetry.checkpoint(at(4));
     telemetry.forensic_missing(3);
     telemetry.forensic(Some("No space left on device"), 4, 2);
