@@ -15,6 +15,7 @@ mod duties;
 mod fanotify;
 mod faulty;
 mod faulty_state;
+pub(crate) mod flood;
 mod groups;
 mod node;
 mod ostree;
@@ -402,6 +403,17 @@ pub static SCENARIOS: &[Scenario] = &[
         needs_holdfast: true,
         limit: 500,
         run: burst::bare,
+    },
+    Scenario {
+        name: "flood",
+        shows: "a user who is refused without end takes no room from others, in the ring, the log and memory",
+        guest: Guest::Bare,
+        kernels: &[],
+        by_default: Some(ByDefault { kernels: &["6.12"], because: "what it costs is decided in user space" }),
+        parameters: &[],
+        needs_holdfast: true,
+        limit: 240,
+        run: flood::bare,
     },
 ];
 

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::guest::disks::FileSystem;
-use crate::scenarios::burst;
+use crate::scenarios::{burst, flood};
 
 pub use hooks::told_by;
 pub use numbers::NUMBERS;
@@ -268,6 +268,10 @@ pub fn perform(arguments: &[String]) -> Result<i32> {
     }
     if id == burst::WRITER {
         burst::write(path)?;
+        return Ok(0);
+    }
+    if id == flood::FLOODER {
+        flood::attempt(path)?;
         return Ok(0);
     }
     let vector = all().find(|vector| vector.id == id).with_context(|| format!("no vector {id}"))?;

@@ -1,0 +1,249 @@
+//! A user without rights who is refused again and again: nobody else's change loses its actor, and log and memory stay small.
+//!
+//! Comes in: a file that a deny rule protects and that everybody may open for writing otherwise, and one that root edits.
+//! Goes out: refused opens, and mounts that nobody on the host sees, with a command line of 100 KB: far more than the ring
+//! holds while the daemon reads nothing, and by one process after the other while it reads.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::Signal;
+use sensor_common::limits::RING_BYTES;
+use sensor_common::record::ChangeRecord;
+use serde_json::Value;
+
+use crate::guest::agent::Agent;
+use crate::guest::{Context, page, shell, status, wait};
+
+/// What a process that is refused is called with.
+pub(crate) const FLOODER: &str = "flooder";
+
+const DIRECTORY: &str = "/etc/flood";
+const DENIED: &str = "/etc/flood/denied.conf";
+const EDITED: &str = "/etc/flood/edited.conf";
+const LOG: &str = "/var/log/holdfast/forensic.jsonl";
+const LIMIT: Duration = Duration::from_mins(1);
+/// More than the ring holds, of opens and of mounts alike.
+const ATTEMPTS: usize = 2 * RING_BYTES as usize / size_of::<ChangeRecord>();
+/// Processes that come one after the other, and what each of them tries.
+const PROCESSES: usize = 100;
+const EACH: usize = 20;
+/// An entry, and what the log may grow by in all.
+const ENTRY: usize = 16 << 10;
+const LOG_ROOM: u64 = 512 << 10;
+const MEMORY_ROOM: u64 = 16 << 20;
+
+const CONFIG: &str = r#"apiVersion: machineconfiguration.openshift.io/v1
+kind: MachineConfig
+metadata:
+  name: 99-worker-flood
+  labels: {machineconfiguration.openshift.io/role: worker}
+spec:
+  config:
+    ignition: {version: 3.4.0}
+    storage:
+      files:
+      - path: /etc/flood/denied.conf
+        mode: 438
+        contents: {source: "data:,content%0A"}
+      - path: /etc/flood/edited.conf
+        mode: 420
+        contents: {source: "data:,content%0A"}
+"#;
+
+const POLICY: &str = r"apiVersion: holdfast.dev/v1alpha1
+kind: DriftPolicy
+metadata: {name: flood}
+spec:
+  rules:
+  - path: /etc/flood/denied.conf
+    action: deny
+";
+
+/// One process: `<directory>/<attempts>`, where the last name is how often it tries to open the protected file, to mount
+/// something where it may not, and to mount something in a namespace of its own.
+pub(crate) fn attempt(place: &Path) -> Result<()> {
+    let attempts: usize = place.file_name().and_then(|n| n.to_str()).context("a number")?.parse()?;
+    for _ in 0..attempts {
+        ensure!(OpenOptions::new().write(true).open(DENIED).is_err(), "it was not refused");
+    }
+    let bind = || mount(Some("/mnt"), "/mnt", None::<&str>, MsFlags::MS_BIND, None::<&str>);
+    for _ in 0..attempts {
+        ensure!(bind().is_err(), "a user mounted something");
+    }
+    if unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS).is_err() {
+        // This kernel lets nobody do so.
+        return Ok(());
+    }
+    for _ in 0..attempts / 2 {
+        bind().context("mount in a namespace of its own")?;
+        umount2("/mnt", MntFlags::MNT_DETACH)?;
+    }
+    Ok(())
+}
+
+/// The whole.
+pub(super) fn bare(context: &mut Context) -> Result<()> {
+    shell(&format!(
+        "mkdir -p {DIRECTORY} && for f in {DENIED} {EDITED}; do echo content > $f; chmod 644 $f; done && chmod 666 {DENIED}"
+    ))?;
+    fs::write("/run/flood.yaml", CONFIG)?;
+    fs::write("/run/flood-policy.yaml", POLICY)?;
+    let arguments = ["--standalone", "--config", "/run/flood.yaml", "--policy", "/run/flood-policy.yaml"];
+    let mut agent =
+        Agent::start(&[&arguments[..], &["--canary-every", "1", "--verify-every", "3600"]].concat())?;
+    status::wait_for("compliant", LIMIT)?;
+    wait::until("the first gap to close", LIMIT, || {
+        let records = agent.records()?;
+        Ok(records.iter().any(|record| record["detail"]["until"].is_string()).then_some(()))
+    })?;
+    let before = (agent.records()?.len(), fs::metadata(LOG)?.len(), peak(&agent)?, mounts()?);
+
+    context.check("while_nobody_reads", while_nobody_reads(&mut agent));
+    context.note("one process after the other");
+    for _ in 0..PROCESSES {
+        flooder(EACH)?;
+    }
+    context.check("while_the_daemon_reads", edit(&mut agent));
+    let attempts = ATTEMPTS + PROCESSES * EACH;
+    context.check("every_refusal_is_told_or_counted", counted(&agent, before.0, attempts));
+    let memory = peak(&agent)?.saturating_sub(before.2);
+    let grown = fs::metadata(LOG)?.len() - before.1;
+    context.check("mounts_of_users_are_no_records", {
+        let mounts = mounts()? - before.3;
+        if mounts < 1.0 { Ok(String::new()) } else { Err(anyhow::anyhow!("{mounts} records of mounts")) }
+    });
+    context.check("the_log_stays_small", {
+        let longest = fs::read_to_string(LOG)?.lines().map(str::len).max().unwrap_or_default();
+        within(grown, LOG_ROOM).and_then(|said| {
+            ensure!(longest < ENTRY, "an entry has {longest} bytes");
+            Ok(format!("{said}; the longest entry has {longest}"))
+        })
+    });
+    context.check("memory_stays_small", within(memory, MEMORY_ROOM));
+    let gaps: Vec<Value> =
+        agent.records()?.into_iter().skip(before.0).filter(|record| record["kind"] == "gap").collect();
+    context.check("no_gap_opens", {
+        if gaps.is_empty() { Ok(String::new()) } else { Err(anyhow::anyhow!("{gaps:?}")) }
+    });
+    agent.stop()?;
+    context.check("all_counts_are_in_the_log", in_the_log(before.0, attempts));
+    Ok(())
+}
+
+/// Runs a process of a user without rights, with a long command line.
+fn flooder(attempts: usize) -> Result<()> {
+    let status = Command::new("/proc/self/exe")
+        .arg0("x".repeat(100 << 10))
+        .args(["act", FLOODER, &format!("{DIRECTORY}/{attempts}")])
+        .uid(1000)
+        .gid(1000)
+        .status()?;
+    ensure!(status.success(), "what should be refused was not, or something else failed: {status}");
+    Ok(())
+}
+
+/// More attempts than the ring holds, and then an edit by root: its record has its actor.
+fn while_nobody_reads(agent: &mut Agent) -> Result<String> {
+    let lost = lost()?;
+    agent.signal(Signal::SIGSTOP)?;
+    let flooded = flooder(ATTEMPTS);
+    let skip = agent.records()?.len();
+    let changed = change();
+    agent.signal(Signal::SIGCONT)?;
+    flooded?;
+    named(agent, skip, changed?)?;
+    ensure!(self::lost()? <= lost, "records found no room");
+    Ok(format!("{ATTEMPTS} refused opens and as many mounts"))
+}
+
+fn edit(agent: &mut Agent) -> Result<String> {
+    let skip = agent.records()?.len();
+    let pid = change()?;
+    named(agent, skip, pid)
+}
+
+/// Root changes a file by a shell that is then gone; gives its process id.
+fn change() -> Result<u32> {
+    let mut child = Command::new("/bin/sh").args(["-c", &format!("echo drift >> {EDITED}")]).spawn()?;
+    let pid = child.id();
+    ensure!(child.wait()?.success(), "the change failed");
+    Ok(pid)
+}
+
+/// Wants drift by this process, and takes it back.
+fn named(agent: &mut Agent, skip: usize, pid: u32) -> Result<String> {
+    let record =
+        agent.wait_for("drift", skip, |record| record["kind"] == "drift" && record["path"] == EDITED)?;
+    ensure!(record["actor"]["pid"] == pid && record["operation"] != "sweep", "{pid} did it, but: {record}");
+    fs::write(EDITED, "content\n")?;
+    status::wait_for("compliant", LIMIT)?;
+    Ok(record["operation"].to_string())
+}
+
+fn lost() -> Result<f64> {
+    page::sum("holdfast_events_lost_total", |line| line.contains("stage=\"ring\""))
+}
+
+/// Records of mounts so far.
+fn mounts() -> Result<f64> {
+    page::sum("holdfast_events_total", |line| {
+        ["\"mount\"", "\"unmount\"", "\"pivot-root\""].iter().any(|word| line.contains(word))
+    })
+}
+
+/// The most memory that the daemon ever had, in bytes.
+fn peak(agent: &Agent) -> Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{}/status", agent.pid()))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kib << 10)
+}
+
+fn within(found: u64, room: u64) -> Result<String> {
+    ensure!(found <= room, "{found} bytes, room for {room}");
+    Ok(format!("{found} bytes"))
+}
+
+/// Entries of their own, and what the metric says was counted, are all attempts.
+fn counted(agent: &Agent, skip: usize, attempts: usize) -> Result<String> {
+    let attempts = f64::from(u32::try_from(attempts)?);
+    let told = || -> Result<f64> {
+        let records = agent.records()?;
+        let denied = records.iter().skip(skip).filter(|record| record["kind"] == "denied");
+        let told = denied.filter(|record| record["detail"]["count"].is_null()).count();
+        Ok(f64::from(u32::try_from(told)?))
+    };
+    let folded = || page::sum("holdfast_forensic_folded_total", |line| line.contains("\"denied\""));
+    let all = wait::until("every refusal to be counted", LIMIT, || {
+        Ok((told()? + folded()? >= attempts).then_some(()))
+    });
+    let (told, folded) = (told()?, folded()?);
+    all.with_context(|| format!("{told} told, {folded} counted of {attempts}"))?;
+    ensure!(told > 0.0 && told + folded <= attempts, "{told} told, {folded} counted of {attempts}");
+    Ok(format!("{told} told, {folded} counted"))
+}
+
+/// What the metric counted is in entries when the daemon is stopped.
+fn in_the_log(skip: usize, attempts: usize) -> Result<String> {
+    let text = fs::read_to_string(LOG)?;
+    let mut all = 0;
+    let mut of_user = 0;
+    for line in text.lines().skip(skip) {
+        let record: Value = serde_json::from_str(line)?;
+        if record["kind"] != "denied" {
+            continue;
+        }
+        all += record["detail"]["count"].as_u64().unwrap_or(1);
+        of_user += u64::from(record["detail"]["uid"] == 1000 || record["actor"]["uid"] == 1000);
+    }
+    ensure!(all == attempts as u64, "{all} of {attempts}");
+    ensure!(of_user > 0, "no entry names the user");
+    Ok(format!("{all} refusals"))
+}
