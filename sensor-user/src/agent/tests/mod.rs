@@ -1,6 +1,7 @@
 //! The loop without kernel programs: changes are told by the tests, time is theirs, files are real.
 
 mod applies;
+mod counted;
 mod drift;
 mod kept;
 mod shown;
