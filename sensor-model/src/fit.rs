@@ -13,7 +13,7 @@ use serde_json::Value;
 pub const LONGEST_ENTRY: usize = 16 << 10;
 
 /// Bytes of a line beside its record: number, both hashes, the end.
-const CHAIN: usize = 256;
+pub const CHAIN: usize = 256;
 
 /// What stands where text was cut off.
 const MARK: char = '\u{2026}';

@@ -10,7 +10,7 @@ use super::windows::{Untold, Windows};
 use crate::event::Change;
 use sensor_common::map::Counter;
 use sensor_common::op::Operation;
-use sensor_model::fit::{LONGEST_ENTRY, length};
+use sensor_model::fit::{CHAIN, LONGEST_ENTRY, length};
 use sensor_model::record::{Record, RecordKind};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -65,7 +65,7 @@ impl Agent {
 
     /// Tells what somebody without rights may cause, as long as there is room for that user's entries.
     pub(super) fn tell_if_there_is_room(&mut self, record: Record) -> bool {
-        let bytes = length(&record).min(LONGEST_ENTRY);
+        let bytes = (length(&record) + CHAIN).min(LONGEST_ENTRY);
         let told = self.budgets.takes(self.account(&record), bytes, self.clock.boot_ns());
         if told {
             self.group.push(record);
