@@ -418,7 +418,9 @@ impl Engine {
             // Where it cannot be read, nothing waits, and what is not there leads to the way back.
             let waiting = self.store.waiting(run.begin.id, &self.boot_id).unwrap_or_default();
             note(&mut expectations, &waiting);
-            Ok(Verifier::new(&self.observer, &self.options.root, rendered, &policy, expectations, what))
+            let root = &self.options.root;
+            let verifier = Verifier::new(&self.observer, root, rendered, &policy, expectations, what);
+            Ok(verifier.with_os_counted(run.begin.os.is_some()))
         });
         let rest = run.drive(actor, expected, ending, progress).await;
         let (back, found) = self.compare(&run, &rest, configs.old, what, ending).await;

@@ -56,6 +56,10 @@ fn tolerance(policy: &DriftPolicy, path: &Path) -> Option<String> {
     Some(format!("`{said}` in the drift policy {origin}"))
 }
 
+fn is_of_os(thing: &Thing) -> bool {
+    matches!(thing, Thing::KernelArguments | Thing::OsImage)
+}
+
 /// Compares a host with a config.
 #[derive(Debug)]
 pub(super) struct Verifier<'a> {
@@ -63,6 +67,7 @@ pub(super) struct Verifier<'a> {
     restorer: Restorer,
     rendered: &'a Rendered,
     policy: &'a DriftPolicy,
+    os_counts: bool,
     expectations: Vec<Expectation>,
     ids: Ids,
 }
@@ -76,14 +81,19 @@ impl<'a> Verifier<'a> {
         mut expectations: Vec<Expectation>,
         what: What,
     ) -> Self {
-        let of_os = |thing: &Thing| matches!(thing, Thing::KernelArguments | Thing::OsImage);
         expectations.retain(|expectation| {
             let thing = &expectation.thing;
-            !of_os(thing) || (what == What::WithOs && observer.unchecked(thing).is_none())
+            !is_of_os(thing) || (what == What::WithOs && observer.unchecked(thing).is_none())
         });
         let ids = desired::known(&mut expectations, policy, observer);
         let restorer = Restorer::new(Arc::clone(observer), root);
-        Self { observer: Arc::clone(observer), restorer, rendered, policy, expectations, ids }
+        let observer = Arc::clone(observer);
+        Self { observer, restorer, rendered, policy, os_counts: false, expectations, ids }
+    }
+
+    /// Whether what is booted counts whatever the drift policy says: a change of the OS is no drift, and not done without it.
+    pub(super) fn with_os_counted(self, os_counts: bool) -> Self {
+        Self { os_counts, ..self }
     }
 
     /// Every difference.
@@ -92,7 +102,11 @@ impl<'a> Verifier<'a> {
         for expectation in &self.expectations {
             let (_, differences) = self.restorer.look(expectation, &self.ids).await;
             let differences = differences.into_iter().map(|difference| difference.text);
-            sort(self.policy, &expectation.thing.path(), differences, &mut found);
+            if self.os_counts && is_of_os(&expectation.thing) {
+                found.problems.extend(differences);
+            } else {
+                sort(self.policy, &expectation.thing.path(), differences, &mut found);
+            }
         }
         sort(self.policy, Path::new(password::SHADOW), self.passwords(), &mut found);
         found

@@ -1,12 +1,13 @@
 //! What an apply makes of drift that the drift policy leaves alone.
 
 use crate::{
-    recovery::{Host, begin, interrupted, recover, this_boot},
+    recovery::{Host, act, begin, interrupted, recover, this_boot},
     world::World,
 };
 use holdfast::apply::Reach;
-use sensor_model::journal::{Ended, machine::Rest};
+use sensor_model::journal::{ActKind, Ended, Fallback, Record, machine::Rest};
 use serde_json::Value;
+use std::fs;
 
 /// A policy of the service with one rule for each path.
 fn policy(world: &World, rules: &[(&str, &str)]) {
@@ -85,6 +86,24 @@ fn drift_that_the_policy_leaves_alone_sends_no_apply_back() {
         let applied = recover(&world, &mut Host::default(), Reach::End);
         assert_eq!(applied.rest, Rest::Closed(ended), "{rules:?}: {applied:?}");
         assert_eq!(applied.tolerated.len(), usize::from(ended == Ended::Done), "{applied:?}");
+    }
+}
+
+#[test]
+fn an_apply_that_changes_the_os_is_not_done_without_it_whatever_the_policy_says() {
+    for (kind, ended) in [(ActKind::Os, Ended::RolledBack), (ActKind::Restart, Ended::Done)] {
+        let acts = vec![act(kind, "a.service", Fallback::Rollback)];
+        let acted = [Record::Started { act: 0 }, Record::Finished { act: 0 }];
+        let world = interrupted(begin(&this_boot(), acts), &acted);
+        policy(&world, &[("/proc/cmdline", "ignore")]);
+        world.write("/proc/cmdline", "rw\n");
+        world.config("wanted", "  kernelArguments: [a=1]\n");
+        let wanted = fs::read_to_string(world.config_file("wanted")).unwrap().replace("99-test", "98-os");
+        fs::write(world.state().join("apply/generations/2/config/98-os.yaml"), wanted).unwrap();
+        let applied = recover(&world, &mut Host::default(), Reach::End);
+        assert_eq!(applied.rest, Rest::Closed(ended), "{applied:?}");
+        let told = [vec![applied.reason], applied.tolerated].concat().concat();
+        assert!(told.contains("missing expected kernel arguments: [a=1]"), "{told}");
     }
 }
 

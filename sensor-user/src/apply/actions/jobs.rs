@@ -59,15 +59,18 @@ async fn wait(manager: &ManagerProxy<'_>, job: Job<'_>, path: &mut Option<String
     let unit = unit_of(manager, job.unit).await?;
     let (load, active) = (unit.load_state().await.map_err(text)?, unit.active_state().await.map_err(text)?);
     let is_running = matches!(active.as_str(), "active" | "reloading" | "activating");
+    let skipped = |now| Ok(Acted::Skipped(format!("skipped: the config masks the unit, and {now}")));
     let kind = match (load.as_str(), job.masked) {
         // What has no file any more can only be stopped.
         ("not-found", _) if job.may_be_gone => ActKind::Stop,
         ("not-found", _) => return Err("there is no such unit".to_owned()),
         ("masked", _) if job.kind == ActKind::Stop => ActKind::Stop,
         ("masked", WhenMasked::Stop) => ActKind::Stop,
-        ("masked", WhenMasked::Skip) => {
-            let now = if is_running { "it runs on until it is stopped" } else { "it does not run" };
-            return Ok(Acted::Skipped(format!("skipped: the config masks the unit, and {now}")));
+        ("masked", WhenMasked::Skip) if is_running => return skipped("it runs on until it is stopped"),
+        ("masked", WhenMasked::Skip) => return skipped("it does not run"),
+        // Systemd has not read the mask yet, or the way back took it away: a restart would start what did not run.
+        (_, WhenMasked::Skip) if active == "inactive" && job.kind != ActKind::Stop => {
+            return skipped("it does not run");
         }
         // A unit that does not run has nothing to reload.
         ("masked", WhenMasked::Fail) if job.kind != ActKind::Reload || is_running => {
