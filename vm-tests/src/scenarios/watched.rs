@@ -216,7 +216,7 @@ fn abandoned(agent: &mut Agent) -> Result<String> {
     let after = OLD.iter().map(fs::read_to_string).collect::<Result<Vec<_>, _>>()?;
     ensure!(after == before && !Path::new(NEW[2]).exists(), "{before:?} became {after:?}");
     let (code, text) = holdfast(&["history"])?;
-    ensure!(code == Some(0) && text.contains("rolled-back"), "{text}");
+    ensure!(code == Some(0) && text.contains("rolled back"), "{text}");
     Ok(format!("the apply ended with {ended}"))
 }
 
