@@ -24,7 +24,7 @@ pub(super) const LOG_CUT: &str = "forensic-log-cut";
 pub(super) enum Ended {
     /// The daemon was told to stop.
     Stopped,
-    /// Another config was applied.
+    /// An apply is over, or its process left it.
     Applied,
     /// The programs run, which they did not when the daemon started: now there are names for what is watched.
     Seeing,

@@ -175,7 +175,9 @@ async fn keep_running(
                 return Ok(());
             }
             Ended::Applied => {
-                tracing::info!("Another config was applied; the daemon begins again with it.");
+                tracing::info!(
+                    "An apply is over, or was left by its process; the daemon begins again with the config that is current."
+                );
                 let follow = follow::start(&mut options, &host.observer).await;
                 let desired = last_valid::load(&mut options, &host.observer)?;
                 host.telemetry.reloaded(desired.1.is_none());
