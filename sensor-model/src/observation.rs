@@ -4,11 +4,11 @@
 //! contents.
 
 use crate::{authorized_keys::AuthorizedKeys, os::Deployment};
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::{collections::BTreeMap, path::PathBuf};
 
 /// The type of a file system object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileType {
     /// Regular file.
@@ -28,7 +28,7 @@ pub enum FileType {
 }
 
 /// One object of a file system, read without following a final link.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectObservation {
     /// Its type.
     pub file_type: FileType,
@@ -45,7 +45,7 @@ pub struct ObjectObservation {
     /// Size in bytes.
     pub size: u64,
     /// SHA-256 of a regular file's content, in full; `None` where it was not read to its end.
-    #[serde(serialize_with = "serialize_digest")]
+    #[serde(serialize_with = "serialize_digest", deserialize_with = "deserialize_digest")]
     pub sha256: Option<[u8; 32]>,
     /// A symbolic link's target.
     pub target: Option<PathBuf>,
@@ -64,6 +64,7 @@ pub struct ObjectObservation {
     /// [`crate::authorized_keys::parse`] reads them; `None` for every other object.
     pub ssh_keys: Option<AuthorizedKeys>,
     /// Change time, nanoseconds since 1970 (for the log only; never compared).
+    #[serde(deserialize_with = "deserialize_time")]
     pub changed_ns: i128,
 }
 
@@ -92,7 +93,7 @@ impl ObjectObservation {
 }
 
 /// A unit's state as systemd reports it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitObservation {
     /// `UnitFileState`: enabled, disabled, masked, static, …; `None` when systemd knows no such unit.
     pub file_state: Option<String>,
@@ -103,7 +104,7 @@ pub struct UnitObservation {
 }
 
 /// What was seen of one managed thing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "seen", rename_all = "kebab-case")]
 pub enum Observation {
     /// Nothing at the path.
@@ -142,4 +143,17 @@ fn serialize_digest<S: serde::Serializer>(digest: &Option<[u8; 32]>, to: S) -> R
         Some(digest) => to.serialize_some(&hex::encode(digest)),
         None => to.serialize_none(),
     }
+}
+
+fn deserialize_digest<'de, D: Deserializer<'de>>(from: D) -> Result<Option<[u8; 32]>, D::Error> {
+    let text = Option::<String>::deserialize(from)?;
+    let mut digest = [0; 32];
+    let Some(text) = text else { return Ok(None) };
+    hex::decode_to_slice(text, &mut digest).map_err(serde::de::Error::custom)?;
+    Ok(Some(digest))
+}
+
+/// What is told by its tag is kept by serde before it is read, and that keeps no number of 128 bits.
+fn deserialize_time<'de, D: Deserializer<'de>>(from: D) -> Result<i128, D::Error> {
+    i64::deserialize(from).map(i128::from)
 }

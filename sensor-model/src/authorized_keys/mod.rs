@@ -8,7 +8,7 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 /// Entries kept of one file. Beyond it only [`AuthorizedKeys::truncated`] is set, which is a difference by
 /// itself, and memory stays bounded whatever someone writes.
@@ -52,16 +52,16 @@ impl fmt::Display for SshKey {
 }
 
 /// A line that is neither empty, nor a comment, nor a key.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct InvalidLine {
     /// Line number, from 1.
     pub line: u32,
     /// Why it is not a key.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
 }
 
 /// What an `authorized_keys` file holds.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AuthorizedKeys {
     /// Keys in the order of the file.
     pub keys: Vec<SshKey>,
@@ -87,7 +87,7 @@ pub fn parse(bytes: &[u8]) -> AuthorizedKeys {
             Ok(key) => found.keys.push(key),
             Err(reason) => {
                 let line = u32::try_from(index + 1).unwrap_or(u32::MAX);
-                found.invalid.push(InvalidLine { line, reason });
+                found.invalid.push(InvalidLine { line, reason: reason.into() });
             }
         }
     }

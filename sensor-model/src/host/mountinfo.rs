@@ -10,6 +10,8 @@ use std::{ffi::OsString, os::unix::ffi::OsStringExt as _, path::PathBuf};
 pub struct Mount<'a> {
     /// Number of the mount; a number is used again.
     pub id: &'a [u8],
+    /// Number of the mount that it lies on: another one at the same point where mounts are stacked.
+    pub parent: &'a [u8],
     /// `major:minor` of the file system.
     pub device: &'a [u8],
     /// What of the file system is mounted, as it is written there.
@@ -43,12 +45,12 @@ pub fn mounts(table: &[u8]) -> impl Iterator<Item = Mount<'_>> {
 fn mount(line: &[u8]) -> Option<Mount<'_>> {
     let mut fields = line.split(|byte| *byte == b' ');
     let id = fields.next()?;
-    let _parent = fields.next()?;
+    let parent = fields.next()?;
     let (device, root, point, options) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
     let point = PathBuf::from(OsString::from_vec(unescape(point)));
     let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
     let (file_system, _source, super_options) = (rest.next(), rest.next(), rest.next());
-    let mount = Mount { id, device, root, point, options, file_system, super_options };
+    let mount = Mount { id, parent, device, root, point, options, file_system, super_options };
     mount.point.is_absolute().then_some(mount)
 }
 

@@ -150,6 +150,8 @@ pub struct Detector {
     timers: BTreeSet<(u64, u32)>,
     tally: Tally,
     gaps: Gaps,
+    /// Things of which the last look could not be made.
+    unanswered: BTreeSet<u32>,
     /// The kernel's loss counter when it was last read.
     lost: u64,
 }
@@ -189,6 +191,7 @@ impl Detector {
             timers: BTreeSet::new(),
             tally: Tally::default(),
             gaps: Gaps::default(),
+            unanswered: BTreeSet::new(),
             lost: 0,
         }
     }
@@ -312,6 +315,7 @@ impl Detector {
         #[cfg(test)]
         let outcome = &self.mutate(outcome);
         let blind = self.gaps.blinds(id);
+        self.unanswered.remove(&id);
         self.with(id, |thing, config| {
             let before = thing.verdict;
             let decision = thing.end(now, outcome, blind, config);
@@ -331,6 +335,20 @@ impl Detector {
             told.extend(self.gaps.close(now).map(Report::GapClosed));
         }
         Conclusion { reports: told, decided }
+    }
+
+    /// A look has ended that could not be made, at a thing under a lasting gap: nothing was seen, so nothing is decided, and
+    /// what was compliant is unknown. No other gap waits for it any more. The next look is at `again`, unless an event asks
+    /// for one before.
+    pub fn unanswered(&mut self, id: u32, now: u64, again: u64) -> Vec<Report> {
+        self.with(id, |thing, _| thing.unanswered(now, again));
+        if self.things.get(id).is_some() {
+            self.unanswered.insert(id);
+        }
+        if self.gaps.blinds(id) {
+            self.gaps.verified(id);
+        }
+        self.gaps.close(now).map(Report::GapClosed).collect()
     }
 
     /// When [`Detector::due`] will have something, if no event comes before.
@@ -366,13 +384,17 @@ impl Detector {
     }
 
     /// How many unknown things are to be decided by a further look: not those of which nobody vouches for what they are,
-    /// once they were looked at.
+    /// once they were looked at, and not those that could not be looked at.
     pub fn undecided(&self) -> usize {
         let rests = |id: &u32| {
             self.standing(*id)
                 .is_some_and(|standing| standing.verdict == VerdictKind::Unknown && !standing.in_flux)
         };
-        self.count(VerdictKind::Unknown).saturating_sub(self.gaps.unvouched().filter(rests).count())
+        let unvouched = self.gaps.unvouched().filter(|id| rests(id) && !self.unanswered.contains(id));
+        let is_unknown =
+            |id: &&u32| self.things.get(**id).is_some_and(|thing| thing.verdict == VerdictKind::Unknown);
+        let resting = unvouched.count() + self.unanswered.iter().filter(is_unknown).count();
+        self.count(VerdictKind::Unknown).saturating_sub(resting)
     }
 
     /// The open gaps, oldest first.
@@ -425,6 +447,7 @@ impl Detector {
 
     fn forget(&mut self, id: u32) {
         let Some(thing) = self.things.remove(id) else { return };
+        self.unanswered.remove(&id);
         self.tally.leave(thing.verdict, thing.writers);
         if let Some(at) = thing.at.get() {
             self.timers.remove(&(at, id));

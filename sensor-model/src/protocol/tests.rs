@@ -398,3 +398,42 @@ fn what_is_no_longer_foreign_is_verified_and_closes_its_gap_with_the_last() {
     detector.vouch(0, Some("foreign"), 200 * MS);
     assert!(matches!(detector.remove(0, 201 * MS)[..], [Report::GapClosed(_)]), "nothing is left under it");
 }
+
+#[test]
+fn a_look_that_could_not_be_made_decides_nothing_and_leaves_compliance_unknown() {
+    let mut detector = compliant(2);
+    detector.event(0, 5 * MS, THEIRS);
+    look(&mut detector, &bad(9, QUIET));
+    detector.recheck(Scope::All, 6 * MS);
+    assert_eq!(detector.due(6 * MS, 2).len(), 2);
+    let other = detector.open_gap(Scope::Thing(1), "other", 7 * MS);
+    assert_eq!(other.len(), 1);
+    let mut told = Vec::new();
+    for id in 0..2 {
+        detector.open_blindness(Scope::Thing(id), "hangs", 7 * MS);
+        told.extend(detector.unanswered(id, 7 * MS, 90 * MS));
+    }
+    let closed: Vec<_> = told
+        .iter()
+        .filter_map(
+            |report| if let Report::GapClosed(gap) = report { Some(gap.reason.as_str()) } else { None },
+        )
+        .collect();
+    assert_eq!(closed, ["other"], "another gap waits for nothing that has its own");
+    assert!(detector.gaps().all(|gap| gap.reason == "hangs"));
+    assert_eq!((verdict(&detector, 0), verdict(&detector, 1)), (VerdictKind::Drifted, VerdictKind::Unknown));
+    assert_eq!(detector.undecided(), 0, "nobody waits for it");
+    assert_eq!(detector.next_deadline(), Some(90 * MS));
+    // Nor is it waited for what hangs under one gap with others.
+    detector.add(2, 8 * MS);
+    assert_eq!(detector.due(8 * MS, 1), [2]);
+    assert_eq!(detector.undecided(), 1);
+    detector.vouch(2, Some("hangs"), 8 * MS);
+    detector.unanswered(2, 8 * MS, 90 * MS);
+    assert_eq!(detector.undecided(), 0);
+    // A change is looked at before that.
+    detector.event(1, 10 * MS, THEIRS);
+    assert_eq!(detector.next_deadline(), Some(10 * MS));
+    look(&mut detector, &bad(9, QUIET));
+    assert_eq!(verdict(&detector, 1), VerdictKind::Drifted);
+}

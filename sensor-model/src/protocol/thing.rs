@@ -164,6 +164,17 @@ impl ThingState {
         });
     }
 
+    /// A look has ended that saw nothing.
+    pub(super) fn unanswered(&mut self, now: u64, again: u64) {
+        if self.verdict == VerdictKind::Compliant {
+            self.verdict = VerdictKind::Unknown;
+            self.since = now;
+        }
+        self.look = None;
+        self.looked = now;
+        self.at = Moment(again);
+    }
+
     /// A look has ended: decides, and sets when to look next. `blind`: events do not come at present, so
     /// that compliance can be seen but not vouched for.
     pub(super) fn end(&mut self, now: u64, outcome: &Outcome, blind: bool, config: &Config) -> Decision {
