@@ -4,7 +4,7 @@
 //! Out: bytes that stay allocated, by part. The only test of its binary: the allocator counts for the whole process.
 
 use holdfast::agent::desired::Desired;
-use holdfast::agent::look::Looker;
+use holdfast::agent::look::{Looked, Looker};
 use holdfast::agent::registry::Inode;
 use holdfast::observation::Observer;
 use sensor_common::map::InodeKey;
@@ -80,7 +80,7 @@ async fn a_managed_file_takes_no_more_memory_than_the_budget_leaves_it() {
     }
     let mut now = 1_000_000_000;
     while let [thing, ..] = detector.due(now, 1)[..] {
-        let sight = looker.look(thing, &desired).await.unwrap();
+        let Looked::Seen(sight) = looker.look(thing, &desired).await.unwrap() else { panic!("it is local") };
         now += 1;
         assert!(detector.conclude(thing, now, &sight.outcome).decided);
         looker.decided(thing, &sight);

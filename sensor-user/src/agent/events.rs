@@ -354,6 +354,7 @@ impl Agent {
         }
         let points = self.mounts.differences(&table);
         if !points.is_empty() {
+            self.looker.observer.mounts_changed();
             // Whoever made them was told of before they were there.
             self.hear(changes)?;
         }

@@ -90,7 +90,9 @@ async fn recover(options: &Options, observer: &Arc<Observer>) -> bool {
         asks_daemon: false,
     };
     let mut say = |line: &str| tracing::info!(line, "An interrupted apply.");
-    let recovered = match Engine::new(to, observer) {
+    // What it was to write may lie on a file system that a server answers for: it goes on as it began.
+    let everywhere = Observer::new(&options.root).map_or_else(|_| Arc::clone(observer), Arc::new);
+    let recovered = match Engine::new(to, &everywhere) {
         Ok(engine) => {
             let engine = engine.with_policies(&options.policies);
             let mut actor = Systemd::new(&options.root);

@@ -7,11 +7,12 @@
 
 mod enrol;
 mod foreign;
+mod served;
 
 use super::desired::Desired;
 use super::registry::{self, Identity, Inode, Registry};
 use crate::kernel::maps::{Maps, MapsError};
-use crate::observation::{Observer, OpenedKind, OpenedObject};
+use crate::observation::{Observer, OpenedKind, OpenedObject, Served};
 use crate::systemd::UnitStates;
 use foreign::foreign;
 use sensor_common::map::{InodeKey, Managed, OBSERVED_LOCKED, OBSERVED_WRITERS};
@@ -31,6 +32,9 @@ const ATTEMPTS: usize = 4;
 
 /// Why nobody vouches for what lies on one of those.
 pub const FOREIGN: &str = "foreign-file-system";
+
+/// Why nothing is known of what lies on a file system that does not answer.
+pub const HANGS: &str = "file-system-hangs";
 
 /// Why nobody vouches for what fanotify cannot be told of.
 pub const UNWATCHED: &str = "fanotify-unwatched";
@@ -99,6 +103,15 @@ pub struct Sight {
     pub unvouched: Option<&'static str>,
     /// Which inode it was, and when that last changed.
     seen: Known,
+}
+
+/// What became of a look.
+#[derive(Debug)]
+pub enum Looked {
+    /// It was made.
+    Seen(Box<Sight>),
+    /// Not by this process: a server answers for the file system that the thing is on, and may never answer.
+    Served(Served),
 }
 
 /// What is remembered of the last decided look, to tell an open without a write from a change.
@@ -216,7 +229,7 @@ impl Looker {
     }
 
     /// Looks at a thing.
-    pub async fn look(&mut self, thing: u32, desired: &Desired) -> Result<Sight, MapsError> {
+    pub async fn look(&mut self, thing: u32, desired: &Desired) -> Result<Looked, MapsError> {
         let expectation = &desired.expectations[thing as usize];
         let path = expectation.thing.path();
         let own = self.registry.find(&path);
@@ -252,6 +265,9 @@ impl Looker {
                     }
                 }
             });
+            if let Some(served) = self.observer.refused() {
+                return Ok(Looked::Served(served));
+            }
             if opened_as.is_some_and(|inode| !self.observer.leads_to(&path, inode)) {
                 // Replaced between look-up and open: what was read is not what is there.
                 continue;
@@ -267,12 +283,6 @@ impl Looker {
             strange = magic.and_then(|magic| foreign(magic, &self.observer, &path));
         }
         tracing::debug!(path = %path.display(), strange, "Looked.");
-        if let (Thing::Unit { name }, Observation::Unit(unit)) = (&expectation.thing, &mut observation)
-            && let Some(state) = self.units.state(name).await
-        {
-            unit.file_state = state;
-        }
-        let differences = compare(expectation, &observation, &desired.ids);
         let evidence = match expectation.thing {
             // What systemd says of a unit is not one inode's affair.
             Thing::Unit { .. } => None,
@@ -280,11 +290,34 @@ impl Looker {
             _ if strange.is_some() => None,
             _ => self.evidence(keys, &observation)?,
         };
+        let unvouched = strange.map(|_| FOREIGN);
+        Ok(Looked::Seen(Box::new(
+            self.sight(thing, desired, observation, keys.object, evidence, unvouched).await,
+        )))
+    }
+
+    /// What follows from what was seen.
+    async fn sight(
+        &mut self,
+        thing: u32,
+        desired: &Desired,
+        mut observation: Observation,
+        object: Option<Inode>,
+        evidence: Option<Evidence>,
+        unvouched: Option<&'static str>,
+    ) -> Sight {
+        let expectation = &desired.expectations[thing as usize];
+        if let (Thing::Unit { name }, Observation::Unit(unit)) = (&expectation.thing, &mut observation)
+            && let Some(state) = self.units.state(name).await
+        {
+            unit.file_state = state;
+        }
+        let differences = compare(expectation, &observation, &desired.ids);
         let changed_ns = match &observation {
             Observation::Object(object) => i64::try_from(object.changed_ns).unwrap_or(0),
             _ => 0,
         };
-        let seen = Known { inode: keys.object.map(Identity::from), changed_ns };
+        let seen = Known { inode: object.map(Identity::from), changed_ns };
         // Looks that decided nothing do not count: a change that one of them met half done is still a change.
         let before = self.known.get(thing as usize).copied().flatten();
         let finding = if differences.is_empty() {
@@ -299,15 +332,14 @@ impl Looker {
             }
         };
         let untold = self.is_untold(thing).then_some(UNWATCHED);
-        let unvouched = strange.map(|_| FOREIGN).or(untold);
-        Ok(Sight {
+        Sight {
             observation,
             differences,
             outcome: Outcome { finding, evidence },
             known: before.is_some(),
-            unvouched,
+            unvouched: unvouched.or(untold),
             seen,
-        })
+        }
     }
 
     /// Remembers what a look saw that decided how its thing stands.

@@ -23,6 +23,13 @@ fn file(path: &str, owner: (u32, u32)) -> Expectation {
     }
 }
 
+fn seen(looked: Result<Looked, MapsError>) -> Sight {
+    match looked.unwrap() {
+        Looked::Seen(sight) => *sight,
+        Looked::Served(served) => panic!("{served:?}"),
+    }
+}
+
 /// Writes the file until its change time moves, which takes a tick of the kernel's clock.
 fn change(path: &Path) {
     let time = || {
@@ -54,17 +61,17 @@ async fn a_change_met_by_a_look_that_decided_nothing_is_still_a_change_to_the_ne
         Finding::Differs { .. } => panic!("{:?}", sight.differences),
     };
 
-    let first = looker.look(0, &desired).await.unwrap();
+    let first = seen(looker.look(0, &desired).await);
     assert!(!untouched(&first));
     looker.decided(0, &first);
-    assert!(untouched(&looker.look(0, &desired).await.unwrap()));
+    assert!(untouched(&seen(looker.look(0, &desired).await)));
 
     change(&path);
-    assert!(!untouched(&looker.look(0, &desired).await.unwrap()));
-    let second = looker.look(0, &desired).await.unwrap();
+    assert!(!untouched(&seen(looker.look(0, &desired).await)));
+    let second = seen(looker.look(0, &desired).await);
     assert!(!untouched(&second), "the look before this one decided nothing");
     looker.decided(0, &second);
-    assert!(untouched(&looker.look(0, &desired).await.unwrap()));
+    assert!(untouched(&seen(looker.look(0, &desired).await)));
 }
 
 /// A looker at some expectations, on a root of its own, without the kernel as a witness.
@@ -82,17 +89,17 @@ async fn the_directories_behind_a_link_that_came_are_watched_after_the_next_look
     fs::create_dir(at("tmp")).unwrap();
     fs::write(at("etc/foo/a"), "same").unwrap();
     let (mut looker, desired) = looker(root.path(), vec![file("/etc/foo/a", (0, 0))]);
-    looker.look(0, &desired).await.unwrap();
+    seen(looker.look(0, &desired).await);
     assert_eq!(looker.fresh(), [] as [u32; 0]);
 
     fs::rename(at("etc/foo"), at("tmp/foo")).unwrap();
     std::os::unix::fs::symlink("/tmp/foo", at("etc/foo")).unwrap();
     looker.stray([0]);
-    looker.look(0, &desired).await.unwrap();
+    seen(looker.look(0, &desired).await);
     let fresh: Vec<PathBuf> =
         looker.fresh().into_iter().map(|id| looker.registry.get(id).unwrap().path.to_path_buf()).collect();
     assert_eq!(fresh, [Path::new("/tmp"), Path::new("/tmp/foo")]);
-    looker.look(0, &desired).await.unwrap();
+    seen(looker.look(0, &desired).await);
     assert_eq!(looker.fresh(), [] as [u32; 0], "it is known now");
 }
 
@@ -111,11 +118,11 @@ async fn a_way_is_looked_at_until_nothing_is_to_be_looked_at_and_not_until_a_loo
         looker.stray(concerned.beyond);
     };
     told(&mut looker);
-    let sight = looker.look(0, &desired).await.unwrap();
+    let sight = seen(looker.look(0, &desired).await);
     looker.decided(0, &sight);
     // It is there only now.
     fs::create_dir(at("var/home/core")).unwrap();
-    let sight = looker.look(0, &desired).await.unwrap();
+    let sight = seen(looker.look(0, &desired).await);
     looker.decided(0, &sight);
     looker.rests(0);
     let core = looker.registry.find(Path::new("/var/home/core")).unwrap();
@@ -133,15 +140,15 @@ async fn nobody_vouches_for_what_cannot_be_watched_until_it_can() {
     let parent = looker.registry.find(Path::new("/etc")).unwrap();
     looker.is_watched(own, false);
     looker.is_watched(own, false);
-    assert_eq!(looker.look(0, &desired).await.unwrap().unvouched, Some(UNWATCHED));
-    assert_eq!(looker.look(1, &desired).await.unwrap().unvouched, None);
+    assert_eq!(seen(looker.look(0, &desired).await).unvouched, Some(UNWATCHED));
+    assert_eq!(seen(looker.look(1, &desired).await).unvouched, None);
     looker.is_watched(parent, false);
-    assert_eq!(looker.look(1, &desired).await.unwrap().unvouched, Some(UNWATCHED));
+    assert_eq!(seen(looker.look(1, &desired).await).unvouched, Some(UNWATCHED));
     looker.is_watched(parent, true);
-    assert_eq!(looker.look(1, &desired).await.unwrap().unvouched, None);
-    assert_eq!(looker.look(0, &desired).await.unwrap().unvouched, Some(UNWATCHED), "its own mark is missing");
+    assert_eq!(seen(looker.look(1, &desired).await).unvouched, None);
+    assert_eq!(seen(looker.look(0, &desired).await).unvouched, Some(UNWATCHED), "its own mark is missing");
     looker.is_watched(own, true);
-    assert_eq!(looker.look(0, &desired).await.unwrap().unvouched, None);
+    assert_eq!(seen(looker.look(0, &desired).await).unvouched, None);
 }
 
 #[test]
@@ -174,11 +181,11 @@ async fn a_directory_that_enables_units_is_watched_once_a_look_has_met_it() {
         ..file("/unused", (0, 0))
     };
     let (mut looker, desired) = looker(root.path(), vec![unit]);
-    looker.look(0, &desired).await.unwrap();
+    seen(looker.look(0, &desired).await);
     let wants = Path::new("/etc/systemd/system/other.target.wants");
     assert!(looker.registry.find(wants).is_none());
     fs::create_dir(system.join("other.target.wants")).unwrap();
-    looker.look(0, &desired).await.unwrap();
+    seen(looker.look(0, &desired).await);
     let id = looker.registry.find(wants).unwrap();
     assert_eq!(looker.fresh(), [id]);
     let concerned = looker.registry.concerned(&[id], Some(OsStr::new("x.service")), false, true);

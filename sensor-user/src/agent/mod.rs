@@ -27,6 +27,7 @@ pub mod registry;
 mod reload;
 mod reports;
 mod revert;
+mod served;
 mod service;
 mod start;
 pub mod status;
@@ -52,7 +53,7 @@ use anyhow::Context;
 use backend::Changes;
 use canary::Canary;
 use desired::Desired;
-use look::{Looker, Witness};
+use look::{Looked, Looker, Witness};
 use mounts::{Announcements, MountTable};
 use reload::Ended;
 use sensor_common::map::{Execution, Process};
@@ -185,6 +186,10 @@ struct Agent {
     writers_since: Option<u64>,
     no_writers_since: Option<u64>,
     verification: Option<upkeep::Verification>,
+    /// Look where this process may not.
+    workers: served::Workers,
+    /// Things that could not be looked at, with the number of the gap of those that have one of their own.
+    hung: HashMap<u32, Option<u32>>,
     status_file: status::StatusFile,
     /// What the status says is new.
     changed: bool,
@@ -284,6 +289,7 @@ impl Agent {
                 break;
             }
             let due = self.mounts_due.into_iter().chain(self.beneath.due()).chain(self.reverts.next());
+            let due = due.chain(self.workers.next_deadline());
             let next = self.detector.next_deadline().into_iter().chain(due).min();
             alarm.set(next)?;
             tokio::select! {
@@ -298,6 +304,7 @@ impl Agent {
                 _ = canary.tick() => self.tick(changes.get_mut())?,
                 _ = verify.tick() => self.verify_everything(changes.get_mut())?,
                 said = self.ties.next() => self.heard_of(said, changes.get_mut())?,
+                heard = self.workers.next() => self.heard_of_worker(heard, changes.get_mut()).await?,
                 written = self.log.progress() => written?,
                 rung = alarm.rings() => rung?,
                 heard = readable(&mut alarms) => heard?,
@@ -365,32 +372,20 @@ impl Agent {
     async fn turn(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
         self.follow_mounts(changes)?;
         self.follow_devices();
+        self.follow_workers();
         let due = self.detector.due(self.clock.boot_ns(), LOOKS_A_TURN);
         for id in due {
             let began = self.clock.boot_ns();
-            let mut sight = self.looker.look(id, &self.desired).await?;
-            if !sight.differences.is_empty() && !self.excuse(id, &mut sight) {
-                // Another config counts by now: what this one says of the thing is nothing to be told.
-                continue;
-            }
-            let now = self.clock.boot_ns();
-            self.telemetry.verified(Duration::from_nanos(now.saturating_sub(began)));
-            self.hear(changes)?;
-            if sight.differences.is_empty() || self.announced.are_shown() {
-                self.follow_mounts(changes)?;
-            } else {
-                // What was seen may be a mount that was announced before it was there.
-                self.compare_mounts(changes)?;
-            }
-            let told = self.detector.vouch(id, sight.unvouched, now);
-            self.tell(told, None);
-            let conclusion = self.detector.conclude(id, now, &sight.outcome);
-            if conclusion.decided {
-                self.looker.decided(id, &sight);
-            }
-            self.settled(id, &sight, conclusion.decided);
-            self.tell(conclusion.reports, Some(&sight));
-            self.forget(id);
+            let sight = match self.looker.look(id, &self.desired).await? {
+                Looked::Seen(sight) => *sight,
+                Looked::Served(served) => {
+                    self.ask_worker(id, served);
+                    continue;
+                }
+            };
+            let took = self.clock.boot_ns().saturating_sub(began);
+            self.telemetry.verified(Duration::from_nanos(took));
+            self.looked(id, sight, changes)?;
         }
         // While what was found is still there.
         self.add_diffs();

@@ -9,6 +9,7 @@ use super::drifts::Drifts;
 use super::episode::Noted;
 use super::last_valid::NOTHING;
 use super::refusals::KernelsCounts;
+use super::served::Workers;
 use super::{Agent, apart, desired::Desired};
 use crate::forensic;
 use sensor_model::expectation::Thing;
@@ -35,7 +36,7 @@ pub(super) enum Ended {
 }
 
 /// What the next run has to know.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Carried {
     /// Who changed what has no verdict yet.
     changes: HashMap<Thing, Noted>,
@@ -53,6 +54,8 @@ pub(super) struct Carried {
     pub(super) untold: KernelsCounts,
     /// The log lacks entries that the last daemon wrote.
     pub(super) log_was_cut: bool,
+    /// Processes that could not be ended.
+    pub(super) workers: Option<Workers>,
 }
 
 impl Carried {
@@ -135,6 +138,7 @@ impl Agent {
             budgets: std::mem::take(&mut self.budgets),
             untold: std::mem::take(&mut self.untold),
             log_was_cut: false,
+            workers: None,
         }
     }
 

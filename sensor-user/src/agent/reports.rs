@@ -7,7 +7,7 @@ use super::last_valid::CONFIG;
 use super::look::{self, Sight};
 use super::reload::LOG_CUT;
 use super::status::{Drifted, OpenGap, SCHEMA, Status};
-use super::{Agent, rfc3339};
+use super::{Agent, backend::Changes, rfc3339};
 use sensor_model::difference::Difference;
 use sensor_model::drift_policy::{Action, Subject};
 use sensor_model::protocol::{Gap, Report, Scope};
@@ -39,6 +39,33 @@ impl Agent {
                 Report::GapClosed(gap) => self.gap(&gap, false),
             }
         }
+    }
+
+    /// Judges what a look saw.
+    pub(super) fn looked(&mut self, id: u32, mut sight: Sight, changes: &mut Changes) -> anyhow::Result<()> {
+        if !sight.differences.is_empty() && !self.excuse(id, &mut sight) {
+            // Another config counts by now: what this one says of the thing is nothing to be told.
+            return Ok(());
+        }
+        let now = self.clock.boot_ns();
+        self.hear(changes)?;
+        if sight.differences.is_empty() || self.announced.are_shown() {
+            self.follow_mounts(changes)?;
+        } else {
+            // What was seen may be a mount that was announced before it was there.
+            self.compare_mounts(changes)?;
+        }
+        self.answers(id);
+        let told = self.detector.vouch(id, sight.unvouched, now);
+        self.tell(told, None);
+        let conclusion = self.detector.conclude(id, now, &sight.outcome);
+        if conclusion.decided {
+            self.looker.decided(id, &sight);
+        }
+        self.settled(id, &sight, conclusion.decided);
+        self.tell(conclusion.reports, Some(&sight));
+        self.forget(id);
+        Ok(())
     }
 
     /// After each look: forgets who changed a thing that is quiet again, and closes drifts that were
@@ -300,7 +327,15 @@ impl Agent {
         let gaps = self
             .detector
             .gaps()
-            .map(|gap| OpenGap { since: self.wall(gap.since), until: None, reason: gap.reason.clone() })
+            .map(|gap| OpenGap {
+                since: self.wall(gap.since),
+                until: None,
+                reason: gap.reason.clone(),
+                path: match gap.scope {
+                    Scope::Thing(id) => Some(self.name(id).path),
+                    Scope::All | Scope::Some => None,
+                },
+            })
             .collect();
         Status {
             schema: SCHEMA.to_owned(),
@@ -330,10 +365,11 @@ fn is_same(one: &Actor, other: &Actor) -> bool {
 
 /// The metric's label is a word from a closed list.
 fn known_reason(reason: &str) -> &'static str {
-    const KNOWN: [&str; 14] = [
+    const KNOWN: [&str; 15] = [
         "fanotify-overflow",
         look::UNWATCHED,
         look::FOREIGN,
+        look::HANGS,
         "mounts-unreadable",
         "sensor-start",
         LOG_CUT,

@@ -12,6 +12,7 @@ use super::look::Looker;
 use super::mounts::{self, Announcements, MountTable};
 use super::reload::{Carried, Ended};
 use super::revert::Reverts;
+use super::served::Workers;
 use super::service::Signals;
 use super::status::StatusFile;
 use super::tamper::Beneath;
@@ -68,7 +69,7 @@ pub fn run(mut options: Options) -> anyhow::Result<()> {
     }
     // Before anything that another daemon may be using is touched.
     let _locks = lock::take(&options)?;
-    let observer = Arc::new(Observer::new(&options.root)?);
+    let observer = Arc::new(Observer::guarded(&options.root)?);
     let runtime = self::runtime()?;
     let kept = runtime.block_on(async {
         anyhow::Ok(Kept { ties: Ties::listen(&options.state), signals: Signals::new()? })
@@ -240,9 +241,22 @@ impl Run {
     async fn finish(self, host: &Host, signals: &mut Signals) -> anyhow::Result<(Ended, Back)> {
         let (mut agent, changes) = self.begin(host)?;
         let changes = agent.serve(changes, host, signals).await?;
-        let carried = agent.carry();
-        let Agent { mode, sensor, canary, recursion, processes, looker, follow, ties, ended, log, .. } =
-            agent;
+        let mut carried = agent.carry();
+        let Agent {
+            workers,
+            mode,
+            sensor,
+            canary,
+            recursion,
+            processes,
+            looker,
+            follow,
+            ties,
+            ended,
+            log,
+            ..
+        } = agent;
+        carried.workers = Some(workers.let_go());
         let log = log.finish().await?;
         let parts = Parts {
             mode,
@@ -327,6 +341,11 @@ impl Run {
             writers_since: None,
             no_writers_since: None,
             verification: None,
+            workers: carried
+                .workers
+                .take()
+                .unwrap_or_else(|| Workers::new(options.root.clone(), Arc::clone(clock))),
+            hung: HashMap::new(),
             status_file: StatusFile::new(&options.run),
             changed: true,
             options,

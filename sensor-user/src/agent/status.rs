@@ -93,6 +93,9 @@ pub struct OpenGap {
     pub until: Option<String>,
     /// Why evidence may have been lost.
     pub reason: String,
+    /// What it touches, where that is one thing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
 }
 
 /// Replaces the status file. It is gone after a reboot, so it needs no fsync.

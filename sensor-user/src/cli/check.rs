@@ -6,7 +6,7 @@ use super::{
     runtime,
     sources::Sources,
 };
-use crate::repair::Restorer;
+use crate::{observation::Observer, repair::Restorer};
 use sensor_model::{
     difference::{Difference, DifferenceKind},
     os::waiting::Waits,
@@ -67,8 +67,9 @@ impl Check {
     /// # Errors
     /// Bad input. What cannot be read on the host is in the report, and makes the exit code that of a failure.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let loaded = self.sources.load()?;
+        let loaded = self.sources.load_with(Observer::guarded)?;
         let mut restorer = Restorer::new(Arc::clone(&loaded.observer), &loaded.root);
+        restorer.wait_for_servers();
         let desired = &loaded.desired;
         let differing = runtime()?.block_on(async {
             let mut drifted = Vec::new();

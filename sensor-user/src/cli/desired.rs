@@ -38,7 +38,7 @@ impl Read {
     /// Nobody takes it.
     pub fn run(self, screen: &mut Screen) -> anyhow::Result<u8> {
         let read = || {
-            let observer = Observer::new(&self.host_root)?;
+            let observer = Observer::guarded(&self.host_root)?;
             let inputs = desired::Inputs {
                 configs: &self.config,
                 policies: &self.policy,

@@ -15,6 +15,7 @@ pub mod explain;
 pub mod history;
 mod kept;
 pub mod log;
+pub mod look;
 pub mod manifests;
 pub mod output;
 pub mod people;
@@ -93,6 +94,9 @@ pub enum Command {
     /// Read configs and policies for the daemon.
     #[command(hide = true)]
     Desired(desired::Read),
+    /// Look for the daemon at things on file systems that may not answer.
+    #[command(hide = true)]
+    Look(look::Look),
 }
 
 /// An input that is wrong: a flag's value, or a file that it names.
@@ -151,6 +155,7 @@ pub fn run(command: Command, screen: &mut Screen) -> anyhow::Result<u8> {
         Command::Doctor(doctor) => doctor.run(screen),
         Command::Completions(completions) => completions.run(screen),
         Command::Desired(read) => read.run(screen),
+        Command::Look(look) => look.run(),
     }
 }
 

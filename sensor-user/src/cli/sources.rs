@@ -5,7 +5,7 @@ use crate::{
     agent::desired::{self, Desired, Inputs, POLICIES, Unknown},
     apply::{STATE, Store},
     labels,
-    observation::Observer,
+    observation::{Observer, RootError},
 };
 use anyhow::Context as _;
 use sensor_model::{
@@ -93,8 +93,19 @@ impl Sources {
     /// # Errors
     /// A file that cannot be read or used, with file, field and reason.
     pub fn load(&self) -> anyhow::Result<Loaded> {
+        self.load_with(Observer::new)
+    }
+
+    /// The same with another way to look at the host.
+    ///
+    /// # Errors
+    /// As [`Sources::load`].
+    pub fn load_with(
+        &self,
+        observe: impl FnOnce(&Path) -> Result<Observer, RootError>,
+    ) -> anyhow::Result<Loaded> {
         let observer = Arc::new(
-            Observer::new(&self.host_root)
+            observe(&self.host_root)
                 .map_err(|error| BadInput::wrap(anyhow::Error::from(error).context("--host-root")))?,
         );
         let applied = if self.config.is_empty() { self.applied()? } else { None };

@@ -190,7 +190,9 @@ fn text(report: &Report, screen: &mut Screen) -> io::Result<()> {
     }
     for gap in status.gaps.iter().filter(|gap| gap.until.is_none()) {
         let word = screen.paint(Tone::Notable, "gap");
-        screen.line(&format!("{word} since {}: {}", people::time(&gap.since), clean(&gap.reason)))?;
+        let path = gap.path.as_ref().map(|path| format!(" {path}")).unwrap_or_default();
+        let what = clean(&format!("{}{path}", gap.reason));
+        screen.line(&format!("{word} since {}: {what}", people::time(&gap.since)))?;
     }
     Ok(())
 }

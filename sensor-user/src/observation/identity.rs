@@ -4,7 +4,7 @@
 //! behind them, where image-based hosts keep their system users (nss-altfiles). Out: names for
 //! numbers and numbers for names. It never asks NSS, which would answer for the wrong root.
 
-use super::resolve::Root;
+use super::{resolve::Root, served::REFUSED};
 use crate::bounded;
 use nix::{fcntl::OFlag, sys::stat::fstat};
 use sensor_model::host::accounts::Accounts;
@@ -40,7 +40,16 @@ impl Database {
     /// Reads the files again when one of them is another version than the one that was read.
     fn refresh(&mut self, root: &Root, paths: [&str; 2]) {
         self.looked = Some(Instant::now());
-        let files = paths.map(|path| root.open_at(Path::new(path), OFlag::O_RDONLY | OFlag::O_NONBLOCK).ok());
+        if root.guard().is_some_and(|guard| paths.iter().any(|path| guard.served(Path::new(path)).is_some()))
+        {
+            // Somebody mounted over it what may never answer: names are what they were.
+            return;
+        }
+        let files = paths.map(|path| root.open_at(Path::new(path), OFlag::O_RDONLY | OFlag::O_NONBLOCK));
+        if files.iter().any(|file| matches!(file, Err(REFUSED))) {
+            return;
+        }
+        let files = files.map(Result::ok);
         let stamps = files.each_ref().map(|file| file.as_ref().and_then(|file| stamp(file.as_fd())));
         if stamps == self.stamps && !self.accounts.names.is_empty() {
             return;

@@ -7,16 +7,18 @@
 //! It never writes, never opens a device, never blocks on a FIFO.
 
 mod identity;
+mod lies;
 mod names;
 mod object;
 mod os;
 pub(crate) mod resolve;
+pub(crate) mod served;
 mod unit;
+pub mod worker;
 
 #[cfg(test)]
 mod tests;
 
-use crate::bounded;
 use identity::Identities;
 use names::{Listed, list_closed, list_names};
 use nix::{errno::Errno, fcntl::OFlag};
@@ -26,9 +28,9 @@ use rustix::fs::StatxFlags;
 use sensor_model::{
     authorized_keys::MAXIMUM_ENTRIES,
     expectation::{ClosedDirectoryExpectation, Expectation, Expected, Owner, Thing},
-    host::mountinfo,
     observation::{FileType, ObjectObservation, Observation},
 };
+use served::REFUSED;
 use std::{
     collections::{BTreeMap, HashMap},
     ffi::{OsStr, OsString},
@@ -38,6 +40,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+pub use served::Served;
 pub use unit::UnitFileState;
 
 /// Undeclared files of one closed directory that are read for keys.
@@ -97,6 +100,8 @@ pub struct Observed {
     pub observation: Observation,
     /// What was opened, in order: parents first.
     pub opened: Vec<OpenedObject>,
+    /// Where the look was not gone on with, so that nothing was seen.
+    pub served: Option<Served>,
 }
 
 /// How a path leads through the host root.
@@ -125,13 +130,28 @@ pub struct Observer {
 type MountRoot = (u64, u64, u64);
 
 impl Observer {
-    /// An observer of the file system below `root`: `/`, or where the host is mounted in a container.
+    /// An observer of the file system below `root`: `/`, or where the host is mounted in a container. It waits for
+    /// whatever it looks at.
     pub fn new(root: &Path) -> Result<Self, RootError> {
-        let opened = Root::open(root).map_err(|source| RootError { root: root.to_owned(), source })?;
+        Self::over(root, Root::open(root))
+    }
+
+    /// One that touches nothing on a file system that a server answers for: it says [`Observed::served`] instead.
+    pub fn guarded(root: &Path) -> Result<Self, RootError> {
+        Self::guarded_by(root, Path::new(MOUNTS))
+    }
+
+    /// The same with another table of mounts.
+    pub(crate) fn guarded_by(root: &Path, mounts: &Path) -> Result<Self, RootError> {
+        Self::over(root, Root::open_guarded(root, mounts))
+    }
+
+    fn over(root: &Path, opened: io::Result<Root>) -> Result<Self, RootError> {
+        let opened = opened.map_err(|source| RootError { root: root.to_owned(), source })?;
         let has_selinux = opened.open_at(Path::new(ENFORCE), HANDLE).is_ok();
         Ok(Self {
+            reader: Reader::new(has_selinux, opened.guard().cloned()),
             root: opened,
-            reader: Reader::new(has_selinux),
             identities: Mutex::default(),
             mounts: Mutex::default(),
         })
@@ -141,7 +161,7 @@ impl Observer {
     pub fn observe(&self, expectation: &Expectation) -> Observed {
         let mut opened = Vec::new();
         let observation = self.observe_with(expectation, &mut |object| opened.push(object.clone()));
-        Observed { observation, opened }
+        Observed { observation, opened, served: self.refused() }
     }
 
     /// Looks at the expectation's thing and calls `on_open` right after each marked open, while what
@@ -152,6 +172,7 @@ impl Observer {
         on_open: &mut dyn FnMut(&OpenedObject),
     ) -> Observation {
         let path = expectation.thing.path();
+        self.refused();
         let seen = match (&expectation.thing, &expectation.expected) {
             (Thing::Unit { name }, _) => unit::observe(&self.root, name, on_open).map(Observation::Unit),
             (Thing::ClosedDirectory { path }, Expected::ClosedDirectory(closed)) => {
@@ -162,7 +183,10 @@ impl Observer {
             _ => self.object(&path, expectation, on_open),
         };
         seen.unwrap_or_else(|refused| Observation::Unreadable {
-            error: format!("{} {}: {}", refused.operation, path.display(), refused.errno.desc()),
+            error: match refused.errno {
+                REFUSED => format!("{}: a server answers for its file system", path.display()),
+                errno => format!("{} {}: {}", refused.operation, path.display(), errno.desc()),
+            },
         })
     }
 
@@ -211,29 +235,6 @@ impl Observer {
             .ok()
             .and_then(|handle| stat_handle(handle.as_fd(), StatxFlags::INO).ok())
             .is_some_and(|stat| (device(&stat), stat.stx_ino) == device_and_inode)
-    }
-
-    /// The magic number of the file system that a path, or else its nearest directory, lies on.
-    pub fn file_system(&self, path: &Path) -> Option<u64> {
-        let magic = rustix::fs::fstatfs(self.nearest(path)?).ok()?.f_type;
-        Some(magic.cast_unsigned() & u64::from(u32::MAX))
-    }
-
-    /// Whether a path, or else its nearest directory, lies on layers (overlayfs) of which one is written to. `true`
-    /// also where that cannot be told.
-    pub fn has_upper_layer(&self, path: &Path) -> bool {
-        let mount = self.nearest(path).and_then(|there| stat_handle(there.as_fd(), StatxFlags::MNT_ID).ok());
-        let (Some(mount), Ok(table)) = (mount, bounded::read(Path::new(MOUNTS), bounded::TABLE)) else {
-            return true;
-        };
-        let id = mount.stx_mnt_id.to_string();
-        let mut mounts = mountinfo::mounts(&table);
-        mounts.find(|mount| mount.id == id.as_bytes()).is_none_or(|mount| mount.has_option("upperdir"))
-    }
-
-    /// A handle of what a path leads to, or else of its nearest directory.
-    fn nearest(&self, path: &Path) -> Option<OwnedFd> {
-        path.ancestors().find_map(|path| self.root.open_at(path, HANDLE | OFlag::O_NOFOLLOW).ok())
     }
 
     /// The directories that lie on the way to `path`, for enrolment as ancestors.
@@ -285,6 +286,10 @@ impl Observer {
 
     /// Opens the parent directory of `path`, then looks at the name in it.
     fn find(&self, path: &Path, on_open: &mut dyn FnMut(&OpenedObject)) -> Result<Option<Found>, Refused> {
+        if let Some(guard) = self.root.guard() {
+            // The name itself may be a mount point.
+            guard.way(path).map_err(|errno| Refused { operation: "open", errno })?;
+        }
         let found = match (path.parent(), path.file_name()) {
             (Some(parent), Some(name)) => {
                 let directory = match open_directory(&self.root, parent, on_open) {

@@ -5,7 +5,10 @@
 //! and no FIFO can block it. Metadata is read after the marked open, so that a change before that
 //! open is in what is read and a change after it raises the inode's counter.
 
-use super::resolve::{HANDLE, link_target};
+use super::{
+    resolve::{HANDLE, link_target},
+    served::Guard,
+};
 use nix::{
     errno::Errno,
     fcntl::{OFlag, openat},
@@ -28,6 +31,7 @@ use std::{
     ffi::OsStr,
     os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
     path::PathBuf,
+    sync::Arc,
 };
 
 /// Bytes read at once.
@@ -72,6 +76,8 @@ pub(crate) struct Reader {
     descriptors: Option<OwnedFd>,
     /// The host has labels.
     pub(super) selinux: bool,
+    /// Objects that it refuses are not touched.
+    guard: Option<Arc<Guard>>,
 }
 
 /// An object that was found, and opened where its type allows that.
@@ -112,9 +118,9 @@ pub(crate) fn device(stat: &Statx) -> u64 {
 }
 
 impl Reader {
-    pub(crate) fn new(selinux: bool) -> Self {
+    pub(crate) fn new(selinux: bool, guard: Option<Arc<Guard>>) -> Self {
         let descriptors = nix::fcntl::open("/proc/self/fd", HANDLE | OFlag::O_DIRECTORY, Mode::empty()).ok();
-        Self { descriptors, selinux }
+        Self { descriptors, selinux, guard }
     }
 
     /// Finds `name` in `parent` without following it and opens it, with the flags that mark the open
@@ -138,7 +144,7 @@ impl Reader {
         handle: OwnedFd,
         by_name: impl Fn() -> Result<OwnedFd, Errno>,
     ) -> Result<Found, Refused> {
-        let stat = stat_handle(handle.as_fd(), StatxFlags::BASIC_STATS)?;
+        let stat = self.first_stat(handle.as_fd())?;
         let file_type = file_type(&stat);
         if file_type == FileType::Symlink {
             // The kernel programs take this for the beginning of a look, so all else is read after it.
@@ -159,6 +165,20 @@ impl Reader {
             return Err(Refused { operation: "open (replaced meanwhile)", errno: Errno::EAGAIN });
         }
         Ok(Found { handle, file: Some(file), file_type, stat: opened })
+    }
+
+    /// `statx` of a handle of which nothing is known yet: no server is asked before it is known that there is none.
+    fn first_stat(&self, handle: BorrowedFd<'_>) -> Result<Statx, Refused> {
+        let Some(guard) = &self.guard else { return stat_handle(handle, StatxFlags::BASIC_STATS) };
+        let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+        let stat = statx(handle, "", flags, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID);
+        let Ok(stat) = stat else {
+            // Only a server refuses to say.
+            guard.check(handle).map_err(Refused::at("open"))?;
+            return stat_handle(handle, StatxFlags::BASIC_STATS);
+        };
+        guard.check_mount(stat.stx_mnt_id, device(&stat)).map_err(Refused::at("open"))?;
+        Ok(stat)
     }
 
     /// Everything that is to be known of an object, but the names of its owners.
@@ -283,7 +303,7 @@ pub(crate) fn stat_handle(handle: BorrowedFd<'_>, mask: StatxFlags) -> Result<St
         .map_err(|errno| Refused { operation: "statx", errno: rustix_errno(errno) })
 }
 
-fn file_type(stat: &Statx) -> FileType {
+pub(super) fn file_type(stat: &Statx) -> FileType {
     match StatType::from_raw_mode(u32::from(stat.stx_mode)) {
         StatType::Directory => FileType::Directory,
         StatType::Symlink => FileType::Symlink,

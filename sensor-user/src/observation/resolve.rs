@@ -4,8 +4,11 @@
 //! directories that the path leads through. Links on the way are followed as the host itself would
 //! follow them (so `/home` may be a link to `/var/home`), but never out of the root, and magic links
 //! of procfs are never taken. A link below a directory that others than root can write is not followed: it would lead
-//! root wherever they like. It never opens anything for reading unless asked to.
+//! root wherever they like. It never opens anything for reading unless asked to. With a guard it touches nothing on a file
+//! system that a server answers for: a path is taken apart at the mounts that it crosses, and no look-up in between may cross
+//! one, so that one which comes at that moment is noticed and not entered.
 
+use super::served::Guard;
 use nix::{
     dir::Dir,
     errno::Errno,
@@ -17,11 +20,14 @@ use std::{
     ffi::{OsStr, OsString},
     io,
     os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
         unix::ffi::{OsStrExt, OsStringExt},
     },
     path::{Component, Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 /// What is said of a way that ends with `ELOOP`.
@@ -35,6 +41,9 @@ const MAXIMUM_LINKS: usize = 40;
 /// before the walk is done by hand.
 const OPENAT2_ATTEMPTS: usize = 8;
 
+/// How often a path is taken apart anew when something was mounted on it meanwhile.
+const MOUNT_ATTEMPTS: usize = 4;
+
 /// Flags of a handle that is good for lookups only.
 pub(crate) const HANDLE: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC);
 
@@ -44,6 +53,8 @@ pub(crate) struct Root {
     directory: OwnedFd,
     /// Cleared when the kernel (before 5.6) or a seccomp filter refuses the call.
     openat2: AtomicBool,
+    /// Keeps look-ups from file systems that a server answers for.
+    guard: Option<Arc<Guard>>,
 }
 
 /// One object on the way, and its path without links.
@@ -72,39 +83,127 @@ struct Trail {
 }
 
 impl Root {
-    /// Holds `path` as the root of all later look-ups.
+    /// Holds `path` as the root of all later look-ups, which go everywhere.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let directory = nix::fcntl::open(path, HANDLE | OFlag::O_DIRECTORY, Mode::empty())?;
-        Ok(Self { directory, openat2: AtomicBool::new(true) })
+        Ok(Self { directory, openat2: AtomicBool::new(true), guard: None })
+    }
+
+    /// The same with look-ups that end with [`super::served::REFUSED`] where a server answers for a file system. `mounts`:
+    /// where the table of mounts is read.
+    pub(crate) fn open_guarded(path: &Path, mounts: &Path) -> io::Result<Self> {
+        let mut root = Self::open(path)?;
+        root.guard = Guard::new(path, &root.directory, mounts).map(Arc::new);
+        if root.guard.is_none() {
+            tracing::warn!(
+                "The kernel does not tell mounts of handles: a file system that hangs stops detection."
+            );
+        }
+        Ok(root)
+    }
+
+    /// What keeps look-ups from file systems that a server answers for.
+    pub(crate) fn guard(&self) -> Option<&Arc<Guard>> {
+        self.guard.as_ref()
     }
 
     /// Opens `path` with links followed, the last one too unless `flags` has `O_NOFOLLOW`. `ELOOP` where a link on the
     /// way is one that others than root can change.
     pub(crate) fn open_at(&self, path: &Path, flags: OFlag) -> Result<OwnedFd, Errno> {
-        if self.openat2.load(Ordering::Relaxed) {
-            // A way without links, as nearly all are, leads nowhere else and is gone in one call.
-            let how = OpenHow::new()
-                .flags(flags | OFlag::O_CLOEXEC)
-                .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_SYMLINKS);
-            for _ in 0..OPENAT2_ATTEMPTS {
-                match openat2(&self.directory, path, how) {
-                    Err(Errno::EAGAIN | Errno::EINTR) => {}
-                    Err(Errno::ENOSYS) => {
-                        self.openat2.store(false, Ordering::Relaxed);
-                        break;
-                    }
-                    Err(Errno::ELOOP) => break,
-                    done => return done,
+        let opened = match &self.guard {
+            Some(guard) => self.open_guarded_at(guard, path, flags)?,
+            None => self.look_up(&self.directory, path, flags, ResolveFlag::empty())?,
+        };
+        opened.map_or_else(|| self.open_by_hand(path, flags), Ok)
+    }
+
+    /// A way without links, as nearly all are, leads nowhere else and is gone in one call. `None` where it has links, or the
+    /// call is not to be had.
+    fn look_up(
+        &self,
+        from: impl AsFd,
+        path: &Path,
+        flags: OFlag,
+        more: ResolveFlag,
+    ) -> Result<Option<OwnedFd>, Errno> {
+        if !self.openat2.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let how = OpenHow::new()
+            .flags(flags | OFlag::O_CLOEXEC)
+            .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_SYMLINKS | more);
+        for _ in 0..OPENAT2_ATTEMPTS {
+            match openat2(from.as_fd(), path, how) {
+                Err(Errno::EAGAIN | Errno::EINTR) => {}
+                Err(Errno::ENOSYS) => {
+                    self.openat2.store(false, Ordering::Relaxed);
+                    return Ok(None);
                 }
+                Err(Errno::ELOOP) => return Ok(None),
+                done => return done.map(Some),
             }
         }
-        self.open_by_hand(path, flags)
+        Ok(None)
+    }
+
+    /// The same on file systems of this kernel alone.
+    fn open_guarded_at(&self, guard: &Guard, path: &Path, flags: OFlag) -> Result<Option<OwnedFd>, Errno> {
+        for _ in 0..MOUNT_ATTEMPTS {
+            let Some(crossings) = guard.way(path)? else { return Ok(None) };
+            match self.open_across(guard, path, flags, &crossings) {
+                // Something was mounted that the table does not show.
+                Err(Errno::EXDEV) => guard.refresh(),
+                done => return done,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Opens a path that crosses to other mounts at its first so many bytes each.
+    fn open_across(
+        &self,
+        guard: &Guard,
+        path: &Path,
+        flags: OFlag,
+        crossings: &[usize],
+    ) -> Result<Option<OwnedFd>, Errno> {
+        let bytes = path.as_os_str().as_bytes();
+        let within = ResolveFlag::RESOLVE_NO_XDEV;
+        let Some(last) = crossings.last() else { return self.look_up(&self.directory, path, flags, within) };
+        let mut here = None;
+        let mut from = 1;
+        for end in crossings {
+            let at = Path::new(OsStr::from_bytes(&bytes[from..*end]));
+            let (Some(parent), Some(name)) = (at.parent(), at.file_name()) else { return Ok(None) };
+            let base = here.as_ref().map_or(self.directory.as_fd(), |here: &OwnedFd| here.as_fd());
+            let mut above = None;
+            if !parent.as_os_str().is_empty() {
+                above = self.look_up(base, parent, HANDLE | OFlag::O_DIRECTORY, within)?;
+                if above.is_none() {
+                    return Ok(None);
+                }
+            }
+            // The one step that crosses opens nothing and reads nothing: it gives a handle of what is on top there.
+            let base = above.as_ref().map_or(base, |above: &OwnedFd| above.as_fd());
+            let there = openat(base, name, HANDLE | OFlag::O_NOFOLLOW, Mode::empty())?;
+            guard.check(&there)?;
+            here = Some(there);
+            from = *end + 1;
+        }
+        let Some(here) = here else { return Ok(None) };
+        if *last == bytes.len() {
+            return reopen(here, flags).map(Some);
+        }
+        self.look_up(&here, Path::new(OsStr::from_bytes(&bytes[from..])), flags, within)
     }
 
     /// The same one component at a time, so that no link is ever followed by the kernel.
     fn open_by_hand(&self, path: &Path, flags: OFlag) -> Result<OwnedFd, Errno> {
         let mut levels = self.levels(path, !flags.contains(OFlag::O_NOFOLLOW), &mut Trail::default())?;
         let end = levels.pop().ok_or(Errno::ENOENT)?;
+        if self.guard.is_some() {
+            return reopen(end.handle, flags);
+        }
         match (levels.last(), end.real.file_name()) {
             // Its last name is no link, unless one appeared meanwhile, which is refused.
             (Some(parent), Some(name)) => {
@@ -142,12 +241,18 @@ impl Root {
             if trail.directories.last() != Some(real) {
                 trail.directories.push(real.clone());
             }
+            if let Some(guard) = &self.guard {
+                guard.way(&real.join(&name))?;
+            }
             let next = openat(here.as_fd(), name.as_os_str(), HANDLE | OFlag::O_NOFOLLOW, Mode::empty())
                 .inspect_err(|error| {
                     if *error == Errno::ENOENT {
                         trail.missing = Some((real.clone(), name.clone()));
                     }
                 })?;
+            if let Some(guard) = &self.guard {
+                guard.check(&next)?;
+            }
             let is_followed = follow_last || !pending.is_empty();
             if let Some(target) = link_target(next.as_fd())?.filter(|_| is_followed) {
                 links += 1;
@@ -231,6 +336,21 @@ pub(crate) fn just_made_link(
         && stat.st_uid == nix::unistd::geteuid().as_raw();
     let leads_there = is_ours && link_target(link.as_fd())?.is_some_and(|found| found == target);
     Ok(leads_there.then_some(link))
+}
+
+/// Opens what a handle (`O_PATH`) is of with other flags, whatever is at its name by now.
+fn reopen(handle: OwnedFd, flags: OFlag) -> Result<OwnedFd, Errno> {
+    if flags.contains(OFlag::O_PATH) {
+        let wants_directory = flags.contains(OFlag::O_DIRECTORY);
+        return if wants_directory { reopen_directory(&handle, flags) } else { Ok(handle) };
+    }
+    if flags.contains(OFlag::O_DIRECTORY) {
+        return reopen_directory(&handle, flags);
+    }
+    // A symbolic link is not followed by its descriptor either.
+    let descriptor = format!("/proc/self/fd/{}", handle.as_raw_fd());
+    let flags = flags.difference(OFlag::O_NOFOLLOW) | OFlag::O_CLOEXEC;
+    nix::fcntl::open(descriptor.as_str(), flags, Mode::empty())
 }
 
 /// Opens a directory again by its handle, with other flags.

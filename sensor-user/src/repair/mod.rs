@@ -99,6 +99,11 @@ impl Restorer {
         Self { observer, units }
     }
 
+    /// From now on it waits for file systems that a server answers for, a few seconds for each.
+    pub fn wait_for_servers(&mut self) {
+        self.units.wait_for_servers();
+    }
+
     /// How a thing stands: what it is, and every difference.
     pub async fn look(&mut self, expectation: &Expectation, ids: &Ids) -> (Observation, Vec<Difference>) {
         let (observed, _) = self.units.observe(expectation).await;

@@ -8,12 +8,14 @@
 #[cfg(test)]
 mod tests;
 
-use crate::observation::{Observed, Observer};
+use crate::observation::{Observed, Observer, Served, worker};
 use sensor_model::{
     expectation::{Expectation, Thing},
     observation::Observation,
 };
 use std::{
+    collections::HashSet,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -51,18 +53,47 @@ pub struct UnitStates {
     manager: Option<ManagerProxy<'static>>,
     /// When reaching the manager may be tried again.
     retry_at: Option<Instant>,
+    /// File systems that did not answer, while it is waited for those that a server answers for.
+    hung: Option<HashSet<Served>>,
 }
 
 impl UnitStates {
     /// Units of the host at `root`. Nothing is connected before the first question.
     pub fn new(observer: Arc<Observer>, root: &Path) -> Self {
-        Self { observer, root: root.to_owned(), manager: None, retry_at: None }
+        Self { observer, root: root.to_owned(), manager: None, retry_at: None, hung: None }
+    }
+
+    /// From now on it waits for file systems that a server answers for, a few seconds for each.
+    pub fn wait_for_servers(&mut self) {
+        self.hung.get_or_insert_default();
+    }
+
+    /// Has a process look at what the observer may not touch.
+    fn ask(&mut self, served: Served, expectation: &Expectation) -> Observation {
+        let hung = self.hung.get_or_insert_default();
+        let path = expectation.thing.path();
+        let asked = if hung.contains(&served) {
+            Err(io::ErrorKind::TimedOut.into())
+        } else {
+            worker::ask(&self.root, expectation, worker::patience(expectation))
+        };
+        asked.unwrap_or_else(|error| {
+            hung.insert(served);
+            let reason = match error.kind() {
+                io::ErrorKind::TimedOut => "its file system does not answer".to_owned(),
+                _ => format!("the process that looks at it failed: {error}"),
+            };
+            Observation::Unreadable { error: format!("{}: {reason}", path.display()) }
+        })
     }
 
     /// Looks at a unit: links through the observer, and the state from the manager where it answers.
     /// Things that are no units are left to the observer altogether.
     pub async fn observe(&mut self, expectation: &Expectation) -> (Observed, UnitSource) {
         let mut observed = self.observer.observe(expectation);
+        if let (Some(served), Some(_)) = (observed.served, &self.hung) {
+            observed.observation = self.ask(served, expectation);
+        }
         let mut source = UnitSource::Links;
         if let (Thing::Unit { name }, Observation::Unit(unit)) =
             (&expectation.thing, &mut observed.observation)

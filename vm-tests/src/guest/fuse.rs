@@ -2,14 +2,14 @@
 //! kernel taking part.
 //!
 //! Comes in: where, and a first content. Goes out: the mounted file system; what is in the file is changed by
-//! [`Foreign::set`]. It speaks as much of the FUSE protocol (fuse(4), include/uapi/linux/fuse.h) as looking at that
+//! [`Foreign::set`]. It can stop to answer, with a request in hand, and end. It speaks as much of the FUSE protocol (fuse(4), include/uapi/linux/fuse.h) as looking at that
 //! file needs, and refuses the rest.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result};
@@ -44,35 +44,85 @@ const DIRECT_IO: u32 = 1;
 /// The file system; it lives as long as the process.
 #[derive(Debug)]
 pub struct Foreign {
-    content: Arc<Mutex<Vec<u8>>>,
+    shared: Arc<Shared>,
+}
+
+/// What the server is told.
+#[derive(Debug, Default)]
+struct Shared {
+    content: Mutex<Vec<u8>>,
+    mood: Mutex<Mood>,
+    changed: Condvar,
+}
+
+/// What the server does with a request.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Mood {
+    #[default]
+    Answers,
+    /// It takes one and keeps it.
+    Hangs,
+    /// It is gone, and with it all that waits.
+    Ended,
 }
 
 impl Foreign {
     /// Mounts it on a folder, which is created; the file is `<place>/file`, of root and with mode 0644.
     pub fn mount(place: &Path, content: &str) -> Result<Self> {
+        Self::with(place, content, Mood::Answers)
+    }
+
+    fn with(place: &Path, content: &str, mood: Mood) -> Result<Self> {
         load_module("fuse")?;
         fs::create_dir_all(place)?;
         let device = File::options().read(true).write(true).open("/dev/fuse").context("open /dev/fuse")?;
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", device.as_raw_fd());
         mount(Some("foreign"), place, Some("fuse"), MsFlags::empty(), Some(options.as_str()))
             .with_context(|| format!("mount FUSE on {}", place.display()))?;
-        let content = Arc::new(Mutex::new(content.as_bytes().to_vec()));
-        let served = Arc::clone(&content);
+        let shared =
+            Shared { content: Mutex::new(content.into()), mood: Mutex::new(mood), ..Shared::default() };
+        let shared = Arc::new(shared);
+        let served = Arc::clone(&shared);
         thread::spawn(move || {
             if let Err(error) = serve(device, &served) {
                 eprintln!("the foreign file system ended: {error:#}");
             }
         });
-        Ok(Self { content })
+        Ok(Self { shared })
+    }
+
+    /// One that answers nothing from the beginning, on a folder that is there.
+    pub fn mount_hanging(place: &Path) -> Result<Self> {
+        Self::with(place, "", Mood::Hangs)
+    }
+
+    /// From now on requests are taken and not answered.
+    pub fn hang(&self) {
+        self.feel(Mood::Hangs);
+    }
+
+    /// Answers what waits, and whatever comes.
+    pub fn answer(&self) {
+        self.feel(Mood::Answers);
+    }
+
+    /// Ends, as a server that was killed: whatever waits fails.
+    pub fn end(&self) {
+        self.feel(Mood::Ended);
+    }
+
+    fn feel(&self, mood: Mood) {
+        *self.shared.mood.lock().unwrap_or_else(PoisonError::into_inner) = mood;
+        self.shared.changed.notify_all();
     }
 
     /// Other content, as another machine would change it.
     pub fn set(&self, content: &str) {
-        *self.content.lock().unwrap_or_else(PoisonError::into_inner) = content.as_bytes().to_vec();
+        *self.shared.content.lock().unwrap_or_else(PoisonError::into_inner) = content.as_bytes().to_vec();
     }
 }
 
-fn serve(mut device: File, content: &Mutex<Vec<u8>>) -> Result<()> {
+fn serve(mut device: File, shared: &Shared) -> Result<()> {
     let mut request = vec![0; REQUEST];
     loop {
         let length = match device.read(&mut request) {
@@ -86,7 +136,16 @@ fn serve(mut device: File, content: &Mutex<Vec<u8>>) -> Result<()> {
         if matches!(operation, FORGET | BATCH_FORGET) {
             continue;
         }
-        let content = content.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if operation != INIT {
+            let mut mood = shared.mood.lock().unwrap_or_else(PoisonError::into_inner);
+            while *mood == Mood::Hangs {
+                mood = shared.changed.wait(mood).unwrap_or_else(PoisonError::into_inner);
+            }
+            if *mood == Mood::Ended {
+                return Ok(());
+            }
+        }
+        let content = shared.content.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let answer = answer(operation, number(request, 16)?, request, &content)?;
         let (error, body) = match answer {
             Ok(body) => (0, body),

@@ -15,6 +15,11 @@ pub fn metrics() -> Result<String> {
     run("wget", &["-q", "-O", "-", "http://127.0.0.1:9464/metrics"])
 }
 
+/// Whether the daemon says that it is ready.
+pub fn is_ready() -> bool {
+    run("wget", &["-q", "-O", "-", "http://127.0.0.1:9464/readyz"]).is_ok()
+}
+
 /// The sum of a metric's lines that `wanted` takes.
 pub fn sum(metric: &str, wanted: impl Fn(&str) -> bool) -> Result<f64> {
     let page = metrics()?;

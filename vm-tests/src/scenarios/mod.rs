@@ -17,6 +17,7 @@ mod faulty;
 mod faulty_state;
 pub(crate) mod flood;
 mod groups;
+mod hanging;
 mod node;
 mod ostree;
 mod power;
@@ -349,6 +350,17 @@ pub static SCENARIOS: &[Scenario] = &[
         needs_holdfast: true,
         limit: 400,
         run: blindness::bare,
+    },
+    Scenario {
+        name: "hanging",
+        shows: "a file system that does not answer hides nothing but what lies on it",
+        guest: Guest::Bare,
+        kernels: &[],
+        by_default: Some(ByDefault { kernels: &["6.12"], because: "what it shows is decided in user space" }),
+        parameters: &[],
+        needs_holdfast: true,
+        limit: 300,
+        run: hanging::bare,
     },
     Scenario {
         name: "without-lsm",

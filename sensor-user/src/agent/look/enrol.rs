@@ -69,7 +69,13 @@ impl Looker {
         if is_link {
             witness.expect_link();
         }
-        let identified = match self.observer.open(&watch.path).map(|opened| opened.file_type) {
+        self.observer.refused();
+        let opened = self.observer.open(&watch.path);
+        if self.observer.refused().is_some() {
+            // What it leads to is told by who looks at it.
+            return Ok(());
+        }
+        let identified = match opened.map(|opened| opened.file_type) {
             Ok(FileType::Symlink) if is_link => witness.identify_link(),
             Ok(FileType::Symlink) | Err(_) => None,
             Ok(_) => witness.identify(),

@@ -4,6 +4,7 @@ mod applies;
 mod counted;
 mod drift;
 mod kept;
+mod served;
 mod shown;
 
 use super::backend::{Changes, Parts};
@@ -157,7 +158,7 @@ impl Node {
     /// A daemon as it begins: the first one, one that was started again, or the same with another config.
     async fn begin(&self, carried: Option<Carried>) -> Daemon {
         let mut options = self.options();
-        let observer = Arc::new(Observer::new(&options.root).unwrap());
+        let observer = Arc::new(Observer::guarded_by(&options.root, &self.path("mounts")).unwrap());
         let follow = follow::start(&mut options, &observer).await;
         let (desired, refused) = last_valid::load(&mut options, &observer).unwrap();
         let ties = ties::Ties::listen(&options.state);

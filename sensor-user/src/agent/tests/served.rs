@@ -1,0 +1,154 @@
+//! Things on a file system that does not answer. The processes that look at them are the tests' own.
+
+use super::super::look::{FOREIGN, HANGS};
+use super::super::served::{Process, Workers};
+use super::*;
+use crate::observation::worker;
+use nix::sys::stat::Mode;
+use rustix::fs::{AtFlags, StatxFlags, statx};
+use sensor_model::verdict::VerdictKind;
+use std::sync::Mutex;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+
+/// The other ends of the processes, newest last.
+type Peers = Arc<Mutex<Vec<UnixStream>>>;
+
+const SECONDS: u64 = 1_000_000_000;
+
+fn observe() -> serde_json::Value {
+    json!({ "path": "/etc/a.conf", "action": "observe" })
+}
+
+/// What the table of mounts says from now on: a file system of this type lies over the file, or none.
+fn mounted(node: &Node, daemon: &Daemon, file_system: Option<&str>) {
+    let root = fs::canonicalize(node.path("root")).unwrap();
+    let handle = nix::fcntl::open(&root, nix::fcntl::OFlag::O_PATH, Mode::empty()).unwrap();
+    let id = statx(&handle, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).unwrap().stx_mnt_id;
+    let mut table = format!("{id} 1 8:1 / / rw - ext4 d rw\n");
+    if let Some(file_system) = file_system {
+        let over = format!("1000000 {id} 0:9 / {}{FILE} rw - {file_system} d rw\n", root.display());
+        table.push_str(&over);
+    }
+    fs::write(node.path("mounts"), table).unwrap();
+    daemon.agent.looker.observer.mounts_changed();
+}
+
+fn peers(daemon: &mut Daemon, node: &Node) -> Peers {
+    let peers = Peers::default();
+    let kept = Arc::clone(&peers);
+    let start = move || {
+        let (stream, theirs) = UnixStream::pair()?;
+        kept.lock().unwrap().push(theirs);
+        Ok(Process { child: None, stream })
+    };
+    daemon.agent.workers = Workers::with(Box::new(start), Arc::clone(&node.clock) as Arc<dyn Clock>);
+    peers
+}
+
+fn id(daemon: &Daemon, thing: &Thing) -> u32 {
+    let things = daemon.agent.desired.expectations.iter().map(|expectation| &expectation.thing);
+    (0..).zip(things).find(|(_, one)| *one == thing).unwrap().0
+}
+
+fn verdict(daemon: &Daemon, thing: &Thing) -> VerdictKind {
+    daemon.agent.detector.standing(id(daemon, thing)).unwrap().verdict
+}
+
+/// The newest process looks and answers, until nothing is asked for any more.
+async fn answer(node: &Node, daemon: &mut Daemon, peers: &Peers) {
+    while daemon.agent.workers.next_deadline().is_some() {
+        let mut peer = peers.lock().unwrap().pop().unwrap();
+        let root = node.path("root");
+        let looks = async {
+            let mut question = Vec::new();
+            while question.last() != Some(&b'\n') {
+                question.push(peer.read_u8().await.unwrap());
+            }
+            let mut answer = Vec::new();
+            worker::serve(&root, question.as_slice(), &mut answer).unwrap();
+            peer.write_all(&answer).await.unwrap();
+        };
+        let (heard, ()) = tokio::join!(daemon.agent.workers.next(), looks);
+        daemon.agent.heard_of_worker(heard, &mut daemon.changes).await.unwrap();
+        // A look that took a second is followed by the next one after another.
+        node.settle(daemon).await;
+        node.settle(daemon).await;
+    }
+}
+
+fn unit() -> Thing {
+    Thing::Unit { name: "a.service".to_owned() }
+}
+
+fn gaps(daemon: &Daemon) -> Vec<(String, Option<String>)> {
+    daemon.agent.status().gaps.into_iter().map(|gap| (gap.reason, gap.path)).collect()
+}
+
+#[tokio::test]
+async fn what_does_not_answer_is_unknown_under_a_gap_of_its_own_and_all_else_goes_on() {
+    let node = Node::new(&observe());
+    let mut daemon = node.begin(None).await;
+    let peers = peers(&mut daemon, &node);
+    let elsewhere = verdict(&daemon, &unit());
+    assert_eq!(verdict(&daemon, &file()), VerdictKind::Compliant);
+
+    mounted(&node, &daemon, Some("fuse.sshfs"));
+    daemon.agent.detector.recheck(Scope::All, node.clock.boot_ns());
+    node.settle(&mut daemon).await;
+    assert_eq!(peers.lock().unwrap().len(), 1, "it is not touched, and a process is asked");
+    assert_eq!(verdict(&daemon, &unit()), elsewhere, "all else was looked at meanwhile");
+
+    node.clock.0.fetch_add(6 * SECONDS, Ordering::Relaxed);
+    node.settle(&mut daemon).await;
+    assert_eq!(verdict(&daemon, &file()), VerdictKind::Unknown);
+    assert_eq!(gaps(&daemon), [(HANGS.to_owned(), Some(FILE.to_owned()))]);
+    assert_eq!(daemon.agent.detector.undecided(), usize::from(elsewhere == VerdictKind::Unknown));
+
+    // It answers when it is asked once more.
+    node.clock.0.fetch_add(11 * SECONDS, Ordering::Relaxed);
+    node.settle(&mut daemon).await;
+    answer(&node, &mut daemon, &peers).await;
+    assert_eq!(gaps(&daemon), [(FOREIGN.to_owned(), None)]);
+    assert!(daemon.agent.drift_of(id(&daemon, &file())).is_none(), "nothing was made of not having seen it");
+
+    // It is found to have changed there.
+    node.write("other\n");
+    daemon.agent.detector.recheck(Scope::All, node.clock.boot_ns());
+    node.settle(&mut daemon).await;
+    answer(&node, &mut daemon, &peers).await;
+    assert_eq!(verdict(&daemon, &file()), VerdictKind::Drifted);
+
+    // What had drifted stays so while it hangs.
+    daemon.agent.detector.recheck(Scope::All, node.clock.boot_ns());
+    node.settle(&mut daemon).await;
+    node.clock.0.fetch_add(6 * SECONDS, Ordering::Relaxed);
+    node.settle(&mut daemon).await;
+    assert_eq!(verdict(&daemon, &file()), VerdictKind::Drifted);
+    assert!(gaps(&daemon).iter().any(|(reason, _)| reason == HANGS));
+
+    // Unmounted, it is read as ever.
+    node.write(DECLARED);
+    mounted(&node, &daemon, None);
+    daemon.agent.detector.recheck(Scope::All, node.clock.boot_ns());
+    node.settle(&mut daemon).await;
+    node.settle(&mut daemon).await;
+    assert_eq!((verdict(&daemon, &file()), gaps(&daemon)), (VerdictKind::Compliant, Vec::new()));
+    node.end(daemon).await;
+}
+
+#[tokio::test]
+async fn a_process_that_ends_without_an_answer_leaves_its_thing_unknown() {
+    let node = Node::new(&observe());
+    let mut daemon = node.begin(None).await;
+    let peers = peers(&mut daemon, &node);
+    mounted(&node, &daemon, Some("nfs4"));
+    daemon.agent.detector.recheck(Scope::All, node.clock.boot_ns());
+    node.settle(&mut daemon).await;
+    peers.lock().unwrap().clear();
+    let heard = daemon.agent.workers.next().await;
+    daemon.agent.heard_of_worker(heard, &mut daemon.changes).await.unwrap();
+    assert_eq!(verdict(&daemon, &file()), VerdictKind::Unknown);
+    assert_eq!(gaps(&daemon), [(HANGS.to_owned(), Some(FILE.to_owned()))]);
+    node.end(daemon).await;
+}

@@ -1,0 +1,258 @@
+//! Looks at things by a process of its own, for file systems that may never answer.
+//!
+//! In: expectations, a line of JSON each. Out: an answer to each, a line each. A call that waits for the server of a file
+//! system can outlive every signal, and a thread in one keeps its process, with all that this holds, from ending: so it is
+//! done by a process that holds nothing, and that whoever asks can leave behind. It never writes to the host.
+
+use super::{Observer, RootError, device, stat_handle};
+use nix::fcntl::OFlag;
+use rustix::fs::StatxFlags;
+use sensor_model::{
+    expectation::{Expectation, Expected},
+    observation::{FileType, Observation},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    ffi::OsString,
+    io::{self, BufRead, BufReader, Write},
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::{net::UnixStream, process::CommandExt as _},
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+/// The command of this program that is one.
+pub const COMMAND: &str = "look";
+
+/// This program, also when another version was put in its place.
+const THIS_PROGRAM: &str = "/proc/self/exe";
+
+/// How long one thing may take, before its content is read.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// And so much longer for each of so many bytes.
+const SECOND_BYTES: u64 = 4 << 20;
+
+/// Most of one answer: the names of a closed directory with the keys in it.
+pub(crate) const LONGEST: usize = 64 << 20;
+
+/// What was seen.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// What the thing is.
+    pub observation: Observation,
+    /// The thing and the directories above it.
+    pub inodes: Vec<Identified>,
+}
+
+/// What is at a path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identified {
+    /// Below the host root.
+    pub path: PathBuf,
+    /// Regular file, directory, symbolic link and so on.
+    pub file_type: FileType,
+    /// `super_block.s_dev`, as the kernel has it.
+    pub dev: u32,
+    /// `inode.i_ino`.
+    pub ino: u64,
+}
+
+/// One that runs, and the way to talk to it.
+#[derive(Debug)]
+pub struct Worker {
+    /// Its process; dropping it leaves it alone.
+    pub child: Child,
+    /// It ends when this does.
+    pub stream: UnixStream,
+}
+
+/// How long to wait for the answer to one question.
+pub fn patience(expectation: &Expectation) -> Duration {
+    let size = match &expectation.expected {
+        Expected::File(file) => file.content.map_or(0, |content| content.size),
+        _ => 0,
+    };
+    PATIENCE + Duration::from_secs(size / SECOND_BYTES)
+}
+
+/// The line that asks for a look at a thing.
+///
+/// # Errors
+/// A path that is no text.
+pub fn question(expectation: &Expectation) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(expectation)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// Starts one for the host at `root`.
+///
+/// # Errors
+/// No process can be made.
+pub fn start(root: &Path) -> io::Result<Worker> {
+    let (stream, theirs) = UnixStream::pair()?;
+    let mut flag = OsString::from("--host-root=");
+    flag.push(root);
+    let child = Command::new(THIS_PROGRAM)
+        .arg0("holdfast")
+        .arg(COMMAND)
+        .arg(flag)
+        .stdin(OwnedFd::from(theirs.try_clone()?))
+        .stdout(OwnedFd::from(theirs))
+        .stderr(Stdio::inherit())
+        .spawn()?;
+    Ok(Worker { child, stream })
+}
+
+/// Asks one about one thing, and waits so long for it.
+///
+/// # Errors
+/// No process can be made, or it does not answer: [`io::ErrorKind::TimedOut`].
+pub fn ask(root: &Path, expectation: &Expectation, patience: Duration) -> io::Result<Observation> {
+    let end = Instant::now() + patience;
+    let Worker { mut child, mut stream } = start(root)?;
+    let mut asked = || -> io::Result<Answer> {
+        stream.set_write_timeout(Some(patience))?;
+        stream.write_all(&question(expectation)?)?;
+        let mut line = Vec::new();
+        let mut reader = BufReader::new(&stream);
+        while line.last() != Some(&b'\n') {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || line.len() > LONGEST {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            stream.set_read_timeout(Some(left))?;
+            let chunk = reader.fill_buf()?;
+            if chunk.is_empty() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let taken = chunk.len();
+            line.extend_from_slice(chunk);
+            reader.consume(taken);
+        }
+        Ok(serde_json::from_slice(&line)?)
+    };
+    let answer = asked().map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+        _ => error,
+    });
+    // One that waits for a server that does not answer is left behind.
+    child.kill()?;
+    drop(child.try_wait());
+    Ok(answer?.observation)
+}
+
+/// What such a process does: answers until nobody asks any more.
+///
+/// # Errors
+/// A host root that cannot be opened, or nobody who takes the answers.
+pub fn serve(root: &Path, from: impl BufRead, mut to: impl Write) -> Result<(), ServeError> {
+    let observer = Observer::new(root)?;
+    for line in from.lines() {
+        let expectation: Expectation = serde_json::from_str(&line?).map_err(io::Error::from)?;
+        let mut line = serde_json::to_vec(&look(&observer, &expectation))
+            .or_else(|error| {
+                // A name that is no text.
+                let observation = Observation::Unreadable {
+                    error: format!("look at {}: {error}", expectation.thing.path().display()),
+                };
+                serde_json::to_vec(&Answer { observation, inodes: Vec::new() })
+            })
+            .map_err(io::Error::from)?;
+        line.push(b'\n');
+        to.write_all(&line)?;
+        to.flush()?;
+    }
+    Ok(())
+}
+
+/// Why such a process ends early.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// There is no host to look at.
+    #[error(transparent)]
+    Root(#[from] RootError),
+    /// Whoever asked is gone, or asked for something else.
+    #[error("read a question or answer it: {0}")]
+    Talk(#[from] io::Error),
+}
+
+fn look(observer: &Observer, expectation: &Expectation) -> Answer {
+    let mut observation = observer.observe(expectation).observation;
+    if let Observation::Object(object) = &mut observation {
+        object.changed_ns = object.changed_ns.clamp(i128::from(i64::MIN), i128::from(i64::MAX));
+    }
+    let path = expectation.thing.path();
+    let inodes = path.ancestors().filter_map(|path| identify(observer, path)).collect();
+    Answer { observation, inodes }
+}
+
+fn identify(observer: &Observer, path: &Path) -> Option<Identified> {
+    let handle = observer.root().open_at(path, OFlag::O_PATH | OFlag::O_NOFOLLOW).ok()?;
+    let stat = stat_handle(handle.as_fd(), StatxFlags::BASIC_STATS).ok()?;
+    let device = device(&stat);
+    // MINORBITS of include/linux/kdev_t.h.
+    let dev = rustix::fs::major(device) << 20 | rustix::fs::minor(device);
+    Some(Identified {
+        path: path.to_owned(),
+        file_type: super::object::file_type(&stat),
+        dev,
+        ino: stat.stx_ino,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sensor_model::expectation::{DirectoryExpectation, Owner, Source, Thing};
+    use std::os::unix::fs::{MetadataExt as _, symlink};
+
+    fn directory(path: &str) -> Expectation {
+        let (user, group) = (Owner::Id(0), Owner::Id(0));
+        Expectation {
+            thing: Thing::directory(path),
+            expected: Expected::Directory(DirectoryExpectation { mode: 0o755, user, group }),
+            ssh_keys: false,
+            label: None,
+            source: Source::new("a", "a"),
+        }
+    }
+
+    #[test]
+    fn an_answer_says_what_a_look_of_ones_own_would_and_which_inodes_lead_there() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("a")).unwrap();
+        std::fs::write(root.path().join("a/file"), "text").unwrap();
+        symlink("file", root.path().join("a/link")).unwrap();
+        let expected = [directory("/a/file"), directory("/a"), directory("/a/link"), directory("/none")];
+        let questions: Vec<u8> = expected.iter().flat_map(|one| question(one).unwrap()).collect();
+        let mut answers = Vec::new();
+        serve(root.path(), questions.as_slice(), &mut answers).unwrap();
+        let answers: Vec<Answer> = answers
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+            .map(|line| serde_json::from_slice(line).unwrap())
+            .collect();
+        let observer = Observer::new(root.path()).unwrap();
+        for (expectation, answer) in expected.iter().zip(&answers) {
+            assert_eq!(answer.observation, observer.observe(expectation).observation);
+        }
+        assert!(matches!(&answers[0].observation, Observation::Object(object) if object.sha256.is_some()));
+        assert_eq!(answers[3].observation, Observation::Missing);
+        let found = &answers[0].inodes[0];
+        let file = std::fs::metadata(root.path().join("a/file")).unwrap();
+        assert_eq!((found.path.as_path(), found.ino), (Path::new("/a/file"), file.ino()));
+        let paths: Vec<_> = answers[0].inodes.iter().map(|found| found.path.to_str().unwrap()).collect();
+        assert_eq!(paths, ["/a/file", "/a", "/"]);
+    }
+
+    #[test]
+    fn what_is_no_question_ends_it() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(serve(root.path(), &b"{}\n"[..], &mut Vec::new()).is_err());
+    }
+}
