@@ -154,8 +154,8 @@ pub struct Record {
     pub operation: Option<String>,
     /// Who did it; null when nobody could be named.
     pub actor: Option<Actor>,
-    /// All who changed it since it was last at rest, where they were several, without ancestors: at most sixteen, and
-    /// `detail.more_actors` counts those beyond.
+    /// All who changed it since it was last at rest and as declared, where they were several, without ancestors: at most
+    /// sixteen, and `detail.more_actors` counts those beyond, and changes whose records were lost.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub actors: Vec<Actor>,
     /// Every difference at the time of the verdict.

@@ -175,13 +175,14 @@ impl Peers {
         self.0.retain(|(_, connection)| connection.id() != id);
     }
 
-    /// Ends the oldest connection of the peer that has most, where there is no room for one more.
+    /// Ends the oldest connection of the peer that has most, where there is no room for one more; of several such peers, of the
+    /// one that came first. Whoever came last may be the one that asks how the node is.
     fn make_room(&mut self) {
         if self.0.len() < MAXIMUM_CONNECTIONS {
             return;
         }
         let count = |peer: &IpAddr| self.0.iter().filter(|(other, _)| other == peer).count();
-        let most = self.0.iter().map(|(peer, _)| *peer).max_by_key(count);
+        let most = self.0.iter().rev().map(|(peer, _)| *peer).max_by_key(count);
         if let Some(at) = self.0.iter().position(|(peer, _)| Some(*peer) == most)
             && let Some((_, connection)) = self.0.remove(at)
         {

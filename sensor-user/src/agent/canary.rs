@@ -37,8 +37,7 @@ pub struct Canary {
     /// Canary records drained since the last tick.
     heard: bool,
     sung: Sung,
-    /// Beats in a row at which the file was changed and the programs did not answer.
-    silent: u32,
+    silence: Silence,
     /// Kept open so that the inodes, and so their numbers, stay: procfs makes new ones otherwise.
     held: Vec<File>,
     tamper: Vec<PathBuf>,
@@ -52,6 +51,20 @@ pub struct Canary {
 
 /// Beats without an answer after which another backend is looked for.
 const SILENT_BEATS: u32 = 3;
+
+/// Beats in a row at which the file was changed and the programs did not answer.
+#[derive(Debug, Default)]
+struct Silence(u32);
+
+impl Silence {
+    fn beat(&mut self, silent: bool) {
+        self.0 = if silent { self.0.saturating_add(1) } else { 0 };
+    }
+
+    fn is_for_good(&self) -> bool {
+        self.0 >= SILENT_BEATS
+    }
+}
 
 /// Its record comes through the ring that no flood of changes can fill.
 const ROLES: u32 = ROLE_FILE | ROLE_TAMPER;
@@ -92,7 +105,7 @@ impl Canary {
             expected: 0,
             heard: false,
             sung: Sung::NotWritten,
-            silent: 0,
+            silence: Silence::default(),
             held: Vec::new(),
             tamper: Vec::new(),
             switch: None,
@@ -204,25 +217,32 @@ impl Canary {
 
     /// Whether the change was counted and its record came.
     pub fn listen(&mut self, witness: &mut Witness) -> Pulse {
-        let silent = std::mem::take(&mut self.silent);
         if fs::read_to_string(FTRACE_ENABLED).is_ok_and(|text| text.trim() == "0") {
+            self.silence.beat(false);
             return Pulse::Blind(FTRACE_DISABLED.to_owned());
         }
-        match self.counter(witness) {
-            None => Pulse::Blind("canary-not-enrolled".to_owned()),
-            Some(_) if self.sung == Sung::NotWritten => Pulse::Blind("canary-not-written".to_owned()),
-            Some(counter) if counter <= self.expected || self.sung == Sung::NotAnswered => {
-                self.silent = silent + 1;
-                Pulse::Blind("canary-not-seen".to_owned())
-            }
-            Some(_) if !self.heard => Pulse::Drowned,
-            Some(_) => Pulse::Alive,
-        }
+        let (pulse, silent) = pulse(self.sung, self.counter(witness), self.expected, self.heard);
+        self.silence.beat(silent);
+        pulse
     }
 
     /// Whether the backend stopped answering for good. A beat or two may fall on a moment at which the file was replaced.
     pub fn is_silent(&self) -> bool {
-        self.silent >= SILENT_BEATS
+        self.silence.is_for_good()
+    }
+}
+
+/// How a beat went: by the canary's counter in the map, what it was before, and whether the record came. And whether the
+/// programs did not answer, though there was something to answer.
+fn pulse(sung: Sung, counter: Option<u64>, before: u64, heard: bool) -> (Pulse, bool) {
+    match counter {
+        None => (Pulse::Blind("canary-not-enrolled".to_owned()), false),
+        Some(_) if sung == Sung::NotWritten => (Pulse::Blind("canary-not-written".to_owned()), false),
+        Some(counter) if counter <= before || sung == Sung::NotAnswered => {
+            (Pulse::Blind("canary-not-seen".to_owned()), true)
+        }
+        Some(_) if !heard => (Pulse::Drowned, false),
+        Some(_) => (Pulse::Alive, false),
     }
 }
 
@@ -265,5 +285,30 @@ mod tests {
     #[test]
     fn where_nothing_can_be_written_the_first_place_is_named() {
         assert_eq!(nest(&[Path::new("/missing/a"), Path::new("/missing/b")]), Path::new("/missing/a/canary"));
+    }
+
+    #[test]
+    fn only_a_beat_without_an_answer_counts_as_silence_and_three_in_a_row_end_the_backend() {
+        let silent = |sung, counter, heard| pulse(sung, counter, 7, heard).1;
+        assert!(silent(Sung::NotAnswered, Some(8), true), "another set of programs counted the change");
+        assert!(silent(Sung::Answered, Some(7), false), "nobody counted the change");
+        assert!(!silent(Sung::Answered, Some(8), false), "its record was crowded out");
+        assert!(!silent(Sung::NotWritten, Some(7), false), "there was nothing to answer");
+        assert!(!silent(Sung::NotAnswered, None, false), "its entry is gone");
+        assert_eq!(pulse(Sung::Answered, Some(8), 7, true), (Pulse::Alive, false));
+
+        let mut silence = Silence::default();
+        for (silent, is_for_good) in [
+            (true, false),
+            (true, false),
+            (false, false),
+            (true, false),
+            (true, false),
+            (true, true),
+            (false, false),
+        ] {
+            silence.beat(silent);
+            assert_eq!(silence.is_for_good(), is_for_good);
+        }
     }
 }

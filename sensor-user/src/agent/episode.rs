@@ -37,7 +37,7 @@ impl Deed {
 pub(super) struct Noted {
     /// One for each actor, the newest last.
     deeds: Vec<Deed>,
-    /// Actors for which there was no room.
+    /// Actors for which there was no room, and changes whose records were lost.
     more: u64,
     /// An attempt that the kernel refused, as far as owner and capabilities tell. It is no change.
     refused: Option<Deed>,
@@ -57,6 +57,16 @@ impl Noted {
     /// Begins with an attempt that was refused.
     pub(super) fn attempted(deed: Deed) -> Self {
         Self { deeds: Vec::new(), more: 0, first_ns: deed.at_ns, refused: Some(deed), told: true }
+    }
+
+    /// Begins with a change of which nobody was told.
+    pub(super) fn lost(at_ns: u64) -> Self {
+        Self { deeds: Vec::new(), more: 1, first_ns: at_ns, refused: None, told: true }
+    }
+
+    /// Somebody else may have changed it too, of whom nobody was told.
+    pub(super) fn lose(&mut self) {
+        self.more = self.more.saturating_add(1);
     }
 
     /// One more change.
@@ -90,7 +100,7 @@ impl Noted {
         self.deeds.iter().rev()
     }
 
-    /// How many actors there was no room for.
+    /// How many actors there was no room for, or nobody told of.
     pub(super) fn more(&self) -> u64 {
         self.more
     }
@@ -166,6 +176,15 @@ mod tests {
             noted.add(deed(pid, u64::from(pid)));
         }
         assert_eq!((noted.actors().len(), noted.more(), pids(&noted)[0]), (ACTORS, 24, 39));
+    }
+
+    #[test]
+    fn a_change_whose_record_was_lost_counts_as_an_actor_who_is_not_named() {
+        let mut noted = Noted::lost(10);
+        assert_eq!((noted.newest(), noted.more()), (None, 1));
+        noted.add(deed(2, 90));
+        noted.lose();
+        assert_eq!((pids(&noted), noted.more(), noted.first_ns), (vec![2], 2, 90));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::episode::{Deed, Noted};
 use super::mounts::{self, Announced, MountTable, RETRY_NS};
 use super::registry::{About, Concerned, Inode};
 use super::reload::Ended;
+use super::sweep::Untold;
 use super::{Agent, backend::Changes};
 use crate::attribution::NoTable;
 use crate::event::{self, Change};
@@ -102,7 +103,7 @@ impl Agent {
         let now = self.clock.boot_ns();
         let Some(witness) = self.looker.witness.as_mut() else { return };
         let changed: Vec<_> = self.swept.take(witness.maps().entries());
-        for (key, id) in changed {
+        for Untold { key, id, is_lost } in changed {
             if id == MOUNTS_ID {
                 self.mounts_due = Some(now);
                 continue;
@@ -125,10 +126,20 @@ impl Agent {
             self.looker.stray(beyond.iter().copied());
             for (things, beyond) in [(direct, false), (beyond, true)] {
                 for thing in things {
+                    if is_lost && !beyond {
+                        self.changes.entry(thing).and_modify(Noted::lose).or_insert_with(|| Noted::lost(now));
+                    }
                     self.detector.event(thing, now, Event { own: false, beyond });
                 }
             }
         }
+    }
+
+    /// A change of anything may have been missed: of whatever is not at rest, somebody who is not named may have made it.
+    pub(super) fn missed(&mut self, reason: &str) {
+        self.changes.values_mut().for_each(Noted::lose);
+        let told = self.detector.open_gap(Scope::All, reason, self.clock.boot_ns());
+        self.tell(told, None);
     }
 
     /// One record.
@@ -256,8 +267,7 @@ impl Agent {
             match happening {
                 Happening::Lost => {
                     self.telemetry.lost(LossStage::Fanotify, "overflow", 1);
-                    let told = self.detector.open_gap(Scope::All, "fanotify-overflow", now);
-                    self.tell(told, None);
+                    self.missed("fanotify-overflow");
                 }
                 Happening::Change(change) => self.heard(fanotify, &change, now),
             }
@@ -413,8 +423,7 @@ impl Agent {
     fn check_recursion(&mut self) -> anyhow::Result<()> {
         let Some(recursion) = &mut self.recursion else { return Ok(()) };
         if recursion.missed()? > 0 {
-            let told = self.detector.open_gap(Scope::All, "recursion-missed", self.clock.boot_ns());
-            self.tell(told, None);
+            self.missed("recursion-missed");
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use super::diff::{declared, shown};
 use super::drifts::{MORE_ACTORS, Open};
-use super::episode::{Deed, Noted, brief};
+use super::episode::{ACTORS, Deed, Noted, brief};
 use super::last_valid::CONFIG;
 use super::look::{self, Sight};
 use super::reload::LOG_CUT;
@@ -187,6 +187,9 @@ impl Agent {
             }
         }
         record.actors.retain(|actor| !actor.holdfast);
+        if let Some(open) = self.drifts.get(&name) {
+            with_earlier(&mut record, open);
+        }
         if record.actors.len() == 1
             && record.actor.as_ref().is_some_and(|actor| is_same(actor, &record.actors[0]))
         {
@@ -356,6 +359,29 @@ impl Agent {
             counters,
         }
     }
+}
+
+/// Adds whoever made a drift that is still open to those who changed the thing since: what is found now may be theirs.
+fn with_earlier(record: &mut Record, open: &Open) {
+    let mut actors: Vec<Actor> =
+        if open.actors.is_empty() { open.actor.iter().map(brief).collect() } else { open.actors.clone() };
+    let since = if record.actors.is_empty() {
+        record.actor.iter().map(brief).collect()
+    } else {
+        record.actors.clone()
+    };
+    for actor in since {
+        actors.retain(|earlier| !is_same(earlier, &actor));
+        actors.push(actor);
+    }
+    // The newest are named.
+    let beyond = actors.len().saturating_sub(ACTORS);
+    actors.drain(..beyond);
+    // Nobody knows who made a drift that has no actor.
+    if (beyond > 0 || open.more || open.actor.is_none()) && !record.detail.contains_key(MORE_ACTORS) {
+        record.detail.insert(MORE_ACTORS.into(), beyond.max(1).into());
+    }
+    record.actors = actors;
 }
 
 /// Whether two are one process.

@@ -6,6 +6,16 @@
 use sensor_common::map::{InodeKey, Managed};
 use std::collections::HashMap;
 
+/// An inode that is to be looked after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Untold {
+    pub(super) key: InodeKey,
+    /// The number of its entry.
+    pub(super) id: u32,
+    /// A record of it was lost, and with it who made the change.
+    pub(super) is_lost: bool,
+}
+
 /// Remembers which losses were followed up.
 #[derive(Debug, Default)]
 pub(super) struct Swept {
@@ -14,17 +24,15 @@ pub(super) struct Swept {
 }
 
 impl Swept {
-    /// Inodes with their numbers that changed since they were last looked at, or lost a record since the last call.
-    pub(super) fn take(
-        &mut self,
-        entries: impl Iterator<Item = (InodeKey, Managed)>,
-    ) -> Vec<(InodeKey, u32)> {
+    /// Inodes that changed since they were last looked at, or lost a record since the last call.
+    pub(super) fn take(&mut self, entries: impl Iterator<Item = (InodeKey, Managed)>) -> Vec<Untold> {
         let before = std::mem::take(&mut self.lost);
         let mut changed = Vec::new();
         for (key, entry) in entries {
             let followed = before.get(&key).copied().unwrap_or_default();
-            if entry.dirty != 0 || entry.lost != followed {
-                changed.push((key, entry.id));
+            let is_lost = entry.lost != followed;
+            if entry.dirty != 0 || is_lost {
+                changed.push(Untold { key, id: entry.id, is_lost });
             }
             if entry.lost != 0 {
                 self.lost.insert(key, entry.lost);
@@ -40,6 +48,10 @@ mod tests {
 
     const DIRECTORY: InodeKey = InodeKey { ino: 7, dev: 1, volume: 0 };
 
+    fn untold(is_lost: bool) -> Untold {
+        Untold { key: DIRECTORY, id: 3, is_lost }
+    }
+
     fn entry(dirty: u32, lost: u32) -> [(InodeKey, Managed); 1] {
         [(DIRECTORY, Managed { id: 3, dirty, lost, ..Managed::default() })]
     }
@@ -47,7 +59,7 @@ mod tests {
     #[test]
     fn a_loss_is_followed_up_though_a_look_at_a_sibling_took_the_dirty_bit_away() {
         let mut swept = Swept::default();
-        assert_eq!(swept.take(entry(0, 5).into_iter()), [(DIRECTORY, 3)]);
+        assert_eq!(swept.take(entry(0, 5).into_iter()), [untold(true)]);
     }
 
     #[test]
@@ -55,12 +67,12 @@ mod tests {
         let mut swept = Swept::default();
         swept.take(entry(0, 5).into_iter());
         assert_eq!(swept.take(entry(0, 5).into_iter()), []);
-        assert_eq!(swept.take(entry(0, 6).into_iter()), [(DIRECTORY, 3)]);
+        assert_eq!(swept.take(entry(0, 6).into_iter()), [untold(true)]);
     }
 
     #[test]
     fn an_inode_that_is_dirty_without_a_loss_is_followed_up() {
-        assert_eq!(Swept::default().take(entry(1, 0).into_iter()), [(DIRECTORY, 3)]);
+        assert_eq!(Swept::default().take(entry(1, 0).into_iter()), [untold(false)]);
     }
 
     #[test]
@@ -68,6 +80,6 @@ mod tests {
         let mut swept = Swept::default();
         swept.take(entry(0, 1).into_iter());
         swept.take(entry(0, 0).into_iter());
-        assert_eq!(swept.take(entry(0, 1).into_iter()), [(DIRECTORY, 3)]);
+        assert_eq!(swept.take(entry(0, 1).into_iter()), [untold(true)]);
     }
 }

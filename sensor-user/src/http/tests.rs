@@ -132,6 +132,24 @@ fn the_peer_with_most_connections_makes_room_and_not_the_one_that_came_first() {
     });
 }
 
+#[test]
+fn of_peers_with_as_many_connections_the_one_that_came_first_makes_room() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let mut connections = JoinSet::new();
+        let mut peers = Peers::default();
+        let mut first = None;
+        for last in 0..u8::try_from(MAXIMUM_CONNECTIONS).unwrap() {
+            let connection = connections.spawn(std::future::pending::<()>());
+            first.get_or_insert(connection.id());
+            peers.add(IpAddr::V4(Ipv4Addr::new(192, 0, 2, last)), connection);
+        }
+        peers.make_room();
+        let ended = connections.join_next_with_id().await.unwrap().unwrap_err();
+        assert_eq!(Some(ended.id()), first);
+    });
+}
+
 #[tokio::test]
 async fn a_shutdown_closes_idle_connections_and_the_listener() {
     let server = server().await;

@@ -146,6 +146,48 @@ async fn a_mount_that_a_look_sees_before_the_table_is_read_again_is_its_makers()
 }
 
 #[tokio::test]
+async fn whoever_made_a_drift_that_is_open_is_not_covered_by_an_allowed_actor_who_comes_later() {
+    let rule = json!({ "path": FILE, "action": "degrade", "allowedActors": { "users": ["alice"] } });
+    let node = Node::new(&rule);
+    let mut daemon = node.begin(None).await;
+    node.write("forbidden\n");
+    node.changed(&mut daemon, &file(), Some(mallory())).await;
+    assert!(daemon.agent.status().degraded);
+    node.write("forbidden\nallowed\n");
+    node.changed(&mut daemon, &file(), Some(alice())).await;
+    assert!(daemon.agent.status().degraded);
+    // Once it is as declared again, the next drift is its maker's alone.
+    node.write(DECLARED);
+    node.changed(&mut daemon, &file(), Some(alice())).await;
+    node.write("allowed\n");
+    node.changed(&mut daemon, &file(), Some(alice())).await;
+    assert!(!daemon.agent.status().degraded);
+    node.end(daemon).await;
+    let told = of_file(node.told(RecordKind::Drift));
+    let pids = |record: &Record| record.actors.iter().map(|actor| actor.pid).collect::<Vec<_>>();
+    assert_eq!(told.iter().map(pids).collect::<Vec<_>>(), [vec![], vec![8, 7], vec![]]);
+    let allowed: Vec<_> = told.iter().map(|record| record.detail.contains_key("allowed")).collect();
+    assert_eq!(allowed, [false, false, true]);
+}
+
+#[tokio::test]
+async fn a_change_whose_record_was_lost_may_be_anybodys_and_is_not_allowed() {
+    let rule = json!({ "path": FILE, "action": "degrade", "allowedActors": { "users": ["alice"] } });
+    let node = Node::new(&rule);
+    let mut daemon = node.begin(None).await;
+    node.write("allowed\n");
+    node.announced(&mut daemon, &file(), Some(alice()), false);
+    daemon.agent.missed("recursion-missed");
+    node.settle(&mut daemon).await;
+    assert!(daemon.agent.status().degraded);
+    node.end(daemon).await;
+    let told = of_file(node.told(RecordKind::Drift));
+    assert_eq!(told[0].actor, Some(alice()));
+    assert!(!told[0].detail.contains_key("allowed"));
+    assert_eq!(told[0].detail["more_actors"], 1);
+}
+
+#[tokio::test]
 async fn a_policy_that_no_longer_allows_it_counts_from_the_reload_on() {
     let node = Node::new(&revert());
     let mut daemon = node.begin(None).await;
