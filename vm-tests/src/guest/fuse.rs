@@ -31,6 +31,7 @@ const FORGET: u32 = 2;
 const GETATTR: u32 = 3;
 const OPEN: u32 = 14;
 const READ: u32 = 15;
+const WRITE: u32 = 16;
 const RELEASE: u32 = 18;
 const INIT: u32 = 26;
 const OPENDIR: u32 = 27;
@@ -53,6 +54,17 @@ struct Shared {
     content: Mutex<Vec<u8>>,
     mood: Mutex<Mood>,
     changed: Condvar,
+}
+
+impl Shared {
+    /// Puts what is written behind what is there, which is all that a shell's `>>` does.
+    fn write(&self, request: &[u8]) -> Result<()> {
+        let from = usize::try_from(number(request, HEADER + 8)?)?;
+        let mut content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
+        content.resize(from, 0);
+        content.extend(request.get(HEADER + 40..).unwrap_or_default());
+        Ok(())
+    }
 }
 
 /// What the server does with a request.
@@ -145,6 +157,9 @@ fn serve(mut device: File, shared: &Shared) -> Result<()> {
                 return Ok(());
             }
         }
+        if operation == WRITE {
+            shared.write(request)?;
+        }
         let content = shared.content.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let answer = answer(operation, number(request, 16)?, request, &content)?;
         let (error, body) = match answer {
@@ -199,6 +214,7 @@ fn answer(operation: u32, node: u64, request: &[u8], content: &[u8]) -> Result<R
             let size = usize::try_from(number(request, HEADER + 16)? & u64::from(u32::MAX))?;
             Ok(content[from..content.len().min(from.saturating_add(size))].to_vec())
         }
+        WRITE => Ok((number(request, HEADER + 16)? & u64::from(u32::MAX)).to_le_bytes().to_vec()),
         READDIR | RELEASE | RELEASEDIR => Ok(Vec::new()),
         _ => Err(Errno::ENOSYS),
     })

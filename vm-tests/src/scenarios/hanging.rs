@@ -55,6 +55,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("daemon_starts_while_it_hangs", starts(&mut agent));
     context.check("check_while_it_hangs", check());
     context.check("file_system_answers_again", answers(&mut agent, &foreign));
+    context.check("change_from_this_node", from_here(&mut agent, &foreign));
     context.check("hanging_mount_over_a_directory", covered(&mut agent));
     agent.stop()?;
     foreign.end();
@@ -69,14 +70,30 @@ fn agent() -> Result<Agent> {
 /// Changes a file on the node's own disk and puts it back: drift with its actor.
 fn sees(agent: &mut Agent) -> Result<()> {
     let skip = agent.records()?.len();
-    let mut child = Command::new("/bin/sh").args(["-c", "echo drift >> \"$0\"", LOCAL]).spawn()?;
-    let pid = child.id();
-    ensure!(child.wait()?.success(), "the change failed");
-    let record = agent.wait_for("drift", skip, |record| is_drift(record, Path::new(LOCAL)))?;
-    ensure!(record["actor"]["pid"] == pid, "{pid} did it, but: {record}");
+    changed(agent, LOCAL)?;
     fs::write(LOCAL, CONTENT)?;
     agent.wait_for("recovery", skip, |record| record["kind"] == "recovered" && record["path"] == LOCAL)?;
     Ok(())
+}
+
+/// Changes a file by a shell: drift with that shell as its actor.
+fn changed(agent: &mut Agent, path: &str) -> Result<()> {
+    let skip = agent.records()?.len();
+    let mut child = Command::new("/bin/sh").args(["-c", "echo drift >> \"$0\"", path]).spawn()?;
+    let pid = child.id();
+    ensure!(child.wait()?.success(), "the change failed");
+    let record = agent.wait_for("drift", skip, |record| is_drift(record, Path::new(path)))?;
+    ensure!(record["actor"]["pid"] == pid, "{pid} did it, but: {record}");
+    Ok(())
+}
+
+/// What this kernel does there is told, though another process than the daemon looks at it.
+fn from_here(agent: &mut Agent, foreign: &Foreign) -> Result<String> {
+    let skip = agent.records()?.len();
+    changed(agent, HANGING)?;
+    foreign.set(CONTENT);
+    agent.wait_for("recovery", skip, |record| record["kind"] == "recovered" && record["path"] == HANGING)?;
+    Ok("drift with its actor".to_owned())
 }
 
 fn is_gap(record: &Value, path: &str, is_over: bool) -> bool {
