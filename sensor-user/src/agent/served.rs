@@ -57,6 +57,8 @@ pub(super) struct Workers {
 #[derive(Debug)]
 struct Question {
     thing: u32,
+    /// Its path itself leads there, and no link on the way.
+    is_there: bool,
     line: Vec<u8>,
     patience: Duration,
 }
@@ -66,6 +68,7 @@ struct Question {
 struct Lane {
     process: Process,
     thing: u32,
+    is_there: bool,
     /// Boot-time nanoseconds.
     deadline: u64,
     /// What it is still to be told.
@@ -77,8 +80,8 @@ struct Lane {
 /// What is heard.
 #[derive(Debug)]
 pub(super) enum Heard {
-    /// An answer about a thing.
-    Answer(u32, Box<Answer>),
+    /// An answer about a thing, and whether its path itself led to such a file system when it was asked for.
+    Answer(u32, Box<Answer>, bool),
     /// None, about these things.
     Nothing(Vec<u32>),
 }
@@ -99,14 +102,21 @@ impl Workers {
         Self { start, clock, lanes: BTreeMap::new(), ending: Vec::new() }
     }
 
-    /// Asks for a look at a thing on that file system. `false` when nobody can be asked.
-    pub(super) fn ask(&mut self, served: Served, thing: u32, expectation: &Expectation) -> bool {
+    /// Asks for a look at a thing on that file system, to which its path itself leads or a link. `false` when nobody can
+    /// be asked.
+    pub(super) fn ask(
+        &mut self,
+        served: Served,
+        thing: u32,
+        expectation: &Expectation,
+        is_there: bool,
+    ) -> bool {
         self.reap();
         if self.ending.iter().any(|(of, _)| *of == Some(served)) {
             return false;
         }
         let question = match worker::question(expectation) {
-            Ok(line) => Question { thing, line, patience: worker::patience(expectation) },
+            Ok(line) => Question { thing, is_there, line, patience: worker::patience(expectation) },
             Err(error) => {
                 tracing::error!(%error, path = %expectation.thing.path().display(), "Cannot ask for a look.");
                 return false;
@@ -124,6 +134,7 @@ impl Workers {
                 let mut lane = Lane {
                     process,
                     thing,
+                    is_there,
                     deadline: 0,
                     out: Vec::new(),
                     heard: Vec::new(),
@@ -212,8 +223,8 @@ impl Drop for Workers {
 
 impl Lane {
     fn begin(&mut self, question: Question, now: u64) {
-        let Question { thing, line, patience } = question;
-        self.thing = thing;
+        let Question { thing, is_there, line, patience } = question;
+        (self.thing, self.is_there) = (thing, is_there);
         self.out = line;
         self.heard.clear();
         self.deadline = now.saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
@@ -254,12 +265,12 @@ impl Lane {
         let Ok(answer) = serde_json::from_slice(&self.heard) else {
             return Poll::Ready(Heard::Nothing(self.things()));
         };
-        let thing = self.thing;
+        let (thing, is_there) = (self.thing, self.is_there);
         match self.waiting.pop_front() {
             Some(question) => self.begin(question, now),
             None => self.deadline = u64::MAX,
         }
-        Poll::Ready(Heard::Answer(thing, answer))
+        Poll::Ready(Heard::Answer(thing, answer, is_there))
     }
 }
 
@@ -267,7 +278,8 @@ impl Agent {
     /// Has a process look at a thing that this one may not touch.
     pub(super) fn ask_worker(&mut self, id: u32, served: Served) {
         let expectation = &self.desired.expectations[id as usize];
-        if !self.workers.ask(served, id, expectation) {
+        let is_there = self.looker.observer.is_served(&expectation.thing.path());
+        if !self.workers.ask(served, id, expectation, is_there) {
             self.hangs(id);
         }
     }
@@ -279,7 +291,20 @@ impl Agent {
         changes: &mut Changes,
     ) -> anyhow::Result<()> {
         match heard {
-            Heard::Answer(id, answer) => {
+            Heard::Answer(id, answer, was_there) => {
+                let observer = &self.looker.observer;
+                let path = self.desired.expectations[id as usize].thing.path();
+                if was_there && observer.is_served(&path) {
+                    // The look itself may have mounted something there (autofs).
+                    observer.mounts_changed();
+                }
+                if was_there && !observer.is_served(&path) {
+                    // What was seen lies on no such file system: it is looked at by this process.
+                    let now = self.clock.boot_ns();
+                    let told = self.detector.unanswered(id, now, now);
+                    self.tell(told, None);
+                    return Ok(());
+                }
                 let sight = self.looker.heard(id, &self.desired, *answer).await?;
                 self.looked(id, sight, changes)
             }

@@ -138,6 +138,23 @@ async fn what_does_not_answer_is_unknown_under_a_gap_of_its_own_and_all_else_goe
 }
 
 #[tokio::test]
+async fn what_lies_on_a_disk_of_this_node_when_the_answer_comes_is_looked_at_by_the_daemon_itself() {
+    let node = Node::new(&observe());
+    let mut daemon = node.begin(None).await;
+    let peers = peers(&mut daemon, &node);
+    mounted(&node, &daemon, Some("autofs"));
+    daemon.agent.detector.recheck(Scope::All, node.clock.boot_ns());
+    node.settle(&mut daemon).await;
+    assert_eq!(peers.lock().unwrap().len(), 1);
+    // By the look, and the table was not read since.
+    let root = fs::canonicalize(node.path("root")).unwrap();
+    fs::write(node.path("mounts"), format!("1 0 8:1 / {} rw - ext4 d rw\n", root.display())).unwrap();
+    answer(&node, &mut daemon, &peers).await;
+    assert_eq!((verdict(&daemon, &file()), gaps(&daemon)), (VerdictKind::Compliant, Vec::new()));
+    node.end(daemon).await;
+}
+
+#[tokio::test]
 async fn a_process_that_ends_without_an_answer_leaves_its_thing_unknown() {
     let node = Node::new(&observe());
     let mut daemon = node.begin(None).await;
