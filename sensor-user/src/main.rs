@@ -30,12 +30,8 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            let code = cli::exit_code(&error);
-            // Whoever read our output has gone away; that is no error of theirs or ours.
-            if code != cli::IN_SYNC {
-                output::say(&format!("error: {}", cli::told(&error)));
-            }
-            ExitCode::from(code)
+            output::say(&format!("error: {}", cli::told(&error)));
+            ExitCode::from(cli::exit_code(&error))
         }
     }
 }

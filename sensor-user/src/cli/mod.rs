@@ -34,7 +34,6 @@ use sensor_model::{
     drift_policy::DriftPolicyError, expectations::ExpectationError, machine_config::ManifestError,
     merge::MergeError,
 };
-use std::io;
 
 /// Exit codes: in sync.
 pub const IN_SYNC: u8 = 0;
@@ -172,12 +171,9 @@ pub fn told(error: &anyhow::Error) -> String {
     text
 }
 
-/// The exit code of an error. A reader that went away is none.
+/// The exit code of an error.
 pub fn exit_code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
-        if cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
-            return IN_SYNC;
-        }
         let input = cause.is::<BadInput>()
             || cause.is::<ManifestError>()
             || cause.is::<MergeError>()
@@ -204,6 +200,7 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io;
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -226,7 +223,8 @@ mod tests {
         assert_eq!(exit_code(&anyhow::anyhow!("no")), FAILURE);
         let manifest = sensor_model::machine_config::parse("a.yaml", b"kind: MachineConfig").unwrap_err();
         assert_eq!(exit_code(&manifest.into()), USAGE);
+        // That of standard output never gets here.
         let gone = io::Error::from(io::ErrorKind::BrokenPipe);
-        assert_eq!(exit_code(&anyhow::Error::from(gone).context("write")), IN_SYNC);
+        assert_eq!(exit_code(&anyhow::Error::from(gone).context("ask the daemon")), FAILURE);
     }
 }

@@ -5,8 +5,10 @@
 
 use serde::Serialize;
 use std::{
+    cell::Cell,
     fmt::Write as _,
     io::{self, IsTerminal as _, Write},
+    rc::Rc,
 };
 
 /// How a command answers.
@@ -66,6 +68,39 @@ impl<W: Write> Write for Lasting<W> {
     }
 }
 
+/// A writer to a reader that may go away, as `head` does: what is written after that is dropped, and is no error. A full disk
+/// still is one.
+struct Heard<W> {
+    to: W,
+    is_gone: Rc<Cell<bool>>,
+}
+
+impl<W: Write> Heard<W> {
+    /// Does it while there is a reader; without one it gives `dropped`.
+    fn unless_gone<T>(&mut self, act: impl FnOnce(&mut W) -> io::Result<T>, dropped: T) -> io::Result<T> {
+        if self.is_gone.get() {
+            return Ok(dropped);
+        }
+        match act(&mut self.to) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.is_gone.set(true);
+                Ok(dropped)
+            }
+            done => done,
+        }
+    }
+}
+
+impl<W: Write> Write for Heard<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.unless_gone(|to| to.write(bytes), bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.unless_gone(Write::flush, ())
+    }
+}
+
 /// Prints a line on standard error, for a person.
 pub fn say(line: &str) {
     // It cannot fail.
@@ -76,6 +111,7 @@ pub fn say(line: &str) {
 pub struct Screen {
     to: Box<dyn Write>,
     colour: bool,
+    is_gone: Rc<Cell<bool>>,
 }
 
 impl std::fmt::Debug for Screen {
@@ -85,15 +121,26 @@ impl std::fmt::Debug for Screen {
 }
 
 impl Screen {
-    /// Standard output, with colour on a terminal unless `NO_COLOR` is set.
+    /// Standard output, with colour on a terminal unless `NO_COLOR` is set. A reader that goes away changes no exit code.
     pub fn stdout() -> Self {
         let colour = io::stdout().is_terminal() && wants_colour();
-        Self { to: Box::new(io::stdout()), colour }
+        Self { colour, ..Self::heard(io::stdout()) }
+    }
+
+    /// A reader that may go away, without colour.
+    fn heard(to: impl Write + 'static) -> Self {
+        let is_gone = Rc::default();
+        Self { to: Box::new(Heard { to, is_gone: Rc::clone(&is_gone) }), colour: false, is_gone }
     }
 
     /// Anything else, without colour.
     pub fn plain(to: Box<dyn Write>) -> Self {
-        Self { to, colour: false }
+        Self { to, colour: false, is_gone: Rc::default() }
+    }
+
+    /// Whether the reader of standard output went away.
+    pub fn is_unheard(&self) -> bool {
+        self.is_gone.get()
     }
 
     /// From now on no error of the writer's is an error of the command's.
@@ -236,6 +283,31 @@ mod tests {
         screen.line("a").unwrap();
         screen.json(&["a"]).unwrap();
         screen.flush().unwrap();
+    }
+
+    /// A full disk.
+    struct Full;
+
+    impl Write for Full {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_is_no_error_and_a_full_disk_is_one() {
+        let mut screen = Screen::heard(Broken(true));
+        assert!(!screen.is_unheard());
+        screen.line("a").unwrap();
+        screen.json(&["a"]).unwrap();
+        screen.flush().unwrap();
+        assert!(screen.is_unheard());
+        let mut screen = Screen::heard(Full);
+        assert!(screen.line("a").is_err() && !screen.is_unheard());
     }
 
     #[test]
