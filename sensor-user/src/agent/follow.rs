@@ -15,7 +15,12 @@ use sensor_model::{
     node_state::Standing,
     observation::{FileType, ObjectObservation, Observation},
 };
-use std::{collections::HashMap, os::unix::fs::MetadataExt as _, path::PathBuf, sync::Arc};
+use std::{
+    collections::HashMap,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// Which journal was read: its inode, and since when it is that one.
 type Version = (u64, i64, i64);
@@ -57,9 +62,14 @@ struct Transition {
     os: bool,
 }
 
+/// What was applied; a start says why that cannot be read, and what is asked for each change does not.
+fn existing(state: &Path) -> Option<Store> {
+    Store::look(state).ok().flatten()
+}
+
 /// Whether an apply has to be worked off before anything else.
 pub(super) fn is_interrupted(options: &Options) -> bool {
-    let store = Store::existing(&options.state);
+    let store = existing(&options.state);
     store.is_some_and(|store| matches!(store.open_journal(), Ok(Some(_)) | Err(_)))
 }
 
@@ -67,11 +77,15 @@ pub(super) fn is_interrupted(options: &Options) -> bool {
 /// that the daemon was given.
 pub(super) async fn start(options: &mut Options, observer: &Arc<Observer>) -> Follow {
     let state = options.state.clone();
-    let mut follow = Follow { store: Store::existing(&state), state, ..Follow::default() };
+    let mut follow = Follow { store: existing(&state), state, ..Follow::default() };
     if is_interrupted(options) && recover(options, observer).await {
         follow.left = follow.version();
     }
-    let Some((id, path)) = follow.store.as_ref().and_then(Store::current) else { return follow };
+    let current = Store::current_in(&follow.state).unwrap_or_else(|error| {
+        tracing::error!(%error, "It cannot be read which config was applied last; the one of --config counts.");
+        None
+    });
+    let Some((id, path)) = current else { return follow };
     options.name_given();
     if options.configs != [path.clone()] {
         tracing::warn!(apply = id, config = %path.display(), "The config that was applied last counts, not --config.");
@@ -126,9 +140,9 @@ impl Follow {
     /// Whether another config is current than the one that the daemon runs with.
     pub(super) fn has_moved(&mut self) -> bool {
         if self.store.is_none() {
-            self.store = Store::existing(&self.state);
+            self.store = existing(&self.state);
         }
-        let current = self.store.as_ref().and_then(Store::current).map(|(id, _)| id);
+        let current = self.store.as_ref().and_then(|store| store.current().ok()?).map(|(id, _)| id);
         current.is_some() && current != self.generation
     }
 
@@ -250,7 +264,7 @@ impl Follow {
 
     fn refresh(&mut self) {
         if self.store.is_none() {
-            self.store = Store::existing(&self.state);
+            self.store = existing(&self.state);
         }
         let version = self.version();
         if version == self.open.as_ref().map(|(version, _)| *version) {
@@ -371,7 +385,7 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         store(state.path(), None);
         let follow = || Follow { state: state.path().to_owned(), ..Follow::default() };
-        let other = Store::existing(state.path()).unwrap();
+        let other = Store::look(state.path()).unwrap().unwrap();
         let lock = other.lock().unwrap();
         let mut beside = follow();
         assert!(!beside.is_abandoned(), "its process is there");

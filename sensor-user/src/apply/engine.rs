@@ -440,7 +440,7 @@ impl Engine {
 
     /// A plan starts from the config that it was made for, and from no other.
     fn is_current(&self, planned: Option<u64>) -> Result<(), ApplyError> {
-        match self.store.current().map(|(id, _)| id) {
+        match self.store.current()?.map(|(id, _)| id) {
             current if current == planned => Ok(()),
             Some(id) => Err(ApplyError::Overtaken(format!("number {id}"))),
             None => Err(ApplyError::Overtaken("none".to_owned())),

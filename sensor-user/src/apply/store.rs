@@ -3,6 +3,8 @@
 //! In: the state directory. Out: files that are replaced atomically and synced before anything relies on them;
 //! all of it is closed to everybody but root, since contents may be secret.
 
+mod current;
+
 use super::{ApplyError, sys};
 use crate::bounded;
 use nix::{
@@ -62,12 +64,7 @@ impl Store {
         Ok(store)
     }
 
-    /// The same without making anything; `None` when nothing was ever applied, or this user may not look.
-    pub fn existing(state: &Path) -> Option<Self> {
-        Self::look(state).ok().flatten()
-    }
-
-    /// The same.
+    /// The same without making anything; `None` when nothing was ever applied.
     ///
     /// # Errors
     /// It cannot be known whether there is one.
@@ -202,13 +199,6 @@ impl Store {
         self.write_json(&self.path, STATE, standing)
     }
 
-    /// The generation that is current, and the directory of its manifests.
-    pub fn current(&self) -> Option<(u64, PathBuf)> {
-        let target = fs::read_link(self.path.join(CURRENT)).ok()?;
-        let id = target.iter().nth(1)?.to_str()?.parse().ok()?;
-        Some((id, self.config(id)))
-    }
-
     /// Where a generation's manifests are.
     pub fn config(&self, id: u64) -> PathBuf {
         self.generation(id).join("config")
@@ -273,7 +263,7 @@ impl Store {
 
     /// Makes a generation the current one, at once.
     pub(super) fn set_current(&self, id: u64) -> Result<(), ApplyError> {
-        if self.current().is_some_and(|(current, _)| current == id) {
+        if matches!(self.current(), Ok(Some((current, _))) if current == id) {
             return Ok(());
         }
         let failed = |operation| move |errno| ApplyError::failed(&self.path.join(CURRENT), operation, errno);

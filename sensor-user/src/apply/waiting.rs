@@ -5,6 +5,7 @@
 
 use super::{ApplyError, Store, engine::Request, os};
 use crate::{clock::boot_id, observation::Observer};
+use nix::errno::Errno;
 use sensor_model::{
     expectation::Expectation,
     expectations::expectations,
@@ -19,8 +20,13 @@ use std::path::Path;
 /// # Errors
 /// A file that cannot be read or is none of ours.
 pub fn waits(state: &Path) -> Result<Vec<WaitingArgument>, ApplyError> {
-    let Some(store) = Store::existing(state) else { return Ok(Vec::new()) };
-    let Some((id, _)) = store.current() else { return Ok(Vec::new()) };
+    let store = match Store::look(state) {
+        // Who names a config may compare with it without rights on what was applied.
+        Err(ApplyError::Failed { errno: Errno::EACCES, .. }) => None,
+        store => store?,
+    };
+    let Some(store) = store else { return Ok(Vec::new()) };
+    let Some((id, _)) = store.current()? else { return Ok(Vec::new()) };
     let proc = Path::new("/proc");
     let boot_id = boot_id(proc).map_err(|error| ApplyError::store(proc, "read the boot id", &error))?;
     store.waiting(id, &boot_id)
@@ -31,7 +37,7 @@ pub fn waits(state: &Path) -> Result<Vec<WaitingArgument>, ApplyError> {
 /// # Errors
 /// A file that cannot be read or is none of ours.
 pub(super) fn before(store: &Store, boot_id: &str) -> Result<Waiting, ApplyError> {
-    let arguments = match store.current() {
+    let arguments = match store.current()? {
         Some((id, _)) => store.waiting(id, boot_id)?,
         None => Vec::new(),
     };

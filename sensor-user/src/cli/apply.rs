@@ -180,7 +180,7 @@ impl<'a> Site<'a> {
 
     /// The config that is current, and its number.
     pub(super) fn current(&self) -> Result<Option<(u64, PathBuf)>, ApplyError> {
-        Ok(self.store()?.and_then(|store| store.current()))
+        Store::current_in(&self.state)
     }
 
     /// What the host is: the config that is current, but of the OS, unless it is so booted, that of the last apply with acts.

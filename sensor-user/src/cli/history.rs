@@ -47,7 +47,7 @@ impl History {
         }
         let report = Report {
             schema: SCHEMA,
-            current: store.current().map(|(id, _)| id),
+            current: store.current()?.map(|(id, _)| id),
             standing: store.standing()?.unwrap_or_default(),
             applies,
         };

@@ -85,7 +85,7 @@ impl Repair {
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         screen.outlive_readers();
         let state = self.sources.state();
-        let store = Store::existing(&state);
+        let store = Store::look(&state)?;
         // What an apply writes meanwhile, or has left half written, is for it to finish or to give back.
         let _lock = match &store {
             Some(store) => Some(alone(store)?),

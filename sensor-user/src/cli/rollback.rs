@@ -29,8 +29,8 @@ impl Rollback {
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         let site = Site::open(&self.place, &self.how, screen)?;
         site.recover()?;
-        let applied = site.store()?.and_then(|store| Some((store.current()?.0, store)));
-        let Some((current, store)) = applied else {
+        let store = site.store()?;
+        let Some((current, store)) = site.current()?.map(|(id, _)| id).zip(store) else {
             return Err(BadInput::because("no config was applied yet, so there is none to go back to"));
         };
         let done = |id: u64| {

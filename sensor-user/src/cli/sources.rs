@@ -17,7 +17,6 @@ use sensor_model::{
     path::check_absolute,
 };
 use std::{
-    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -141,15 +140,10 @@ impl Sources {
 
     /// The config that was applied last, with its number.
     fn applied(&self) -> anyhow::Result<Option<(u64, PathBuf)>> {
-        let store = self.state().join("apply");
-        match fs::metadata(&store) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(anyhow::Error::from(error)
-                .context(format!(
-                    "which config was applied last is in {}; without --config that has to be readable",
-                    store.display()
-                ))),
-            _ => Ok(Store::existing(&self.state()).and_then(|store| store.current())),
-        }
+        Store::current_in(&self.state()).context(
+            "without --config, the config that was applied last counts, and which one that is cannot be read; run this as \
+             root, or name a config by --config",
+        )
     }
 }
 

@@ -23,7 +23,7 @@ use tokio::{
 
 /// What it waits for now, and the words for that.
 fn wait(state: &Path) -> Option<(Wait, String)> {
-    let standing = Store::existing(state)?.standing().unwrap()?;
+    let standing = Store::look(state).unwrap()?.standing().unwrap()?;
     standing.wait.map(|wait| (wait, standing.waiting_for))
 }
 
