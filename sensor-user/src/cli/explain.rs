@@ -1,13 +1,15 @@
 //! `holdfast explain`: all that is known of one path.
 
 use super::{
-    DRIFT, IN_SYNC,
+    BadInput, DRIFT, IN_SYNC, log,
     output::{Output, Screen, Tone, clean},
     people, runtime,
     sources::{Loaded, Sources, host_path},
+    told,
     who::{self, Change},
 };
-use crate::{observation::snapshot, repair::Restorer};
+use crate::{apply::STATE, forensic::End, observation::snapshot, repair::Restorer};
+use anyhow::Context as _;
 use sensor_model::{
     difference::Difference,
     drift_policy::Action,
@@ -17,7 +19,10 @@ use sensor_model::{
     verdict::VerdictKind,
 };
 use serde::Serialize;
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// The value of [`Report::schema`].
 pub const SCHEMA: &str = "holdfast.explain/v1";
@@ -53,6 +58,9 @@ struct Report {
     waiting: Vec<Waits>,
     /// The newest change in the forensic log.
     last_change: Option<Change>,
+    /// Why the last change need not be that one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    doubt: Option<String>,
 }
 
 /// One declared thing and how it stands.
@@ -124,6 +132,7 @@ impl Explain {
             }
             things
         });
+        let (last_change, doubt) = self.last_change();
         let is_of_arguments = *self.path == *Thing::KernelArguments.path();
         let report = Report {
             schema: SCHEMA,
@@ -133,15 +142,31 @@ impl Explain {
             things,
             policy: Policy::of(&loaded, &self.path),
             waiting: if is_of_arguments { loaded.waiting() } else { Vec::new() },
-            // Without a log nothing is known of changes, and the rest is still worth saying.
-            last_change: who::changes(&self.log, &self.path, 1).unwrap_or_default().into_iter().next(),
+            last_change,
+            doubt: doubt.as_ref().map_or_else(|error| Some(told(error)), Clone::clone),
         };
         if self.output.is_json() {
             screen.json(&report)?;
         } else {
             text(&report, screen)?;
         }
+        screen.flush()?;
+        log::doubted(doubt?, screen)?;
         Ok(if report.verdict == VerdictKind::Compliant { IN_SYNC } else { DRIFT })
+    }
+}
+
+impl Explain {
+    /// The newest change of the path, and why it need not be that one, or why the log cannot be read.
+    fn last_change(&self) -> (Option<Change>, anyhow::Result<Option<String>>) {
+        // The log is this machine's, also where another host's root is compared.
+        let state = self.sources.state.as_deref().unwrap_or(Path::new(STATE));
+        match who::checked(&self.log, state, &self.path, 1) {
+            Ok((changes, doubt)) => (changes.into_iter().next(), Ok(doubt)),
+            // Without a log nothing is known of changes, and the rest is still worth saying; unless there was one.
+            Err(error) if error.is::<BadInput>() => (None, log::cut(End::read(state, &self.log), 0)),
+            Err(error) => (None, Err(error).context("the last change is not known")),
+        }
     }
 }
 
@@ -198,6 +223,7 @@ fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
             screen.line("last change:")?;
             who::text(change, screen)
         }
+        None if report.doubt.is_some() => screen.line("last change: not known"),
         None if report.managed => screen.line("last change: none in the log"),
         None => Ok(()),
     }

@@ -6,7 +6,7 @@ use super::{
     sources::host_path,
     who::{self, Change},
 };
-use crate::forensic::{self, Entry, Filter, Verification};
+use crate::forensic::{self, End, EndError, Entry, Filter, Verification};
 use anyhow::Context as _;
 use canon_json::CanonJsonSerialize as _;
 use jiff::{SignedDuration, Timestamp};
@@ -14,6 +14,7 @@ use sensor_model::record::RecordKind;
 use serde::Serialize;
 use std::{
     collections::VecDeque,
+    io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -63,9 +64,6 @@ enum Command {
     Verify {
         #[command(flatten)]
         place: Place,
-        /// Where the daemon notes the log's last entry.
-        #[arg(long, default_value = crate::apply::STATE, value_name = "DIRECTORY")]
-        state: PathBuf,
     },
 }
 
@@ -74,8 +72,17 @@ struct Place {
     /// Where the forensic log is.
     #[arg(long, default_value = super::agent::LOG, value_name = "DIRECTORY")]
     log: PathBuf,
+    /// Where the daemon notes the log's last entry.
+    #[arg(long, default_value = crate::apply::STATE, value_name = "DIRECTORY")]
+    state: PathBuf,
     #[command(flatten)]
     output: Output,
+}
+
+impl Place {
+    fn end(&self) -> End {
+        End::read(&self.state, &self.log)
+    }
 }
 
 /// What the check found.
@@ -127,7 +134,9 @@ impl Log {
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         match &self.command {
             Command::Tail { lines, follow, place } => {
-                let (entries, doubt) = newest(&place.log, *lines)?;
+                let end = place.end();
+                let (entries, found) = newest(&place.log, *lines)?;
+                let doubt = doubt(end, &found)?;
                 let mut newest = entries.last().map_or(0, |entry| entry.seq);
                 if entries.is_empty() && *follow {
                     // With `-n 0` only what is new counts.
@@ -140,6 +149,7 @@ impl Log {
                 doubted(doubt, screen)
             }
             Command::Show { path, kind, since, place } => {
+                let end = place.end();
                 let filter = Filter { path: path.clone(), kinds: kind.clone(), since: *since };
                 let mut written = Ok(());
                 let found = forensic::show_checked(&place.log, &filter, &mut |entry| {
@@ -149,12 +159,13 @@ impl Log {
                 })
                 .map_err(unreadable)?;
                 written?;
-                doubted(found.doubt(), screen)
+                doubted(doubt(end, &found)?, screen)
             }
-            Command::Verify { place, state } => {
+            Command::Verify { place } => {
+                let end = place.end();
                 let mut found = forensic::verify(&place.log).map_err(unreadable)?;
                 let emptied = found.fault.is_none() && found.doubt().is_some();
-                compare_with_note(&mut found, &place.log, state)?;
+                compare_with_note(&mut found, end, &place.log)?;
                 if place.output.is_json() {
                     screen.json(&report(&found))?;
                 } else {
@@ -171,36 +182,51 @@ impl Log {
 }
 
 /// A whole chain may lack its newest entries: the daemon's note of the last one shows that.
-fn compare_with_note(found: &mut Verification, log: &Path, state: &Path) -> anyhow::Result<()> {
+fn compare_with_note(found: &mut Verification, end: End, log: &Path) -> anyhow::Result<()> {
     if found.fault.is_some() {
         return Ok(());
     }
-    let path = state.join(forensic::NOTE);
-    let noted = match forensic::Note::read(state, log) {
+    let shortfall = match end.compare(found.last_seq.unwrap_or_default()) {
         // A copy of a log can be checked without rights on the node.
-        Err(error)
-            if error.kind() == std::io::ErrorKind::PermissionDenied
-                && log != Path::new(super::agent::LOG) =>
+        Err(EndError::Note { source, .. })
+            if source.kind() == io::ErrorKind::PermissionDenied && log != Path::new(super::agent::LOG) =>
         {
             return Ok(());
         }
-        noted => noted,
+        Err(EndError::Log(error)) => return Err(unreadable(error)),
+        compared => compared?,
     };
-    let noted = noted.with_context(|| {
-        format!(
-            "{}: the note of the log's last entry cannot be read, so a cut end would not show",
-            path.display()
-        )
-    })?;
-    let Some(note) = noted else { return Ok(()) };
-    let shortfall = note.compare(log, found.last_seq.unwrap_or_default()).map_err(unreadable)?;
     found.fault = shortfall.map(|shortfall| forensic::Fault {
-        file: path,
+        file: shortfall.file,
         line: None,
-        seq: Some(shortfall.note.seq),
+        seq: shortfall.note.map(|note| note.seq),
         reason: shortfall.reason,
     });
     Ok(())
+}
+
+/// Why a log that was read is not sound, by its chain, and by the note of its end where this user may read that.
+///
+/// # Errors
+/// The log cannot be read.
+pub(super) fn doubt(end: End, found: &Verification) -> anyhow::Result<Option<String>> {
+    match found.doubt() {
+        None => cut(end, found.last_seq.unwrap_or_default()),
+        doubt => Ok(doubt),
+    }
+}
+
+/// Why a log that ends with entry `last` may lack its newest entries.
+///
+/// # Errors
+/// The log cannot be read.
+pub(super) fn cut(end: End, last: u64) -> anyhow::Result<Option<String>> {
+    match end.compare(last) {
+        Ok(shortfall) => Ok(shortfall.map(|shortfall| shortfall.told())),
+        Err(EndError::Note { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => Ok(None),
+        Err(error @ EndError::Note { .. }) => Ok(Some(error.to_string())),
+        Err(EndError::Log(error)) => Err(unreadable(error)),
+    }
 }
 
 /// Ends an answer from a log that is not sound: the answer was given, and need not be true.
@@ -213,8 +239,8 @@ pub(super) fn doubted(doubt: Option<String>, screen: &mut Screen) -> anyhow::Res
     anyhow::bail!("the log is not sound, so this answer may be false or not all of it: {doubt}")
 }
 
-/// The newest entries, and why the log is not sound.
-fn newest(log: &Path, number: usize) -> anyhow::Result<(Vec<Entry>, Option<String>)> {
+/// The newest entries, and what the check of all found.
+fn newest(log: &Path, number: usize) -> anyhow::Result<(Vec<Entry>, Verification)> {
     let mut newest = VecDeque::new();
     let found = forensic::show_checked(log, &Filter::default(), &mut |entry| {
         newest.push_back(entry);
@@ -222,11 +248,11 @@ fn newest(log: &Path, number: usize) -> anyhow::Result<(Vec<Entry>, Option<Strin
             newest.pop_front();
         }
     });
-    Ok((newest.into(), found.map_err(unreadable)?.doubt()))
+    Ok((newest.into(), found.map_err(unreadable)?))
 }
 
 pub(super) fn unreadable(error: forensic::ReadError) -> anyhow::Error {
-    if error.source.kind() == std::io::ErrorKind::NotFound {
+    if error.source.kind() == io::ErrorKind::NotFound {
         return BadInput::wrap(anyhow::Error::from(error).context("--log"));
     }
     error.into()
@@ -241,6 +267,9 @@ fn follow(place: &Place, mut newest: u64, screen: &mut Screen) -> anyhow::Result
     let mut size = None;
     loop {
         screen.flush()?;
+        if screen.is_unheard() {
+            return Ok(());
+        }
         #[expect(
             clippy::disallowed_methods,
             reason = "a reader beside the daemon has nothing else to wait for"
@@ -327,7 +356,7 @@ fn report(found: &Verification) -> Report<'_> {
     }
 }
 
-fn text(found: &Verification, screen: &mut Screen) -> std::io::Result<()> {
+fn text(found: &Verification, screen: &mut Screen) -> io::Result<()> {
     let entries =
         count(usize::try_from(found.entries).unwrap_or(usize::MAX), "entry").replace("entrys", "entries");
     let files = count(found.files, "file");

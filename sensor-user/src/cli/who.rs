@@ -6,7 +6,7 @@ use super::{
     people,
     sources::host_path,
 };
-use crate::forensic::{self, Entry, Filter};
+use crate::forensic::{self, End, Entry, Filter, Verification};
 use sensor_model::{
     difference::Difference,
     record::{Actor, RecordKind, ThingKind},
@@ -33,6 +33,9 @@ pub struct Who {
     /// Where the forensic log is.
     #[arg(long, default_value = super::agent::LOG, value_name = "DIRECTORY")]
     log: PathBuf,
+    /// Where the daemon notes the log's last entry.
+    #[arg(long, default_value = crate::apply::STATE, value_name = "DIRECTORY")]
+    state: PathBuf,
     #[command(flatten)]
     output: Output,
 }
@@ -110,15 +113,26 @@ impl From<Entry> for Change {
 /// # Errors
 /// A log that cannot be read.
 pub fn changes(log: &Path, path: &Path, number: usize) -> Result<Vec<Change>, forensic::ReadError> {
-    checked(log, path, number).map(|(changes, _)| changes)
+    read(log, path, number).map(|(changes, _)| changes)
 }
 
-/// The same, and why the log is not sound.
-fn checked(
+/// The same, and why the log is not sound, by its chain and by the note of its end in the state directory.
+///
+/// # Errors
+/// A log that cannot be read; one that is not there is bad input.
+pub fn checked(
     log: &Path,
+    state: &Path,
     path: &Path,
     number: usize,
-) -> Result<(Vec<Change>, Option<String>), forensic::ReadError> {
+) -> anyhow::Result<(Vec<Change>, Option<String>)> {
+    let end = End::read(state, log);
+    let (changes, found) = read(log, path, number).map_err(log::unreadable)?;
+    Ok((changes, log::doubt(end, &found)?))
+}
+
+/// The same, and what the check of the chain found.
+fn read(log: &Path, path: &Path, number: usize) -> Result<(Vec<Change>, Verification), forensic::ReadError> {
     let filter = Filter { path: Some(path.to_owned()), ..Filter::default() };
     let mut newest: VecDeque<Entry> = VecDeque::new();
     let found = forensic::show_checked(log, &filter, &mut |entry| {
@@ -128,7 +142,7 @@ fn checked(
             newest.push_front(entry);
         }
     })?;
-    Ok((newest.into_iter().map(Change::from).collect(), found.doubt()))
+    Ok((newest.into_iter().map(Change::from).collect(), found))
 }
 
 impl Who {
@@ -137,7 +151,7 @@ impl Who {
     /// # Errors
     /// A log that cannot be read.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let (changes, doubt) = checked(&self.log, &self.path, self.lines).map_err(log::unreadable)?;
+        let (changes, doubt) = checked(&self.log, &self.state, &self.path, self.lines)?;
         let report = Report { schema: SCHEMA, path: self.path.to_string_lossy().into_owned(), changes };
         if self.output.is_json() {
             screen.json(&report)?;

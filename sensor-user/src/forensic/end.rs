@@ -15,9 +15,12 @@ use nix::{
     fcntl::{OFlag, open},
     sys::stat::Mode,
 };
-use sensor_model::{chain::Place, record::RecordKind};
+use sensor_model::{
+    chain::Place,
+    record::{Record, RecordKind},
+};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::{
     fs::{self, File},
     io::{self, Read as _, Write as _},
@@ -31,6 +34,10 @@ pub const NOTE: &str = "forensic-end.json";
 /// The value of [`Note::schema`].
 const SCHEMA: &str = "holdfast.forensic-end/v1";
 
+/// The field in the detail of `start` and `checkpoint` that names the log and the note of its end. By it a note that was
+/// removed is missed; in logs of versions that kept none it is not there.
+const NOTED: &str = "end_noted";
+
 /// Shortest time between two notes while entries are written.
 const PAUSE: Duration = Duration::from_mins(1);
 
@@ -43,7 +50,7 @@ pub struct Note {
     schema: String,
     /// The log's directory: a note about another log says nothing of this one.
     log: PathBuf,
-    /// Number of the last entry.
+    /// Number of the last entry; 0 for a log without entries.
     pub seq: u64,
     /// Its hash.
     pub hash: String,
@@ -52,10 +59,10 @@ pub struct Note {
 }
 
 impl Note {
-    /// A note about the last entry before `place`; `None` for a log without entries.
-    fn of(log: &Path, place: &Place, time: String) -> Option<Self> {
-        let seq = place.seq.checked_sub(1).filter(|seq| *seq > 0)?;
-        Some(Self { schema: SCHEMA.to_owned(), log: real(log), seq, hash: place.previous_hash.clone(), time })
+    /// A note about the last entry before `place`.
+    fn of(log: &Path, place: &Place, time: String) -> Self {
+        let seq = place.seq.saturating_sub(1);
+        Self { schema: SCHEMA.to_owned(), log: real(log), seq, hash: place.previous_hash.clone(), time }
     }
 
     /// Reads the note about a log; `None` where there is none, or where it is about another log.
@@ -86,18 +93,18 @@ impl Note {
         File::open(state)?.sync_all()
     }
 
-    /// What a log that ends with entry `last` lacks of what the note names.
-    ///
-    /// # Errors
-    /// The log cannot be read.
-    pub fn compare(self, log: &Path, last: u64) -> Result<Option<Shortfall>, read::ReadError> {
+    /// What a log that ends with entry `last` lacks of what the note in `file` names.
+    fn compare(self, file: PathBuf, log: &Path, last: u64) -> Result<Option<Shortfall>, read::ReadError> {
+        if self.seq == 0 {
+            return Ok(None);
+        }
         if last < self.seq {
             let missing = self.seq - last;
             let reason = format!(
                 "the log ends with entry {last}, but entry {} was on the disk at {}",
                 self.seq, self.time
             );
-            return Ok(Some(Shortfall { missing, reason, note: self }));
+            return Ok(Some(Shortfall { missing, reason, file, note: Some(self) }));
         }
         let mut found = None;
         show(log, &Filter::default(), &mut |entry| {
@@ -113,25 +120,120 @@ impl Note {
                 self.hash,
                 self.time
             );
-            Shortfall { missing: 1, reason, note: self }
+            Shortfall { missing: 1, reason, file, note: Some(self) }
         }))
     }
 }
 
-/// The log's directory by one name, however it was named.
-fn real(log: &Path) -> PathBuf {
-    fs::canonicalize(log).unwrap_or_else(|_| log.to_owned())
+/// A directory by one name, however it was named.
+fn real(directory: &Path) -> PathBuf {
+    fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned())
+}
+
+/// The field that names a log and the note of its end.
+fn mark(state: &Path, log: &Path) -> Value {
+    json!({ "log": real(log).to_string_lossy(), "note": real(state).join(NOTE).to_string_lossy() })
+}
+
+/// What is noted of a log's end.
+#[derive(Debug)]
+pub struct End {
+    state: PathBuf,
+    log: PathBuf,
+    noted: io::Result<Option<Note>>,
+}
+
+/// A log could not be compared with the note of its end.
+#[derive(Debug, thiserror::Error)]
+pub enum EndError {
+    /// The note cannot be read.
+    #[error(
+        "{}: the note of the log's last entry cannot be read, so a cut end would not show: {source}",
+        file.display()
+    )]
+    Note {
+        /// The note.
+        file: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The log cannot be read.
+    #[error(transparent)]
+    Log(#[from] read::ReadError),
+}
+
+impl End {
+    /// Reads the note. The caller reads the log after it: a daemon may write both in between, the note last.
+    pub fn read(state: &Path, log: &Path) -> Self {
+        Self { state: state.to_owned(), log: log.to_owned(), noted: Note::read(state, log) }
+    }
+
+    /// What a log that ends with entry `last` (0 for none) lacks of what was noted. A note that is not there although the log
+    /// names it, or is not what was written, is a shortfall, too: it may have been removed to hide a cut.
+    ///
+    /// # Errors
+    /// The note or the log cannot be read.
+    pub fn compare(self, last: u64) -> Result<Option<Shortfall>, EndError> {
+        let file = self.state.join(NOTE);
+        let reason = match self.noted {
+            Ok(Some(note)) => return Ok(note.compare(file, &self.log, last)?),
+            Ok(None) => match named_by(&self.state, &self.log)? {
+                // The first note of all is written before the entry that names it, and may be newer than the first look.
+                Some(seq) if !matches!(Note::read(&self.state, &self.log), Ok(Some(_))) => format!(
+                    "entry {seq} names this note of the log's end, and there is none about this log: somebody removed it, and \
+                     may have cut off the log's newest entries"
+                ),
+                _ => return Ok(None),
+            },
+            // What a parser says, as an error of input and output.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
+            {
+                format!(
+                    "the note of the log's end is not what was written, and the log's newest entries may have been cut off: \
+                     {error}"
+                )
+            }
+            Err(source) => return Err(EndError::Note { file, source }),
+        };
+        Ok(Some(Shortfall { missing: 1, reason, file, note: None }))
+    }
+}
+
+/// The newest entry of a log that names the note of its end in this state directory.
+fn named_by(state: &Path, log: &Path) -> Result<Option<u64>, read::ReadError> {
+    let mark = mark(state, log);
+    let mut newest = None;
+    let kinds = vec![RecordKind::Start, RecordKind::Checkpoint];
+    let read = show(log, &Filter { kinds, ..Filter::default() }, &mut |entry| {
+        if entry.record.detail.get(NOTED) == Some(&mark) {
+            newest = Some(entry.seq);
+        }
+    });
+    match read {
+        Err(error) if error.source.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(newest),
+    }
 }
 
 /// What a log lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortfall {
-    /// Entries that are not there any more, or not what they were.
+    /// Entries that are not there any more, or not what they were; 1 where their number is not known.
     pub missing: u64,
     /// What is wrong, for people.
     pub reason: String,
-    /// What was noted.
-    pub note: Note,
+    /// The note's file.
+    pub file: PathBuf,
+    /// What was noted, where that can still be read.
+    pub note: Option<Note>,
+}
+
+impl Shortfall {
+    /// The note's file and what is wrong.
+    pub fn told(&self) -> String {
+        format!("{}: {}", self.file.display(), self.reason)
+    }
 }
 
 /// Keeps the note while the log is written.
@@ -142,11 +244,13 @@ pub(super) struct Keeper {
     noted: u64,
     /// Boot-time nanoseconds before which no further note is written.
     due_ns: u64,
+    /// There is a note about the log, so entries may say so.
+    is_kept: bool,
 }
 
 impl Keeper {
     pub(super) fn new(state: &Path) -> Self {
-        Self { state: state.to_owned(), noted: 0, due_ns: 0 }
+        Self { state: state.to_owned(), noted: 0, due_ns: 0, is_kept: false }
     }
 
     /// How long after now a note is due; `None` while the last one still names the last entry.
@@ -158,13 +262,32 @@ impl Keeper {
     /// Writes the note, to the disk and to the daemon's own log, which systemd keeps in the host's journal.
     pub(super) fn write(&mut self, log: &Path, place: &Place, now_ns: u64, time: String) {
         self.due_ns = now_ns.saturating_add(u64::try_from(PAUSE.as_nanos()).unwrap_or(u64::MAX));
-        let Some(note) = Note::of(log, place, time) else { return };
+        let note = Note::of(log, place, time);
         self.noted = note.seq;
-        if let Err(error) = note.write(&self.state) {
-            let path = self.state.join(NOTE);
-            tracing::error!(path = %path.display(), %error, "Cannot note where the forensic log ends.");
-        }
+        self.put(&note);
         tracing::info!(seq = note.seq, hash = note.hash, "The forensic log ends with this entry.");
+    }
+}
+
+impl Keeper {
+    /// Makes sure that there is a note before an entry says so: one that was never written would be missed as one that was
+    /// removed.
+    fn begin(&mut self, log: &Path, place: &Place, time: String) {
+        if !self.is_kept && !matches!(Note::read(&self.state, log), Ok(Some(_))) {
+            self.put(&Note::of(log, place, time));
+        } else {
+            self.is_kept = true;
+        }
+    }
+
+    fn put(&mut self, note: &Note) {
+        match note.write(&self.state) {
+            Ok(()) => self.is_kept = true,
+            Err(error) => {
+                let path = self.state.join(NOTE);
+                tracing::error!(path = %path.display(), %error, "Cannot note where the forensic log ends.");
+            }
+        }
     }
 }
 
@@ -172,37 +295,56 @@ impl ForensicLog {
     /// Notes from now on in the state directory where the log ends. Gives what the log lacks of the last note, of which
     /// the log gets a record.
     pub fn note_end(&mut self, state: &Path) -> Option<Shortfall> {
-        self.end = Some(Keeper::new(state));
         let last = self.place.as_ref().map_or(0, |place| place.seq.saturating_sub(1));
-        let noted = match Note::read(state, &self.path) {
-            Ok(noted) => noted?,
-            Err(error) => {
-                let mut record = self.record(RecordKind::Tamper);
-                record.detail = detail(json!({ "file": state.join(NOTE), "reason": error.to_string() }));
-                self.append(&[record]);
-                return None;
+        let found = End::read(state, &self.path).compare(last);
+        self.end = Some(Keeper::new(state));
+        let shortfall = match found {
+            Ok(shortfall) => shortfall,
+            Err(EndError::Note { file, source }) => {
+                let reason = format!("the note of the log's end cannot be read: {source}");
+                Some(Shortfall { missing: 1, reason, file, note: None })
             }
-        };
-        let shortfall = match noted.compare(&self.path, last) {
-            Ok(shortfall) => shortfall?,
-            Err(error) => {
+            Err(EndError::Log(error)) => {
                 tracing::error!(%error, "Cannot compare the forensic log with the note of its end.");
-                return None;
+                None
             }
         };
+        if let Some(shortfall) = &shortfall {
+            self.tell_shortfall(shortfall);
+        }
+        let time = rfc3339(self.clock.now());
+        if let (Some(end), Some(place)) = (&mut self.end, &self.place) {
+            end.begin(&self.path, place, time);
+        }
+        shortfall
+    }
+
+    fn tell_shortfall(&mut self, shortfall: &Shortfall) {
         tracing::error!(reason = shortfall.reason, "Entries of the forensic log are missing.");
         self.telemetry.forensic_missing(shortfall.missing);
         let mut record = self.record(RecordKind::Tamper);
-        record.detail = detail(json!({
-            "file": CURRENT,
-            "reason": shortfall.reason,
-            "missing": shortfall.missing,
-            "noted_seq": shortfall.note.seq,
-            "noted_hash": shortfall.note.hash,
-            "noted_at": shortfall.note.time,
-        }));
+        record.detail = detail(match &shortfall.note {
+            Some(note) => json!({
+                "file": CURRENT,
+                "reason": shortfall.reason,
+                "missing": shortfall.missing,
+                "noted_seq": note.seq,
+                "noted_hash": note.hash,
+                "noted_at": note.time,
+            }),
+            None => json!({ "file": shortfall.file, "reason": shortfall.reason }),
+        });
         self.append(&[record]);
-        Some(shortfall)
+    }
+
+    /// A record as it is appended: a start and a checkpoint name the note of the end, once there is one.
+    pub(super) fn marked(&self, mut record: Record) -> Record {
+        if let (RecordKind::Start | RecordKind::Checkpoint, Some(end)) = (record.kind, &self.end)
+            && end.is_kept
+        {
+            record.detail.insert(NOTED.to_owned(), mark(&end.state, &self.path));
+        }
+        record
     }
 
     /// Notes where the log ends, whenever it was noted last: the daemon stops.

@@ -35,7 +35,7 @@ use std::{
     time::Duration,
 };
 
-pub use end::{NOTE, Note, Shortfall};
+pub use end::{End, EndError, NOTE, Note, Shortfall};
 pub use read::{
     Fault, Filter, OpenDrift, ReadError, Verification, files, open_drifts, show, show_checked, tail, verify,
 };
@@ -225,7 +225,8 @@ impl ForensicLog {
     /// Appends a group of records, all or none of them, and waits until the disk has them. What the
     /// disk does not take is kept and written with a later group; an empty group only tries again.
     pub fn append(&mut self, group: &[Record]) -> Durability {
-        self.pending.records.extend(group.iter().cloned());
+        let group: Vec<Record> = group.iter().cloned().map(|record| self.marked(record)).collect();
+        self.pending.records.extend(group);
         let due = self.refusal.as_ref().is_none_or(|refusal| self.clock.boot_ns() >= refusal.retry_ns);
         if due {
             self.flush();
@@ -360,7 +361,7 @@ impl ForensicLog {
     fn checkpoint(&self, place: &Place) -> Record {
         let mut record = self.record(RecordKind::Checkpoint);
         record.detail.insert("entries".to_owned(), place.seq.into());
-        record
+        self.marked(record)
     }
 
     /// The record that tells of dropped ones.

@@ -157,12 +157,14 @@ fn explain_tells_expectation_state_policy_and_last_change() {
 #[test]
 fn explain_tells_a_units_file_and_its_enablement() {
     let world = World::in_sync();
+    crate::forensic::log(&world);
     assert_snapshot!(world.run(&["explain", "/etc/systemd/system/app.service", "LOG", "CONFIG"]).golden());
 }
 
 #[test]
 fn explain_tells_what_nobody_declares_and_what_closes_its_place() {
     let world = World::in_sync();
+    crate::forensic::log(&world);
     assert_snapshot!(world.run(&["explain", "/etc/hostname", "LOG", "CONFIG"]).golden());
     let path = "/etc/systemd/system/app.service.d/99-evil.conf";
     fs::write(world.host(path), "").unwrap();

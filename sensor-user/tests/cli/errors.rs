@@ -4,8 +4,8 @@ use crate::world::World;
 use insta::assert_snapshot;
 use nix::fcntl::{Flock, FlockArg};
 use std::{
-    fs::File,
-    io::Read as _,
+    fs::{self, File},
+    io::{self, Read as _},
     os::unix::net::{UnixListener, UnixStream},
     process::Stdio,
 };
@@ -136,4 +136,64 @@ fn a_reader_that_goes_away_is_no_error() {
     let mut said = String::new();
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert_eq!((status.code(), said.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn a_verdict_is_the_same_when_the_reader_goes_away() {
+    let world = World::in_sync();
+    crate::forensic::log(&world);
+    let unheard = |arguments: &[&str]| {
+        let gone: Stdio = io::pipe().unwrap().1.into();
+        world.command(arguments).stdout(gone).stderr(Stdio::null()).status().unwrap().code()
+    };
+    let run = world.at("run").display().to_string();
+    let questions = [
+        &["check", "CONFIG"][..],
+        &["check", "-o", "json", "CONFIG"],
+        &["explain", "/etc/app/app.conf", "LOG", "CONFIG"],
+        &["who", "/etc/app/app.conf", "LOG"],
+        &["log", "show", "LOG"],
+        &["log", "tail", "LOG"],
+        &["log", "tail", "-f", "LOG"],
+        &["log", "verify", "LOG"],
+        &["status", "--run", &run],
+    ];
+    assert_eq!(questions.map(unheard), [0, 0, 0, 0, 0, 0, 0, 0, 3].map(Some));
+    fs::write(world.host("/etc/app/app.conf"), "drift").unwrap();
+    assert_eq!(questions.map(unheard), [1, 1, 1, 0, 0, 0, 0, 0, 3].map(Some));
+    let path = world.at("log/forensic.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("\"pid\":4711", "\"pid\":4712")).unwrap();
+    assert_eq!(questions.map(unheard), [1, 1, 3, 3, 3, 3, 3, 1, 3].map(Some));
+}
+
+#[test]
+fn a_host_is_not_compared_with_another_config_where_the_applied_one_cannot_be_known() {
+    let world = World::in_sync();
+    let config = fs::read_to_string(world.at("config/99-worker-app.yaml")).unwrap();
+    world.write("root/etc/holdfast/machine-configs/a.yaml", &config);
+    let (root, state) = (world.at("root").display().to_string(), world.at("state"));
+    let check = ["check", "--host-root", &root, "--state", state.to_str().unwrap()];
+    fs::create_dir(&state).unwrap();
+    let said = world.run(&check);
+    assert_eq!(said.code, 0, "nothing was applied: {}", said.golden());
+    let is_told = |path: &str| {
+        let said = world.run(&check);
+        let path = format!("[HERE]/state/{path}: ");
+        let hint = "name a config by --config";
+        assert!(said.code == 3 && said.err.contains(&path) && said.err.contains(hint), "{}", said.golden());
+    };
+    std::os::unix::fs::symlink("apply", state.join("apply")).unwrap();
+    is_told("apply");
+    fs::remove_file(state.join("apply")).unwrap();
+    world.write("state/apply/generations/1/config/a.yaml", &config);
+    world.write("state/apply/current", "no link");
+    is_told("apply/current");
+    fs::remove_file(state.join("apply/current")).unwrap();
+    std::os::unix::fs::symlink("elsewhere", state.join("apply/current")).unwrap();
+    is_told("apply/current");
+    fs::remove_file(state.join("apply/current")).unwrap();
+    std::os::unix::fs::symlink("generations/1/config", state.join("apply/current")).unwrap();
+    let said = world.run(&check);
+    assert_eq!(said.code, 0, "{}", said.golden());
 }

@@ -166,6 +166,8 @@ fn an_answer_from_a_damaged_log_is_given_with_the_reason_and_is_a_failure() {
         &["log", "show", "LOG"],
         &["log", "show", "-o", "json", "LOG"],
         &["log", "tail", "LOG"],
+        &["explain", "/etc/app/app.conf", "LOG", "CONFIG"],
+        &["explain", "/etc/app/app.conf", "-o", "json", "LOG", "CONFIG"],
     ];
     // Another process is named; an entry is gone; a line is rubbish.
     let second = text.lines().nth(1).unwrap();
@@ -195,6 +197,7 @@ fn a_log_that_was_emptied_is_not_sound_and_answers_nothing() {
         &["log", "show", "LOG"],
         &["log", "tail", "LOG"],
         &["log", "verify", "LOG"],
+        &["explain", "/etc/app/app.conf", "LOG", "CONFIG"],
     ] {
         let said = world.run(question);
         assert_eq!(said.code, 3, "{question:?}: {}", said.golden());
@@ -203,4 +206,67 @@ fn a_log_that_was_emptied_is_not_sound_and_answers_nothing() {
     }
     let report = world.run(&["log", "verify", "-o", "json", "LOG"]).json("log-verify");
     assert_eq!((&report["sound"], report["doubt"].is_string()), (&false.into(), true), "{report}");
+}
+
+#[test]
+fn an_answer_from_a_log_whose_end_was_cut_off_is_a_failure_and_so_is_one_without_the_note() {
+    let world = World::new();
+    let (state, note) = (world.at("state"), world.at("state/forensic-end.json"));
+    fs::create_dir(&state).unwrap();
+    let mut written = open(&world);
+    assert_eq!(written.note_end(&state), None);
+    let entries = [RecordKind::Start, RecordKind::Drift, RecordKind::Recovered];
+    let entries = entries.map(|kind| record(&written, kind, Some("/etc/app/app.conf"), 1));
+    written.append(&entries);
+    written.close();
+    drop(written);
+    let state = state.to_str().unwrap();
+    let ask = |question: &[&str]| world.run(&[question, &["--state", state]].concat());
+    let questions = [
+        &["who", "/etc/app/app.conf", "LOG"][..],
+        &["log", "show", "LOG"],
+        &["log", "tail", "LOG"],
+        &["explain", "/etc/app/app.conf", "LOG", "CONFIG"],
+    ];
+    for (question, code) in questions.into_iter().zip([0, 0, 0, 1]) {
+        let said = ask(question);
+        assert_eq!((said.code, said.err.as_str()), (code, ""), "{question:?}: {}", said.golden());
+    }
+    let path = world.at("log/forensic.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.split_inclusive('\n').take(2).collect::<String>()).unwrap();
+    for (hide, reason) in [
+        (
+            (|_| Ok(())) as fn(&std::path::Path) -> std::io::Result<()>,
+            "the log ends with entry 2, but entry 3 was",
+        ),
+        (|note| fs::write(note, "{"), "the note of the log's end is not what was written"),
+        (|note| fs::remove_file(note), "entry 1 names this note of the log's end, and there is none"),
+    ] {
+        hide(&note).unwrap();
+        let reason = format!("[HERE]/state/forensic-end.json: {reason}");
+        for question in questions {
+            let said = ask(question);
+            assert!(said.code == 3 && said.err.contains(&reason), "{question:?}: {}", said.golden());
+            assert!(said.out.contains("drift"), "what there is is shown all the same: {}", said.golden());
+        }
+        let said = ask(&["log", "verify", "LOG"]);
+        assert!(said.code == 1 && said.out.contains("forensic-end.json"), "{}", said.golden());
+    }
+    fs::remove_dir_all(world.at("log")).unwrap();
+    fs::write(&note, "{").unwrap();
+    let said = ask(questions[3]);
+    assert!(said.code == 3 && said.out.ends_with("last change: not known\n"), "{}", said.golden());
+}
+
+#[test]
+fn explain_from_a_log_that_cannot_be_read_says_so_and_without_a_log_it_answers() {
+    let world = World::in_sync();
+    let log = |path: &str| world.at(path).display().to_string();
+    let said =
+        world.run(&["explain", "/etc/app/app.conf", "CONFIG", "--log", &log("config/99-worker-app.yaml")]);
+    assert!(said.code == 3 && said.out.ends_with("last change: not known\n"), "{}", said.golden());
+    assert!(said.err.contains("99-worker-app.yaml"), "{}", said.golden());
+    let said = world.run(&["explain", "/etc/app/app.conf", "CONFIG", "--log", &log("nowhere")]);
+    assert_eq!((said.code, said.err.as_str()), (0, ""), "{}", said.golden());
 }

@@ -29,7 +29,7 @@ fn a_log_whose_newest_entries_were_cut_off_is_found_at_the_next_start_and_never_
     cut(&place, 3);
     assert!(verify(&place.path()).unwrap().fault.is_none(), "the chain alone does not show it");
     let shortfall = run(&place, 0, true).unwrap();
-    assert_eq!((shortfall.missing, shortfall.note.seq), (2, 5));
+    assert_eq!((shortfall.missing, shortfall.note.map(|note| note.seq)), (2, Some(5)));
     assert!(place.metric("holdfast_forensic_missing_entries 2"));
     let record = place.entries().pop().unwrap().record;
     assert_eq!((record.kind, &record.detail["missing"]), (RecordKind::Tamper, &json!(2)));
@@ -64,7 +64,7 @@ fn a_daemon_that_was_killed_has_noted_what_is_older_than_a_minute() {
         let record = drift(log, "/etc/a");
         log.append(&[record]);
     };
-    assert_eq!(seq(), None);
+    assert_eq!(seq(), Some(0), "there is a note before an entry names it");
     write(&mut log);
     assert_eq!(seq(), Some(1), "the first entry is noted at once");
     write(&mut log);
@@ -82,14 +82,72 @@ fn a_daemon_that_was_killed_has_noted_what_is_older_than_a_minute() {
 }
 
 #[test]
-fn a_note_that_cannot_be_read_is_a_record_and_one_of_another_log_is_none() {
+fn a_note_that_cannot_be_read_or_is_not_what_was_written_counts_as_a_cut_and_one_of_another_log_is_none() {
     let place = Place::new();
     run(&place, 1, true);
     let note = place.directory.path().join(NOTE);
     fs::write(&note, "{").unwrap();
-    assert_eq!(run(&place, 0, true), None);
+    assert_eq!(run(&place, 0, true).unwrap().missing, 1);
     assert_eq!(place.kinds().pop(), Some(RecordKind::Tamper));
+    assert!(place.metric("holdfast_forensic_missing_entries 1"));
+    assert_eq!(run(&place, 0, true), None, "it is reported once");
+    fs::remove_file(&note).unwrap();
+    std::os::unix::fs::symlink("elsewhere", &note).unwrap();
+    assert_eq!(run(&place, 0, true).unwrap().file, note);
     let other = tempfile::tempdir().unwrap();
     fs::rename(place.path(), other.path().join("log")).unwrap();
     assert_eq!(Note::read(place.directory.path(), &other.path().join("log")).unwrap(), None);
+}
+
+/// A daemon that tells of its start, and stops.
+fn begin(place: &Place) -> Option<Shortfall> {
+    let mut log = place.open();
+    let shortfall = log.note_end(place.directory.path());
+    let records = [log.record(RecordKind::Start), drift(&log, "/etc/a")];
+    log.append(&records);
+    log.close();
+    shortfall
+}
+
+#[test]
+fn a_note_that_was_removed_is_missed_where_the_log_names_it_and_nowhere_else() {
+    let place = Place::new();
+    let note = place.directory.path().join(NOTE);
+    let mut old = place.open();
+    let start = old.record(RecordKind::Start);
+    old.append(&[start]);
+    drop(old);
+    assert_eq!(run(&place, 0, true), None, "a version without notes wrote this log");
+    fs::remove_file(&note).unwrap();
+    assert_eq!(begin(&place), None, "no entry names the note yet");
+    assert_eq!(begin(&place), None);
+    let copy = place.directory.path().join("copy");
+    fs::create_dir(&copy).unwrap();
+    fs::copy(place.current(), copy.join(CURRENT)).unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    for (state, log) in [(place.directory.path(), &copy), (elsewhere.path(), &place.path())] {
+        assert_eq!(
+            End::read(state, log).compare(5).unwrap(),
+            None,
+            "another log, or another state directory"
+        );
+    }
+    fs::remove_file(&note).unwrap();
+    cut(&place, 4);
+    assert!(verify(&place.path()).unwrap().fault.is_none(), "the chain alone does not show it");
+    let shortfall = begin(&place).unwrap();
+    assert_eq!((shortfall.missing, shortfall.note), (1, None));
+    assert!(place.metric("holdfast_forensic_missing_entries 1"));
+    assert!(place.kinds().contains(&RecordKind::Tamper));
+    assert_eq!(begin(&place), None, "it is reported once");
+}
+
+#[test]
+fn a_checkpoint_names_the_note_too_since_rotation_removes_the_start() {
+    let mut place = Place::new();
+    place.limits.checkpoint_every = 2;
+    run(&place, 3, true);
+    let found = place.entries().into_iter().find(|entry| entry.record.kind == RecordKind::Checkpoint);
+    let note = place.directory.path().canonicalize().unwrap().join(NOTE);
+    assert_eq!(found.unwrap().record.detail["end_noted"]["note"], json!(note));
 }
