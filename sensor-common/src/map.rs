@@ -110,7 +110,7 @@ pub const ALLOWED_ALL: u64 = u64::MAX;
 pub const ALLOWED_EXE: u32 = 1;
 /// The control group that the process is in.
 pub const ALLOWED_CGROUP: u32 = 2;
-/// The audit login uid.
+/// The audit login uid, where the process is in the scope of its session.
 pub const ALLOWED_LOGIN: u32 = 3;
 /// One process, by number and start: Holdfast's own, to which no rule applies.
 pub const ALLOWED_PROCESS: u32 = 4;

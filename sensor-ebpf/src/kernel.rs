@@ -96,6 +96,8 @@ globals! {
     OFF_CGROUP_ROOT => cgroup_root;
     OFF_CGROUP_ROOT_HIERARCHY_ID => cgroup_root_hierarchy;
     OFF_KERNFS_NODE_ID => kernfs_id;
+    OFF_KERNFS_NODE_NAME => kernfs_name;
+    OFF_KERNFS_NODE_PARENT => kernfs_parent;
     /// Not zero when `i_rwsem` begins with an atomic count whose lowest bit means locked for writing.
     HAS_RWSEM => has_rwsem;
     /// Not zero when the kernel has audit login uids.

@@ -3,7 +3,7 @@
 
 use crate::kernel::{self, Pointer};
 use crate::maps::{ALLOWED, PROCESSES};
-use aya_ebpf::helpers::{bpf_get_current_task, bpf_probe_read_kernel};
+use aya_ebpf::helpers::{bpf_get_current_task, bpf_probe_read_kernel, bpf_probe_read_kernel_str_bytes};
 use sensor_common::map::{
     ALLOWED_ALL, ALLOWED_CGROUP, ALLOWED_EXE, ALLOWED_LOGIN, ALLOWED_PROCESS, Allowed, Control,
 };
@@ -49,18 +49,119 @@ pub(crate) fn cgroup(task: u64) -> u64 {
     if kernel::has_cgroup() == 0 {
         return 0;
     }
-    group_of(read(task, kernel::task_cgroups()))
+    group_id(read(task, kernel::task_cgroups()))
 }
 
 /// The same of a `css_set`, by its address.
 #[inline(always)]
-pub(crate) fn group_of(set: u64) -> u64 {
+pub(crate) fn group_id(set: u64) -> u64 {
+    read(group_node(set), kernel::kernfs_id())
+}
+
+/// The address of its control group's node in the hierarchy that counts.
+#[inline(always)]
+fn group_node(set: u64) -> u64 {
     let mut group: u64 = read(set, kernel::css_set_group());
     if kernel::css_cgroup() != kernel::MISSING {
         group = read(group, kernel::css_cgroup());
     }
-    let node: u64 = read(group, kernel::cgroup_kn());
-    read(node, kernel::kernfs_id())
+    read(group, kernel::cgroup_kn())
+}
+
+/// Whether the task runs in the scope that logind made for its login: `/user.slice/user-UID.slice/session-ID.scope`, with
+/// the task's own login uid and audit session. The login uid alone proves nothing: the kernel lets any process set it that
+/// has none yet, and gives it a session that no scope has. Only root makes groups in these slices.
+#[inline(always)]
+fn is_in_its_session(task: u64, login: u32, session: u32) -> bool {
+    if kernel::has_cgroup() == 0
+        || kernel::kernfs_name() == kernel::MISSING
+        || kernel::kernfs_parent() == kernel::MISSING
+    {
+        return false;
+    }
+    let scope = group_node(read(task, kernel::task_cgroups()));
+    let slice: u64 = read(scope, kernel::kernfs_parent());
+    let users: u64 = read(slice, kernel::kernfs_parent());
+    let root: u64 = read(users, kernel::kernfs_parent());
+    let above: u64 = read(root, kernel::kernfs_parent());
+    root != 0
+        && above == 0
+        && is_numbered(scope, u64::from_le_bytes(*b"session-"), SCOPE, u64::from(session)) != 0
+        && is_numbered(slice, u64::from_le_bytes(*b"user-\0\0\0"), SLICE, u64::from(login)) != 0
+        && is_users(users)
+}
+
+/// What the names of scopes and slices end with, and a zero.
+const SCOPE: u64 = u64::from_le_bytes(*b".scope\0\0");
+const SLICE: u64 = u64::from_le_bytes(*b".slice\0\0");
+
+/// Longer than the names looked for, with a zero.
+const GROUP_NAME_BYTES: usize = 32;
+
+/// Digits of the largest number.
+const DIGITS: usize = 10;
+
+/// 1 where a node's name is the prefix, this number and the suffix, else 0. A function of its own, which the verifier walks
+/// through for itself. Texts come as words, their first letter lowest.
+#[inline(never)]
+fn is_numbered(node: u64, prefix: u64, suffix: u64, wanted: u64) -> u64 {
+    let mut name = [0_u8; GROUP_NAME_BYTES];
+    let from: u64 = read(node, kernel::kernfs_name());
+    // SAFETY: the helper checks the address that it reads from, and terminates what it wrote.
+    if unsafe { bpf_probe_read_kernel_str_bytes(from as *const u8, &mut name) }.is_err() {
+        return 0;
+    }
+    // SAFETY: the mask keeps the index within the array. Volatile, so that each letter is a load of its own at an offset
+    // that the verifier knows: 5.10 takes no other from the stack.
+    let letter = |at: usize| unsafe { core::ptr::read_volatile(name.as_ptr().add(at & (GROUP_NAME_BYTES - 1))) };
+    let mut at = 0;
+    while at < size_of::<u64>() {
+        let expected = (prefix >> (8 * at)) as u8;
+        if expected == 0 {
+            break;
+        }
+        if letter(at) != expected {
+            return 0;
+        }
+        at += 1;
+    }
+    let mut number = 0_u64;
+    let mut digits = 0;
+    while digits < DIGITS {
+        let digit = letter(at).wrapping_sub(b'0');
+        if digit > 9 {
+            break;
+        }
+        number = number * 10 + u64::from(digit);
+        at += 1;
+        digits += 1;
+    }
+    if digits == 0 || number != wanted {
+        return 0;
+    }
+    let mut behind = 0;
+    while behind < size_of::<u64>() {
+        let expected = (suffix >> (8 * behind)) as u8;
+        if letter(at) != expected {
+            return 0;
+        }
+        if expected == 0 {
+            break;
+        }
+        at += 1;
+        behind += 1;
+    }
+    1
+}
+
+/// Whether a node's name is `user.slice`.
+#[inline(always)]
+fn is_users(node: u64) -> bool {
+    let mut name = [0_u8; 16];
+    let from: u64 = read(node, kernel::kernfs_name());
+    // SAFETY: the helper checks the address that it reads from, and terminates what it wrote.
+    let is_read = unsafe { bpf_probe_read_kernel_str_bytes(from as *const u8, &mut name) }.is_ok();
+    is_read && u128::from_le_bytes(name) == u128::from_le_bytes(*b"user.slice\0\0\0\0\0\0")
 }
 
 /// What a process runs: its newest execution, as the process cache has it; 0 where it has none.
@@ -192,16 +293,20 @@ pub(crate) fn has_no_right(inode: Pointer) -> bool {
 }
 
 /// Whether a rule, or each of several that count together, allows the current task: by its executable, its cgroup or its
-/// login; or whether it is Holdfast's own.
+/// login in that login's session; or whether it is Holdfast's own.
 #[inline(always)]
 pub(crate) fn is_allowed(rule: u32) -> bool {
     let task = current();
-    let (login, _) = login(task);
+    let (login, session) = login(task);
     let mm: u64 = read(task, kernel::task_mm());
     let file: u64 = read(mm, kernel::mm_exe_file());
     let inode: u64 = read(file, kernel::file_inode());
     let sb: u64 = read(inode, kernel::inode_sb());
-    let by_rules = listed(rule, ALLOWED_LOGIN, u64::from(login), 0)
+    let mut by_login = listed(rule, ALLOWED_LOGIN, u64::from(login), 0);
+    if by_login != 0 && !is_in_its_session(task, login, session) {
+        by_login = 0;
+    }
+    let by_rules = by_login
         | listed(rule, ALLOWED_CGROUP, cgroup(task), 0)
         | listed(rule, ALLOWED_EXE, read(inode, kernel::inode_ino()), read(sb, kernel::super_dev()));
     by_rules == ALLOWED_ALL

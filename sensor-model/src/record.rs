@@ -132,6 +132,17 @@ pub struct Actor {
     pub holdfast: bool,
 }
 
+impl Actor {
+    /// Whether the process runs in the scope that logind made for its login, `session-N.scope` of `user-UID.slice` with the
+    /// process's own audit session and login uid. Without it the login proves nothing: the kernel lets any process that has
+    /// no login uid set one, and gives it a session number that no scope has.
+    pub fn is_in_its_session(&self) -> bool {
+        let (Some(uid), Some(session)) = (self.login_uid, self.session) else { return false };
+        self.unit.as_ref().is_some_and(|unit| *unit == format!("session-{session}.scope"))
+            && self.slice.as_ref().is_some_and(|slice| *slice == format!("user-{uid}.slice"))
+    }
+}
+
 /// One entry of the log, without its place in the chain (`seq`, `previous_hash` and `hash`, which the writer adds).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {

@@ -6,7 +6,7 @@ use crate::managed::{self, Change, Subject};
 use crate::maps::{
     self, EVER_NOTED, EXECUTING, EXECUTION_SEQUENCE, EXECUTIONS, GROUP_SCRATCH, GROUPS, MANAGED, PROCESSES,
 };
-use crate::who::{self, group_of, read};
+use crate::who::{self, group_id, read};
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use aya_ebpf::helpers::{bpf_get_smp_processor_id, bpf_ktime_get_boot_ns, bpf_probe_read_kernel_str_bytes};
 use sensor_common::limits::ARGV_BYTES;
@@ -243,7 +243,7 @@ fn cgroup(task: Pointer) -> u64 {
     let set = task.to(kernel::task_cgroups());
     if kernel::css_cgroup() != kernel::MISSING {
         // The verifier does not know what lies in an array of pointers everywhere; the helper needs no type.
-        return set.map_or(0, |set| group_of(set.0 as u64));
+        return set.map_or(0, |set| group_id(set.0 as u64));
     }
     set.and_then(|set| set.to(kernel::css_set_group()))
         .and_then(|group| group.to(kernel::cgroup_kn()))

@@ -60,7 +60,7 @@ pub struct AllowedActors {
     pub exes: Vec<String>,
     /// Pods by uid or by `namespace/name`, the name or both as a glob.
     pub pods: Vec<String>,
-    /// Login users (of whoever logged in, also behind `sudo`), by name.
+    /// Login users (of whoever logged in, also behind `sudo`), by name, in the scope of their session.
     pub users: Vec<String>,
 }
 
@@ -116,7 +116,7 @@ pub struct Subject<'a> {
     pub unit: Option<&'a str>,
     /// Executable.
     pub exe: Option<&'a str>,
-    /// Login user.
+    /// Login user, where the process is in the scope of its session.
     pub user: Option<&'a str>,
     /// Uid of the pod.
     pub pod_uid: Option<&'a str>,
@@ -130,7 +130,7 @@ impl<'a> From<&'a Actor> for Subject<'a> {
             holdfast: actor.holdfast,
             unit: actor.unit.as_deref(),
             exe: actor.exe.as_deref(),
-            user: actor.login_user.as_deref(),
+            user: actor.login_user.as_deref().filter(|_| actor.is_in_its_session()),
             pod_uid: actor.pod_uid.as_deref(),
             pod: None,
         }

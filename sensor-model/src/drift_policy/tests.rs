@@ -127,6 +127,36 @@ fn an_allowed_actor_is_observed_at_most() {
 }
 
 #[test]
+fn a_login_without_the_session_that_was_made_for_it_is_nobodys() {
+    let policy = merged("    - {path: /etc/a, action: deny, allowedActors: {users: [ann]}}\n");
+    let text = |text: &str| Some(text.to_owned());
+    let ann = Actor {
+        login_uid: Some(1000),
+        login_user: text("ann"),
+        session: Some(3),
+        unit: text("session-3.scope"),
+        slice: text("user-1000.slice"),
+        ..Actor::default()
+    };
+    let is_allowed = |actor: &Actor| policy.decide(Path::new("/etc/a"), Some(&actor.into())).allowed;
+    assert!(is_allowed(&ann));
+    for (unit, slice) in [
+        (None, None),
+        (text("web.service"), text("system.slice")),
+        (text("session-4.scope"), text("user-1000.slice")),
+        (text("session-3.scope"), text("user-1001.slice")),
+        (text("session-3.scope"), None),
+        (text("user@1000.service"), text("user-1000.slice")),
+        (text("session-c3.scope"), text("user-1000.slice")),
+    ] {
+        let forged = Actor { unit, slice, ..ann.clone() };
+        assert!(!is_allowed(&forged), "{forged:?}");
+    }
+    assert!(!is_allowed(&Actor { session: None, ..ann.clone() }));
+    assert!(!is_allowed(&Actor { login_uid: Some(1001), ..ann }));
+}
+
+#[test]
 fn the_higher_precedence_counts_and_a_tie_is_refused() {
     let low = policy("    - {path: /etc/a, action: ignore}\n    - {path: /etc/b, action: ignore}\n");
     let mut high = policy("    - {path: /etc/a, action: deny}\n");

@@ -122,7 +122,21 @@ pub const FIELDS: &[KernelField] = &[
     actor("OFF_CGROUP_ROOT", "cgroup", "root", Pointer),
     actor("OFF_CGROUP_ROOT_HIERARCHY_ID", "cgroup_root", "hierarchy_id", Word(4)),
     actor("OFF_KERNFS_NODE_ID", "kernfs_node", "id", Word(8)),
+    actor("OFF_KERNFS_NODE_NAME", "kernfs_node", "name", Pointer),
+    actor("OFF_KERNFS_NODE_PARENT", "kernfs_node", "parent", Pointer),
 ];
+
+/// Members that later kernels have under another name: structure, member, other name.
+const RENAMED: &[(&str, &str, &str)] = &[("kernfs_node", "parent", "__parent")];
+
+/// Where a field is, by whichever of its names the kernel has.
+fn offset(btf: &Btf<'_>, field: &KernelField) -> Result<u32, BtfError> {
+    let by_name = |member| btf.member(field.structure, member, field.field);
+    by_name(field.member).or_else(|error| {
+        let mut names = RENAMED.iter().filter(|(of, name, _)| (*of, *name) == (field.structure, field.member));
+        names.find_map(|(_, _, other)| by_name(other).ok()).ok_or(error)
+    })
+}
 
 /// Values for the object's globals.
 #[derive(Debug, Default)]
@@ -138,7 +152,7 @@ impl Layout {
     pub fn resolve(btf: &Btf<'_>, groups: Hierarchy) -> Self {
         let mut layout = Self::default();
         for field in FIELDS {
-            let value = match btf.member(field.structure, field.member, field.field) {
+            let value = match offset(btf, field) {
                 Ok(offset) => offset,
                 Err(error) => {
                     layout.missing.push((*field, error));

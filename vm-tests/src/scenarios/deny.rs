@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::Signal;
 
 use super::{deny_ways, watched};
@@ -129,8 +129,30 @@ fn by_group_and_login() -> Result<String> {
         let other = format!("mkdir -p {group} && echo $$ > {group}/cgroup.procs && chmod 600 {FILE}");
         refused(&mut agent, &other, "set-attributes")?;
     }
-    shell(&format!("echo 4321 > /proc/self/loginuid && chmod 644 {FILE}"))?;
-    refused(&mut agent, &format!("echo 4322 > /proc/self/loginuid && chmod 600 {FILE}"), "set-attributes")?;
+    let in_group = |login: u32, group: &str, mode: &str| {
+        format!(
+            "echo {login} > /proc/self/loginuid && n=$(cat /proc/self/sessionid) && g=/sys/fs/cgroup/{group} && \
+             mkdir -p $g && echo $$ > $g/cgroup.procs && chmod {mode} {FILE}"
+        )
+    };
+    // The login uid is whatever a process sets that has none. The session that the kernel gives it then has a scope only
+    // where logind made one.
+    refused(&mut agent, &format!("echo 4321 > /proc/self/loginuid && chmod 600 {FILE}"), "set-attributes")?;
+    for forged in [
+        "user.slice/user-4321.slice/session-1$n.scope",
+        "user.slice/user-4321.slice/session-$n.scope.d",
+        "user.slice/user-4322.slice/session-$n.scope",
+        "user.slice/user-4321.slice/user@4321.service/session-$n.scope",
+        "user.slice/user-4321.slice/user@4321.service/user.slice/user-4321.slice/session-$n.scope",
+        "system.slice/user-4321.slice/session-$n.scope",
+    ] {
+        refused(&mut agent, &in_group(4321, forged, "600"), "set-attributes").context(forged)?;
+    }
+    let scope = "user.slice/user-4321.slice/session-$n.scope";
+    let of_another = scope.replace("4321", "4322");
+    refused(&mut agent, &in_group(4322, &of_another, "600"), "set-attributes")?;
+    // The scope alone is enough, also without the daemon.
+    shell(&in_group(4321, scope, "644"))?;
     agent.stop()?;
     Ok(String::new())
 }

@@ -275,12 +275,21 @@ fn config() -> String {
     HEAD.to_owned() + &PATHS.map(file).concat()
 }
 
-/// Does something as a user who logged in.
+/// Does something as a user who logged in, in a scope as logind makes it.
 fn as_user(uid: u32, work: impl FnOnce() -> Result<()> + Send) -> Result<()> {
+    const GROUPS: &str = "/sys/fs/cgroup";
+    let moved = |to: &str| fs::write(format!("{to}/cgroup.procs"), "0").context("enter a control group");
     thread::scope(|scope| {
         let done = scope.spawn(|| {
             fs::write("/proc/thread-self/loginuid", uid.to_string()).context("log in")?;
-            work()
+            let session = fs::read_to_string("/proc/thread-self/sessionid")?;
+            let group = format!("{GROUPS}/user.slice/user-{uid}.slice/session-{}.scope", session.trim());
+            fs::create_dir_all(&group)?;
+            moved(&group)?;
+            let done = work();
+            moved(GROUPS)?;
+            fs::remove_dir(&group).context("end the session")?;
+            done
         });
         done.join().map_err(|_| anyhow!("it panicked"))?
     })

@@ -22,11 +22,28 @@ metadata:
 spec:
   config:
     ignition: {version: 3.4.0}
+    storage:
+      files:
+      - path: /etc/alices/file
+        mode: 420
+        contents: {source: 'data:,content%0A'}
     systemd:
       units:
       - {name: fstrim.timer, enabled: true}
       - {name: apt-daily.timer, mask: true}
 ";
+
+/// Only alice may change a file.
+const POLICY: &str = "apiVersion: holdfast.dev/v1alpha1
+kind: DriftPolicy
+metadata: {name: alices}
+spec:
+  rules:
+  - path: /etc/alices/file
+    action: deny
+    allowedActors: {users: [alice]}
+";
+const ALICES: &str = "/etc/alices/file";
 
 const UNIT: &str = "/etc/systemd/system/node-inventory.service";
 const TRIM: &str = "/etc/systemd/system/fstrim.timer";
@@ -42,10 +59,13 @@ const POD: &str = "01234567-89ab-cdef-0123-456789abcdef";
 /// Changes the node in every way and undoes each.
 pub(super) fn systemd(context: &mut Context) -> Result<()> {
     shell("systemctl enable --quiet fstrim.timer")?;
+    shell("umask 022 && mkdir -p /etc/alices /etc/holdfast/policies && echo content > /etc/alices/file")?;
+    fs::write("/etc/holdfast/policies/alices.yaml", POLICY)?;
     let node = Node::start(&[("99-worker-trim", CONFIG)])?;
     node.wait_for_verdict("compliant")?;
 
     context.check("login", login(&node));
+    context.check("forged_login", forged_login(&node));
     context.check("unit_disabled", disabled(&node));
     context.check("unit_masked", masked(&node));
     context.check("unit_linked_away", linked_away(&node));
@@ -120,6 +140,24 @@ fn login(node: &Node) -> Result<String> {
     let record = drift(node, CHRONY, "mode", || as_alice(&format!("sudo chmod 666 {CHRONY}")))?;
     by_alice(&record)?;
     recovery(node, CHRONY, || as_alice(&format!("sudo chmod 644 {CHRONY}")))?;
+    Ok(who)
+}
+
+/// What a rule allows alice is open to her logins, with what logind makes of them, and to no process that only calls
+/// itself alice's.
+fn forged_login(node: &Node) -> Result<String> {
+    let change = format!("chmod 600 {ALICES}");
+    let line = format!("echo $(id -u alice) > /proc/self/loginuid && {change}");
+    let before = node.records()?.len();
+    let forged = run("systemd-run", &["--quiet", "--wait", "--unit=forger", "/bin/sh", "-c", &line]);
+    ensure!(forged.is_err(), "the forged login was accepted");
+    let record = node.wait_for("the refusal", before, |record| record["kind"] == "denied")?;
+    let actor = &record["actor"];
+    ensure!(actor["login_user"] == "alice" && actor["unit"] == "forger.service", "{record}");
+    let record = drift(node, ALICES, "mode", || as_alice(&format!("sudo {change}")))?;
+    let who = by_alice(&record)?;
+    ensure!(record["detail"]["allowed"] == true, "{record}");
+    recovery(node, ALICES, || as_alice(&format!("sudo chmod 644 {ALICES}")))?;
     Ok(who)
 }
 

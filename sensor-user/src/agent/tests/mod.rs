@@ -244,7 +244,15 @@ fn file() -> Thing {
 }
 
 fn alice() -> Actor {
-    Actor { pid: 7, login_uid: Some(1000), login_user: Some("alice".to_owned()), ..Actor::default() }
+    Actor {
+        pid: 7,
+        login_uid: Some(1000),
+        login_user: Some("alice".to_owned()),
+        session: Some(3),
+        unit: Some("session-3.scope".to_owned()),
+        slice: Some("user-1000.slice".to_owned()),
+        ..Actor::default()
+    }
 }
 
 fn mallory() -> Actor {
