@@ -88,7 +88,21 @@ pub const OBSERVED_LOCKED: u32 = 2;
 /// Whom a rule allows to change what it denies to all others. The value is a set of bits: the current task is allowed when
 /// the entries by which it is known have all of them together ([`ALLOWED_ALL`]). A rule's own entries have all bits each;
 /// where several rules count together, each has a bit, and bits that no rule has are set everywhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Default,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+)]
 #[repr(C)]
 pub struct Allowed {
     /// Number of the rule; zero for every rule ([`ALLOWED_PROCESS`]).
@@ -99,14 +113,14 @@ pub struct Allowed {
     pub value: u64,
     /// Device of the inode, or number of the process; zero for the other kinds.
     pub dev: u32,
-    /// Zero.
-    pub padding: u32,
+    /// Generation of the inode, since file systems use numbers again; zero for the other kinds.
+    pub generation: u32,
 }
 
 /// What it takes to be allowed.
 pub const ALLOWED_ALL: u64 = u64::MAX;
 
-/// The executable's inode.
+/// The executable's inode, while it has a name.
 pub const ALLOWED_EXE: u32 = 1;
 /// The control group that the process is in.
 pub const ALLOWED_CGROUP: u32 = 2;
@@ -193,6 +207,10 @@ pub struct Execution {
     pub at_ns: u64,
     /// Inode of the executable.
     pub file: InodeKey,
+    /// Its generation.
+    pub generation: u32,
+    /// Zero.
+    pub padding: u32,
     /// Id of its control group at the exec.
     pub cgroup: u64,
     /// Mount namespace number.
@@ -342,7 +360,7 @@ const _: () = {
     assert!(size_of::<Process>() == 40);
     assert!(size_of::<Executing>() == 24);
     assert!(size_of::<Denials>() == 24);
-    assert!(size_of::<Execution>() == 8 + 8 + 16 + 8 + 24 + 16 + 8 + FILENAME_BYTES + ARGV_BYTES);
+    assert!(size_of::<Execution>() == 8 + 8 + 16 + 8 + 8 + 24 + 16 + 8 + FILENAME_BYTES + ARGV_BYTES);
     assert!(core::mem::offset_of!(Managed, dirty) == 44);
     assert!(crate::limits::BITMAP_WORDS == 1 << (19 - 6));
     assert!(crate::limits::EXEC_ENTRIES.is_power_of_two());

@@ -35,6 +35,7 @@ globals! {
     OFF_INODE_I_UID => inode_uid;
     OFF_INODE_I_RDEV => inode_device;
     OFF_INODE_I_GENERATION => inode_generation;
+    OFF_INODE_I_NLINK => inode_nlink;
     OFF_INODE_I_WRITECOUNT => inode_writecount;
     OFF_INODE_I_RWSEM => inode_rwsem;
     OFF_SUPER_BLOCK_S_DEV => super_dev;

@@ -113,7 +113,8 @@ fn is_numbered(node: u64, prefix: u64, suffix: u64, wanted: u64) -> u64 {
     }
     // SAFETY: the mask keeps the index within the array. Volatile, so that each letter is a load of its own at an offset
     // that the verifier knows: 5.10 takes no other from the stack.
-    let letter = |at: usize| unsafe { core::ptr::read_volatile(name.as_ptr().add(at & (GROUP_NAME_BYTES - 1))) };
+    let letter =
+        |at: usize| unsafe { core::ptr::read_volatile(name.as_ptr().add(at & (GROUP_NAME_BYTES - 1))) };
     let mut at = 0;
     while at < size_of::<u64>() {
         let expected = (prefix >> (8 * at)) as u8;
@@ -298,24 +299,34 @@ pub(crate) fn has_no_right(inode: Pointer) -> bool {
 pub(crate) fn is_allowed(rule: u32) -> bool {
     let task = current();
     let (login, session) = login(task);
-    let mm: u64 = read(task, kernel::task_mm());
-    let file: u64 = read(mm, kernel::mm_exe_file());
-    let inode: u64 = read(file, kernel::file_inode());
-    let sb: u64 = read(inode, kernel::inode_sb());
-    let mut by_login = listed(rule, ALLOWED_LOGIN, u64::from(login), 0);
+    let mut by_login = listed(rule, ALLOWED_LOGIN, u64::from(login), 0, 0);
     if by_login != 0 && !is_in_its_session(task, login, session) {
         by_login = 0;
     }
-    let by_rules = by_login
-        | listed(rule, ALLOWED_CGROUP, cgroup(task), 0)
-        | listed(rule, ALLOWED_EXE, read(inode, kernel::inode_ino()), read(sb, kernel::super_dev()));
+    let by_rules = by_login | listed(rule, ALLOWED_CGROUP, cgroup(task), 0, 0) | by_executable(rule, task);
     by_rules == ALLOWED_ALL
-        || listed(0, ALLOWED_PROCESS, process_start(task), read(task, kernel::task_tgid())) == ALLOWED_ALL
+        || listed(0, ALLOWED_PROCESS, process_start(task), read(task, kernel::task_tgid()), 0) == ALLOWED_ALL
+}
+
+/// The bits that a rule gives to what the task runs. A file that lost its last name is none that a rule allows: another
+/// one is at the path, or none is, and the daemon may not have seen it yet.
+#[inline(always)]
+fn by_executable(rule: u32, task: u64) -> u64 {
+    let mm: u64 = read(task, kernel::task_mm());
+    let file: u64 = read(mm, kernel::mm_exe_file());
+    let inode: u64 = read(file, kernel::file_inode());
+    let links: u32 = read(inode, kernel::inode_nlink());
+    if links == 0 {
+        return 0;
+    }
+    let sb: u64 = read(inode, kernel::inode_sb());
+    let generation = read(inode, kernel::inode_generation());
+    listed(rule, ALLOWED_EXE, read(inode, kernel::inode_ino()), read(sb, kernel::super_dev()), generation)
 }
 
 #[inline(always)]
-fn listed(rule: u32, kind: u32, value: u64, dev: u32) -> u64 {
-    match ALLOWED.get_ptr(Allowed { rule, kind, value, dev, padding: 0 }) {
+fn listed(rule: u32, kind: u32, value: u64, dev: u32, generation: u32) -> u64 {
+    match ALLOWED.get_ptr(Allowed { rule, kind, value, dev, generation }) {
         // SAFETY: the pointer comes from a map look-up; a word is read whole.
         Some(bits) => unsafe { *bits },
         None => 0,

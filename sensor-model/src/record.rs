@@ -91,6 +91,18 @@ impl From<&Thing> for ThingName {
     }
 }
 
+/// A file by what its path cannot forge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileIdentity {
+    /// The device: as the kernel numbers it where the generation is known, else as stat(2) shows it.
+    pub device: u64,
+    /// The inode's number there.
+    pub inode: u64,
+    /// Which inode of that number it is; absent where the process started before the sensor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<u32>,
+}
+
 /// Who made a change.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Actor {
@@ -98,8 +110,11 @@ pub struct Actor {
     pub pid: u32,
     /// Boot-time nanoseconds at which the process started; with `pid` it is unique in a boot.
     pub start_ns: u64,
-    /// Path of the executable.
+    /// Path of the executable, as its own mount namespace has it or as it was given to execve(2).
     pub exe: Option<String>,
+    /// The file that was executed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exe_file: Option<FileIdentity>,
     /// Arguments, as far as the first KiB goes.
     pub argv: Vec<String>,
     /// There were more arguments, or the last one was longer.

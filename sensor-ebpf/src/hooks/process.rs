@@ -64,6 +64,7 @@ pub(crate) fn exec(args: Arguments) -> i32 {
         // SAFETY: as above; the helper reads at most the field's length and terminates it.
         unsafe {
             (*execution).file = managed::key(inode, ino);
+            (*execution).generation = inode.load(kernel::inode_generation());
             let _ = bpf_probe_read_kernel_str_bytes(filename, &mut (*execution).filename);
         }
     }

@@ -56,7 +56,7 @@ pub enum Labels {
 pub struct AllowedActors {
     /// systemd units by name or glob: `chronyd.service`, `crio-*.scope`.
     pub units: Vec<String>,
-    /// Executables by path or glob.
+    /// Executables by path or glob: the files that these lead to on the host.
     pub exes: Vec<String>,
     /// Pods by uid or by `namespace/name`, the name or both as a glob.
     pub pods: Vec<String>,

@@ -7,6 +7,7 @@
 use super::canary::DEVICES_ID;
 use super::look::Witness;
 use super::numbers::Numbers;
+use super::registry::Inode;
 use crate::attribution::cgroup;
 use crate::kernel::maps::MapsError;
 use crate::observation::Observer;
@@ -42,11 +43,13 @@ pub(super) struct DenyRules {
     begins: bool,
 }
 
-/// Rule, kind, value and device of an allowed actor.
-type Entry = (u32, u32, u64, u32);
-
 /// Allowed actors with their bits, as the kernel has them.
-type Allowances = BTreeMap<Entry, u64>;
+type Allowances = BTreeMap<Allowed, u64>;
+
+/// An actor who is known by a number.
+const fn entry(rule: u32, kind: u32, value: u64) -> Allowed {
+    Allowed { rule, kind, value, dev: 0, generation: 0 }
+}
 
 impl DenyRules {
     /// Finds the rules, numbered from 1, and the things that they protect. Rules of the last run keep their numbers: the
@@ -98,14 +101,14 @@ impl DenyRules {
     pub(super) fn group_made(&mut self, witness: &mut Witness, path: &str, id: u64) {
         let sets: BTreeSet<u32> = self.numbers.sets().into_iter().map(|(number, _)| number).collect();
         let mut wanted: Allowances =
-            self.told.iter().filter(|((rule, ..), _)| !sets.contains(rule)).map(|(e, b)| (*e, *b)).collect();
+            self.told.iter().filter(|(e, _)| !sets.contains(&e.rule)).map(|(e, b)| (*e, *b)).collect();
         wanted.extend(
-            self.allowing(path).into_iter().map(|number| ((number, ALLOWED_CGROUP, id, 0), ALLOWED_ALL)),
+            self.allowing(path).into_iter().map(|number| (entry(number, ALLOWED_CGROUP, id), ALLOWED_ALL)),
         );
         self.add_sets(&mut wanted);
-        for (entry, bits) in wanted {
-            if self.told.insert(entry, bits) != Some(bits) {
-                allow(witness, &entry, bits);
+        for (actor, bits) in wanted {
+            if self.told.insert(actor, bits) != Some(bits) {
+                allow(witness, actor, bits);
             }
         }
     }
@@ -132,8 +135,8 @@ impl DenyRules {
             let unused =
                 ALLOWED_ALL.checked_shl(u32::try_from(members.len()).unwrap_or(u32::MAX)).unwrap_or(0);
             for (bit, rule) in members.iter().enumerate() {
-                for ((_, kind, value, dev), _) in wanted.range((*rule, 0, 0, 0)..(*rule + 1, 0, 0, 0)) {
-                    *of_sets.entry((number, *kind, *value, *dev)).or_insert(unused) |= 1 << bit;
+                for (actor, _) in wanted.range(entry(*rule, 0, 0)..entry(*rule + 1, 0, 0)) {
+                    *of_sets.entry(Allowed { rule: number, ..*actor }).or_insert(unused) |= 1 << bit;
                 }
             }
         }
@@ -173,41 +176,43 @@ impl DenyRules {
         if self.things.is_empty() && self.told.is_empty() {
             return;
         }
-        let mut wanted: Allowances =
-            ours.map(|(tgid, start_ns)| ((0, ALLOWED_PROCESS, start_ns, tgid), ALLOWED_ALL)).collect();
+        let mut wanted: Allowances = ours
+            .map(|(tgid, start)| (Allowed { dev: tgid, ..entry(0, ALLOWED_PROCESS, start) }, ALLOWED_ALL))
+            .collect();
         self.tell_of_groups(witness);
         if self.names_groups() {
             let mount = cgroup::mount(cgroup::hierarchy(), root, Path::new("/proc"));
             for (path, id) in mount.iter().flat_map(|mount| cgroups(mount)) {
                 let allowing = self.allowing(&path).into_iter();
-                wanted.extend(allowing.map(|number| ((number, ALLOWED_CGROUP, id, 0), ALLOWED_ALL)));
+                wanted.extend(allowing.map(|number| (entry(number, ALLOWED_CGROUP, id), ALLOWED_ALL)));
             }
         }
         for (number, rule) in self.used() {
             for exe in &rule.allowed_actors.exes {
                 // A glob has no inode: such actors are told apart after the fact only.
                 let opened = observer.open(Path::new(exe)).ok();
-                if let Some(key) = opened.and_then(|_| witness.identity()) {
-                    wanted.insert((number, ALLOWED_EXE, key.ino, key.dev), ALLOWED_ALL);
+                if let Some((file, _)) = opened.and_then(|_| witness.identify()) {
+                    let Inode { key, generation } = file;
+                    let actor = Allowed { dev: key.dev, generation, ..entry(number, ALLOWED_EXE, key.ino) };
+                    wanted.insert(actor, ALLOWED_ALL);
                 }
             }
             for user in &rule.allowed_actors.users {
                 if let Some(uid) = observer.uid(user) {
-                    wanted.insert((number, ALLOWED_LOGIN, u64::from(uid), 0), ALLOWED_ALL);
+                    wanted.insert(entry(number, ALLOWED_LOGIN, u64::from(uid)), ALLOWED_ALL);
                 }
             }
         }
         self.add_sets(&mut wanted);
         let wanted = self.with_those_of_before(wanted);
-        for (rule, kind, value, dev) in self.told.keys().filter(|entry| !wanted.contains_key(*entry)) {
-            let key = Allowed { rule: *rule, kind: *kind, value: *value, dev: *dev, padding: 0 };
-            if let Err(error) = witness.maps().disallow(key) {
+        for actor in self.told.keys().filter(|actor| !wanted.contains_key(*actor)) {
+            if let Err(error) = witness.maps().disallow(*actor) {
                 tracing::warn!(%error, "Cannot remove an allowed actor.");
             }
         }
-        for (entry, bits) in &wanted {
-            if self.told.get(entry) != Some(bits) {
-                allow(witness, entry, *bits);
+        for (actor, bits) in &wanted {
+            if self.told.get(actor) != Some(bits) {
+                allow(witness, *actor, *bits);
             }
         }
         self.told = wanted;
@@ -236,9 +241,8 @@ impl DenyRules {
     }
 }
 
-fn allow(witness: &mut Witness, (rule, kind, value, dev): &Entry, bits: u64) {
-    let key = Allowed { rule: *rule, kind: *kind, value: *value, dev: *dev, padding: 0 };
-    if let Err(error) = witness.maps().allow(key, bits) {
+fn allow(witness: &mut Witness, actor: Allowed, bits: u64) {
+    if let Err(error) = witness.maps().allow(actor, bits) {
         tracing::warn!(%error, "Cannot add an allowed actor.");
     }
 }
@@ -316,10 +320,10 @@ mod tests {
 
     #[test]
     fn nobody_who_was_allowed_is_refused_while_things_are_enrolled_anew() {
-        let told = Allowances::from([((1, ALLOWED_LOGIN, 1000, 0), ALLOWED_ALL)]);
+        let told = Allowances::from([(entry(1, ALLOWED_LOGIN, 1000), ALLOWED_ALL)]);
         let mut deny = DenyRules { told: told.clone(), ..DenyRules::default() };
         deny.begin(None).unwrap();
-        let wanted = Allowances::from([((2, ALLOWED_LOGIN, 0, 0), ALLOWED_ALL)]);
+        let wanted = Allowances::from([(entry(2, ALLOWED_LOGIN, 0), ALLOWED_ALL)]);
         let both = deny.with_those_of_before(wanted.clone());
         assert!(told.iter().all(|(entry, bits)| both.get(entry) == Some(bits)), "{both:?}");
         deny.begun();
@@ -331,9 +335,9 @@ mod tests {
         let things = [directory("/a"), directory("/b")];
         let deny = DenyRules::default().renewed(&policy(&[("/a", "root"), ("/b", "alice")]), &things);
         let set = deny.numbers().of_all(&BTreeSet::from([1, 2])).unwrap();
-        let (by_both, by_second) = ((0, ALLOWED_LOGIN, 0, 0), (0, ALLOWED_LOGIN, 5, 0));
-        let by_first = (0, ALLOWED_EXE, 7, 1);
-        let of = |rule, (_, kind, value, dev): Entry| (rule, kind, value, dev);
+        let (by_both, by_second) = (entry(0, ALLOWED_LOGIN, 0), entry(0, ALLOWED_LOGIN, 5));
+        let by_first = Allowed { dev: 1, generation: 3, ..entry(0, ALLOWED_EXE, 7) };
+        let of = |rule, actor: Allowed| Allowed { rule, ..actor };
         let mut wanted: Allowances = [of(1, by_both), of(1, by_first), of(2, by_both), of(2, by_second)]
             .map(|e| (e, ALLOWED_ALL))
             .into();

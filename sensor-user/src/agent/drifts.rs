@@ -26,6 +26,8 @@ pub(super) struct Open {
     pub(super) actors: Vec<Actor>,
     /// And there were more than those.
     pub(super) more: bool,
+    /// All of them were allowed to when that was told: what their executables were then need not be there any more.
+    pub(super) allowed: bool,
     /// The MachineConfig that said what it should be.
     pub(super) source: String,
     /// What is done about it by the policy that counts now; what it was is not known after a restart.
@@ -47,6 +49,7 @@ impl Drifts {
     pub(super) fn of_log(open: BTreeMap<ThingName, OpenDrift>) -> Self {
         let open = open.into_iter().map(|(name, OpenDrift { since, last })| {
             let open = Open {
+                allowed: last.detail.get("allowed").is_some_and(|allowed| *allowed == true),
                 differences: last.differences,
                 since,
                 more: last.detail.contains_key(MORE_ACTORS),

@@ -22,6 +22,7 @@ fn open(differences: Vec<Difference>) -> Open {
         actor: Some(Actor { pid: 7, ..Actor::default() }),
         actors: Vec::new(),
         more: false,
+        allowed: false,
         source: "50-a".to_owned(),
         action: Some(Action::Observe),
         found: None,

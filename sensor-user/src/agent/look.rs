@@ -21,6 +21,7 @@ use sensor_model::difference::Difference;
 use sensor_model::expectation::{Expectation, Expected, Thing};
 use sensor_model::observation::{FileType, Observation};
 use sensor_model::protocol::{Evidence, Finding, Outcome, is_transient};
+use sensor_model::record::{Actor, FileIdentity};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -78,7 +79,7 @@ impl Witness {
     }
 
     /// What the kernel calls the object opened just now; `None` when the programs did not see the open.
-    fn identify(&mut self) -> Option<(Inode, u64)> {
+    pub(super) fn identify(&mut self) -> Option<(Inode, u64)> {
         let identity = self.maps.identity().ok()?;
         if identity.sequence == self.sequence {
             return None;
@@ -192,6 +193,19 @@ impl Looker {
             |path| observer.way(path),
             |unit| observer.install_directories(unit),
         )
+    }
+
+    /// Whether the path of an actor's executable leads to the file that was executed. The path alone proves nothing: in a
+    /// mount namespace of their own anybody mounts any program there.
+    pub fn is_host_file(&mut self, actor: &Actor) -> bool {
+        let (Some(path), Some(executed)) = (&actor.exe, &actor.exe_file) else { return false };
+        let Ok(opened) = self.observer.open(Path::new(path)) else { return false };
+        if executed.generation.is_none() {
+            return (opened.device, opened.inode) == (executed.device, executed.inode);
+        }
+        let Some((file, _)) = self.witness.as_mut().and_then(Witness::identify) else { return false };
+        let Inode { key, generation } = file;
+        *executed == FileIdentity { device: u64::from(key.dev), inode: key.ino, generation: Some(generation) }
     }
 
     /// Whether anything is declared as a symbolic link.

@@ -182,7 +182,8 @@ impl Agent {
         } else {
             let others = deeds.iter().filter(|deed| !deed.actor.as_ref().is_some_and(ours));
             // Of several, who was not allowed to.
-            if let Some(deed) = others.into_iter().find(|deed| !self.decide(id, deed.actor.as_ref()).1) {
+            if let Some(deed) = others.into_iter().find(|deed| !self.decide(id, deed.actor.as_ref(), false).1)
+            {
                 self.ascribe(&mut record, deed);
             }
         }
@@ -197,7 +198,7 @@ impl Agent {
         }
         record.differences = differences;
         let more = record.detail.contains_key(MORE_ACTORS);
-        let (action, allowed) = self.decide_of_all(id, record.actor.as_ref(), &record.actors, more);
+        let (action, allowed) = self.decide_of_all(id, record.actor.as_ref(), &record.actors, more, false);
         record.detail.insert("policy".into(), serde_json::to_value(action).unwrap_or_default());
         if allowed {
             record.detail.insert("allowed".into(), true.into());
@@ -220,6 +221,7 @@ impl Agent {
             actor: record.actor.clone(),
             actors: record.actors.clone(),
             more,
+            allowed,
             source: source.unwrap_or_default(),
             action: Some(action),
             found: record.after.clone(),
@@ -237,7 +239,8 @@ impl Agent {
     fn resumed(&mut self, id: u32, name: &ThingName, differences: &[Difference]) -> bool {
         let Some(open) = self.drifts.resume(name, differences) else { return false };
         let (actor, actors, more) = (open.actor.clone(), open.actors.clone(), open.more);
-        let (action, _) = self.decide_of_all(id, actor.as_ref(), &actors, more);
+        let told = open.allowed;
+        let (action, _) = self.decide_of_all(id, actor.as_ref(), &actors, more, told);
         self.drifts.decide(name, action);
         if action == Action::Revert {
             self.ask_revert(id);
@@ -245,20 +248,41 @@ impl Agent {
         true
     }
 
-    /// What the policy says of a drift of a thing by somebody, and whether they are allowed to make it.
-    fn decide(&self, id: u32, actor: Option<&Actor>) -> (Action, bool) {
+    /// What the policy says of a drift of a thing by somebody, and whether they are allowed to make it. `told`: they were
+    /// when it was told, and the executable was the right one then.
+    fn decide(&mut self, id: u32, actor: Option<&Actor>, told: bool) -> (Action, bool) {
         let thing = self.desired.expectations[id as usize].thing.path();
         // An older version's record may name us; see [`Agent::drifted`].
-        let subject = actor.filter(|actor| !actor.holdfast).map(Subject::from);
+        let mut subject = actor.filter(|actor| !actor.holdfast).map(Subject::from);
+        let decision = self.desired.policy.decide(&thing, subject.as_ref());
+        if !decision.allowed || told {
+            return (decision.action, decision.allowed);
+        }
+        if let (Some(subject), Some(actor)) = (&mut subject, actor)
+            && !self.looker.is_host_file(actor)
+        {
+            subject.exe = None;
+        }
         let decision = self.desired.policy.decide(&thing, subject.as_ref());
         (decision.action, decision.allowed)
     }
 
     /// The same of all who could have made it, of whom each has to be allowed. `more`: there are some that are not named.
-    fn decide_of_all(&self, id: u32, actor: Option<&Actor>, actors: &[Actor], more: bool) -> (Action, bool) {
-        let decided = self.decide(id, actor.filter(|_| !more));
-        let others = actors.iter().map(|actor| self.decide(id, Some(actor)));
-        others.chain([decided]).find(|(_, allowed)| !allowed).unwrap_or(decided)
+    fn decide_of_all(
+        &mut self,
+        id: u32,
+        actor: Option<&Actor>,
+        actors: &[Actor],
+        more: bool,
+        told: bool,
+    ) -> (Action, bool) {
+        for actor in actors {
+            let decided = self.decide(id, Some(actor), told);
+            if !decided.1 {
+                return decided;
+            }
+        }
+        self.decide(id, actor.filter(|_| !more), told)
     }
 
     /// Says whose change a record is about, and when it was.

@@ -6,11 +6,11 @@
 
 use nix::{
     errno::Errno,
-    fcntl::{OFlag, openat, readlinkat},
-    sys::stat::Mode,
+    fcntl::{AtFlags, OFlag, openat, readlinkat},
+    sys::stat::{Mode, fstatat},
     unistd::{SysconfVar, read, sysconf},
 };
-use sensor_model::host::stat::Stat;
+use sensor_model::{host::stat::Stat, record::FileIdentity};
 use std::{
     io,
     os::{
@@ -86,6 +86,12 @@ impl Live {
     pub(super) fn exe(&self) -> Option<String> {
         let path = readlinkat(&self.directory, "exe").ok()?;
         Some(String::from_utf8_lossy(path.as_bytes()).into_owned())
+    }
+
+    /// The executable itself, whatever is at its path.
+    pub(super) fn exe_file(&self) -> Option<FileIdentity> {
+        let found = fstatat(&self.directory, "exe", AtFlags::empty()).ok()?;
+        Some(FileIdentity { device: found.st_dev, inode: found.st_ino, generation: None })
     }
 
     /// Arguments, as far as the first KiB goes, and whether there is more.

@@ -20,7 +20,11 @@ use sensor_common::{
     map::{Execution, Process},
     record::ChangeRecord,
 };
-use sensor_model::{cgroup::Placement, host::stat::Stat, record::Actor};
+use sensor_model::{
+    cgroup::Placement,
+    host::stat::Stat,
+    record::{Actor, FileIdentity},
+};
 use std::{
     io,
     path::{Path, PathBuf},
@@ -300,6 +304,7 @@ impl Attributor {
             pid: asked.tgid,
             start_ns: start_ns.or(live.map(|live| self.procfs.start_ns(live))).unwrap_or_default(),
             exe: same.and_then(Live::exe).or(execution.and_then(|execution| text(&execution.filename))),
+            exe_file: execution.map(executed).or_else(|| same.and_then(Live::exe_file)),
             argv,
             argv_cut,
             uid,
@@ -397,6 +402,15 @@ impl Program {
             }
             execution => Self { execution, is_current: true },
         }
+    }
+}
+
+/// The file that was executed.
+fn executed(execution: &Execution) -> FileIdentity {
+    FileIdentity {
+        device: u64::from(execution.file.dev),
+        inode: execution.file.ino,
+        generation: Some(execution.generation),
     }
 }
 

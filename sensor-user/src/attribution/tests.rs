@@ -51,6 +51,8 @@ impl Table {
             id,
             at_ns,
             file: InodeKey::default(),
+            generation: 0,
+            padding: 0,
             cgroup: 0,
             mount_namespace: 0,
             pid_namespace: 0,
@@ -364,6 +366,23 @@ fn a_change_is_that_of_its_execution_however_many_came_after() {
     // What is remembered of the one is not told of the other, nor forgotten with the process.
     table.processes.clear();
     assert_eq!(host.attributor.attribute(&of_first, &table).exe.as_deref(), Some("/usr/bin/first"));
+}
+
+#[test]
+fn the_file_that_was_executed_is_that_of_the_execution_or_of_the_live_process() {
+    use std::os::unix::fs::MetadataExt as _;
+    let mut table = Table::default();
+    table.fork(0, DEAD, 10);
+    table.exec(DEAD, 11, &["sh"]);
+    let execution = table.executions.get_mut(&1).unwrap();
+    execution.file = InodeKey { ino: 7, dev: 8, volume: 0 };
+    execution.generation = 9;
+    let mut host = host();
+    let of_execution = host.attributor.attribute(&record(DEAD, 10, 20), &table).exe_file;
+    assert_eq!(of_execution, Some(FileIdentity { device: 8, inode: 7, generation: Some(9) }));
+    let own = fs::metadata("/proc/self/exe").unwrap();
+    let live = host.attributor.attribute_pid(std::process::id(), u64::MAX, &NoTable).unwrap().exe_file;
+    assert_eq!(live, Some(FileIdentity { device: own.dev(), inode: own.ino(), generation: None }));
 }
 
 #[test]

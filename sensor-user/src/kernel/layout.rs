@@ -64,6 +64,7 @@ pub const FIELDS: &[KernelField] = &[
     essential("OFF_INODE_I_UID", "inode", "i_uid", Word(4)),
     essential("OFF_INODE_I_RDEV", "inode", "i_rdev", Word(4)),
     essential("OFF_INODE_I_GENERATION", "inode", "i_generation", Word(4)),
+    actor("OFF_INODE_I_NLINK", "inode", "i_nlink", Word(4)),
     essential("OFF_INODE_I_WRITECOUNT", "inode", "i_writecount", Word(4)),
     essential("OFF_SUPER_BLOCK_S_DEV", "super_block", "s_dev", Word(4)),
     essential("OFF_SUPER_BLOCK_S_MAGIC", "super_block", "s_magic", Word(8)),
@@ -133,7 +134,8 @@ const RENAMED: &[(&str, &str, &str)] = &[("kernfs_node", "parent", "__parent")];
 fn offset(btf: &Btf<'_>, field: &KernelField) -> Result<u32, BtfError> {
     let by_name = |member| btf.member(field.structure, member, field.field);
     by_name(field.member).or_else(|error| {
-        let mut names = RENAMED.iter().filter(|(of, name, _)| (*of, *name) == (field.structure, field.member));
+        let mut names =
+            RENAMED.iter().filter(|(of, name, _)| (*of, *name) == (field.structure, field.member));
         names.find_map(|(_, _, other)| by_name(other).ok()).ok_or(error)
     })
 }

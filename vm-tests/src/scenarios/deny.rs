@@ -35,6 +35,9 @@ spec:
       - path: /etc/deny/open.conf
         mode: 420
         contents: {source: "data:,content%0A"}
+      - path: /etc/deny/program.conf
+        mode: 420
+        contents: {source: "data:,content%0A"}
 "#;
 
 const POLICY: &str = r"apiVersion: holdfast.dev/v1alpha1
@@ -46,6 +49,10 @@ spec:
     action: deny
     allowedActors:
       exes: [/run/allowed/busybox]
+  - path: /etc/deny/program.conf
+    action: degrade
+    allowedActors:
+      exes: [/run/allowed/busybox]
   - path: /etc/deny/reverted.conf
     action: revert
 ";
@@ -54,7 +61,9 @@ const FILE: &str = "/etc/deny/protected.conf";
 
 /// Tries to change a protected file in several ways, and once as an allowed actor.
 pub(super) fn bare(context: &mut Context) -> Result<()> {
-    shell("mkdir -p /etc/deny && for f in protected open; do echo content > /etc/deny/$f.conf; done")?;
+    shell(
+        "mkdir -p /etc/deny && for f in protected open program; do echo content > /etc/deny/$f.conf; done",
+    )?;
     shell("echo declared > /etc/deny/reverted.conf")?;
     shell(
         "chmod 644 /etc/deny/*.conf && chmod 600 /etc/deny/reverted.conf && mkdir /run/allowed && cp /bin/busybox /run/allowed/",
@@ -79,6 +88,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("rollback", rollback(&mut agent));
     context.check("others_are_not_protected", others(&mut agent));
     context.check("allowed_actor", allowed(&mut agent));
+    context.check("mounted_over_the_allowed_program", mounted_over(&mut agent));
     context.check("repair", repair(&mut agent));
     context.check("a_replacement_is_protected_at_once", replaced(&mut agent));
     context.check("a_failed_replacement_is_not_protected", not_replaced(&mut agent));
@@ -103,9 +113,13 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
 fn by_group_and_login() -> Result<String> {
     const SLICE: &str = "/sys/fs/cgroup/system.slice";
     const MADE_BY_USER: &str = "user.slice/user-1000.slice/user@1000.service/app.slice/allowed.service";
-    let policy =
-        POLICY.replace("exes: [/run/allowed/busybox]", "units: [allowed.service]\n      users: [keeper]");
+    let policy = POLICY.replacen(
+        "exes: [/run/allowed/busybox]",
+        "units: [allowed.service]\n      users: [keeper]\n      exes: [/srv/first/busybox]",
+        1,
+    );
     fs::write("/run/policy.yaml", policy)?;
+    shell("cp /bin/busybox /srv/first/busybox")?;
     shell("echo 'keeper:x:4321:4321::/:/bin/sh' >> /etc/passwd")?;
     let mut agent = Agent::start(&[
         "--standalone",
@@ -142,18 +156,19 @@ fn by_group_and_login() -> Result<String> {
         "user.slice/user-4321.slice/session-1$n.scope",
         "user.slice/user-4321.slice/session-$n.scope.d",
         "user.slice/user-4322.slice/session-$n.scope",
-        "user.slice/user-4321.slice/user@4321.service/session-$n.scope",
         "user.slice/user-4321.slice/user@4321.service/user.slice/user-4321.slice/session-$n.scope",
         "system.slice/user-4321.slice/session-$n.scope",
     ] {
         refused(&mut agent, &in_group(4321, forged, "600"), "set-attributes").context(forged)?;
     }
     let scope = "user.slice/user-4321.slice/session-$n.scope";
-    let of_another = scope.replace("4321", "4322");
-    refused(&mut agent, &in_group(4322, &of_another, "600"), "set-attributes")?;
-    // The scope alone is enough, also without the daemon.
+    refused(&mut agent, &in_group(4322, &scope.replace("4321", "4322"), "600"), "set-attributes")?;
     shell(&in_group(4321, scope, "644"))?;
+    updated_program(&mut agent)?;
     agent.stop()?;
+    // The scope's name alone tells the kernel programs, and no daemon has to have seen it.
+    shell(&in_group(4321, scope, "600"))?;
+    ensure!(shell(&in_group(4321, "system.slice/session-$n.scope", "644")).is_err(), "no session, no daemon");
     Ok(String::new())
 }
 
@@ -207,6 +222,32 @@ fn subvolumes() -> Result<Option<String>> {
     allowed(&format!("umount {PLACE}"))?;
     agent.stop()?;
     Ok(Some(String::new()))
+}
+
+/// After an update of the allowed program neither what still runs from the old one is let through, nor what gets the old
+/// one's inode number. No canary comes that would look for it.
+fn updated_program(agent: &mut Agent) -> Result<()> {
+    const PROGRAM: &str = "/srv/first/busybox";
+    shell(&format!("{PROGRAM} chmod 644 {FILE}"))?;
+    let old = fs::metadata(PROGRAM)?.ino();
+    shell(&format!("cp {PROGRAM} {PROGRAM}.new && mkfifo /run/go"))?;
+    // The shell itself opens the file, when it is told to.
+    let running =
+        format!("{PROGRAM} ash -c \"read go < /run/go; read go < /run/go; echo drift >> {FILE}\" & p=$!");
+    let line =
+        format!("{running}; echo go > /run/go; mv -f {PROGRAM}.new {PROGRAM}; echo go > /run/go; wait $p");
+    refused(agent, &line, "open-write")?;
+    // The number is free now that nobody runs it.
+    for number in 0..4096 {
+        let path = format!("/srv/first/busybox{number}");
+        fs::write(&path, "")?;
+        if fs::metadata(&path)?.ino() == old {
+            shell(&format!("cp /bin/busybox {path} && chmod 755 {path}"))?;
+            ensure!(fs::metadata(&path)?.ino() == old, "the copy is another file");
+            return refused(agent, &format!("{path} chmod 600 {FILE}"), "set-attributes").map(drop);
+        }
+    }
+    bail!("the file system did not give the number {old} again")
 }
 
 /// An apply and the daemon are killed when the protected file is written and another one is not. The daemon's next start
@@ -337,6 +378,30 @@ fn allowed(agent: &mut Agent) -> Result<String> {
         agent.wait_for("drift", before, |record| record["kind"] == "drift" && record["path"] == FILE)?;
     ensure!(record["detail"]["policy"] == "observe" && record["detail"]["allowed"] == true, "{record}");
     Ok(String::new())
+}
+
+/// In a mount namespace of its own any program is at the allowed one's path, and is another one all the same.
+fn mounted_over(agent: &mut Agent) -> Result<String> {
+    const PROGRAMS: &str = "/etc/deny/program.conf";
+    shell("cp /bin/busybox /run/other-busybox")?;
+    let change = |path: &str| format!("/run/allowed/busybox chmod 600 {path}");
+    let forged = |path: &str| {
+        let mounted = "mount --bind /run/other-busybox /run/allowed/busybox";
+        format!("unshare -m sh -c '{mounted} && {}'", change(path))
+    };
+    for (line, allowed) in [(forged(PROGRAMS), false), (change(PROGRAMS), true)] {
+        let before = agent.records()?.len();
+        shell(&line)?;
+        let record = agent
+            .wait_for("drift", before, |record| record["kind"] == "drift" && record["path"] == PROGRAMS)?;
+        ensure!(record["actor"]["exe"] == "/run/allowed/busybox", "{record}");
+        ensure!((record["detail"]["allowed"] == true) == allowed, "{record}");
+        shell(&format!("chmod 644 {PROGRAMS}"))?;
+        agent.wait_for("recovery", before, |record| {
+            record["kind"] == "recovered" && record["path"] == PROGRAMS
+        })?;
+    }
+    refused(agent, &forged(FILE), "set-attributes")
 }
 
 /// What an allowed actor puts in the place of a protected file is protected before the daemon has heard of it.

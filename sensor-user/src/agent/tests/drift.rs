@@ -4,8 +4,9 @@ use super::super::mounts::Announced;
 use super::*;
 use sensor_common::map::InodeKey;
 use sensor_model::difference::DifferenceKind;
-use sensor_model::record::ThingKind;
+use sensor_model::record::{FileIdentity, ThingKind};
 use sensor_model::verdict::VerdictKind;
+use std::path::Path;
 
 fn revert() -> serde_json::Value {
     json!({ "path": FILE, "action": "revert", "allowedActors": { "users": ["alice"] } })
@@ -56,6 +57,64 @@ async fn what_somebody_else_changes_after_a_restart_is_written_back() {
     let told = of_file(node.told(RecordKind::Drift));
     let actors: Vec<_> = told.iter().map(|record| record.actor.as_ref().map(|actor| actor.pid)).collect();
     assert_eq!(actors, [Some(7), Some(8), None]);
+}
+
+/// A host on which one program may change the file, and that program's path on it.
+fn host_with_program() -> (Node, PathBuf) {
+    let node = Node::new(
+        &json!({ "path": FILE, "action": "revert", "allowedActors": { "exes": ["/usr/bin/writer"] } }),
+    );
+    let program = node.path("root/usr/bin/writer");
+    fs::create_dir_all(program.parent().unwrap()).unwrap();
+    fs::write(&program, "allowed").unwrap();
+    (node, program)
+}
+
+/// Somebody who says that it ran the program, from this file.
+fn runner(from: &Path) -> Actor {
+    let from = fs::metadata(from).unwrap();
+    let exe_file = Some(FileIdentity { device: from.dev(), inode: from.ino(), generation: None });
+    Actor { pid: 7, exe: Some("/usr/bin/writer".to_owned()), exe_file, ..Actor::default() }
+}
+
+#[tokio::test]
+async fn a_program_that_was_mounted_over_an_allowed_one_is_written_back_and_the_allowed_one_is_not() {
+    let (node, program) = host_with_program();
+    let mut daemon = node.begin(None).await;
+    let other = node.path("other");
+    fs::write(&other, "other").unwrap();
+    for forged in [runner(&other), Actor { exe_file: None, ..runner(&program) }] {
+        node.write("forbidden\n");
+        node.changed(&mut daemon, &file(), Some(forged)).await;
+        assert_eq!(node.content(), DECLARED);
+    }
+    node.write("allowed\n");
+    node.changed(&mut daemon, &file(), Some(runner(&program))).await;
+    assert_eq!(node.content(), "allowed\n");
+    node.end(daemon).await;
+}
+
+#[tokio::test]
+async fn a_program_that_was_replaced_is_no_allowed_one() {
+    let (node, program) = host_with_program();
+    let mut daemon = node.begin(None).await;
+    let before = runner(&program);
+    let new = node.path("new");
+    fs::write(&new, "new").unwrap();
+    fs::rename(&new, &program).unwrap();
+    node.write("forbidden\n");
+    node.changed(&mut daemon, &file(), Some(before)).await;
+    assert_eq!(node.content(), DECLARED);
+    // What runs from the new one is, and stays allowed over a restart when the program is replaced again.
+    node.write("allowed\n");
+    node.changed(&mut daemon, &file(), Some(runner(&program))).await;
+    assert_eq!(node.content(), "allowed\n");
+    node.end(daemon).await;
+    fs::write(&new, "newer").unwrap();
+    fs::rename(&new, &program).unwrap();
+    let daemon = node.begin(None).await;
+    assert_eq!(node.content(), "allowed\n");
+    node.end(daemon).await;
 }
 
 #[tokio::test]
