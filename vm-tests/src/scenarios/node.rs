@@ -72,6 +72,7 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
     context.check("drop_in_added", drop_in(&node));
     context.check("ssh_key_added", ssh_key(&node));
     context.check("service", service(&node));
+    context.check("a_group_that_a_user_made", delegated(&node));
     context.check("container", container(&node));
     context.check("editors_do_not_flap", editors(&node));
     context.check("capabilities", duties::capabilities(&node));
@@ -227,6 +228,22 @@ fn service(node: &Node) -> Result<String> {
     let actor = &record["actor"];
     ensure!(actor["unit"] == "tuner.service" && actor["slice"] == "system.slice", "{record}");
     ensure!(actor["login_user"].is_null() && actor["session"].is_null(), "{record}");
+    recovery(node, SYSCTL, || shell(&format!("cp /run/sysctl {SYSCTL}")))?;
+    Ok(actor["unit"].to_string())
+}
+
+/// A group that a user makes in a service's delegated tree is that service, by whatever name.
+fn delegated(node: &Node) -> Result<String> {
+    let made = "/sys/fs/cgroup/system.slice/tenant.service/tuner.service";
+    let line = format!(
+        "mkdir {made} && echo 0 > {made}/cgroup.procs && echo kernel.panic = 1 | sudo tee -a {SYSCTL} > /dev/null"
+    );
+    let record = drift(node, SYSCTL, "content", || {
+        let arguments = ["--quiet", "--wait", "--unit=tenant", "-p", "Delegate=yes", "-p", "User=alice"];
+        run("systemd-run", &[&arguments[..], &["/bin/sh", "-c", &line]].concat())
+    })?;
+    let actor = &record["actor"];
+    ensure!(actor["unit"] == "tenant.service" && actor["slice"] == "system.slice", "{record}");
     recovery(node, SYSCTL, || shell(&format!("cp /run/sysctl {SYSCTL}")))?;
     Ok(actor["unit"].to_string())
 }
