@@ -115,6 +115,10 @@ pub struct Allowed {
     pub dev: u32,
     /// Generation of the inode, since file systems use numbers again; zero for the other kinds.
     pub generation: u32,
+    /// Subvolume of the inode, as in [`InodeKey::volume`]; zero for the other kinds.
+    pub volume: u32,
+    /// Zero.
+    pub padding: u32,
 }
 
 /// What it takes to be allowed.
@@ -354,7 +358,7 @@ const _: () = {
     assert!(size_of::<Volumes>() == 16);
     assert!(size_of::<Managed>() == 64);
     assert!(size_of::<Identity>() == 40);
-    assert!(size_of::<Allowed>() == 24);
+    assert!(size_of::<Allowed>() == 32);
     assert!(size_of::<NameKey>() == 16 + NAME_KEY_BYTES);
     assert!(size_of::<Control>() == 40);
     assert!(size_of::<Process>() == 40);

@@ -2,6 +2,7 @@
 //! needs no typed task pointer (5.10 has no helper that gives one).
 
 use crate::kernel::{self, Pointer};
+use crate::managed;
 use crate::maps::{ALLOWED, PROCESSES};
 use aya_ebpf::helpers::{bpf_get_current_task, bpf_probe_read_kernel, bpf_probe_read_kernel_str_bytes};
 use sensor_common::map::{
@@ -299,13 +300,16 @@ pub(crate) fn has_no_right(inode: Pointer) -> bool {
 pub(crate) fn is_allowed(rule: u32) -> bool {
     let task = current();
     let (login, session) = login(task);
-    let mut by_login = listed(rule, ALLOWED_LOGIN, u64::from(login), 0, 0);
+    let mut by_login = listed(by_number(rule, ALLOWED_LOGIN, u64::from(login)));
     if by_login != 0 && !is_in_its_session(task, login, session) {
         by_login = 0;
     }
-    let by_rules = by_login | listed(rule, ALLOWED_CGROUP, cgroup(task), 0, 0) | by_executable(rule, task);
-    by_rules == ALLOWED_ALL
-        || listed(0, ALLOWED_PROCESS, process_start(task), read(task, kernel::task_tgid()), 0) == ALLOWED_ALL
+    let by_group = listed(by_number(rule, ALLOWED_CGROUP, cgroup(task)));
+    if by_login | by_group | by_executable(rule, task) == ALLOWED_ALL {
+        return true;
+    }
+    let process = by_number(0, ALLOWED_PROCESS, process_start(task));
+    listed(Allowed { dev: read(task, kernel::task_tgid()), ..process }) == ALLOWED_ALL
 }
 
 /// The bits that a rule gives to what the task runs. A file that lost its last name is none that a rule allows: another
@@ -320,13 +324,24 @@ fn by_executable(rule: u32, task: u64) -> u64 {
         return 0;
     }
     let sb: u64 = read(inode, kernel::inode_sb());
-    let generation = read(inode, kernel::inode_generation());
-    listed(rule, ALLOWED_EXE, read(inode, kernel::inode_ino()), read(sb, kernel::super_dev()), generation)
+    listed(Allowed {
+        dev: read(sb, kernel::super_dev()),
+        generation: read(inode, kernel::inode_generation()),
+        volume: managed::volume_at(inode),
+        ..by_number(rule, ALLOWED_EXE, read(inode, kernel::inode_ino()))
+    })
 }
 
+/// An actor that a rule knows by a number alone.
 #[inline(always)]
-fn listed(rule: u32, kind: u32, value: u64, dev: u32, generation: u32) -> u64 {
-    match ALLOWED.get_ptr(Allowed { rule, kind, value, dev, generation }) {
+fn by_number(rule: u32, kind: u32, value: u64) -> Allowed {
+    Allowed { rule, kind, value, dev: 0, generation: 0, volume: 0, padding: 0 }
+}
+
+/// The bits that an actor has.
+#[inline(always)]
+fn listed(actor: Allowed) -> u64 {
+    match ALLOWED.get_ptr(actor) {
         // SAFETY: the pointer comes from a map look-up; a word is read whole.
         Some(bits) => unsafe { *bits },
         None => 0,

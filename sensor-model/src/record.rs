@@ -98,9 +98,17 @@ pub struct FileIdentity {
     pub device: u64,
     /// The inode's number there.
     pub inode: u64,
+    /// On Btrfs, the low half of the subvolume's number, where the generation is known; else 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub volume: u32,
     /// Which inode of that number it is; absent where the process started before the sensor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<u32>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// Who made a change.

@@ -12,7 +12,7 @@ use crate::attribution::cgroup;
 use crate::kernel::maps::MapsError;
 use crate::observation::Observer;
 use sensor_common::map::{
-    ALLOWED_ALL, ALLOWED_CGROUP, ALLOWED_EXE, ALLOWED_LOGIN, ALLOWED_PROCESS, Allowed, GROUPS_KEY,
+    ALLOWED_ALL, ALLOWED_CGROUP, ALLOWED_EXE, ALLOWED_LOGIN, ALLOWED_PROCESS, Allowed, GROUPS_KEY, InodeKey,
 };
 use sensor_common::op::ROLE_MOUNTS;
 use sensor_model::cgroup::Placement;
@@ -48,7 +48,7 @@ type Allowances = BTreeMap<Allowed, u64>;
 
 /// An actor who is known by a number.
 const fn entry(rule: u32, kind: u32, value: u64) -> Allowed {
-    Allowed { rule, kind, value, dev: 0, generation: 0 }
+    Allowed { rule, kind, value, dev: 0, generation: 0, volume: 0, padding: 0 }
 }
 
 impl DenyRules {
@@ -190,10 +190,9 @@ impl DenyRules {
         for (number, rule) in self.used() {
             for exe in &rule.allowed_actors.exes {
                 // A glob has no inode: such actors are told apart after the fact only.
-                let opened = observer.open(Path::new(exe)).ok();
-                if let Some((file, _)) = opened.and_then(|_| witness.identify()) {
-                    let Inode { key, generation } = file;
-                    let actor = Allowed { dev: key.dev, generation, ..entry(number, ALLOWED_EXE, key.ino) };
+                if let Some(Inode { key, generation }) = witness.executable(observer, Path::new(exe)) {
+                    let InodeKey { ino, dev, volume } = key;
+                    let actor = Allowed { dev, generation, volume, ..entry(number, ALLOWED_EXE, ino) };
                     wanted.insert(actor, ALLOWED_ALL);
                 }
             }

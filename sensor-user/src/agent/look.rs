@@ -14,7 +14,7 @@ use super::registry::{self, Identity, Inode, Registry};
 use crate::kernel::maps::{Maps, MapsError};
 use crate::observation::{Observer, OpenedKind, OpenedObject, Served};
 use crate::systemd::UnitStates;
-use foreign::foreign;
+use foreign::{foreign, shares_numbers};
 use sensor_common::map::{InodeKey, Managed, OBSERVED_LOCKED, OBSERVED_WRITERS};
 use sensor_model::compare::compare;
 use sensor_model::difference::Difference;
@@ -78,8 +78,15 @@ impl Witness {
         Some((Inode { key: identity.key, generation: identity.generation }, identity.magic))
     }
 
+    /// The file that a path of an executable leads to. `None` also where its number would prove nothing.
+    pub(super) fn executable(&mut self, observer: &Observer, path: &Path) -> Option<Inode> {
+        observer.open(path).ok()?;
+        let (file, magic) = self.identify()?;
+        (!shares_numbers(magic, observer, path)).then_some(file)
+    }
+
     /// What the kernel calls the object opened just now; `None` when the programs did not see the open.
-    pub(super) fn identify(&mut self) -> Option<(Inode, u64)> {
+    fn identify(&mut self) -> Option<(Inode, u64)> {
         let identity = self.maps.identity().ok()?;
         if identity.sequence == self.sequence {
             return None;
@@ -199,13 +206,21 @@ impl Looker {
     /// mount namespace of their own anybody mounts any program there.
     pub fn is_host_file(&mut self, actor: &Actor) -> bool {
         let (Some(path), Some(executed)) = (&actor.exe, &actor.exe_file) else { return false };
-        let Ok(opened) = self.observer.open(Path::new(path)) else { return false };
-        if executed.generation.is_none() {
-            return (opened.device, opened.inode) == (executed.device, executed.inode);
+        // Of a process that is gone it is what was given to execve(2): with `..` in it, it may fit a glob and lead elsewhere.
+        if path.split('/').any(|name| matches!(name, "." | "..")) {
+            return false;
         }
-        let Some((file, _)) = self.witness.as_mut().and_then(Witness::identify) else { return false };
-        let Inode { key, generation } = file;
-        *executed == FileIdentity { device: u64::from(key.dev), inode: key.ino, generation: Some(generation) }
+        let path = Path::new(path);
+        if executed.generation.is_none() {
+            let opened = self.observer.open(path);
+            return opened.is_ok_and(|at| (at.device, at.inode) == (executed.device, executed.inode));
+        }
+        let found = self.witness.as_mut().and_then(|witness| witness.executable(&self.observer, path));
+        found.is_some_and(|Inode { key: InodeKey { ino, dev, volume }, generation }| {
+            let found =
+                FileIdentity { device: u64::from(dev), inode: ino, volume, generation: Some(generation) };
+            *executed == found
+        })
     }
 
     /// Whether anything is declared as a symbolic link.

@@ -163,9 +163,11 @@ impl Agent {
         }
         let mut record = self.describe(RecordKind::Drift, id, sight);
         let deeds: Vec<Deed> = self.changes.get(&id).into_iter().flat_map(Noted::deeds).cloned().collect();
+        let mut told = false;
         if deeds.is_empty()
             && let Some(maker) = self.drifts.maker(&name, &differences)
         {
+            told = maker.allowed;
             record.actor.clone_from(&maker.actor);
             record.actors.clone_from(&maker.actors);
             if maker.more {
@@ -198,7 +200,7 @@ impl Agent {
         }
         record.differences = differences;
         let more = record.detail.contains_key(MORE_ACTORS);
-        let (action, allowed) = self.decide_of_all(id, record.actor.as_ref(), &record.actors, more, false);
+        let (action, allowed) = self.decide_of_all(id, record.actor.as_ref(), &record.actors, more, told);
         record.detail.insert("policy".into(), serde_json::to_value(action).unwrap_or_default());
         if allowed {
             record.detail.insert("allowed".into(), true.into());
@@ -253,18 +255,19 @@ impl Agent {
     fn decide(&mut self, id: u32, actor: Option<&Actor>, told: bool) -> (Action, bool) {
         let thing = self.desired.expectations[id as usize].thing.path();
         // An older version's record may name us; see [`Agent::drifted`].
-        let mut subject = actor.filter(|actor| !actor.holdfast).map(Subject::from);
-        let decision = self.desired.policy.decide(&thing, subject.as_ref());
-        if !decision.allowed || told {
-            return (decision.action, decision.allowed);
+        let subject = actor.filter(|actor| !actor.holdfast).map(Subject::from);
+        let policy = &self.desired.policy;
+        let without = subject.map(|subject| Subject { exe: None, ..subject });
+        let decision = policy.decide(&thing, without.as_ref());
+        if decision.allowed {
+            return (decision.action, true);
         }
-        if let (Some(subject), Some(actor)) = (&mut subject, actor)
-            && !self.looker.is_host_file(actor)
-        {
-            subject.exe = None;
+        let by_exe = policy.decide(&thing, subject.as_ref());
+        // Only a file that the policy names is looked at, and not what anybody executes.
+        if by_exe.allowed && (told || actor.is_some_and(|actor| self.looker.is_host_file(actor))) {
+            return (by_exe.action, true);
         }
-        let decision = self.desired.policy.decide(&thing, subject.as_ref());
-        (decision.action, decision.allowed)
+        (decision.action, false)
     }
 
     /// The same of all who could have made it, of whom each has to be allowed. `more`: there are some that are not named.

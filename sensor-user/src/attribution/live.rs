@@ -6,10 +6,11 @@
 
 use nix::{
     errno::Errno,
-    fcntl::{AtFlags, OFlag, openat, readlinkat},
-    sys::stat::{Mode, fstatat},
+    fcntl::{OFlag, openat, readlinkat},
+    sys::stat::Mode,
     unistd::{SysconfVar, read, sysconf},
 };
+use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
 use sensor_model::{host::stat::Stat, record::FileIdentity};
 use std::{
     io,
@@ -88,10 +89,12 @@ impl Live {
         Some(String::from_utf8_lossy(path.as_bytes()).into_owned())
     }
 
-    /// The executable itself, whatever is at its path.
+    /// The executable itself, whatever is at its path. No server of a file system is asked: it might never answer.
     pub(super) fn exe_file(&self) -> Option<FileIdentity> {
-        let found = fstatat(&self.directory, "exe", AtFlags::empty()).ok()?;
-        Some(FileIdentity { device: found.st_dev, inode: found.st_ino, generation: None })
+        let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+        let found = statx(&self.directory, "exe", flags, StatxFlags::INO).ok()?;
+        let device = makedev(found.stx_dev_major, found.stx_dev_minor);
+        Some(FileIdentity { device, inode: found.stx_ino, volume: 0, generation: None })
     }
 
     /// Arguments, as far as the first KiB goes, and whether there is more.

@@ -410,6 +410,7 @@ fn executed(execution: &Execution) -> FileIdentity {
     FileIdentity {
         device: u64::from(execution.file.dev),
         inode: execution.file.ino,
+        volume: execution.file.volume,
         generation: Some(execution.generation),
     }
 }

@@ -375,14 +375,14 @@ fn the_file_that_was_executed_is_that_of_the_execution_or_of_the_live_process() 
     table.fork(0, DEAD, 10);
     table.exec(DEAD, 11, &["sh"]);
     let execution = table.executions.get_mut(&1).unwrap();
-    execution.file = InodeKey { ino: 7, dev: 8, volume: 0 };
+    execution.file = InodeKey { ino: 7, dev: 8, volume: 6 };
     execution.generation = 9;
     let mut host = host();
     let of_execution = host.attributor.attribute(&record(DEAD, 10, 20), &table).exe_file;
-    assert_eq!(of_execution, Some(FileIdentity { device: 8, inode: 7, generation: Some(9) }));
+    assert_eq!(of_execution, Some(FileIdentity { device: 8, inode: 7, volume: 6, generation: Some(9) }));
     let own = fs::metadata("/proc/self/exe").unwrap();
     let live = host.attributor.attribute_pid(std::process::id(), u64::MAX, &NoTable).unwrap().exe_file;
-    assert_eq!(live, Some(FileIdentity { device: own.dev(), inode: own.ino(), generation: None }));
+    assert_eq!(live, Some(FileIdentity { device: own.dev(), inode: own.ino(), volume: 0, generation: None }));
 }
 
 #[test]

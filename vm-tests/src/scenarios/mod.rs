@@ -9,6 +9,7 @@ mod blindness;
 pub(crate) mod burst;
 mod demo;
 mod deny;
+mod deny_actors;
 mod deny_ways;
 mod doctor;
 mod duties;

@@ -31,11 +31,17 @@ const FOREIGN_FILE_SYSTEMS: [(u64, &str); 17] = [
 /// inode knows nothing of, and whoever writes in the upper directory passes by all of it.
 const OVERLAY: u64 = 0x794c_7630;
 
+/// Whether two files there may have one number at once: each layer has numbers of its own, and no inode a generation. In
+/// layers that are only read, nobody makes a file to get another one's number.
+pub(super) fn shares_numbers(magic: u64, observer: &Observer, path: &Path) -> bool {
+    magic == OVERLAY && observer.has_upper_layer(path)
+}
+
 /// The name of such a file system, for what a path leads to; `None` for all others. Layers that cannot be written
 /// (an image's) are as good as what they lie on.
 pub(super) fn foreign(magic: u64, observer: &Observer, path: &Path) -> Option<&'static str> {
-    if magic == OVERLAY {
-        return observer.has_upper_layer(path).then_some("overlay");
+    if shares_numbers(magic, observer, path) {
+        return Some("overlay");
     }
     FOREIGN_FILE_SYSTEMS.iter().find(|(known, _)| *known == magic).map(|(_, name)| *name)
 }

@@ -73,7 +73,7 @@ fn host_with_program() -> (Node, PathBuf) {
 /// Somebody who says that it ran the program, from this file.
 fn runner(from: &Path) -> Actor {
     let from = fs::metadata(from).unwrap();
-    let exe_file = Some(FileIdentity { device: from.dev(), inode: from.ino(), generation: None });
+    let exe_file = Some(FileIdentity { device: from.dev(), inode: from.ino(), volume: 0, generation: None });
     Actor { pid: 7, exe: Some("/usr/bin/writer".to_owned()), exe_file, ..Actor::default() }
 }
 
@@ -88,6 +88,26 @@ async fn a_program_that_was_mounted_over_an_allowed_one_is_written_back_and_the_
         node.changed(&mut daemon, &file(), Some(forged)).await;
         assert_eq!(node.content(), DECLARED);
     }
+    node.write("allowed\n");
+    node.changed(&mut daemon, &file(), Some(runner(&program))).await;
+    assert_eq!(node.content(), "allowed\n");
+    node.end(daemon).await;
+}
+
+#[tokio::test]
+async fn a_path_that_fits_a_glob_and_leads_elsewhere_is_no_allowed_program() {
+    let rule = json!({ "path": FILE, "action": "revert", "allowedActors": { "exes": ["/usr/bin/**"] } });
+    let node = Node::new(&rule);
+    let (program, other) = (node.path("root/usr/bin/writer"), node.path("root/home/other"));
+    for file in [&program, &other] {
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, "program").unwrap();
+    }
+    let mut daemon = node.begin(None).await;
+    let forged = Actor { exe: Some("/usr/bin/../../home/other".to_owned()), ..runner(&other) };
+    node.write("forbidden\n");
+    node.changed(&mut daemon, &file(), Some(forged)).await;
+    assert_eq!(node.content(), DECLARED);
     node.write("allowed\n");
     node.changed(&mut daemon, &file(), Some(runner(&program))).await;
     assert_eq!(node.content(), "allowed\n");

@@ -1,0 +1,127 @@
+//! Whom a deny rule lets: units, logins and executables, and what only looks like them.
+//!
+//! Comes in: what the scenario `deny` left. Goes out: an error where a forged actor passed, or an allowed one did not.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::deny::{FILE, POLICY, refused};
+use crate::guest::agent::Agent;
+use crate::guest::{shell, status, wait};
+
+/// Units and users are allowed as the kernel knows them. A unit's control group is told when it is made: no canary comes
+/// meanwhile that would look for it.
+pub(super) fn by_group_and_login() -> Result<String> {
+    const SLICE: &str = "/sys/fs/cgroup/system.slice";
+    const MADE_BY_USER: &str = "user.slice/user-1000.slice/user@1000.service/app.slice/allowed.service";
+    let policy = POLICY.replacen(
+        "exes: [/run/allowed/busybox]",
+        "units: [allowed.service]\n      users: [keeper]\n      exes: [/srv/first/busybox]",
+        1,
+    );
+    fs::write("/run/policy.yaml", policy)?;
+    shell("cp /bin/busybox /srv/first/busybox")?;
+    shell("echo 'keeper:x:4321:4321::/:/bin/sh' >> /etc/passwd")?;
+    let mut agent = Agent::start(&[
+        "--standalone",
+        "--config",
+        "/run/deny.yaml",
+        "--policy",
+        "/run/policy.yaml",
+        "--canary-every",
+        "3600",
+    ])?;
+    status::wait_for("compliant", Duration::from_mins(1))?;
+    refused(&mut agent, &format!("chmod 600 {FILE}"), "set-attributes")?;
+    shell(&format!("mkdir -p {SLICE}/allowed.service"))?;
+    wait::until("the unit to be allowed", Duration::from_secs(30), || {
+        let changed = shell(&format!("echo $$ > {SLICE}/allowed.service/cgroup.procs && chmod 644 {FILE}"));
+        Ok(changed.is_ok().then_some(()))
+    })?;
+    // The last two have the allowed unit's name below a group that may belong to any user.
+    for other in ["system.slice/other.service", "system.slice/other.service/allowed.service", MADE_BY_USER] {
+        let group = format!("/sys/fs/cgroup/{other}");
+        let other = format!("mkdir -p {group} && echo $$ > {group}/cgroup.procs && chmod 600 {FILE}");
+        refused(&mut agent, &other, "set-attributes")?;
+    }
+    let in_group = |login: u32, group: &str, mode: &str| {
+        format!(
+            "echo {login} > /proc/self/loginuid && n=$(cat /proc/self/sessionid) && g=/sys/fs/cgroup/{group} && \
+             mkdir -p $g && echo $$ > $g/cgroup.procs && chmod {mode} {FILE}"
+        )
+    };
+    // The login uid is whatever a process sets that has none. The session that the kernel gives it then has a scope only
+    // where logind made one.
+    refused(&mut agent, &format!("echo 4321 > /proc/self/loginuid && chmod 600 {FILE}"), "set-attributes")?;
+    for forged in [
+        "user.slice/user-4321.slice/session-1$n.scope",
+        "user.slice/user-4321.slice/session-$n.scope.d",
+        "user.slice/user-4322.slice/session-$n.scope",
+        "user.slice/user-4321.slice/user@4321.service/user.slice/user-4321.slice/session-$n.scope",
+        "system.slice/user-4321.slice/session-$n.scope",
+    ] {
+        refused(&mut agent, &in_group(4321, forged, "600"), "set-attributes").context(forged)?;
+    }
+    let scope = "user.slice/user-4321.slice/session-$n.scope";
+    refused(&mut agent, &in_group(4322, &scope.replace("4321", "4322"), "600"), "set-attributes")?;
+    shell(&in_group(4321, scope, "644"))?;
+    updated_program(&mut agent)?;
+    agent.stop()?;
+    // The scope's name alone tells the kernel programs, and no daemon has to have seen it.
+    shell(&in_group(4321, scope, "600"))?;
+    ensure!(shell(&in_group(4321, "system.slice/session-$n.scope", "644")).is_err(), "no session, no daemon");
+    Ok(String::new())
+}
+
+/// After an update of the allowed program neither what still runs from the old one is let through, nor what gets the old
+/// one's inode number. No canary comes that would look for it.
+fn updated_program(agent: &mut Agent) -> Result<()> {
+    const PROGRAM: &str = "/srv/first/busybox";
+    shell(&format!("{PROGRAM} chmod 644 {FILE}"))?;
+    let old = fs::metadata(PROGRAM)?.ino();
+    shell(&format!("cp {PROGRAM} {PROGRAM}.new && mkfifo /run/go"))?;
+    // The shell itself opens the file, when it is told to.
+    let running =
+        format!("{PROGRAM} ash -c \"read go < /run/go; read go < /run/go; echo drift >> {FILE}\" & p=$!");
+    let line =
+        format!("{running}; echo go > /run/go; mv -f {PROGRAM}.new {PROGRAM}; echo go > /run/go; wait $p");
+    refused(agent, &line, "open-write")?;
+    // The number is free now that nobody runs it.
+    for number in 0..4096 {
+        let path = format!("/srv/first/busybox{number}");
+        fs::write(&path, "")?;
+        if fs::metadata(&path)?.ino() == old {
+            shell(&format!("cp /bin/busybox {path} && chmod 755 {path}"))?;
+            ensure!(fs::metadata(&path)?.ino() == old, "the copy is another file");
+            return refused(agent, &format!("{path} chmod 600 {FILE}"), "set-attributes").map(drop);
+        }
+    }
+    bail!("the file system did not give the number {old} again")
+}
+
+/// In a mount namespace of its own any program is at the allowed one's path, and is another one all the same.
+pub(super) fn mounted_over(agent: &mut Agent) -> Result<String> {
+    const PROGRAMS: &str = "/etc/deny/program.conf";
+    shell("cp /bin/busybox /run/other-busybox")?;
+    let change = |path: &str| format!("/run/allowed/busybox chmod 600 {path}");
+    let forged = |path: &str| {
+        let mounted = "mount --bind /run/other-busybox /run/allowed/busybox";
+        format!("unshare -m sh -c '{mounted} && {}'", change(path))
+    };
+    for (line, allowed) in [(forged(PROGRAMS), false), (change(PROGRAMS), true)] {
+        let before = agent.records()?.len();
+        shell(&line)?;
+        let record = agent
+            .wait_for("drift", before, |record| record["kind"] == "drift" && record["path"] == PROGRAMS)?;
+        ensure!(record["actor"]["exe"] == "/run/allowed/busybox", "{record}");
+        ensure!((record["detail"]["allowed"] == true) == allowed, "{record}");
+        shell(&format!("chmod 644 {PROGRAMS}"))?;
+        agent.wait_for("recovery", before, |record| {
+            record["kind"] == "recovered" && record["path"] == PROGRAMS
+        })?;
+    }
+    refused(agent, &forged(FILE), "set-attributes")
+}
