@@ -6,6 +6,7 @@
 #![no_std]
 
 pub mod decode;
+pub mod digits;
 pub mod limits;
 pub mod map;
 pub mod op;

@@ -50,7 +50,7 @@ pub(crate) fn refuse(
     dentry: *const u8,
     inode: *const u8,
 ) -> i64 {
-    if who::is_allowed(rule as u32) || managed::is_agent() {
+    if who::is_allowed_by(rule) != 0 || managed::is_agent() {
         return 0;
     }
     maps::count(Counter::Denied);

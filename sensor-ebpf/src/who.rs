@@ -4,7 +4,11 @@
 use crate::kernel::{self, Pointer};
 use crate::managed;
 use crate::maps::{ALLOWED, PROCESSES};
-use aya_ebpf::helpers::{bpf_get_current_task, bpf_probe_read_kernel, bpf_probe_read_kernel_str_bytes};
+use aya_ebpf::helpers::bpf_get_current_task;
+use aya_ebpf::helpers::generated::{bpf_probe_read_kernel, bpf_probe_read_kernel_str};
+use core::ffi::c_void;
+use core::mem::MaybeUninit;
+use sensor_common::digits::{MOST_DIGITS, is_number};
 use sensor_common::map::{
     ALLOWED_ALL, ALLOWED_CGROUP, ALLOWED_EXE, ALLOWED_LOGIN, ALLOWED_PROCESS, Allowed, Control,
 };
@@ -17,8 +21,15 @@ const KERNEL_THREAD: u32 = 0x0020_0000;
 /// A field of any kernel structure; zero when it cannot be read.
 #[inline(always)]
 pub(crate) fn read<T: Copy + Default>(base: u64, offset: u32) -> T {
-    // SAFETY: the helper checks the address itself and fails instead of faulting.
-    unsafe { bpf_probe_read_kernel((base + u64::from(offset)) as *const T) }.unwrap_or_default()
+    let mut value = MaybeUninit::<T>::uninit();
+    // SAFETY: the helper checks the address itself. Where it fails it fills the place with zeroes
+    // (`bpf_probe_read_kernel_common`), so its answer is not asked for: each question would be two ways for the verifier.
+    // All types that are read here are numbers, or arrays of them.
+    unsafe {
+        let from = (base + u64::from(offset)) as *const c_void;
+        bpf_probe_read_kernel(value.as_mut_ptr().cast(), size_of::<T>() as u32, from);
+        value.assume_init()
+    }
 }
 
 /// The current task's address, for [`read`].
@@ -69,101 +80,70 @@ fn group_node(set: u64) -> u64 {
     read(group, kernel::cgroup_kn())
 }
 
-/// Whether the task runs in the scope that logind made for its login: `/user.slice/user-UID.slice/session-ID.scope`, with
-/// the task's own login uid and audit session. The login uid alone proves nothing: the kernel lets any process set it that
-/// has none yet, and gives it a session that no scope has. Only root makes groups in these slices.
-#[inline(always)]
-fn is_in_its_session(task: u64, login: u32, session: u32) -> bool {
+/// Not zero where the task runs in the scope that logind made for its login: `/user.slice/user-UID.slice/session-ID.scope`,
+/// with the task's own login uid and audit session. The login uid alone proves nothing: the kernel lets any process set it
+/// that has none yet, and gives it a session that no scope has. Only root makes groups in these slices. A function of its
+/// own, for its room on the stack.
+#[inline(never)]
+fn is_in_its_session(task: u64, login: u64, session: u64) -> u64 {
     if kernel::has_cgroup() == 0
         || kernel::kernfs_name() == kernel::MISSING
         || kernel::kernfs_parent() == kernel::MISSING
     {
-        return false;
+        return 0;
     }
     let scope = group_node(read(task, kernel::task_cgroups()));
     let slice: u64 = read(scope, kernel::kernfs_parent());
     let users: u64 = read(slice, kernel::kernfs_parent());
     let root: u64 = read(users, kernel::kernfs_parent());
     let above: u64 = read(root, kernel::kernfs_parent());
-    root != 0
+    let is_session = root != 0
         && above == 0
-        && is_numbered(scope, u64::from_le_bytes(*b"session-"), SCOPE, u64::from(session)) != 0
-        && is_numbered(slice, u64::from_le_bytes(*b"user-\0\0\0"), SLICE, u64::from(login)) != 0
-        && is_users(users)
+        && is_numbered(scope, *b"session-", *b".scope\0\0", session)
+        && is_numbered(slice, *b"user-\0\0\0", *b".slice\0\0", login)
+        && is_users(users);
+    u64::from(is_session)
 }
-
-/// What the names of scopes and slices end with, and a zero.
-const SCOPE: u64 = u64::from_le_bytes(*b".scope\0\0");
-const SLICE: u64 = u64::from_le_bytes(*b".slice\0\0");
 
 /// Longer than the names looked for, with a zero.
 const GROUP_NAME_BYTES: usize = 32;
 
-/// Digits of the largest number.
-const DIGITS: usize = 10;
+/// Letters of `.scope` and `.slice`.
+const SUFFIX_LETTERS: u64 = 6;
 
-/// 1 where a node's name is the prefix, this number and the suffix, else 0. A function of its own, which the verifier walks
-/// through for itself. Texts come as words, their first letter lowest.
-#[inline(never)]
-fn is_numbered(node: u64, prefix: u64, suffix: u64, wanted: u64) -> u64 {
-    let mut name = [0_u8; GROUP_NAME_BYTES];
+/// Whether a node's name is the prefix, this number and the suffix, both filled up with zeroes. It compares words and has no
+/// loop over letters: each letter at which a loop may end is a branch, all of which the verifier follows.
+#[inline(always)]
+fn is_numbered(node: u64, prefix: [u8; 8], suffix: [u8; 8], wanted: u64) -> bool {
+    let mut name = MaybeUninit::<[u8; GROUP_NAME_BYTES]>::uninit();
     let from: u64 = read(node, kernel::kernfs_name());
-    // SAFETY: the helper checks the address that it reads from, and terminates what it wrote.
-    if unsafe { bpf_probe_read_kernel_str_bytes(from as *const u8, &mut name) }.is_err() {
-        return 0;
+    // SAFETY: the helper checks the address that it reads from, and gives the length with the zero behind, or an error, which
+    // is no length below. The copy is not read.
+    let length = unsafe {
+        bpf_probe_read_kernel_str(name.as_mut_ptr().cast(), GROUP_NAME_BYTES as u32, from as *const c_void)
+    };
+    let (prefix, suffix) = (u64::from_le_bytes(prefix), u64::from_le_bytes(suffix));
+    let letters = u64::from(8 - prefix.leading_zeros() / 8);
+    let digits = (length as u64).wrapping_sub(letters + SUFFIX_LETTERS + 1);
+    if digits.wrapping_sub(1) >= u64::from(MOST_DIGITS) {
+        return false;
     }
-    // SAFETY: the mask keeps the index within the array. Volatile, so that each letter is a load of its own at an offset
-    // that the verifier knows: 5.10 takes no other from the stack.
-    let letter =
-        |at: usize| unsafe { core::ptr::read_volatile(name.as_ptr().add(at & (GROUP_NAME_BYTES - 1))) };
-    let mut at = 0;
-    while at < size_of::<u64>() {
-        let expected = (prefix >> (8 * at)) as u8;
-        if expected == 0 {
-            break;
-        }
-        if letter(at) != expected {
-            return 0;
-        }
-        at += 1;
-    }
-    let mut number = 0_u64;
-    let mut digits = 0;
-    while digits < DIGITS {
-        let digit = letter(at).wrapping_sub(b'0');
-        if digit > 9 {
-            break;
-        }
-        number = number * 10 + u64::from(digit);
-        at += 1;
-        digits += 1;
-    }
-    if digits == 0 || number != wanted {
-        return 0;
-    }
-    let mut behind = 0;
-    while behind < size_of::<u64>() {
-        let expected = (suffix >> (8 * behind)) as u8;
-        if letter(at) != expected {
-            return 0;
-        }
-        if expected == 0 {
-            break;
-        }
-        at += 1;
-        behind += 1;
-    }
-    1
+    let first = read::<u64>(from, 0) & u64::MAX >> (64 - 8 * letters);
+    // What is before the name in memory, of which a few letters may be among these, is not looked at.
+    let end = from + letters + digits;
+    let (high, low) = (read(end - 16, 0), read(end - 8, 0));
+    // One more letter, the last digit, and the zero behind the name.
+    let last = read::<u64>(end - 1, 0) >> 8;
+    first == prefix && last == suffix && is_number(high, low, digits, wanted)
 }
 
 /// Whether a node's name is `user.slice`.
 #[inline(always)]
 fn is_users(node: u64) -> bool {
-    let mut name = [0_u8; 16];
-    let from: u64 = read(node, kernel::kernfs_name());
-    // SAFETY: the helper checks the address that it reads from, and terminates what it wrote.
-    let is_read = unsafe { bpf_probe_read_kernel_str_bytes(from as *const u8, &mut name) }.is_ok();
-    is_read && u128::from_le_bytes(name) == u128::from_le_bytes(*b"user.slice\0\0\0\0\0\0")
+    let name: u64 = read(node, kernel::kernfs_name());
+    // With the zero behind the name, and without the letter behind that.
+    let rest = read::<u32>(name, 8) & 0x00ff_ffff;
+    read::<u64>(name, 0) == u64::from_le_bytes(*b"user.sli") && rest == u32::from_le_bytes(*b"ce\0\0")
 }
 
 /// What a process runs: its newest execution, as the process cache has it; 0 where it has none.
@@ -295,21 +275,27 @@ pub(crate) fn has_no_right(inode: Pointer) -> bool {
 }
 
 /// Whether a rule, or each of several that count together, allows the current task: by its executable, its cgroup or its
-/// login in that login's session; or whether it is Holdfast's own.
-#[inline(always)]
-pub(crate) fn is_allowed(rule: u32) -> bool {
+/// login in that login's session; or whether it is Holdfast's own. 0 for no.
+///
+/// A global function to the kernel: the verifier walks through it once for a program, and not again on each of the paths that
+/// lead to it. Those before 6.4 would take minutes for all the ways in which the look-ups may end.
+// SAFETY: no other symbol of the object has this name.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn is_allowed_by(rule: u64) -> u64 {
+    let rule = rule as u32;
     let task = current();
     let (login, session) = login(task);
     let mut by_login = listed(by_number(rule, ALLOWED_LOGIN, u64::from(login)));
-    if by_login != 0 && !is_in_its_session(task, login, session) {
+    if by_login != 0 && is_in_its_session(task, u64::from(login), u64::from(session)) == 0 {
         by_login = 0;
     }
     let by_group = listed(by_number(rule, ALLOWED_CGROUP, cgroup(task)));
     if by_login | by_group | by_executable(rule, task) == ALLOWED_ALL {
-        return true;
+        return 1;
     }
     let process = by_number(0, ALLOWED_PROCESS, process_start(task));
-    listed(Allowed { dev: read(task, kernel::task_tgid()), ..process }) == ALLOWED_ALL
+    u64::from(listed(Allowed { dev: read(task, kernel::task_tgid()), ..process }) == ALLOWED_ALL)
 }
 
 /// The bits that a rule gives to what the task runs. A file that lost its last name is none that a rule allows: another
