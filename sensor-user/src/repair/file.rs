@@ -169,7 +169,7 @@ impl Place {
         }
         fchmod(&file, bits(new.mode)).map_err(self.failed("change the mode"))?;
         self.sync_of(&file, "sync")?;
-        self.rename(temporary)
+        self.rename(&file, temporary)
     }
 
     fn fill(&self, file: OwnedFd, bytes: &[u8]) -> Result<OwnedFd, RepairError> {

@@ -68,11 +68,12 @@ impl Host<'_> {
                 .ok_or_else(|| {
                     refused(path, format!("the target of the hard link, {}, is missing", target.display()))
                 })?;
+            let linked = from.handle()?;
             place.clear_way(self.observer)?;
             let ((), temporary) = place.temporary("make the hard link", |name| {
                 linkat(&from.directory, from.name.as_os_str(), &place.directory, name, AtFlags::empty())
             })?;
-            place.rename(temporary)?;
+            place.rename(&linked, temporary)?;
             return Ok(vec!["hard link made".to_owned()]);
         }
         let (user, group) = self.owners(path, &expected.user, &expected.group)?;
@@ -154,6 +155,6 @@ impl Place {
         if let Some(label) = label {
             metadata::set_link_label(&link, &self.path, label)?;
         }
-        self.rename(temporary)
+        self.rename(&link, temporary)
     }
 }

@@ -20,7 +20,7 @@ use nix::{
 use sensor_model::{compare::Ids, expectation::Owner, merge::Rendered};
 use std::{
     ffi::{OsStr, OsString},
-    os::fd::OwnedFd,
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -157,12 +157,15 @@ impl Place {
         }
     }
 
+    /// A handle of what is there, also of a link.
+    pub(super) fn handle(&self) -> Result<OwnedFd, RepairError> {
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        openat(&self.directory, self.name.as_os_str(), flags, Mode::empty()).map_err(self.failed("open"))
+    }
+
     /// Opens what is there, through a handle that is looked at before it is opened: no device, no FIFO.
     pub(super) fn open(&self, observer: &Observer) -> Result<OwnedFd, RepairError> {
-        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let handle = openat(&self.directory, self.name.as_os_str(), flags, Mode::empty())
-            .map_err(self.failed("open"))?;
-        observer.open_again(handle).map_err(self.failed("open"))
+        observer.open_again(self.handle()?).map_err(self.failed("open"))
     }
 
     /// Opens a directory. What was seen there may have been replaced since by a file of root's, which nothing is to be set on.
@@ -214,8 +217,15 @@ impl Place {
         }
     }
 
-    /// Puts a temporary name in the place of the name, at once.
-    pub(super) fn rename(&self, mut temporary: Temporary<'_>) -> Result<(), RepairError> {
+    /// Puts a temporary name in the place of the name, at once. `made` is what was made under it: whoever owns the directory may
+    /// have put another object there since, which must not get the name.
+    pub(super) fn rename(&self, made: impl AsFd, mut temporary: Temporary<'_>) -> Result<(), RepairError> {
+        let made = fstat(made).map_err(self.failed("stat"))?;
+        match fstatat(&self.directory, temporary.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(found) if (found.st_dev, found.st_ino) == (made.st_dev, made.st_ino) => {}
+            Ok(_) | Err(Errno::ENOENT) => return Err(refused(&self.path, TAKEN)),
+            Err(errno) => return Err(self.failed("stat")(errno)),
+        }
         renameat(&self.directory, temporary.name.as_os_str(), &self.directory, self.name.as_os_str())
             .map_err(self.failed("rename into place"))?;
         // Two names of one inode: the rename does nothing, and the temporary one has to go.

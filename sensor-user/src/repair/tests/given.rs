@@ -57,6 +57,43 @@ fn what_takes_the_temporary_name_of_a_link_gets_neither_its_owner_nor_the_path()
 }
 
 #[test]
+fn what_takes_the_temporary_name_of_a_file_right_before_the_rename_does_not_get_the_path() {
+    let case = Case::new();
+    let [_, roots] = with_baits(&case);
+    let ids = Ids::default();
+    let host = Host { observer: &case.restorer.observer, rendered: &case.rendered, ids: &ids };
+    let home = case.at("/home/core");
+    let place = host.place(Path::new("/home/core/file"), None).unwrap();
+    let make = |name: &std::ffi::OsStr| Ok::<_, Errno>(fs::File::create_new(home.join(name)).unwrap());
+    let deeds: [&dyn Fn(&Path); 4] = [
+        &|name| {
+            fs::remove_file(name).unwrap();
+            fs::hard_link(&roots, name).unwrap();
+        },
+        &|name| {
+            fs::remove_file(name).unwrap();
+            symlink("/etc/roots", name).unwrap();
+        },
+        &|name| {
+            fs::remove_file(name).unwrap();
+            fs::write(name, "theirs").unwrap();
+        },
+        &|name| fs::remove_file(name).unwrap(),
+    ];
+    for deed in deeds {
+        let (file, temporary) = place.temporary("make", make).unwrap();
+        deed(&home.join(&temporary.name));
+        let error = place.rename(&file, temporary).unwrap_err();
+        assert!(error.to_string().contains("another process"), "{error}");
+        assert!(fs::symlink_metadata(home.join("file")).is_err());
+        assert_eq!(case.leftovers("/home/core"), [""; 0]);
+    }
+    let (file, temporary) = place.temporary("make", make).unwrap();
+    place.rename(&file, temporary).unwrap();
+    assert!(home.join("file").is_file());
+}
+
+#[test]
 fn a_file_of_roots_that_took_the_place_of_a_directory_or_of_a_file_since_the_look_is_not_given_away() {
     let case = Case::new();
     let baits = with_baits(&case);
