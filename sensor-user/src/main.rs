@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::builder().with_default_directive(level.into()).from_env_lossy())
         .with_ansi(std::io::stderr().is_terminal() && output::wants_colour())
-        .with_writer(|| output::Lasting(std::io::stderr()))
+        .with_writer(|| output::Errors)
         .init();
     let mut screen = output::Screen::stdout();
     let result = cli::run(command, &mut screen).and_then(|code| {
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            output::say(&format!("error: {}", cli::told(&error)));
+            output::say_last(&format!("error: {}", cli::told(&error)));
             ExitCode::from(cli::exit_code(&error))
         }
     }

@@ -7,6 +7,7 @@
 pub mod adopt;
 pub mod agent;
 pub mod apply;
+mod aside;
 pub mod check;
 pub mod completions;
 pub mod desired;

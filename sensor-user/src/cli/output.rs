@@ -3,6 +3,7 @@
 //! In: texts and values. Out: standard output, with colour only where a person looks on. Text that came
 //! from elsewhere is never allowed to speak to the terminal: control characters are shown, not sent.
 
+use super::aside;
 use serde::Serialize;
 use std::{
     cell::Cell,
@@ -101,10 +102,30 @@ impl<W: Write> Write for Heard<W> {
     }
 }
 
+/// Standard error. After [`Screen::outlive_readers`] a reader that does not read holds nothing up: what it is too slow for is left
+/// out.
+#[derive(Debug)]
+pub struct Errors;
+
+impl Write for Errors {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        aside::write(bytes, false);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Prints a line on standard error, for a person.
 pub fn say(line: &str) {
-    // It cannot fail.
-    let _ = Lasting(io::stderr()).write_all(format!("{}\n", clean(line)).as_bytes());
+    aside::write(format!("{}\n", clean(line)).as_bytes(), false);
+}
+
+/// The same when nothing is under way any more: nothing of it is left out.
+pub fn say_last(line: &str) {
+    aside::write(format!("{}\n", clean(line)).as_bytes(), true);
 }
 
 /// Where a command prints to.
@@ -143,8 +164,10 @@ impl Screen {
         self.is_gone.get()
     }
 
-    /// From now on no error of the writer's is an error of the command's.
+    /// From now on no error of the writer's is an error of the command's, and no reader of standard error holds the command up.
+    /// Those of the writer do: what is under way has to be over before anything is printed on it.
     pub fn outlive_readers(&mut self) {
+        aside::begin();
         let to = std::mem::replace(&mut self.to, Box::new(io::sink()));
         self.to = Box::new(Lasting(to));
     }

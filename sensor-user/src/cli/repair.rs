@@ -87,7 +87,7 @@ impl Repair {
         let state = self.sources.state();
         let store = Store::look(&state)?;
         // What an apply writes meanwhile, or has left half written, is for it to finish or to give back.
-        let _lock = match &store {
+        let lock = match &store {
             Some(store) => Some(alone(store)?),
             None => None,
         };
@@ -123,6 +123,8 @@ impl Repair {
             drop(tie);
             Ok(report)
         })?;
+        // Whoever reads the report holds nobody else up.
+        drop(lock);
         if self.output.is_json() {
             screen.json(&report)?;
         } else {

@@ -1,8 +1,12 @@
-//! Readers of what an apply prints that go away.
+//! Readers of what an apply prints that go away, or stay and read nothing.
 
 use crate::world::World;
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, OFlag, fcntl},
+};
 use std::{
-    io,
+    io::{self, Read as _},
     process::{Command, Stdio},
 };
 
@@ -24,6 +28,32 @@ fn an_apply_whose_readers_are_gone_ends_as_with_them_and_its_exit_code_says_how(
     world.write("/etc/app/stays", "drift");
     assert_eq!(unheard(world.command(&["new"], "")), Some(3), "a preflight that refuses");
     assert_eq!(unheard(world.command(&["old"], "")), Some(1), "drift");
+}
+
+/// A pipe that takes no byte more until somebody reads.
+fn full_pipe() -> (io::PipeReader, io::PipeWriter) {
+    let (reader, writer) = io::pipe().unwrap();
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+    for size in [4096, 1] {
+        while nix::unistd::write(&writer, &vec![b'x'; size]) != Err(Errno::EAGAIN) {}
+    }
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+    (reader, writer)
+}
+
+#[test]
+fn an_apply_whose_progress_nobody_reads_ends_with_its_whole_report() {
+    let world = World::old();
+    let (mut reader, writer) = full_pipe();
+    let mut command = world.command(&["new", "-o", "json"], "");
+    let said = command.stderr(writer).output().unwrap();
+    drop(command);
+    let report: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!((said.status.code(), &report["result"]), (Some(0), &"done".into()), "{report:#}");
+    assert_eq!((world.has_journal(), world.current().as_deref()), (false, Some("generations/2/config")));
+    let mut there = String::new();
+    reader.read_to_string(&mut there).unwrap();
+    assert!(there.bytes().all(|byte| byte == b'x'), "it was full: {there}");
 }
 
 #[cfg(feature = "fault-injection")]
