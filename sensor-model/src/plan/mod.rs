@@ -54,6 +54,19 @@ pub struct Plan {
     /// again after it. Known only on the host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub put_again: Vec<PathBuf>,
+    /// What goes only because the apply is forced, by path. Known only on the host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed_by_force: Vec<RemovedByForce>,
+}
+
+/// What no config declares, and only a forced apply removes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemovedByForce {
+    /// A name in a closed directory, or a user's own `authorized_keys`.
+    pub path: PathBuf,
+    /// How many lines of the file go; `None` where all of it goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lines: Option<usize>,
 }
 
 impl Plan {
@@ -66,6 +79,11 @@ impl Plan {
     pub fn brings_an_image(&self) -> bool {
         let brings = |kind| matches!(kind, Kind::OsImage | Kind::KernelType | Kind::Extension);
         self.reconcilable && self.changes.iter().any(|change| brings(change.kind))
+    }
+
+    /// How many names and lines go only because the apply is forced.
+    pub fn forced_removals(&self) -> usize {
+        self.removed_by_force.iter().map(|removed| removed.lines.unwrap_or(1)).sum()
     }
 
     /// Every change in the order in which people read a plan: what goes, then what changes, then what is new.
@@ -253,6 +271,7 @@ pub fn plan(
         changes: decided.into_iter().map(planned).collect(),
         steps,
         put_again: Vec::new(),
+        removed_by_force: Vec::new(),
     })
 }
 

@@ -14,7 +14,6 @@ use crate::{
     observation::Observer,
     repair::unit::{self as units, Enabling},
 };
-use nix::fcntl::OFlag;
 use sensor_model::{
     expectation::SYSTEMD_DIRECTORY,
     host::{
@@ -387,12 +386,4 @@ fn lexically(path: &Path) -> PathBuf {
         }
     }
     clean
-}
-
-/// Names in a directory; none where there is no directory.
-pub(super) fn names(observer: &Observer, path: &Path) -> Vec<String> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
-    let Ok(directory) = observer.root().open_at(path, flags) else { return Vec::new() };
-    let names = super::sys::names(directory).unwrap_or_default();
-    names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect()
 }

@@ -8,11 +8,13 @@
 mod actions;
 mod acts;
 mod engine;
+mod forced;
 mod history;
 mod image;
 mod interrupts;
 mod labels;
 mod links;
+mod listing;
 mod names;
 mod originals;
 pub mod os;
@@ -31,6 +33,7 @@ mod waiting;
 
 pub use actions::{Acted, Actor, NoActs, Rested, Systemd, Undone};
 pub use engine::{Applied, Back, Engine, Options, Recovered, Request};
+pub use forced::removed_by_force;
 pub use history::{Entry, TakenBack};
 pub use interrupts::Interrupts;
 pub use os::is_there as os_is_there;

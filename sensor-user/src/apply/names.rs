@@ -7,7 +7,7 @@
 use super::{
     ApplyError,
     image::{Identity, Place},
-    links,
+    listing::each,
     run::Run,
     targets::{Planner, Wanted},
 };
@@ -47,13 +47,16 @@ impl<'a> Names<'a> {
         };
         let mut others = self.known()?.get(&identity).cloned().unwrap_or_default();
         let directory = path.parent().unwrap_or(Path::new("/"));
-        for name in links::names(self.planner.observer, directory) {
-            let sibling = directory.join(&name);
-            if !name.starts_with(TEMPORARY) && self.identity(&sibling)?.is_some_and(|(it, _)| it == identity)
-            {
-                others.insert(sibling);
+        each(self.planner.observer, directory, |name| {
+            // The journal has no other names.
+            if let Some(name) = name.to_str().filter(|name| !name.starts_with(TEMPORARY)) {
+                let sibling = directory.join(name);
+                if self.identity(&sibling)?.is_some_and(|(it, _)| it == identity) {
+                    others.insert(sibling);
+                }
             }
-        }
+            Ok(true)
+        })?;
         // All of them name the first, and that one names the second. One that stays where it is keeps the inode.
         let mut others: Vec<PathBuf> = others.into_iter().collect();
         others.sort_by_key(|other| self.wanted.contains_key(other));

@@ -3,7 +3,8 @@
 //! In: the host, the old and the new config, the targets. Out: everything that stands in the way, in words.
 
 use super::{
-    ApplyError, Options, links,
+    ApplyError, Options,
+    listing::{Listed, listed},
     store::RESERVE,
     sys,
     targets::Writes,
@@ -20,7 +21,7 @@ use sensor_model::{
     journal::{Image, Target},
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::Read as _,
     os::fd::OwnedFd,
@@ -61,20 +62,32 @@ pub(super) fn closed(
     targets: &[Target],
     found: &mut Differences,
 ) {
+    let goes: BTreeSet<&Path> = targets
+        .iter()
+        .filter(|target| target.after == Image::Absent)
+        .map(|target| target.path.as_path())
+        .collect();
     for expectation in new {
         let mut problems = Vec::new();
         let path = expectation.thing.path();
         match &expectation.expected {
             Expected::ClosedDirectory(closed) => {
-                for name in links::names(observer, &path) {
-                    let full = path.join(&name);
-                    let goes = targets.iter().any(|t| t.path == full && t.after == Image::Absent);
-                    if closed.is_unexpected(&name) && !goes {
-                        problems.push(format!(
+                let stays =
+                    |name: &str| closed.is_unexpected(name) && !goes.contains(path.join(name).as_path());
+                match listed(observer, &path, stays) {
+                    Ok(Listed { names, more }) => {
+                        problems.extend(names.iter().map(|name| format!(
                             "{}: the new config closes its directory and does not declare it; declare it, move it away, or apply with --force",
-                            full.display()
-                        ));
+                            path.join(name).display()
+                        )));
+                        if more > 0 {
+                            problems.push(format!(
+                                "{}: it has at least {more} more such names; move them away",
+                                path.display()
+                            ));
+                        }
                     }
+                    Err(error) => problems.push(error.to_string()),
                 }
             }
             Expected::AuthorizedKeys(keys) => {
@@ -83,19 +96,14 @@ pub(super) fn closed(
                     Ok(file) => bounded::read_open(file, bounded::KEYS),
                     Err(_) => Ok(Vec::new()),
                 };
-                let bytes = match bytes {
-                    Ok(bytes) => bytes,
-                    Err(error) => {
-                        problems.push(format!("{}: {error}", path.display()));
-                        continue;
-                    }
-                };
-                let (_, undeclared) = crate::repair::declared_lines(&bytes, &keys.keys);
-                if undeclared > 0 {
-                    problems.push(format!(
+                let undeclared = bytes.map(|bytes| crate::repair::declared_lines(&bytes, &keys.keys).1);
+                match undeclared {
+                    Ok(0) => {}
+                    Ok(undeclared) => problems.push(format!(
                         "{}: {undeclared} keys in it are not declared by the new config, which declares the user's keys; declare them, remove them, or apply with --force",
                         path.display()
-                    ));
+                    )),
+                    Err(error) => problems.push(format!("{}: {error}", path.display())),
                 }
             }
             _ => {}

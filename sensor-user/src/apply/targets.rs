@@ -4,7 +4,7 @@
 //! written, and in the store the contents that they need. Only what the two configs say differently is a target,
 //! and of that only what is not there already. It reads the host and changes nothing on it.
 
-use super::{ApplyError, image::Place, labels::Labels, links, names::Names, password, store::Store};
+use super::{ApplyError, forced, image::Place, labels::Labels, links, names::Names, password, store::Store};
 use crate::observation::Observer;
 use nix::fcntl::OFlag;
 use sensor_model::{
@@ -216,10 +216,8 @@ impl Planner<'_> {
             }
             // Names and keys that nobody declares stop an apply before it begins; only a forced one removes them.
             Expected::ClosedDirectory(closed) if self.everything => {
-                for name in links::names(self.observer, &path) {
-                    if closed.is_unexpected(&name) {
-                        wanted.insert(path.join(name), Wanted::Gone);
-                    }
+                for name in forced::names(self.observer, &path, closed)? {
+                    wanted.insert(path.join(name), Wanted::Gone);
                 }
             }
             Expected::AuthorizedKeys(keys) if self.everything => {
@@ -476,7 +474,7 @@ impl Planner<'_> {
 }
 
 /// Things that are one object at their own path.
-fn is_object(expectation: &Expectation) -> bool {
+pub(super) fn is_object(expectation: &Expectation) -> bool {
     matches!(expectation.expected, Expected::File(_) | Expected::Directory(_) | Expected::Link(_))
 }
 

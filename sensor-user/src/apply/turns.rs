@@ -6,7 +6,7 @@
 use super::{
     ApplyError,
     image::Place,
-    links,
+    listing::each,
     targets::{PARENT_MODE, Planner, Wanted},
 };
 use nix::{fcntl::AtFlags, sys::stat::fstatat};
@@ -79,19 +79,18 @@ impl Planner<'_> {
         for target in targets.iter().filter(|target| target.turns()) {
             let mut directories = vec![target.path.clone()];
             while let Some(directory) = directories.pop() {
-                for name in links::names(self.observer, &directory) {
+                each(self.observer, &directory, |name| {
                     let path = directory.join(name);
                     if !goes.contains(path.as_path()) {
-                        return Err(ApplyError::refused(
-                            &target.path,
-                            format!(
-                                "a directory that is not empty is in its place; move it away first, or what is in it: {}",
-                                path.display()
-                            ),
-                        ));
+                        let reason = format!(
+                            "a directory that is not empty is in its place; move it away first, or what is in it: {}",
+                            path.display()
+                        );
+                        return Err(ApplyError::refused(&target.path, reason));
                     }
                     directories.push(path);
-                }
+                    Ok(true)
+                })?;
             }
         }
         Ok(())

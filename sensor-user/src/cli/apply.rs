@@ -16,7 +16,7 @@ use crate::{
     agent::desired::read,
     apply::{
         Actor, Applied, ApplyError, Differences, Engine, Entry, FORCE_FILE, Interrupts, NoActs, Options,
-        Reach, Recovered, Request, Store, Systemd, foreseen, os_is_there,
+        Reach, Recovered, Request, Store, Systemd, foreseen, os_is_there, removed_by_force,
     },
     observation::Observer,
 };
@@ -230,6 +230,8 @@ impl<'a> Site<'a> {
         }
         if self.forced() {
             plan.force();
+            let (old, new) = (expectations(old).context("plan")?, expectations(new).context("plan")?);
+            plan.removed_by_force = removed_by_force(&self.observer, &old, &new)?;
         }
         if !self.how.no_acts && plan.brings_an_image() {
             let declared = expectations(new).context("plan")?;

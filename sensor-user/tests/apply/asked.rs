@@ -1,8 +1,11 @@
 //! Consent: what an apply asks, on a terminal and without one.
 
-use crate::world::{Said, World};
+use crate::{
+    golden::json,
+    world::{NEW, Said, World},
+};
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{Read as _, Write as _},
     process::{Command, Stdio},
 };
@@ -84,6 +87,57 @@ fn a_reboot_needs_a_consent_of_its_own() {
             assert!(said.err.contains("has no system bus"), "{}", said.err);
         }
     }
+}
+
+#[test]
+fn what_only_force_removes_is_named_first_counted_and_in_the_json() {
+    const EVIL: &str =
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx evil\n";
+    let world = World::old();
+    world.write("/home/core/.ssh/authorized_keys", &format!("# mine\n{EVIL}{EVIL}"));
+    world.write("/home/core/.ssh/authorized_keys.d/stray", EVIL);
+    world.write("/etc/systemd/system/on.service.d/99-other.conf", "");
+    world.write("/run/other", "");
+    let before = world.snapshot();
+    let wanted_by = "WantedBy=graphical.target\n";
+    let dropin = "        dropins: [{name: 20-new.conf, contents: '[Service]'}]\n";
+    world.config("closes", &NEW.replace(wanted_by, &format!("{wanted_by}{dropin}")));
+    let new = world.config_file("closes").display().to_string();
+    let unforced = ["apply", &new, "--no-acts"];
+    let dry = ["apply", &new, "--dry-run", "-o", "json"];
+    let plan = json(&said(&mut unanswered(&world, &dry)), "plan");
+    assert_eq!(plan.get("removed_by_force"), None, "{plan:#}");
+    for by_file in [false, true] {
+        let more: &[&str] = if by_file { &[] } else { &["--force"] };
+        if by_file {
+            world.write("/run/machine-config-daemon-force", "");
+        }
+        let refused = said(&mut unanswered(&world, &[&unforced, more].concat()));
+        assert_eq!(refused.code, Some(2), "{}{}", refused.out, refused.err);
+        let wanted = [
+            "remove /etc/systemd/system/on.service.d/99-other.conf: not declared, and the apply is forced",
+            "remove 2 lines of /home/core/.ssh/authorized_keys: not declared, and the apply is forced",
+            "remove /home/core/.ssh/authorized_keys.d/stray: not declared, and the apply is forced",
+        ];
+        assert_eq!(refused.out.lines().take(3).collect::<Vec<_>>(), wanted, "{}", refused.out);
+        // The old config's drop-in goes by the plan, and is not named as undeclared.
+        assert!(!refused.out.contains("10-goes.conf: not declared"), "{}", refused.out);
+        let plan = json(&said(&mut unanswered(&world, &[&dry, more].concat())), "plan");
+        let removed = serde_json::json!([
+            {"path": "/etc/systemd/system/on.service.d/99-other.conf"},
+            {"path": "/home/core/.ssh/authorized_keys", "lines": 2},
+            {"path": "/home/core/.ssh/authorized_keys.d/stray"},
+        ]);
+        assert_eq!(plan["removed_by_force"], removed, "{plan:#}");
+        let changes = plan["changes"].as_array().unwrap();
+        let removals = changes.iter().filter(|change| change["operation"] == "remove").count();
+        let question =
+            format!("Apply this ({} changes, {} of them removals)", changes.len() + 4, removals + 4);
+        let (code, shown) = on_a_terminal(unanswered(&world, &[&unforced, more].concat()), "n\n");
+        assert!(code == Some(1) && shown.contains(&question), "{question}: {shown}");
+    }
+    fs::remove_file(world.at("/run/machine-config-daemon-force")).unwrap();
+    assert_eq!(world.snapshot(), before);
 }
 
 #[test]

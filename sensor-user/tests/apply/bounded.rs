@@ -2,7 +2,7 @@
 
 use crate::world::{Said, World};
 use std::{
-    fs::File,
+    fs::{self, File},
     process::{Command, Stdio},
 };
 
@@ -34,6 +34,42 @@ fn a_users_file_of_a_terabyte_stops_an_apply_by_its_name_and_is_not_read() {
         let reason = format!("{KEYS}: it has {TERABYTE} bytes, and 268435456 bytes are the limit");
         assert!(said.err.contains(&reason), "{more:?}: {}", said.err);
     }
+}
+
+#[test]
+fn of_a_users_directory_of_keys_the_first_names_are_told_and_the_others_counted() {
+    const KEYS: &str = "/home/core/.ssh/authorized_keys.d";
+    let world = World::new();
+    fs::create_dir_all(world.at(KEYS)).unwrap();
+    for number in 0..1100 {
+        File::create(world.at(&format!("{KEYS}/{number:04}"))).unwrap();
+    }
+    let said = world.apply(&["keys"], "");
+    assert_eq!(said.code, Some(3), "{}{}", said.out, said.err);
+    assert_eq!(said.err.matches("the new config closes its directory").count(), 1024, "{}", said.err);
+    for part in [&format!("{KEYS}/0000: "), &format!("{KEYS}/1023: "), "it has at least 76 more such names"] {
+        assert!(said.err.contains(part), "{part}: {}", said.err);
+    }
+    // Nothing is removed that was not shown.
+    for more in [&["keys", "--force"][..], &["keys", "--force", "--dry-run"]] {
+        let said = world.apply(more, "");
+        assert_eq!(said.code, Some(3), "{more:?}: {}{}", said.out, said.err);
+        let reason = format!("{KEYS}: more than 1024 names in it are not declared");
+        assert!(said.err.contains(&reason), "{more:?}: {}", said.err);
+    }
+    assert_eq!(fs::read_dir(world.at(KEYS)).unwrap().count(), 1100);
+}
+
+#[test]
+fn a_users_file_of_keys_that_is_too_large_stops_an_apply_that_declares_keys() {
+    const KEYS: &str = "/home/core/.ssh/authorized_keys";
+    let world = World::new();
+    world.write(KEYS, "");
+    File::options().write(true).open(world.at(KEYS)).unwrap().set_len(TERABYTE).unwrap();
+    let said = limited(&world.command(&["keys"], ""));
+    assert_eq!(said.code, Some(3), "{}{}", said.out, said.err);
+    let reason = format!("preflight: {KEYS}: it has {TERABYTE} bytes, and 4194304 bytes are the limit");
+    assert!(said.err.contains(&reason), "{}", said.err);
 }
 
 #[test]

@@ -11,7 +11,7 @@ fn golden(said: &Said) -> String {
 }
 
 /// The output as JSON that keeps a schema of `docs/schemas`.
-fn json(said: &Said, schema: &str) -> Value {
+pub(crate) fn json(said: &Said, schema: &str) -> Value {
     let path = format!("{}/../docs/schemas/{schema}.schema.json", env!("CARGO_MANIFEST_DIR"));
     let schema: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     let value: Value =

@@ -43,13 +43,15 @@ impl Missing {
 }
 
 fn question(plan: &Plan, reboots: bool) -> String {
-    let removals = plan.changes.iter().filter(|change| change.operation == Operation::Remove).count();
+    let forced = plan.forced_removals();
+    let removed = plan.changes.iter().filter(|change| change.operation == Operation::Remove);
+    let removals = removed.count() + forced;
     let what = match removals {
         0 => String::new(),
         1 => ", 1 of them a removal".to_owned(),
         removals => format!(", {removals} of them removals"),
     };
-    let changes = count(plan.changes.len(), "change");
+    let changes = count(plan.changes.len() + forced, "change");
     let then = if reboots { " and reboot this host" } else { "" };
     format!("Apply this ({changes}{what}){then}? [y/N] ")
 }

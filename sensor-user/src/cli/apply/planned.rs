@@ -14,17 +14,25 @@ use sensor_model::{
 const TAKEN_BACK: &str =
     "as the image ships it, so the update would take this back; it is put again after the reboot";
 
+/// What is said of what no config declares and a forced apply removes.
+const FORCED: &str = "not declared, and the apply is forced";
+
 impl Site<'_> {
     /// The plan; `open` where an earlier apply is to be worked off before it.
     pub(super) fn print(&self, screen: &mut Screen, plan: &Plan, open: bool) -> anyhow::Result<u8> {
         let nothing = plan.is_empty() && plan.steps.is_empty();
+        let forced = plan.forced_removals();
         if self.place.output.is_json() {
             screen.json(plan)?;
         } else {
             self.text(screen, plan)?;
             screen.line(&format!(
                 "{}; nothing was written",
-                if plan.is_empty() { "no change".to_owned() } else { count(plan.changes.len(), "change") }
+                if plan.is_empty() && forced == 0 {
+                    "no change".to_owned()
+                } else {
+                    count(plan.changes.len() + forced, "change")
+                }
             ))?;
         }
         Ok(match plan {
@@ -36,6 +44,13 @@ impl Site<'_> {
 
     /// The plan for people: removals first, since they are what a person regrets.
     pub(super) fn text(&self, screen: &mut Screen, plan: &Plan) -> std::io::Result<()> {
+        for removed in &plan.removed_by_force {
+            let path = clean(&removed.path.display().to_string());
+            screen.line(&match removed.lines {
+                Some(lines) => format!("remove {} of {path}: {FORCED}", count(lines, "line")),
+                None => format!("remove {path}: {FORCED}"),
+            })?;
+        }
         for change in plan.removals_first() {
             let (operation, kind) = (change.operation.word(), change.kind.word());
             let action = change.action.word();

@@ -1,0 +1,80 @@
+//! What only a forced apply removes: names in closed directories and lines of ssh keys that nobody declares.
+//!
+//! In: the host and what the configs declare. Out: what goes, for the engine that removes it and for whoever is asked before.
+
+use super::{
+    ApplyError,
+    image::Place,
+    listing::{KEPT, Listed, listed},
+    targets::is_object,
+};
+use crate::{observation::Observer, repair::declared_lines};
+use sensor_model::{
+    expectation::{ClosedDirectoryExpectation, Expectation, Expected},
+    journal::Image,
+    plan::RemovedByForce,
+};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// The names that must not be in a closed directory. More than can be shown before are not removed.
+pub(super) fn names(
+    observer: &Observer,
+    path: &Path,
+    closed: &ClosedDirectoryExpectation,
+) -> Result<BTreeSet<String>, ApplyError> {
+    let Listed { names, more } = listed(observer, path, |name| closed.is_unexpected(name))?;
+    if more > 0 {
+        let reason = format!(
+            "more than {KEPT} names in it are not declared, too many to show before they are removed; remove them first"
+        );
+        return Err(ApplyError::refused(path, reason));
+    }
+    Ok(names)
+}
+
+/// What a forced apply of the new config removes although the old one did not declare it either, by path.
+///
+/// # Errors
+/// What cannot be looked at, and a closed directory with too many names.
+pub fn removed_by_force(
+    observer: &Observer,
+    old: &[Expectation],
+    new: &[Expectation],
+) -> Result<Vec<RemovedByForce>, ApplyError> {
+    // What only the old one declares is among the plan's changes.
+    let known: BTreeSet<Arc<Path>> = old.iter().filter(|e| is_object(e)).map(|e| e.thing.path()).collect();
+    let mut removed = Vec::new();
+    for expectation in new {
+        let path = expectation.thing.path();
+        match &expectation.expected {
+            Expected::ClosedDirectory(closed) => {
+                let paths = names(observer, &path, closed)?.into_iter().map(|name| path.join(name));
+                let unknown = paths.filter(|path| !known.contains(path.as_path()));
+                removed.extend(unknown.map(|path| RemovedByForce { path, lines: None }));
+            }
+            Expected::AuthorizedKeys(keys) => {
+                let (_, lines) = declared_lines(&content(observer, &path)?, &keys.keys);
+                let path: PathBuf = path.to_path_buf();
+                removed.extend((lines > 0).then_some(RemovedByForce { path, lines: Some(lines) }));
+            }
+            _ => {}
+        }
+    }
+    removed.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(removed)
+}
+
+/// The bytes of a file; none of what is missing or no file.
+fn content(observer: &Observer, path: &Path) -> Result<Vec<u8>, ApplyError> {
+    let mut bytes = Vec::new();
+    let Some(place) = Place::find(observer.root(), path)? else { return Ok(bytes) };
+    let seen = place.see_name(&place.name, &mut |chunk| {
+        bytes.extend_from_slice(chunk);
+        Ok(())
+    })?;
+    Ok(if matches!(seen.kept(path)?, Image::File(_)) { bytes } else { Vec::new() })
+}
