@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::{
     collections::BTreeSet,
     io::{BufRead as _, BufReader, Read as _},
-    process::{ChildStderr, Stdio},
+    process::{ChildStderr, Command, Stdio},
 };
 
 /// Reads lines to one that begins so; `false` where it never comes.
@@ -25,9 +25,22 @@ fn until(lines: &mut BufReader<ChildStderr>, start: &str, heard: &mut String) ->
     }
 }
 
+/// The same command where SIGHUP is not ignored, as it is in a test that `nohup` started.
+fn hanging_up(command: &Command) -> Command {
+    let mut other = Command::new("env");
+    other.arg("--default-signal=HUP").arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => other.env(name, value),
+            None => other.env_remove(name),
+        };
+    }
+    other
+}
+
 /// An apply that gets signals right before a call, one after the other was noticed. `None` where it has no such call.
 fn interrupted(world: &World, call: u64, signals: &[(Signal, &str)]) -> Option<Said> {
-    let mut command = world.command(&["new"], &format!("wait:{call}"));
+    let mut command = hanging_up(&world.command(&["new"], &format!("wait:{call}")));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let process = Pid::from_child(&child);

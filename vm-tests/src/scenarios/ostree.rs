@@ -6,6 +6,8 @@
 //! is for something else, and takes arguments that waited. Then somebody drops what waits and boots version 2 by hand; a
 //! forced apply brings everything back with an eighth.
 
+mod defaults;
+
 use std::fs;
 use std::time::Duration;
 
@@ -16,12 +18,11 @@ use super::apply::{history, holdfast, result};
 use crate::guest::agent::Agent;
 use crate::guest::ostree::{LOST, VERSIONS};
 use crate::guest::{Context, run, status, wait};
+use defaults::{DEFAULT, default_is_back, other_default};
 
 /// How far the scenario is; kept in `/var`, which all deployments share.
 const STAGE: &str = "/var/lib/holdfast-scenario";
 const FILE: &str = "/etc/demo/file";
-/// A file that both versions ship, each with its own content.
-const DEFAULT: &str = "/etc/issue";
 const CURRENT: &str = "/var/lib/holdfast/apply/current";
 /// A file of the image, which its versions ship with their own names in it, declared as the first one ships it.
 const PINNED: &str = "/etc/demo-shipped/pinned";
@@ -44,32 +45,6 @@ fn manifest(image: &str, arguments: &[&str], content: &str) -> String {
          - {{path: {DEFAULT}, mode: 420, overwrite: true, contents: {{source: 'data:,declared'}}}}\n",
         serde_json::json!(arguments)
     )
-}
-
-/// The second version gets another default of a file that a config is about to declare.
-fn other_default() -> Result<()> {
-    fs::create_dir_all("/root/more/usr/etc")?;
-    fs::write(format!("/root/more/usr{DEFAULT}"), "of the second version\n")?;
-    let branch = VERSIONS[1].branch;
-    let trees = [format!("--tree=ref={branch}"), "--tree=dir=/root/more".to_owned()];
-    run("ostree", &["commit", "-s", VERSIONS[1].name, "-b", branch, &trees[0], &trees[1]]).map(drop)
-}
-
-/// Nothing declares the file any more: the default of the version that is booted comes back, and it is no local change.
-fn default_is_back(number: usize, arguments: &[&str], content: &str) -> Result<String> {
-    ensure!(fs::read_to_string(DEFAULT)? == "declared", "it is not as declared");
-    let manifest = manifest(VERSIONS[number].branch, arguments, content);
-    let others: Vec<&str> = manifest.lines().filter(|line| !line.contains(DEFAULT)).collect();
-    fs::write("/root/new.yaml", others.join("\n"))?;
-    let said = holdfast(0, &["apply", "/root/new.yaml", "--no-acts", "-o", "json"])?;
-    result(&report(&said)?, "done")?;
-    let (found, shipped) = (fs::read_to_string(DEFAULT)?, fs::read_to_string(format!("/usr{DEFAULT}"))?);
-    ensure!(found == shipped, "{found:?}, and the image ships {shipped:?}");
-    ensure!((found == "of the second version\n") == (number == 1), "{found:?}");
-    let changed = run("ostree", &["admin", "config-diff"])?;
-    let name = DEFAULT.trim_start_matches("/etc/");
-    ensure!(!changed.lines().any(|line| line.split_whitespace().nth(1) == Some(name)), "{changed}");
-    Ok(found.trim().to_owned())
 }
 
 /// The scenario, in all boots.

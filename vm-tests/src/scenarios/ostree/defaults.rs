@@ -1,0 +1,42 @@
+//! A file of the image that a config declares and then declares no more.
+//!
+//! Comes in: a host on which nothing was applied, later one that was updated. Goes out: the default of the version that is
+//! booted, and no local change.
+
+use std::fs;
+
+use anyhow::{Result, ensure};
+
+use super::{manifest, report};
+use crate::guest::ostree::VERSIONS;
+use crate::guest::run;
+use crate::scenarios::apply::{holdfast, result};
+
+/// A file that both versions ship, each with its own content.
+pub(super) const DEFAULT: &str = "/etc/issue";
+
+/// The second version gets another default of a file that a config is about to declare.
+pub(super) fn other_default() -> Result<()> {
+    fs::create_dir_all("/root/more/usr/etc")?;
+    fs::write(format!("/root/more/usr{DEFAULT}"), "of the second version\n")?;
+    let branch = VERSIONS[1].branch;
+    let trees = [format!("--tree=ref={branch}"), "--tree=dir=/root/more".to_owned()];
+    run("ostree", &["commit", "-s", VERSIONS[1].name, "-b", branch, &trees[0], &trees[1]]).map(drop)
+}
+
+/// Nothing declares the file any more: the default of the version that is booted comes back, and it is no local change.
+pub(super) fn default_is_back(number: usize, arguments: &[&str], content: &str) -> Result<String> {
+    ensure!(fs::read_to_string(DEFAULT)? == "declared", "it is not as declared");
+    let manifest = manifest(VERSIONS[number].branch, arguments, content);
+    let others: Vec<&str> = manifest.lines().filter(|line| !line.contains(DEFAULT)).collect();
+    fs::write("/root/new.yaml", others.join("\n"))?;
+    let said = holdfast(0, &["apply", "/root/new.yaml", "--no-acts", "-o", "json"])?;
+    result(&report(&said)?, "done")?;
+    let (found, shipped) = (fs::read_to_string(DEFAULT)?, fs::read_to_string(format!("/usr{DEFAULT}"))?);
+    ensure!(found == shipped, "{found:?}, and the image ships {shipped:?}");
+    ensure!((found == "of the second version\n") == (number == 1), "{found:?}");
+    let changed = run("ostree", &["admin", "config-diff"])?;
+    let name = DEFAULT.trim_start_matches("/etc/");
+    ensure!(!changed.lines().any(|line| line.split_whitespace().nth(1) == Some(name)), "{changed}");
+    Ok(found.trim().to_owned())
+}
