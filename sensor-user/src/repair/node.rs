@@ -82,30 +82,89 @@ impl Host<'_> {
         Ok(vec!["link made".to_owned()])
     }
 
-    /// Removes undeclared names.
+    /// Removes undeclared names: of a directory that its owner has filled with millions, as many as one call may take.
     pub(super) fn closed_directory(
         &self,
         path: &Path,
         expected: &ClosedDirectoryExpectation,
     ) -> Result<Vec<String>, RepairError> {
-        let mut actions = Vec::new();
-        for name in names_in(self.observer, path)? {
-            let text = name.to_string_lossy();
-            if !expected.is_unexpected(&text) {
-                continue;
+        let (mut actions, mut removed) = (Vec::new(), 0);
+        let mut is_all = false;
+        for _ in 0..BATCHES {
+            let names =
+                some_names(self.observer, path, |name| expected.is_unexpected(&name.to_string_lossy()))?;
+            let (before, mut last) = (removed, None);
+            for name in &names {
+                let Some(place) = self.existing_place(&path.join(name))? else { continue };
+                if place.remove(self.observer)? {
+                    removed += 1;
+                    if actions.len() < NAMED {
+                        actions.push(format!("undeclared {} removed", name.to_string_lossy()));
+                    }
+                }
+                last = Some(place);
             }
-            let Some(place) = self.existing_place(&path.join(&name))? else { continue };
-            if place.remove(self.observer)? {
-                actions.push(format!("undeclared {text} removed"));
+            if let Some(place) = last {
+                place.sync()?;
             }
-            place.sync()?;
+            is_all = names.len() < BATCH;
+            if is_all || removed == before {
+                break;
+            }
+        }
+        if removed > actions.len() {
+            actions.push(format!("{} more undeclared names removed", removed - actions.len()));
+        }
+        if !is_all {
+            actions.push("some undeclared names are left; repair it again".to_owned());
         }
         Ok(actions)
     }
 }
 
+/// Names of a directory that are kept at once.
+const BATCH: usize = 1024;
+
+/// How often so many are read and removed by one call: whoever owns the directory may add names all the time.
+const BATCHES: usize = 64;
+
+/// Removed names that are told one by one.
+const NAMED: usize = 64;
+
+/// The first names that are found in a directory and for which `is_one` holds, at most [`BATCH`], sorted.
+fn some_names(
+    observer: &Observer,
+    path: &Path,
+    is_one: impl Fn(&OsStr) -> bool,
+) -> Result<Vec<OsString>, RepairError> {
+    let mut names = Vec::new();
+    each_name(observer, path, |name| {
+        if is_one(name) {
+            names.push(name.to_owned());
+        }
+        names.len() < BATCH
+    })?;
+    names.sort_unstable();
+    Ok(names)
+}
+
 /// Names in a directory, sorted.
 pub(super) fn names_in(observer: &Observer, path: &Path) -> Result<Vec<OsString>, RepairError> {
+    let mut names = Vec::new();
+    each_name(observer, path, |name| {
+        names.push(name.to_owned());
+        true
+    })?;
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Calls `take` for each name in a directory, until it has enough.
+fn each_name(
+    observer: &Observer,
+    path: &Path,
+    mut take: impl FnMut(&OsStr) -> bool,
+) -> Result<(), RepairError> {
     use nix::fcntl::OFlag;
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
     let directory = observer.root().open_at(path, flags).map_err(|errno| match errno {
@@ -113,16 +172,14 @@ pub(super) fn names_in(observer: &Observer, path: &Path) -> Result<Vec<OsString>
         errno => failed(path, "open the directory", errno),
     })?;
     let mut listed = Dir::from_fd(directory).map_err(|errno| failed(path, "read", errno))?;
-    let mut names = Vec::new();
     for entry in listed.iter() {
         let entry = entry.map_err(|errno| failed(path, "read", errno))?;
         let name = entry.file_name().to_bytes();
-        if name != b"." && name != b".." {
-            names.push(OsStr::from_bytes(name).to_owned());
+        if name != b"." && name != b".." && !take(OsStr::from_bytes(name)) {
+            break;
         }
     }
-    names.sort_unstable();
-    Ok(names)
+    Ok(())
 }
 
 impl Place {

@@ -303,6 +303,21 @@ fn only_undeclared_drop_ins_are_removed() {
 }
 
 #[test]
+fn of_very_many_undeclared_names_all_are_removed_and_some_are_told() {
+    let mut case = Case::new();
+    let directory = case.at("/etc/systemd/system/on.service.d");
+    fs::create_dir_all(&directory).unwrap();
+    fs::write(directory.join("10-declared.conf"), "").unwrap();
+    for number in 0..3000 {
+        fs::write(directory.join(format!("90-{number}.conf")), "").unwrap();
+    }
+    let thing = Thing::closed_directory("/etc/systemd/system/on.service.d");
+    let told = case.restore_thing(&thing).unwrap();
+    assert_eq!((told.len(), told[64].as_str()), (65, "2936 more undeclared names removed"));
+    assert_eq!(fs::read_dir(directory).unwrap().count(), 1);
+}
+
+#[test]
 fn a_unit_is_enabled_by_the_links_that_it_asks_for() {
     let mut case = Case::new();
     case.file("/etc/systemd/system/on.service").unwrap();

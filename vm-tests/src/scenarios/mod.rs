@@ -278,7 +278,10 @@ pub static SCENARIOS: &[Scenario] = &[
         shows: "cuts of the power behind each line of an apply leave everything old or everything new",
         guest: Guest::Bare,
         kernels: &["6.1", "6.12", "6.18", "7.x"],
-        by_default: None,
+        by_default: Some(ByDefault {
+            kernels: &[],
+            because: "`faulty-disk` cuts behind the lines that matter most",
+        }),
         parameters: &["hf.cuts=24"],
         needs_holdfast: true,
         limit: 600,

@@ -212,8 +212,12 @@ fn found() -> Result<Found> {
 
 fn mount(kind: FileSystem) -> Result<()> {
     let name = kind.name();
-    // Neither commits before it has to.
-    let options = if kind == FileSystem::Xfs { "loop" } else { "loop,commit=300" };
+    let options = match kind {
+        // The disk that it is a copy of may be mounted.
+        FileSystem::Xfs => "loop,nouuid",
+        // None commits before it has to.
+        _ => "loop,commit=300",
+    };
     shell(&format!("mount -t {name} -o {options} {FILE} {DISK}")).map(drop)
 }
 
