@@ -9,16 +9,16 @@ use std::{env, fs};
 
 fn main() {
     println!("cargo:rerun-if-env-changed=HOLDFAST_EBPF_OBJECT");
-    let object = env::var_os("HOLDFAST_EBPF_OBJECT").map_or_else(
-        || {
-            let empty = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("empty.o");
-            fs::write(&empty, []).expect("OUT_DIR is writable");
-            empty
-        },
-        PathBuf::from,
-    );
+    let object = if let Some(object) = env::var_os("HOLDFAST_EBPF_OBJECT").map(PathBuf::from) {
+        println!("cargo:rerun-if-changed={}", object.display());
+        object
+    } else {
+        // Cargo would run a script that lists a file of its own making again in each build, and compile this crate again.
+        let empty = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("empty.o");
+        fs::write(&empty, []).expect("OUT_DIR is writable");
+        empty
+    };
     let bytes = fs::read(&object).unwrap_or_else(|error| panic!("read {}: {error}", object.display()));
-    println!("cargo:rerun-if-changed={}", object.display());
     println!("cargo:rustc-env=HOLDFAST_EBPF_OBJECT={}", object.display());
     println!("cargo:rustc-env=HOLDFAST_EBPF_SHA256={}", hex::encode(Sha256::digest(&bytes)));
 }
