@@ -3,9 +3,9 @@
 //! In: a MachineConfig with as many files as the budget speaks of, read, watched and looked at as the daemon does it.
 //! Out: bytes that stay allocated, by part. The only test of its binary: the allocator counts for the whole process.
 
-use holdfast::agent::desired::Desired;
 use holdfast::agent::look::{Looked, Looker};
 use holdfast::agent::registry::Inode;
+use holdfast::desired::Desired;
 use holdfast::observation::Observer;
 use sensor_common::map::InodeKey;
 use sensor_model::drift_policy::DriftPolicy;

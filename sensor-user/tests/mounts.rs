@@ -5,9 +5,9 @@
 
 use holdfast::{
     clock::Clock,
-    forensic::{Durability, ForensicLog, Limits, verify},
-    metrics::{BuildInfo, Telemetry},
     observation::Observer,
+    report::forensic::{Durability, ForensicLog, Limits, verify},
+    report::metrics::{BuildInfo, Telemetry},
 };
 use jiff::Timestamp;
 use nix::mount::{MsFlags, mount, umount};

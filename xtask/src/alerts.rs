@@ -67,9 +67,8 @@ mod tests {
 
     #[test]
     fn every_metric_in_a_rule_is_one_that_the_daemon_shows() {
-        let snapshot =
-            "holdfast__metrics__tests__the_page_is_the_one_that_dashboards_and_alerts_are_written_for";
-        let page = read(&format!("sensor-user/src/metrics/snapshots/{snapshot}.snap"));
+        let snapshot = "holdfast__report__metrics__tests__the_page_is_the_one_that_dashboards_and_alerts_are_written_for";
+        let page = read(&format!("sensor-user/src/report/metrics/snapshots/{snapshot}.snap"));
         let shown: BTreeSet<&str> = page.lines().filter_map(|line| line.split([' ', '{']).next()).collect();
         let rules = read("policies/prometheus/rules.yaml");
         let used = metrics(&rules);

@@ -6,8 +6,8 @@
 //! that is not the text that was looked at.
 
 use super::Agent;
-use super::desired::{self, Unknown};
 use super::look::Sight;
+use crate::desired::{self, Unknown};
 use crate::observation::{Observer, snapshot};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;

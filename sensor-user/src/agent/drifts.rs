@@ -4,8 +4,8 @@
 //! look found something new, and what is known of who did it. What was open before is kept until a look of this run
 //! tells how it stands. No I/O.
 
-use crate::forensic::OpenDrift;
-use crate::metrics;
+use crate::report::forensic::OpenDrift;
+use crate::report::metrics;
 use sensor_model::difference::Difference;
 use sensor_model::drift_policy::Action;
 use sensor_model::record::{Actor, ThingName};

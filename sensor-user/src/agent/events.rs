@@ -12,7 +12,7 @@ use crate::attribution::NoTable;
 use crate::event::{self, Change};
 use crate::fanotify::{ChangeEvent, FanotifyBackend, Happening};
 use crate::kernel::maps::Ring;
-use crate::metrics::LossStage;
+use crate::report::metrics::LossStage;
 use sensor_common::map::Counter;
 use sensor_common::op::Operation;
 use sensor_model::protocol::{Event, Scope};

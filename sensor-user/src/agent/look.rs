@@ -9,8 +9,8 @@ mod enrol;
 mod foreign;
 mod served;
 
-use super::desired::Desired;
 use super::registry::{self, Identity, Inode, Registry};
+use crate::desired::Desired;
 use crate::kernel::maps::{Maps, MapsError};
 use crate::observation::{Observer, OpenedKind, OpenedObject, Served};
 use crate::systemd::UnitStates;

@@ -4,19 +4,16 @@
 //! One thread; nothing in it waits for anything but the ring, a timer or the disk.
 
 mod alarm;
-mod apart;
 pub mod backend;
 mod budgets;
 pub mod canary;
 mod deny;
-pub mod desired;
 mod diff;
 mod drifts;
 mod episode;
 mod events;
 mod executions;
 mod follow;
-mod last_valid;
 mod lock;
 pub mod look;
 pub mod mounts;
@@ -25,12 +22,11 @@ pub mod privileges;
 mod refusals;
 pub mod registry;
 mod reload;
-mod reports;
+pub(crate) mod reports;
 mod revert;
 mod served;
 mod service;
 mod start;
-pub mod status;
 mod sweep;
 mod taken_back;
 mod tamper;
@@ -41,18 +37,18 @@ mod windows;
 
 use crate::attribution::{Attributor, ProcessTable};
 use crate::clock::{Clock, rfc3339};
-use crate::forensic::Writer;
-use crate::http::{self, Pages, Readiness};
+use crate::desired::Desired;
 use crate::kernel::hooks::{FUNCTIONS, TRACEPOINTS, When, hidden};
 use crate::kernel::load::{HookState, OBJECT_SHA256, Sensor};
 use crate::kernel::maps::ProcessMaps;
 use crate::kernel::recursion::Recursion;
-use crate::metrics::{HookMode, Telemetry};
+use crate::report::forensic::Writer;
+use crate::report::http::{self, Pages, Readiness};
+use crate::report::metrics::{HookMode, Telemetry};
 use alarm::Alarm;
 use anyhow::Context;
 use backend::Changes;
 use canary::Canary;
-use desired::Desired;
 use look::{Looked, Looker, Witness};
 use mounts::{Announcements, MountTable};
 use reload::Ended;
@@ -72,7 +68,6 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{MissedTickBehavior, interval};
 
-pub use apart::{Refused, give};
 pub use start::run;
 
 /// What the daemon is told.
@@ -190,7 +185,7 @@ struct Agent {
     workers: served::Workers,
     /// Things that could not be looked at, with the number of the gap of those that have one of their own.
     hung: HashMap<u32, Option<u32>>,
-    status_file: status::StatusFile,
+    status_file: crate::report::status::StatusFile,
     /// What the status says is new.
     changed: bool,
 }

@@ -4,7 +4,7 @@
 //! other, in no set, and that no program it runs can get more of. Capabilities are a thread's own, so this is
 //! done while there is one thread; it never gives one back.
 
-use crate::metrics::HookMode;
+use crate::report::metrics::HookMode;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,

@@ -3,15 +3,15 @@
 //! In: a hang-up signal, and the files that the daemon was started with. Out: the reason for which a run of the
 //! loop ends, and what the next one has to know of it. A set of files with a mistake changes nothing.
 
+use super::Agent;
 use super::budgets::Budgets;
 use super::deny::DenyRules;
 use super::drifts::Drifts;
 use super::episode::Noted;
-use super::last_valid::NOTHING;
 use super::refusals::KernelsCounts;
 use super::served::Workers;
-use super::{Agent, apart, desired::Desired};
-use crate::forensic;
+use crate::desired::{Desired, apart, last_valid::NOTHING};
+use crate::report::forensic;
 use sensor_model::expectation::Thing;
 use sensor_model::protocol::Scope;
 use std::collections::{BTreeMap, HashMap};

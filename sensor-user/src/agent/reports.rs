@@ -3,11 +3,11 @@
 use super::diff::{declared, shown};
 use super::drifts::{MORE_ACTORS, Open};
 use super::episode::{ACTORS, Deed, Noted, brief};
-use super::last_valid::CONFIG;
 use super::look::{self, Sight};
 use super::reload::LOG_CUT;
-use super::status::{Drifted, OpenGap, SCHEMA, Status};
 use super::{Agent, backend::Changes, rfc3339};
+use crate::desired::last_valid::CONFIG;
+use crate::report::status::{Drifted, OpenGap, SCHEMA, Status};
 use sensor_model::difference::Difference;
 use sensor_model::drift_policy::{Action, Subject};
 use sensor_model::protocol::{Gap, Report, Scope};
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The verdict of the node, and how many things are compliant, drifted and unknown.
-pub(super) type Standing = (VerdictKind, [usize; 3]);
+pub(crate) type Standing = (VerdictKind, [usize; 3]);
 
 impl Agent {
     /// How the node stands, in numbers.

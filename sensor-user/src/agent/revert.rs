@@ -4,10 +4,8 @@
 //! and less often, while the thing is drifted; one that somebody else keeps changing is written back a few times a minute
 //! and stays drifted in between.
 
-use super::{
-    Agent,
-    desired::{self, Unknown},
-};
+use super::Agent;
+use crate::desired::{self, Unknown};
 use crate::repair::{Restored, Restorer};
 use sensor_model::drift_policy::Action;
 use sensor_model::expectation::Expectation;

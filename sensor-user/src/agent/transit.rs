@@ -4,9 +4,9 @@
 //! watch from the journal's beginning on, with both images of each path as compliant; the writer's process as an actor of
 //! ours; a new beginning when it is over. It writes nothing and pauses nothing.
 
-use super::desired::{self, Unknown};
 use super::{Agent, backend::Changes, follow::Moved, look::Sight, reload::Ended, ties::Said};
 use crate::apply::tie::{self, Answer, Hello};
+use crate::desired::{self, Unknown};
 use crate::kernel::hooks::When;
 use sensor_model::drift_policy::Action;
 use sensor_model::expectation::{
@@ -196,7 +196,7 @@ impl Agent {
         self.desired.ids.users.extend(ids.users);
         self.desired.ids.groups.extend(ids.groups);
         let watches = self.looker.extend(&added);
-        if self.mode == crate::metrics::HookMode::Lsm {
+        if self.mode == crate::report::metrics::HookMode::Lsm {
             self.deny.extend(&self.desired.policy, first, &added);
         }
         let things = first..first + u32::try_from(added.len())?;

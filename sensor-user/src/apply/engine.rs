@@ -11,22 +11,20 @@ mod notes;
 pub use back::Back;
 
 use super::{
-    ApplyError, Entry, Interrupts,
+    ApplyError, Entry, Interrupts, Store,
     actions::Actor,
     acts::acts,
     password::{self, ShadowLock},
     preflight::Mco,
     run::{Ending as _, Progress, Reach, Run, Tying, turning},
-    standing,
-    store::Store,
-    taken_back,
+    standing, taken_back,
     targets::Planner,
     verify::{Differences, Verifier, What},
     waiting,
 };
 use crate::{
-    agent::desired::{self, Unknown},
     clock::{boot_id, rfc3339},
+    desired::{self, Unknown},
     observation::Observer,
 };
 use back::Configs;

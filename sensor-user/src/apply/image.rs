@@ -3,7 +3,8 @@
 //! In: the host's root and a path. Out: its image, read through handles without following the last name; or an
 //! object like an image, complete and durable before it has a name that counts. It opens no device and no FIFO.
 
-use super::{ApplyError, labels, sys};
+use super::{ApplyError, labels};
+use crate::sys;
 use crate::{
     bounded,
     observation::resolve::{Root, is_just_made},

@@ -22,8 +22,6 @@ mod password;
 mod preflight;
 mod run;
 mod standing;
-pub mod store;
-mod sys;
 mod taken_back;
 mod targets;
 pub(crate) mod tie;
@@ -31,6 +29,7 @@ mod turns;
 mod verify;
 mod waiting;
 
+pub use crate::store::Store;
 pub use actions::{Acted, Actor, NoActs, Rested, Systemd, Undone};
 pub use engine::{Applied, Back, Engine, Options, Recovered, Request};
 pub use forced::removed_by_force;
@@ -39,7 +38,6 @@ pub use interrupts::Interrupts;
 pub use os::is_there as os_is_there;
 pub use run::Reach;
 pub use standing::note;
-pub use store::Store;
 pub use taken_back::foreseen;
 pub use verify::Differences;
 pub use waiting::waits;
@@ -102,11 +100,11 @@ pub enum ApplyError {
 }
 
 impl ApplyError {
-    fn refused(path: &Path, reason: impl Into<String>) -> Self {
+    pub(crate) fn refused(path: &Path, reason: impl Into<String>) -> Self {
         Self::Refused { path: path.to_owned(), reason: reason.into() }
     }
 
-    fn failed(path: &Path, operation: &'static str, errno: Errno) -> Self {
+    pub(crate) fn failed(path: &Path, operation: &'static str, errno: Errno) -> Self {
         Self::Failed { path: path.to_owned(), operation, errno }
     }
 
@@ -118,7 +116,7 @@ impl ApplyError {
         }
     }
 
-    fn store(path: &Path, operation: &'static str, error: &io::Error) -> Self {
+    pub(crate) fn store(path: &Path, operation: &'static str, error: &io::Error) -> Self {
         match error.raw_os_error() {
             Some(errno) => Self::failed(path, operation, Errno::from_raw(errno)),
             None => Self::refused(path, format!("{operation}: {error}")),

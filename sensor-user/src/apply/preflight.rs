@@ -5,12 +5,10 @@
 use super::{
     ApplyError, Options,
     listing::{Listed, listed},
-    store::RESERVE,
-    sys,
     targets::Writes,
     verify::{Differences, Verifier, sort},
 };
-use crate::{bounded, observation::Observer};
+use crate::{bounded, observation::Observer, store::RESERVE, sys};
 use nix::{
     fcntl::OFlag,
     sys::statvfs::{FsFlags, fstatvfs},

@@ -20,12 +20,14 @@ use super::{
     names,
     password::ShadowLock,
     preflight::Mco,
-    store::{AppendError, JournalFile, Store},
-    sys,
     tie::{self, Hello, Tie},
     verify::{Differences, Verifier},
 };
-use crate::observation::Observer;
+use crate::{
+    observation::Observer,
+    store::{AppendError, JournalFile, Store},
+    sys,
+};
 use nix::{
     errno::Errno,
     fcntl::{OFlag, openat},

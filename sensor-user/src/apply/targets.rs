@@ -4,8 +4,9 @@
 //! written, and in the store the contents that they need. Only what the two configs say differently is a target,
 //! and of that only what is not there already. It reads the host and changes nothing on it.
 
-use super::{ApplyError, forced, image::Place, labels::Labels, links, names::Names, password, store::Store};
+use super::{ApplyError, forced, image::Place, labels::Labels, links, names::Names, password};
 use crate::observation::Observer;
+use crate::store::Store;
 use nix::fcntl::OFlag;
 use sensor_model::{
     drift_policy::DriftPolicy,

@@ -5,8 +5,8 @@
 
 use super::password;
 use crate::{
-    agent::desired,
     bounded::{self, Unreadable},
+    desired,
     observation::Observer,
     repair::Restorer,
 };

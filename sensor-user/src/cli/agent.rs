@@ -2,7 +2,7 @@
 
 use super::sources::{or_of_the_service, state_of};
 use crate::agent::{Options, run};
-use crate::http::DEFAULT_ADDRESS;
+use crate::report::http::DEFAULT_ADDRESS;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;

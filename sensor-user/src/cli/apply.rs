@@ -13,11 +13,11 @@ use super::{
     sources::state_of,
 };
 use crate::{
-    agent::desired::read,
     apply::{
         Actor, Applied, ApplyError, Differences, Engine, Entry, FORCE_FILE, Interrupts, NoActs, Options,
         Reach, Recovered, Request, Store, Systemd, foreseen, os_is_there, removed_by_force,
     },
+    desired::read,
     observation::Observer,
 };
 use anyhow::Context as _;

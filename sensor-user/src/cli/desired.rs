@@ -1,7 +1,10 @@
 //! `holdfast desired`: what the daemon asks of a process of its own; nothing for people.
 
 use super::{IN_SYNC, USAGE, exit_code, output::Screen, told};
-use crate::agent::{Refused, desired, give};
+use crate::desired::{
+    self,
+    apart::{Refused, give},
+};
 use crate::observation::Observer;
 use std::path::PathBuf;
 

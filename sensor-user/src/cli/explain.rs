@@ -8,7 +8,7 @@ use super::{
     told,
     who::{self, Change},
 };
-use crate::{apply::STATE, forensic::End, observation::snapshot, repair::Restorer};
+use crate::{apply::STATE, observation::snapshot, repair::Restorer, report::forensic::End};
 use anyhow::Context as _;
 use sensor_model::{
     difference::Difference,

@@ -4,7 +4,7 @@
 //! under which they are kept. Of a kept config nothing is the fault of who calls.
 
 use super::told;
-use crate::agent::desired::{self, Files, Unknown, read};
+use crate::desired::{self, Files, Unknown, read};
 use anyhow::Context as _;
 use sensor_model::{ignition::Purpose, merge::Rendered};
 use std::path::Path;

@@ -6,7 +6,7 @@ use super::{
     sources::host_path,
     who::{self, Change},
 };
-use crate::forensic::{self, End, EndError, Entry, Filter, Verification};
+use crate::report::forensic::{self, End, EndError, Entry, Filter, Verification};
 use anyhow::Context as _;
 use canon_json::CanonJsonSerialize as _;
 use jiff::{SignedDuration, Timestamp};

@@ -5,8 +5,8 @@
 
 use super::BadInput;
 use crate::{
-    agent::desired::{self, Unknown},
     bounded,
+    desired::{self, Unknown},
 };
 use anyhow::Context as _;
 use sensor_model::{

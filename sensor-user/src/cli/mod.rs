@@ -28,7 +28,7 @@ pub mod sources;
 pub mod status;
 pub mod who;
 
-use crate::agent::Refused;
+use crate::desired::apart::Refused;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use output::Screen;
 use sensor_model::{

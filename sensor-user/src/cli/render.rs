@@ -4,7 +4,7 @@
 //! MachineConfig, under the name that its content has. Nothing is applied.
 
 use super::{BadInput, IN_SYNC, manifests, output::Screen};
-use crate::agent::desired::Unknown;
+use crate::desired::Unknown;
 use sensor_model::{
     ignition::Purpose,
     pool::{self, Pool, RenderError, RenderedMachineConfig},

@@ -2,8 +2,8 @@
 
 use super::BadInput;
 use crate::{
-    agent::desired::{self, Desired, Inputs, POLICIES, Unknown},
     apply::{STATE, Store},
+    desired::{self, Desired, Inputs, POLICIES, Unknown},
     labels,
     observation::{Observer, RootError},
 };

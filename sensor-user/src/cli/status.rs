@@ -6,8 +6,8 @@ use super::{
     people,
 };
 use crate::{
-    agent::status::{self, FILE, SCHEMA},
     clock::boot_id,
+    report::status::{self, FILE, SCHEMA},
 };
 use anyhow::Context as _;
 use sensor_model::{node_state::NodeState, verdict::VerdictKind};

@@ -6,7 +6,7 @@ use super::{
     people,
     sources::host_path,
 };
-use crate::forensic::{self, End, Entry, Filter, Verification};
+use crate::report::forensic::{self, End, Entry, Filter, Verification};
 use sensor_model::{
     difference::Difference,
     record::{Actor, RecordKind, ThingKind},

@@ -5,11 +5,11 @@
 
 use super::RepairError;
 use crate::{
-    durable,
     observation::{
         Observer,
         resolve::{LINK_OF_OTHERS, is_just_made, others_can_write},
     },
+    sys::durable,
 };
 use nix::{
     errno::Errno,

@@ -3,8 +3,8 @@
 use crate::world::World;
 use holdfast::{
     clock::{Clock, SystemClock},
-    forensic::{ForensicLog, Limits},
-    metrics::{BuildInfo, Telemetry},
+    report::forensic::{ForensicLog, Limits},
+    report::metrics::{BuildInfo, Telemetry},
 };
 use insta::assert_snapshot;
 use sensor_model::{

@@ -1,6 +1,7 @@
 //! Configs that cannot be used, at a start and at a reload.
 
 use super::*;
+use crate::desired;
 use sensor_model::expectation::Expectation;
 
 /// A config with a typing error that would take everything away.

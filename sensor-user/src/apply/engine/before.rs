@@ -4,7 +4,6 @@
 
 use super::{Engine, Request};
 use crate::{
-    agent::desired,
     apply::{
         ApplyError,
         actions::bus,
@@ -15,6 +14,7 @@ use crate::{
         verify::{Differences, Verifier, What},
         waiting,
     },
+    desired,
 };
 use sensor_model::{
     drift_policy::DriftPolicy, expectations::expectations, journal::OsChange, merge::Rendered,

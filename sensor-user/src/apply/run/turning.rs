@@ -3,7 +3,8 @@
 //! In: a target. Out: its place, where it has one now; whether a directory has to stay for what somebody else put in it.
 
 use super::Run;
-use crate::apply::{ApplyError, image::Place, sys};
+use crate::apply::{ApplyError, image::Place};
+use crate::sys;
 use nix::{
     errno::Errno,
     fcntl::{AtFlags, OFlag, openat},

@@ -5,12 +5,12 @@
 
 use super::{Apply, Site};
 use crate::{
-    agent::desired::{self, Unknown, read},
     cli::{
         BadInput,
         kept::{Manifests, kept, merged},
         output::say,
     },
+    desired::{self, Unknown, read},
 };
 use sensor_model::{ignition::Purpose, merge::Rendered};
 

@@ -22,8 +22,8 @@ use crate::{
         hooks::{FUNCTIONS, Mode, TRACEPOINTS, hidden},
         load::{self, HookState},
     },
-    metrics::HookMode,
     observation::Observer,
+    report::metrics::HookMode,
 };
 use facts::{Fact, State, facts};
 use serde::Serialize;

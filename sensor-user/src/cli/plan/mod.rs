@@ -10,7 +10,7 @@ use super::{
     BadInput, DRIFT, IN_SYNC, NOT_RECONCILABLE, manifests,
     output::{Output, Screen, Tone, clean, count},
 };
-use crate::agent::desired::Unknown;
+use crate::desired::Unknown;
 use diff::Differ;
 use sensor_model::{
     changes::Operation,

@@ -1,4 +1,5 @@
 use super::*;
+use crate::desired;
 use sensor_model::expectation::{Expected, Thing};
 use serde_json::json;
 use std::fs;

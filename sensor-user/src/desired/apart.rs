@@ -4,9 +4,8 @@
 //! those. To read configs takes many times the memory of what is kept of them, and what is kept lies scattered in it; a
 //! process gives all of it back when it ends.
 
-use super::Options;
-use super::desired::{self, Desired, Inputs, Unknown};
-use super::last_valid;
+use super::{Desired, Inputs, Unknown, last_valid};
+use crate::agent::Options;
 use crate::labels::Version;
 use crate::observation::Observer;
 use anyhow::{Context as _, bail};
@@ -61,7 +60,7 @@ pub struct Refused {
 ///
 /// # Errors
 /// What cannot be read or used, with file, field and reason.
-pub(super) fn load(options: &Options, observer: &Observer) -> anyhow::Result<Desired> {
+pub(crate) fn load(options: &Options, observer: &Observer) -> anyhow::Result<Desired> {
     if options.apart {
         match spawn(options) {
             Ok(child) => return take(child),
@@ -69,12 +68,12 @@ pub(super) fn load(options: &Options, observer: &Observer) -> anyhow::Result<Des
         }
     }
     let keep = options.keeps();
-    desired::load(&Inputs { keep: keep.as_deref(), ..options.inputs() }, observer)
+    super::load(&Inputs { keep: keep.as_deref(), ..options.inputs() }, observer)
 }
 
 impl Options {
     /// What is read as these options say.
-    pub(super) fn inputs(&self) -> Inputs<'_> {
+    pub(crate) fn inputs(&self) -> Inputs<'_> {
         Inputs {
             configs: &self.configs,
             policies: &self.policies,
@@ -91,7 +90,7 @@ impl Options {
     }
 
     /// What is done about unknown fields: what was accepted before stays accepted.
-    pub(super) fn unknown(&self) -> Unknown {
+    pub(crate) fn unknown(&self) -> Unknown {
         Unknown::allowed(
             self.allow_unknown || last_valid::are_applied(&self.configs, &self.state) || self.are_kept(),
         )

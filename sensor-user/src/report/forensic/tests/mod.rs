@@ -8,7 +8,7 @@ use super::{
     segment::tests::{FAIL, REFUSE},
     *,
 };
-use crate::metrics::BuildInfo;
+use crate::report::metrics::BuildInfo;
 use jiff::Timestamp;
 use sensor_model::{
     chain::ORIGIN,

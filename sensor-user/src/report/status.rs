@@ -4,7 +4,7 @@
 //! In: the detector's state. Out: `status.json`, replaced atomically when something is new, and touched at each beat of the
 //! loop, so that its age tells a reader whether the loop still turns.
 
-use super::reports::Standing as Numbers;
+use crate::agent::reports::Standing as Numbers;
 use crate::bounded;
 use sensor_model::difference::Difference;
 use sensor_model::node_state::Standing;
@@ -110,7 +110,7 @@ pub fn write(directory: &Path, status: &Status) -> io::Result<()> {
 
 /// The status file of a running daemon.
 #[derive(Debug)]
-pub(super) struct StatusFile {
+pub(crate) struct StatusFile {
     directory: PathBuf,
     /// How things stood when it was last written.
     written: Option<Numbers>,
@@ -122,23 +122,23 @@ pub(super) struct StatusFile {
 
 impl StatusFile {
     /// In the run directory; nothing is written yet.
-    pub(super) fn new(directory: &Path) -> Self {
+    pub(crate) fn new(directory: &Path) -> Self {
         Self { directory: directory.to_owned(), written: None, outdated: true, failed: None }
     }
 
     /// Something is to be told that the standing does not show.
-    pub(super) fn outdate(&mut self) {
+    pub(crate) fn outdate(&mut self) {
         self.outdated = true;
     }
 
     /// Whether it has to be written. `steady`: the standing is not that of a verification under way, which is told at
     /// its end.
-    pub(super) fn is_due(&self, standing: Numbers, steady: bool) -> bool {
+    pub(crate) fn is_due(&self, standing: Numbers, steady: bool) -> bool {
         self.failed.is_none() && (self.outdated || (steady && self.written != Some(standing)))
     }
 
     /// Writes it. What fails is tried again at the next beat.
-    pub(super) fn write(&mut self, standing: Numbers, status: &Status) {
+    pub(crate) fn write(&mut self, standing: Numbers, status: &Status) {
         match write(&self.directory, status) {
             Ok(()) => {
                 (self.written, self.outdated) = (Some(standing), false);
@@ -158,7 +158,7 @@ impl StatusFile {
 
     /// The loop turns: what the file says is so now. `true` when it has to be written, since it could not be, or is not
     /// there any more.
-    pub(super) fn beat(&mut self) -> bool {
+    pub(crate) fn beat(&mut self) -> bool {
         let file = File::options().write(true).open(self.directory.join(FILE));
         let touched = file.and_then(|file| file.set_modified(SystemTime::now()));
         self.outdated |= self.failed.is_some() || touched.is_err();

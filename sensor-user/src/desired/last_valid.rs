@@ -4,8 +4,8 @@
 //! closed to others than root, and the options that read them. The configs that `holdfast apply` applied are kept elsewhere and
 //! count more; beside them only policies are kept here.
 
-use super::desired::{Desired, Files};
-use super::{Options, apart};
+use super::{Desired, Files, apart};
+use crate::agent::Options;
 use crate::{bounded, observation::Observer};
 use anyhow::{Context as _, bail};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -19,15 +19,15 @@ const CONFIGS: &str = "configs";
 const POLICIES: &str = "policies";
 
 /// The subject for which a daemon without usable configs is not ready.
-pub(super) const CONFIG: &str = "config";
+pub(crate) const CONFIG: &str = "config";
 
 /// Where they are in a state directory.
-pub(super) fn directory(state: &Path) -> PathBuf {
+pub(crate) fn directory(state: &Path) -> PathBuf {
     state.join(DIRECTORY)
 }
 
 /// Keeps files as the last that could be used; all of them or none.
-pub(super) fn keep(directory: &Path, configs: &Files, policies: &Files) -> anyhow::Result<()> {
+pub(crate) fn keep(directory: &Path, configs: &Files, policies: &Files) -> anyhow::Result<()> {
     let wanted: Vec<(PathBuf, &[u8])> = [(CONFIGS, configs), (POLICIES, policies)]
         .into_iter()
         .flat_map(|(part, files)| {
@@ -108,7 +108,7 @@ fn remove(directory: &Path) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// Neither can be used: what is wrong with what the options name.
-pub(super) fn load(options: &mut Options, observer: &Observer) -> anyhow::Result<(Desired, Option<String>)> {
+pub(crate) fn load(options: &mut Options, observer: &Observer) -> anyhow::Result<(Desired, Option<String>)> {
     options.name_given();
     let is_applied = are_applied(&options.configs, &options.state);
     let kept = directory(&options.state);
@@ -145,32 +145,32 @@ pub(super) fn load(options: &mut Options, observer: &Observer) -> anyhow::Result
 }
 
 /// Why configs that declare nothing are refused.
-pub(super) const NOTHING: &str =
+pub(crate) const NOTHING: &str =
     "the configs declare nothing, and those before declared something; `--allow-empty` if that is meant";
 
 /// Whether configs are those of an apply, which were accepted then.
-pub(super) fn are_applied(configs: &[PathBuf], state: &Path) -> bool {
+pub(crate) fn are_applied(configs: &[PathBuf], state: &Path) -> bool {
     let applied = state.join("apply");
     !configs.is_empty() && configs.iter().all(|path| path.starts_with(&applied))
 }
 
 impl Options {
     /// Names again what the daemon was given, where the last that could be used was in its place.
-    pub(super) fn name_given(&mut self) {
+    pub(crate) fn name_given(&mut self) {
         if let Some((configs, policies)) = self.given.take() {
             (self.configs, self.policies) = (configs, policies);
         }
     }
 
     /// The same, for another read.
-    pub(super) fn as_given(&self) -> Self {
+    pub(crate) fn as_given(&self) -> Self {
         let mut options = self.clone();
         options.name_given();
         options
     }
 
     /// What the options name is the last that could be used.
-    pub(super) fn are_kept(&self) -> bool {
+    pub(crate) fn are_kept(&self) -> bool {
         self.given.is_some()
     }
 }

@@ -1,7 +1,7 @@
 //! The server, over a real socket.
 
 use super::*;
-use crate::metrics::BuildInfo;
+use crate::report::metrics::BuildInfo;
 use jiff::Timestamp;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},

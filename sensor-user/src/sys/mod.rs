@@ -4,7 +4,8 @@
 //! the one that `HOLDFAST_FAULT` names kills the process or fails, so that a test can do either at every single
 //! step. Nothing else of an apply writes, but that the lock of the shadow file is made where there is none.
 
-use crate::durable;
+pub(crate) mod durable;
+
 use nix::{
     dir::Dir,
     errno::Errno,
@@ -25,20 +26,20 @@ use std::{
 type Answer<T = ()> = Result<T, Errno>;
 
 /// Opens a directory of ours by its path.
-pub(super) fn directory(path: &Path) -> Answer<OwnedFd> {
+pub(crate) fn directory(path: &Path) -> Answer<OwnedFd> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     nix::fcntl::open(path, flags, Mode::empty())
 }
 
 /// Makes a file that was not there, readable by nobody else yet.
-pub(super) fn create(directory: impl AsFd, name: &OsStr) -> Answer<OwnedFd> {
+pub(crate) fn create(directory: impl AsFd, name: &OsStr) -> Answer<OwnedFd> {
     step("create", true)?;
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     openat(directory, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)
 }
 
 /// Writes all bytes.
-pub(super) fn write(file: impl AsFd, bytes: &[u8]) -> Answer {
+pub(crate) fn write(file: impl AsFd, bytes: &[u8]) -> Answer {
     let mut rest = bytes;
     #[cfg(feature = "fault-injection")]
     if fault::kills_next() {
@@ -59,7 +60,7 @@ pub(super) fn write(file: impl AsFd, bytes: &[u8]) -> Answer {
 }
 
 /// Keeps room from an offset on, without changing the size; a file system that cannot is fine.
-pub(super) fn reserve(file: impl AsFd, offset: i64, bytes: i64) -> Answer {
+pub(crate) fn reserve(file: impl AsFd, offset: i64, bytes: i64) -> Answer {
     step("fallocate", true)?;
     match nix::fcntl::fallocate(file, nix::fcntl::FallocateFlags::FALLOC_FL_KEEP_SIZE, offset, bytes) {
         Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(()),
@@ -68,13 +69,13 @@ pub(super) fn reserve(file: impl AsFd, offset: i64, bytes: i64) -> Answer {
 }
 
 /// Cuts a file.
-pub(super) fn truncate(file: impl AsFd, length: i64) -> Answer {
+pub(crate) fn truncate(file: impl AsFd, length: i64) -> Answer {
     step("ftruncate", false)?;
     ftruncate(file, length)
 }
 
 /// Makes a file's content or a directory's names durable.
-pub(super) fn sync(file: impl AsFd) -> Answer {
+pub(crate) fn sync(file: impl AsFd) -> Answer {
     step("fsync", false)?;
     match nix::unistd::fsync(file) {
         // Directories of some file systems cannot be synced, and need not be.
@@ -84,18 +85,18 @@ pub(super) fn sync(file: impl AsFd) -> Answer {
 }
 
 /// Makes a target's content durable before it gets its name, by nothing that another file system's log keeps in part.
-pub(super) fn sync_content(file: impl AsFd) -> Answer {
+pub(crate) fn sync_content(file: impl AsFd) -> Answer {
     if durable::fsync_is_enough(&file)? { sync(file) } else { sync_file_system(file) }
 }
 
 /// Makes the names, owner and mode of a target's directory durable where `fsync` does that. Elsewhere it is left to
 /// [`sync_all`] before the next record.
-pub(super) fn sync_directory(directory: impl AsFd) -> Answer {
+pub(crate) fn sync_directory(directory: impl AsFd) -> Answer {
     if durable::fsync_is_enough(&directory)? { sync(directory) } else { Ok(()) }
 }
 
 /// Makes everything on a file system durable, unless the syncs of its files and directories are enough.
-pub(super) fn sync_all(of: impl AsFd) -> Answer {
+pub(crate) fn sync_all(of: impl AsFd) -> Answer {
     if durable::fsync_is_enough(&of)? { Ok(()) } else { sync_file_system(of) }
 }
 
@@ -105,35 +106,35 @@ fn sync_file_system(of: impl AsFd) -> Answer {
 }
 
 /// Makes a directory, closed to all others.
-pub(super) fn mkdir(directory: impl AsFd, name: &OsStr) -> Answer {
+pub(crate) fn mkdir(directory: impl AsFd, name: &OsStr) -> Answer {
     step("mkdir", true)?;
     mkdirat(directory, name, Mode::S_IRWXU)
 }
 
 /// Makes a symbolic link.
-pub(super) fn symlink(target: &OsStr, directory: impl AsFd, name: &OsStr) -> Answer {
+pub(crate) fn symlink(target: &OsStr, directory: impl AsFd, name: &OsStr) -> Answer {
     step("symlink", true)?;
     symlinkat(target, directory, name)
 }
 
 /// Makes another name of a file.
-pub(super) fn link(from: impl AsFd, old: &OsStr, to: impl AsFd, new: &OsStr) -> Answer {
+pub(crate) fn link(from: impl AsFd, old: &OsStr, to: impl AsFd, new: &OsStr) -> Answer {
     step("link", true)?;
     linkat(from, old, to, new, AtFlags::empty())
 }
 
 /// Gives an object a free name.
-pub(super) fn rename_free(directory: impl AsFd, from: &OsStr, to: &OsStr) -> Answer {
+pub(crate) fn rename_free(directory: impl AsFd, from: &OsStr, to: &OsStr) -> Answer {
     rename_with(&directory, from, to, RenameFlags::NOREPLACE)
 }
 
 /// Exchanges two names.
-pub(super) fn exchange(directory: impl AsFd, one: &OsStr, other: &OsStr) -> Answer {
+pub(crate) fn exchange(directory: impl AsFd, one: &OsStr, other: &OsStr) -> Answer {
     rename_with(&directory, one, other, RenameFlags::EXCHANGE)
 }
 
 /// Gives an object a name, whatever had it.
-pub(super) fn rename_over(directory: impl AsFd, from: &OsStr, to: &OsStr) -> Answer {
+pub(crate) fn rename_over(directory: impl AsFd, from: &OsStr, to: &OsStr) -> Answer {
     rename_with(&directory, from, to, RenameFlags::empty())
 }
 
@@ -143,69 +144,69 @@ fn rename_with(directory: &impl AsFd, from: &OsStr, to: &OsStr, flags: RenameFla
 }
 
 /// Removes a name; a directory when it is empty.
-pub(super) fn remove(directory: impl AsFd, name: &OsStr, is_directory: bool) -> Answer {
+pub(crate) fn remove(directory: impl AsFd, name: &OsStr, is_directory: bool) -> Answer {
     step("unlink", false)?;
     let flags = if is_directory { UnlinkatFlags::RemoveDir } else { UnlinkatFlags::NoRemoveDir };
     unlinkat(directory, name, flags)
 }
 
 /// Sets the owner of an open object.
-pub(super) fn own(file: impl AsFd, uid: u32, gid: u32) -> Answer {
+pub(crate) fn own(file: impl AsFd, uid: u32, gid: u32) -> Answer {
     step("fchown", false)?;
     fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
 }
 
 /// Opens a link that was just made; `None` where the name has another object by now.
-pub(super) fn just_made_link(directory: impl AsFd, name: &OsStr, target: &OsStr) -> Answer<Option<OwnedFd>> {
+pub(crate) fn just_made_link(directory: impl AsFd, name: &OsStr, target: &OsStr) -> Answer<Option<OwnedFd>> {
     step("open", false)?;
     crate::observation::resolve::just_made_link(directory, name, target)
 }
 
 /// Sets the owner of a link by a handle of it: its name may lead to another object at any moment.
-pub(super) fn own_link(link: impl AsFd, uid: u32, gid: u32) -> Answer {
+pub(crate) fn own_link(link: impl AsFd, uid: u32, gid: u32) -> Answer {
     step("fchownat", false)?;
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
     fchownat(link, "", Some(uid), Some(gid), AtFlags::AT_EMPTY_PATH)
 }
 
 /// Sets permission bits.
-pub(super) fn mode(file: impl AsFd, mode: u32) -> Answer {
+pub(crate) fn mode(file: impl AsFd, mode: u32) -> Answer {
     step("fchmod", false)?;
     fchmod(file, Mode::from_bits_truncate(mode & 0o7777))
 }
 
 /// Sets an extended attribute.
-pub(super) fn set_attribute(file: impl AsFd, name: &str, value: &[u8]) -> Answer {
+pub(crate) fn set_attribute(file: impl AsFd, name: &str, value: &[u8]) -> Answer {
     step("fsetxattr", true)?;
     fsetxattr(file, name, value, XattrFlags::empty()).map_err(raw)
 }
 
 /// The same of a symbolic link, by a handle of it.
-pub(super) fn set_link_attribute(handle: &OwnedFd, name: &str, value: &[u8]) -> Answer {
+pub(crate) fn set_link_attribute(handle: &OwnedFd, name: &str, value: &[u8]) -> Answer {
     step("setxattr", true)?;
     rustix::fs::setxattr(by_handle(handle), name, value, XattrFlags::empty()).map_err(raw)
 }
 
 /// The path of what a handle is of. It leads to that very object, also where it is a symbolic link.
-pub(super) fn by_handle(handle: &OwnedFd) -> String {
+pub(crate) fn by_handle(handle: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", handle.as_raw_fd())
 }
 
 /// Removes an extended attribute.
-pub(super) fn remove_attribute(file: impl AsFd, name: &str) -> Answer {
+pub(crate) fn remove_attribute(file: impl AsFd, name: &str) -> Answer {
     step("fremovexattr", false)?;
     rustix::fs::fremovexattr(file, name).map_err(raw)
 }
 
 /// Sets when the content was changed.
-pub(super) fn set_modified(file: impl AsFd, ns: i64) -> Answer {
+pub(crate) fn set_modified(file: impl AsFd, ns: i64) -> Answer {
     step("futimens", false)?;
     let time = TimeSpec::new(ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
     nix::sys::stat::futimens(file, &time, &time)
 }
 
 /// Names in a directory, sorted.
-pub(super) fn names(directory: OwnedFd) -> Answer<Vec<std::ffi::OsString>> {
+pub(crate) fn names(directory: OwnedFd) -> Answer<Vec<std::ffi::OsString>> {
     use std::os::unix::ffi::OsStrExt as _;
     let mut names = Vec::new();
     for entry in Dir::from_fd(directory)?.iter() {
@@ -218,7 +219,7 @@ pub(super) fn names(directory: OwnedFd) -> Answer<Vec<std::ffi::OsString>> {
     Ok(names)
 }
 
-pub(super) fn raw(errno: rustix::io::Errno) -> Errno {
+pub(crate) fn raw(errno: rustix::io::Errno) -> Errno {
     Errno::from_raw(errno.raw_os_error())
 }
 
@@ -254,12 +255,12 @@ mod fault {
     }
 
     /// Whether the next call is the one to die in.
-    pub(super) fn kills_next() -> bool {
+    pub(crate) fn kills_next() -> bool {
         PLAN.as_ref()
             .is_some_and(|(what, number)| what == "kill" && CALLS.load(Ordering::Relaxed) + 1 == *number)
     }
 
-    pub(super) fn step(call: &'static str, takes_space: bool) -> Answer {
+    pub(crate) fn step(call: &'static str, takes_space: bool) -> Answer {
         let count = CALLS.fetch_add(1, Ordering::Relaxed) + 1;
         match PLAN.as_ref() {
             Some((what, number)) if what == "kill" && count == *number => {

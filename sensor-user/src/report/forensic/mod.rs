@@ -15,7 +15,7 @@ mod tests;
 
 use crate::{
     clock::{Clock, rfc3339},
-    metrics::Telemetry,
+    report::metrics::Telemetry,
 };
 use nix::errno::Errno;
 use read::Removed;

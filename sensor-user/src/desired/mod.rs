@@ -3,7 +3,9 @@
 //! In: paths. Out: expectations, the ids they name, and the policy. Every error names file, field and
 //! reason, and nothing is used of a set in which one file is bad.
 
-use super::last_valid;
+pub mod apart;
+pub mod last_valid;
+
 use crate::apply;
 use crate::bounded;
 use crate::labels::{self, Version};

@@ -5,8 +5,8 @@
 
 mod current;
 
-use super::{ApplyError, sys};
-use crate::bounded;
+use crate::apply::ApplyError;
+use crate::{bounded, sys};
 use nix::{
     errno::Errno,
     fcntl::{Flock, FlockArg},
@@ -38,7 +38,7 @@ const HISTORY: &str = "history.json";
 const WAITING: &str = "waiting.json";
 
 /// Room for the short records that follow the first, so that a full disk cannot keep them out.
-pub(super) const RESERVE: i64 = 64 << 10;
+pub(crate) const RESERVE: i64 = 64 << 10;
 
 /// The directory `apply` of the state directory.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl Store {
     }
 
     /// Keeps a content; gives its digest.
-    pub(super) fn keep(&self, bytes: &[u8]) -> Result<String, ApplyError> {
+    pub(crate) fn keep(&self, bytes: &[u8]) -> Result<String, ApplyError> {
         let name = hex::encode(Sha256::digest(bytes));
         let directory = self.path.join("contents");
         if !directory.join(&name).exists() {
@@ -112,7 +112,7 @@ impl Store {
     }
 
     /// A content that was kept, checked against its name.
-    pub(super) fn content(&self, sha256: &str) -> Result<Vec<u8>, ApplyError> {
+    pub(crate) fn content(&self, sha256: &str) -> Result<Vec<u8>, ApplyError> {
         let path = |directory| self.path.join(directory).join(sha256);
         let read = |path: &Path| bounded::read(path, bounded::CONTENT);
         let bytes = read(&path("contents")).or_else(|_| {
@@ -126,7 +126,7 @@ impl Store {
     }
 
     /// Forgets contents that only an apply under way needs.
-    pub(super) fn forget_contents(&self) -> Result<(), ApplyError> {
+    pub(crate) fn forget_contents(&self) -> Result<(), ApplyError> {
         let directory = self.path.join("contents");
         let handle = sys::directory(&directory).map_err(|e| ApplyError::failed(&directory, "open", e))?;
         let list = handle.try_clone().map_err(|error| ApplyError::store(&directory, "open", &error))?;
@@ -138,12 +138,12 @@ impl Store {
     }
 
     /// The original of a path.
-    pub(super) fn original(&self, path: &Path) -> Result<Option<Original>, ApplyError> {
+    pub(crate) fn original(&self, path: &Path) -> Result<Option<Original>, ApplyError> {
         self.json(&self.path.join("originals").join(original_name(path)))
     }
 
     /// Paths of which an original is kept, in order.
-    pub(super) fn originals(&self) -> Result<Vec<PathBuf>, ApplyError> {
+    pub(crate) fn originals(&self) -> Result<Vec<PathBuf>, ApplyError> {
         let directory = self.path.join("originals");
         let entries = match fs::read_dir(&directory) {
             Ok(entries) => entries,
@@ -163,7 +163,7 @@ impl Store {
     }
 
     /// Keeps the original of a path, unless one is kept already. The first one is the original, until it is given back.
-    pub(super) fn keep_original(&self, original: &Original) -> Result<(), ApplyError> {
+    pub(crate) fn keep_original(&self, original: &Original) -> Result<(), ApplyError> {
         let (directory, name) = (self.path.join("originals"), original_name(&original.path));
         if directory.join(&name).exists() {
             return Ok(());
@@ -176,7 +176,7 @@ impl Store {
     }
 
     /// Forgets the original of a path that no config declares any more.
-    pub(super) fn forget_original(&self, path: &Path) -> Result<(), ApplyError> {
+    pub(crate) fn forget_original(&self, path: &Path) -> Result<(), ApplyError> {
         let directory = self.path.join("originals");
         let failed = |operation| move |errno| ApplyError::failed(path, operation, errno);
         let handle = sys::directory(&directory).map_err(failed("open the originals"))?;
@@ -195,7 +195,7 @@ impl Store {
     }
 
     /// Says how the node stands.
-    pub(super) fn set_standing(&self, standing: &Standing) -> Result<(), ApplyError> {
+    pub(crate) fn set_standing(&self, standing: &Standing) -> Result<(), ApplyError> {
         self.write_json(&self.path, STATE, standing)
     }
 
@@ -222,7 +222,7 @@ impl Store {
     }
 
     /// Keeps the manifests of a new generation, by file name and bytes.
-    pub(super) fn add_generation(&self, id: u64, manifests: &[(String, Vec<u8>)]) -> Result<(), ApplyError> {
+    pub(crate) fn add_generation(&self, id: u64, manifests: &[(String, Vec<u8>)]) -> Result<(), ApplyError> {
         let config = self.config(id);
         for path in [self.generation(id), config.clone()] {
             match DirBuilder::new().mode(0o700).create(&path) {
@@ -245,7 +245,7 @@ impl Store {
 
     /// Says what waits for the next boot once a generation is current. It belongs to the generation, so that it counts from
     /// the very moment on in which that one does, and never where it is given back. Where nothing waits nothing is said.
-    pub(super) fn set_waiting(&self, id: u64, waiting: &Waiting) -> Result<(), ApplyError> {
+    pub(crate) fn set_waiting(&self, id: u64, waiting: &Waiting) -> Result<(), ApplyError> {
         if waiting.arguments.is_empty() {
             return Ok(());
         }
@@ -262,7 +262,7 @@ impl Store {
     }
 
     /// Makes a generation the current one, at once.
-    pub(super) fn set_current(&self, id: u64) -> Result<(), ApplyError> {
+    pub(crate) fn set_current(&self, id: u64) -> Result<(), ApplyError> {
         if matches!(self.current(), Ok(Some((current, _))) if current == id) {
             return Ok(());
         }
@@ -288,7 +288,7 @@ impl Store {
     }
 
     /// Says what became of an apply.
-    pub(super) fn set_history(&self, id: u64, entry: &impl Serialize) -> Result<(), ApplyError> {
+    pub(crate) fn set_history(&self, id: u64, entry: &impl Serialize) -> Result<(), ApplyError> {
         self.write_json(&self.generation(id), HISTORY, entry)
     }
 
@@ -307,7 +307,7 @@ impl Store {
     }
 
     /// Begins a journal: it has its name only with its first record, whole and durable.
-    pub(super) fn begin(&self, record: &Record) -> Result<JournalFile, ApplyError> {
+    pub(crate) fn begin(&self, record: &Record) -> Result<JournalFile, ApplyError> {
         let path = self.path.join(JOURNAL);
         let failed = |operation| move |errno| ApplyError::failed(&self.path.join(JOURNAL), operation, errno);
         self.forget_new_journal()?;
@@ -333,7 +333,7 @@ impl Store {
     }
 
     /// Removes what a process left that died before its journal had its name.
-    pub(super) fn forget_new_journal(&self) -> Result<(), ApplyError> {
+    pub(crate) fn forget_new_journal(&self) -> Result<(), ApplyError> {
         let failed =
             |operation| move |errno| ApplyError::failed(&self.path.join(NEW_JOURNAL), operation, errno);
         let directory = sys::directory(&self.path).map_err(failed("open"))?;
@@ -344,7 +344,7 @@ impl Store {
     }
 
     /// Opens a journal to go on with it, without what is unfinished at its end.
-    pub(super) fn go_on(&self, parsed: &Parsed) -> Result<JournalFile, ApplyError> {
+    pub(crate) fn go_on(&self, parsed: &Parsed) -> Result<JournalFile, ApplyError> {
         let path = self.path.join(JOURNAL);
         let file = fs::OpenOptions::new()
             .append(true)
@@ -359,13 +359,13 @@ impl Store {
     }
 
     /// Makes all of it durable.
-    pub(super) fn sync(&self) -> Result<(), ApplyError> {
+    pub(crate) fn sync(&self) -> Result<(), ApplyError> {
         let synced = sys::directory(&self.path).and_then(sys::sync_all);
         synced.map_err(|errno| ApplyError::failed(&self.path, "sync the file system", errno))
     }
 
     /// Removes the journal.
-    pub(super) fn close(&self) -> Result<(), ApplyError> {
+    pub(crate) fn close(&self) -> Result<(), ApplyError> {
         let failed = |operation| move |errno| ApplyError::failed(&self.path.join(JOURNAL), operation, errno);
         let directory = sys::directory(&self.path).map_err(failed("open"))?;
         match sys::remove(&directory, OsStr::new(JOURNAL), false) {
@@ -422,7 +422,7 @@ fn original_name(path: &Path) -> String {
 
 /// A journal that is being written.
 #[derive(Debug)]
-pub(super) struct JournalFile {
+pub(crate) struct JournalFile {
     path: PathBuf,
     file: OwnedFd,
     digest: String,
@@ -432,7 +432,7 @@ pub(super) struct JournalFile {
 
 /// A record was not written.
 #[derive(Debug)]
-pub(super) enum AppendError {
+pub(crate) enum AppendError {
     /// And nothing of it is left.
     Clean(ApplyError),
     /// And the journal's end is unknown.
@@ -449,7 +449,7 @@ impl AppendError {
 
 impl JournalFile {
     /// Adds a record, durably.
-    pub(super) fn append(&mut self, record: &Record) -> Result<(), AppendError> {
+    pub(crate) fn append(&mut self, record: &Record) -> Result<(), AppendError> {
         let (line, digest) = codec::line(&self.digest, record)
             .map_err(|error| AppendError::Clean(ApplyError::Journal(error)))?;
         let written = sys::write(&self.file, line.as_bytes()).and_then(|()| sys::sync(&self.file));

@@ -161,9 +161,9 @@ pub(super) mod tests {
 
     thread_local! {
         /// The next appends of this thread write half of their bytes and fail so.
-        pub(in crate::forensic) static FAIL: Cell<Option<Errno>> = const { Cell::new(None) };
+        pub(in crate::report::forensic) static FAIL: Cell<Option<Errno>> = const { Cell::new(None) };
         /// The next opens of this thread fail so.
-        pub(in crate::forensic) static REFUSE: Cell<Option<Errno>> = const { Cell::new(None) };
+        pub(in crate::report::forensic) static REFUSE: Cell<Option<Errno>> = const { Cell::new(None) };
     }
 
     pub(super) fn refuse_to_open_as_asked() -> io::Result<()> {

@@ -4,7 +4,7 @@
 //! own: neither do readers of the pages delay detection, nor does a long verification delay the pages.
 //! It answers `GET` and `HEAD` only, takes no input beyond the path, and never changes anything.
 
-use crate::metrics::{CONTENT_TYPE, Telemetry};
+use crate::report::metrics::{CONTENT_TYPE, Telemetry};
 use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,

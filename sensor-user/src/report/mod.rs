@@ -1,0 +1,8 @@
+//! The picture of the node, for everybody who reports it: the forensic record, the metrics, the status.
+//!
+//! In: what the daemon found. Out: a hash-chained log, the pages `/metrics`, `/healthz` and `/readyz`, and `status.json`.
+
+pub mod forensic;
+pub mod http;
+pub mod metrics;
+pub mod status;
