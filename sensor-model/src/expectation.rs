@@ -222,7 +222,7 @@ pub struct AuthorizedKeysExpectation {
 pub struct KernelArgumentsExpectation {
     /// One argument each, in their order.
     pub arguments: Vec<String>,
-    /// Those among them that this boot need not have: they are set for the next one ([`crate::os::waiting`]).
+    /// Those among them that this boot need not have: they are set for the next one ([`crate::waiting`]).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<String>,
 }

@@ -43,4 +43,5 @@ pub mod selinux;
 pub mod text;
 mod unknown;
 pub mod verdict;
+pub mod waiting;
 pub mod xattr;

@@ -5,10 +5,8 @@
 
 use crate::{
     changes::Operation,
-    os::{
-        arguments::{common, is_among, partition},
-        waiting::{Waiting, WaitingArgument},
-    },
+    os::arguments::{common, is_among, partition},
+    waiting::{Waiting, WaitingArgument},
 };
 use serde::{Deserialize, Serialize};
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     changes::Operation,
-    os::waiting::{Waiting, WaitingArgument},
+    waiting::{Waiting, WaitingArgument},
 };
 use proptest::prelude::*;
 

@@ -6,7 +6,6 @@
 pub mod arguments;
 mod origin;
 mod status;
-pub mod waiting;
 
 #[cfg(test)]
 mod tests;

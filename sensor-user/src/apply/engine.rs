@@ -39,8 +39,8 @@ use sensor_model::{
     },
     merge::Rendered,
     node_state::{NodeEvent, Wait},
-    os::waiting::note,
     plan::Plan,
+    waiting::note,
 };
 use sha2::{Digest as _, Sha256};
 use std::{

@@ -11,7 +11,7 @@ use sensor_model::{
     expectations::expectations,
     journal::OsChange,
     merge::Rendered,
-    os::waiting::{self, Waiting, WaitingArgument},
+    waiting::{self, Waiting, WaitingArgument},
 };
 use std::path::Path;
 

@@ -9,8 +9,8 @@ use super::{
 use crate::{observation::Observer, repair::Restorer};
 use sensor_model::{
     difference::{Difference, DifferenceKind},
-    os::waiting::Waits,
     verdict::VerdictKind,
+    waiting::Waits,
 };
 use serde::Serialize;
 use std::{collections::BTreeMap, sync::Arc};

@@ -15,8 +15,8 @@ use sensor_model::{
     drift_policy::Action,
     expectation::{Expectation, Expected, Source, Thing},
     observation::Observation,
-    os::waiting::Waits,
     verdict::VerdictKind,
+    waiting::Waits,
 };
 use serde::Serialize;
 use std::{

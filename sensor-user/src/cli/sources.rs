@@ -13,8 +13,8 @@ use sensor_model::{
     expectation::{Expectation, Thing},
     expectations::expectations,
     merge::Rendered,
-    os::waiting::{Waits, note},
     path::check_absolute,
+    waiting::{Waits, note},
 };
 use std::{
     path::{Path, PathBuf},

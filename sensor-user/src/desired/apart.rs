@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use sensor_model::compare::Ids;
 use sensor_model::drift_policy::DriftPolicy;
 use sensor_model::expectation::{Expectation, Source};
-use sensor_model::os::waiting::WaitingArgument;
+use sensor_model::waiting::WaitingArgument;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::ffi::OsString;

@@ -18,7 +18,7 @@ use sensor_model::expectations::expectations;
 use sensor_model::ignition::Purpose;
 use sensor_model::machine_config::{MachineConfig, Manifest, ManifestError, parse_for};
 use sensor_model::merge::{self, Rendered};
-use sensor_model::os::waiting::{WaitingArgument, note, wanted};
+use sensor_model::waiting::{WaitingArgument, note, wanted};
 use std::fs;
 use std::path::{Path, PathBuf};
 

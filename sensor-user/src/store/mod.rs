@@ -17,7 +17,7 @@ use sensor_model::{
         codec::{self, Parsed},
     },
     node_state::Standing,
-    os::waiting::{Waiting, WaitingArgument},
+    waiting::{Waiting, WaitingArgument},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest as _, Sha256};

@@ -23,7 +23,8 @@ use sensor_model::{
     journal::OsChange,
     merge::{Rendered, Sourced},
     observation::Observation,
-    os::{Status, arguments, waiting::WaitingArgument},
+    os::{Status, arguments},
+    waiting::WaitingArgument,
 };
 use std::{
     path::{Path, PathBuf},

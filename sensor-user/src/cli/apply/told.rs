@@ -16,8 +16,8 @@ use sensor_model::{
         Ended,
         machine::{LEFT, Rest},
     },
-    os::waiting::Waits,
     plan::Plan,
+    waiting::Waits,
 };
 use serde::Serialize;
 use std::path::Path;

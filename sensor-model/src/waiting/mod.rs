@@ -4,10 +4,13 @@
 //! was booted with. Out: what waits now, and how that is said. It holds for one boot: in the next one nothing waits, and
 //! what is declared has to be there.
 
-use super::arguments::{are_set, common, in_order, is_among, split};
+#[cfg(test)]
+mod tests;
+
 use crate::{
     changes::{Kind, Operation},
     expectation::{Expectation, Expected},
+    os::arguments::{are_set, common, in_order, is_among, split},
     plan::PlannedChange,
 };
 use serde::{Deserialize, Serialize};
