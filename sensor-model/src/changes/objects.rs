@@ -1,6 +1,10 @@
 //! Files, directories and links.
 
-use super::{Change, Kind, Operation, arrow, contents, pairs};
+use super::{
+    change::{Change, Kind, Operation, arrow},
+    contents,
+    pairs::pairs,
+};
 use crate::{
     expectation::{Owner, Source},
     expectations::{DIRECTORY_MODE, ExpectationError, FILE_MODE, group, mode, user},

@@ -1,6 +1,6 @@
 //! What the OS backend changes: kernel arguments and type, extensions, FIPS mode, the image.
 
-use super::{Change, Kind, Operation, arrow};
+use super::change::{Change, Kind, Operation, arrow};
 use crate::{
     expectation::Source,
     merge::{Rendered, Sourced},

@@ -1,3 +1,4 @@
+use super::pairs::pairs;
 use super::*;
 use crate::{ignition::Purpose, machine_config, merge};
 use serde_json::{Value, json};

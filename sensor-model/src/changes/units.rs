@@ -1,6 +1,9 @@
 //! Units: content, drop-ins, enablement and mask, all in one change for each unit.
 
-use super::{Change, Kind, Operation, arrow, pairs};
+use super::{
+    change::{Change, Kind, Operation, arrow},
+    pairs::pairs,
+};
 use crate::{
     expectation::Source,
     merge::{Rendered, RenderedUnit, Sourced},

@@ -2,7 +2,10 @@
 //!
 //! Keys are named by user and fingerprint; neither a key nor a hash is in any change.
 
-use super::{Change, Kind, Operation, pairs};
+use super::{
+    change::{Change, Kind, Operation},
+    pairs::pairs,
+};
 use crate::{
     authorized_keys,
     merge::{Rendered, RenderedUser, Sourced},

@@ -1,6 +1,6 @@
 //! Closed directories and ssh keys: what is there without having been declared.
 
-use super::{Subject, object::wrong_type};
+use super::subject::Subject;
 use crate::{
     authorized_keys::{AuthorizedKeys, SshKey},
     difference::{Difference, DifferenceKind},
@@ -17,7 +17,7 @@ pub(super) fn authorized(
     object: &ObjectObservation,
 ) -> Vec<Difference> {
     if object.file_type != FileType::Regular {
-        return vec![wrong_type(subject, FileType::Regular, 0o600, object)];
+        return vec![subject.wrong_type(FileType::Regular, 0o600, object)];
     }
     match &object.ssh_keys {
         Some(found) => undeclared_keys(subject, declared, found),

@@ -5,40 +5,25 @@
 //! its style. It never reads anything, and no file content or ssh key is in its output. Whatever it
 //! cannot compare is a difference: nothing is compliant by default.
 
+mod go_mode;
+mod ids;
 mod keys;
 mod object;
 mod os;
+mod subject;
 mod unit;
 
 #[cfg(test)]
 mod tests;
 
+pub use ids::Ids;
+
 use crate::{
     difference::{Difference, DifferenceKind},
     expectation::{Expectation, Expected, Thing},
     observation::Observation,
-    text::quote_path,
 };
-use serde::{Deserialize, Serialize};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-};
-
-/// What the node itself says of what expectations name: the ids of users and groups, as its databases resolve them, and the
-/// types of labels that anybody may choose.
-///
-/// A name that is not in here is compared with the name that the observation carries.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ids {
-    /// User name to uid.
-    pub users: BTreeMap<String, u32>,
-    /// Group name to gid.
-    pub groups: BTreeMap<String, u32>,
-    /// Types that the SELinux policy calls customizable: whoever gives an object one of them means it.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub customizable: BTreeSet<String>,
-}
+use subject::Subject;
 
 /// Differences that are told of one thing one by one; one more says how many there are beyond them.
 pub const MAXIMUM_DIFFERENCES: usize = 64;
@@ -120,52 +105,6 @@ fn bounded(subject: &Subject<'_>, mut differences: Vec<Difference>) -> Vec<Diffe
     });
     differences.shrink_to_fit();
     differences
-}
-
-/// What a text is about.
-#[derive(Debug)]
-struct Subject<'a> {
-    path: &'a Path,
-    noun: &'static str,
-}
-
-impl Subject<'_> {
-    /// `file "/etc/x"`.
-    fn name(&self) -> String {
-        format!("{} {}", self.noun, quote_path(self.path))
-    }
-
-    fn missing(&self) -> Difference {
-        Difference {
-            kind: DifferenceKind::Missing,
-            expected: "present".to_owned(),
-            found: "missing".to_owned(),
-            text: format!(
-                "could not stat {}: lstat {}: no such file or directory",
-                self.name(),
-                self.path.display()
-            ),
-        }
-    }
-
-    fn unreadable(&self, error: &str) -> Difference {
-        Difference {
-            kind: DifferenceKind::Unreadable,
-            expected: "readable".to_owned(),
-            found: error.to_owned(),
-            text: format!("could not read {}: {error}", self.name()),
-        }
-    }
-
-    /// `<what> mismatch for file: "/etc/x"; expected: …; received: …`.
-    fn mismatch(&self, kind: DifferenceKind, what: &str, expected: String, found: String) -> Difference {
-        let text = format!(
-            "{what} mismatch for {}: {}; expected: {expected}; received: {found}",
-            self.noun,
-            quote_path(self.path)
-        );
-        Difference { kind, expected, found, text }
-    }
 }
 
 fn noun(thing: &Thing) -> &'static str {

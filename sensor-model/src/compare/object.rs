@@ -1,12 +1,12 @@
 //! Files, directories and links: type, mode, content, owner and what hangs on the inode.
 
-use super::{Ids, Subject, keys};
+use super::{go_mode::go_mode, ids::Ids, keys, subject::Subject};
 use crate::{
     difference::{Difference, DifferenceKind},
     expectation::{DirectoryExpectation, FileExpectation, LinkExpectation, Owner},
     observation::{FileType, ObjectObservation},
     selinux,
-    text::{go_mode, octal, quote, quote_path},
+    text::{octal, quote, quote_path},
     xattr,
 };
 use std::collections::BTreeMap;
@@ -70,7 +70,7 @@ pub(super) fn link(
             differences.push(subject.mismatch(DifferenceKind::LinkTarget, "target", quote(&target), found));
         }
     } else {
-        differences.push(wrong_type(subject, FileType::Symlink, 0o777, object));
+        differences.push(subject.wrong_type(FileType::Symlink, 0o777, object));
     }
     owner(subject, (&expected.user, &expected.group), object, ids, &mut differences);
     undeclared(subject, object, &mut differences);
@@ -94,7 +94,7 @@ pub(super) fn label(
 
 /// A closed directory that is something else.
 pub(super) fn not_a_directory(subject: &Subject<'_>, object: &ObjectObservation) -> Vec<Difference> {
-    vec![wrong_type(subject, FileType::Directory, 0o755, object)]
+    vec![subject.wrong_type(FileType::Directory, 0o755, object)]
 }
 
 /// Pushes a difference of type or mode; says whether the type is as declared.
@@ -106,7 +106,7 @@ fn type_and_mode(
     differences: &mut Vec<Difference>,
 ) -> bool {
     if object.file_type != file_type {
-        differences.push(wrong_type(subject, file_type, mode, object));
+        differences.push(subject.wrong_type(file_type, mode, object));
         return false;
     }
     if object.mode != mode {
@@ -122,24 +122,6 @@ fn type_and_mode(
         differences.push(difference);
     }
     true
-}
-
-/// The Machine Config Operator compares type and mode in one, and so has one text for both.
-pub(super) fn wrong_type(
-    subject: &Subject<'_>,
-    file_type: FileType,
-    mode: u32,
-    object: &ObjectObservation,
-) -> Difference {
-    let mut difference = subject.mismatch(
-        DifferenceKind::Type,
-        "mode",
-        go_mode(file_type, mode),
-        go_mode(object.file_type, object.mode),
-    );
-    type_name(file_type).clone_into(&mut difference.expected);
-    type_name(object.file_type).clone_into(&mut difference.found);
-    difference
 }
 
 fn content(
@@ -256,17 +238,5 @@ fn mounted_over(subject: &Subject<'_>) -> Difference {
         expected: "no mount".to_owned(),
         found: "a mount".to_owned(),
         text: format!("unexpected mount over {}", subject.name()),
-    }
-}
-
-fn type_name(file_type: FileType) -> &'static str {
-    match file_type {
-        FileType::Regular => "regular file",
-        FileType::Directory => "directory",
-        FileType::Symlink => "symbolic link",
-        FileType::CharacterDevice => "character device",
-        FileType::BlockDevice => "block device",
-        FileType::Fifo => "named pipe",
-        FileType::Socket => "socket",
     }
 }

@@ -1,6 +1,6 @@
 //! Enablement and mask of a unit, by the Machine Config Operator's sets of states.
 
-use super::Subject;
+use super::subject::Subject;
 use crate::{
     difference::{Difference, DifferenceKind},
     expectation::{Thing, UnitExpectation},

@@ -1,6 +1,6 @@
 //! Users' ssh keys: the declared file, and that no other key lets anybody in.
 
-use super::digest;
+use super::{declared::digest, units::nodes_in};
 use crate::{
     authorized_keys,
     expectation::{
@@ -74,7 +74,7 @@ fn of_home(rendered: &Rendered, home: &Path, users: &[&RenderedUser], found: &mu
         });
     }
     let directory = home.join(".ssh/authorized_keys.d");
-    let mut names = super::units::nodes_in(rendered, &directory);
+    let mut names = nodes_in(rendered, &directory);
     names.push(DECLARED.to_owned());
     names.sort();
     names.dedup();

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     data_url,
-    expectation::{ClosedDirectoryExpectation, UnitExpectation},
+    expectation::{ClosedDirectoryExpectation, Owner, UnitExpectation},
     machine_config, merge,
 };
 use serde_json::{Value, json};

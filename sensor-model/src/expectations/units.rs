@@ -1,6 +1,6 @@
 //! Units: their files, their drop-ins, the closed drop-in directories, enablement and mask.
 
-use super::{FILE_MODE, digest};
+use super::declared::{FILE_MODE, digest};
 use crate::{
     expectation::{
         ClosedDirectoryExpectation, Expectation, Expected, FileExpectation, Owner, SYSTEMD_DIRECTORY, Source,

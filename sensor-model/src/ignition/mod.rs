@@ -4,50 +4,19 @@
 //! as verification needs (every content must travel in the config itself). What is only unusual is a
 //! warning. Nothing is fetched.
 
+mod dialect;
+mod error;
 mod fields;
 mod validate;
 
+pub use dialect::{Dialect, Purpose};
+pub use error::IgnitionError;
 pub(crate) use validate::{FORCE_FILE, UNIT_SUFFIXES};
 
 pub use ignition_config::v3_6 as spec;
 
 use ignition_config::{Config, Error, Warning};
 use serde_json::Value;
-
-/// Why a config was refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {reason}")]
-pub struct IgnitionError {
-    /// Where in the config: `storage.files[3].mode`.
-    pub field: String,
-    /// What is wrong with it.
-    pub reason: String,
-}
-
-impl IgnitionError {
-    pub(crate) fn new(field: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self { field: field.into(), reason: reason.into() }
-    }
-}
-
-/// Whose rules a config has to keep beyond Ignition's own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dialect {
-    /// A plain Ignition config.
-    Plain,
-    /// The config of a MachineConfig: no special mode bits, an unset source means an empty file.
-    MachineConfig,
-}
-
-/// What a config is read for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
-    /// To keep a node as it says: what cannot be verified is refused.
-    Verify,
-    /// To compare it with another: what no node can be brought to is told by the comparison, with
-    /// everything else that cannot be reconciled.
-    Compare,
-}
 
 /// A config that was accepted.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,12 +1,16 @@
 //! What a config must keep: Ignition's own rules, and that everything can be verified from it alone.
 
-use super::{Dialect, IgnitionError, Purpose, spec};
+use super::{
+    dialect::{Dialect, Purpose},
+    error::IgnitionError,
+};
 use crate::{
     data_url,
     expectation::SYSTEMD_DIRECTORY,
     path::{check_absolute, check_name},
     text::{octal, quote},
 };
+use ignition_config::v3_6 as spec;
 use std::collections::BTreeMap;
 
 /// setuid, setgid, sticky.

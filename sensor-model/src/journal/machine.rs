@@ -7,15 +7,19 @@
 mod phases;
 #[cfg(test)]
 mod planted;
+mod rest;
 mod resume;
+mod stage;
+
+pub use rest::Rest;
 
 #[cfg(test)]
-use super::checker::Mutation;
+use super::mutation::Mutation;
 use super::{
     Act, ActKind, Begin, Boot, Ended, Fallback, Kind, Record,
     settle::{Settling, Side, Sight, settle},
 };
-use phases::Phase;
+use stage::{Phase, Stage};
 
 /// How the message about a target ends that was left as it is.
 pub const LEFT: &str = ": left as somebody else wrote it";
@@ -71,65 +75,6 @@ pub enum Outcome {
     /// It was not done, and it can be gone neither on nor back from here: the journal takes no other record, or nobody
     /// tells what is.
     Broken(String),
-}
-
-/// How a machine stands when it asks for nothing more.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Rest {
-    /// It is over, and no journal is left.
-    Closed(Ended),
-    /// The reboot is under way; the journal goes on after it.
-    Rebooting,
-    /// It cannot go on now; the journal stays, and the next start tries again.
-    Halted(String),
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Stage {
-    Opening,
-    Writing {
-        at: usize,
-        sight: Option<Sight>,
-        steps: u8,
-    },
-    Sealing,
-    Clearing {
-        at: usize,
-        sight: Option<Sight>,
-        steps: u8,
-    },
-    Starting(usize),
-    Acting(usize),
-    Finishing(usize),
-    Failing {
-        act: usize,
-        reason: String,
-    },
-    Awaiting(usize),
-    AskingReboot,
-    Rebooting,
-    Verifying,
-    /// What the update of the OS took back is put again; then it goes on, or back, from that stage.
-    Again {
-        at: usize,
-        sight: Option<Sight>,
-        steps: u8,
-        then: Box<Stage>,
-    },
-    Ending,
-    Turning,
-    Returning {
-        at: usize,
-        sight: Option<Sight>,
-        steps: u8,
-    },
-    Undoing(usize),
-    AskingReturn,
-    VerifyingBack,
-    Ended,
-    Committing(Ended),
-    Closing(Ended),
-    Resting(Rest),
 }
 
 /// The machine.

@@ -13,6 +13,8 @@ pub mod settle;
 #[cfg(test)]
 mod checker;
 #[cfg(test)]
+mod mutation;
+#[cfg(test)]
 mod tests;
 
 pub use boot::{Boot, Brings};

@@ -3,7 +3,7 @@
 //! In: an object. Out: fields that it should not have, each with the reason. What an API server writes beside the
 //! declaration, in `metadata` and `status`, is known; the parts of an Ignition config are its parser's.
 
-use super::API_VERSION;
+use super::manifest::API_VERSION;
 use crate::unknown::{nearest, reason};
 use serde_json::{Map, Value};
 

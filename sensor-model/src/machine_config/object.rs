@@ -1,6 +1,10 @@
 //! From an untyped document to a MachineConfig.
 
-use super::{API_VERSION, MachineConfig, Manifest, ManifestError, OtherObject, fields};
+use super::{
+    error::ManifestError,
+    fields,
+    manifest::{API_VERSION, MachineConfig, Manifest, OtherObject},
+};
 use crate::{
     expectation::Source,
     ignition::{self, Dialect, IgnitionError, Purpose},

@@ -1,4 +1,6 @@
 use super::*;
+use crate::expectation::Source;
+use serde_json::Value;
 
 const CHRONY: &str = r#"
 apiVersion: machineconfiguration.openshift.io/v1

@@ -1,6 +1,6 @@
 //! From bytes to untyped documents.
 
-use super::ManifestError;
+use super::error::ManifestError;
 use serde_json::Value;
 
 /// Largest file that is read: forty times what a MachineConfig may have in a cluster's store.

@@ -3,7 +3,7 @@
 //! In: a thing as merged so far, and what one more config says of it. Out: whether every field that was set is set again.
 //! What it misses counts as said by several, which never lessens a disruption.
 
-use super::RenderedFile;
+use super::rendered::RenderedFile;
 use crate::ignition::{Dialect, spec};
 
 pub(super) fn file(old: &RenderedFile, new: &spec::File, dialect: Dialect) -> bool {

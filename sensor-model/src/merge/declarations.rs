@@ -4,7 +4,7 @@
 //! declare something, an annotation keeps it: the declaration and what it is about. Reading it comes here; a
 //! rendered config with an annotation that cannot be read has no declarations, which never lessens anything.
 
-use super::{Declaration, Rendered, RenderedUnit, Sourced};
+use super::rendered::{Declaration, Rendered, Sourced};
 use crate::expectation::Source;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -49,22 +49,5 @@ fn again<T>(things: &mut BTreeMap<String, Sourced<T>>, paths: &[String], source:
         if let Some(thing) = things.get_mut(path) {
             thing.source.clone_from(source);
         }
-    }
-}
-
-impl RenderedUnit {
-    /// Whether one MachineConfig said all of it.
-    pub fn is_said_by(&self, name: &str) -> bool {
-        let flags = [&self.enabled, &self.mask].into_iter().flatten().map(|part| &part.source);
-        let contents = self.contents.iter().map(|part| &part.source);
-        let mut sources =
-            flags.chain(contents).chain(self.dropins.values().map(|part| &part.source)).peekable();
-        sources.peek().is_some() && sources.all(|source| *source.machine_config == *name)
-    }
-
-    fn sources_mut(&mut self) -> impl Iterator<Item = &mut Source> {
-        let flags = [&mut self.enabled, &mut self.mask].into_iter().flatten().map(|part| &mut part.source);
-        let contents = self.contents.iter_mut().map(|part| &mut part.source);
-        flags.chain(contents).chain(self.dropins.values_mut().map(|part| &mut part.source))
     }
 }

@@ -4,7 +4,10 @@
 //! directory and a link of one path replace each other. The Machine Config Operator's are marked.
 
 use super::{
-    DISRUPTION_ANNOTATION, Declaration, MergeError, Rendered, RenderedFile, RenderedUser, Sourced, covers,
+    covers,
+    declarations::DISRUPTION_ANNOTATION,
+    error::MergeError,
+    rendered::{Declaration, Rendered, RenderedFile, RenderedUser, Sourced},
 };
 use crate::{
     expectation::{SYSTEMD_DIRECTORY, Source},

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{expectations::expected_bytes, machine_config};
+use crate::{expectations::expected_bytes, ignition::spec, machine_config};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::path::Path;

@@ -4,7 +4,10 @@
 //! superfluous and is never without a drain. Units are reloaded and restarted in the order in which each
 //! entry names them; where no entry says, by name. So the order of the changes does not matter.
 
-use super::{ACT_SECONDS, Decided, Plan, Step, StepAction};
+use super::{
+    decided::{ACT_SECONDS, Decided},
+    wire::{Plan, Step, StepAction},
+};
 use crate::node_disruption::{Action, Fallback, Verb};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -17,7 +17,6 @@ use crate::{
     text::quote,
 };
 use serde_json::Value;
-use std::collections::BTreeMap;
 
 /// Pools that stand for themselves; every other one is a custom pool.
 const OWN_POOLS: [&str; 3] = ["arbiter", "master", "worker"];
@@ -165,13 +164,6 @@ pub fn select(pool: &Pool, configs: &[MachineConfig]) -> Result<Vec<MachineConfi
     }
 }
 
-/// The pool of which a MachineConfig is the rendered one, by its name: `rendered-<pool>-<32 digits>`.
-pub fn of_rendered(name: &str) -> Option<&str> {
-    let (pool, hash) = name.strip_prefix("rendered-")?.rsplit_once('-')?;
-    let digits = hash.len() == 32 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
-    (digits && !pool.is_empty()).then_some(pool)
-}
-
 /// A name that the API server takes.
 fn check_name(name: &str) -> Result<(), String> {
     let fine = |part: &str| {
@@ -189,6 +181,3 @@ fn check_name(name: &str) -> Result<(), String> {
     }
     Ok(())
 }
-
-/// Labels of an object.
-type Labels = BTreeMap<String, String>;

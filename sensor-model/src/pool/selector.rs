@@ -3,10 +3,12 @@
 //! A selector comes in as JSON, then labels; out comes whether they fit. A selector that is not given selects
 //! nothing, an empty one everything.
 
-use super::Labels;
 use crate::text::quote;
 use serde_json::Value;
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
+
+/// Labels of an object.
+type Labels = BTreeMap<String, String>;
 
 /// A label selector.
 #[derive(Debug, Clone, PartialEq, Eq)]

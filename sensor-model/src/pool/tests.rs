@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     changes,
-    machine_config::{self, Manifest},
+    machine_config::{self, Manifest, pool_of_rendered},
     merge,
     reconcile::Overrides,
 };
@@ -94,7 +94,7 @@ fn the_name_is_of_pool_and_content_alone() {
     let name = |objects| rendered(objects, "worker").unwrap().name;
     assert_eq!(name(&one), name(&other));
     assert_ne!(name(&one), name(&changed));
-    assert_eq!(of_rendered(&name(&one)), Some("worker"), "{}", name(&one));
+    assert_eq!(pool_of_rendered(&name(&one)), Some("worker"), "{}", name(&one));
     // A name that nodes know must not change with the program.
     insta::assert_snapshot!(name(&one));
 }
@@ -107,7 +107,7 @@ fn pools_are_told_by_the_names_of_their_rendered_configs() {
         ("rendered--0123456789abcdef0123456789abcdef", None),
         ("worker-0123456789abcdef0123456789abcdef", None),
     ] {
-        assert_eq!(of_rendered(name), pool);
+        assert_eq!(pool_of_rendered(name), pool);
     }
 }
 
@@ -235,7 +235,7 @@ fn bad_pools_are_refused_by_field() {
 fn selectors_fit_as_in_kubernetes() {
     let selector =
         |expressions: Value| Selector::read(Some(&json!({ "matchExpressions": expressions }))).unwrap();
-    let labels: Labels = [("a".to_owned(), "1".to_owned())].into();
+    let labels: std::collections::BTreeMap<String, String> = [("a".to_owned(), "1".to_owned())].into();
     for (key, operator, values, fits) in [
         ("a", "In", json!(["1", "2"]), true),
         ("a", "In", json!(["2"]), false),

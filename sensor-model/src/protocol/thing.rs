@@ -3,7 +3,10 @@
 //! Comes in: events, looks, time. Goes out: what to report and when to look again. It knows neither its
 //! id nor its neighbours; [`super::Detector`] holds those. No clock and no I/O: times are given.
 
-use super::{Config, Evidence, Finding, Outcome};
+use super::{
+    config::Config,
+    evidence::{Evidence, Finding, Outcome},
+};
 use crate::verdict::VerdictKind;
 
 /// A time that may be none, in as much room as one that is not: the end of time is never.

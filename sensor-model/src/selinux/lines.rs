@@ -3,7 +3,6 @@
 //! In: a line. Out: what every path that it fits begins with, the label, and whether it fits a path; or that this cannot be
 //! told.
 
-use super::Kind;
 use regex::bytes::{Regex, RegexBuilder};
 use std::cell::OnceCell;
 
@@ -15,6 +14,19 @@ const COMPILED: usize = 1 << 20;
 
 /// What the policy's own syntax means by a repetition that gives nothing back, and ours by a repetition of a repetition.
 const POSSESSIVE: [&str; 4] = ["*+", "++", "?+", "}+"];
+
+/// What kind of object a line is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Regular file.
+    File,
+    /// Directory.
+    Directory,
+    /// Symbolic link.
+    Link,
+    /// Device, FIFO or socket: Holdfast makes none.
+    Other,
+}
 
 /// Whether a line is about a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

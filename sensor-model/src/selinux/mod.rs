@@ -9,6 +9,8 @@ mod tests;
 
 mod lines;
 
+pub use lines::Kind;
+
 use lines::{Fit, Line, meaningful};
 use std::{
     borrow::Cow,
@@ -19,19 +21,6 @@ use std::{
 
 /// The attribute that holds a label.
 pub const ATTRIBUTE: &str = "security.selinux";
-
-/// What kind of object a line is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// Regular file.
-    File,
-    /// Directory.
-    Directory,
-    /// Symbolic link.
-    Link,
-    /// Device, FIFO or socket: Holdfast makes none.
-    Other,
-}
 
 /// The texts that a policy consists of; what a host does not have is empty.
 #[derive(Debug, Clone, Copy, Default)]

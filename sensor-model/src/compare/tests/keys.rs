@@ -1,6 +1,7 @@
 //! Keys and closed directories.
 
 use super::*;
+use std::collections::BTreeMap;
 
 fn ssh_file() -> Expectation {
     let mut expectation = file_thing(FileExpectation {

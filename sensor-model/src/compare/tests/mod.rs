@@ -14,6 +14,7 @@ use crate::{
     observation::{FileType, ObjectObservation, UnitObservation},
     os::Deployment,
 };
+use std::collections::BTreeMap;
 
 const KEY_A: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBSxrLseeRZ1nyihTrvLH8oiYA5MU1MD7uJvFd8OmDBQ a";
 const KEY_B: &str = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBLEx8I4hk2QdgWaARq/trO+awe5+ZEI55Fxckmj/fVx4KOVV9Abi5gJoCX4+rb459xz/vNSdbyD790kYeKodtrU= b";

@@ -1,9 +1,19 @@
 //! What is applied in each of the checker's worlds.
 
-use super::{
-    super::{Act, ActKind, Begin, Boot, Fallback, FileImage, Image, Metadata, PutAgain, Target},
-    world::Content,
-};
+use super::super::{Act, ActKind, Begin, Boot, Fallback, FileImage, Image, Metadata, PutAgain, Target};
+
+/// What is somewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Content {
+    Nothing,
+    Old,
+    New,
+    Strange,
+    /// What the new image of the OS ships.
+    Shipped,
+    /// A directory with attributes of both.
+    HalfWay,
+}
 
 /// What is applied.
 #[expect(clippy::struct_excessive_bools, reason = "facts of a model, read by name")]

@@ -2,24 +2,11 @@
 
 use super::super::{
     Begin, Boot, Ended, Image, Record, Target,
-    checker::Mutation,
     machine::{Machine, Outcome, Request, Rest},
+    mutation::Mutation,
     settle::{Settling, Side, Sight},
 };
-use super::setting::Setting;
-
-/// What is somewhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Content {
-    Nothing,
-    Old,
-    New,
-    Strange,
-    /// What the new image of the OS ships.
-    Shipped,
-    /// A directory with attributes of both.
-    HalfWay,
-}
+use super::setting::{Content, Setting};
 
 /// What somebody else does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -8,41 +8,9 @@ use super::{
         Kind, Target,
         settle::{Settling, Side, Sight, settle},
     },
-    LEFT, Machine, Outcome, Stage,
+    LEFT, Machine, Outcome,
+    stage::{Phase, Stage},
 };
-
-/// Which targets are gone through, and where to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// What is new comes to its path.
-    Writing,
-    /// What it displaced goes.
-    Clearing,
-    /// What the update of the OS took back is put again; behind it there is that stage.
-    Again(Box<Stage>),
-    /// What was there comes back.
-    Returning,
-}
-
-impl Phase {
-    fn at(self, at: usize, sight: Option<Sight>, steps: u8) -> Stage {
-        match self {
-            Self::Writing => Stage::Writing { at, sight, steps },
-            Self::Clearing => Stage::Clearing { at, sight, steps },
-            Self::Again(then) => Stage::Again { at, sight, steps, then },
-            Self::Returning => Stage::Returning { at, sight, steps },
-        }
-    }
-
-    /// Whether it is a part of the way back.
-    fn goes_back(&self) -> bool {
-        match self {
-            Self::Writing | Self::Clearing => false,
-            Self::Again(then) => matches!(**then, Stage::Returning { .. }),
-            Self::Returning => true,
-        }
-    }
-}
 
 impl Machine {
     /// The same with what the booted image has of the paths that are put again: in another boot that is something else.

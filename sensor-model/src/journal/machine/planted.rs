@@ -1,8 +1,9 @@
 //! Faults that a test plants in the machine, to show that the checker finds them.
 
 use super::{
-    super::{checker::Mutation, settle::Sight},
-    Ended, Machine, Stage,
+    super::{mutation::Mutation, settle::Sight},
+    Ended, Machine,
+    stage::Stage,
 };
 
 impl Machine {

@@ -2,7 +2,7 @@
 //!
 //! In: the records of the dead one, and the boot. Out: a machine at the request that is due now.
 
-use super::{Machine, Stage};
+use super::{Machine, stage::Stage};
 use crate::journal::{ActKind, Begin, Boot, Brings, Ended, Record};
 
 /// Reboots that are asked for to bring the old OS back. A shutdown that does not finish what is staged, or a boot loader

@@ -3,7 +3,7 @@ mod properties;
 use super::*;
 use crate::{
     changes::tests::{config, files, ignition},
-    node_disruption::PolicyFile,
+    node_disruption::{Fallback, PolicyFile},
 };
 use serde_json::{Value, json};
 

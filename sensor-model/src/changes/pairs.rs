@@ -1,0 +1,24 @@
+//! Two maps side by side.
+
+use std::collections::BTreeMap;
+
+/// Every key of two maps with what each has under it, where either has it, in order.
+pub(super) fn pairs<'a, T>(
+    old: &'a BTreeMap<String, T>,
+    new: &'a BTreeMap<String, T>,
+) -> impl Iterator<Item = (&'a str, Option<&'a T>, Option<&'a T>)> {
+    let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
+    std::iter::from_fn(move || {
+        use std::cmp::Ordering::{Equal, Greater, Less};
+        let order = match (old.peek(), new.peek()) {
+            (Some((a, _)), Some((b, _))) => a.cmp(b),
+            (Some(_), None) => Less,
+            (None, _) => Greater,
+        };
+        let left = if order == Greater { None } else { old.next() };
+        let right = if order == Less { None } else { new.next() };
+        let key = left.or(right)?.0;
+        debug_assert!(order != Equal || left.is_some() && right.is_some(), "equal keys go together");
+        Some((key.as_str(), left.map(|(_, value)| value), right.map(|(_, value)| value)))
+    })
+}

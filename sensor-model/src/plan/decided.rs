@@ -1,0 +1,15 @@
+//! A change with what the policy decided about it.
+
+use crate::{changes::Change, node_disruption::Action};
+
+/// Seconds that a step may take where no policy says.
+pub const ACT_SECONDS: u64 = 90;
+
+/// A change with the actions that it needs.
+#[derive(Debug)]
+pub(super) struct Decided {
+    pub(super) change: Change,
+    pub(super) actions: Vec<Action>,
+    pub(super) policy: String,
+    pub(super) explanation: Vec<String>,
+}
