@@ -1,8 +1,8 @@
-//! What is tested in virtual machines: the scenarios, the program in the guest, and the lines it reports with.
+//! The tests in virtual machines: the scenarios, the guest's program, and the result lines between guest and host.
 //!
-//! Comes in: the name of a scenario, from the kernel's command line. Goes out: result lines on the second serial
-//! port. To add a scenario, write a file in `scenarios/` and a row in its table; `cargo xtask test` runs it on
-//! every kernel that the row names. Nothing here starts a virtual machine: that is xtask's part.
+//! In: the name of a scenario, from the kernel's command line. Out: result lines on the second serial port. To add a
+//! scenario, write a file in `scenarios/` and a row in its table. `cargo xtask test` runs the scenario on every kernel
+//! that the row names. This crate never starts a virtual machine: xtask does.
 
 pub mod bench;
 pub mod guest;

@@ -1,7 +1,7 @@
 //! The lines between a guest and the host, on the second serial port.
 //!
-//! Comes in: messages of the guest, or lines that the host read. Goes out: one line for each message, `HF` and JSON.
-//! The port belongs to these lines alone, so that no kernel message can cut one in two.
+//! In: messages of the guest, or lines that the host read. Out: one line for each message, `HF` and JSON. Only these
+//! lines use the port, so that no kernel message can split one.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,11 +12,11 @@ const MARK: &str = "HF ";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
-    /// What was to be shown was shown.
+    /// The check succeeded.
     Pass,
-    /// It was not.
+    /// The check failed.
     Fail,
-    /// It does not apply to this kernel; the detail says why.
+    /// The check does not apply to this kernel; the detail says why.
     Skip,
 }
 
@@ -25,25 +25,25 @@ pub enum Ending {
 pub struct ResultLine {
     /// Name of the check, unique in its scenario.
     pub name: String,
-    /// How it ended.
+    /// Result of the check.
     pub ending: Ending,
-    /// What was found, for people.
+    /// What the check found, for people.
     pub detail: String,
-    /// What was found, for programs: measurements, and rows of generated tables.
+    /// What the check found, for programs: measurements, and rows of generated tables.
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub data: serde_json::Value,
 }
 
-/// Everything that a guest says.
+/// A message of the guest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Message {
-    /// The guest program runs; what dies before this never started.
+    /// The guest program runs. Without this message the guest never started.
     Hello {
         /// The kernel's release, as in `uname -r`.
         release: String,
     },
-    /// The scenario reached a point that a person may want to see, and that keeps the watchdog calm.
+    /// Progress of the scenario, for people. It also resets the watchdog.
     Note {
         /// The text.
         text: String,
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_ignored() {
+    fn a_line_without_a_message_is_ignored() {
         assert_eq!(Message::from_line("[    0.5] HF {\"is\":\"done\"}"), None);
         assert_eq!(Message::from_line("HF {\"is\":\"do"), None);
     }

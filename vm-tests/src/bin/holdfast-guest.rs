@@ -1,5 +1,5 @@
-//! The program in the guest: `/init` of the initramfs, `holdfast-guest run` to run the scenario, and
-//! `holdfast-guest act ID PATH` to do a vector, `holdfast-guest measure` for the bench's measuring process.
+//! The program in the guest. `/init` of the initramfs starts the guest, `holdfast-guest run` runs the scenario,
+//! `holdfast-guest act ID PATH` performs a vector, and `holdfast-guest measure` is the bench's measuring process.
 
 use anyhow::Result;
 use vm_tests::{bench::operations, guest, vectors};

@@ -1,7 +1,7 @@
-//! A config applied to a node with a real systemd: what units do about it, what failures lead to, and a reboot.
+//! A config applied to a node with a real systemd: what its units do, what failures lead to, and a reboot.
 //!
-//! Comes in: a systemd guest that may reboot. Goes out: a check for each act, each failure, and, in the second boot, for
-//! the comparison that follows a reboot. A third boot takes the place of an act that failed, and its unit fails again.
+//! In: a systemd guest that may reboot. Out: a check for each action and each failure; the second boot adds a check of
+//! the comparison that follows a reboot. A third boot is the fallback of a failed action, whose unit fails again.
 
 mod masked;
 
@@ -20,7 +20,7 @@ const HEAD: &str = "apiVersion: machineconfiguration.openshift.io/v1\nkind: Mach
                     metadata: {name: 99-apply, labels: {machineconfiguration.openshift.io/role: worker}}\n\
                     spec:\n  config:\n    ignition: {version: 3.4.0}\n";
 
-/// What each file and unit of this scenario needs.
+/// The actions for each file and unit of this scenario.
 const POLICY: &str = r"
 apiVersion: operator.openshift.io/v1
 kind: MachineConfiguration
@@ -48,7 +48,7 @@ spec:
     - {name: e2scrub_all.timer, actions: [{type: DaemonReload}]}
 ";
 
-/// What only our own policies can say.
+/// Entries that only a `DisruptionPolicy` can have.
 const OWN_POLICY: &str = r"
 apiVersion: holdfast.dev/v1alpha1
 kind: DisruptionPolicy
@@ -61,14 +61,14 @@ spec:
     - {type: ReloadOrRestart, reloadOrRestart: {serviceName: boots.service}}
 ";
 
-/// The values that the config declares.
+/// The values of the config.
 #[derive(Debug, Clone)]
 struct Wish {
     /// Content of each file below /etc/demo.
     files: Vec<(&'static str, &'static str)>,
     description: &'static str,
     other_enabled: bool,
-    /// Lines for units that the OS ships.
+    /// Lines for units of the OS.
     shipped: &'static str,
 }
 
@@ -112,13 +112,13 @@ impl Wish {
         let reloads =
             "ExecStart=/bin/sleep infinity\nExecReload=/bin/sh -c 'cat /etc/demo/reload >> /run/reloads'";
         text.push_str(&unit("demo.service", true, &body(self.description, reloads)));
-        // Starts as long as its file says 1.
+        // Starts while its file holds 1.
         let fails = "Type=oneshot\nRemainAfterExit=yes\nExecStart=/bin/grep -q 1 /etc/demo/fails";
         text.push_str(&unit("fails.service", false, &body("fails", fails)));
         let hangs = "Type=oneshot\nRemainAfterExit=yes\nTimeoutStartSec=infinity\n\
                      ExecStart=/bin/sh -c 'grep -q 1 /etc/demo/hangs || sleep infinity'";
         text.push_str(&unit("hangs.service", false, &body("hangs", hangs)));
-        // Takes as long as somebody keeps its pipe.
+        // Runs until its pipe is closed.
         let holds = "Type=oneshot\nRemainAfterExit=yes\nTimeoutStartSec=infinity\n\
                      ExecStart=/bin/sh -c 'test ! -p /run/hold || cat /run/hold'";
         text.push_str(&unit("holds.service", false, &body("holds", holds)));
@@ -130,7 +130,7 @@ impl Wish {
     }
 }
 
-/// Runs holdfast; wants this exit code.
+/// Runs holdfast and expects this exit code.
 pub(super) fn holdfast(code: i32, arguments: &[&str]) -> Result<(String, String)> {
     let out = Command::new(HOLDFAST).args(arguments).envs(CONSENT).output()?;
     let (said, error) = (
@@ -162,7 +162,7 @@ fn apply_manifest(manifest: &str, code: i32) -> Result<Value> {
     serde_json::from_str(&said).with_context(|| format!("no JSON: {said}{error}"))
 }
 
-/// Writes what [`APPLY`] reads.
+/// Writes the manifest that [`APPLY`] reads.
 fn write_down(manifest: &str) -> Result<()> {
     fs::write("/root/new.yaml", manifest)?;
     fs::write("/root/policy.yaml", POLICY)?;
@@ -187,18 +187,18 @@ fn file(name: &str) -> String {
     fs::read_to_string(Path::new("/etc/demo").join(name)).unwrap_or_default()
 }
 
-/// `systemctl is-enabled`, whose exit code says the same once more.
+/// `systemctl is-enabled`; its exit code says the same.
 fn enabled(unit: &str) -> Result<String> {
     let out = Command::new("systemctl").args(["is-enabled", unit]).output()?;
     Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
 }
 
-/// What the second boot has to find.
+/// What the second boot must find.
 const NOTE: &str = "/var/lib/holdfast-scenario";
-/// And the third.
+/// What the third boot must find.
 const FAILED: &str = "/var/lib/holdfast-scenario-failed";
 
-/// The scenario, in both boots.
+/// The scenario, in all boots.
 pub(super) fn systemd(context: &mut Context) -> Result<()> {
     wait::until("systemd to finish starting", Duration::from_secs(90), || {
         let jobs = run("systemctl", &["list-jobs", "--no-legend"])?;
@@ -243,12 +243,12 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
     context.check("back", back(&wish));
     context.check("drift", drift(&wish));
 
-    // No policy knows this file: a reboot. The last thing that this boot does.
+    // No policy entry matches this file, so the apply reboots. This is the last step of this boot.
     fs::write(NOTE, boot)?;
     end(apply(&wish.with("reboot", "1"), 0).and_then(|report| result(&report, "rebooting")))
 }
 
-/// The end of a boot, where a reboot was asked for.
+/// The end of a boot, after the request for a reboot.
 fn end(asked: Result<()>) -> Result<()> {
     if let Err(error) = asked {
         bail!(
@@ -257,12 +257,12 @@ fn end(asked: Result<()>) -> Result<()> {
         );
     }
     loop {
-        // The end of this boot; the host gives up where it never comes.
+        // The boot ends here. If it does not, the host's time limit ends the scenario.
         std::thread::park();
     }
 }
 
-/// What the kernel was booted with decides, and nothing is written.
+/// Preflight compares with the booted kernel's FIPS mode, and the apply writes nothing.
 fn another_fips_mode(wish: &Wish) -> Result<String> {
     const SWITCH: &str = "/proc/sys/crypto/fips_enabled";
     let refused = |manifest: &str| -> Result<()> {
@@ -311,7 +311,7 @@ fn reload(wish: &Wish) -> Result<String> {
     Ok(String::new())
 }
 
-/// Of two units the one that can is reloaded, and the other is restarted.
+/// systemd reloads the unit that supports it, and restarts the other one.
 fn reload_or_restart(wish: &Wish) -> Result<String> {
     let invocations = || -> Result<[String; 2]> {
         Ok([property("demo.service", "InvocationID")?, property("boots.service", "InvocationID")?])
@@ -357,7 +357,8 @@ fn units(wish: &Wish) -> Result<String> {
     Ok(format!("e2scrub_all.timer was {before}"))
 }
 
-/// An act that fails or hangs: the old file is back, the unit runs with it, the node is degraded and says why.
+/// An action that fails or hangs: the old file is back, the unit runs with it, and the node is Degraded with the
+/// reason.
 fn goes_back(wish: &Wish, unit: &str, name: &str) -> Result<String> {
     let before = history()?["current"].clone();
     let report = apply(wish, 3)?;
@@ -372,7 +373,7 @@ fn goes_back(wish: &Wish, unit: &str, name: &str) -> Result<String> {
     Ok(reason)
 }
 
-/// What the config no longer says of units goes back to what the OS shipped.
+/// Units that the config no longer declares get back the OS's state.
 fn back(wish: &Wish) -> Result<String> {
     result(&apply(wish, 0)?, "done")?;
     for (unit, wanted) in
@@ -385,8 +386,8 @@ fn back(wish: &Wish) -> Result<String> {
     Ok(String::new())
 }
 
-/// While an act is run nobody else shuts the node down, and the state says what it waits for. A result of the act that a user
-/// forges on the bus changes nothing.
+/// While an action runs nobody else shuts the node down, and the state says what it waits for. A forged result on the
+/// bus changes nothing.
 fn inhibited(wish: &Wish) -> Result<String> {
     let locks = || run("systemd-inhibit", &["--list", "--no-legend"]);
     let ours = |list: &str| list.lines().find(|line| line.starts_with("holdfast ")).map(str::to_owned);
@@ -401,10 +402,11 @@ fn inhibited(wish: &Wish) -> Result<String> {
             && standing["waiting_for"].as_str().is_some_and(|what| what.contains("holds.service"));
         let Some(lock) = ours(&locks()?).filter(|_| is_at_it) else { return Ok(None) };
         forged |= bus::forge("alice", "holds.service", "failed")?;
-        // A unit that has only seen that there is a pipe would not find it any more below. Asking lets it go on.
+        // A unit that has only found the pipe, and not opened it, would miss it below. This request lets the unit
+        // continue.
         Ok(is_read("/run/hold").then_some(lock))
     });
-    // Whatever came of that, the unit has its way.
+    // The unit continues, whatever the result was.
     let pipe = fs::OpenOptions::new().read(true).write(true).open("/run/hold")?;
     fs::remove_file("/run/hold")?;
     drop(pipe);
@@ -418,7 +420,8 @@ fn inhibited(wish: &Wish) -> Result<String> {
     Ok(held)
 }
 
-/// Whether a process reads from a pipe, or waits for somebody who writes to it (fifo(7)); it is not held up any more then.
+/// Whether a process reads from a pipe, or waits for a writer to it (fifo(7)). Then nothing blocks the process any
+/// more.
 fn is_read(pipe: &str) -> bool {
     use std::os::unix::fs::OpenOptionsExt as _;
     fs::OpenOptions::new().write(true).custom_flags(nix::libc::O_NONBLOCK).open(pipe).is_ok()
@@ -449,8 +452,8 @@ fn after_reboot(before: &str, boot: &str) -> Result<String> {
     Ok(format!("{} became {}", before.trim(), boot.trim()))
 }
 
-/// A unit does not start with its new file, and no policy says anything else: the node reboots, and says that this is none
-/// of the good ends.
+/// A unit does not start with its new file, and no policy sets another fallback. The node reboots, and the command
+/// reports that the apply has not succeeded.
 fn reboots_for_a_failure() -> Result<()> {
     let manifest = fs::read_to_string("/root/new.yaml")?;
     let line = |content: &str| {
@@ -468,7 +471,7 @@ fn reboots_for_a_failure() -> Result<()> {
     Ok(())
 }
 
-/// It fails again when the node is up: the apply is not done, and everything goes back.
+/// The unit fails again after the boot: the apply rolls everything back.
 fn after_failed_reboot(before: &str, boot: &str) -> Result<String> {
     ensure!(before != boot, "the boot id is the same");
     ensure!(file("boots") == "2", "the file says {:?}", file("boots"));

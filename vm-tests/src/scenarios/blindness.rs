@@ -1,6 +1,7 @@
-//! Ways to blind the sensor: each ends in a gap or in adoption, none in a wrong word of compliance, none in a panic.
+//! Ways to blind the sensor. Each ends in a gap or in an adoption of the pinned programs. None makes the node compliant
+//! by mistake, and none ends in a panic.
 //!
-//! Comes in: a node with a few managed files. Goes out: one check for each way.
+//! In: a node with a few managed files. Out: one check for each way.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -28,10 +29,10 @@ const FTRACE: &str = "/proc/sys/kernel/ftrace_enabled";
 const PINS: &str = "/sys/fs/bpf/holdfast";
 const SECURITY: &str = "/sys/kernel/security";
 const LIMIT: Duration = Duration::from_mins(1);
-/// More than the ring holds.
+/// More records than the ring holds.
 const FLOOD: usize = 3000;
 
-/// A node whose daemon sings often and verifies seldom.
+/// A node whose daemon writes the canary often and verifies rarely.
 struct Node {
     files: Vec<PathBuf>,
     agent: Agent,
@@ -45,7 +46,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Restores every file and waits until the node says so.
+    /// Restores every file and waits until the node is compliant.
     fn restore(&self) -> Result<()> {
         for file in &self.files {
             fs::write(file, simple::CONTENT)?;
@@ -54,7 +55,7 @@ impl Node {
     }
 }
 
-/// Waits until the node is as declared.
+/// Waits until the node is compliant.
 fn compliant() -> Result<()> {
     status::wait_for("compliant", LIMIT).map(drop)
 }
@@ -66,7 +67,7 @@ fn agent(more: &[&str]) -> Result<Agent> {
     Agent::start(&arguments)
 }
 
-/// Everything that needs nothing of the boot.
+/// All checks that need no special boot.
 pub(super) fn bare(context: &mut Context) -> Result<()> {
     let mut node = Node::start(&["--verify-every", "3"])?;
     context.check("anonymous_mmap", anonymous(&mut node));
@@ -81,7 +82,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     shell(&format!("echo 1 > {FTRACE}"))?;
     node.agent.stop()?;
 
-    // From here on nothing is verified but at start and after events and gaps.
+    // From here on the daemon verifies only at its start and after events and gaps.
     let mut node = Node::start(&["--verify-every", "3600"])?;
     context.check("one_writer_fills_no_ring", one_writer(&mut node));
     context.check("full_ring", full_ring(&mut node));
@@ -102,10 +103,10 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     let (said, agent) = restarted(node.agent, "lsm", &node.files, |_| Ok(()))?;
     context.check("restarts", Ok(said));
     node.agent = agent;
-    context.check("removed_map_entry", forgotten(&mut node));
+    context.check("removed_map_entry", removed_entry(&mut node));
     context.check("second_daemon", second(&mut node));
-    context.check("ftrace_enabled_held_open", flicked(&mut node, Path::new(FTRACE)));
-    context.check("ftrace_enabled_elsewhere", flicked_elsewhere(&mut node));
+    context.check("ftrace_enabled_held_open", switched_off_and_on(&mut node, Path::new(FTRACE)));
+    context.check("ftrace_enabled_elsewhere", switched_by_another_procfs(&mut node));
     shell(&format!("echo 1 > {FTRACE}"))?;
     let Node { files, agent } = node;
     let before = agent.records()?.len();
@@ -119,8 +120,8 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     Ok(())
 }
 
-/// Starts the daemon where nothing is attached and the programs are switched off: it never calls the node compliant, and
-/// sees as before once they are on again. `None` where this kernel refuses to switch them off.
+/// Starts the daemon while nothing is attached and the programs are switched off. It never reports the node as
+/// compliant, and detects changes as before once they are on again. `None` if this kernel refuses to switch them off.
 fn started_blind(files: Vec<PathBuf>, before: usize) -> Result<Option<String>> {
     let backend = |agent: &Agent| -> Result<String> {
         let records = agent.records()?;
@@ -137,7 +138,7 @@ fn started_blind(files: Vec<PathBuf>, before: usize) -> Result<Option<String>> {
     ensure!(!backend(&node.agent)?.contains("fanotify"), "it gave the programs up");
     let file = node.files[1].clone();
     node.agent.wait_for("the gap", before, |record| record["detail"]["reason"] == "ftrace-disabled")?;
-    see_again(&mut node, &file, before, "ftrace-disabled")?;
+    detects_again(&mut node, &file, before, "ftrace-disabled")?;
     let backend = backend(&node.agent)?;
     node.agent.stop()?;
     Ok(Some(format!("gap, never compliant, and seeing through {backend} since")))
@@ -152,7 +153,7 @@ pub(super) fn without_lsm(context: &mut Context) -> Result<()> {
     context.check("drift", drift(&mut node));
     context.check("anonymous_mmap", anonymous(&mut node));
     let (said, agent) = restarted(node.agent, "fentry", &node.files, |round| {
-        // Without the list of security modules only trying tells, while the programs of the last daemon still run.
+        // Without the list of security modules the daemon must try, while the programs of the last daemon still run.
         if round == restarts::LAST {
             umount2(SECURITY, MntFlags::MNT_DETACH)?;
         }
@@ -184,7 +185,7 @@ fn backend(node: &Node) -> Result<String> {
     Ok("fentry".to_owned())
 }
 
-/// Changes a file by a shell; gives the record of it.
+/// Changes a file by a shell; returns the change's record.
 fn drift_of(agent: &mut Agent, file: &Path) -> Result<Value> {
     let skip = agent.records()?.len();
     let pid = change(file)?;
@@ -193,7 +194,7 @@ fn drift_of(agent: &mut Agent, file: &Path) -> Result<Value> {
     Ok(record)
 }
 
-/// Changes a file by a shell that is then gone; gives its process id.
+/// Changes a file by a shell that has then ended; returns its process id.
 fn change(file: &Path) -> Result<u32> {
     let mut child = Command::new("/bin/sh")
         .args(["-c", "echo drift >> \"$0\""])
@@ -212,14 +213,14 @@ fn drift(node: &mut Node) -> Result<String> {
     Ok(record["operation"].to_string())
 }
 
-/// Anonymous memory is a null pointer to some hooks. With and without the hooks on reads and writes.
+/// For anonymous memory some hooks get a null pointer. With and without the hooks on reads and writes.
 fn anonymous(node: &mut Node) -> Result<String> {
     let map = || -> Result<()> {
         for pages in 1..200 {
             let region = vm_memory::MmapRegion::<()>::new(pages * 4096).context("map")?;
             drop(region);
         }
-        // A thread's stack is mapped, and its guard page is protected.
+        // The kernel maps a thread's stack, and protects its guard page.
         std::thread::spawn(|| ()).join().map_err(|_| anyhow::anyhow!("a thread failed"))
     };
     map()?;
@@ -230,9 +231,10 @@ fn anonymous(node: &mut Node) -> Result<String> {
     drift(node)
 }
 
-/// Holds open what switches the programs off; meanwhile, and within one beat of the canary, switches them off,
-/// changes a file and switches them on again. Nobody saw the change, so the daemon must not have vouched for it.
-fn flicked(node: &mut Node, path: &Path) -> Result<String> {
+/// Holds the switch of the programs open. Meanwhile, and within one interval of the canary, it switches them off,
+/// changes a file and switches them on again. No program saw the change, so the daemon must not have reported the file
+/// as compliant.
+fn switched_off_and_on(node: &mut Node, path: &Path) -> Result<String> {
     let skip = node.agent.records()?.len();
     let switch = OpenOptions::new().write(true).open(path)?;
     node.agent.wait_for("the gap", skip, |record| {
@@ -241,13 +243,13 @@ fn flicked(node: &mut Node, path: &Path) -> Result<String> {
     node.agent.wait_for("who opened it", skip, |record| {
         record["kind"] == "tamper" && record["path"] == FTRACE && record["actor"]["pid"] == std::process::id()
     })?;
-    // It lasts as long as the tunable is open: beats of the canary do not end it.
+    // The gap lasts as long as the tunable is open. Writes of the canary do not end it.
     let beat = || page::sum("holdfast_canary_seen_timestamp", |_| true);
     let first = beat()?;
     wait::until("three beats", LIMIT, || Ok((beat()? >= first + 3.0).then_some(())))?;
     ensure!(status::verdict() == "unknown", "it can be switched off and is {}", status::verdict());
     let file = node.files[6].clone();
-    // A tunable takes what is written at its beginning only.
+    // A tunable accepts only what is written at offset 0.
     let off = switch.write_all_at(b"0\n", 0);
     change(&file)?;
     let on = switch.write_all_at(b"1\n", 0);
@@ -261,17 +263,17 @@ fn flicked(node: &mut Node, path: &Path) -> Result<String> {
     Ok(format!("gap while it was open ({switched}), drift found"))
 }
 
-/// The same through another mount of procfs, which has an inode of its own for the tunable.
-fn flicked_elsewhere(node: &mut Node) -> Result<String> {
+/// The same through another mount of procfs, whose inode for the tunable is another one.
+fn switched_by_another_procfs(node: &mut Node) -> Result<String> {
     const ELSEWHERE: &str = "/run/procfs";
     fs::create_dir_all(ELSEWHERE)?;
     shell(&format!("mount -t proc proc {ELSEWHERE}"))?;
-    let said = flicked(node, &Path::new(ELSEWHERE).join("sys/kernel/ftrace_enabled"));
+    let said = switched_off_and_on(node, &Path::new(ELSEWHERE).join("sys/kernel/ftrace_enabled"));
     shell(&format!("umount {ELSEWHERE}"))?;
     said
 }
 
-/// A second daemon ends at once and names the first one, which goes on seeing.
+/// A second daemon ends at once and names the first one. The first one keeps detecting.
 fn second(node: &mut Node) -> Result<String> {
     let pid = node.agent.pid();
     for more in [&[][..], &["--listen", "none", "--state", "/run/other", "--run", "/run/other"]] {
@@ -283,13 +285,13 @@ fn second(node: &mut Node) -> Result<String> {
     drift(node)
 }
 
-/// Switches the programs off behind the daemon's back, where the kernel lets us: `None` where not.
+/// Switches the programs off without the daemon, if the kernel permits it: otherwise `None`.
 fn ftrace(node: &mut Node) -> Result<Option<String>> {
     let skip = node.agent.records()?.len();
     let off = OpenOptions::new().write(true).open(FTRACE)?.write_all(b"0\n");
     let is_off = fs::read_to_string(FTRACE)?.trim() == "0";
     if off.is_err() || !is_off {
-        // Nothing was switched off, so nothing may have been lost.
+        // Nothing was switched off, so no event may have been lost.
         drift(node)?;
         return Ok(None);
     }
@@ -300,13 +302,13 @@ fn ftrace(node: &mut Node) -> Result<Option<String>> {
     ensure!(status::verdict() == "unknown", "blind and {}", status::verdict());
     let file = node.files[1].clone();
     change(&file)?;
-    see_again(node, &file, skip, "ftrace-opened")?;
+    detects_again(node, &file, skip, "ftrace-opened")?;
     Ok(Some("gap, drift found, never compliant, and seeing again".to_owned()))
 }
 
-/// While the programs are off, a changed file is found all the same, and restored it is still not called compliant.
-/// Switches them on; then the gap closes, and a change is seen with its actor.
-fn see_again(node: &mut Node, file: &Path, skip: usize, reason: &str) -> Result<()> {
+/// While the programs are off, the daemon still finds a changed file. When the file is restored, it is still not
+/// compliant. Then the programs are switched on, the gap closes, and a change has its actor.
+fn detects_again(node: &mut Node, file: &Path, skip: usize, reason: &str) -> Result<()> {
     node.agent.wait_for("drift found blindly", skip, |record| is_drift(record, file))?;
     fs::write(file, simple::CONTENT)?;
     status::wait_for("unknown", LIMIT)?;
@@ -322,7 +324,8 @@ fn see_again(node: &mut Node, file: &Path, skip: usize, reason: &str) -> Result<
     drift(node).map(drop)
 }
 
-/// One process that writes to a file again and again while nobody looks is told of once, with what it does by turns.
+/// If one process writes to a file again and again before the next verification, the programs report each of its
+/// operations once.
 fn one_writer(node: &mut Node) -> Result<String> {
     const OPERATIONS: &[&str] = &["open-write", "set-attributes", "release"];
     let file = node.files[0].clone();
@@ -335,7 +338,7 @@ fn one_writer(node: &mut Node) -> Result<String> {
     let record = node.agent.wait_for("drift", before.2, |record| is_drift(record, &file))?;
     ensure!(record["actor"]["pid"] == std::process::id(), "{record}");
     let events = events(OPERATIONS)? - before.0;
-    // Once each, and perhaps those of the last restoring.
+    // One record each, and perhaps those of the last restore.
     ensure!((1.0..=6.0).contains(&events), "{events} records of {FLOOD} changes");
     ensure!(lost()? <= before.1, "records were lost");
     node.restore()?;
@@ -343,7 +346,7 @@ fn one_writer(node: &mut Node) -> Result<String> {
     Ok(format!("{events} records of {FLOOD} changes"))
 }
 
-/// What a process does once it has executed another program is told again, as that one's.
+/// The programs report the changes of a process again after it has executed another program, with that program.
 fn executes_another(node: &mut Node) -> Result<()> {
     let file = node.files[1].clone();
     let skip = node.agent.records()?.len();
@@ -357,14 +360,14 @@ fn executes_another(node: &mut Node) -> Result<()> {
     node.restore()
 }
 
-/// Records of these operations so far.
+/// Number of records of these operations.
 fn events(operations: &[&str]) -> Result<f64> {
     page::sum("holdfast_events_total", |line| {
         operations.iter().any(|operation| line.contains(&format!("\"{operation}\"")))
     })
 }
 
-/// Records that found no room so far.
+/// Number of records that found no room.
 fn lost() -> Result<f64> {
     page::sum("holdfast_events_lost_total", |line| line.contains("stage=\"ring\""))
 }
@@ -391,11 +394,11 @@ fn full_ring(node: &mut Node) -> Result<String> {
     Ok(format!("{lost} records lost"))
 }
 
-/// Kills the daemon, changes a file, starts it again: the change and its actor are known.
+/// Kills the daemon, changes a file, starts it again: the daemon reports the change with its actor.
 fn killed(files: &[PathBuf], agent: Agent) -> Result<(String, Agent)> {
     agent.kill()?;
     let pid = change(&files[2])?;
-    // More than the ring holds: the new daemon's canary finds no room before it has read what is there.
+    // More records than the ring holds: the new daemon's canary finds no room before the daemon has read the ring.
     for n in 0..FLOOD {
         let noise = Path::new(DIRECTORY).join(format!("noise-{n}"));
         fs::write(&noise, "")?;
@@ -424,7 +427,7 @@ fn killed(files: &[PathBuf], agent: Agent) -> Result<(String, Agent)> {
     Ok(("killed and stopped: adopted, both changes named".to_owned(), agent))
 }
 
-/// Starts the daemon and wants its newest start record to say whether it adopted what was pinned.
+/// Starts the daemon. Its newest start record must say whether it adopted the pinned programs.
 fn started_again(adopted: bool) -> Result<Agent> {
     let agent = agent(&["--verify-every", "3600"])?;
     let records = agent.records()?;
@@ -436,7 +439,7 @@ fn started_again(adopted: bool) -> Result<Agent> {
     Ok(agent)
 }
 
-/// Stops the daemon, removes what it pinned, changes a file, starts it again: a gap, and the change is found.
+/// Stops the daemon, removes its pins, changes a file, starts it again: a gap opens, and the daemon finds the change.
 fn unpinned(files: &[PathBuf], agent: Agent) -> Result<String> {
     let before = agent.records()?.len();
     agent.stop()?;
@@ -455,9 +458,10 @@ fn unpinned(files: &[PathBuf], agent: Agent) -> Result<String> {
     Ok("gap, and the change found".to_owned())
 }
 
-/// Takes a file's entry out of the programs' map behind the daemon's back, then changes the file: no hook tells.
-/// After the next canary it is found all the same, and from then on the programs see the file again.
-fn forgotten(node: &mut Node) -> Result<String> {
+/// Removes a file's entry from the programs' map without the daemon, then changes the file: no hook reports it. After
+/// the next canary the daemon finds the change all the same, and from then on the programs report changes of the file
+/// again.
+fn removed_entry(node: &mut Node) -> Result<String> {
     let skip = node.agent.records()?.len();
     let file = node.files[5].clone();
     remove_entry(fs::metadata(&file)?.ino())?;

@@ -1,8 +1,8 @@
-//! A flood of changes by several writers: nothing is lost but details, and those are counted.
+//! A flood of changes by several writers: only details are lost, and the losses are counted.
 //!
-//! Comes in: a thousand managed files. Goes out: every one of them changed very often and found drifted, losses
-//! counted, and never a word of compliance meanwhile. The flood begins while the daemon is stopped, with more changes
-//! than the ring holds: so some are lost for certain, however fast the daemon reads.
+//! In: a thousand managed files. Out: every file changed very often and found drifted, losses counted, and no compliant
+//! verdict meanwhile. The flood starts while the daemon is stopped, with more changes than the ring holds. So some
+//! records are lost for certain, however fast the daemon reads.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -21,7 +21,7 @@ use crate::guest::agent::Agent;
 use crate::guest::disks::FileSystem;
 use crate::guest::{Context, page, status, wait};
 
-/// What a writing process is called with.
+/// Argument of a writing process.
 pub(crate) const WRITER: &str = "burst-writer";
 const FILES: usize = 1000;
 const WRITERS: usize = 4;
@@ -31,7 +31,7 @@ const FULL_ON: &str = "6.12";
 const LIMIT: Duration = Duration::from_mins(6);
 
 /// One writing process: `<directory>/<changes>`, where the last name is the number of changes. Each change opens a
-/// file, writes to it and closes it; what is written is never what is declared.
+/// file, writes to it and closes it. The written content is never the declared one.
 pub(crate) fn write(place: &Path) -> Result<()> {
     let directory = place.parent().context("a path with a directory")?;
     let changes: usize = place.file_name().and_then(|n| n.to_str()).context("a number")?.parse()?;
@@ -43,7 +43,7 @@ pub(crate) fn write(place: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The whole.
+/// The scenario.
 pub(super) fn bare(context: &mut Context) -> Result<()> {
     let place = Path::new("/mnt/tmpfs");
     FileSystem::Tmpfs.mount(place)?;
@@ -59,7 +59,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     let stopped = flood_the_stopped(context, &directory);
     agent.signal(Signal::SIGCONT)?;
     context.check("more_than_the_ring_holds", stopped);
-    // What it says from here on it says after it has read what the ring held.
+    // The daemon writes this record after it has read the ring.
     agent.wait_for("the first drift", before, |record| record["kind"] == "drift")?;
 
     let changes = if context.kernel == FULL_ON { CHANGES } else { CHANGES / 10 };
@@ -131,8 +131,8 @@ fn writer(directory: &Path, changes: usize) -> Result<Child> {
         .context("start a writer")
 }
 
-/// While the daemon reads nothing, one process after the other changes every file: each of them has a record of each file,
-/// as it was another process that changed it before.
+/// While the daemon is stopped, one process after the other changes every file. Each process has a record for each
+/// file, because another process changed the file before.
 fn flood_the_stopped(context: &mut Context, directory: &Path) -> Result<String> {
     let room = RING_BYTES as usize / size_of::<ChangeRecord>();
     let processes = room / FILES + 2;
@@ -149,7 +149,7 @@ fn never_compliant(seen: &[String]) -> Result<String> {
     Ok(seen.join(", "))
 }
 
-/// What was lost in the ring is in the metric and in the status, and they agree.
+/// The metric and the status both count the ring's losses, and agree.
 fn losses() -> Result<String> {
     let page = page::metrics()?;
     let counted: u64 = page

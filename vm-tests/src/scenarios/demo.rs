@@ -1,8 +1,8 @@
-//! The main job, told as a story: a node, a login, an edit, and everything that Holdfast makes of it.
+//! The main use case as a story: a node, a login, an edit, and everything that Holdfast does about it.
 //!
-//! Comes in: a node that runs the daemon as its service. Goes out: notes that `cargo xtask demo` shows to a person,
-//! and a check for each step, so that the story is a test as well. In a note a line that begins with `## ` is a
-//! heading, one with `$ ` a command, and all others are what came of it.
+//! In: a node with the daemon as its service. Out: notes that `cargo xtask demo` shows to a person, and a check for
+//! each step, so that the story is a test as well. In a note a line that starts with `## ` is a heading, one with `$ `
+//! a command, and all others are its output.
 
 use std::fs;
 
@@ -14,21 +14,21 @@ use crate::guest::{Context, run};
 
 /// The file that alice edits.
 const FILE: &str = "/etc/chrony.conf";
-/// What she does to it.
+/// Her edit.
 const EDIT: &str = "sudo sed -i s/time1.example.com/time.attacker.example/ /etc/chrony.conf";
-/// What undoes it.
+/// The repair.
 const REPAIR: &[&str] = &["repair", "--yes", "/etc/chrony.conf"];
-/// The config that the node has, the one that it gets, and what its administrator allows for that.
+/// The node's config, its next config, and the administrator's policy for it.
 const OLD: &str = "/etc/holdfast/machine-configs/99-worker-baseline.yaml";
 const NEW: &str = "/root/99-worker-baseline.yaml";
 const POLICY: &str = "/root/disruption.yaml";
-/// The new config allows fewer tries to log in: a file that ssh's service reads when it is reloaded.
+/// The new config limits the number of login attempts, in a file that ssh's service reads at a reload.
 const SETTING: (&str, &str) = ("X11Forwarding%20no%0A", "X11Forwarding%20no%0AMaxAuthTries%203%0A");
 const DISRUPTION: &str = "apiVersion: operator.openshift.io/v1\nkind: MachineConfiguration\n\
     metadata: {name: cluster}\nspec:\n  nodeDisruptionPolicy:\n    files:\n    - path: /etc/ssh/sshd_config.d\n      \
     actions:\n      - {type: Reload, reload: {serviceName: ssh.service}}\n";
 
-/// Tells it.
+/// The scenario.
 pub(super) fn systemd(context: &mut Context) -> Result<()> {
     let node = Node::start(&[])?;
     step(context, "start", started(&node))?;
@@ -45,7 +45,7 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
     step(context, "apply", applied(&node, before))
 }
 
-/// Tells a step and reports it; the first that did not happen ends the story.
+/// Shows a step and reports it. The first failing step ends the story.
 fn step(context: &mut Context, name: &str, told: Result<String>) -> Result<()> {
     context.note(told?);
     context.check(name, Ok(String::new()));
@@ -95,7 +95,7 @@ fn drifted(node: &Node) -> Result<String> {
     Ok(format!("## What drifted\n$ holdfast status\n{said}"))
 }
 
-/// The record names the person, the session and the way from the login to the edit.
+/// The record names the person, the session, and the processes from the login to the edit.
 fn attributed(record: &Value) -> Result<String> {
     let actor = &record["actor"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -108,7 +108,7 @@ fn attributed(record: &Value) -> Result<String> {
     ensure!(text(&actor["tty"]).starts_with("pts/"), "{record}");
     let mut ancestors: Vec<String> =
         actor["ancestors"].as_array().into_iter().flatten().map(command).collect();
-    // sudo keeps a process for the terminal beside the one that it became.
+    // sudo keeps a process for the terminal beside the process that runs the command.
     ancestors.dedup();
     for program in ["sudo", "sshd"] {
         ensure!(
@@ -174,7 +174,7 @@ fn recovered(node: &Node) -> Result<String> {
     ))
 }
 
-/// What a new config would do to the node, before it does: without a policy and with one.
+/// What a new config would do to the node: without a policy and with one.
 fn planned(node: &Node) -> Result<String> {
     ensure!(CONFIG.contains(SETTING.0), "the example does not say {}", SETTING.0);
     fs::write(NEW, CONFIG.replace(SETTING.0, SETTING.1))?;
@@ -196,7 +196,8 @@ fn planned(node: &Node) -> Result<String> {
     ))
 }
 
-/// The same for real: the setting holds, nothing of it looked like drift, and the daemon wants the new config now.
+/// The config is applied: the setting is in effect, nothing was reported as drift, and the daemon expects the new
+/// config.
 fn applied(node: &Node, before: usize) -> Result<String> {
     let arguments = ["apply", NEW, "--current", "/etc/holdfast/machine-configs", "--policy", POLICY, "--yes"];
     let said = node.holdfast(0, &arguments)?;

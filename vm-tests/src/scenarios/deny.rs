@@ -1,4 +1,4 @@
-//! Deny and revert rules: refused with EPERM, recorded, and open to the actors that the rule allows; written back.
+//! Deny and revert rules: changes are refused with EPERM and recorded, allowed actors pass, and drift is written back.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
@@ -92,7 +92,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("repair", repair(&mut agent));
     context.check("a_replacement_is_protected_at_once", replaced(&mut agent));
     context.check("a_failed_replacement_is_not_protected", not_replaced(&mut agent));
-    context.check("a_replacement_has_writers_of_its_own", told_apart(&mut agent));
+    context.check("a_replacement_has_writers_of_its_own", distinguished(&mut agent));
     context.check("revert_content", reverted(&mut agent, "echo drift >> /etc/deny/reverted.conf"));
     context.check("revert_mode", reverted(&mut agent, "chmod 644 /etc/deny/reverted.conf"));
     context.check("revert_removal", reverted(&mut agent, "rm /etc/deny/reverted.conf"));
@@ -108,15 +108,16 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     Ok(())
 }
 
-/// Each subvolume of Btrfs numbers its inodes anew, on one superblock: a rule for a file in one refuses nothing in another.
-/// The file system comes after the daemon. `None` where the kernel does not say where inodes have their subvolume.
+/// Each subvolume of Btrfs numbers its inodes separately, on one superblock. A rule for a file in one refuses nothing
+/// in another. The file system is mounted after the daemon's start. `None` if the kernel does not say which subvolume
+/// an inode is in.
 fn subvolumes() -> Result<Option<String>> {
     const PLACE: &str = "/srv/subvolumes";
     const CONTENT: &str = "content\n";
     let (one, two) = (format!("{PLACE}/one/file"), format!("{PLACE}/two/file"));
     fs::write("/run/deny.yaml", CONFIG.replace(FILE, &one))?;
     fs::write("/run/policy.yaml", POLICY.replace(FILE, &one))?;
-    // A state of its own: the config that was applied last would count instead.
+    // A state directory of its own, because otherwise the config applied last would be used.
     let mut agent = Agent::start(&[
         "--standalone",
         "--config",
@@ -160,8 +161,8 @@ fn subvolumes() -> Result<Option<String>> {
     Ok(Some(String::new()))
 }
 
-/// An apply and the daemon are killed when the protected file is written and another one is not. The daemon's next start
-/// gives the file back, under the deny rules that stayed in the kernel.
+/// An apply and the daemon are killed when the protected file is written and another one is not. The daemon's next
+/// start restores the file, under the deny rules that stayed in the kernel.
 fn interrupted(mut agent: Agent) -> Result<String> {
     const OTHER: &str = "/srv/first/a";
     let config = |content: &str| {
@@ -173,9 +174,9 @@ fn interrupted(mut agent: Agent) -> Result<String> {
     FileSystem::Ext4.mount(Path::new(watched::FIRST))?;
     let before = agent.records()?.len();
     fs::write(watched::CONFIG, config("whole"))?;
-    // Drift of an unprotected file is left from the checks before.
+    // An earlier check left an unprotected file drifted.
     run(HOLDFAST, &["apply", watched::CONFIG, "--no-acts", "--force"])?;
-    begun(&mut agent, before)?;
+    started_anew(&mut agent, before)?;
     fs::write(watched::CONFIG, config("half"))?;
     let mut apply = watched::held()?;
     ensure!(fs::read_to_string(FILE)? == "half\n", "the protected file was not written yet");
@@ -187,7 +188,7 @@ fn interrupted(mut agent: Agent) -> Result<String> {
     apply.wait()?;
     let left = (fs::read_to_string(FILE)?, fs::read_to_string(OTHER)?);
     ensure!(left == ("half\n".to_owned(), "whole".to_owned()), "{left:?}");
-    // Nobody watches, and still nobody else may.
+    // No daemon runs, and still only allowed actors may write.
     let written = shell(&format!("echo drift >> {FILE}"));
     ensure!(written.is_err(), "the deny rule is gone with the daemon");
     ensure!(!by_process(pid, &format!("echo drift >> {FILE}"))?, "the dead daemon's number may write");
@@ -207,7 +208,8 @@ fn interrupted(mut agent: Agent) -> Result<String> {
     Ok(String::new())
 }
 
-/// A map whose pin is gone is made anew with all programs and all other maps, and the rules are in force as before.
+/// If a map's pin is missing, the daemon creates the map again with all programs and all other maps, and the rules
+/// apply as before.
 fn missing_pins() -> Result<String> {
     for map in ["CONTROL", "CHANGES", "ALLOWED"] {
         run("/bin/sh", &["-c", &format!("rm /sys/fs/bpf/holdfast/maps-v*/{map}")])?;
@@ -228,10 +230,10 @@ fn started() -> Result<Agent> {
     Agent::start(&["--standalone", "--config", "/run/deny.yaml", "--policy", "/run/policy.yaml"])
 }
 
-/// Whether a line of shell succeeds in a process of this number, which nobody has.
+/// Whether a line of shell succeeds in a process with this number, which no process has now.
 fn by_process(pid: u32, line: &str) -> Result<bool> {
     wait::until("a process to get the number", Duration::from_mins(1), || {
-        // The next process gets the number that follows, unless another one is faster.
+        // The next process gets the following number, unless another process is faster.
         fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string())?;
         let mut shell = Command::new("/bin/sh").args(["-c", line]).spawn()?;
         let done = shell.wait()?.success();
@@ -239,7 +241,7 @@ fn by_process(pid: u32, line: &str) -> Result<bool> {
     })
 }
 
-/// Changes the file under the revert rule; wants drift with an actor, the declared state, and recovery.
+/// Changes the file under the revert rule; expects drift with an actor, the declared state, and recovery.
 fn reverted(agent: &mut Agent, command: &str) -> Result<String> {
     const FILE: &str = "/etc/deny/reverted.conf";
     let before = agent.records()?.len();
@@ -290,7 +292,7 @@ fn allowed(agent: &mut Agent) -> Result<String> {
     Ok(String::new())
 }
 
-/// What an allowed actor puts in the place of a protected file is protected before the daemon has heard of it.
+/// What an allowed actor puts in the place of a protected file is protected before the daemon has received the event.
 fn replaced(agent: &mut Agent) -> Result<String> {
     let before = agent.records()?.len();
     let new = format!("{FILE}.new");
@@ -306,16 +308,16 @@ fn replaced(agent: &mut Agent) -> Result<String> {
     refused(agent, &format!("echo drift >> {FILE}"), "open-write")
 }
 
-/// A rename that fails leaves no rule on what it would have moved.
+/// A failed rename leaves no rule on the object that it would have moved.
 fn not_replaced(agent: &mut Agent) -> Result<String> {
     let new = format!("{FILE}.new");
     shell(&format!("echo content > {new} && chmod 644 {new}"))?;
-    // The kernel refuses to move a name that something is mounted on, after the hook.
+    // After the hook, the kernel refuses to rename a mount point.
     shell(&format!("mount --bind {new} {new}"))?;
     let moved = shell(&format!("/run/allowed/busybox mv -f {new} {FILE}"));
     shell(&format!("umount {new}"))?;
     ensure!(moved.is_err(), "a mount point was moved");
-    // The first one who is refused tells the daemon that it is no protected file.
+    // The first refused attempt makes the daemon find that this file is not protected.
     let told = shell(&format!("echo more >> {new}")).is_err();
     wait::until("the rule to be gone", Duration::from_mins(1), || {
         Ok(shell(&format!("echo more >> {new}")).is_ok().then_some(()))
@@ -325,8 +327,8 @@ fn not_replaced(agent: &mut Agent) -> Result<String> {
     Ok(format!("refused once: {told}"))
 }
 
-/// Who replaces a file and who changes the new one at once are two.
-fn told_apart(agent: &mut Agent) -> Result<String> {
+/// The actor that replaces a file and the actor that changes the new one at once are distinguished.
+fn distinguished(agent: &mut Agent) -> Result<String> {
     const FILE: &str = "/etc/deny/open.conf";
     let before = agent.records()?.len();
     shell("echo content > /etc/deny/open.new && chmod 644 /etc/deny/open.new")?;
@@ -345,7 +347,7 @@ fn told_apart(agent: &mut Agent) -> Result<String> {
     Ok(String::new())
 }
 
-/// Applies the config with another content of the protected file.
+/// Applies the config with other content of the protected file.
 fn try_apply(program: &str, content: &str) -> Result<(Option<i32>, String)> {
     fs::write("/run/new.yaml", CONFIG.replacen("content%0A", &format!("{content}%0A"), 1))?;
     let out = Command::new(program)
@@ -356,7 +358,7 @@ fn try_apply(program: &str, content: &str) -> Result<(Option<i32>, String)> {
     Ok((out.status.code(), text))
 }
 
-/// A copy of the program is not the daemon's own: it is refused, and the apply goes back.
+/// A copy of the program is not the daemon's own. The rule refuses it, and the apply rolls back.
 fn another(agent: &mut Agent) -> Result<String> {
     let before = agent.records()?.len();
     fs::copy(HOLDFAST, "/run/another-holdfast")?;
@@ -369,12 +371,12 @@ fn another(agent: &mut Agent) -> Result<String> {
     let record = agent.wait_for("denied", before, |record| record["kind"] == "denied")?;
     ensure!(record["actor"]["exe"] == "/run/another-holdfast", "{record}");
     ensure!(record["actor"]["holdfast"] == false, "{record}");
-    begun(agent, before)?;
+    started_anew(agent, before)?;
     Ok(String::new())
 }
 
-/// The daemon has begun anew after an apply, and everything is verified.
-fn begun(agent: &mut Agent, before: usize) -> Result<()> {
+/// The daemon has started to use the new config after an apply, and has verified everything.
+fn started_anew(agent: &mut Agent, before: usize) -> Result<()> {
     agent.wait_for("the daemon to begin again", before, |record| record["kind"] == "start")?;
     status::wait_for("compliant", Duration::from_mins(1)).map(drop)
 }
@@ -384,29 +386,29 @@ fn apply(agent: &mut Agent) -> Result<String> {
     let (code, text) = try_apply(HOLDFAST, "applied")?;
     ensure!(code == Some(0), "{code:?}: {text}");
     ensure!(fs::read_to_string(FILE)? == "applied\n", "it was not written");
-    begun(agent, before)?;
+    started_anew(agent, before)?;
     let told = agent.records()?.into_iter().skip(before).find(|record| record["kind"] == "denied");
     ensure!(told.is_none(), "our own apply was refused something: {told:?}");
     Ok(String::new())
 }
 
-/// Back to what was applied before; there has to be something.
+/// Rolls back to the config before, which must exist.
 fn rollback(agent: &mut Agent) -> Result<String> {
     let (code, text) = try_apply(HOLDFAST, "second")?;
     ensure!(code == Some(0), "{code:?}: {text}");
     let before = agent.records()?.len();
     run(HOLDFAST, &["rollback", "--no-acts"])?;
     ensure!(fs::read_to_string(FILE)? == "applied\n", "it was not written back");
-    begun(agent, before)?;
-    // As the other checks want it.
+    started_anew(agent, before)?;
+    // The state that the other checks need.
     let before = agent.records()?.len();
     let (code, text) = try_apply(HOLDFAST, "content")?;
     ensure!(code == Some(0), "{code:?}: {text}");
-    begun(agent, before)?;
+    started_anew(agent, before)?;
     Ok(String::new())
 }
 
-/// What an allowed actor changed is repaired, as far as it is what the daemon expects.
+/// `repair` restores what an allowed actor changed, if the result is what the daemon expects.
 fn repair(agent: &mut Agent) -> Result<String> {
     let before = agent.records()?.len();
     let config = "/var/lib/holdfast/apply/current";

@@ -1,6 +1,6 @@
-//! Whom a deny rule lets: units, logins and executables, and what only looks like them.
+//! The actors that a deny rule allows: units, logins and executables, and forged ones.
 //!
-//! Comes in: what the scenario `deny` left. Goes out: an error where a forged actor passed, or an allowed one did not.
+//! In: the state that the scenario `deny` left. Out: an error if a forged actor passed, or an allowed one did not.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,8 +12,8 @@ use super::deny::{FILE, POLICY, refused};
 use crate::guest::agent::Agent;
 use crate::guest::{shell, status, wait};
 
-/// Units and users are allowed as the kernel knows them. A unit's control group is told when it is made: no canary comes
-/// meanwhile that would look for it.
+/// Units and users are allowed as the kernel knows them. The programs report a unit's control group when it is created.
+/// No canary comes meanwhile that would make the daemon look for it.
 pub(super) fn by_group_and_login() -> Result<String> {
     const SLICE: &str = "/sys/fs/cgroup/system.slice";
     const MADE_BY_USER: &str = "user.slice/user-1000.slice/user@1000.service/app.slice/allowed.service";
@@ -53,8 +53,8 @@ pub(super) fn by_group_and_login() -> Result<String> {
              mkdir -p $g && echo $$ > $g/cgroup.procs && chmod {mode} {FILE}"
         )
     };
-    // The login uid is whatever a process sets that has none. The session that the kernel gives it then has a scope only
-    // where logind made one.
+    // A process without a login uid can set any. The kernel then gives it a session, and a scope for that session
+    // exists only if logind created one.
     refused(&mut agent, &format!("echo 4321 > /proc/self/loginuid && chmod 600 {FILE}"), "set-attributes")?;
     for forged in [
         "user.slice/user-4321.slice/session-1$n.scope",
@@ -70,26 +70,26 @@ pub(super) fn by_group_and_login() -> Result<String> {
     shell(&in_group(4321, scope, "644"))?;
     updated_program(&mut agent)?;
     agent.stop()?;
-    // The scope's name alone tells the kernel programs, and no daemon has to have seen it.
+    // The scope's name is enough for the kernel programs; no daemon has to have seen it.
     shell(&in_group(4321, scope, "600"))?;
     ensure!(shell(&in_group(4321, "system.slice/session-$n.scope", "644")).is_err(), "no session, no daemon");
     Ok(String::new())
 }
 
-/// After an update of the allowed program neither what still runs from the old one is let through, nor what gets the old
-/// one's inode number. No canary comes that would look for it.
+/// After an update of the allowed program, processes that still run the old one are refused, and so is a file that gets
+/// the old one's inode number. No canary comes that would make the daemon look for it.
 fn updated_program(agent: &mut Agent) -> Result<()> {
     const PROGRAM: &str = "/srv/first/busybox";
     shell(&format!("{PROGRAM} chmod 644 {FILE}"))?;
     let old = fs::metadata(PROGRAM)?.ino();
     shell(&format!("cp {PROGRAM} {PROGRAM}.new && mkfifo /run/go"))?;
-    // The shell itself opens the file, when it is told to.
+    // The shell itself opens the file when it gets a line.
     let running =
         format!("{PROGRAM} ash -c \"read go < /run/go; read go < /run/go; echo drift >> {FILE}\" & p=$!");
     let line =
         format!("{running}; echo go > /run/go; mv -f {PROGRAM}.new {PROGRAM}; echo go > /run/go; wait $p");
     refused(agent, &line, "open-write")?;
-    // The number is free now that nobody runs it.
+    // The number is free now, because nobody runs the old program.
     for number in 0..4096 {
         let path = format!("/srv/first/busybox{number}");
         fs::write(&path, "")?;
@@ -102,7 +102,8 @@ fn updated_program(agent: &mut Agent) -> Result<()> {
     bail!("the file system did not give the number {old} again")
 }
 
-/// In a mount namespace of its own any program is at the allowed one's path, and is another one all the same.
+/// In its own mount namespace a process can put any program at the allowed path. The rule still treats it as another
+/// program.
 pub(super) fn mounted_over(agent: &mut Agent) -> Result<String> {
     const PROGRAMS: &str = "/etc/deny/program.conf";
     shell("cp /bin/busybox /run/other-busybox")?;

@@ -1,6 +1,6 @@
-//! Ways to what deny rules protect: names that lead to nothing yet, directories above, mounts over them.
+//! Ways around deny rules: names that do not exist yet, directories above, mounts over them.
 //!
-//! Comes in: a bare guest. Goes out: a check for each way, first as a stranger, who is refused and told once, then as an
+//! In: a bare guest. Out: a check for each way. First a stranger tries it, who is refused with one record; then an
 //! actor whom all rules concerned allow.
 
 use std::fs;
@@ -18,7 +18,8 @@ use serde_json::Value;
 use crate::guest::agent::Agent;
 use crate::guest::{Context, shell, status, wait};
 
-/// What every path below is protected by: a rule of its own, all of which allow one user; the third does so by a program.
+/// The protection of every path below: a rule of its own. All rules allow one user, and the third also requires a
+/// program.
 const POLICY: &str = r"apiVersion: holdfast.dev/v1alpha1
 kind: DriftPolicy
 metadata: {name: ways}
@@ -56,13 +57,13 @@ const PROTECTED: &str = "/etc/ways/a/b/protected.conf";
 const ABSENT: &str = "/etc/ways/a/absent.conf";
 const DEEP: &str = "/etc/ways/none/x/deep.conf";
 
-/// Uids that only these rules know.
+/// User ids that only these rules name.
 const WARDEN: u32 = 4331;
 const HALF: u32 = 4332;
 
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// What is tried: as a line for the shell, or as calls for which the shell has no command.
+/// The attempt: a line for the shell, or calls for which the shell has no command.
 enum Tried {
     Line(&'static str),
     Call(fn() -> Result<()>),
@@ -79,14 +80,14 @@ impl Tried {
     }
 }
 
-/// One way: what is tried, and how it is to be told when it is refused.
+/// One way: the attempt, and the expected record of its refusal.
 struct Way {
     name: &'static str,
     tried: Tried,
     operations: &'static [&'static str],
-    /// The protected path, and what was tried on when that is another one.
-    told: (&'static str, Option<&'static str>),
-    /// Takes it back when it was done.
+    /// The protected path, and the path of the attempt if it is another one.
+    reported: (&'static str, Option<&'static str>),
+    /// Undoes the attempt after it succeeded.
     back: &'static str,
 }
 
@@ -94,10 +95,10 @@ const fn way(
     name: &'static str,
     tried: Tried,
     operations: &'static [&'static str],
-    told: (&'static str, Option<&'static str>),
+    reported: (&'static str, Option<&'static str>),
     back: &'static str,
 ) -> Way {
-    Way { name, tried, operations, told, back }
+    Way { name, tried, operations, reported, back }
 }
 
 const WAYS: &[Way] = &[
@@ -223,7 +224,7 @@ const WAYS: &[Way] = &[
     ),
 ];
 
-/// Tries every way as a stranger, then as somebody who is allowed.
+/// Tries every way as a stranger, then as an allowed actor.
 pub(super) fn check(context: &mut Context) -> Result<()> {
     shell(
         "echo 'warden:x:4331:4331::/:/bin/sh' >> /etc/passwd && echo 'half:x:4332:4332::/:/bin/sh' >> /etc/passwd",
@@ -238,13 +239,13 @@ pub(super) fn check(context: &mut Context) -> Result<()> {
     shell(
         "for f in /etc/ways/a/b/protected.conf /srv/ways-disk/d/kept.conf /etc/ways/spare; do echo content > $f; done",
     )?;
-    // What was applied last would count, and not this config.
+    // Otherwise the config applied last would be used, and not this one.
     shell("rm -rf /var/lib/holdfast/apply")?;
     fs::write("/run/ways.yaml", config())?;
     fs::write("/run/ways-policy.yaml", POLICY)?;
     let mut agent =
         Agent::start(&["--standalone", "--config", "/run/ways.yaml", "--policy", "/run/ways-policy.yaml"])?;
-    // The last daemon's things were compliant; of these some are missing.
+    // The last daemon's things were compliant. Some of these are missing.
     status::wait_for("drifted", LIMIT)?;
     let before = agent.records()?.len();
     let mut refusals = 0;
@@ -254,13 +255,13 @@ pub(super) fn check(context: &mut Context) -> Result<()> {
     context.check("other_names_are_nobodys", unprotected());
     context.check("half_allowed", half_allowed(&mut agent, &mut refusals));
     context.check("another_namespace", another_namespace());
-    context.check("a_namespace_that_hands_on", handed_on(&mut agent, &mut refusals));
+    context.check("a_namespace_that_hands_on", propagated(&mut agent, &mut refusals));
     context.check("each_refusal_is_told_once", told_once(&agent, before, refusals));
     for way in WAYS {
         context.check(&format!("{}_is_allowed", way.name), allowed(way));
     }
     context.check("by_user_and_program", by_both());
-    context.check("a_new_directory_is_protected", protected_anew());
+    context.check("a_new_directory_is_protected", protected_again());
     context.check("without_the_daemon", without_the_daemon(agent));
     Ok(())
 }
@@ -275,7 +276,7 @@ fn config() -> String {
     HEAD.to_owned() + &PATHS.map(file).concat()
 }
 
-/// Does something as a user who logged in, in a scope as logind makes it.
+/// Does something as a user who logged in, in a scope as logind creates it.
 fn as_user(uid: u32, work: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     const GROUPS: &str = "/sys/fs/cgroup";
     let moved = |to: &str| fs::write(format!("{to}/cgroup.procs"), "0").context("enter a control group");
@@ -295,13 +296,13 @@ fn as_user(uid: u32, work: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     })
 }
 
-/// Whether that is `EPERM`; the guest's mount(8) has words of its own for it.
+/// Whether the error is `EPERM`; the guest's mount(8) prints its own words for it.
 fn is_eperm(error: &anyhow::Error) -> bool {
     let text = format!("{error:#}");
     text.contains("not permitted") || text.contains("are you root?")
 }
 
-/// Wants `EPERM`, and one record with an actor. `refusals`: how many there were, this one included.
+/// Expects `EPERM`, and one record with an actor. `refusals`: how many there were, including this one.
 fn refused(agent: &mut Agent, way: &Way, refusals: &mut usize, uid: Option<u32>) -> Result<String> {
     let before = agent.records()?.len();
     let done = match uid {
@@ -317,7 +318,7 @@ fn refused(agent: &mut Agent, way: &Way, refusals: &mut usize, uid: Option<u32>)
     }
     *refusals += 1;
     let record = agent.wait_for("denied", before, |record| record["kind"] == "denied")?;
-    let (path, at) = way.told;
+    let (path, at) = way.reported;
     ensure!(record["path"] == path && record["detail"]["at"].as_str() == at, "{record}");
     let operation = record["operation"].as_str().unwrap_or_default();
     ensure!(way.operations.contains(&operation), "{record}");
@@ -333,7 +334,7 @@ fn told_once(agent: &Agent, before: usize, refusals: usize) -> Result<String> {
     Ok(format!("{refusals} refusals"))
 }
 
-/// Other names in the same directories, their attributes, and mounts elsewhere are as free as before.
+/// Other names in the same directories, their attributes, and mounts elsewhere are not protected.
 fn unprotected() -> Result<String> {
     for line in [
         "echo x > /etc/ways/a/other.conf && mv /etc/ways/a/other.conf /etc/ways/a/b/other && rm /etc/ways/a/b/other",
@@ -349,22 +350,23 @@ fn unprotected() -> Result<String> {
     Ok(String::new())
 }
 
-/// Whom one of the rules below allows may make what that rule protects, and not move what another one protects as well.
+/// If one rule below allows an actor, the actor may create what that rule protects, but not move what another rule
+/// protects as well.
 fn half_allowed(agent: &mut Agent, refusals: &mut usize) -> Result<String> {
     let find = |name| WAYS.iter().find(|way| way.name == name).context("no such way");
     as_user(HALF, || shell("echo x > /etc/ways/a/absent.conf && rm /etc/ways/a/absent.conf").map(drop))?;
     refused(agent, find("rename_ancestor")?, refusals, Some(HALF))
 }
 
-/// A mount that nobody outside of a namespace sees is no affair of the rule's.
+/// A mount that is visible only in another namespace is not refused.
 fn another_namespace() -> Result<String> {
     shell("unshare -m sh -c 'mount -t tmpfs x /etc/ways/a && ! test -e /etc/ways/a/b'")?;
     ensure!(Path::new(PROTECTED).exists(), "the host sees it");
     Ok(String::new())
 }
 
-/// One that hands its mounts on to the host is.
-fn handed_on(agent: &mut Agent, refusals: &mut usize) -> Result<String> {
+/// A mount that propagates to the host is refused.
+fn propagated(agent: &mut Agent, refusals: &mut usize) -> Result<String> {
     let told = (ABSENT, Some("/etc/ways/a"));
     let way = way("shared", Call(mount_in_namespace), &["mount"], told, "umount -l /etc/ways/a");
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_SHARED, None::<&str>)?;
@@ -373,7 +375,7 @@ fn handed_on(agent: &mut Agent, refusals: &mut usize) -> Result<String> {
     result
 }
 
-/// Whom every rule concerned allows does it, and takes it back.
+/// An actor whom every rule concerned allows does it, and undoes it.
 fn allowed(way: &Way) -> Result<String> {
     as_user(WARDEN, || way.tried.run().and_then(|()| taken_back(way)))?;
     Ok(String::new())
@@ -386,7 +388,7 @@ fn taken_back(way: &Way) -> Result<()> {
     }
 }
 
-/// One rule allows the user and another the program: what is above both moves only by both.
+/// One rule allows the user and another the program: only an actor with both may move what is above both.
 fn by_both() -> Result<String> {
     let there = "mv /etc/ways /etc/ways-moved";
     let alone = as_user(WARDEN, || shell(there).map(drop));
@@ -400,15 +402,15 @@ fn by_both() -> Result<String> {
     Ok(String::new())
 }
 
-/// What an allowed actor puts in the place of a directory has its protected names again.
-fn protected_anew() -> Result<String> {
+/// If an allowed actor replaces a directory, the protected names in the new one are protected again.
+fn protected_again() -> Result<String> {
     as_user(WARDEN, || {
         shell("mv /etc/ways/a /etc/ways/before && mkdir /etc/ways/a /etc/ways/a/b").map(drop)
     })?;
     for path in [ABSENT, PROTECTED] {
         becomes_protected(path)?;
     }
-    // In the one that went they mean nothing any more.
+    // In the directory that was moved away they are not protected any more.
     wait::until("the old names to be free", LIMIT, || {
         let made = shell("mkdir /etc/ways/before/absent.conf && rmdir /etc/ways/before/absent.conf");
         Ok(made.is_ok().then_some(()))
@@ -418,7 +420,7 @@ fn protected_anew() -> Result<String> {
     Ok(String::new())
 }
 
-/// Waits until nothing can be made of a name. What was made before that is taken away again.
+/// Waits until the name cannot be created. Removes what was created before that.
 fn becomes_protected(path: &str) -> Result<()> {
     wait::until("the name to be protected", LIMIT, || match shell(&format!("mkdir {path}")) {
         Err(error) if is_eperm(&error) => Ok(Some(())),
@@ -430,10 +432,10 @@ fn becomes_protected(path: &str) -> Result<()> {
     })
 }
 
-/// What is pinned goes on.
+/// The pinned programs keep refusing.
 fn without_the_daemon(agent: Agent) -> Result<String> {
-    // What was made anew by those who may is protected again when the daemon has seen it. What is taken back below may
-    // lie on another one's way: all are refused one after the other.
+    // What an allowed actor created again is protected after the daemon has seen it. Undoing one attempt below may
+    // touch the path of another, so all attempts are made one after the other.
     let mut last = "";
     let all_refused = wait::until("what was taken back to be refused again", LIMIT, || {
         for way in WAYS {
@@ -460,7 +462,7 @@ fn without_the_daemon(agent: Agent) -> Result<String> {
     Ok(String::new())
 }
 
-/// In a mount namespace of its own, which has the mounts of the host as they are.
+/// In its own mount namespace, with the same mounts as the host.
 fn mount_in_namespace() -> Result<()> {
     thread::scope(|scope| {
         let done = scope.spawn(|| {

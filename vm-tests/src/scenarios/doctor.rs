@@ -1,4 +1,4 @@
-//! Whether the kernel takes every program, in both modes.
+//! Whether the kernel accepts every program, in both modes.
 
 use std::process::Command;
 
@@ -6,9 +6,9 @@ use anyhow::{Result, ensure};
 
 use crate::guest::Context;
 
-/// Loads everything and wants each hook attached, waiting, or absent from the kernel.
+/// Loads everything; each hook must be attached, waiting, or absent from the kernel.
 pub(super) fn bare(context: &mut Context) -> Result<()> {
-    // It ends with 1 where something is not seen, which is for the checks below to judge.
+    // It exits with 1 if it cannot see something. The checks below judge this.
     let out = Command::new(crate::guest::agent::HOLDFAST).args(["doctor", "--hooks"]).output()?;
     let said = String::from_utf8_lossy(&out.stdout);
     for mode in ["lsm", "fentry"] {

@@ -1,6 +1,6 @@
-//! What the daemon may do on a node, and what it does while it runs: capabilities, reload, revert.
+//! The daemon's rights on a node, and its work while it runs: capabilities, reload, revert.
 //!
-//! Comes in: a node that runs the daemon as its systemd service. Goes out: one check for each.
+//! In: a node with the daemon as its systemd service. Out: one check for each.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -11,13 +11,13 @@ use rustix::fs::XattrFlags;
 use crate::guest::service::Node;
 use crate::guest::{run, shell};
 
-/// What a daemon with kernel programs holds, by the numbers in `linux/capability.h`: chown, `dac_override`, fowner,
-/// fsetid, `linux_immutable`, `sys_ptrace`, setfcap, bpf.
+/// The capabilities of a daemon with kernel programs, by the numbers in `linux/capability.h`: chown, `dac_override`,
+/// fowner, fsetid, `linux_immutable`, `sys_ptrace`, setfcap, bpf.
 const HELD: [u32; 8] = [0, 1, 3, 4, 9, 19, 31, 39];
 const POLICY: &str = "/etc/holdfast/policies/revert.yaml";
 const SSHD: &str = "/etc/ssh/sshd_config.d/40-baseline.conf";
 
-/// Every thread holds what is kept and nothing else, and can gain nothing.
+/// Every thread has exactly the capabilities that are kept, and can gain none.
 pub(super) fn capabilities(node: &Node) -> Result<String> {
     let pid = node.property("MainPID")?;
     let held = HELD.iter().fold(0_u64, |set, number| set | 1 << number);
@@ -39,7 +39,7 @@ pub(super) fn capabilities(node: &Node) -> Result<String> {
     Ok(format!("{held:016x} in {threads} threads"))
 }
 
-/// A policy with a mistake changes nothing; one without is followed from then on, and nothing is missed meanwhile.
+/// A policy with a mistake changes nothing. The daemon follows a valid one from then on, and misses nothing meanwhile.
 pub(super) fn reload(node: &Node) -> Result<String> {
     let starts = || super::node::starts(node);
     let pid = node.property("MainPID")?;
@@ -72,8 +72,8 @@ fn policy(action: &str) -> String {
     )
 }
 
-/// A file that somebody else owns, that nobody may read, with file capabilities and an immutable flag, is written
-/// back.
+/// The daemon restores a file that somebody else owns, that nobody may read, with file capabilities and an immutable
+/// flag.
 pub(super) fn revert(node: &Node) -> Result<String> {
     let first = node.records()?.len();
     let declared = fs::read(SSHD)?;
@@ -81,11 +81,11 @@ pub(super) fn revert(node: &Node) -> Result<String> {
     shell(&format!(
         "cp {SSHD} {other}; echo PermitRootLogin yes >> {other}; chown alice {other}; chmod 4000 {other}"
     ))?;
-    // cap_net_raw+ep, by revision 2 of the format.
+    // `cap_net_raw+ep`, by revision 2 of the format.
     let value: Vec<u8> =
         [0x0200_0001_u32, 1 << 13, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
     rustix::fs::setxattr(other, "security.capability", &value, XattrFlags::empty())?;
-    // A daemon that runs may be in the middle of its revert when the flag comes, and then tries again a second later.
+    // If the flag comes in the middle of a revert, the daemon tries again a second later.
     let pid = node.property("MainPID")?;
     shell(&format!("kill -STOP {pid}; mv {other} {SSHD}; chattr +i {SSHD}; kill -CONT {pid}"))?;
     let record = node.wait_for("the revert", first, |record| record["kind"] == "reverted")?;

@@ -1,7 +1,7 @@
-//! A kernel that takes no program: booted in lockdown for confidentiality, where none may read the kernel's memory.
+//! A kernel that loads no program: booted in lockdown for confidentiality, where no program may read kernel memory.
 //!
-//! Comes in: a bare guest. Goes out: a check for each kind of change that fanotify tells of, and that the daemon says
-//! everywhere what it runs on.
+//! In: a bare guest. Out: a check for each kind of change that fanotify reports, and a check that the daemon names its
+//! backend everywhere.
 
 use std::fs;
 use std::io::Write as _;
@@ -29,7 +29,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     let files = simple::files(&Path::new(MOUNT).join("files"), 8, Path::new(CONFIG))?;
     let mut agent = start()?;
     status::wait_for("compliant", LIMIT)?;
-    context.check("told", told(&agent));
+    context.check("told", names_backend(&agent));
     let changes = [
         ("write", "echo drift >> FILE", "content"),
         ("chmod", "chmod 600 FILE", "mode"),
@@ -45,7 +45,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     }
     let start_compliant = |_| {
         let agent = start()?;
-        // What changes before a file is watched is found without an actor.
+        // The daemon finds changes before a file is watched without an actor.
         status::wait_for("compliant", LIMIT)?;
         Ok(agent)
     };
@@ -62,8 +62,8 @@ fn start() -> Result<Agent> {
     Agent::start(&["--standalone", "--config", CONFIG, "--verify-every", "3600"])
 }
 
-/// The log, the metrics, the status and `doctor` say that it is fanotify.
-fn told(agent: &Agent) -> Result<String> {
+/// The log, the metrics, the status and `doctor` name fanotify.
+fn names_backend(agent: &Agent) -> Result<String> {
     let records = agent.records()?;
     let start = records.iter().find(|record| record["kind"] == "start").context("no start record")?;
     ensure!(start["detail"]["backend"] == "fanotify", "{start}");
@@ -79,7 +79,7 @@ fn told(agent: &Agent) -> Result<String> {
     Ok(start["detail"].to_string())
 }
 
-/// A shell makes the change and stays until it was told, as fanotify tells of processes by their numbers only.
+/// A shell makes the change and stays until it is reported, because fanotify reports only process ids.
 fn changed(agent: &mut Agent, file: &Path, command: &str, kind: &str) -> Result<String> {
     let skip = agent.records()?.len();
     let mut shell = Command::new("/bin/sh")
@@ -90,20 +90,20 @@ fn changed(agent: &mut Agent, file: &Path, command: &str, kind: &str) -> Result<
     let pid = shell.id();
     let record = agent.wait_for("drift", skip, |record| is_drift(record, file));
     if let Some(mut input) = shell.stdin.take() {
-        // It may have failed and ended.
+        // The shell may have failed and ended.
         let _ = input.write_all(b"\n");
     }
     shell.wait()?;
     let record = record?;
     ensure!(record["differences"][0]["kind"] == kind, "{record}");
     if command.starts_with("echo drift >>") {
-        // The shell itself did this, and was still there; of the others' processes only the numbers were left.
+        // The shell itself made this change, and was still running. Of its children only the ids were left.
         ensure!(record["actor"]["pid"] == pid, "{pid} did it, but: {record}");
     }
     Ok(format!("{} by {}", record["operation"], record["actor"]["exe"]))
 }
 
-/// Everything is made as it was; the drift ends.
+/// Restores everything; the drift ends.
 fn restored(agent: &mut Agent, files: &[PathBuf], file: &Path) -> Result<()> {
     let skip = agent.records()?.len();
     shell(&format!(
@@ -121,7 +121,7 @@ fn restored(agent: &mut Agent, files: &[PathBuf], file: &Path) -> Result<()> {
     status::wait_for("compliant", LIMIT).map(drop)
 }
 
-/// What happens while no daemon runs is found by the next one, without an actor.
+/// The next daemon finds what happened while no daemon ran, without an actor.
 fn stopped(agent: Agent, files: &[PathBuf]) -> Result<String> {
     let skip = agent.records()?.len();
     agent.stop()?;

@@ -1,8 +1,8 @@
-//! Applies on disks that are full, fail, or become read-only, and on paths that change their kind, in the middle.
+//! Applies on disks that are full, fail, or become read-only in the middle, and on paths that change their kind.
 //!
-//! Comes in: a bare guest. Goes out: a check for each kind of fault: after it and the next start everything is old or
-//! everything is new, what was said names path and reason, nothing half-written is left, and `check` agrees. A frozen
-//! file system holds each apply after its preflight and before its first write; then the fault is made.
+//! In: a bare guest. Out: a check for each kind of fault. After the fault and the next start everything is old or
+//! everything is new. The output names path and reason, nothing half-written is left, and `check` agrees. A frozen file
+//! system holds each apply between its preflight and its first write; then the scenario makes the fault.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -24,10 +24,10 @@ use crate::guest::{Context, shell};
 pub(super) const FAULTY: &str = "/srv/small";
 const CURRENT: &str = "/var/lib/holdfast/apply/current";
 
-/// Files on the faulty file system, with so many KiB each.
+/// Files on the faulty file system, with their size in KiB.
 const FILES: &[(&str, usize)] = &[("a", 1), ("b", 64), ("c", 200), ("deep/d", 24), ("deep/er/e", 130)];
 
-/// One config: each file filled with a letter.
+/// One config: the letter fills each file.
 fn config(letter: char) -> String {
     let mut text = "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\n\
                     metadata: {name: 99-faulty, labels: {machineconfiguration.openshift.io/role: worker}}\n\
@@ -38,7 +38,7 @@ fn config(letter: char) -> String {
     };
     file(&format!("{FIRST}/a"), &letter.to_string());
     for (name, size) in FILES {
-        // What only the second config declares makes its parents, too.
+        // If only the second config declares a file, the apply creates its parents, too.
         if letter == 'n' || !name.contains('/') {
             file(&format!("{FAULTY}/{name}"), &letter.to_string().repeat(size << 10));
         }
@@ -46,7 +46,7 @@ fn config(letter: char) -> String {
     text
 }
 
-/// Everything on the faulty file system but ballast: letter and length of each file.
+/// Everything on the faulty file system except ballast: letter and length of each file.
 pub(super) fn found() -> Result<BTreeMap<PathBuf, String>> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![PathBuf::from(FAULTY), PathBuf::from(FIRST)];
@@ -60,7 +60,7 @@ pub(super) fn found() -> Result<BTreeMap<PathBuf, String>> {
             if kind.is_dir() {
                 waiting.push(path.clone());
             }
-            // Of what is no file its name is enough.
+            // For anything except a file the name is enough.
             let text = if kind.is_file() { fs::read_to_string(&path)? } else { String::new() };
             let letters: std::collections::BTreeSet<char> = text.chars().collect();
             let what = format!("{}x{letters:?}", text.len());
@@ -70,14 +70,14 @@ pub(super) fn found() -> Result<BTreeMap<PathBuf, String>> {
     Ok(found)
 }
 
-/// What the two configs look like on the disk.
+/// The two states of the disk that the configs declare.
 pub(super) struct Ends {
     pub(super) old: BTreeMap<PathBuf, String>,
     new: BTreeMap<PathBuf, String>,
 }
 
 impl Ends {
-    /// All old or all new, as the current config says, and `check` says so, too.
+    /// Everything is old or everything is new, as the current config says, and `check` agrees.
     pub(super) fn check(&self, what: &str) -> Result<&'static str> {
         let found = found()?;
         let end = if found == self.old { "old" } else { "new" };
@@ -90,7 +90,7 @@ impl Ends {
     }
 }
 
-/// Applies a config; without a fault.
+/// Applies a config without a fault.
 pub(super) fn apply(letter: char, force: bool) -> Result<()> {
     fs::write(CONFIG, config(letter))?;
     let mut arguments = vec!["apply", CONFIG, "--no-acts"];
@@ -100,12 +100,12 @@ pub(super) fn apply(letter: char, force: bool) -> Result<()> {
     Ok(())
 }
 
-/// Makes the new config the one to apply.
+/// Makes the new config the next one to apply.
 pub(super) fn new_config() -> Result<()> {
     fs::write(CONFIG, config('n')).context("the new config")
 }
 
-/// Applies the new config with a fault that is made when it stands still; gives what it said.
+/// Applies the new config, and makes a fault while the apply is held; returns the apply's output.
 pub(super) fn faulty(fault: impl FnOnce() -> Result<()>) -> Result<Said> {
     new_config()?;
     let child = held()?;
@@ -139,7 +139,7 @@ fn unmount() {
 }
 
 pub(super) fn unmount_from(place: &str) {
-    // One that is not mounted is as good.
+    // A file system that is not mounted is fine.
     let _ = shell(&format!("umount {place}; umount /srv/backing"));
 }
 
@@ -185,11 +185,11 @@ pub(super) fn ends() -> Result<Ends> {
     Ok(Ends { old, new })
 }
 
-/// Free bytes from none to more than it needs.
+/// Free bytes from none to more than the apply needs.
 fn full(context: &mut Context, kind: &str) -> Result<String> {
     let ends = ends()?;
     let mut told = Vec::new();
-    // ext4 keeps a fiftieth for itself; what is left is between nothing and more than enough.
+    // ext4 reserves a fiftieth. The rest is between nothing and more than enough.
     let reserve = if kind == "ext4" { 1311 } else { 0 };
     for kib in [0, reserve + 40, reserve + 160, reserve + 340, reserve + 4000] {
         let (code, text) = faulty(|| ballast(FAULTY, kib))?;
@@ -216,14 +216,14 @@ fn full(context: &mut Context, kind: &str) -> Result<String> {
     Ok(format!("{kind}: {}", told.join(" ")))
 }
 
-/// Fills a file system up to so many KiB.
+/// Fills a file system except for so many KiB.
 pub(super) fn ballast(place: &str, kib: u64) -> Result<()> {
-    // Blocks that were freed a moment ago count only when that is durable.
+    // Blocks freed a moment ago are available only after the change is durable.
     shell("sync")?;
     let file = File::create(format!("{place}/ballast"))?;
     let room = statvfs(place)?;
     let mut length = (room.blocks_free() * room.fragment_size()).saturating_sub(kib << 10);
-    // The file takes blocks for its own description, too, and what the file system keeps cannot be had.
+    // The file needs blocks for its own metadata, too, and nobody can use the file system's reserve.
     while let Err(error) = fallocate(&file, FallocateFlags::empty(), 0, i64::try_from(length)?) {
         ensure!(error == Errno::ENOSPC && length > 4096, "cannot fill the disk: {error}");
         length -= 4096;
@@ -231,7 +231,7 @@ pub(super) fn ballast(place: &str, kib: u64) -> Result<()> {
     file.sync_all().context("the ballast")
 }
 
-/// What turns read-only, and what turns into something else.
+/// A path that turns read-only, and paths that turn into something else.
 fn others(context: &mut Context) -> Result<String> {
     let ends = ends()?;
     let (code, text) = faulty(|| shell(&format!("mount -o remount,ro {FAULTY}")).map(drop))?;
@@ -265,7 +265,7 @@ fn others(context: &mut Context) -> Result<String> {
         };
         ensure!(rest(&now) == rest(&ends.old), "{what}: the rest is not old: {now:?}");
         ensure!(what != "a directory" || Path::new("/srv/small/b/x").exists(), "what was theirs is lost");
-        // And the old file again, as its owner would.
+        // And the old file again, as its owner would restore it.
         shell(&format!("cd {FAULTY} && rm -rf b"))?;
         fs::write(format!("{FAULTY}/b"), "o".repeat(64 << 10))?;
         shell(&format!("chmod 644 {FAULTY}/b"))?;
@@ -274,7 +274,7 @@ fn others(context: &mut Context) -> Result<String> {
     Ok(String::new())
 }
 
-/// A device that fails to take more than so many pages: real I/O errors in data, in directories and in its journal.
+/// A device that stops accepting pages after so many: real I/O errors in data, in directories and in its journal.
 fn failing(context: &mut Context) -> Result<String> {
     let mut told = Vec::new();
     for kib in [0, 100, 300, 4096] {
@@ -318,14 +318,14 @@ fn failing(context: &mut Context) -> Result<String> {
     Ok(told.join(", "))
 }
 
-/// Lets the device take so many KiB more, or a little more than that.
+/// Lets the device accept so many KiB more, or a little more than that.
 pub(super) fn limited(kib: u64) -> Result<()> {
     let used: u64 = shell("sync; df -k /srv/backing | tail -n 1")?
         .split_whitespace()
         .nth(2)
         .and_then(|word| word.parse().ok())
         .context("df says nothing")?;
-    // What was written a moment ago may still arrive; less than is used cannot be said.
+    // Pages written a moment ago may still arrive. The limit cannot be below the pages in use.
     let sizes = (0..20).map(|more| used + kib + more * 16);
     let mut refused = sizes.map(|size| shell(&format!("mount -o remount,size={size}k /srv/backing")));
     let done = refused.any(|result| result.is_ok());

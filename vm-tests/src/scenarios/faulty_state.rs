@@ -1,7 +1,7 @@
-//! The same faults under the state directory: what an apply keeps, and its journal.
+//! The same faults under the state directory: the files that an apply keeps, and its journal.
 //!
-//! Comes in: a bare guest whose managed files lie on disks that work. Goes out: a check for each kind of fault: the apply
-//! is refused or goes back, or is called unfinished and the next start ends it; what was said names file and reason.
+//! In: a bare guest whose managed files lie on working disks. Out: a check for each kind of fault. The apply is refused
+//! or rolls back, or is reported as unfinished and the next start ends it. The output names file and reason.
 
 use std::fs;
 use std::path::Path;
@@ -32,7 +32,7 @@ pub(super) fn bare(context: &mut Context) {
     }
 }
 
-/// A disk of its own for the state directory, and one that works for the files, with the old config applied.
+/// A separate disk for the state directory, and a working one for the files, with the old config applied.
 fn mounted() -> Result<()> {
     shell(&format!("mount -t tmpfs -o size=64m tmpfs {FAULTY}"))?;
     fs::create_dir_all(STATE)?;
@@ -41,7 +41,7 @@ fn mounted() -> Result<()> {
     apply('o', true)
 }
 
-/// It was not done, and says which file of the state directory and why.
+/// The apply failed, and names the file of the state directory and the reason.
 fn is_told((code, text): &Said, reasons: &[&str], what: &str) -> Result<()> {
     let reason = reasons.iter().any(|reason| text.contains(reason));
     ensure!(
@@ -51,7 +51,7 @@ fn is_told((code, text): &Said, reasons: &[&str], what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Works off what is left, where the disk works again.
+/// Finishes or undoes the rest after the disk works again.
 fn resume() -> Result<()> {
     if Path::new(JOURNAL).exists() {
         holdfast(&["apply", "--resume", "--no-acts"])?;
@@ -59,12 +59,12 @@ fn resume() -> Result<()> {
     Ok(())
 }
 
-/// Full before it begins: nothing is written, whatever it is that does not fit.
+/// The disk is full before the apply begins: nothing is written, whatever does not fit.
 fn full(context: &mut Context) -> Result<String> {
     let ends = ends()?;
     let mut told = Vec::new();
     for kib in [0, 100, 420, 500, 860, 900, 8192] {
-        // ext4 keeps a fiftieth for itself.
+        // ext4 reserves a fiftieth.
         ballast(STATE, kib + 1311)?;
         new_config()?;
         let said = holdfast(&["apply", CONFIG, "--no-acts"])?;
@@ -87,8 +87,8 @@ fn full(context: &mut Context) -> Result<String> {
     Ok(told.join(" "))
 }
 
-/// Full when the journal has begun: there is room for its records, and what does not fit any more is told; then the next
-/// start ends it.
+/// The disk is full after the journal has begun: its records have room, and the apply reports what does not fit. The
+/// next start ends the apply.
 fn filled(_: &mut Context) -> Result<String> {
     let ends = ends()?;
     let said = faulty(|| ballast(STATE, 0))?;
@@ -100,7 +100,7 @@ fn filled(_: &mut Context) -> Result<String> {
     ends.check(&said.1).map(str::to_owned)
 }
 
-/// Read-only before it begins, and when the journal has begun: in the end nothing stays written.
+/// The disk is read-only before the apply begins, and after the journal has begun: in the end nothing stays written.
 fn read_only(_: &mut Context) -> Result<String> {
     let ends = ends()?;
     let remount = |how: &str| shell(&format!("mount -o remount,{how} {STATE}")).map(drop);
@@ -110,7 +110,7 @@ fn read_only(_: &mut Context) -> Result<String> {
     is_told(&said, &["Read-only file system"], "before it begins")?;
     remount("rw")?;
     ensure!(ends.check("before it begins")? == "old", "{said:?}");
-    // With a file open for writing only an error of its own makes a file system read-only.
+    // While a file is open for writing, a file system becomes read-only only by an error of its own.
     let said = faulty(|| remount("abort"))?;
     is_told(&said, &["Read-only file system", "I/O error"], "meanwhile")?;
     ensure!(said.1.contains(JOURNAL), "it does not name the journal: {said:?}");
@@ -120,7 +120,7 @@ fn read_only(_: &mut Context) -> Result<String> {
     Ok(said.1.lines().find(|line| line.contains("because")).unwrap_or_default().trim().to_owned())
 }
 
-/// A device that stops taking writes when the journal has begun.
+/// A device that stops accepting writes after the journal has begun.
 fn failing(context: &mut Context) -> Result<String> {
     let mut told = Vec::new();
     for kib in [0, 64, 1024] {

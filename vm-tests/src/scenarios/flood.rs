@@ -1,8 +1,9 @@
-//! A user without rights who is refused again and again: nobody else's change loses its actor, and log and memory stay small.
+//! Deny rules refuse a user without rights again and again: nobody else's change loses its actor, and log and memory
+//! stay small.
 //!
-//! Comes in: a file that a deny rule protects and that everybody may open for writing otherwise, and one that root edits.
-//! Goes out: refused opens, and mounts that nobody on the host sees, with a command line of 100 KB: far more than the ring
-//! holds while the daemon reads nothing, and by one process after the other while it reads.
+//! In: a file that a deny rule protects and whose mode lets everybody write, and a file that root edits. Out: refused
+//! opens, and mounts that are not visible to the host, with a command line of 100 KB. While the daemon is stopped they
+//! exceed the ring by far. While it runs, one process after the other makes them.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt as _;
@@ -21,7 +22,7 @@ use serde_json::Value;
 use crate::guest::agent::Agent;
 use crate::guest::{Context, page, shell, status, wait};
 
-/// What a process that is refused is called with.
+/// Argument of a process that is refused.
 pub(crate) const FLOODER: &str = "flooder";
 
 const DIRECTORY: &str = "/etc/flood";
@@ -29,12 +30,12 @@ const DENIED: &str = "/etc/flood/denied.conf";
 const EDITED: &str = "/etc/flood/edited.conf";
 const LOG: &str = "/var/log/holdfast/forensic.jsonl";
 const LIMIT: Duration = Duration::from_mins(1);
-/// More than the ring holds, of opens and of mounts alike.
+/// More than the ring holds, both of opens and of mounts.
 const ATTEMPTS: usize = 2 * RING_BYTES as usize / size_of::<ChangeRecord>();
-/// Processes that come one after the other, and what each of them tries.
+/// Number of processes, one after the other, and of attempts of each.
 const PROCESSES: usize = 100;
 const EACH: usize = 20;
-/// An entry, and what the log may grow by in all.
+/// Size of an entry, and of the log's growth in all.
 const ENTRY: usize = 16 << 10;
 const LOG_ROOM: u64 = 512 << 10;
 const MEMORY_ROOM: u64 = 16 << 20;
@@ -66,8 +67,8 @@ spec:
     action: deny
 ";
 
-/// One process: `<directory>/<attempts>`, where the last name is how often it tries to open the protected file, to mount
-/// something where it may not, and to mount something in a namespace of its own.
+/// One process: `<directory>/<attempts>`, where the last name is the number of attempts. Each attempt opens the
+/// protected file, mounts something where it may not, and mounts something in its own namespace.
 pub(crate) fn attempt(place: &Path) -> Result<()> {
     let attempts: usize = place.file_name().and_then(|n| n.to_str()).context("a number")?.parse()?;
     for _ in 0..attempts {
@@ -78,7 +79,7 @@ pub(crate) fn attempt(place: &Path) -> Result<()> {
         ensure!(bind().is_err(), "a user mounted something");
     }
     if unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS).is_err() {
-        // This kernel lets nobody do so.
+        // This kernel lets no user do this.
         return Ok(());
     }
     for _ in 0..attempts / 2 {
@@ -88,7 +89,7 @@ pub(crate) fn attempt(place: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The whole.
+/// The scenario.
 pub(super) fn bare(context: &mut Context) -> Result<()> {
     shell(&format!(
         "mkdir -p {DIRECTORY} && for f in {DENIED} {EDITED}; do echo content > $f; chmod 644 $f; done && chmod 666 {DENIED}"
@@ -103,7 +104,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
         let records = agent.records()?;
         Ok(records.iter().any(|record| record["detail"]["until"].is_string()).then_some(()))
     })?;
-    // What reading the kernel's types took at the start is no part of it: the peak begins anew.
+    // Resets the peak, which otherwise includes the memory for reading the kernel's types at the start.
     fs::write(format!("/proc/{}/clear_refs", agent.pid()), "5")?;
     let before = (agent.records()?.len(), fs::metadata(LOG)?.len(), peak(&agent)?, mounts()?);
 
@@ -151,7 +152,7 @@ fn flooder(attempts: usize) -> Result<()> {
     Ok(())
 }
 
-/// More attempts than the ring holds, and then an edit by root: its record has its actor.
+/// More attempts than the ring holds, and then an edit by root, whose record has its actor.
 fn while_nobody_reads(agent: &mut Agent) -> Result<String> {
     let lost = lost()?;
     agent.signal(Signal::SIGSTOP)?;
@@ -171,7 +172,7 @@ fn edit(agent: &mut Agent) -> Result<String> {
     named(agent, skip, pid)
 }
 
-/// Root changes a file by a shell that is then gone; gives its process id.
+/// Root changes a file by a shell that has then ended; returns its process id.
 fn change() -> Result<u32> {
     let mut child = Command::new("/bin/sh").args(["-c", &format!("echo drift >> {EDITED}")]).spawn()?;
     let pid = child.id();
@@ -179,7 +180,7 @@ fn change() -> Result<u32> {
     Ok(pid)
 }
 
-/// Wants drift by this process, and takes it back.
+/// Expects drift by this process, and restores the file.
 fn named(agent: &mut Agent, skip: usize, pid: u32) -> Result<String> {
     let record =
         agent.wait_for("drift", skip, |record| record["kind"] == "drift" && record["path"] == EDITED)?;
@@ -193,14 +194,14 @@ fn lost() -> Result<f64> {
     page::sum("holdfast_events_lost_total", |line| line.contains("stage=\"ring\""))
 }
 
-/// Records of mounts so far.
+/// Number of records of mounts.
 fn mounts() -> Result<f64> {
     page::sum("holdfast_events_total", |line| {
         ["\"mount\"", "\"unmount\"", "\"pivot-root\""].iter().any(|word| line.contains(word))
     })
 }
 
-/// The most memory that the daemon had since that was last begun anew, in bytes.
+/// Peak of the daemon's memory since the last reset, in bytes.
 fn peak(agent: &Agent) -> Result<u64> {
     let text = fs::read_to_string(format!("/proc/{}/status", agent.pid()))?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
@@ -213,7 +214,7 @@ fn within(found: u64, room: u64) -> Result<String> {
     Ok(format!("{found} bytes"))
 }
 
-/// Entries of their own, and what the metric says was counted, are all attempts.
+/// The attempts with an entry of their own and those that the metric counts are all attempts.
 fn counted(agent: &Agent, skip: usize, attempts: usize) -> Result<String> {
     let attempts = f64::from(u32::try_from(attempts)?);
     let told = || -> Result<f64> {
@@ -232,7 +233,7 @@ fn counted(agent: &Agent, skip: usize, attempts: usize) -> Result<String> {
     Ok(format!("{told} told, {folded} counted"))
 }
 
-/// What the metric counted is in entries when the daemon is stopped.
+/// After the daemon's stop the entries contain what the metric counted.
 fn in_the_log(skip: usize, attempts: usize) -> Result<String> {
     let text = fs::read_to_string(LOG)?;
     let mut all = 0;

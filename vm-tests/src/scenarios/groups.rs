@@ -1,7 +1,8 @@
-//! Control groups of version 1: where a process ran is told although it and its group are gone, and a unit is allowed by it.
+//! Control groups of version 1: the daemon knows the group of an ended process even if the group is removed, and a rule
+//! allows a unit by its group.
 //!
-//! Comes in: a bare guest, in which a controller is bound to version 1. Goes out: a check for each. The daemon is held while
-//! somebody writes, so that it cannot have looked at anybody who is there.
+//! In: a bare guest with a controller bound to version 1. Out: a check for each. The daemon is stopped while a process
+//! writes, so it cannot have looked up the process.
 
 use std::fs;
 use std::path::Path;
@@ -33,7 +34,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     }
     fs::write("/run/groups-policy.yaml", POLICY)?;
     let start = || Agent::start(&["--standalone", "--config", CONFIG, "--policy", "/run/groups-policy.yaml"]);
-    // Programs that go on by the hierarchy of before would read other numbers.
+    // Programs that still use the earlier hierarchy would read other numbers.
     let agent = start()?;
     status::wait_for("compliant", LIMIT)?;
     agent.kill()?;
@@ -61,7 +62,7 @@ fn group(container: &str) -> String {
     format!("{TOP}/kubepods/besteffort/pod{POD}/{container}")
 }
 
-/// Somebody in a container's group writes; then he and the group are gone.
+/// A process in a container's group writes; then the process and the group are removed.
 fn told(agent: &mut Agent, file: &Path, container: &str) -> Result<String> {
     let before = agent.records()?.len();
     let (group, shown) = (group(container), file.display());

@@ -1,6 +1,6 @@
-//! A file system whose server does not answer, under the daemon that looks at it: all else goes on being seen.
+//! A file system whose server does not answer, while the daemon observes it: the daemon still detects everything else.
 //!
-//! Comes in: a bare guest. Goes out: a check for each state in which that is to hold.
+//! In: a bare guest. Out: a check for each state in which this must hold.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ fn agent() -> Result<Agent> {
     Agent::start(&["--standalone", "--config", CONFIG, "--canary-every", "1", "--verify-every", "3"])
 }
 
-/// Changes a file on the node's own disk and puts it back: drift with its actor.
+/// Changes a file on the node's own disk and restores it: drift with its actor.
 fn sees(agent: &mut Agent) -> Result<()> {
     let skip = agent.records()?.len();
     changed(agent, LOCAL)?;
@@ -87,7 +87,7 @@ fn changed(agent: &mut Agent, path: &str) -> Result<()> {
     Ok(())
 }
 
-/// What this kernel does there is told, though another process than the daemon looks at it.
+/// The daemon reports changes by this kernel on such a file system, although another process observes it.
 fn from_here(agent: &mut Agent, foreign: &Foreign) -> Result<String> {
     let skip = agent.records()?.len();
     changed(agent, HANGING)?;
@@ -102,7 +102,7 @@ fn is_gap(record: &Value, path: &str, is_over: bool) -> bool {
         && record["detail"]["until"].is_string() == is_over
 }
 
-/// Waits for the gap of one path, and wants no other thing to have one.
+/// Waits for the gap of one path. No other thing may have one.
 fn gap_of(agent: &mut Agent, skip: usize, path: &str) -> Result<()> {
     agent.wait_for("the gap", skip, |record| is_gap(record, path, false))?;
     let records = agent.records()?;
@@ -129,7 +129,7 @@ fn hangs(agent: &mut Agent, foreign: &Foreign) -> Result<String> {
     Ok("the gap names it alone, and an edit elsewhere is seen with its actor".to_owned())
 }
 
-/// With a process that nothing can end.
+/// With a process that cannot be killed.
 fn stops(agent: Agent) -> Result<String> {
     let status = agent.stop()?;
     ensure!(status.success(), "{status}");
@@ -145,7 +145,7 @@ fn starts(agent: &mut Agent) -> Result<String> {
     Ok("ready, and seeing".to_owned())
 }
 
-/// One comparison without the daemon ends, too.
+/// A comparison without the daemon ends, too.
 fn check() -> Result<String> {
     let output = Command::new(HOLDFAST).args(["check", "--config", CONFIG]).output()?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();

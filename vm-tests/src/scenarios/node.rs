@@ -1,8 +1,8 @@
-//! What only a whole system shows: units, logins, services, containers' cgroups, and editors.
+//! Properties of a whole system: units, logins, services, containers' control groups, and editors.
 //!
-//! Comes in: a node that runs the daemon as its systemd service. Goes out: one check for each way in which people and
-//! services change such a node: drift of the right kind at the right path with the right actor, recovery after it is
-//! undone, and no drift where an editor or a tool put the same content back.
+//! In: a node with the daemon as its systemd service. Out: one check for each way in which people and services change
+//! such a node. Each shows drift of the right kind at the right path with the right actor, and recovery after it is
+//! undone. If an editor or a tool writes the same content, there is no drift.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use super::duties;
 use crate::guest::service::{Node, as_alice};
 use crate::guest::{Context, run, shell};
 
-/// Declares two units that the distribution brings, and that so can be masked.
+/// Declares two units of the distribution, so that they can be masked.
 const CONFIG: &str = "apiVersion: machineconfiguration.openshift.io/v1
 kind: MachineConfig
 metadata:
@@ -52,11 +52,11 @@ const DROPINS: &str = "/etc/systemd/system/node-inventory.service.d";
 const CHRONY: &str = "/etc/chrony.conf";
 const SYSCTL: &str = "/etc/sysctl.d/90-baseline.conf";
 const KEYS: &str = "/home/core/.ssh/authorized_keys";
-/// Names as containerd and the kubelet give them.
+/// Names in the form of containerd and the kubelet.
 const CONTAINER: &str = "5a3f0c2e1b4d69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0";
 const POD: &str = "01234567-89ab-cdef-0123-456789abcdef";
 
-/// Changes the node in every way and undoes each.
+/// Makes each change to the node and undoes it.
 pub(super) fn systemd(context: &mut Context) -> Result<()> {
     shell("systemctl enable --quiet fstrim.timer")?;
     shell("umask 022 && mkdir -p /etc/alices /etc/holdfast/policies && echo content > /etc/alices/file")?;
@@ -103,7 +103,7 @@ pub(super) fn drift(
     })
 }
 
-/// Undoes it and waits for the recovery.
+/// Undoes the change and waits for the recovery.
 pub(super) fn recovery(node: &Node, path: &str, change: impl FnOnce() -> Result<String>) -> Result<()> {
     let before = node.records()?.len();
     change()?;
@@ -113,7 +113,7 @@ pub(super) fn recovery(node: &Node, path: &str, change: impl FnOnce() -> Result<
     Ok(())
 }
 
-/// Wants alice's login in a record and the unit of its session; gives who it was in words.
+/// Expects alice's login in a record, and the unit of its session; returns the actor in words.
 pub(super) fn by_alice(record: &Value) -> Result<String> {
     let said = logged_in(record)?;
     let actor = &record["actor"];
@@ -121,8 +121,8 @@ pub(super) fn by_alice(record: &Value) -> Result<String> {
     Ok(said)
 }
 
-/// Wants alice's login behind sudo in a record. Of a session that ended while no daemon ran there is no more: its
-/// control group is gone, and with it the name of its unit.
+/// Expects alice's login behind sudo in a record. If the session ended while no daemon ran, its control group is
+/// removed, so the record has no unit.
 fn logged_in(record: &Value) -> Result<String> {
     let actor = &record["actor"];
     ensure!(actor["login_user"] == "alice", "the login is not alice's: {record}");
@@ -144,8 +144,7 @@ fn login(node: &Node) -> Result<String> {
     Ok(who)
 }
 
-/// What a rule allows alice is open to her logins, with what logind makes of them, and to no process that only calls
-/// itself alice's.
+/// A rule for alice accepts her logins with the scope that logind creates, and no process that only sets her login uid.
 fn forged_login(node: &Node) -> Result<String> {
     let change = format!("chmod 600 {ALICES}");
     let line = format!("echo $(id -u alice) > /proc/self/loginuid && {change}");
@@ -162,7 +161,7 @@ fn forged_login(node: &Node) -> Result<String> {
     Ok(who)
 }
 
-/// `systemctl` asks the manager, and so the manager is who did it.
+/// `systemctl` asks the manager, so the manager is the actor.
 fn disabled(node: &Node) -> Result<String> {
     let record = drift(node, UNIT, "unit-enablement", || {
         as_alice("sudo systemctl disable --quiet node-inventory.service")
@@ -185,7 +184,7 @@ fn masked(node: &Node) -> Result<String> {
     Ok(record["differences"][0]["text"].to_string())
 }
 
-/// What masking a unit with a file of its own comes to.
+/// The same result as masking a unit that has a file of its own.
 fn linked_away(node: &Node) -> Result<String> {
     let record = drift(node, UNIT, "type", || {
         as_alice(&format!("sudo cp {UNIT} /run/unit; sudo ln -sf /dev/null {UNIT}"))
@@ -219,7 +218,7 @@ fn ssh_key(node: &Node) -> Result<String> {
     Ok(who)
 }
 
-/// A service is named by its unit, and nobody's login is made up.
+/// The unit of a service is in the record, and no login.
 fn service(node: &Node) -> Result<String> {
     let line = format!("cp {SYSCTL} /run/sysctl && echo kernel.panic = 1 >> {SYSCTL}");
     let record = drift(node, SYSCTL, "content", || {
@@ -232,7 +231,7 @@ fn service(node: &Node) -> Result<String> {
     Ok(actor["unit"].to_string())
 }
 
-/// A group that a user makes in a service's delegated tree is that service, by whatever name.
+/// If a user creates a group in a service's delegated tree, the unit is that service, whatever the group's name.
 fn delegated(node: &Node) -> Result<String> {
     let made = "/sys/fs/cgroup/system.slice/tenant.service/tuner.service";
     let line = format!(
@@ -248,8 +247,8 @@ fn delegated(node: &Node) -> Result<String> {
     Ok(actor["unit"].to_string())
 }
 
-/// A process where a container of a pod would be. It stays, as a container does: a control group that is gone before
-/// the daemon asks for its name has none.
+/// A process in the control group of a pod's container. It keeps running, like a container: if the group is removed
+/// before the daemon asks for its name, the record has no name.
 fn container(node: &Node) -> Result<String> {
     let slice = format!("--slice=kubepods-besteffort-pod{}.slice", POD.replace('-', "_"));
     let scope = format!("cri-containerd-{CONTAINER}.scope");
@@ -266,12 +265,12 @@ fn container(node: &Node) -> Result<String> {
     Ok(actor["container_id"].to_string())
 }
 
-/// Each of these puts the same content back in its own way; none is drift.
+/// Each of these writes the same content in its own way. None is drift.
 fn editors(node: &Node) -> Result<String> {
     let before = node.records()?.len();
     for (editor, line) in [
         ("sed", format!("sudo sed -i s/rtcsync/rtcsync/ {CHRONY}")),
-        // Writes the backup, then the file anew under its name, then removes the backup.
+        // Writes the backup, then creates the file again, then removes the backup.
         ("vim", format!("sudo sh -c 'mv {CHRONY} {CHRONY}~ && cp -p {CHRONY}~ {CHRONY} && rm {CHRONY}~'")),
         // Truncates the file and writes it in place.
         ("nano", format!("sudo sh -c 'cp {CHRONY} /run/same && cat /run/same > {CHRONY}'")),
@@ -289,7 +288,7 @@ fn editors(node: &Node) -> Result<String> {
     Ok(format!("{} touches", records.len() - before))
 }
 
-/// systemd brings the daemon back, and what happened meanwhile is found with who did it.
+/// systemd restarts the daemon, which finds the changes made meanwhile, with their actors.
 fn killed(node: &Node) -> Result<String> {
     let pid = node.property("MainPID")?;
     let before = starts(node)?.len();

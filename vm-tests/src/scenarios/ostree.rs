@@ -1,10 +1,10 @@
-//! An ostree host that is upgraded and rolled back by configs, each time by a real reboot.
+//! An ostree host that configs upgrade and roll back, each time by a real reboot.
 //!
-//! Comes in: a host that booted version 1, and may reboot. Goes out: a check for each step. Four reboots: to version 2
-//! (with arguments that waited for it), back by `holdfast rollback`, to version 2 that is never made (the shutdown does not
-//! finish it), and to version 2 whose boot loader loses an argument, from where it goes back by itself with a fifth. A sixth
-//! is for something else, and takes arguments that waited. Then somebody drops what waits and boots version 2 by hand; a
-//! forced apply brings everything back with an eighth.
+//! In: a host that booted version 1, and may reboot. Out: a check for each step. The first reboot boots version 2, with
+//! arguments that waited for it. `holdfast rollback` goes back by the second. The third is for version 2, which the
+//! shutdown does not finish. The fourth is for version 2 whose boot loader loses an argument; the apply rolls back with
+//! the fifth. The sixth is for another change, and includes arguments that waited. Then somebody drops the staged
+//! deployment and boots version 2 by hand. A forced apply restores everything with the eighth.
 
 mod defaults;
 
@@ -20,17 +20,17 @@ use crate::guest::ostree::{LOST, VERSIONS};
 use crate::guest::{Context, run, status, wait};
 use defaults::{DEFAULT, default_is_back, other_default};
 
-/// How far the scenario is; kept in `/var`, which all deployments share.
+/// Progress of the scenario, in `/var`, which all deployments share.
 const STAGE: &str = "/var/lib/holdfast-scenario";
 const FILE: &str = "/etc/demo/file";
 const CURRENT: &str = "/var/lib/holdfast/apply/current";
-/// A file of the image, which its versions ship with their own names in it, declared as the first one ships it.
+/// A file that both versions ship with their own name as content. The config declares it as version 1 ships it.
 const PINNED: &str = "/etc/demo-shipped/pinned";
-/// What it said when a service read it that starts with the others.
+/// The file's content when a service read it that starts with the others.
 const READ: &str = "/run/pinned-at-start";
-/// The unit that puts again what an update took back, as it is installed.
+/// The service that writes again what an update overwrote, as installed.
 const EARLY: &str = include_str!("../../../deploy/systemd/holdfast-early.service");
-/// A drop-in that keeps the staged deployment from being finished when the host goes down.
+/// A drop-in that prevents the shutdown from finishing the staged deployment.
 const UNFINISHED: &str = "/run/systemd/system/ostree-finalize-staged.service.d/unfinished.conf";
 
 /// A config of this image, these kernel arguments, and this content of a file.
@@ -106,7 +106,7 @@ pub(super) fn upgrade(context: &mut Context) -> Result<()> {
         "back" => {
             context.check("back by itself", back_by_itself());
             context.check("argument_changed", argument_changed());
-            // Nothing of the OS changes any more; what waits comes with a reboot for something else.
+            // This apply changes nothing of the OS. The waiting arguments come with its reboot.
             reboots(context, "waited", || apply(VERSIONS[0].branch, &["run=2"], "four", &[]))
         }
         "waited" => {
@@ -141,13 +141,13 @@ fn apply(image: &str, arguments: &[&str], content: &str, more: &[&str]) -> Resul
     holdfast(0, &all).and_then(|said| report(&said))
 }
 
-/// A policy for arguments that are also set at run time, by a unit.
+/// A policy for arguments that a unit also sets at run time.
 const POLICY: &str = "apiVersion: holdfast.dev/v1alpha1\nkind: DisruptionPolicy\nmetadata: {name: run}\n\
                       spec:\n  kernelArguments:\n  \
                       - {name: run, actions: [{type: Restart, restart: {serviceName: run.service}}]}\n  \
                       - {name: rw, actions: [{type: None}]}\n";
 
-/// Applies other arguments of version 1 under that policy: no reboot, and everything is done.
+/// Applies other arguments of version 1 under that policy: no reboot, and the apply is done.
 fn without_reboot(arguments: &[&str], content: &str) -> Result<Value> {
     fs::write("/root/policy.yaml", POLICY)?;
     let report = apply(VERSIONS[0].branch, arguments, content, &["--policy", "/root/policy.yaml"])?;
@@ -156,7 +156,7 @@ fn without_reboot(arguments: &[&str], content: &str) -> Result<Value> {
     Ok(report)
 }
 
-/// Whether a deployment waits for the next boot.
+/// Whether a deployment is staged for the next boot.
 fn is_staged() -> Result<bool> {
     Ok(run("ostree", &["admin", "status"])?.contains("(staged)"))
 }
@@ -168,7 +168,7 @@ fn unit(command: &str) -> Result<()> {
     run("systemctl", &["daemon-reload"]).map(drop)
 }
 
-/// An argument whose policy is a restart: that is done at once, and the argument waits for the next boot.
+/// An argument whose policy is a restart: the apply is done at once, and the argument waits for the next boot.
 fn waits() -> Result<String> {
     unit("/bin/sh -c 'echo run >> /run/restarts'")?;
     let report = without_reboot(&["rw", "run=1"], "one")?;
@@ -190,7 +190,7 @@ fn waits() -> Result<String> {
     Ok(said)
 }
 
-/// Before any boot it is taken away again: nothing waits any more.
+/// The argument is removed again before any boot: nothing waits any more.
 fn taken_away() -> Result<String> {
     let report = without_reboot(&["rw"], "one")?;
     ensure!(report["waiting"].as_array().is_some_and(Vec::is_empty), "{report:#}");
@@ -200,20 +200,20 @@ fn taken_away() -> Result<String> {
     Ok(said)
 }
 
-/// One comes and one goes.
+/// One argument is added and one removed.
 fn wait_again() -> Result<String> {
     let report = without_reboot(&["run=1"], "one")?;
     ensure!(report["waiting"].as_array().map(Vec::len) == Some(2) && is_staged()?, "{report:#}");
     check(0, "waits: kernel argument rw: gone with the next boot")
 }
 
-/// What waits is kept by a change of something else, and by one that fails and goes back.
+/// A change of something else keeps the waiting arguments, and so does one that fails and rolls back.
 fn argument_changed() -> Result<String> {
     unit("/bin/true")?;
     without_reboot(&["run=2"], "one")?;
     ensure!(!has_argument("run=2")? && has_argument("run=1")?, "{}", fs::read_to_string("/proc/cmdline")?);
     check(0, "waits: kernel argument run=2")?;
-    // The unit fails, and everything goes back without a reboot.
+    // The unit fails, and everything rolls back without a reboot.
     unit("/bin/false")?;
     let policy = POLICY.replace("run.service}}", "run.service}, fallback: rollback}");
     fs::write("/root/fails.yaml", policy)?;
@@ -227,7 +227,7 @@ fn argument_changed() -> Result<String> {
     check(0, "waits: kernel argument run=2")
 }
 
-/// The boot for something else took what waited.
+/// The boot for the other change included the waiting arguments.
 fn waited() -> Result<String> {
     let runs = host(0)?;
     ensure!(has_argument("run=2")? && !has_argument("run=1")?, "{}", fs::read_to_string("/proc/cmdline")?);
@@ -238,7 +238,7 @@ fn waited() -> Result<String> {
     Ok(runs)
 }
 
-/// Notes how far it is, does what ends in a reboot, and awaits the end of this boot.
+/// Notes the progress, makes a change that ends in a reboot, and waits for the end of this boot.
 fn reboots(context: &mut Context, next: &str, act: impl FnOnce() -> Result<Value>) -> Result<()> {
     fs::write(STAGE, next)?;
     if let Err(error) = act().and_then(|report| result(&report, "rebooting")) {
@@ -248,12 +248,12 @@ fn reboots(context: &mut Context, next: &str, act: impl FnOnce() -> Result<Value
     }
     context.note(format!("reboots: {next}"));
     loop {
-        // The end of this boot; the host gives up where it never comes.
+        // The boot ends here. If it does not, the host's time limit ends the scenario.
         std::thread::park();
     }
 }
 
-/// What runs is this version: by ostree's own mark, by its files, and by its kernel.
+/// The running version, by ostree's own mark, by its files, and by its kernel.
 fn host(number: usize) -> Result<String> {
     let version = &VERSIONS[number];
     ensure!(fs::exists("/run/ostree-booted")?, "no /run/ostree-booted");
@@ -276,7 +276,7 @@ fn file() -> String {
     fs::read_to_string(FILE).unwrap_or_default()
 }
 
-/// The host is told what it is already: nothing is staged and nothing reboots.
+/// The config declares what the host already has: nothing is staged and nothing reboots.
 fn first() -> Result<String> {
     other_default()?;
     fs::write("/root/new.yaml", manifest(VERSIONS[0].branch, &["rw"], "one"))?;
@@ -285,7 +285,7 @@ fn first() -> Result<String> {
     check(0, "")
 }
 
-/// `check` against the current config, and what it has to say.
+/// `check` against the current config, and its expected output.
 fn check(code: i32, text: &str) -> Result<String> {
     let (said, error) = holdfast(code, &["check", "--config", CURRENT])?;
     ensure!(said.contains(text) && !said.contains("not checked"), "{said}{error}");
@@ -308,13 +308,13 @@ fn last(wanted: &str, state: &str) -> Result<String> {
 fn upgraded() -> Result<String> {
     let runs = host(1)?;
     ensure!(has_argument("demo=blue sky=\"a b\"")?, "{}", fs::read_to_string("/proc/cmdline")?);
-    // What waited came, and went, with the boot.
+    // The boot added one waiting argument and removed the other.
     ensure!(has_argument("run=1")? && !has_argument(" rw ")?, "{}", fs::read_to_string("/proc/cmdline")?);
     ensure!(file() == "two", "the file says {:?}", file());
     resumed(0, "done")?;
     last("done", "Done")?;
     check(0, "")?;
-    // Another image or argument than what is booted is drift, and told with what is booted instead.
+    // Another image or argument than the booted one is drift, and the text has the booted one.
     fs::write("/root/other.yaml", manifest(VERSIONS[0].branch, &["demo=red"], "two"))?;
     let (said, _) = holdfast(1, &["check", "--config", "/root/other.yaml"])?;
     for text in [
@@ -328,7 +328,7 @@ fn upgraded() -> Result<String> {
     Ok(runs)
 }
 
-/// The unit that runs before services, and a service that reads the file, as an administrator would install them.
+/// The service that runs before others, and a service that reads the file, as an administrator would install them.
 fn early_unit() -> Result<String> {
     let units = "/etc/systemd/system";
     fs::write(format!("{units}/holdfast-early.service"), EARLY)?;
@@ -340,7 +340,7 @@ fn early_unit() -> Result<String> {
     run("systemctl", &["enable", "--quiet", "holdfast-early.service", "reader.service"])
 }
 
-/// The plan says which file the update would take back.
+/// The plan names the file that the update would overwrite.
 fn foreseen() -> Result<String> {
     fs::write("/root/new.yaml", manifest(VERSIONS[1].branch, &["run=1"], "two"))?;
     let (said, error) = holdfast(1, &["apply", "/root/new.yaml", "--dry-run"])?;
@@ -352,7 +352,7 @@ fn foreseen() -> Result<String> {
     Ok(line.to_owned())
 }
 
-/// The update took the file back, and no service saw that.
+/// The update overwrote the file, and no service read it.
 fn put_again() -> Result<String> {
     let shipped = fs::read_to_string(PINNED.replace("/etc/", "/usr/etc/"))?;
     ensure!(shipped == "from v2\n", "the image ships {shipped:?}");
@@ -368,7 +368,7 @@ fn put_again() -> Result<String> {
     Ok(log)
 }
 
-/// The daemon finds the same, and tells it as drift of the things that a config declares.
+/// The daemon finds the same, and reports it as drift of the declared things.
 fn daemon() -> Result<String> {
     let state = "/run/holdfast-scenario";
     let mut agent = Agent::start(&["--standalone", "--state", state, "--config", "/root/other.yaml"])?;
@@ -393,7 +393,7 @@ fn rolled_back() -> Result<String> {
     Ok(runs)
 }
 
-/// Version 2 was staged and asked for, and version 1 came up again: never done, always told.
+/// Version 2 was staged and requested, and version 1 came up again: the apply is never done, and always reports this.
 fn not_finished() -> Result<String> {
     host(0)?;
     let report = resumed(3, "rolled-back")?;
@@ -417,7 +417,7 @@ fn argument_lost() -> Result<String> {
     Ok(runs)
 }
 
-/// From there it went back by itself, with another reboot.
+/// From there the apply rolled back by itself, with another reboot.
 fn back_by_itself() -> Result<String> {
     let runs = host(0)?;
     ensure!(!has_argument("demo=blue")?, "the argument is still there");
@@ -430,7 +430,7 @@ fn back_by_itself() -> Result<String> {
     Ok(format!("{runs}: {reason}"))
 }
 
-/// Somebody drops what waits for the next boot. Nothing here looks at that, and the next boot will show it.
+/// Somebody drops the staged deployment. No command checks for this; the next boot shows it.
 fn undeployed() -> Result<String> {
     unit("/bin/true")?;
     without_reboot(&["run=2", "run=3"], "four")?;
@@ -446,7 +446,7 @@ fn by_hand() -> Result<Value> {
     Ok(serde_json::json!({"result": "rebooting"}))
 }
 
-/// Both are drift, and drift keeps an apply from beginning.
+/// Both are drift, and drift prevents an apply.
 fn other_os() -> Result<String> {
     let runs = host(1)?;
     let texts = [
@@ -468,7 +468,7 @@ fn last_state(state: &str) -> Result<()> {
     Ok(())
 }
 
-/// Image and arguments, those that were lost and the new one, are what is declared.
+/// Image and arguments are as declared, including the lost ones and the new one.
 fn forced() -> Result<String> {
     let runs = host(0)?;
     for word in ["run=2", "run=3", "demo=forced"] {

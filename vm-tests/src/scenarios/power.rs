@@ -1,9 +1,9 @@
-//! The power is cut in the middle of an apply and right behind its end, on each file system that hosts have.
+//! A power cut in the middle of an apply and right after its end, on each file system of real hosts.
 //!
-//! Comes in: a bare guest. Goes out: a check for each file system: after the cut and the next start everything is old or
-//! everything is new, and what was called done stays. The disk is a file in memory. Nothing writes back by itself, so a
-//! copy of the file holds what was synced and no more: it is the disk after the cut. The scenario `power-cut` cuts behind
-//! each of the first lines of an apply.
+//! In: a bare guest. Out: a check for each file system. After the cut and the next start everything is old or
+//! everything is new, and what was reported as done stays. The disk is a file in memory. The kernel writes nothing back
+//! by itself, so a copy of the file holds exactly what was synced: it is the disk after the cut. The scenario
+//! `power-cut` cuts after each of the first lines of an apply.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -23,30 +23,30 @@ use crate::guest::boot::load_module;
 use crate::guest::disks::{self, FileSystem};
 use crate::guest::{Context, parameter, shell};
 
-/// Targets and state are on the disk that loses its power.
+/// Targets and state are on this disk, which loses its power.
 const DISK: &str = "/srv/power";
 const STATE: &str = "/srv/power/state";
 const CURRENT: &str = "/srv/power/state/apply/current";
 const FILE: &str = "/srv/power-backing/disk";
 const COPY: &str = "/srv/power-backing/copy";
-/// Lines behind which a cut is made, where no parameter says more: while links are written, and on the way to the end.
+/// Lines after which the scenario cuts without a parameter: while links are written, and during the rollback.
 const LINES: &[usize] = &[8, 12];
 
-/// What is on the disk, by path.
+/// The content of the disk, by path.
 type Found = BTreeMap<String, String>;
 
-/// When the power goes.
+/// The moment of the power cut.
 #[derive(Debug, Clone, Copy)]
 enum Cut {
-    /// Behind a line that the apply prints.
+    /// After a line that the apply prints.
     Line(usize),
-    /// When it has ended and said that it is done.
+    /// After the apply has reported that it is done.
     End,
-    /// The apply is killed behind that line; the power goes when the next start has given everything back.
+    /// The apply is killed after that line. The cut comes when the next start has restored everything.
     GivenBack(usize),
 }
 
-/// Files, links of both kinds and directories that come, go, change and turn into each other.
+/// Files, links of both kinds and directories that are added, removed, changed and turned into each other.
 fn config(letter: char) -> String {
     let (files, links): (&[&str], &[(&str, &str)]) = match letter {
         'o' => (&["a", "goes", "deep/a"], &[("link", "a"), ("gone", "a"), ("turns", "a")]),
@@ -73,12 +73,12 @@ pub(super) fn bare(context: &mut Context) {
     for kind in [FileSystem::Btrfs, FileSystem::Ext4, FileSystem::Xfs] {
         let result = cuts(context, kind);
         context.check(&format!("power_cut_{}", kind.name()), result);
-        // What is not mounted is as good.
+        // A file system that is not mounted is fine.
         let _ = shell(&format!("umount {DISK}; umount /srv/power-backing"));
     }
 }
 
-/// The same behind many lines, in a guest of its own.
+/// The same after many lines, in a guest of its own.
 pub(super) fn many(context: &mut Context) -> Result<()> {
     load_module("loop")?;
     bare(context);
@@ -86,7 +86,7 @@ pub(super) fn many(context: &mut Context) -> Result<()> {
 }
 
 fn cuts(context: &mut Context, kind: FileSystem) -> Result<String> {
-    // What nobody syncs stays in memory: each cut takes as much as it can.
+    // Data that nobody syncs stays in memory, so each cut loses as much as it can.
     fs::write("/proc/sys/vm/dirty_writeback_centisecs", "0")?;
     load_module(kind.name())?;
     load_module("loop")?;
@@ -101,7 +101,7 @@ fn cuts(context: &mut Context, kind: FileSystem) -> Result<String> {
     let new = found()?;
     apply('o')?;
     ensure!(found()? == old, "not even without a cut it goes back: {:?}", found()?);
-    // The gate cuts where it matters most; `hf.cuts=N` cuts behind each of the first N lines.
+    // The gate cuts at the two most important lines; `hf.cuts=N` cuts after each of the first N lines.
     let lines: Vec<usize> = match parameter("hf.cuts").map(|text| text.parse()).transpose()? {
         Some(count) => (1..=count).collect(),
         None => LINES.to_vec(),
@@ -123,14 +123,14 @@ fn cuts(context: &mut Context, kind: FileSystem) -> Result<String> {
         if end == "new" {
             apply('o')?;
         }
-        // The next cut begins with everything on the disk.
+        // The next cut starts with everything on the disk.
         shell("sync")?;
     }
     ensure!(ends.len() == 2, "all cuts ended alike: {ends:?}");
     Ok(format!("{ends:?}"))
 }
 
-/// Applies the new config up to a cut; gives what was there where the apply was over by then.
+/// Applies the new config up to a cut. Returns the disk's content if the apply was over by then.
 fn lose_power(kind: FileSystem, cut: Cut) -> Result<Option<Found>> {
     fs::write(CONFIG, config('n'))?;
     let (mut apply, ended) = match cut {
@@ -147,7 +147,7 @@ fn lose_power(kind: FileSystem, cut: Cut) -> Result<Option<Found>> {
     }
     let must = over.then(found).transpose()?;
     copy(FILE, COPY)?;
-    // One that has ended is as good.
+    // A process that has ended is fine.
     let _ = apply.kill();
     apply.wait()?;
     shell(&format!("umount {DISK}"))?;
@@ -156,7 +156,7 @@ fn lose_power(kind: FileSystem, cut: Cut) -> Result<Option<Found>> {
     Ok(must)
 }
 
-/// Starts an apply that stands still after so many lines; and whether it came to its end before.
+/// Starts an apply that is held after so many lines. Also returns whether it ended before.
 fn stopped_behind(line: usize) -> Result<(Child, bool)> {
     let mut apply = Command::new(HOLDFAST)
         .args(["apply", CONFIG, "--no-acts", "--state", STATE])
@@ -183,7 +183,7 @@ fn apply(letter: char) -> Result<()> {
     Ok(())
 }
 
-/// Every name with what it leads to, and whether the hard link is one.
+/// Every name with its content or target, and whether the hard link is one.
 fn found() -> Result<Found> {
     let mut found = Found::new();
     let mut waiting = vec![Path::new(DISK).join("etc")];
@@ -213,9 +213,9 @@ fn found() -> Result<Found> {
 fn mount(kind: FileSystem) -> Result<()> {
     let name = kind.name();
     let options = match kind {
-        // The disk that it is a copy of may be mounted.
+        // The disk that this is a copy of may be mounted.
         FileSystem::Xfs => "loop,nouuid",
-        // None commits before it has to.
+        // So that neither commits before it must.
         _ => "loop,commit=300",
     };
     shell(&format!("mount -t {name} -o {options} {FILE} {DISK}")).map(drop)

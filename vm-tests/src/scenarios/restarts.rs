@@ -1,7 +1,7 @@
-//! A daemon that comes back sees every change from its first moment on, through the backend that it had before.
+//! A restarted daemon detects every change from its first moment on, with the same backend as before.
 //!
-//! Comes in: a running daemon, how it is started, and how a file is edited so that the backend can name the actor. Goes
-//! out: the daemon after three restarts.
+//! In: a running daemon, a function that starts it, and a function that edits a file so that the backend can name the
+//! actor. Out: the daemon after three restarts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ use super::simple;
 use crate::guest::agent::Agent;
 use crate::guest::{status, wait};
 
-/// Seconds after each start at which a file is edited. Programs of an earlier daemon may still run at the first, and are
-/// gone at the last. One restart is waited for in full.
+/// Seconds after each start at which a file is edited. Programs of an earlier daemon may still run at the first time,
+/// and are removed at the last. Only one restart waits for all of them.
 const EDITS: [&[u64]; 3] = [&[0], &[0, 8], &[0, 8, 20]];
 
 /// The number of the last restart.
@@ -22,8 +22,8 @@ pub(super) const LAST: usize = EDITS.len() - 1;
 
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Kills the daemon, stops it and kills it again. After each start it edits files, which have to be as declared before,
-/// and wants each told; `edit` gives an error otherwise.
+/// Kills the daemon, stops it and kills it again. After each start it edits files, which must be compliant before. The
+/// daemon must report each edit; `edit` returns an error otherwise.
 pub(super) fn three_times(
     mut agent: Agent,
     backend: &str,

@@ -1,7 +1,7 @@
-//! SELinux labels, on a host whose files are labelled by its policy.
+//! SELinux labels, on a host whose files have the labels of its policy.
 //!
-//! Comes in: a guest that runs SELinux, permissive until it is told otherwise. Goes out: a check for each way in which a label
-//! is found, compared, put back or given, and at the end that the daemon does its work while the policy is enforced.
+//! In: a guest that runs SELinux, first permissive. Out: a check for each way in which a label is found, compared,
+//! restored or set. At the end the daemon works while the policy is enforced.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -22,10 +22,10 @@ const LINK: &str = "/etc/labelled/link";
 const POLICY: &str = "/etc/holdfast/policies/selinux.yaml";
 const DISRUPTION: &str = "/root/policy.yaml";
 const NEW: &str = "/root/new.yaml";
-/// What an administrator's `semanage fcontext` writes to.
+/// The file that an administrator's `semanage fcontext` writes.
 const LOCAL: &str = "/etc/selinux/default/contexts/files/file_contexts.local";
 
-/// A directory and a link beside what the example declares.
+/// A directory and a link beside the example's declarations.
 const MORE: &str = "apiVersion: machineconfiguration.openshift.io/v1
 kind: MachineConfig
 metadata:
@@ -39,14 +39,14 @@ spec:
       links: [{path: /etc/labelled/link, target: /etc/hosts}]
 ";
 
-/// Nothing of this needs a reboot.
+/// No change of these needs a reboot.
 const ALL: &str = "apiVersion: holdfast.dev/v1alpha1\nkind: DisruptionPolicy\nmetadata: {name: all}\nspec:\n  \
     files: [{path: /etc, actions: [{type: None}]}, {path: /srv, actions: [{type: None}]}]\n  \
     units: [{name: '*.service', actions: [{type: DaemonReload}]}]\n  \
     sshkey: {actions: [{type: None}]}\n";
 
-/// What an apply makes anew, and nothing of it gets its label from its directory: a name of its own, a directory with what is in
-/// it, a link, a unit with a drop-in, and what enables it.
+/// Objects that an apply creates, none of which gets its label from its directory: a name with its own type, a
+/// directory with its content, a link, a unit with a drop-in, and the link that enables it.
 const APPLIED: [&str; 7] = [
     "/etc/resolv.conf.spare",
     "/etc/cron.d/labelled",
@@ -59,7 +59,7 @@ const APPLIED: [&str; 7] = [
 
 /// The scenario.
 pub(super) fn labels(context: &mut Context) -> Result<()> {
-    // The programs came after everything was labelled.
+    // The programs were installed after everything was labelled.
     shell("restorecon -RF /usr/local /opt")?;
     shell(&format!("mkdir -p {DIRECTORY} && chmod 755 {DIRECTORY} && ln -s /etc/hosts {LINK}"))?;
     let node = Node::start(&[("99-worker-labelled", MORE)])?;
@@ -76,13 +76,13 @@ pub(super) fn labels(context: &mut Context) -> Result<()> {
     Ok(())
 }
 
-/// The type of an object, of a link its own.
+/// The type of an object; for a link its own.
 fn type_of(path: &str) -> Result<String> {
     let label = run("stat", &["-c", "%C", path])?;
     Ok(label.trim().split(':').nth(2).with_context(|| format!("{path} has the label {label}"))?.to_owned())
 }
 
-/// Wants the policy's own tool to agree.
+/// Expects that the policy's own tool agrees.
 fn labelled(paths: &[&str]) -> Result<()> {
     for path in paths {
         run("matchpathcon", &["-V", path])?;
@@ -90,7 +90,7 @@ fn labelled(paths: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What the first boot wrote has the labels of whoever wrote it: that is told, and what is said to be done helps.
+/// The first boot wrote files with the labels of their writers. The commands report this, and the documented fix works.
 fn first_look(node: &Node) -> Result<String> {
     let modules = fs::read_to_string("/sys/kernel/security/lsm")?;
     ensure!(modules.split(',').any(|name| name == "selinux"), "{modules}");
@@ -128,7 +128,7 @@ fn chcon(node: &Node) -> Result<String> {
     Ok(format!("{text}: {who}"))
 }
 
-/// Whatever `restorecon` leaves as it is is no drift: another user or range, and a type that the policy lets anybody choose.
+/// `restorecon` leaves another user or range, and a customizable type. So these are no drift.
 fn as_good(node: &Node) -> Result<String> {
     let first = node.records()?.len();
     for change in ["-u unconfined_u", "-l s0:c3", "-t public_content_t"] {
@@ -147,7 +147,7 @@ fn as_good(node: &Node) -> Result<String> {
     Ok("touched, no drift".to_owned())
 }
 
-/// The type comes back, and what nobody compares stays.
+/// The type is restored. What Holdfast does not compare stays.
 fn repair(node: &Node) -> Result<String> {
     let things = [
         (CHRONY, "-t", "chronyd_conf_t"),
@@ -170,7 +170,8 @@ fn repair(node: &Node) -> Result<String> {
     Ok(said.replace('\n', "; "))
 }
 
-/// A rule of the administrator's own: `check` and a reload know it at once, the daemon by itself at the next full verification.
+/// A rule of the administrator: `check` and a reload use it at once, the daemon by itself at the next full
+/// verification.
 fn policy_changes(node: &Node) -> Result<String> {
     let mut local = OpenOptions::new().create(true).append(true).open(LOCAL)?;
     writeln!(local, "/etc/sysctl\\.d/90-baseline\\.conf -- system_u:object_r:etc_runtime_t:s0")?;
@@ -180,7 +181,7 @@ fn policy_changes(node: &Node) -> Result<String> {
     let record = drift(node, SYSCTL, "label", reload)?;
     let text = record["differences"][0]["text"].to_string();
     recovery(node, SYSCTL, || shell(&format!("restorecon {SYSCTL}")))?;
-    // Now without being told.
+    // Now without a reload.
     let unit = fs::read_to_string("/etc/systemd/system/holdfast.service")?;
     let often = unit.replace("agent --standalone", "agent --standalone --verify-every 10");
     fs::write("/etc/systemd/system/holdfast.service", often)?;
@@ -200,7 +201,7 @@ fn policy(rule: &str) -> String {
     )
 }
 
-/// Where the drift policy says so a label is nobody's concern.
+/// If the drift policy says so, Holdfast ignores labels.
 fn ignored(node: &Node) -> Result<String> {
     let record = drift(node, SYSCTL, "label", || shell(&format!("chcon -t tmp_t {SYSCTL}")))?;
     fs::write(POLICY, policy(&format!("path: {SYSCTL}, action: degrade, labels: ignore")))?;
@@ -212,7 +213,7 @@ fn ignored(node: &Node) -> Result<String> {
     Ok(record["differences"][0]["text"].to_string())
 }
 
-/// The daemon puts it back, with the capabilities that it keeps.
+/// The daemon restores the label, with the capabilities that it keeps.
 fn revert(node: &Node) -> Result<String> {
     fs::write(POLICY, policy(&format!("path: {SSHD}, action: revert")))?;
     let before = node.records()?.len();
@@ -232,7 +233,7 @@ fn put_back(node: &Node) -> Result<String> {
     Ok(record["detail"]["actions"].to_string())
 }
 
-/// From here on the policy forbids what it does not allow. The daemon starts, sees who writes, and writes.
+/// From here on the kernel enforces the policy. The daemon starts, names actors, and writes.
 fn enforcing(node: &Node) -> Result<String> {
     run("setenforce", &["1"])?;
     let before = node.records()?.len();
@@ -250,7 +251,7 @@ fn enforcing(node: &Node) -> Result<String> {
     Ok(format!("{}: {who}", domain.trim_end_matches('\0')))
 }
 
-/// What is made anew has the policy's label, and is no drift.
+/// New objects have the policy's label, and are no drift.
 fn apply(node: &Node) -> Result<String> {
     let old = "/etc/holdfast/machine-configs";
     let unit = "        - name: chronyd-labelled.service\n          enabled: true\n          contents: |\n            \
@@ -279,7 +280,7 @@ fn apply(node: &Node) -> Result<String> {
     Ok(format!("{} paths as matchpathcon says", APPLIED.len()))
 }
 
-/// What the policy refused the daemon, and would have refused it before it was enforced.
+/// What the policy refused to the daemon, or would have refused before it was enforced.
 fn denials() -> Result<String> {
     let said = run("dmesg", &[])?;
     let ours: Vec<&str> =

@@ -1,6 +1,6 @@
-//! Managed files for scenarios that need a handful, or a thousand, all alike.
+//! Managed files for scenarios that need a few or a thousand equal ones.
 //!
-//! Comes in: a directory and a number. Goes out: the files as declared, and the MachineConfig that declares them.
+//! In: a directory and a number. Out: the files as declared, and the MachineConfig that declares them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use serde_json::{Value, json};
 
-/// What each of the files is declared to hold.
+/// Declared content of each file.
 pub(super) const CONTENT: &str = "declared\n";
 
-/// Makes the files and their MachineConfig at `config`.
+/// Creates the files, and their MachineConfig at `config`.
 pub(super) fn files(directory: &Path, count: usize, config: &Path) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(directory)?;
     let files: Vec<PathBuf> = (0..count).map(|n| directory.join(format!("{n:04}"))).collect();
@@ -35,7 +35,7 @@ pub(super) fn files(directory: &Path, count: usize, config: &Path) -> Result<Vec
     Ok(files)
 }
 
-/// Whether a record of the forensic log says that this file drifted.
+/// Whether a record of the forensic log reports drift of this file.
 pub(super) fn is_drift(record: &Value, file: &Path) -> bool {
     record["kind"] == "drift" && record["path"].as_str() == file.to_str()
 }

@@ -1,7 +1,7 @@
-//! Whether the guests have what every other scenario builds on.
+//! Whether the guests have what every other scenario needs.
 //!
-//! Comes in: a booted guest. Goes out: one check for each thing. It needs no daemon, so that a failure here is one
-//! of the machinery and not of Holdfast.
+//! In: a booted guest. Out: one check for each requirement. No check needs a daemon, so a failure here is one of the
+//! test machinery and not of Holdfast.
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
     Ok(())
 }
 
-/// What both guests need of the kernel.
+/// Requirements of both guests for the kernel.
 fn kernel(context: &mut Context) -> Result<()> {
     let series = context.kernel.clone();
     ensure!(!series.is_empty(), "the host did not say which kernel series this is");
@@ -105,7 +105,7 @@ fn file_system(kind: FileSystem) -> Result<String> {
     Ok(String::new())
 }
 
-/// Waits until systemd is up and wants all its units running.
+/// Waits until systemd is up. All its units must run.
 fn units() -> Result<String> {
     wait::until("systemd to finish starting", Duration::from_secs(90), || {
         let jobs = run("systemctl", &["list-jobs", "--no-legend"])?;
@@ -121,7 +121,7 @@ fn units() -> Result<String> {
     Ok(run("systemctl", &["--version"])?.lines().next().unwrap_or_default().to_owned())
 }
 
-/// Logs in as alice with a key, becomes root with sudo, and wants the login's user id to be hers.
+/// Logs in as alice with a key, and becomes root with sudo. The login uid must be hers.
 fn login() -> Result<String> {
     shell(
         "install -d -m 700 -o alice -g alice /home/alice/.ssh && \

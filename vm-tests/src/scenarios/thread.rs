@@ -1,4 +1,4 @@
-//! The thin thread through the whole: one file, one edit, one record.
+//! The shortest path through everything: one file, one edit, one record.
 
 use std::fs;
 use std::io::Write as _;
@@ -91,7 +91,7 @@ fn change(agent: &mut Agent, command: &str, kind: &str, operation: &str) -> Resu
     Ok(record.to_string())
 }
 
-/// One writes and keeps the file open, another appends: both are actors.
+/// One process writes and keeps the file open, another appends: both are actors.
 fn all_actors(agent: &mut Agent) -> Result<String> {
     let before = agent.records()?.len();
     let mut held = fs::OpenOptions::new().append(true).open(FILE)?;
@@ -112,7 +112,8 @@ fn all_actors(agent: &mut Agent) -> Result<String> {
     Ok(String::new())
 }
 
-/// What a user tries in vain beside root's edit does not make it theirs: the hooks run before the kernel asks who owns a file.
+/// A user's failed attempt beside root's edit does not make the user an actor, although the hooks run before the kernel
+/// checks ownership.
 fn refused_attempt(agent: &mut Agent) -> Result<String> {
     let before = agent.records()?.len();
     agent.signal(Signal::SIGSTOP)?;

@@ -1,8 +1,8 @@
-//! An upgrade of the daemon: the pins that it finds are another version's.
+//! An upgrade of the daemon that finds the pins of another version.
 //!
-//! Comes in: a bare guest. Goes out: a check for each kind of pins. What an earlier version left is made of our own pins,
-//! under the names that another object, or another layout of the maps, would have given them: they are real, and its
-//! programs go on until they are replaced.
+//! In: a bare guest. Out: a check for each kind of pins. The scenario renames this version's pins as another object, or
+//! another layout of the maps, would have named them. So the pins are real, and their programs run until they are
+//! replaced.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -35,7 +35,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     Ok(())
 }
 
-/// Nothing is verified but at start and after events and gaps.
+/// The daemon verifies only at its start and after events and gaps.
 fn start() -> Result<Agent> {
     Agent::start(&["--standalone", "--config", CONFIG, "--canary-every", "1", "--verify-every", "3600"])
 }
@@ -46,7 +46,7 @@ fn pinned() -> Result<Vec<(String, PathBuf)>> {
     Ok(entries.into_iter().map(|e| (e.file_name().to_string_lossy().into_owned(), e.path())).collect())
 }
 
-/// Whoever may open a pinned map may make the programs forget.
+/// Whoever can open a pinned map can change the programs' entries.
 fn private() -> Result<String> {
     let mut said = Vec::new();
     let below = pinned()?.into_iter().map(|(_, path)| path);
@@ -60,9 +60,9 @@ fn private() -> Result<String> {
     Ok(said.join(", "))
 }
 
-/// Programs in the kernel that see opens: ours, and those of earlier versions.
+/// Programs in the kernel on the open hook: this version's, and those of earlier versions.
 fn programs() -> Result<usize> {
-    /// `lsm_file_open` or `fentry_file_open`, of which the kernel keeps fifteen letters.
+    /// `lsm_file_open` or `fentry_file_open`; the kernel keeps fifteen letters.
     const CUT: &str = "_file_ope";
     let mut names = Vec::new();
     for program in loaded_programs() {
@@ -71,7 +71,7 @@ fn programs() -> Result<usize> {
     Ok(names.iter().filter(|name| name.contains(CUT)).count())
 }
 
-/// Stops the daemon, makes pins whose names begin so another version's, changes a file and starts the daemon again.
+/// Stops the daemon, renames pins with these prefixes as another version's, changes a file and starts the daemon again.
 fn upgraded(agent: Agent, file: &Path, kinds: &[&str]) -> Result<(Result<String>, Agent)> {
     let before = agent.records()?.len();
     agent.stop()?;
@@ -110,10 +110,10 @@ fn replaced(agent: &mut Agent, before: usize, file: &Path, moved: &[(PathBuf, Pa
         ensure!(!old.exists(), "{} is still there", old.display());
     }
     private()?;
-    // The kernel lets go of them a little later.
+    // The kernel removes them a little later.
     wait::until("the old programs to go", LIMIT, || Ok((programs()? == 1).then_some(())))
         .with_context(|| format!("{:?} programs", programs()))?;
-    // The new ones see.
+    // The new programs report changes.
     fs::write(file, simple::CONTENT)?;
     status::wait_for("compliant", LIMIT)?;
     let skip = agent.records()?.len();

@@ -1,8 +1,8 @@
-//! An apply with the daemon beside it: our own writes are no drift, somebody else's are, also where only the new config
-//! declares anything.
+//! An apply with a running daemon. The apply's own writes are no drift. Other writes are, even if only the new config
+//! declares the path.
 //!
-//! Comes in: a bare guest. Goes out: a check for each. A frozen file system holds an apply where it is needed: its first
-//! file lies there, so it has told the daemon and written nothing yet.
+//! In: a bare guest. Out: a check for each. A frozen file system holds an apply when a check needs it. The apply's
+//! first file lies there, so the apply has notified the daemon and written nothing yet.
 
 use std::fs;
 use std::path::Path;
@@ -41,7 +41,7 @@ const NEW: &[&str] = &["/srv/first/a", "/srv/second/old", "/srv/second/new", "/s
 pub(super) fn bare(context: &mut Context) -> Result<()> {
     FileSystem::Ext4.mount(Path::new(FIRST))?;
     FileSystem::Tmpfs.mount(Path::new(SECOND))?;
-    // So that alice can write what she should not.
+    // So that alice can write to files that she should not change.
     shell(&format!("chmod 777 {SECOND}"))?;
     for path in OLD {
         fs::write(path, "one")?;
@@ -89,13 +89,13 @@ fn apply(more: &[&str]) -> Result<Said> {
     holdfast(&[&["apply", CONFIG, "--no-acts"], more].concat())
 }
 
-/// It succeeded, and the daemon has begun with the new config.
+/// The apply succeeded, and the daemon uses the new config.
 fn done(agent: &mut Agent, (code, text): &Said) -> Result<()> {
     ensure!(*code == Some(0), "{code:?}: {text}");
     settled(agent, "compliant")
 }
 
-/// The daemon runs with the config that is current, and everything is verified.
+/// The daemon uses the current config, and has verified everything.
 fn settled(agent: &mut Agent, verdict: &str) -> Result<()> {
     let current = fs::canonicalize("/var/lib/holdfast/apply/current")?;
     let things = |path: &Path| -> Result<usize> { Ok(fs::read_to_string(path)?.matches("path:").count()) };
@@ -109,7 +109,7 @@ fn settled(agent: &mut Agent, verdict: &str) -> Result<()> {
     found.with_context(|| format!("{}; {:?}", status::read().unwrap_or_default(), agent.records()))
 }
 
-/// Everything is written, and the log has not one word about it.
+/// Everything is written, and the log has no entry about it.
 fn own(agent: &mut Agent) -> Result<String> {
     let before = agent.records()?.len();
     fs::write(CONFIG, config(NEW, "two"))?;
@@ -126,13 +126,13 @@ fn own(agent: &mut Agent) -> Result<String> {
     Ok(format!("{} records, all of them starts and stops", records.len()))
 }
 
-/// Starts an apply that stands still before its first file, when the daemon has been told.
+/// Starts an apply that is held before its first file, after it has notified the daemon.
 pub(super) fn held() -> Result<Child> {
-    // A check that failed may have left it frozen.
+    // A failed check may have left it frozen.
     let _ = shell(&format!("fsfreeze --unfreeze {FIRST}"));
     shell(&format!("fsfreeze --freeze {FIRST}"))?;
     let apply = spawn(&["apply", CONFIG, "--no-acts"])?;
-    // Uninterruptible: the frozen file system is the only thing that it waits for so.
+    // The state is uninterruptible. Only the frozen file system makes the apply wait so.
     let stat = format!("/proc/{}/stat", apply.id());
     wait::until("the apply to stand still", LIMIT, || {
         let text = fs::read_to_string(&stat)?;
@@ -142,7 +142,7 @@ pub(super) fn held() -> Result<Child> {
     Ok(apply)
 }
 
-/// Somebody who logged in as alice writes.
+/// A process logged in as alice writes.
 fn alice(line: &str) -> Result<()> {
     shell(&format!("echo 1000 > /proc/self/loginuid && exec su -s /bin/sh alice -c '{line}'")).map(drop)
 }
@@ -158,7 +158,7 @@ fn drift(agent: &mut Agent, before: usize, path: &str) -> Result<Value> {
     Ok(record)
 }
 
-/// Alice writes what only the new config declares; the apply ends undone and says who it was.
+/// Alice writes to a path that only the new config declares. The apply is undone and names her.
 fn foreign(agent: &mut Agent, content: &'static str, new: &str) -> Result<String> {
     let before = agent.records()?.len();
     fs::write(CONFIG, config(&[OLD, &[new]].concat(), content))?;
@@ -180,7 +180,7 @@ fn foreign(agent: &mut Agent, content: &'static str, new: &str) -> Result<String
     Ok(record["actor"].to_string())
 }
 
-/// Alice writes what the old config declares as well; it stays drift when the apply is undone.
+/// Alice writes to a path that the old config declares as well. It stays drifted after the apply is undone.
 fn foreign_old(agent: &mut Agent) -> Result<String> {
     const FILE: &str = "/srv/second/old";
     let before = agent.records()?.len();
@@ -200,12 +200,12 @@ fn foreign_old(agent: &mut Agent) -> Result<String> {
     Ok(record["differences"].to_string())
 }
 
-/// The daemon gives back by itself what a killed apply left.
+/// The daemon restores by itself what a killed apply left.
 fn abandoned(agent: &mut Agent) -> Result<String> {
     let before = OLD.iter().map(fs::read_to_string).collect::<Result<Vec<_>, _>>()?;
     fs::write(CONFIG, config(NEW, "killed"))?;
     let mut apply = held()?;
-    // It dies with the end of the call that it stands still in.
+    // It dies at the end of the call that is held.
     apply.kill()?;
     shell(&format!("fsfreeze --unfreeze {FIRST}"))?;
     let ended = apply.wait()?;
@@ -220,7 +220,7 @@ fn abandoned(agent: &mut Agent) -> Result<String> {
     Ok(format!("the apply ended with {ended}"))
 }
 
-/// A daemon that starts in the middle of an apply watches what that one writes.
+/// A daemon that starts during an apply watches what the apply writes.
 fn restarted(agent: Agent) -> Result<String> {
     const FILE: &str = "/srv/second/five";
     fs::write(CONFIG, config(&[OLD, &[FILE]].concat(), "five"))?;

@@ -1,6 +1,7 @@
-//! Applies on a node with systemd that runs the daemon as its service: units, drop-ins, keys and links of ours are no news.
+//! Applies on a node with systemd and the daemon as its service: the apply's own units, drop-ins, keys and links are no
+//! drift.
 //!
-//! Comes in: a node as the example config declares it. Goes out: a check for the way there and for the way back.
+//! In: a node that matches the example config. Out: a check for the apply and for the rollback.
 
 use std::fs;
 use std::time::Duration;
@@ -15,13 +16,13 @@ const OLD: &str = "/etc/holdfast/machine-configs/99-worker-baseline.yaml";
 const NEW: &str = "/root/new.yaml";
 const POLICY: &str = "/root/policy.yaml";
 
-/// Nothing of this needs a reboot.
+/// No change of these needs a reboot.
 const DISRUPTION: &str = "apiVersion: holdfast.dev/v1alpha1\nkind: DisruptionPolicy\nmetadata: {name: all}\nspec:\n  \
     files: [{path: /etc, actions: [{type: None}]}]\n  \
     units: [{name: '*.service', actions: [{type: DaemonReload}]}]\n  \
     sshkey: {actions: [{type: None}]}\n";
 
-/// What the new config declares besides: a key, a file in a new directory, a drop-in, an enabled unit, a masked one.
+/// The new config also declares a key, a file in a new directory, a drop-in, an enabled unit and a masked one.
 fn config() -> String {
     let key =
         "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAqDlmSXCDxZYgp7FmqGdVRTgEDgNPZQSADQBy8tGzRb second@example";
@@ -58,7 +59,7 @@ fn enabled(unit: &str, wanted: &str) -> Result<String> {
     Ok(String::new())
 }
 
-/// Applies; the daemon runs with the new config then, and its log has nothing about it but that.
+/// Applies. Then the daemon uses the new config, and its log has no other entry about it.
 fn quiet(node: &Node, arguments: &[&str]) -> Result<String> {
     let before = node.records()?.len();
     node.holdfast(0, arguments)?;
@@ -69,7 +70,7 @@ fn quiet(node: &Node, arguments: &[&str]) -> Result<String> {
         Ok((status["verdict"] == "compliant" && !gaps && status["node"]["state"] == "Done").then_some(()))
     })?;
     let records = node.records()?.split_off(before);
-    // A reload makes systemd itself touch directories of units.
+    // At a reload systemd itself creates directories of units.
     let is_news = |record: &&Value| {
         let kind = record["kind"].as_str().unwrap_or_default();
         matches!(kind, "drift" | "denied") || (kind == "touched" && record["actor"]["pid"] != 1)

@@ -1,8 +1,8 @@
-//! Ways to a managed thing that its declared path does not show: mounts over what they lead to, directories that
-//! enable units, and file systems that others write to.
+//! Paths to a managed thing beside its declared path: mounts over a link's target, directories that enable units, and
+//! file systems that others write to.
 //!
-//! Comes in: a bare guest. Goes out: a check for each. The full verification comes every ten minutes and finds them
-//! all; what is reported here within a minute was seen.
+//! In: a bare guest. Out: a check for each. The full verification runs every ten minutes and would find all of them. A
+//! report within a minute shows that the daemon received an event.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -44,7 +44,7 @@ const UNIT_FILE: &str = "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=mul
 
 /// The scenario.
 pub(super) fn bare(context: &mut Context) -> Result<()> {
-    // A link counts only where nobody but root could have made it.
+    // Holdfast follows a link only where nobody except root can create it.
     shell(
         "umask 022; mkdir -p /etc/ways /srv/real /etc/systemd/system && \
          chown 0:0 / /etc /etc/ways /srv /srv/real && chmod 755 / /etc /etc/ways /srv /srv/real && \
@@ -80,7 +80,7 @@ fn drift(agent: &mut Agent, skip: usize, path: &str, kind: &str) -> Result<Value
     Ok(record)
 }
 
-/// The table of mounts tells the real path, the config another one.
+/// The table of mounts has the real path, and the config another one.
 fn mount_over_real(agent: &mut Agent) -> Result<String> {
     let before = agent.records()?.len();
     mount(Some("tmpfs"), "/srv/real", Some("tmpfs"), MsFlags::empty(), None::<&str>)?;
@@ -90,7 +90,7 @@ fn mount_over_real(agent: &mut Agent) -> Result<String> {
     Ok(record.to_string())
 }
 
-/// A mount point of bytes that are no text, and then a mount that matters.
+/// A mount point that is not UTF-8, and then a mount over a managed thing.
 fn no_text(agent: &mut Agent) -> Result<String> {
     let strange = Path::new(OsStr::from_bytes(b"/tmp/\xff"));
     fs::create_dir(strange)?;
@@ -105,7 +105,7 @@ fn no_text(agent: &mut Agent) -> Result<String> {
     Ok(record.to_string())
 }
 
-/// A directory that nobody declared comes, and a link in it; and then another directory in its place.
+/// A new undeclared directory with a link in it, and then another directory in its place.
 fn enabled_elsewhere(agent: &mut Agent) -> Result<String> {
     let wants = "/etc/systemd/system/other.target.wants";
     let mut told = Vec::new();
@@ -134,7 +134,7 @@ fn enabled_elsewhere(agent: &mut Agent) -> Result<String> {
     Ok(told.join(", "))
 }
 
-/// The way to a thing ends behind a link at a name that is not there; then there is more of it, and at last the thing.
+/// The path to a thing ends behind a link at a missing name. Then more of the path is created, and at last the thing.
 fn come_behind_a_link(skip: usize) -> Result<String> {
     fs::write(CONFIG, config(&[LINKED, DEEP], ""))?;
     let mut agent = Agent::start(&["--standalone", "--config", CONFIG])?;
@@ -150,7 +150,7 @@ fn come_behind_a_link(skip: usize) -> Result<String> {
     Ok(record.to_string())
 }
 
-/// What is on it is unknown under one gap, and drift is found by the full verification.
+/// Things on it are unknown under one gap, and the full verification finds drift.
 fn foreign(skip: usize) -> Result<String> {
     let foreign = Foreign::mount(Path::new(PLACE), "one")?;
     fs::write(CONFIG, config(&[FOREIGN], ""))?;

@@ -1,6 +1,6 @@
 //! Actors that are hard to name, and executions of managed files.
 //!
-//! Comes in: a managed file. Goes out: the file changed by a process that is gone, orphaned, or deep below a shell; or
+//! In: a managed file. Out: the file changed by a process that has ended, was orphaned, or runs deep below a shell; or
 //! executed.
 
 use std::path::Path;
@@ -14,7 +14,7 @@ const OPEN: &[&str] = &["file_open", "file_permission"];
 const TRUNCATE: &[&str] = &["file_open", "inode_setattr", "file_permission"];
 const EXEC: &[&str] = &["sched_process_exec"];
 
-/// The family.
+/// The vectors of this family.
 pub(super) const VECTORS: &[Vector] = &[
     Vector::file(
         "V86a",

@@ -1,6 +1,6 @@
 //! Metadata: mode, owner, times, extended attributes, access control lists, inode flags.
 //!
-//! Comes in: a managed thing. Goes out: the same thing with the same content and other metadata.
+//! In: a managed thing. Out: the same thing with the same content and other metadata.
 
 use std::fs::{self, File, FileTimes, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, fchown, lchown};
@@ -18,15 +18,15 @@ const ACL: &[&str] = &["inode_set_acl", "inode_setxattr"];
 const MODE: Expected = Expected::Drift("mode");
 const OWNER: Expected = Expected::Drift("owner");
 const XATTR: Expected = Expected::Drift("xattr");
-/// Those with a disk; memory has no `user.` attributes before 6.6.
+/// File systems on a disk. tmpfs has no `user.` attributes before 6.6.
 const ON_DISK: &[FileSystem] = &[FileSystem::Ext4, FileSystem::Xfs, FileSystem::Btrfs];
 
-/// Name of the attribute that [`Target::FileWithXattr`] carries.
+/// Name of the extended attribute of [`Target::FileWithXattr`].
 pub(crate) const UNDECLARED: &str = "security.undeclared";
-/// Name of the access control list's attribute.
+/// Name of the extended attribute that holds an access control list.
 pub(crate) const ACL_NAME: &str = "system.posix_acl_access";
 
-/// The family.
+/// The vectors of this family.
 pub(super) const VECTORS: &[Vector] = &[
     Vector::file("V41a", "chmod(2)", SETATTR, Does::Call(|path| chmod(path, 0o600))).expecting(MODE),
     Vector::file("V41b", "fchmod(2)", SETATTR, Does::Call(fchmod)).expecting(MODE),
@@ -65,7 +65,7 @@ pub(super) const VECTORS: &[Vector] = &[
         Does::Call(|path| set(path, "trusted.x", b"1")),
     )
     .expecting(Expected::Touched)
-    // Memory keeps no time of it before 6.1, and without one nothing shows that the file was touched.
+    // tmpfs has no time for it before 6.1. Without one nothing shows that the file was touched.
     .only(ON_DISK),
     Vector::file(
         "V44e",
@@ -151,8 +151,8 @@ fn capabilities(path: &Path) -> Result<()> {
     set(path, "security.capability", &value)
 }
 
-/// `u::rw-,u:1000:rw-,g::r--,m::r--,o::r--` (`posix_acl_xattr.h`); the mask shows as the
-/// mode bits of the group, so that the mode stays as it was.
+/// `u::rw-,u:1000:rw-,g::r--,m::r--,o::r--` (`posix_acl_xattr.h`). The mask is the group's mode bits, so the mode does
+/// not change.
 pub(crate) fn acl() -> Vec<u8> {
     const NOBODY: u32 = u32::MAX;
     let entries: [(u16, u16, u32); 5] =

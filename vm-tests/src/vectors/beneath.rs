@@ -1,6 +1,7 @@
-//! From beneath the file system: block devices. No hook sees the file change; the opening of the device is seen.
+//! Changes below the file system, through block devices. No hook sees the file change; a hook sees the opening of the
+//! device.
 //!
-//! Comes in: a managed file on a disk. Goes out: other bytes in its blocks, and an empty page cache.
+//! In: a managed file on a disk. Out: other bytes in its blocks, and an empty page cache.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -15,12 +16,12 @@ use crate::guest::boot::load_module;
 use crate::guest::disks::FileSystem;
 use crate::guest::run;
 
-/// The family.
+/// The vectors of this family.
 pub(super) const VECTORS: &[Vector] = &[
     Vector::file("V68", "raw write to the block device", &[], Does::Call(raw_write))
         .expecting(Expected::TamperThenDrift("content"))
         .by(Who::Nobody)
-        // Btrfs notices by its checksums, and then the file cannot be read at all.
+        // Btrfs verifies its checksums, so the file would be unreadable.
         .only(&[FileSystem::Ext4, FileSystem::Xfs]),
     Vector::file("V68b", "the same by a node of one's own making", &[], Does::Call(raw_write_by_own_node))
         .expecting(Expected::TamperThenDrift("content"))
@@ -63,12 +64,12 @@ pub(super) const VECTORS: &[Vector] = &[
     Vector::not_performed("V76", "FUSE daemon changes content", &[], "nothing managed lives there"),
 ];
 
-/// Finds the file's content on its disk and changes a few bytes of it there.
+/// Finds the file's content on its disk and changes a few bytes there.
 fn raw_write(path: &Path) -> Result<()> {
     write_beneath(path, &device_of(path)?)
 }
 
-/// The same through a node that nobody else knows.
+/// The same through a new device node.
 fn raw_write_by_own_node(path: &Path) -> Result<()> {
     let device = fs::metadata(device_of(path)?)?.rdev();
     let node = PathBuf::from(format!("/run/node-{}", std::process::id()));
@@ -90,7 +91,7 @@ fn write_beneath(path: &Path, device: &Path) -> Result<()> {
     drop_caches()
 }
 
-/// Makes the file a block device and writes to that. Each file system has a device of its own.
+/// Attaches the file to a loop device and writes to the device. Each file system has its own device.
 fn by_loop(path: &Path) -> Result<()> {
     load_module("loop")?;
     let number = FileSystem::ALL.into_iter().position(|kind| path.iter().any(|part| part == kind.name()));
@@ -123,7 +124,7 @@ fn device_of(path: &Path) -> Result<PathBuf> {
     Ok(PathBuf::from(deepest.context("no mount above the path")?.0))
 }
 
-/// Where the bytes are on the disk; files begin where a block begins, which has 1 KiB at least.
+/// Position of the bytes on the disk. A file starts at the start of a block, and a block has at least 1 KiB.
 fn find(disk: &mut File, wanted: &[u8]) -> Result<u64> {
     const BLOCK: usize = 1024;
     let mut chunk = vec![0; 256 * BLOCK];

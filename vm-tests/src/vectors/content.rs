@@ -1,6 +1,6 @@
-//! Content by descriptor and by path: everything that the kernel sees as a write or a change of size.
+//! Content by descriptor and by path: everything that the kernel handles as a write or a change of size.
 //!
-//! Comes in: a managed file that holds at least 100 bytes. Goes out: the same file with other content.
+//! In: a managed file that holds at least 100 bytes. Out: the same file with other content.
 
 use std::fs::{File, OpenOptions};
 use std::io::{IoSlice, IoSliceMut, Write};
@@ -23,16 +23,16 @@ use super::{Does, Target, Vector, Who, elsewhere};
 use crate::guest::page;
 use crate::guest::wait::pause;
 
-/// What the process that gets a descriptor over a socket is called with.
+/// Argument of the process that receives a descriptor over a socket.
 pub(super) const RECEIVER: &str = "receiver";
 
-/// Long enough for the daemon to be told of an open and to find the file as declared before anything else is done.
-pub(super) const TOLD_SECONDS: u64 = 2;
+/// Long enough for the daemon to receive the open and to verify the file before the next operation.
+pub(super) const HANDLED_SECONDS: u64 = 2;
 
 const OPEN: &[&str] = &["file_open", "file_permission"];
 const SIZE: &[&str] = &["inode_setattr"];
 
-/// The family.
+/// The vectors of this family.
 pub(super) const VECTORS: &[Vector] = &[
     Vector::file("V01a", "open and write(2)", OPEN, Does::Call(write)),
     Vector::file("V01b", "pwrite(2)", OPEN, Does::Call(pwrite)),
@@ -68,9 +68,9 @@ pub(super) const VECTORS: &[Vector] = &[
     Vector::file("V30", "open_by_handle_at(2)", OPEN, Does::Call(by_handle)).by(Who::Child),
 ];
 
-/// What comes after it is told by itself.
-pub(super) fn let_it_be_told() {
-    pause(Duration::from_secs(TOLD_SECONDS));
+/// Waits until the daemon has handled the earlier operations, so that the next one has a record of its own.
+pub(super) fn wait_until_handled() {
+    pause(Duration::from_secs(HANDLED_SECONDS));
 }
 
 fn writable(path: &Path) -> Result<File> {
@@ -93,7 +93,7 @@ fn writev(path: &Path) -> Result<()> {
 
 fn write_late(path: &Path) -> Result<()> {
     let mut file = writable(path)?;
-    let_it_be_told();
+    wait_until_handled();
     page::wait_for_hook("file_permission")?;
     Ok(file.write_all(b"drift")?)
 }
@@ -120,7 +120,7 @@ fn zero(path: &Path) -> Result<()> {
     Ok(rustix::fs::fallocate(writable(path)?, FallocateFlags::ZERO_RANGE, 10, 50)?)
 }
 
-/// A multiple of every block here.
+/// A multiple of the block size of every file system here.
 const BLOCKS: u64 = 4096;
 
 fn collapse(path: &Path) -> Result<()> {
@@ -170,7 +170,7 @@ fn uring(path: &Path) -> Result<()> {
     })
 }
 
-/// A thread of the kernel's, in the name of this process, takes the request from shared memory.
+/// A kernel thread takes the request from shared memory, in the name of this process.
 fn uring_thread(path: &Path) -> Result<()> {
     const IDLE_MS: u32 = 100;
     let file = writable(path)?;
@@ -180,7 +180,7 @@ fn uring_thread(path: &Path) -> Result<()> {
         let file = tokio_uring::fs::File::from_std(file);
         let (result, _) = file.write_all_at(b"drift".to_vec(), 0).await;
         match result {
-            // Such a thread took only registered files at first.
+            // The first kernels with such threads accepted only registered files.
             Err(error) if error.raw_os_error() == Some(nix::Error::EBADF as i32) => {
                 Err(nix::Error::EOPNOTSUPP).context("a file that is not registered")
             }
@@ -196,7 +196,7 @@ fn aio(path: &Path) -> Result<()> {
     const IO_SETUP: u32 = 206;
     const IO_GETEVENTS: u32 = 208;
     const IO_SUBMIT: u32 = 209;
-    /// `IOCB_CMD_PWRITE`, in the low half of the word that holds the descriptor in its high half.
+    /// `IOCB_CMD_PWRITE`, in the low half of the word whose high half is the descriptor.
     const PWRITE: u64 = 1;
     let mut program = Program::default();
     let (path, text) = (program.path(path), program.data(b"drift"));
@@ -239,7 +239,7 @@ fn opened_before(path: &Path, daemon_started: &mut dyn FnMut() -> Result<()>) ->
     Ok(file.write_all(b"drift")?)
 }
 
-/// Opens, and lets a child write: the one who wrote is to be named, not the one who opened.
+/// Opens the file and lets a child write. Holdfast must name the child, not the process that opened.
 fn pass(path: &Path) -> Result<()> {
     let file = writable(path)?;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -249,7 +249,7 @@ fn pass(path: &Path) -> Result<()> {
         .stdin(Stdio::from(theirs))
         .spawn()
         .context("start the receiver")?;
-    // Only then can it be told who wrote from who opened.
+    // Only with this hook can Holdfast distinguish the writer from the process that opened.
     page::wait_for_hook("file_permission")?;
     let descriptors = [file.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -262,7 +262,7 @@ fn pass(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The receiving side: the socket is standard input.
+/// The receiving side; standard input is the socket.
 pub(super) fn receive(_: &Path) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut buffer = RecvAncillaryBuffer::new(&mut space);

@@ -1,10 +1,10 @@
-//! What a hook tells: the operations that its records hold.
+//! The operations in the records of each hook.
 //!
-//! Comes in: the name of a hook. Goes out: the words that a record of the forensic log may hold for it.
+//! In: the name of a hook. Out: the words that its records in the forensic log may hold.
 
 use sensor_common::op::Operation;
 
-/// The operations of a hook; none for a name that is no hook's.
+/// The operations of a hook; empty for an unknown name.
 fn operations(hook: &str) -> &'static [Operation] {
     match hook {
         "file_open" => &[Operation::OpenWrite],
@@ -37,8 +37,8 @@ fn operations(hook: &str) -> &'static [Operation] {
     }
 }
 
-/// The words for what these hooks tell.
-pub fn told_by(hooks: &[&str]) -> Vec<&'static str> {
+/// The words that records of these hooks may hold.
+pub fn operations_of(hooks: &[&str]) -> Vec<&'static str> {
     hooks.iter().flat_map(|hook| operations(hook)).map(|operation| operation.name()).collect()
 }
 
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_hook_in_the_table_tells_something() {
+    fn every_hook_in_the_table_has_operations() {
         for vector in all() {
             for hook in vector.hooks {
                 assert!(!operations(hook).is_empty(), "{}: {hook} is no hook", vector.id);

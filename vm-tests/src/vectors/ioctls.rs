@@ -1,7 +1,7 @@
-//! Ioctls that exchange, share or remove what lies behind a path.
+//! Ioctls that exchange, share or remove the content behind a path.
 //!
-//! Comes in: a managed file. Goes out: other content in it, or none. Where the file has to be open for writing it is so
-//! long before, so that the ioctl is told by itself.
+//! In: a managed file. Out: other content in it, or none. If the ioctl needs a descriptor open for writing, the process
+//! opens it long before, so that the ioctl has a record of its own.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::{Does, Expected, Target, Vector, Who, content};
 use crate::guest::disks::FileSystem;
 use crate::guest::page;
 
-/// The family.
+/// The vectors of this family.
 pub(super) const VECTORS: &[Vector] = &[
     Vector::file(
         "V10b",
@@ -65,10 +65,10 @@ pub(super) const VECTORS: &[Vector] = &[
     ),
 ];
 
-/// Opens the file for writing and lets the daemon find it as declared meanwhile.
+/// Opens the file for writing, and waits until the daemon has verified it.
 fn open_long_before(path: &Path) -> Result<std::fs::File> {
     let file = OpenOptions::new().write(true).open(path)?;
-    content::let_it_be_told();
+    content::wait_until_handled();
     page::wait_for_hook("file_permission")?;
     Ok(file)
 }
@@ -83,11 +83,11 @@ const OPEN: u32 = 2;
 const IOCTL: u32 = 16;
 const READ_WRITE: u64 = 2;
 
-/// Opens the file, and long after makes an ioctl on it.
+/// Opens the file, and makes an ioctl on it long after.
 fn ioctl(program: &mut Program, path: &Path, command: u64, argument: u64) {
     let path = program.path(path);
     let opened = program.call(OPEN, &[path.into(), READ_WRITE.into()]);
-    program.pause(content::TOLD_SECONDS);
+    program.pause(content::HANDLED_SECONDS);
     let _: Value = program.call(IOCTL, &[opened, command.into(), argument.into()]);
 }
 
@@ -99,7 +99,7 @@ fn swap_boot(path: &Path) -> Result<()> {
     program.run()
 }
 
-/// 4096 times the letter `d`, as zlib has it.
+/// The letter `d` 4096 times, compressed by zlib.
 const ENCODED: [u8; 28] = [
     0x78, 0xda, 0xed, 0xc1, 0x01, 0x0d, 0x00, 0x00, 0x00, 0xc2, 0xa0, 0xb2, 0xef, 0x9f, 0xc1, 0x1e, 0x0e,
     0x28, 0x00, 0x00, 0x00, 0xe0, 0xdd, 0x00, 0x1e, 0x5a, 0x40, 0x5b,
@@ -113,7 +113,7 @@ fn write_encoded(path: &Path) -> Result<()> {
     let mut program = Program::default();
     let text = program.data(&ENCODED);
     let vector = program.words(&[text, ENCODED.len() as u64]);
-    // Vector and its count, offset, flags, length, length and offset of what is decoded, compression; reserved.
+    // Vector and its count, offset, flags, length, decoded length and offset, compression; reserved.
     let mut words = [0; 16];
     words[..8].copy_from_slice(&[vector, 1, 0, 0, DECODED, DECODED, 0, ZLIB]);
     let arguments = program.words(&words);
@@ -121,9 +121,9 @@ fn write_encoded(path: &Path) -> Result<()> {
     program.run()
 }
 
-/// Makes an ioctl on the directory above `subvolume`, with the name of that one.
+/// Makes an ioctl on the directory above `subvolume`, with the subvolume's name.
 fn on_subvolume(command: u64, subvolume: &Path) -> Result<()> {
-    /// `struct btrfs_ioctl_vol_args`: a descriptor, and a name with its end.
+    /// `struct btrfs_ioctl_vol_args`: a descriptor, and a name with its terminating zero.
     const ARGUMENTS: usize = 4096;
     let mut program = Program::default();
     let directory = program.path(subvolume.parent().context("a path with a directory")?);
@@ -136,7 +136,7 @@ fn on_subvolume(command: u64, subvolume: &Path) -> Result<()> {
     program.run()
 }
 
-/// Makes a subvolume.
+/// Creates a subvolume.
 pub(super) fn make_subvolume(place: &Path) -> Result<()> {
     /// `BTRFS_IOC_SUBVOL_CREATE`.
     const CREATE: u64 = 0x5000_940e;

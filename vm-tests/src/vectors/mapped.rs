@@ -1,6 +1,6 @@
 //! Content by shared mappings: the kernel sees the mapping, never the stores.
 //!
-//! Comes in: a managed file. Goes out: the same file with a few bytes stored through memory.
+//! In: a managed file. Out: the same file with a few bytes stored through memory.
 
 use std::fs::{File, OpenOptions};
 use std::mem::ManuallyDrop;
@@ -12,15 +12,15 @@ use anyhow::{Context, Result};
 use vm_memory::bitmap::BitmapSlice;
 use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
-use super::content::{TOLD_SECONDS, let_it_be_told};
+use super::content::{HANDLED_SECONDS, wait_until_handled};
 use super::raw::{Program, Value};
 use super::{Does, Vector, Who};
 use crate::guest::disks::FileSystem;
 
-/// The file is open for writing long before, so that nothing else can have told of what is stored.
+/// The file is open for writing long before, so that no other hook reports the stores.
 const MAP: &[&str] = &["mmap_file"];
 
-/// The family.
+/// The vectors of this family.
 pub(super) const VECTORS: &[Vector] = &[
     Vector::file("V19a", "store through a shared mapping", MAP, Does::Call(store)),
     Vector::file("V19b", "store long after the mapping, file closed", MAP, Does::Call(store_late)),
@@ -38,7 +38,7 @@ pub(super) const VECTORS: &[Vector] = &[
         .by(Who::Child),
     Vector::file("V28", "a direct read into a shared mapping", MAP, Does::Call(read_into))
         .by(Who::Child)
-        // Memory has no direct input and output before 6.6.
+        // tmpfs has no direct I/O before 6.6.
         .only(&[FileSystem::Ext4, FileSystem::Xfs, FileSystem::Btrfs]),
     Vector::not_performed(
         "V28b",
@@ -49,10 +49,10 @@ pub(super) const VECTORS: &[Vector] = &[
     ),
 ];
 
-/// Opens the file, and long after maps it.
+/// Opens the file, and maps it long after.
 fn map_late(path: &Path) -> Result<MmapRegion> {
     let file = open(path)?;
-    let_it_be_told();
+    wait_until_handled();
     map(file)
 }
 
@@ -75,11 +75,12 @@ fn store(path: &Path) -> Result<()> {
 }
 
 fn store_late(path: &Path) -> Result<()> {
-    // Never dropped: it would close what is closed here. The mapping ends with the process.
+    // The region is never dropped, because a drop would close the descriptor that is closed here. The mapping ends with
+    // the process.
     let region = ManuallyDrop::new(map_late(path)?);
     let file = region.file_offset().context("a mapping of a file")?.file().as_raw_fd();
     nix::unistd::close(file)?;
-    let_it_be_told();
+    wait_until_handled();
     put(&region.as_volatile_slice())
 }
 
@@ -99,7 +100,7 @@ fn map_page(program: &mut Program, path: &Path, protection: u64) -> Value {
     const SHARED: u64 = 1;
     let path = program.path(path);
     let opened = program.call(OPEN, &[path.into(), READ_WRITE.into()]);
-    program.pause(TOLD_SECONDS);
+    program.pause(HANDLED_SECONDS);
     program.call(MMAP, &[0.into(), PAGE.into(), protection.into(), SHARED.into(), opened, 0.into()])
 }
 
@@ -111,7 +112,7 @@ fn unprotect(path: &Path) -> Result<()> {
     const MPROTECT: u32 = 10;
     let mut program = Program::default();
     let page = map_page(&mut program, path, READABLE);
-    program.pause(TOLD_SECONDS);
+    program.pause(HANDLED_SECONDS);
     let _: Value = program.call(MPROTECT, &[page, PAGE.into(), WRITABLE.into()]);
     program.store(*b"drifting", page);
     program.run()
@@ -131,13 +132,14 @@ fn write_memory(path: &Path) -> Result<()> {
     program.run()
 }
 
-/// The disk's own copying fills the page.
+/// A direct read from the disk fills the page.
 fn read_into(path: &Path) -> Result<()> {
     const READ: u32 = 0;
     /// `O_DIRECT`.
     const DIRECT: u64 = 0o40000;
-    // Zeros behind it: where the page is written back meanwhile, the kernel sets what lies behind the file's end to zero
-    // (`extent_writepage` of btrfs). The checksum of any other bytes would not hold then, and the read would fail with EIO.
+    // The rest of the page is zeros. If the page is written back meanwhile, the kernel zeroes it behind the file's end
+    // (`extent_writepage` of btrfs). With other bytes the checksum would then not match, and the read would fail with
+    // EIO.
     let mut content = vec![0; usize::try_from(PAGE)?];
     content[..5].copy_from_slice(b"drift");
     let source = super::elsewhere(path)?;
@@ -153,7 +155,7 @@ fn read_into(path: &Path) -> Result<()> {
 
 fn by_proc_mem(path: &Path) -> Result<()> {
     let region = map_late(path)?;
-    let_it_be_told();
+    wait_until_handled();
     let address = region.as_ptr() as u64;
     let memory = OpenOptions::new().write(true).open("/proc/self/mem")?;
     write_at(&memory, address)

@@ -1,8 +1,8 @@
-//! The vector table: the ways in which a managed thing can change, each as code that does it.
+//! The vector table: the ways in which a managed thing can change, each with the code that makes the change.
 //!
-//! Comes in: the id of a vector and the path of a managed thing. Goes out: the change, made for real by the process
-//! that calls [`perform`]; and for each vector what Holdfast must say of it. Numbers are those of [`NUMBERS`]; letters
-//! tell variants apart. Nothing here looks at what Holdfast said: that is the scenario's part.
+//! In: the id of a vector and the path of a managed thing. Out: the change, made by the process that calls [`perform`];
+//! and for each vector what Holdfast must report. Numbers are those of [`NUMBERS`]; letters distinguish variants. This
+//! module never reads Holdfast's output: the scenario does.
 
 mod actors;
 mod attributes;
@@ -28,49 +28,49 @@ use anyhow::{Context, Result, bail};
 use crate::guest::disks::FileSystem;
 use crate::scenarios::{burst, flood};
 
-pub use hooks::told_by;
+pub use hooks::operations_of;
 pub use numbers::NUMBERS;
 
 /// Exit status of a performing process whose kernel or file system refuses the operation.
 pub const REFUSED: i32 = 77;
 
-/// What is managed, and how it stands before the change.
+/// The managed thing, and its state before the change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// A file as declared.
+    /// A compliant file.
     File,
     /// A file of several blocks.
     Blocks,
-    /// A file that another one, of other content, is mounted over.
+    /// A file with another file of other content mounted over it.
     FileMountedOver,
-    /// A file in a directory that is a mount of its own.
+    /// A file in a directory that is a mount point.
     FileInMount,
-    /// A file with an extended attribute that nothing declares.
+    /// A file with an undeclared extended attribute.
     FileWithXattr,
-    /// A file with an access control list that nothing declares.
+    /// A file with an undeclared access control list.
     FileWithAcl,
     /// An executable file that is a script.
     Script,
-    /// An executable file that the kernel runs itself.
+    /// An executable file in a format of the kernel (ELF).
     Program,
-    /// A file to swap to.
+    /// A swap file.
     Swap,
-    /// A file in a subvolume of its own.
+    /// A file in its own subvolume.
     FileInSubvolume,
     /// A symbolic link.
     Link,
     /// A directory.
     Directory,
-    /// A drop-in directory, in which every file is declared.
+    /// A closed directory: a drop-in directory in which every file is declared.
     ClosedDirectory,
-    /// A file that is declared and not there.
+    /// A declared file that does not exist.
     AbsentFile,
-    /// A file that is declared, in a directory that is not there.
+    /// A declared file in a directory that does not exist.
     AbsentDirectory,
 }
 
 impl Target {
-    /// Whether it departs from its declaration before the change.
+    /// Whether the thing differs from its declaration before the change.
     pub fn begins_drifted(self) -> bool {
         matches!(
             self,
@@ -83,46 +83,46 @@ impl Target {
     }
 }
 
-/// How a vector is done.
+/// How a vector makes its change.
 #[derive(Debug, Clone, Copy)]
 pub enum Does {
     /// By system calls.
     Call(fn(&Path) -> Result<()>),
-    /// The same, but the process begins before the daemon: it calls the second argument when it is ready, which
-    /// comes back when the daemon has started.
+    /// The same, but the process starts before the daemon. It calls the second argument when it is ready, and that call
+    /// returns after the daemon has started.
     Early(fn(&Path, &mut dyn FnMut() -> Result<()>) -> Result<()>),
-    /// By a line of shell, with the thing in `$F` and the directory it is in in `$D`.
+    /// By a line of shell. `$F` is the thing's path, `$D` its directory.
     Shell(&'static str),
-    /// By a check of another scenario.
+    /// By a check of another scenario, which shows this vector.
     Shown {
         /// The scenario's name.
         scenario: &'static str,
-        /// The check's.
+        /// The name of its check.
         check: &'static str,
     },
-    /// Not at all, and why not.
+    /// Not performed, with the reason.
     NotPerformed(&'static str),
 }
 
-/// What Holdfast must say.
+/// What Holdfast must report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
     /// Drift with a difference of this kind.
     Drift(&'static str),
-    /// Changed and as declared.
+    /// The thing changed and is compliant.
     Touched,
-    /// As declared again.
+    /// The thing is compliant again.
     Recovered,
     /// An execution, with the verdict at that moment.
     Exec,
-    /// Drift with a difference of this kind, and before that the opening of a device.
+    /// The opening of a device, and then drift with a difference of this kind.
     TamperThenDrift(&'static str),
-    /// Nothing: the change does not show on the node.
+    /// Nothing: the change has no effect on the node.
     Nothing,
 }
 
 impl Expected {
-    /// Kind of the record that is waited for.
+    /// Kind of the expected record.
     pub fn record(self) -> Option<&'static str> {
         match self {
             Self::Drift(_) | Self::TamperThenDrift(_) => Some("drift"),
@@ -133,7 +133,7 @@ impl Expected {
         }
     }
 
-    /// Kind of the difference that is waited for.
+    /// Kind of the expected difference.
     pub fn difference(self) -> Option<&'static str> {
         match self {
             Self::Drift(kind) | Self::TamperThenDrift(kind) => Some(kind),
@@ -142,24 +142,24 @@ impl Expected {
     }
 }
 
-/// Who must be named.
+/// The actor that Holdfast must name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
     /// The performing process.
     Doer,
     /// A process that has the performing one among its ancestors.
     Child,
-    /// A process that the performing one left to init: it is named by its arguments.
+    /// A process that the performing one left to init. Its arguments identify it.
     Orphan,
-    /// The performing process, as it was when it ran the program with this in its arguments.
+    /// The performing process, as it was while it ran the program with this in its arguments.
     Called(&'static str),
-    /// The performing process, in a unit whose name begins so.
+    /// The performing process, in a unit whose name starts with this.
     Unit(&'static str),
-    /// A child that gave the file to a device, or the kernel's thread that writes for the device.
+    /// A child that gave the file to a device, or the kernel thread that writes for the device.
     Device,
-    /// A child, or the kernel's thread that carries out what it asked `io_uring` for.
+    /// A child, or the kernel thread that handles its `io_uring` request.
     Worker,
-    /// Nobody: no hook sees it, a sweep finds it.
+    /// Nobody: no hook sees the change, and a sweep finds it.
     Nobody,
 }
 
@@ -168,24 +168,24 @@ pub enum Who {
 pub struct Vector {
     /// Number and variant.
     pub id: &'static str,
-    /// In a few words.
+    /// Short description.
     pub name: &'static str,
-    /// Hooks that see it, the most telling first; none means that it is swept.
+    /// Hooks that see the change, the most specific first. Without any, only a sweep finds it.
     pub hooks: &'static [&'static str],
-    /// What it is done to.
+    /// The thing that changes.
     pub target: Target,
-    /// How.
+    /// How the change is made.
     pub does: Does,
-    /// What must be said.
+    /// What Holdfast must report.
     pub expected: Expected,
-    /// Who must be named.
+    /// The actor that Holdfast must name.
     pub who: Who,
-    /// File systems on which it is done; empty means all.
+    /// File systems on which the vector runs; empty means all.
     pub only: &'static [FileSystem],
 }
 
 impl Vector {
-    /// A vector on a declared file, on every file system, with its doer named.
+    /// A vector on a declared file, on every file system, whose performing process is the actor.
     const fn file(id: &'static str, name: &'static str, hooks: &'static [&'static str], does: Does) -> Self {
         Self {
             id,
@@ -199,7 +199,7 @@ impl Vector {
         }
     }
 
-    /// A row that says why nobody does it.
+    /// A row with the reason why no code performs the vector.
     const fn not_performed(
         id: &'static str,
         name: &'static str,
@@ -229,12 +229,12 @@ impl Vector {
         self
     }
 
-    /// Whether it is done here at all.
+    /// Whether this table performs the vector.
     pub fn is_performed(&self) -> bool {
         !matches!(self.does, Does::NotPerformed(_) | Does::Shown { .. })
     }
 
-    /// Whether it is done on a file system.
+    /// Whether the vector runs on a file system.
     pub fn runs_on(&self, kind: FileSystem) -> bool {
         self.is_performed() && (self.only.is_empty() || self.only.contains(&kind))
     }
@@ -258,7 +258,7 @@ pub fn all() -> impl Iterator<Item = &'static Vector> {
     .flatten()
 }
 
-/// Does a vector in this process: `act ID PATH`. Gives the exit status.
+/// Performs a vector in this process: `act ID PATH`. Returns the exit status.
 pub fn perform(arguments: &[String]) -> Result<i32> {
     let [id, path] = arguments else { bail!("act needs a vector and a path") };
     let path = Path::new(path);
@@ -297,7 +297,7 @@ pub fn perform(arguments: &[String]) -> Result<i32> {
     }
 }
 
-/// Whether an error says that the kernel or the file system has no such operation.
+/// Whether an error says that the kernel or the file system does not have the operation.
 fn refused(error: &anyhow::Error) -> bool {
     let code = error.chain().find_map(|cause| {
         cause
@@ -306,12 +306,12 @@ fn refused(error: &anyhow::Error) -> bool {
             .or_else(|| cause.downcast_ref::<rustix::io::Errno>().map(|e| e.raw_os_error()))
             .or_else(|| cause.downcast_ref::<nix::Error>().map(|e| *e as i32))
     });
-    // An overlay without redirect_dir renames no directory of its lower layer.
+    // overlayfs without `redirect_dir` returns EXDEV for a rename of a directory of its lower layer.
     let codes = [nix::Error::EOPNOTSUPP, nix::Error::ENOSYS, nix::Error::ENOTTY, nix::Error::EXDEV];
     codes.iter().any(|known| code == Some(*known as i32))
 }
 
-/// Another place in the same file system, outside every managed directory.
+/// Another path in the same file system, outside every managed directory.
 fn elsewhere(file: &Path) -> Result<PathBuf> {
     let directory = file.parent().and_then(Path::parent).context("a path with two directories above it")?;
     Ok(directory.join("elsewhere"))
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_without_hooks_names_nobody_and_one_that_names_somebody_has_hooks() {
+    fn only_a_vector_with_hooks_names_an_actor() {
         for vector in all().filter(|vector| vector.is_performed()) {
             let swept = vector.hooks.is_empty();
             let nobody = vector.who == Who::Nobody;

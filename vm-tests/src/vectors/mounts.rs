@@ -1,6 +1,6 @@
-//! Mounts: another object appears by the path of a managed one, which itself is whole.
+//! Mounts: the path of a managed object leads to another object, and the managed object itself does not change.
 //!
-//! Comes in: a managed file at `<place>/d/file`. Goes out: something mounted over it or its directory, or no longer.
+//! In: a managed file at `<place>/d/file`. Out: something mounted over it or over its directory, or unmounted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,10 +18,10 @@ use crate::guest::wait;
 
 const OVER: Expected = Expected::Drift("mount-over");
 const MISSING: Expected = Expected::Drift("missing");
-/// Emptied as it is opened, and written to.
+/// The open truncates the file, and a write follows.
 const REWRITE: &[&str] = &["file_open", "inode_setattr", "file_permission"];
 
-/// The family.
+/// The vectors of this family.
 pub(super) const VECTORS: &[Vector] = &[
     Vector::file("V57a", "bind mount over the file", &["sb_mount"], Does::Call(bind_over)).expecting(OVER),
     Vector::file("V57b", "bind mount over its directory", &["sb_mount"], Does::Call(bind_directory))
@@ -73,7 +73,7 @@ pub(super) const VECTORS: &[Vector] = &[
         "V64b",
         "pivot_root(2) in a private mount namespace",
         &["sb_pivotroot"],
-        // The first root of all cannot be pivoted away, so another one is made for it.
+        // The initial root cannot be pivoted, so the shell creates another one.
         Does::Shell(
             "R=/run/pivot-$$; mkdir $R && unshare -m sh -c \"mount --bind / $R && chroot $R sh -c 'mount -t tmpfs x \
              /mnt && mkdir /mnt/old && pivot_root /mnt /mnt/old'\"",
@@ -155,8 +155,8 @@ fn remount(path: &Path) -> Result<()> {
     Ok(mount(None::<&str>, directory(path)?, None::<&str>, flags, None::<&str>)?)
 }
 
-/// A user namespace in which root is somebody else's number. It is there as long as its process, which ends with its
-/// input.
+/// A user namespace in which root has another number. It lives as long as its process, which ends when its input is
+/// closed.
 struct Owners {
     holder: Child,
 }
@@ -179,7 +179,7 @@ impl Owners {
         PathBuf::from(format!("/proc/{}/ns/user", self.holder.id()))
     }
 
-    /// Calls `mount_setattr` for what a descriptor is of, or for the mount at a path.
+    /// Calls `mount_setattr` for the object of a descriptor, or for the mount at a path.
     fn call(&self, program: &mut Program, mount: Value, path: &Path) {
         /// `MOUNT_ATTR_IDMAP`.
         const ID_MAP: u64 = 0x10_0000;
@@ -197,12 +197,12 @@ impl Owners {
 
 impl Drop for Owners {
     fn drop(&mut self) {
-        // Waiting closes its input first, which ends it; one that is gone already is as good.
+        // `wait` first closes the input, which ends the process. A process that has already ended is fine.
         let _ = self.holder.wait();
     }
 }
 
-/// Old kernels and some file systems know no such mounts, and call them invalid.
+/// Old kernels and some file systems do not support such mounts, and return EINVAL.
 fn offered(done: Result<()>) -> Result<()> {
     done.or_else(|error| match error.downcast_ref::<nix::Error>() {
         Some(nix::Error::EINVAL) => Err(nix::Error::EOPNOTSUPP).context("no other owners for this mount"),
@@ -210,7 +210,7 @@ fn offered(done: Result<()>) -> Result<()> {
     })
 }
 
-/// A mount gets other owners only before it is anywhere.
+/// `mount_setattr` can map owners only before the mount is attached.
 fn mount_with_other_owners(path: &Path) -> Result<()> {
     const OPEN_TREE: u32 = 428;
     const MOVE_MOUNT: u32 = 429;
@@ -226,7 +226,7 @@ fn mount_with_other_owners(path: &Path) -> Result<()> {
     offered(program.run())
 }
 
-/// One that is there already gets none, as the kernel would have to look for whoever uses it.
+/// An attached mount cannot be mapped: the kernel would have to find its users.
 fn other_owners(path: &Path) -> Result<()> {
     let owners = Owners::new()?;
     let mut program = Program::default();
@@ -239,11 +239,11 @@ fn unmount_file(path: &Path) -> Result<()> {
 }
 
 fn unmount_directory(path: &Path) -> Result<()> {
-    // Whoever looks at the file just now would make an ordinary umount fail.
+    // A process that reads the file at this moment would make an ordinary umount fail.
     Ok(umount2(directory(path)?, MntFlags::MNT_DETACH)?)
 }
 
-/// As where /etc is also reached below the deployment of an image.
+/// Like a host whose /etc is also reachable below an image's deployment.
 fn alias(path: &Path) -> Result<()> {
     let alias = empty_directory(path)?;
     bind(directory(path)?, &alias)?;

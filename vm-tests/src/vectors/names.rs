@@ -1,7 +1,6 @@
 //! Names: links, renames, removals, creations, of a managed thing, of its directories, and in closed directories.
 //!
-//! Comes in: a managed thing at `<place>/d/file`, or a closed directory. Goes out: another object, or none, by its
-//! name.
+//! In: a managed thing at `<place>/d/file`, or a closed directory. Out: another object at its name, or none.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -16,20 +15,20 @@ use super::{Does, Expected, Target, Vector, Who, elsewhere};
 
 const RENAME: &[&str] = &["inode_rename"];
 const UNLINK: &[&str] = &["inode_unlink"];
-/// Emptied as it is opened, and written to.
+/// The open truncates the file, and a write follows.
 const REWRITE: &[&str] = &["file_open", "inode_setattr", "file_permission"];
-/// A new file, which is perhaps known before all of its content is there.
+/// A new file. The daemon may verify it before all of its content is written.
 const RECREATE: &[&str] = &["inode_create", "inode_unlink", "file_permission"];
 const MISSING: Expected = Expected::Drift("missing");
 const TYPE: Expected = Expected::Drift("type");
 const UNEXPECTED: Expected = Expected::Drift("unexpected");
 
-/// In a closed directory.
+/// A vector in a closed directory.
 const fn closed(id: &'static str, name: &'static str, hooks: &'static [&'static str], does: Does) -> Vector {
     Vector::file(id, name, hooks, does).on(Target::ClosedDirectory).expecting(UNEXPECTED)
 }
 
-/// The family.
+/// The vectors of this family.
 pub(super) const VECTORS: &[Vector] = &[
     Vector::file("V31a", "hard link elsewhere, written through it", REWRITE, Does::Call(link_and_write)),
     Vector::file(
@@ -180,7 +179,7 @@ pub(super) const VECTORS: &[Vector] = &[
     closed("V38g", "O_TMPFILE, then linked into a closed directory", &["inode_link"], Does::Call(temporary)),
 ];
 
-/// Another file in the same file system, with the same content or another one.
+/// Another file in the same file system, with the same or with other content.
 fn other(path: &Path, same: bool) -> Result<std::path::PathBuf> {
     let new = elsewhere(path)?;
     if same {
@@ -239,7 +238,7 @@ fn rename_grandparent(path: &Path) -> Result<()> {
     Ok(fs::rename(directory, directory.with_extension("away"))?)
 }
 
-/// A directory beside that of the file, with a file of the same name.
+/// A directory beside the file's directory, with a file of the same name.
 fn twin(path: &Path, content: &[u8]) -> Result<std::path::PathBuf> {
     let twin = parent(path)?.with_extension("twin");
     fs::create_dir(&twin)?;
@@ -252,7 +251,7 @@ fn exchange_parent(path: &Path) -> Result<()> {
     Ok(rustix::fs::renameat_with(CWD, twin, CWD, parent(path)?, RenameFlags::EXCHANGE)?)
 }
 
-/// The new directory and its file have to be enrolled for the write to be seen.
+/// The daemon must enrol the new directory and its file to see the write.
 fn replace_parent_then_write(path: &Path) -> Result<()> {
     let twin = twin(path, &fs::read(path)?)?;
     rename_parent(path)?;

@@ -1,4 +1,4 @@
-//! A change by a 32-bit process, whose ioctls go by a hook of their own since 6.8.
+//! A change by a 32-bit process, whose ioctls have their own hook since 6.8.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -8,13 +8,13 @@ use std::process::Command;
 
 use anyhow::Result;
 
-/// Where it is loaded, as such programs are by custom.
+/// Load address, the customary one for 32-bit programs.
 const BASE: u32 = 0x0804_8000;
 
-/// Bytes of an ELF header and of one program header with 32 bits (elf(5)).
+/// Bytes of a 32-bit ELF header and one program header (elf(5)).
 const HEADERS: u32 = 52 + 32;
 
-/// Opens its first argument, sets `FS_IMMUTABLE_FL` by `FS_IOC32_SETFLAGS`, and ends with the error number.
+/// Opens its first argument, sets `FS_IMMUTABLE_FL` by `FS_IOC32_SETFLAGS`, and exits with the error number.
 const CODE: [u8; 42] = [
     0x8b, 0x5c, 0x24, 0x08, // mov ebx, [esp + 8]
     0xb8, 0x05, 0x00, 0x00, 0x00, // mov eax, 5 (open)
@@ -55,9 +55,9 @@ fn program() -> Vec<u8> {
     elf
 }
 
-/// Becomes that program.
+/// Executes that program in this process.
 pub(super) fn immutable(path: &Path) -> Result<()> {
-    // Of its own: nobody can execute what another process is still writing.
+    // A file of its own, because nobody can execute a file that another process is still writing (ETXTBSY).
     let place = format!("/run/narrow-{}", std::process::id());
     fs::write(&place, program())?;
     fs::set_permissions(&place, Permissions::from_mode(0o755))?;

@@ -1,9 +1,9 @@
 //! The list of the ways in which a managed thing can change, by number.
 //!
-//! Comes in: nothing. Goes out: each number with what it is. The table of vectors says of every one of them how it is
-//! done and what Holdfast must say, which other scenario shows it, or why nobody does it.
+//! In: nothing. Out: each number with its description. For every number the table of vectors has the code and the
+//! expected report, the scenario that shows it, or the reason why no code performs it.
 
-/// Every number. Numbers that are not there were given up or taken together with others.
+/// Every number. Missing numbers were dropped or merged with others.
 pub const NUMBERS: &[(u16, &str)] = &[
     (1, "a file opened and written to"),
     (2, "a file emptied as it is opened"),
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_something_of_every_number_and_has_no_other() {
+    fn the_table_has_a_row_for_every_number_and_no_other() {
         let listed: BTreeSet<u16> = NUMBERS.iter().map(|(number, _)| *number).collect();
         let told: BTreeSet<u16> = all().map(|vector| number(vector.id)).collect();
         assert_eq!(listed.len(), NUMBERS.len(), "a number is there twice");

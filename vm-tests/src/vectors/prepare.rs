@@ -1,6 +1,6 @@
-//! How things stand before a vector is done to them, where that takes more than a file.
+//! The state of things before a vector runs, if the state needs more than a file.
 //!
-//! Comes in: the path of a managed thing. Goes out: it is mounted over, or carries what nothing declares.
+//! In: the path of a managed thing. Out: a mount over it, or an undeclared attribute on it.
 
 use std::fs;
 use std::path::Path;
@@ -17,23 +17,23 @@ pub(crate) fn mount_over(path: &Path) -> Result<()> {
     bind(&other, path)
 }
 
-/// Gives it an attribute that nothing declares.
+/// Sets an undeclared extended attribute.
 pub(crate) fn set_undeclared(path: &Path) -> Result<()> {
     attributes::set(path, attributes::UNDECLARED, b"1")
 }
 
-/// Gives it an access control list that nothing declares.
+/// Sets an undeclared access control list.
 pub(crate) fn set_acl(path: &Path) -> Result<()> {
     attributes::set(path, attributes::ACL_NAME, &attributes::acl())
 }
 
-/// Makes a subvolume, where the file system has them.
+/// Creates a subvolume, if the file system supports them.
 pub(crate) fn subvolume(place: &Path) -> Result<()> {
     ioctls::make_subvolume(place)
 }
 
-/// A file of ten pages to swap to (linux/swap.h): version, last page, no bad ones; and at the end of the first page what it
-/// is known by.
+/// A swap file of ten pages (linux/swap.h): version, last page, no bad pages; and the signature at the end of the first
+/// page.
 pub(crate) fn swap() -> Vec<u8> {
     const PAGE: usize = 4096;
     const NAME: &[u8] = b"SWAPSPACE2";
@@ -43,7 +43,7 @@ pub(crate) fn swap() -> Vec<u8> {
     file
 }
 
-/// A program that ends at once.
+/// A program that exits at once.
 pub(crate) fn smallest_program() -> Vec<u8> {
     // xor edi, edi; mov eax, 60; syscall
     raw::elf(&[0x31, 0xff, 0xb8, 60, 0, 0, 0, 0x0f, 0x05], 5)

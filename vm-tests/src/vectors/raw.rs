@@ -1,8 +1,8 @@
-//! System calls that no safe wrapper offers, as a program of their own.
+//! System calls without a safe wrapper, as a generated program.
 //!
-//! Comes in: system calls one after the other, with what an earlier one gave among their arguments. Goes out: the
-//! smallest ELF program for x86-64 that makes them, executed; the first call that fails ends it with the error's
-//! number. So the change is made by a child of the performing process.
+//! In: system calls one after the other, whose arguments may be results of earlier ones. Out: the smallest ELF program
+//! for x86-64 that makes them, executed. The first call that fails ends it with the error number. So a child of the
+//! performing process makes the change.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Where the program is in memory, and where its data is: behind all the code that one can need.
+/// Address of the program, and address of its data, which is behind all code that a program can need.
 const BASE: u64 = 0x40_0000;
 const HEADERS: u64 = 64 + 56;
 const DATA: u64 = BASE + CODE_BYTES;
@@ -20,9 +20,9 @@ const CODE_BYTES: u64 = 0x1000;
 /// An argument.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Value {
-    /// Itself.
+    /// The number itself.
     Number(u64),
-    /// What is in eight bytes of memory when the call is made.
+    /// The eight bytes at this address at the time of the call.
     At(u64),
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Puts bytes into memory; gives their address.
+    /// Puts bytes into memory; returns their address.
     pub(super) fn data(&mut self, bytes: &[u8]) -> u64 {
         let at = DATA + self.data.len() as u64;
         self.data.extend(bytes);
@@ -48,20 +48,20 @@ impl Program {
         at
     }
 
-    /// Puts a path into memory; gives its address.
+    /// Puts a path into memory; returns its address.
     pub(super) fn path(&mut self, path: &Path) -> u64 {
         let mut bytes = path.as_os_str().as_encoded_bytes().to_vec();
         bytes.push(0);
         self.data(&bytes)
     }
 
-    /// Words of eight bytes, in memory.
+    /// Puts words of eight bytes into memory; returns their address.
     pub(super) fn words(&mut self, words: &[u64]) -> u64 {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.data(&bytes)
     }
 
-    /// Makes a system call; gives what it gave.
+    /// Makes a system call; returns its result.
     pub(super) fn call(&mut self, number: u32, arguments: &[Value]) -> Value {
         // mov register, imm64; mov register, [register]: rdi, rsi, rdx, r10, r8, r9
         const REGISTERS: [([u8; 2], [u8; 3]); 6] = [
@@ -93,14 +93,14 @@ impl Program {
         self.save(address, if bytes == 4 { &[0x89, 0x03] } else { &[0x48, 0x89, 0x03] });
     }
 
-    /// Lets time pass.
+    /// Sleeps.
     pub(super) fn pause(&mut self, seconds: u64) {
         const NANOSLEEP: u32 = 35;
         let time = self.words(&[seconds, 0]);
         let _: Value = self.call(NANOSLEEP, &[time.into(), 0.into()]);
     }
 
-    /// Stores eight bytes at an address that a call gave.
+    /// Stores eight bytes at an address that a call returned.
     pub(super) fn store(&mut self, bytes: [u8; 8], address: Value) {
         // mov rbx, address; mov rax, bytes; mov [rbx], rax
         self.load(address, [0x48, 0xbb], [0x48, 0x8b, 0x1b]);
@@ -109,7 +109,7 @@ impl Program {
         self.code.extend([0x48, 0x89, 0x03]);
     }
 
-    /// Stores four bytes as far beyond what `base` is as the four bytes at `beyond` say.
+    /// Stores four bytes at `base` plus the offset in the four bytes at `beyond`.
     pub(super) fn store_beyond(&mut self, base: Value, beyond: u64, bytes: [u8; 4]) {
         self.reach(base, beyond);
         // mov dword [rbx], bytes
@@ -117,8 +117,8 @@ impl Program {
         self.code.extend(bytes);
     }
 
-    /// Such a place, and `more` beyond it, holds what something gave that is no system call: an error ends the program as
-    /// theirs do.
+    /// Checks a result that is not a system call's, at `base` plus the offset at `beyond` plus `more`: an error ends
+    /// the program as a failed call does.
     pub(super) fn check_beyond(&mut self, base: Value, beyond: u64, more: u8) {
         self.reach(base, beyond);
         // mov eax, [rbx + more]; test eax, eax; jns +11; mov edi, eax; neg edi; mov eax, 231 (exit_group); syscall
@@ -135,7 +135,7 @@ impl Program {
         self.code.extend([0x8b, 0x01, 0x48, 0x01, 0xc3]);
     }
 
-    /// Copies words of the program's data to an address that a call gave.
+    /// Copies words of the program's data to an address that a call returned.
     pub(super) fn copy(&mut self, from: u64, words: u8, to: Value) {
         self.load(to, [0x48, 0xbb], [0x48, 0x8b, 0x1b]);
         for word in 0..words {
@@ -154,14 +154,14 @@ impl Program {
         }
     }
 
-    /// mov rbx, address; and the store from rax.
+    /// mov rbx, address; then the store from rax.
     fn save(&mut self, address: u64, store: &[u8]) {
         self.code.extend([0x48, 0xbb]);
         self.code.extend(address.to_le_bytes());
         self.code.extend(store);
     }
 
-    /// The program, ending well after its last call.
+    /// The program, with an exit status of 0 after its last call.
     fn elf(mut self) -> Vec<u8> {
         // xor edi, edi; mov eax, 231 (exit_group); syscall
         self.code.extend([0x31, 0xff, 0xb8, 0xe7, 0, 0, 0, 0x0f, 0x05]);
@@ -172,7 +172,7 @@ impl Program {
         elf(&body, 7)
     }
 
-    /// Executes it and waits for its end.
+    /// Executes the program and waits for its end.
     pub(super) fn run(self) -> Result<()> {
         let program = format!("/run/raw-{}", std::process::id());
         fs::write(&program, self.elf())?;
@@ -186,8 +186,8 @@ impl Program {
     }
 }
 
-/// The smallest ELF program for x86-64: one segment with these rights (1: execute, 2: write, 4: read), which begins
-/// with its code.
+/// The smallest ELF program for x86-64. It has one segment with these rights (1: execute, 2: write, 4: read), which
+/// starts with its code.
 pub(super) fn elf(body: &[u8], rights: u32) -> Vec<u8> {
     let length = HEADERS + body.len() as u64;
     let mut elf = b"\x7fELF\x02\x01\x01".to_vec();
@@ -217,7 +217,7 @@ mod tests {
     const PWRITE: u32 = 18;
 
     #[test]
-    fn calls_are_made_in_order_and_use_what_earlier_ones_gave() {
+    fn calls_are_made_in_order_and_use_results_of_earlier_ones() {
         let directory = std::env::temp_dir().join(format!("raw-test-{}", std::process::id()));
         fs::create_dir_all(&directory).expect("a directory");
         let file = directory.join("file");
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!((status.code(), text.as_str()), (Some(0), "01drift789"));
     }
 
-    /// Executes it; its exit status, and what is in the file that it writes.
+    /// Executes the program. Returns its exit status, and the content of the file that it writes.
     fn executed(name: &str, program: Program, file: &Path) -> (Option<i32>, Vec<u8>) {
         let built = std::env::temp_dir().join(format!("raw-{name}-{}", std::process::id()));
         fs::write(&built, program.elf()).expect("the program");
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_beyond_an_address_is_stored_and_checked_where_the_distance_says() {
+    fn values_at_an_offset_from_an_address_are_stored_and_checked() {
         let file = std::env::temp_dir().join(format!("raw-output-{}", std::process::id()));
         fs::write(&file, "").expect("a file");
         for (result, status) in [(0i32, 0), (-(nix::Error::EXDEV as i32), nix::Error::EXDEV as i32)] {

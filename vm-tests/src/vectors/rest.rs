@@ -1,4 +1,4 @@
-//! What blinds the sensor or is out of its reach: shown by other scenarios, or not at all.
+//! Vectors that blind the sensor or that it cannot see: other scenarios show them, or no code performs them.
 
 use super::{Does, Vector};
 
@@ -13,7 +13,7 @@ const fn shown(
     Vector::file(id, name, hooks, Does::Shown { scenario, check })
 }
 
-/// The family.
+/// The vectors of this family.
 pub(super) const VECTORS: &[Vector] = &[
     shown("V78", "kernel.ftrace_enabled set to 0", &["proc_sys_open"], "blindness", "ftrace_enabled"),
     shown(
@@ -99,7 +99,7 @@ mod tests {
     use crate::scenarios::SCENARIOS;
 
     #[test]
-    fn what_another_scenario_shows_is_shown_by_one_that_there_is() {
+    fn a_vector_of_another_scenario_names_a_scenario_that_exists() {
         for vector in super::super::all() {
             if let Does::Shown { scenario, .. } = vector.does {
                 assert!(SCENARIOS.iter().any(|known| known.name == scenario), "{}: {scenario}", vector.id);

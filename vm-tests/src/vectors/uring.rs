@@ -1,7 +1,7 @@
 //! Operations of `io_uring` that the guest's library does not offer, one at a time.
 //!
-//! Comes in: a managed thing. Goes out: the same changed by a request in shared memory. Most of them are carried out by a
-//! worker: a thread of the process that asked, or before 5.12 one of the kernel's own.
+//! In: a managed thing. Out: the same change by a request in shared memory. A worker handles most of them: a thread of
+//! the requesting process, or before 5.12 a kernel thread.
 
 use std::path::Path;
 
@@ -12,12 +12,12 @@ use super::{Does, Expected, Target, Vector, Who, elsewhere};
 
 const UNEXPECTED: Expected = Expected::Drift("unexpected");
 
-/// In a closed directory.
+/// A vector in a closed directory.
 const fn closed(id: &'static str, name: &'static str, hooks: &'static [&'static str], does: Does) -> Vector {
     Vector::file(id, name, hooks, does).on(Target::ClosedDirectory).expecting(UNEXPECTED).by(Who::Worker)
 }
 
-/// The family.
+/// The vectors of this family.
 pub(super) const VECTORS: &[Vector] = &[
     Vector::file(
         "V14b",
@@ -80,11 +80,11 @@ const TRUNCATE: u32 = 0o1001;
 /// `AT_FDCWD`.
 const HERE: u32 = (-100i32).cast_unsigned();
 
-/// What matters of a `struct io_uring_sqe`.
+/// The fields of a `struct io_uring_sqe` that the vectors use.
 #[derive(Debug, Clone, Copy)]
 struct Request {
     operation: u8,
-    /// A worker does it, though it could be done at once.
+    /// A worker handles the request, even if the kernel could handle it at once.
     is_async: bool,
     descriptor: u32,
     /// An offset, or the second path.
@@ -95,7 +95,7 @@ struct Request {
 }
 
 impl Request {
-    /// Of an operation on a path.
+    /// A request on a path.
     fn on(path: u64) -> Self {
         Self { operation: 0, is_async: false, descriptor: HERE, other: 0, address: path, length: 0, flags: 0 }
     }
@@ -109,7 +109,7 @@ impl Request {
     }
 }
 
-/// Makes the rings, puts the request into them and waits for its end. `descriptor`: what an earlier call gave.
+/// Creates the rings, submits the request and waits for its end. `descriptor` is the result of an earlier call.
 fn submit(program: &mut Program, request: Request, descriptor: Option<Value>) {
     const MMAP: u32 = 9;
     const SETUP: u32 = 425;
@@ -134,11 +134,11 @@ fn submit(program: &mut Program, request: Request, descriptor: Option<Value>) {
     program.store_beyond(shared, parameters + 44, 1u32.to_le_bytes());
     let arguments = [rings, 1.into(), 1.into(), GET_EVENTS.into(), 0.into(), 0.into()];
     let _: Value = program.call(ENTER, &arguments);
-    // The first completion, whose result is behind its user data.
+    // The first completion. Its result follows its user data.
     program.check_beyond(shared, parameters + 100, 8);
 }
 
-/// A kernel that does not know an operation calls it invalid.
+/// A kernel that does not know an operation returns EINVAL.
 fn offered(done: Result<()>) -> Result<()> {
     done.or_else(|error| match error.downcast_ref::<nix::Error>() {
         Some(nix::Error::EINVAL) => Err(nix::Error::EOPNOTSUPP).context("io_uring has no such operation"),
@@ -156,9 +156,9 @@ fn request(path: &Path, of: impl FnOnce(Request) -> Request) -> Result<()> {
 fn two_paths(operation: u8, one: &Path, other: &Path) -> Result<()> {
     let mut program = Program::default();
     let (one, other) = (program.path(one), program.path(other));
-    // The second path's directory is where others have a length.
+    // The field that holds a length in other requests holds the second path's directory.
     let request = Request { operation, other, length: HERE, ..Request::on(one) };
-    // Only one of the paths of a symbolic link is looked up.
+    // `IORING_OP_SYMLINKAT` looks up only one of its paths.
     let length = if operation == SYMLINK { 0 } else { request.length };
     submit(&mut program, Request { length, ..request }, None);
     offered(program.run())
@@ -170,7 +170,7 @@ fn rename_over(path: &Path) -> Result<()> {
     two_paths(RENAME, &new, path)
 }
 
-/// Long after the open, so that the write is told by itself.
+/// Writes long after the open, so that the write has a record of its own.
 fn write_async(path: &Path) -> Result<()> {
     const OPEN_CALL: u32 = 2;
     const WRITE_ONLY: u64 = 1;

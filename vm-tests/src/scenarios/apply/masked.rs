@@ -1,12 +1,12 @@
-//! Acts about a unit that is masked.
+//! Actions on a masked unit.
 
 use anyhow::{Result, ensure};
 
 use super::{Wish, apply, apply_manifest, property, result};
 use crate::guest::run;
 
-/// A restart of a unit that somebody masked is a failure, one of a unit that the config masks is skipped, and neither unit is
-/// stopped.
+/// A restart of a unit that somebody masked fails. A restart of a unit that the config masks is skipped. Neither stops
+/// the unit.
 pub(super) fn masked(wish: &Wish) -> Result<String> {
     let pid = property("ssh.service", "MainPID")?;
     ensure!(pid != "0", "ssh.service does not run");

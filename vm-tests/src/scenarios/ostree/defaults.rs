@@ -1,7 +1,7 @@
-//! A file of the image that a config declares and then declares no more.
+//! A file of the image that a config declares, and later no longer declares.
 //!
-//! Comes in: a host on which nothing was applied, later one that was updated. Goes out: the default of the version that is
-//! booted, and no local change.
+//! In: a host without an apply, and later one after an update. Out: the default of the booted version, and no local
+//! change.
 
 use std::fs;
 
@@ -15,7 +15,7 @@ use crate::scenarios::apply::{holdfast, result};
 /// A file that both versions ship, each with its own content.
 pub(super) const DEFAULT: &str = "/etc/issue";
 
-/// The second version gets another default of a file that a config is about to declare.
+/// Version 2 gets another default of a file that a config is about to declare.
 pub(super) fn other_default() -> Result<()> {
     fs::create_dir_all("/root/more/usr/etc")?;
     fs::write(format!("/root/more/usr{DEFAULT}"), "of the second version\n")?;
@@ -24,7 +24,7 @@ pub(super) fn other_default() -> Result<()> {
     run("ostree", &["commit", "-s", VERSIONS[1].name, "-b", branch, &trees[0], &trees[1]]).map(drop)
 }
 
-/// Nothing declares the file any more: the default of the version that is booted comes back, and it is no local change.
+/// Nothing declares the file any more: it is the default of the booted version again, and no local change.
 pub(super) fn default_is_back(number: usize, arguments: &[&str], content: &str) -> Result<String> {
     ensure!(fs::read_to_string(DEFAULT)? == "declared", "it is not as declared");
     let manifest = manifest(VERSIONS[number].branch, arguments, content);

@@ -1,27 +1,28 @@
-//! Whether what Holdfast said of a vector is right.
+//! Whether Holdfast's report of a vector is right.
 //!
-//! Comes in: a vector, the file system and the path it was done to, the process that did it, the records since. Goes
-//! out: right, not yet, or wrong and why. Pure.
+//! In: a vector, its file system and path, the performing process, the records since. Out: right, not yet, or wrong
+//! with the reason. Pure.
 
 use anyhow::{Error, anyhow};
 use serde_json::Value;
 
 use super::Row;
 use crate::guest::disks::FileSystem;
-use crate::vectors::{Expected, Vector, Who, told_by};
+use crate::vectors::{Expected, Vector, Who, operations_of};
 
-/// What the records say so far.
+/// The result for the records so far.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// The right record is there.
+    /// The right record exists.
     Right(Row),
-    /// It may still come; what is there meanwhile.
+    /// It may still come; the records so far.
     NotYet(Error),
-    /// It will not come any more.
+    /// It cannot come any more.
     Wrong(Error),
 }
 
-/// What is said of something that no hook told: that it was found, or that whoever had it open before the start let go.
+/// Operations without a hook of the vector: a sweep found the change, or a process closed a file that it had open
+/// before the start.
 const UNTOLD: &[&str] = &[SWEEP, "release"];
 const SWEEP: &str = "sweep";
 
@@ -61,20 +62,20 @@ pub(super) fn judge(vector: &Vector, kind: FileSystem, path: &str, pid: u32, rec
     if is_unseen(vector, kind) && record["operation"] == SWEEP && record["actor"].is_null() {
         return Found::Right(Row { swept: true, operation: SWEEP.to_owned() });
     }
-    // Several records of an episode may name different steps of it; one of them has to name the right actor.
+    // Several records of an episode may name different steps of it. One of them must name the right actor.
     let named: Vec<_> = of_kind.iter().filter(|record| names(vector, &record["actor"], pid)).collect();
     if named.is_empty() {
         return Found::Wrong(anyhow!("{:?} {pid} was to be named, but: {record}", vector.who));
     }
-    // And one of those has to have come by a hook that the table names.
-    let mut told = if vector.hooks.is_empty() { UNTOLD.to_vec() } else { told_by(vector.hooks) };
+    // And one of these must come from a hook in the table's row.
+    let mut told = if vector.hooks.is_empty() { UNTOLD.to_vec() } else { operations_of(vector.hooks) };
     if is_unseen(vector, kind) {
-        told.extend(told_by(&["file_open"]));
+        told.extend(operations_of(&["file_open"]));
     }
-    // A look in the middle may leave the end of the same use as what is told.
-    let uses = told_by(&["file_open", "file_permission", "inode_create"]);
+    // A verification in the middle may report the close of the same open.
+    let uses = operations_of(&["file_open", "file_permission", "inode_create"]);
     if told.iter().any(|operation| uses.contains(operation)) {
-        told.extend(told_by(&["file_release"]));
+        told.extend(operations_of(&["file_release"]));
     }
     let operations = named.iter().filter_map(|record| record["operation"].as_str());
     let Some(operation) = operations.clone().find(|operation| told.contains(operation)) else {
@@ -84,9 +85,9 @@ pub(super) fn judge(vector: &Vector, kind: FileSystem, path: &str, pid: u32, rec
     Found::Right(Row { swept: vector.who == Who::Nobody, operation: operation.to_owned() })
 }
 
-/// A mapping on an overlay is one of the file beneath. While the overlay's own file is open it is looked at, and whoever
-/// opened or closed it is named; once that is closed nothing tells of what is stored: nobody vouches for such files, and the full
-/// verification finds what differs.
+/// A mapping on an overlay is one of the lower file. While the overlay's file is open, the daemon verifies it, and
+/// names the process that opened or closed it. After the close nothing reports the stores: such files are never
+/// compliant, and the full verification finds the difference.
 fn is_unseen(vector: &Vector, kind: FileSystem) -> bool {
     kind == FileSystem::Overlay
         && vector.hooks.iter().any(|hook| matches!(*hook, "mmap_file" | "file_mprotect"))
@@ -110,7 +111,7 @@ fn names(vector: &Vector, actor: &Value, pid: u32) -> bool {
     }
 }
 
-/// Whether an argument of the actor's program holds a text.
+/// Whether an argument of the actor's program contains a text.
 fn called(actor: &Value, what: &str) -> bool {
     let mut arguments = actor["argv"].as_array().into_iter().flatten().filter_map(Value::as_str);
     arguments.any(|argument| argument.contains(what))
@@ -179,7 +180,7 @@ mod tests {
         for other in ["open-write", "release", SWEEP] {
             assert!(matches!(judged("V19a", "/a", &[by(other, 7)]), Found::Wrong(_)), "{other}");
         }
-        // Another process's record by the right hook does not help.
+        // Another process's record from the right hook does not suffice.
         assert!(matches!(judged("V19a", "/a", &[by("open-write", 7), by("map", 8)]), Found::Wrong(_)));
         assert!(matches!(judged("V19c", "/a", &[by(SWEEP, 7)]), Found::Right(_)));
         assert!(matches!(judged("V19c", "/a", &[by("map", 7)]), Found::Wrong(_)));

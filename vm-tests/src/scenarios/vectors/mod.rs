@@ -1,8 +1,8 @@
-//! Every vector on every file system, against one running daemon.
+//! Every vector on every file system, with one running daemon.
 //!
-//! Comes in: the vector table. Goes out: for each vector and file system one check, and a row of the coverage table.
-//! All vectors have things of their own, so they are done without waiting, those of different file systems side by
-//! side, and then the records are waited for: the daemon sees a busy node, and the run takes seconds.
+//! In: the vector table. Out: for each vector and file system one check, and a row of the coverage table. Each vector
+//! has things of its own. So the scenario performs them without waiting, different file systems in parallel, and then
+//! waits for the records. The daemon has a busy node, and the run takes seconds.
 
 mod judge;
 mod place;
@@ -20,19 +20,19 @@ use serde_json::{Value, json};
 use crate::guest::agent::Agent;
 use crate::guest::disks::FileSystem;
 use crate::guest::{Context, page, status, wait};
-use crate::vectors::{self, Does, Expected, REFUSED, Vector, told_by};
+use crate::vectors::{self, Does, Expected, REFUSED, Vector, operations_of};
 use judge::{Found, judge};
 pub(crate) use place::declared_content;
 use place::{Place, config};
 
-/// Full verifications come this often, so that what is swept is found soon.
+/// Interval of full verifications, short so that a sweep finds changes soon.
 const VERIFY_EVERY: &str = "8";
-/// How long records may take after everything was done.
+/// Time limit for the records after all changes are made.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// The host takes a silent guest for a stuck one.
+/// The host assumes that a silent guest is stuck.
 const SAY_EVERY: Duration = Duration::from_secs(20);
-/// After this long without anything to wait for, silence is taken as an answer.
+/// If nothing is expected any more, the scenario waits this long for unexpected records.
 const QUIET: Duration = Duration::from_secs(12);
 
 /// One vector on one file system.
@@ -40,19 +40,19 @@ const QUIET: Duration = Duration::from_secs(12);
 struct Case {
     vector: &'static Vector,
     place: Place,
-    /// A process that began before the daemon.
+    /// A process that started before the daemon.
     early: Option<(Child, ChildStdin)>,
     done: Option<Done>,
 }
 
-/// What came of doing it.
+/// The result of performing the vector.
 #[derive(Debug)]
 enum Done {
-    /// By this process.
+    /// Performed by this process.
     By(u32),
-    /// The kernel or the file system has no such operation.
+    /// The kernel or the file system does not have the operation.
     Refused(String),
-    /// It went wrong.
+    /// An error.
     Failed(String),
 }
 
@@ -62,7 +62,7 @@ impl Case {
     }
 }
 
-/// All vectors, seen by LSM programs.
+/// All vectors, with LSM programs.
 pub(super) fn bare(context: &mut Context) -> Result<()> {
     all(context, "lsm")
 }
@@ -104,13 +104,13 @@ fn all(context: &mut Context, backend: &str) -> Result<()> {
     context.note(format!("{} cases", cases.len()));
     let first = agent.records()?.len();
     as_expected_at_first(context, &agent, &cases)?;
-    // The hooks on reads and writes go up a moment after the first look found files open.
+    // The daemon attaches the hooks on reads and writes a moment after its first verification found files open.
     wait::pause(Duration::from_secs(2));
     perform_all(context, &mut cases);
     context.note("all vectors are done");
     report(context, &mut agent, &cases, first)?;
-    context.check("unshown_was_heard", unshown_was_heard(&cases));
-    // Records are written first, the status after them.
+    context.check("unreported_changes_passed_their_hooks", unreported_changes_passed_their_hooks(&cases));
+    // The daemon writes records first, and the status after them.
     let mut last = Err(anyhow!("no status"));
     let agreed = wait::until("the status to agree with the records", LIMIT, || {
         last = status_agrees(&cases);
@@ -121,7 +121,7 @@ fn all(context: &mut Context, backend: &str) -> Result<()> {
     Ok(())
 }
 
-/// Does all vectors, those of each file system one after the other.
+/// Performs all vectors, those of each file system one after the other.
 fn perform_all(context: &mut Context, cases: &mut [Case]) {
     let all = cases.len();
     let done = AtomicUsize::new(0);
@@ -153,7 +153,7 @@ fn guest_program(vector: &Vector, place: &Place) -> Command {
     command
 }
 
-/// Starts a process that waits for the daemon, up to where it is ready.
+/// Starts a process that waits for the daemon, up to the point where it is ready.
 fn begin_early(case: &Case) -> Result<(Child, ChildStdin)> {
     let mut child =
         guest_program(case.vector, &case.place).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
@@ -164,7 +164,7 @@ fn begin_early(case: &Case) -> Result<(Child, ChildStdin)> {
     Ok((child, stdin))
 }
 
-/// Does a vector and waits until the process that does it has ended.
+/// Performs a vector and waits for the end of its process.
 fn perform(case: &mut Case) -> Result<Done> {
     let child = match (case.early.take(), case.vector.does) {
         (Some((child, mut stdin)), _) => {
@@ -188,7 +188,7 @@ fn perform(case: &mut Case) -> Result<Done> {
     }
 }
 
-/// Before anything is done, drifted is exactly what was prepared to be.
+/// Before any change, exactly the things that were prepared as drifted are drifted.
 fn as_expected_at_first(context: &mut Context, agent: &Agent, cases: &[Case]) -> Result<()> {
     let records = agent.records()?;
     let drifted = |path: &str| records.iter().any(|r| r["kind"] == "drift" && r["path"] == path);
@@ -216,7 +216,7 @@ fn report(context: &mut Context, agent: &mut Agent, cases: &[Case], first: usize
     loop {
         let records = agent.records()?;
         let records = records.get(first..).unwrap_or_default();
-        // What must not be said is judged when all the rest is.
+        // Vectors without an expected record are judged when all others are.
         let waiting = open.iter().any(|case| case.vector.expected != Expected::Nothing);
         let late = start.elapsed() > LIMIT || (!waiting && start.elapsed() > QUIET);
         let mut left = Vec::new();
@@ -251,22 +251,22 @@ fn not_shown(case: &Case) -> Value {
     json!({ "vector": case.vector.id, "file_system": case.place.kind.name(), "outcome": "not-shown" })
 }
 
-/// What is not to be shown passes the hooks that the table names for it all the same.
-fn unshown_was_heard(cases: &[Case]) -> Result<String> {
+/// A change without a record still passes the hooks in the table's row.
+fn unreported_changes_passed_their_hooks(cases: &[Case]) -> Result<String> {
     let unshown = cases
         .iter()
         .filter(|case| case.vector.expected == Expected::Nothing && matches!(case.done, Some(Done::By(_))));
     let hooks: BTreeSet<&str> = unshown.flat_map(|case| case.vector.hooks).copied().collect();
     for hook in &hooks {
         let told = page::sum("holdfast_events_total", |line| {
-            told_by(&[hook]).iter().any(|operation| line.contains(&format!("\"{operation}\"")))
+            operations_of(&[hook]).iter().any(|operation| line.contains(&format!("\"{operation}\"")))
         });
         ensure!(told? > 0.0, "{hook} told nothing");
     }
     Ok(hooks.into_iter().collect::<Vec<_>>().join(", "))
 }
 
-/// The status names everything that must be drifted now, and nothing else.
+/// The status lists everything that must be drifted now, and nothing else.
 fn status_agrees(cases: &[Case]) -> Result<String> {
     let mut wrong = Vec::new();
     ensure!(status::verdict() == "drifted", "the verdict is {}", status::verdict());
@@ -307,7 +307,7 @@ impl Row {
     }
 }
 
-/// Where a file system is mounted.
+/// Mount point of a file system.
 fn place_of(kind: FileSystem) -> PathBuf {
     PathBuf::from("/mnt").join(kind.name())
 }

@@ -1,7 +1,7 @@
-//! Where each vector's thing is, and what declares it.
+//! The path of each vector's thing, and its declaration.
 //!
-//! Comes in: vectors and file systems. Goes out: things as they are declared (or as their target says), and one
-//! MachineConfig that declares them all.
+//! In: vectors and file systems. Out: things as they are declared (or as their target says), and one MachineConfig that
+//! declares them all.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::guest::disks::{FileSystem, overlay_layers};
 use crate::vectors::{Target, Vector, prepare};
 
-/// Where drop-ins are.
+/// Directory of drop-ins.
 const UNITS: &str = "/etc/systemd/system";
 const DECLARED_DROPIN: &str = "10-declared.conf";
 
@@ -22,14 +22,14 @@ const DECLARED_DROPIN: &str = "10-declared.conf";
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) kind: FileSystem,
-    /// What the vector is done to.
+    /// The path that the vector changes.
     pub(super) acts_on: PathBuf,
     /// The path that records name.
     pub(super) reported: String,
     unit: String,
 }
 
-/// Mounts all but the overlay, whose lower layer is filled first.
+/// Mounts all file systems except the overlay, whose lower layer is filled first.
 pub(super) fn mount_all() -> Result<PathBuf> {
     let overlay = super::place_of(FileSystem::Overlay);
     for kind in FileSystem::ALL.into_iter().filter(|kind| *kind != FileSystem::Overlay) {
@@ -48,7 +48,7 @@ pub(super) fn mount_overlay(place: &Path) -> Result<()> {
 }
 
 impl Place {
-    /// Makes the thing, in the lower layer where it is an overlay.
+    /// Creates the thing; on the overlay in its lower layer.
     pub(super) fn prepare(vector: &Vector, kind: FileSystem) -> Result<Self> {
         let top = super::place_of(kind).join(vector.id);
         let made_in = match kind {
@@ -101,7 +101,7 @@ impl Place {
         Ok(())
     }
 
-    /// What can be done only when every file system is mounted.
+    /// Preparations that need every file system mounted.
     pub(super) fn finish(&self, vector: &Vector) -> Result<()> {
         match vector.target {
             Target::ClosedDirectory => {
@@ -125,7 +125,7 @@ impl Place {
     }
 }
 
-/// What a file at a path is declared to hold: text, longer than any vector needs, that no other file holds.
+/// Declared content of the file at a path: a text longer than any vector needs, unique to this file.
 pub(crate) fn declared_content(path: &Path) -> String {
     format!("# declared content of {}\n", path.display()).repeat(5)
 }
