@@ -14,6 +14,7 @@ mod demo;
 mod dist;
 mod fuzz;
 mod kernels;
+mod layers;
 mod matrix;
 mod qemu;
 mod reference;
@@ -86,6 +87,8 @@ enum Command {
         #[arg(long, conflicts_with = "quick")]
         full: bool,
     },
+    /// Check that no module takes from one below it in the tables of `docs/architecture.md`, and that files form no circle.
+    Layers,
     /// Measure what watching costs, in executed instructions, and compare it with the budgets.
     Bench {
         /// Kernel series.
@@ -168,6 +171,7 @@ fn work(command: Command) -> Result<()> {
         Command::Build { ebpf: true, .. } => dist::build_ebpf().map(drop),
         Command::Build { debug, .. } => dist::build_holdfast(profile(debug)).map(drop),
         Command::Demo { kernel, debug } => demo::run(&kernel, profile(debug)),
+        Command::Layers => layers::check(),
         Command::Coverage => coverage::write(),
         Command::Fuzz { target, runs } => fuzz::run(&target, runs, fuzz::Corpus::Kept),
         Command::Generate { check } => reference::generate(check, None),
