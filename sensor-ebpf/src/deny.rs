@@ -1,8 +1,10 @@
 //! What deny rules refuse, and whom they let. Only the LSM programs refuse; for the others no inode has such a role.
 
+use crate::inode::{self, Subject};
 use crate::kernel::{self, Pointer};
-use crate::managed::{self, Subject};
+use crate::log;
 use crate::maps::{self, DENIALS, NAMES};
+use crate::ring;
 use crate::who;
 use aya_ebpf::helpers::{bpf_ktime_get_boot_ns, bpf_probe_read_kernel_str_bytes};
 use core::mem::MaybeUninit;
@@ -50,15 +52,17 @@ pub(crate) fn refuse(
     dentry: *const u8,
     inode: *const u8,
 ) -> i64 {
-    if who::is_allowed_by(rule) != 0 || managed::is_agent() {
+    if who::is_allowed_by(rule) != 0 || who::is_agent() {
         return 0;
     }
     maps::count(Counter::Denied);
+    // SAFETY: the callers have the entry from a map look-up in this program run.
+    log::log_refusal(u64::from(unsafe { (*entry).id }), rule, operation);
     if is_told() {
         let subject = Subject::of(Pointer(inode));
         // SAFETY: the callers have the entry from a map look-up in this program run.
         unsafe {
-            managed::push(entry, Operation::Denied as u32, operation, Pointer(dentry), subject, 0, false)
+            ring::push(entry, Operation::Denied as u32, operation, Pointer(dentry), subject, 0, false)
         };
     } else {
         maps::count(Counter::DeniedUntold);
@@ -137,7 +141,7 @@ pub(crate) fn rules_of_name(ino: u64, place: u64, name: *const u8) -> u64 {
 /// Refuses what would make, take or replace a protected name in the directory of an entry. 0, or what the hook gives.
 #[inline(always)]
 pub(crate) fn named(entry: *mut Managed, dir: Pointer, dentry: Pointer, operation: Operation) -> i32 {
-    let key = managed::key(dir, dir.load(kernel::inode_ino()));
+    let key = inode::key(dir, dir.load(kernel::inode_ino()));
     let name: *const u8 = dentry.load(kernel::dentry_name() + kernel::qstr_name());
     let rules = rules_of_name(key.ino, place(key.dev, key.volume), name);
     if rules == u64::from(NO_RULE) {

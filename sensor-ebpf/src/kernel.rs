@@ -4,7 +4,10 @@
 //! BTF, by name, before it loads the programs. The verifier therefore sees constants, and checks each
 //! load as an ordinary access to a typed field: a wrong offset is refused, not misread.
 
+use aya_ebpf::helpers::bpf_get_current_task;
+use aya_ebpf::helpers::generated::bpf_probe_read_kernel;
 use core::ffi::c_void;
+use core::mem::MaybeUninit;
 
 /// Declares globals that the daemon sets, with a reader each.
 macro_rules! globals {
@@ -267,4 +270,25 @@ impl Pointer {
     pub(crate) fn follow(self, offset: u32) -> Self {
         Self(self.load::<*const u8>(offset))
     }
+}
+
+/// A field of any kernel structure, by the structure's address; zero when it cannot be read.
+#[inline(always)]
+pub(crate) fn read<T: Copy + Default>(base: u64, offset: u32) -> T {
+    let mut value = MaybeUninit::<T>::uninit();
+    // SAFETY: the helper checks the address itself. On failure it fills the destination with zeroes
+    // (`bpf_probe_read_kernel_common`). Its result is not tested: each test doubles the paths that the verifier walks.
+    // All types that are read here are numbers, or arrays of them.
+    unsafe {
+        let from = (base + u64::from(offset)) as *const c_void;
+        bpf_probe_read_kernel(value.as_mut_ptr().cast(), size_of::<T>() as u32, from);
+        value.assume_init()
+    }
+}
+
+/// The current task's address, for [`read`].
+#[inline(always)]
+pub(crate) fn current() -> u64 {
+    // SAFETY: the helper has no preconditions.
+    unsafe { bpf_get_current_task() }
 }

@@ -9,9 +9,12 @@
 
 mod deny;
 mod hooks;
+mod inode;
 mod kernel;
+mod log;
 mod managed;
 mod maps;
+mod ring;
 mod who;
 
 use aya_ebpf::EbpfContext;

@@ -3,16 +3,15 @@
 //! A miss costs a multiplication, one inlined array look-up and a bit test; no helper is called.
 
 use crate::deny;
+use crate::inode::{self, Subject};
 use crate::kernel::{self, Pointer};
-use crate::maps::{self, ALARMS, BITMAP, CHANGES, CONTROL, MANAGED, VOLUMES};
+use crate::log;
+use crate::maps::{self, BITMAP, MANAGED};
+use crate::ring;
 use crate::who;
-use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_boot_ns, bpf_probe_read_kernel_str_bytes};
-use sensor_common::limits::NAME_BYTES;
-use sensor_common::map::{Control, Counter, InodeKey, Managed, bitmap_bit, bitmap_place};
-use sensor_common::op::{
-    Operation, RECORD_IN_DIRECTORY, RECORD_NAME_CUT, RECORD_REFUSED, ROLE_MOUNTS, ROLE_TAMPER,
-};
-use sensor_common::record::ChangeRecord;
+use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_boot_ns};
+use sensor_common::map::{Counter, InodeKey, Managed, bitmap_bit, bitmap_place};
+use sensor_common::op::{Operation, RECORD_REFUSED, ROLE_MOUNTS, ROLE_TAMPER};
 
 /// The entry of a managed inode, or `None` for all others and for null.
 #[inline(always)]
@@ -30,7 +29,7 @@ pub(crate) fn lookup(inode: Pointer) -> Option<*mut Managed> {
     if bits & bitmap_bit(key) == 0 {
         return None;
     }
-    key.volume = volume_in(inode, sb);
+    key.volume = inode::volume_in(inode, sb);
     MANAGED.get_ptr_mut(key)
 }
 
@@ -38,7 +37,7 @@ pub(crate) fn lookup(inode: Pointer) -> Option<*mut Managed> {
 /// inherits from; where the rename fails after all, the daemon removes what leads nowhere.
 #[inline(always)]
 pub(crate) fn inherit(entry: *const Managed, heir: Pointer) {
-    let key = key(heir, heir.load(kernel::inode_ino()));
+    let key = inode::key(heir, heir.load(kernel::inode_ino()));
     // SAFETY: the entry comes from a map look-up in this program run, and was written by `note` just now.
     let inherited = unsafe {
         Managed {
@@ -60,6 +59,8 @@ pub(crate) fn inherit(entry: *const Managed, heir: Pointer) {
     if MANAGED.insert(key, inherited, NO_EXISTING).is_err() {
         return;
     }
+    // SAFETY: as above.
+    log::log_enrolment(u64::from(unsafe { (*entry).id }), key.ino);
     let (word, of_number) = bitmap_place(key.ino);
     if let Some(bits) = BITMAP.get_ptr_mut(word) {
         // Not atomic, as 5.10 knows no atomic OR: if another bit of the same word is set between these two instructions
@@ -73,65 +74,6 @@ pub(crate) fn inherit(entry: *const Managed, heir: Pointer) {
 
 /// Add to a map only what is not in it (`BPF_NOEXIST`).
 const NO_EXISTING: u64 = 1;
-
-/// The kernel's name for an inode.
-#[inline(always)]
-pub(crate) fn key(inode: Pointer, ino: u64) -> InodeKey {
-    let sb = inode.follow(kernel::inode_sb());
-    InodeKey { ino, dev: sb.load(kernel::super_dev()), volume: volume_in(inode, sb) }
-}
-
-/// `BTRFS_SUPER_MAGIC` (include/uapi/linux/magic.h).
-const BTRFS: u64 = 0x9123_683e;
-
-/// The subvolume of an inode in a file system.
-#[inline(always)]
-fn volume_in(inode: Pointer, sb: Pointer) -> u32 {
-    let magic: u64 = sb.load(kernel::super_magic());
-    if magic == BTRFS { volume(inode.0 as u64) as u32 } else { 0 }
-}
-
-/// The same for an inode whose type the verifier does not know.
-#[inline(always)]
-pub(crate) fn volume_at(inode: u64) -> u32 {
-    let sb: u64 = who::read(inode, kernel::inode_sb());
-    let magic: u64 = who::read(sb, kernel::super_magic());
-    if magic == BTRFS { volume(inode) as u32 } else { 0 }
-}
-
-/// The subvolume of an inode of Btrfs. A function of its own, so that no other file system's inode pays for it.
-#[inline(never)]
-fn volume(inode: u64) -> u64 {
-    let Some(volumes) = VOLUMES.get(0) else { return 0 };
-    if volumes.known == 0 {
-        return 0;
-    }
-    /// No structure is longer. The verifier wants to know how far from a pointer an offset leads.
-    const LONGEST: u32 = 0xffff;
-    let own = inode.wrapping_sub(u64::from(volumes.vfs_inode & LONGEST));
-    let root: u64 = who::read(own, volumes.root & LONGEST);
-    who::read(root, volumes.id & LONGEST)
-}
-
-/// What the daemon has told us.
-#[inline(always)]
-pub(crate) fn control() -> Option<&'static Control> {
-    CONTROL.get(0)
-}
-
-/// Whether the current task belongs to the daemon. Only a task of the daemon's number is asked for more.
-#[inline(always)]
-pub(crate) fn is_agent() -> bool {
-    let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
-    control().is_some_and(|control| control.agent_tgid == tgid && who::is_agent(control))
-}
-
-/// Whether the current task belongs to the daemon and the daemon asks this set of programs. Sets of different modes or
-/// versions can be attached at once and share the maps.
-#[inline(always)]
-pub(crate) fn answers() -> bool {
-    is_agent() && control().is_some_and(|control| control.set == kernel::program_set())
-}
 
 /// What changed, for [`changed`].
 pub(crate) struct Change {
@@ -155,26 +97,6 @@ impl Change {
         Self { operation, detail, dentry: Pointer::NULL, inode, refused: false, yields: false }
     }
 }
-
-/// What a record says of the inode that it is about.
-#[derive(Clone, Copy)]
-pub(crate) struct Subject {
-    pub(crate) key: InodeKey,
-    pub(crate) generation: u32,
-}
-
-impl Subject {
-    /// Of an inode, or of none where the pointer is null.
-    #[inline(always)]
-    pub(crate) fn of(inode: Pointer) -> Self {
-        let Some(inode) = inode.known() else { return Self { key: NO_INODE, generation: 0 } };
-        let key = key(inode, inode.load(kernel::inode_ino()));
-        Self { key, generation: inode.load(kernel::inode_generation()) }
-    }
-}
-
-/// No inode has this key.
-const NO_INODE: InodeKey = InodeKey { ino: 0, dev: 0, volume: 0 };
 
 /// Notes a change that is about to land: the counter first, then the dirty bit and the writer, then a
 /// record unless the same writer's same operation was told and is still waiting to be looked at.
@@ -232,78 +154,8 @@ fn note(entry: *mut Managed, operation: u64, detail: u64, dentry: *const u8, ino
         if waiting {
             maps::count(Counter::Coalesced);
         } else {
-            push(entry, operation, detail, dentry, subject, refused, yields);
+            ring::push(entry, operation, detail, dentry, subject, refused, yields);
         }
     }
     0
-}
-
-/// Pushes a record, or marks the entry and counts the loss. The dirty bit stays either way. `yields`: it takes no room of the
-/// second half of the ring.
-///
-/// # Safety
-/// `entry` must come from a map look-up in this program run.
-#[inline(always)]
-pub(crate) unsafe fn push(
-    entry: *mut Managed,
-    operation: u32,
-    detail: u64,
-    dentry: Pointer,
-    subject: Subject,
-    flags: u16,
-    yields: bool,
-) {
-    // SAFETY: the caller's.
-    let alarms = unsafe { (*entry).roles } & ROLE_TAMPER != 0;
-    let slot = if alarms {
-        ALARMS.reserve::<ChangeRecord>(0)
-    } else if yields && maps::is_crowded() {
-        None
-    } else {
-        CHANGES.reserve::<ChangeRecord>(0)
-    };
-    let Some(mut slot) = slot else {
-        // The mark before the count: whoever sees the count finds the mark.
-        // SAFETY: the caller's; a word is written whole, and of two losses at once either will do.
-        unsafe {
-            let counter = core::ptr::read_volatile(&raw const (*entry).counter);
-            core::ptr::write_volatile(&raw mut (*entry).lost, counter as u32);
-        }
-        maps::count(Counter::Lost);
-        return;
-    };
-    let record = slot.as_mut_ptr();
-    // SAFETY: the reservation is exactly one record; every field is written below, the name as far as
-    // its length goes after being cleared.
-    unsafe {
-        (*record).time_ns = bpf_ktime_get_boot_ns();
-        (*record).counter = core::ptr::read_volatile(&raw const (*entry).counter);
-        (*record).detail = detail;
-        (*record).id = (*entry).id;
-        (*record).ino = subject.key.ino;
-        (*record).dev = subject.key.dev;
-        (*record).volume = subject.key.volume;
-        (*record).generation = subject.generation;
-        (*record).operation = operation as u16;
-        (*record).padding = 0;
-        let mut flags = flags | who::describe(record);
-        (*record).exec_id = who::execution((*record).tgid, (*record).start_ns);
-        let mut length = 0u16;
-        if dentry.is_null() {
-            (*record).name[0] = 0;
-        } else {
-            flags |= RECORD_IN_DIRECTORY;
-            let name: *const u8 = dentry.load(kernel::dentry_name() + kernel::qstr_name());
-            if let Ok(read) = bpf_probe_read_kernel_str_bytes(name, &mut (*record).name) {
-                length = read.len() as u16;
-                if read.len() >= NAME_BYTES - 1 {
-                    flags |= RECORD_NAME_CUT;
-                }
-            }
-        }
-        (*record).name_length = length;
-        (*record).flags = flags;
-    }
-    slot.submit(0);
-    maps::count(Counter::Pushed);
 }

@@ -1,11 +1,11 @@
 //! Who the current task is. Runs only on a hit, so it reads through `bpf_probe_read_kernel`, which
 //! needs no typed task pointer (5.10 has no helper that gives one).
 
-use crate::kernel::{self, Pointer};
-use crate::managed;
-use crate::maps::{ALLOWED, PROCESSES};
-use aya_ebpf::helpers::bpf_get_current_task;
-use aya_ebpf::helpers::generated::{bpf_probe_read_kernel, bpf_probe_read_kernel_str};
+use crate::inode;
+use crate::kernel::{self, Pointer, current, read};
+use crate::maps::{ALLOWED, CONTROL, PROCESSES};
+use aya_ebpf::helpers::bpf_get_current_pid_tgid;
+use aya_ebpf::helpers::generated::bpf_probe_read_kernel_str;
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use sensor_common::digits::{MOST_DIGITS, is_number};
@@ -17,27 +17,6 @@ use sensor_common::record::ChangeRecord;
 
 /// `PF_KTHREAD` (include/linux/sched.h).
 const KERNEL_THREAD: u32 = 0x0020_0000;
-
-/// A field of any kernel structure; zero when it cannot be read.
-#[inline(always)]
-pub(crate) fn read<T: Copy + Default>(base: u64, offset: u32) -> T {
-    let mut value = MaybeUninit::<T>::uninit();
-    // SAFETY: the helper checks the address itself. Where it fails it fills the place with zeroes
-    // (`bpf_probe_read_kernel_common`), so its answer is not asked for: each question would be two ways for the verifier.
-    // All types that are read here are numbers, or arrays of them.
-    unsafe {
-        let from = (base + u64::from(offset)) as *const c_void;
-        bpf_probe_read_kernel(value.as_mut_ptr().cast(), size_of::<T>() as u32, from);
-        value.assume_init()
-    }
-}
-
-/// The current task's address, for [`read`].
-#[inline(always)]
-pub(crate) fn current() -> u64 {
-    // SAFETY: the helper has no preconditions.
-    unsafe { bpf_get_current_task() }
-}
 
 /// Start time of the task's process (its group leader), boot-time nanoseconds.
 #[inline(always)]
@@ -161,9 +140,29 @@ pub(crate) fn runs(tgid: u32) -> u64 {
     unsafe { PROCESSES.get(tgid) }.map_or(0, |process| process.exec_id)
 }
 
-/// Whether the current task, which has the daemon's number, started when the daemon did, in its pid namespace.
+/// What the daemon has written for the programs.
 #[inline(always)]
-pub(crate) fn is_agent(control: &Control) -> bool {
+pub(crate) fn control() -> Option<&'static Control> {
+    CONTROL.get(0)
+}
+
+/// Whether the current task belongs to the daemon. Its thread group id is compared first, since few tasks have that.
+#[inline(always)]
+pub(crate) fn is_agent() -> bool {
+    let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
+    control().is_some_and(|control| control.agent_tgid == tgid && started_as_agent(control))
+}
+
+/// Whether the current task belongs to the daemon and the daemon asks this set of programs. Sets of different modes or
+/// versions can be attached at once and share the maps.
+#[inline(always)]
+pub(crate) fn answers() -> bool {
+    is_agent() && control().is_some_and(|control| control.set == kernel::program_set())
+}
+
+/// Whether the current task, which has the daemon's thread group id, started when the daemon did, in its pid namespace.
+#[inline(always)]
+fn started_as_agent(control: &Control) -> bool {
     let task = current();
     let start = process_start(task);
     if start < control.agent_start_ns || start >= control.agent_start_before_ns {
@@ -313,7 +312,7 @@ fn by_executable(rule: u32, task: u64) -> u64 {
     listed(Allowed {
         dev: read(sb, kernel::super_dev()),
         generation: read(inode, kernel::inode_generation()),
-        volume: managed::volume_at(inode),
+        volume: inode::volume_at(inode),
         ..by_number(rule, ALLOWED_EXE, read(inode, kernel::inode_ino()))
     })
 }

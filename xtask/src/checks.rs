@@ -122,6 +122,9 @@ fn dependencies() -> Result<()> {
 fn kernel_programs() -> Result<()> {
     let toolchain = EbpfToolchain::ensure(&Cache::open()?)?;
     show(cargo().args(["fmt", "--check"]).current_dir(dist::root().join("sensor-ebpf")))?;
-    let mut clippy = dist::ebpf_cargo(&toolchain, "clippy");
-    show(clippy.args(["--", "-D", "warnings"]))
+    for features in [&[][..], &dist::EBPF_LOG] {
+        let mut clippy = dist::ebpf_cargo(&toolchain, "clippy");
+        show(clippy.args(features).args(["--", "-D", "warnings"]))?;
+    }
+    Ok(())
 }

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use object::build::elf::SectionData;
 
 use crate::cache::Cache;
@@ -78,14 +78,34 @@ pub(crate) fn ebpf_cargo(toolchain: &EbpfToolchain, subcommand: &str) -> Command
     command
 }
 
-/// Builds the eBPF object; gives its path in `target/dist`.
-pub(crate) fn build_ebpf() -> Result<PathBuf> {
+/// The feature of the kernel programs with which they print lines; see `sensor-ebpf/src/log.rs`.
+pub(crate) const EBPF_LOG: [&str; 2] = ["--features", "log"];
+
+/// Builds the eBPF object; gives its path in `target/dist`. In a debug build the programs print lines.
+pub(crate) fn build_ebpf(profile: Profile) -> Result<PathBuf> {
     let toolchain = EbpfToolchain::ensure(&Cache::open()?)?;
+    let (features, name): (&[&str], _) = match profile {
+        Profile::Release => (&[], "holdfast.bpf.o"),
+        Profile::Dev => (&EBPF_LOG, "holdfast-debug.bpf.o"),
+    };
     say("build", "eBPF object");
-    show(&mut ebpf_cargo(&toolchain, "build"))?;
+    show(ebpf_cargo(&toolchain, "build").args(features))?;
     let built = target_dir().join("ebpf").join(BPF_TARGET).join("release/holdfast-ebpf");
     let object = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
-    deliver(&without_debug_sections(&object)?, 0o644, "holdfast.bpf.o")
+    let object = without_debug_sections(&object)?;
+    ensure!(
+        prints(&object) == (profile == Profile::Dev),
+        "the kernel programs of a debug build print lines through aya-log, and those of a release do not: {} is \
+         the other one of the two",
+        built.display()
+    );
+    deliver(&object, 0o644, name)
+}
+
+/// Whether an object has anything of aya-log: its map and its level are symbols, whose names the object holds.
+fn prints(object: &[u8]) -> bool {
+    const SYMBOLS: &[u8] = b"AYA_LOG";
+    object.windows(SYMBOLS.len()).any(|name| name == SYMBOLS)
 }
 
 /// The object without what only debuggers read; the kernel's own type information stays.
@@ -109,7 +129,7 @@ fn without_debug_sections(object: &[u8]) -> Result<Vec<u8>> {
 
 /// Builds the eBPF object and `holdfast`; gives the path of `holdfast` in `target/dist`.
 pub(crate) fn build_holdfast(profile: Profile) -> Result<PathBuf> {
-    let object = build_ebpf()?;
+    let object = build_ebpf(profile)?;
     let built = build_static("sensor-user", "holdfast", profile, &[(OBJECT_VARIABLE, &object)])?;
     let program = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
     deliver(&program, 0o755, "holdfast")
@@ -150,4 +170,15 @@ fn deliver(content: &[u8], mode: u32, name: &str) -> Result<PathBuf> {
     }
     say("build", &format!("{} ({} KiB)", place.display(), content.len() / 1024));
     Ok(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::prints;
+
+    #[test]
+    fn an_object_with_the_map_or_the_level_of_aya_log_is_one_that_prints() {
+        assert!(prints(b"\0MANAGED\0AYA_LOGS\0") && prints(b"\0AYA_LOG_LEVEL\0"));
+        assert!(!prints(b"\0MANAGED\0CHANGES\0aya_ebpf\0"));
+    }
 }

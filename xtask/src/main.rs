@@ -45,10 +45,10 @@ enum Command {
     Setup,
     /// Build the eBPF object and the `holdfast` binary into `target/dist`.
     Build {
-        /// Build only the eBPF object, `target/dist/holdfast.bpf.o`.
+        /// Build only the eBPF object, `target/dist/holdfast.bpf.o`; in a debug build `holdfast-debug.bpf.o`.
         #[arg(long)]
         ebpf: bool,
-        /// Build `holdfast` with the dev profile.
+        /// Build `holdfast` with the dev profile, and kernel programs that print lines.
         #[arg(long)]
         debug: bool,
     },
@@ -126,7 +126,7 @@ enum Command {
         /// Only scenarios of this name.
         #[arg(long)]
         scenario: Option<String>,
-        /// Give the guests a debug build of holdfast, which is quicker to make.
+        /// Give the guests a debug build of holdfast, which is quicker to make and whose kernel programs print lines.
         #[arg(long)]
         debug: bool,
         /// How many guests run at once.
@@ -168,7 +168,7 @@ fn work(command: Command) -> Result<()> {
             run::say("setup", "everything is in place");
             Ok(())
         }
-        Command::Build { ebpf: true, .. } => dist::build_ebpf().map(drop),
+        Command::Build { ebpf: true, debug } => dist::build_ebpf(profile(debug)).map(drop),
         Command::Build { debug, .. } => dist::build_holdfast(profile(debug)).map(drop),
         Command::Demo { kernel, debug } => demo::run(&kernel, profile(debug)),
         Command::Layers => layers::check(),

@@ -1,6 +1,6 @@
 //! Metadata: mode, owner, size and times; extended attributes; access control lists; inode flags.
 
-use crate::kernel::{self, Arguments, Pointer};
+use crate::kernel::{self, Arguments, Pointer, read};
 use crate::managed::{self, Change};
 use crate::who;
 use sensor_common::op::{Operation, ROLE_DIRECTORY, ROLE_FILE};
@@ -30,7 +30,7 @@ fn changed(dentry: Pointer, operation: Operation, detail: u64, owners: bool) -> 
 /// it has (`xattr_permission`).
 #[inline(always)]
 fn is_permitted(name: u64) -> bool {
-    let start: u64 = who::read(name, 0);
+    let start: u64 = read(name, 0);
     start == u64::from_le_bytes(*b"trusted.") || start << 24 == u64::from_le_bytes(*b"user.\0\0\0") << 24
 }
 

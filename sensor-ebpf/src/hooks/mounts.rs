@@ -4,7 +4,8 @@
 //! the host sees is no record: anybody can do so without end.
 
 use crate::deny;
-use crate::kernel::{self, Arguments, Pointer};
+use crate::inode;
+use crate::kernel::{self, Arguments, Pointer, current, read};
 use crate::managed::{self, Change};
 use crate::maps::MANAGED;
 use crate::who::{self, Mounts};
@@ -45,7 +46,7 @@ fn field<T: Copy + Default>(mount: Pointer, offset: u32) -> T {
     if offset == kernel::MISSING || kernel::mount_vfsmount() == kernel::MISSING {
         return T::default();
     }
-    who::read((mount.0 as u64).wrapping_sub(u64::from(kernel::mount_vfsmount())), offset)
+    read((mount.0 as u64).wrapping_sub(u64::from(kernel::mount_vfsmount())), offset)
 }
 
 /// Whether what the current task does to a mount may be seen on the host: the task is in the host's mount namespace, or
@@ -58,9 +59,9 @@ fn is_hosts(mount: Pointer) -> bool {
 /// Whether the current task is in the host's mount namespace.
 #[inline(always)]
 fn is_in_hosts_namespace() -> bool {
-    let namespaces = who::read(who::current(), kernel::task_nsproxy());
+    let namespaces = read(current(), kernel::task_nsproxy());
     let own = who::mount_namespace(namespaces);
-    managed::control().is_some_and(|control| control.mount_namespace == own)
+    who::control().is_some_and(|control| control.mount_namespace == own)
 }
 
 /// Whether a mount hands on to others what is mounted on it.
@@ -74,16 +75,16 @@ fn hands_on(mount: Pointer) -> bool {
 #[inline(always)]
 fn is_on_the_way(mount: Pointer) -> bool {
     let point: u64 = field(mount, kernel::mount_point());
-    let above: u64 = who::read(point, kernel::dentry_parent());
+    let above: u64 = read(point, kernel::dentry_parent());
     if above == point {
         return true;
     }
-    let directory: u64 = who::read(above, kernel::dentry_inode());
-    let sb: u64 = who::read(directory, kernel::inode_sb());
-    let dev: u32 = who::read(sb, kernel::super_dev());
-    let name: u64 = who::read(point, kernel::dentry_name() + kernel::qstr_name());
-    let ino = who::read(directory, kernel::inode_ino());
-    let place = deny::place(dev, managed::volume_at(directory));
+    let directory: u64 = read(above, kernel::dentry_inode());
+    let sb: u64 = read(directory, kernel::inode_sb());
+    let dev: u32 = read(sb, kernel::super_dev());
+    let name: u64 = read(point, kernel::dentry_name() + kernel::qstr_name());
+    let ino = read(directory, kernel::inode_ino());
+    let place = deny::place(dev, inode::volume_at(directory));
     deny::rules_of_name(ino, place, name as *const u8) != u64::from(deny::NO_RULE)
 }
 
@@ -170,7 +171,7 @@ fn taken(args: Arguments) -> i32 {
     let Some(path) = args.pointer(kernel::arg_move_mount_from_path()) else { return 0 };
     let Some(dentry) = path.follow(kernel::path_dentry()).known() else { return 0 };
     let mount = path.follow(kernel::path_mount());
-    let here: u64 = who::read(who::read(who::current(), kernel::task_nsproxy()), kernel::nsproxy_mnt());
+    let here: u64 = read(read(current(), kernel::task_nsproxy()), kernel::nsproxy_mnt());
     if field::<u64>(mount, kernel::mount_namespace()) != here {
         return 0;
     }

@@ -2,9 +2,12 @@
 //!
 //! Takes every open on the node, so a miss must cost next to nothing.
 
+use crate::inode;
 use crate::kernel::{self, Arguments, Pointer};
+use crate::log;
 use crate::managed::{self, Change};
 use crate::maps::IDENTITY;
+use crate::who;
 use sensor_common::map::{
     IDENTITY_LINK, IDENTITY_OPENED, Identity, Managed, OBSERVED_LOCKED, OBSERVED_WRITERS,
 };
@@ -39,6 +42,10 @@ pub(crate) fn file_open(args: Arguments) -> i32 {
     } else {
         return 0;
     };
+    if roles & ROLE_TAMPER != 0 {
+        // SAFETY: as above.
+        log::log_canary(u64::from(unsafe { (*entry).id }));
+    }
     managed::changed(entry, &Change::of(inode, operation, u64::from(flags)))
 }
 
@@ -46,7 +53,7 @@ pub(crate) fn file_open(args: Arguments) -> i32 {
 /// has to give something. One of its own, so that all other opens save no registers for it.
 #[inline(never)]
 fn observed(file: *const u8) -> u64 {
-    if managed::answers() {
+    if who::answers() {
         observe(Pointer(file));
     }
     0
@@ -69,7 +76,7 @@ fn observe(file: Pointer) {
 /// while a managed thing is one.
 #[inline(always)]
 pub(crate) fn inode_readlink(args: Arguments) -> i32 {
-    if !managed::answers() {
+    if !who::answers() {
         return 0;
     }
     let Some(dentry) = args.pointer(kernel::arg_inode_readlink_dentry()) else { return 0 };
@@ -88,7 +95,7 @@ pub(crate) fn inode_readlink(args: Arguments) -> i32 {
 /// Tells the daemon who the kernel thinks this is.
 #[inline(always)]
 fn identify(identity: *mut Identity, inode: Pointer) {
-    let key = managed::key(inode, inode.load(kernel::inode_ino()));
+    let key = inode::key(inode, inode.load(kernel::inode_ino()));
     // SAFETY: the pointer comes from a map look-up; only the daemon's observer thread gets here.
     unsafe {
         (*identity).key = key;
@@ -96,6 +103,7 @@ fn identify(identity: *mut Identity, inode: Pointer) {
         (*identity).mode = u32::from(inode.load::<u16>(kernel::inode_mode()));
         (*identity).magic = inode.follow(kernel::inode_sb()).load(kernel::super_magic());
         (*identity).sequence += 1;
+        log::log_observation(key.ino, u64::from(key.dev), u64::from((*identity).generation));
     }
 }
 

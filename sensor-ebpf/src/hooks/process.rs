@@ -1,12 +1,14 @@
 //! Processes: who forked whom, and what each runs. Kept in maps, never pushed: nobody is woken by an
 //! exec, and an actor that is gone can still be named.
 
-use crate::kernel::{self, Arguments, Pointer, within};
-use crate::managed::{self, Change, Subject};
+use crate::inode::{self, Subject};
+use crate::kernel::{self, Arguments, Pointer, current, read, within};
+use crate::managed::{self, Change};
 use crate::maps::{
     self, EVER_NOTED, EXECUTING, EXECUTION_SEQUENCE, EXECUTIONS, GROUP_SCRATCH, GROUPS, MANAGED, PROCESSES,
 };
-use crate::who::{self, group_id, read};
+use crate::ring;
+use crate::who::{self, group_id};
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use aya_ebpf::helpers::{bpf_get_smp_processor_id, bpf_ktime_get_boot_ns, bpf_probe_read_kernel_str_bytes};
 use sensor_common::limits::ARGV_BYTES;
@@ -63,7 +65,7 @@ pub(crate) fn exec(args: Arguments) -> i32 {
         let ino: u64 = inode.load(kernel::inode_ino());
         // SAFETY: as above; the helper reads at most the field's length and terminates it.
         unsafe {
-            (*execution).file = managed::key(inode, ino);
+            (*execution).file = inode::key(inode, ino);
             (*execution).generation = inode.load(kernel::inode_generation());
             let _ = bpf_probe_read_kernel_str_bytes(filename, &mut (*execution).filename);
         }
@@ -93,7 +95,7 @@ pub(crate) fn exec(args: Arguments) -> i32 {
         }
     }
 
-    let noted = executing(who::current(), id);
+    let noted = executing(current(), id);
     if let Some(entry) = managed::lookup(inode)
         && entry != noted
     {
@@ -109,7 +111,7 @@ pub(crate) fn about_to_execute(args: Arguments) -> i32 {
     let Some(binprm) = args.pointer(kernel::arg_bprm_creds_for_exec_bprm()) else { return 0 };
     let Some(file) = binprm.follow(kernel::binprm_file()).known() else { return 0 };
     let Some(inode) = file.follow(kernel::file_inode()).known() else { return 0 };
-    let task = who::current();
+    let task = current();
     if managed::lookup(inode).is_some() {
         let subject = Subject::of(inode);
         let noted = Executing { key: subject.key, generation: subject.generation, padding: 0 };
@@ -153,7 +155,7 @@ fn executed(entry: *mut Managed, id: u64, subject: Subject) {
     // SAFETY: the entry comes from a map look-up in this run.
     unsafe {
         if (*entry).roles & ROLE_FILE != 0 {
-            managed::push(entry, Operation::Exec as u32, id, Pointer::NULL, subject, 0, true);
+            ring::push(entry, Operation::Exec as u32, id, Pointer::NULL, subject, 0, true);
         }
     }
 }

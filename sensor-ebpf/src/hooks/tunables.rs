@@ -4,7 +4,7 @@
 //! opens a sysctl: no other open pays for it, and it is the same through every mount.
 
 use super::open::{MODE_WRITE, witnessed, writers};
-use crate::kernel::{self, Arguments, MISSING, Pointer};
+use crate::kernel::{self, Arguments, MISSING, Pointer, read};
 use crate::managed::{self, Change};
 use crate::maps::MANAGED;
 use crate::who;
@@ -33,7 +33,7 @@ pub(crate) fn proc_sys_open(args: Arguments) {
     let Some(entry) = MANAGED.get_ptr_mut(SWITCH_KEY) else { return };
     if writes {
         managed::changed(entry, &Change::of(inode, Operation::OpenTamper, u64::from(flags)));
-    } else if managed::answers() {
+    } else if who::answers() {
         witnessed(entry, || writers_anywhere(inode));
     }
 }
@@ -44,8 +44,8 @@ fn is_switch(dentry: Pointer) -> bool {
     /// The zero at the end included; what follows is none of the name.
     const END: u64 = u64::from_le_bytes(*b"\xff\xff\xff\xff\xff\xff\xff\0");
     let name: u64 = dentry.load(kernel::dentry_name() + kernel::qstr_name());
-    who::read::<u64>(name, 0) == u64::from_le_bytes(*b"ftrace_e")
-        && who::read::<u64>(name, 8) & END == u64::from_le_bytes(*b"nabled\0\0")
+    read::<u64>(name, 0) == u64::from_le_bytes(*b"ftrace_e")
+        && read::<u64>(name, 8) & END == u64::from_le_bytes(*b"nabled\0\0")
 }
 
 /// [`OBSERVED_WRITERS`] when the tunable is open for writing through any instance of procfs. The kernel lists the inodes of
@@ -64,9 +64,9 @@ fn writers_anywhere(inode: Pointer) -> u32 {
         return own;
     }
     let this = (inode.0 as u64).wrapping_sub(u64::from(kernel::proc_vfs_inode()));
-    let tunable: u64 = who::read(this, kernel::proc_sysctl_entry());
-    let table: u64 = who::read(this, kernel::proc_sysctl());
-    let mut node: u64 = who::read(table, kernel::sysctl_inodes());
+    let tunable: u64 = read(this, kernel::proc_sysctl_entry());
+    let table: u64 = read(this, kernel::proc_sysctl());
+    let mut node: u64 = read(table, kernel::sysctl_inodes());
     let mut found = 0;
     for _ in 0..SIBLINGS {
         if node == 0 {

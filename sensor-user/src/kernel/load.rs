@@ -56,6 +56,10 @@ const PINNED_MAPS: [&str; 18] = [
     "COUNTS",
 ];
 
+/// The map through which the programs of a debug build print lines.
+#[cfg(debug_assertions)]
+const LINES: &str = "AYA_LOGS";
+
 /// Why the sensor could not be loaded.
 #[derive(Debug, Error)]
 pub enum LoadError {
@@ -213,6 +217,13 @@ pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
     }
     for (name, path) in PINNED_MAPS.iter().zip(&map_pins) {
         loader.map_pin_path(name, path.as_path());
+    }
+    // A debug object's own: what programs of an earlier daemon print goes on to this one.
+    #[cfg(debug_assertions)]
+    let lines = pins.as_ref().map(|pins| pins.links.join(LINES));
+    #[cfg(debug_assertions)]
+    if let Some(lines) = &lines {
+        loader.map_pin_path(LINES, lines.as_path());
     }
     let mut ebpf = loader.load(OBJECT)?;
     drop(loader);

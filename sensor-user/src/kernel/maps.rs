@@ -75,6 +75,9 @@ pub struct ProcessMaps {
 pub struct Ring {
     alarms: RingBuf<MapData>,
     changes: RingBuf<MapData>,
+    /// Logs the lines that the programs of a debug build print; `None` for those of a release, which print none.
+    #[cfg(debug_assertions)]
+    print: Option<Box<dyn FnMut() + Send>>,
 }
 
 /// aya's maps have no `Debug` of their own, and their contents are not for a log.
@@ -97,6 +100,13 @@ fn take<T: TryFrom<aya::maps::Map, Error = MapError>>(
     T::try_from(map).map_err(refused(name, "open"))
 }
 
+/// What logs the lines of the programs, where they have the map for them.
+#[cfg(debug_assertions)]
+fn printer(ebpf: &mut aya::Ebpf) -> Option<Box<dyn FnMut() + Send>> {
+    let mut lines = aya_log::EbpfLogger::init(ebpf).ok()?;
+    Some(Box::new(move || lines.flush()))
+}
+
 impl Maps {
     /// Takes the maps out of a loaded object. `cpus` is what the programs were given as `POSSIBLE_CPUS`.
     pub fn take(ebpf: &mut aya::Ebpf, cpus: u32) -> Result<(Self, ProcessMaps, Ring), MapsError> {
@@ -117,7 +127,12 @@ impl Maps {
             groups: take(ebpf, "GROUPS")?,
             cpus,
         };
-        let ring = Ring { alarms: take(ebpf, "ALARMS")?, changes: take(ebpf, "CHANGES")? };
+        let ring = Ring {
+            alarms: take(ebpf, "ALARMS")?,
+            changes: take(ebpf, "CHANGES")?,
+            #[cfg(debug_assertions)]
+            print: printer(ebpf),
+        };
         Ok((maps, processes, ring))
     }
 
@@ -327,8 +342,12 @@ impl ProcessMaps {
 
 impl Ring {
     /// Hands waiting records' bytes to `each`, `limit` of each ring at most, the alarms first. `true` when both were found
-    /// empty.
+    /// empty. In a debug build it logs the lines that the programs have printed.
     pub fn drain(&mut self, limit: usize, mut each: impl FnMut(&[u8])) -> bool {
+        #[cfg(debug_assertions)]
+        if let Some(print) = &mut self.print {
+            print();
+        }
         let mut drain = |ring: &mut RingBuf<MapData>| {
             for _ in 0..limit {
                 match ring.next() {

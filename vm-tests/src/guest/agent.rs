@@ -4,8 +4,10 @@
 //! exit. Dropping it kills the daemon, so that a failed scenario leaves none behind.
 
 use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader, PipeReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -14,7 +16,7 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::wait;
+use super::{parameter, wait};
 
 /// The program in every guest whose scenario needs it.
 pub const HOLDFAST: &str = "/usr/local/bin/holdfast";
@@ -40,19 +42,30 @@ fn environment() -> impl Iterator<Item = (&'static str, &'static str)> {
     UNIT.lines().filter_map(|line| line.strip_prefix("Environment=")?.split_once('='))
 }
 
+/// Writes what the daemon prints to the console, too, until nobody can print any more.
+fn repeat(from: PipeReader, mut to: File) {
+    for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
+        let text = String::from_utf8_lossy(&line);
+        // Whoever reads the file finds that the end is missing.
+        let _ = writeln!(to, "{text}");
+        println!("{text}");
+    }
+}
+
 impl Agent {
     /// Starts `holdfast agent` with more arguments; does not wait until it is ready.
     pub fn spawn(arguments: &[&str]) -> Result<Self> {
         let output = File::options().create(true).append(true).open(OUTPUT)?;
-        let child = Command::new(HOLDFAST)
-            .arg("agent")
-            .args(arguments)
-            .envs(environment())
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()
-            .with_context(|| format!("cannot start {HOLDFAST}"))?;
+        let mut command = Command::new(HOLDFAST);
+        command.arg("agent").args(arguments).envs(environment()).stdin(Stdio::null());
+        if parameter("hf.verbose").is_some() {
+            let (reader, writer) = io::pipe()?;
+            command.stdout(writer.try_clone()?).stderr(writer);
+            thread::spawn(move || repeat(reader, output));
+        } else {
+            command.stdout(output.try_clone()?).stderr(output);
+        }
+        let child = command.spawn().with_context(|| format!("cannot start {HOLDFAST}"))?;
         Ok(Self { child, log: PathBuf::from(FORENSIC_LOG) })
     }
 

@@ -54,7 +54,7 @@ pub(crate) fn run(kernel: &str, output: Output, write_docs: bool, verbose: bool)
         let auditd = auditd::ensure(&cache)?;
         (Parts::ensure_with(cache, &[], Profile::Release)?, auditd, qemu, kernel)
     };
-    let object = dist::build_ebpf()?;
+    let object = dist::build_ebpf(Profile::Release)?;
     // Not the one in `target/dist`, which a debug build may replace meanwhile.
     let program =
         dist::build_static("sensor-user", "holdfast", Profile::Release, &[(OBJECT_VARIABLE, &object)])?;

@@ -247,6 +247,9 @@ impl Vm {
         words.push(format!("hf.guest={}", self.scenario.guest.name()));
         words.push(format!("hf.scenario={}", self.scenario.name));
         words.push(format!("hf.cpus={}", self.cpus()));
+        if self.verbose {
+            words.push("hf.verbose=1".to_owned());
+        }
         words.extend(self.scenario.parameters.iter().map(|&p| p.to_owned()));
         words.extend(self.parameters.iter().cloned());
         words.join(" ")

@@ -1,0 +1,64 @@
+//! Which inode an operation is about: the key that the kernel itself knows it by, and its generation.
+
+use crate::kernel::{self, Pointer, read};
+use crate::maps::VOLUMES;
+use sensor_common::map::InodeKey;
+
+/// The key of an inode. `ino`: its number, which most callers have loaded before.
+#[inline(always)]
+pub(crate) fn key(inode: Pointer, ino: u64) -> InodeKey {
+    let sb = inode.follow(kernel::inode_sb());
+    InodeKey { ino, dev: sb.load(kernel::super_dev()), volume: volume_in(inode, sb) }
+}
+
+/// The inode that a record is about.
+#[derive(Clone, Copy)]
+pub(crate) struct Subject {
+    pub(crate) key: InodeKey,
+    pub(crate) generation: u32,
+}
+
+impl Subject {
+    /// Of an inode. A null pointer gives a key that no inode has.
+    #[inline(always)]
+    pub(crate) fn of(inode: Pointer) -> Self {
+        let Some(inode) = inode.known() else { return Self { key: NO_INODE, generation: 0 } };
+        let key = key(inode, inode.load(kernel::inode_ino()));
+        Self { key, generation: inode.load(kernel::inode_generation()) }
+    }
+}
+
+/// No inode has this key.
+const NO_INODE: InodeKey = InodeKey { ino: 0, dev: 0, volume: 0 };
+
+/// `BTRFS_SUPER_MAGIC` (include/uapi/linux/magic.h).
+const BTRFS: u64 = 0x9123_683e;
+
+/// The subvolume of an inode, by its superblock; 0 on all file systems but Btrfs.
+#[inline(always)]
+pub(crate) fn volume_in(inode: Pointer, sb: Pointer) -> u32 {
+    let magic: u64 = sb.load(kernel::super_magic());
+    if magic == BTRFS { volume(inode.0 as u64) as u32 } else { 0 }
+}
+
+/// The same for the address of an inode, whose type the verifier does not know.
+#[inline(always)]
+pub(crate) fn volume_at(inode: u64) -> u32 {
+    let sb: u64 = read(inode, kernel::inode_sb());
+    let magic: u64 = read(sb, kernel::super_magic());
+    if magic == BTRFS { volume(inode) as u32 } else { 0 }
+}
+
+/// The subvolume of an inode of Btrfs. It is not inlined, so that inodes of other file systems do not pay for it.
+#[inline(never)]
+fn volume(inode: u64) -> u64 {
+    let Some(volumes) = VOLUMES.get(0) else { return 0 };
+    if volumes.known == 0 {
+        return 0;
+    }
+    /// No structure is longer. The verifier needs a bound for an offset from a pointer.
+    const LONGEST: u32 = 0xffff;
+    let own = inode.wrapping_sub(u64::from(volumes.vfs_inode & LONGEST));
+    let root: u64 = read(own, volumes.root & LONGEST);
+    read(root, volumes.id & LONGEST)
+}
