@@ -5,6 +5,7 @@
 //! ([`limits`]). It has no behaviour beyond naming codes, no allocation and no std.
 #![no_std]
 
+pub mod bitmap;
 pub mod decode;
 pub mod digits;
 pub mod limits;
@@ -13,4 +14,4 @@ pub mod op;
 pub mod record;
 
 /// Version of this ABI. A daemon adopts pinned maps only when theirs is the same.
-pub const ABI_VERSION: u32 = 14;
+pub const ABI_VERSION: u32 = 15;

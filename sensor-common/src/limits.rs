@@ -28,11 +28,6 @@ pub const NAME_ENTRIES: u32 = 1 << 14;
 /// Managed inodes at most: files, their directories and all ancestors.
 pub const MANAGED_ENTRIES: u32 = 1 << 17;
 
-/// Words of the bitmap that turns most unmanaged inodes away before the hash map is asked:
-/// 8,192 words are 524,288 bits, of which each managed inode has two in one word. 10,000 of them let 4 % of the others pass
-/// the first test, and few both.
-pub const BITMAP_WORDS: u32 = 1 << 13;
-
 /// Processes remembered, exited ones included; least recently used go first.
 pub const PROCESS_ENTRIES: u32 = 1 << 14;
 

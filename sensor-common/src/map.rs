@@ -293,28 +293,6 @@ pub const GROUPS_KEY: InodeKey = InodeKey { ino: 0, dev: 2, volume: 0 };
 /// The entry that stands for `kernel.ftrace_enabled`, through whatever mount of procfs it is opened.
 pub const SWITCH_KEY: InodeKey = InodeKey { ino: 0, dev: 3, volume: 0 };
 
-/// Where an inode is in the bitmap, as far as its number tells: the word's index, and the mask of the bit that all inodes of
-/// the number share. It is asked first, as it needs one field of the inode only.
-#[inline(always)]
-pub const fn bitmap_place(ino: u64) -> (u32, u64) {
-    let hash = spread(ino) >> (64 - 19);
-    ((hash >> 6) as u32 & (crate::limits::BITMAP_WORDS - 1), 1 << (hash & 63))
-}
-
-/// The mask of the inode's own bit in that word. Without it, the small numbers that pipes and every tmpfs hand out would
-/// meet those of managed files. The subvolume is no part of it: it is asked for only where both bits are set.
-#[inline(always)]
-pub const fn bitmap_bit(key: InodeKey) -> u64 {
-    // Below the bits of the place, so that it says something of its own.
-    1 << (spread(key.ino ^ (key.dev as u64) << 32) >> (64 - 19 - 6) & 63)
-}
-
-/// Fibonacci hashing: neighbouring numbers, which a directory's files tend to have, spread out.
-#[inline(always)]
-const fn spread(name: u64) -> u64 {
-    name.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
 /// Bits of an execution's number that hold the CPU.
 const EXECUTION_CPU_BITS: u32 = 12;
 
@@ -366,7 +344,6 @@ const _: () = {
     assert!(size_of::<Denials>() == 24);
     assert!(size_of::<Execution>() == 8 + 8 + 16 + 8 + 8 + 24 + 16 + 8 + FILENAME_BYTES + ARGV_BYTES);
     assert!(core::mem::offset_of!(Managed, dirty) == 44);
-    assert!(crate::limits::BITMAP_WORDS == 1 << (19 - 6));
     assert!(crate::limits::EXEC_ENTRIES.is_power_of_two());
     assert!((Counter::DeniedUntold as u32) < COUNTERS);
 };
@@ -392,28 +369,5 @@ mod tests {
         assert_eq!(told(&[Unlink, Unlink]), 1);
         assert_eq!(told(&[Unlink, SetXattr, Unlink]), 3);
         assert_eq!(told(&[OpenWrite, SetXattr, OpenWrite]), 3);
-    }
-
-    #[test]
-    fn the_bitmap_turns_away_most_other_numbers_and_most_of_the_same_numbers_on_another_device() {
-        let key = |ino, dev| InodeKey { ino, dev, volume: 0 };
-        let mut bitmap = [0_u64; crate::limits::BITMAP_WORDS as usize];
-        let managed = 130_000..140_000;
-        for ino in managed.clone() {
-            let (word, of_number) = bitmap_place(ino);
-            bitmap[word as usize] |= of_number | bitmap_bit(key(ino, 0x80_0001));
-        }
-        let passes = |ino, dev| {
-            let (word, of_number) = bitmap_place(ino);
-            let bits = bitmap[word as usize];
-            (bits & of_number != 0, bits & of_number != 0 && bits & bitmap_bit(key(ino, dev)) != 0)
-        };
-        assert!(managed.clone().all(|ino| passes(ino, 0x80_0001).1), "who is managed is found");
-        let others = (200_000..300_000).map(|ino| passes(ino, 0x80_0001));
-        let (first, both) =
-            others.fold((0, 0), |(first, both), told| (first + u32::from(told.0), both + u32::from(told.1)));
-        assert!(first < 6_000 && both < 600, "of 100,000 others {first} pass the first test, {both} both");
-        let elsewhere = managed.filter(|ino| passes(*ino, 0x19).1).count();
-        assert!(elsewhere < 1_000, "of 10,000 with the same numbers {elsewhere} pass");
     }
 }

@@ -8,6 +8,7 @@ use aya_ebpf::helpers::bpf_get_current_task;
 use aya_ebpf::helpers::generated::bpf_probe_read_kernel;
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
+use sensor_common::bitmap::Bitmap;
 
 /// Declares globals that the daemon sets, with a reader each.
 macro_rules! globals {
@@ -112,6 +113,8 @@ globals! {
     CGROUP_HIERARCHY => cgroup_hierarchy;
     /// Processors that may ever be present; see `sensor_common::map::execution_slot`.
     POSSIBLE_CPUS => possible_cpus;
+    /// The size of the bitmap, as [`bitmap`] wants it.
+    BITMAP_SHIFT => bitmap_shift;
     /// The number of this set of programs; see `Control::set`.
     PROGRAM_SET => program_set;
     ARG_FILE_OPEN_FILE => arg_file_open_file;
@@ -164,6 +167,15 @@ globals! {
     ARG_INODE_RENAME_OLD_DENTRY => arg_inode_rename_old_dentry;
     ARG_INODE_RENAME_NEW_DIR => arg_inode_rename_new_dir;
     ARG_INODE_RENAME_NEW_DENTRY => arg_inode_rename_new_dentry;
+}
+
+/// The size of the bitmap.
+#[inline(always)]
+pub(crate) fn bitmap() -> Bitmap {
+    let shift = bitmap_shift();
+    // SAFETY: the daemon sets the shift of a `Bitmap`. Without this the compiler adds an instruction to every test of a bit.
+    unsafe { core::hint::assert_unchecked(shift < u64::BITS) };
+    Bitmap::of_shift(shift)
 }
 
 /// Offset of a field that the running kernel lacks.

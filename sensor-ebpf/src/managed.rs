@@ -10,14 +10,15 @@ use crate::maps::{self, BITMAP, MANAGED};
 use crate::ring;
 use crate::who;
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_boot_ns};
-use sensor_common::map::{Counter, InodeKey, Managed, bitmap_bit, bitmap_place};
+use sensor_common::bitmap::Bitmap;
+use sensor_common::map::{Counter, InodeKey, Managed};
 use sensor_common::op::{Operation, RECORD_REFUSED, ROLE_MOUNTS, ROLE_TAMPER};
 
 /// The entry of a managed inode, or `None` for all others and for null.
 #[inline(always)]
 pub(crate) fn lookup(inode: Pointer) -> Option<*mut Managed> {
     let ino = inode.load(kernel::inode_ino());
-    let (word, of_number) = bitmap_place(ino);
+    let (word, of_number) = kernel::bitmap().place(ino);
     // SAFETY: the pointer comes from a map look-up; a torn read of one word is impossible.
     let bits = unsafe { *BITMAP.get_ptr(word)? };
     if bits & of_number == 0 {
@@ -26,7 +27,7 @@ pub(crate) fn lookup(inode: Pointer) -> Option<*mut Managed> {
     // A managed inode's number, maybe that of another device.
     let sb = inode.follow(kernel::inode_sb());
     let mut key = InodeKey { ino, dev: sb.load(kernel::super_dev()), volume: 0 };
-    if bits & bitmap_bit(key) == 0 {
+    if bits & Bitmap::own_bit(key) == 0 {
         return None;
     }
     key.volume = inode::volume_in(inode, sb);
@@ -61,13 +62,13 @@ pub(crate) fn inherit(entry: *const Managed, heir: Pointer) {
     }
     // SAFETY: as above.
     log::log_enrolment(u64::from(unsafe { (*entry).id }), key.ino);
-    let (word, of_number) = bitmap_place(key.ino);
+    let (word, of_number) = kernel::bitmap().place(key.ino);
     if let Some(bits) = BITMAP.get_ptr_mut(word) {
         // Not atomic, as 5.10 knows no atomic OR: if another bit of the same word is set between these two instructions
         // it is lost, and the daemon's check of entries finds that.
         // SAFETY: the pointer comes from a map look-up; a word is read and written whole.
         unsafe {
-            core::ptr::write_volatile(bits, core::ptr::read_volatile(bits) | of_number | bitmap_bit(key))
+            core::ptr::write_volatile(bits, core::ptr::read_volatile(bits) | of_number | Bitmap::own_bit(key))
         };
     }
 }

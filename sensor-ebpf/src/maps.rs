@@ -2,6 +2,7 @@
 
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf};
+use sensor_common::bitmap::Bitmap;
 use sensor_common::limits;
 use sensor_common::map::{
     Allowed, COUNTERS, Control, Counter, Denials, Executing, Execution, Group, Identity, InodeKey, Managed,
@@ -16,9 +17,9 @@ const NO_PREALLOC: u32 = 1;
 pub(crate) static MANAGED: HashMap<InodeKey, Managed> =
     HashMap::with_max_entries(limits::MANAGED_ENTRIES, NO_PREALLOC);
 
-/// One bit for each hashed inode; see `managed::in_bitmap`.
+/// Turns most unmanaged inodes away before `MANAGED` is looked at. The daemon chooses another size when it loads the object.
 #[map]
-pub(crate) static BITMAP: Array<u64> = Array::with_max_entries(limits::BITMAP_WORDS, 0);
+pub(crate) static BITMAP: Array<u64> = Array::with_max_entries(Bitmap::LARGEST.words(), 0);
 
 /// Whom deny rules allow.
 #[map]

@@ -67,6 +67,7 @@ pub struct Programs {
 pub fn choose(
     nests: &[&Path],
     pins: Option<&Path>,
+    things: Option<usize>,
     observer: &Arc<Observer>,
     clock: &Arc<dyn Clock>,
 ) -> Result<Backend, Vec<String>> {
@@ -81,10 +82,10 @@ pub fn choose(
     let modes =
         [Mode::Lsm, Mode::Fentry].into_iter().filter(|mode| *mode != Mode::Lsm || active != Some(false));
     for mode in modes {
-        let mut tried = attempt(mode, active, nests, pins, observer, &mut backlog);
+        let mut tried = attempt(mode, active, nests, pins, things, observer, &mut backlog);
         if let Err(Failure { reason, adopted: true }) = &tried {
             tracing::warn!(mode = mode.prefix(), reason, "The programs of an earlier daemon do not answer.");
-            tried = attempt(mode, active, nests, pins, observer, &mut backlog);
+            tried = attempt(mode, active, nests, pins, things, observer, &mut backlog);
         }
         match tried {
             Ok(programs) => return Ok(Backend::Programs(programs)),
@@ -137,10 +138,11 @@ fn attempt(
     active: Option<bool>,
     nests: &[&Path],
     pins: Option<&Path>,
+    things: Option<usize>,
     observer: &Observer,
     backlog: &mut Vec<Bytes>,
 ) -> Result<Box<Programs>, Failure> {
-    let loaded = in_a_thread(|| load::load(mode, pins)).map_err(|error| error.to_string())?;
+    let loaded = in_a_thread(|| load::load(mode, pins, things)).map_err(|error| error.to_string())?;
     let mut witness = Witness::new(loaded.maps);
     let mut ring = loaded.ring;
     let mut canary = Canary::new(nests, observer, &mut witness).map_err(|error| error.to_string())?;

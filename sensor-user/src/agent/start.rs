@@ -75,13 +75,13 @@ pub fn run(mut options: Options) -> anyhow::Result<()> {
         anyhow::Ok(Kept { ties: Ties::listen(&options.state), signals: Signals::new()? })
     })?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let choose = |options: &Options| {
-        backend::choose(&[&options.state, &options.run], options.pins.as_deref(), &observer, &clock)
+    let choose = |options: &Options, things| {
+        backend::choose(&[&options.state, &options.run], options.pins.as_deref(), things, &observer, &clock)
             .map_err(|reasons| anyhow::anyhow!("no backend works on this host: {}", reasons.join("; ")))
     };
     // Deny rules that are pinned refuse whoever is not known to them, and to work off an apply is to write: the kernel
     // programs learn first which process the daemon is. Without a backend it is worked off all the same.
-    let backend = follow::is_interrupted(&options).then(|| choose(&options));
+    let backend = follow::is_interrupted(&options).then(|| choose(&options, None));
     let first = self::runtime()?;
     let follow = first.block_on(follow::start(&mut options, &observer));
     let (desired, refused) = last_valid::load(&mut options, &observer)?;
@@ -93,7 +93,7 @@ pub fn run(mut options: Options) -> anyhow::Result<()> {
         telemetry: self::telemetry()?,
         observer: Arc::clone(&observer),
     };
-    let backend = backend.unwrap_or_else(|| choose(&options))?;
+    let backend = backend.unwrap_or_else(|| choose(&options, Some(desired.expectations.len())))?;
     let mut parts = Parts::of(backend);
     if parts.mode == HookMode::Fentry {
         parts.recursion = Some(Recursion::watch().context("find the fentry programs")?);
@@ -156,17 +156,7 @@ async fn keep_running(
         // What is loaded goes on seeing in between.
         (follow, (desired, refused)) = match ended {
             Ended::Stopped | Ended::Silent => {
-                log.close();
-                if let Some(witness) = &mut parts.witness
-                    && let Err(error) = witness.maps().forget_agent()
-                {
-                    tracing::warn!(%error, "The kernel programs still know the daemon's process.");
-                }
-                let lost = log.pending().count();
-                if lost > 0 {
-                    let reason = log.degraded();
-                    tracing::error!(lost, reason, "Records could not be written and are lost.");
-                }
+                close(&mut log, &mut parts);
                 anyhow::ensure!(
                     matches!(ended, Ended::Stopped),
                     "the kernel programs ({}) do not answer any more, which the canary shows: the daemon ends, and its next \
@@ -197,6 +187,28 @@ async fn keep_running(
                 (back.follow, (*desired, None))
             }
         };
+        // Loading anew takes capabilities that were given up. What is attached counts changes until the next start.
+        if let Some(witness) = &mut parts.witness
+            && let Err(outgrown) = witness.maps().hold(desired.expectations.len())
+        {
+            close(&mut log, &mut parts);
+            return Err(outgrown.into());
+        }
+    }
+}
+
+/// The end of a daemon whose programs stay attached.
+fn close(log: &mut ForensicLog, parts: &mut Parts) {
+    log.close();
+    if let Some(witness) = &mut parts.witness
+        && let Err(error) = witness.maps().forget_agent()
+    {
+        tracing::warn!(%error, "The kernel programs still know the daemon's process.");
+    }
+    let lost = log.pending().count();
+    if lost > 0 {
+        let reason = log.degraded();
+        tracing::error!(lost, reason, "Records could not be written and are lost.");
     }
 }
 

@@ -9,6 +9,7 @@ use super::layout::Layout;
 use super::maps::{Maps, MapsError, ProcessMaps, Ring};
 use super::owner;
 use super::pins::{Pins, set_number};
+use super::size;
 use super::volumes;
 use crate::attribution::cgroup;
 use aya::pin::PinError;
@@ -159,8 +160,9 @@ pub struct Loaded {
 
 /// Loads the object and attaches everything that this kernel has, or adopts what is attached already.
 ///
-/// `pins`: a directory in a BPF file system, or `None` to keep nothing beyond the process.
-pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
+/// `pins`: a directory in a BPF file system, or `None` to keep nothing beyond the process. `things`: how many things are
+/// declared, or `None` if that is not known yet.
+pub fn load(mode: Mode, pins: Option<&Path>, things: Option<usize>) -> Result<Loaded, LoadError> {
     let bytes = fs::read(VMLINUX_BTF).map_err(LoadError::Read)?;
     let kernel = aya::Btf::from_sys_fs()?;
     let btf = Btf::parse(&bytes)?;
@@ -207,11 +209,15 @@ pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
     drop(btf);
     drop(bytes);
 
-    let pins = pins.map(|root| Pins::prepare(root, mode, groups, &PINNED_MAPS)).transpose()?;
+    let outgrown = |maps: &Path| size::is_outgrown(maps, things);
+    let pins = pins.map(|root| Pins::prepare(root, mode, groups, &PINNED_MAPS, outgrown)).transpose()?;
+    let bitmap = size::choose(pins.as_ref().map(|pins| pins.maps.as_path()), things);
+    globals.push(("BITMAP_SHIFT".to_owned(), bitmap.shift()));
     let map_pins: Vec<PathBuf> =
         pins.iter().flat_map(|pins| PINNED_MAPS.map(|name| pins.maps.join(name))).collect();
     let mut loader = EbpfLoader::new();
     loader.btf(Some(&kernel));
+    loader.map_max_entries("BITMAP", bitmap.words());
     for (name, value) in &globals {
         loader.override_global(name, value, true);
     }
@@ -227,7 +233,7 @@ pub fn load(mode: Mode, pins: Option<&Path>) -> Result<Loaded, LoadError> {
     }
     let mut ebpf = loader.load(OBJECT)?;
     drop(loader);
-    let (mut maps, processes, ring) = Maps::take(&mut ebpf, cpus)?;
+    let (mut maps, processes, ring) = Maps::take(&mut ebpf, cpus, bitmap)?;
     // Before anything is enrolled.
     if let Some(volumes) = volumes {
         maps.set_volumes(volumes)?;

@@ -4,11 +4,13 @@
 //! entry of the managed map only to add or remove it, because a write would race with the programs'
 //! counters; the one exception, a change of role, counts as a change itself.
 
+use super::size::{self, Outgrown};
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, RingBuf};
+use sensor_common::bitmap::Bitmap;
 use sensor_common::limits::NAME_KEY_BYTES;
 use sensor_common::map::{
     Allowed, Control, Counter, Denials, Execution, Group, IDENTITY_LINK, IDENTITY_OPENED, Identity, InodeKey,
-    Managed, NameKey, Process, Volumes, bitmap_bit, bitmap_place, execution_slot,
+    Managed, NameKey, Process, Volumes, execution_slot,
 };
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -54,6 +56,7 @@ fn refused(map: &'static str, operation: &'static str) -> impl FnOnce(MapError) 
 pub struct Maps {
     managed: HashMap<MapData, [u8; KEY], [u8; MANAGED]>,
     bitmap: Array<MapData, u64>,
+    size: Bitmap,
     control: Array<MapData, [u8; CONTROL]>,
     volumes: Array<MapData, [u8; VOLUMES]>,
     identity: Array<MapData, [u8; IDENTITY]>,
@@ -108,11 +111,17 @@ fn printer(ebpf: &mut aya::Ebpf) -> Option<Box<dyn FnMut() + Send>> {
 }
 
 impl Maps {
-    /// Takes the maps out of a loaded object. `cpus` is what the programs were given as `POSSIBLE_CPUS`.
-    pub fn take(ebpf: &mut aya::Ebpf, cpus: u32) -> Result<(Self, ProcessMaps, Ring), MapsError> {
+    /// Takes the maps out of a loaded object. `cpus` and `size` are what the programs were given as `POSSIBLE_CPUS` and
+    /// `BITMAP_SHIFT`.
+    pub fn take(
+        ebpf: &mut aya::Ebpf,
+        cpus: u32,
+        size: Bitmap,
+    ) -> Result<(Self, ProcessMaps, Ring), MapsError> {
         let maps = Self {
             managed: take(ebpf, "MANAGED")?,
             bitmap: take(ebpf, "BITMAP")?,
+            size,
             control: take(ebpf, "CONTROL")?,
             volumes: take(ebpf, "VOLUMES")?,
             identity: take(ebpf, "IDENTITY")?,
@@ -214,17 +223,31 @@ impl Maps {
     /// Whether the programs would find this inode, under that number and with those roles.
     pub fn is_enrolled(&self, key: InodeKey, id: u32, roles: u32) -> Result<bool, MapsError> {
         let is_found = self.entry(key)?.is_some_and(|entry| entry.id == id && entry.roles == roles);
-        let (word, bits) = place(key);
+        let (word, bits) = self.place(key);
         Ok(is_found && self.bitmap.get(&word, 0).map_err(refused("BITMAP", "get"))? & bits == bits)
     }
 
     fn set_bits(&mut self, key: InodeKey) -> Result<(), MapsError> {
-        let (word, own) = place(key);
+        let (word, own) = self.place(key);
         let bits = self.bitmap.get(&word, 0).map_err(refused("BITMAP", "get"))?;
         if bits & own != own {
             self.bitmap.set(word, bits | own, 0).map_err(refused("BITMAP", "set"))?;
         }
         Ok(())
+    }
+
+    /// Where an inode is in the bitmap: its word, and the mask of its bits.
+    fn place(&self, key: InodeKey) -> (u32, u64) {
+        let (word, of_number) = self.size.place(key.ino);
+        (word, of_number | Bitmap::own_bit(key))
+    }
+
+    /// Whether the maps are large enough for so many declared things.
+    ///
+    /// # Errors
+    /// They are outgrown: another start makes maps and links anew.
+    pub fn hold(&self, things: usize) -> Result<(), Outgrown> {
+        size::hold(self.size, things)
     }
 
     /// Removes an inode. Its bits stay: others may share them, and a stale bit costs only time.
@@ -406,12 +429,6 @@ fn name_bytes(directory: InodeKey, name: &OsStr) -> Option<[u8; NAME]> {
     let mut bytes = [0; NAME];
     bytes.copy_from_slice(key.as_bytes());
     Some(bytes)
-}
-
-/// Where an inode is in the bitmap: the word, and the bits that are its.
-fn place(key: InodeKey) -> (u32, u64) {
-    let (word, of_number) = bitmap_place(key.ino);
-    (word, of_number | bitmap_bit(key))
 }
 
 fn key_bytes(key: InodeKey) -> [u8; KEY] {

@@ -11,4 +11,5 @@ pub mod maps;
 mod owner;
 mod pins;
 pub mod recursion;
+pub mod size;
 pub mod volumes;

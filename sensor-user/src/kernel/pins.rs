@@ -34,13 +34,15 @@ pub(super) struct Pins {
 impl Pins {
     /// Makes the directories, for root only.
     ///
-    /// Links and all `names` of maps are kept together or not at all: links that are kept go on with the maps that they began
-    /// with, and the daemon would write to others. What lacks a part is set aside, where it runs on until it is retired.
+    /// Links and all `names` of maps are kept together or not at all: kept links use the maps that they were made with, and
+    /// the daemon would write to others. A set that lacks a map, or whose maps are `outgrown`, is set aside. Its programs run
+    /// until [`Pins::foreign`] is removed.
     pub(super) fn prepare(
         root: &Path,
         mode: Mode,
         groups: Hierarchy,
         names: &[&str],
+        outgrown: impl Fn(&Path) -> bool,
     ) -> Result<Self, LoadError> {
         // The numbers of control groups that programs put into maps are those of one hierarchy.
         let of = groups.controller.map(|name| format!("-{name}-{}", groups.number)).unwrap_or_default();
@@ -49,8 +51,14 @@ impl Pins {
             maps: root.join(format!("maps-v{ABI_VERSION}{of}")),
             links: root.join(format!("links-{}-{}{of}", &OBJECT_SHA256[..12], mode.prefix())),
         };
-        if pins.lack(names) {
-            tracing::warn!(path = %pins.maps.display(), "Pins of maps are missing: programs and maps are made anew.");
+        let lacks = pins.lack(names);
+        if lacks || outgrown(&pins.maps) {
+            let path = pins.maps.display();
+            if lacks {
+                tracing::warn!(%path, "Pins of maps are missing: programs and maps are made anew.");
+            } else {
+                tracing::info!(%path, "The config outgrew the maps of the last run: programs and maps are made anew.");
+            }
             for path in [&pins.links, &pins.maps] {
                 set_aside(path).map_err(|source| LoadError::Pins { path: path.clone(), source })?;
             }
@@ -123,7 +131,21 @@ mod tests {
     const NAMES: [&str; 2] = ["MANAGED", "ALLOWED"];
 
     fn prepare(root: &Path) -> Pins {
-        Pins::prepare(root, Mode::Lsm, Hierarchy::default(), &NAMES).unwrap()
+        Pins::prepare(root, Mode::Lsm, Hierarchy::default(), &NAMES, |_| false).unwrap()
+    }
+
+    #[test]
+    fn maps_that_are_outgrown_are_set_aside_with_their_links() {
+        let root = tempfile::tempdir().unwrap();
+        let pins = prepare(root.path());
+        let all = [pins.maps.join("MANAGED"), pins.maps.join("ALLOWED"), pins.links.join("file_open")];
+        for path in &all {
+            fs::write(path, "").unwrap();
+        }
+        let outgrown = |maps: &Path| maps == pins.maps && maps.join("MANAGED").exists();
+        Pins::prepare(root.path(), Mode::Lsm, Hierarchy::default(), &NAMES, outgrown).unwrap();
+        assert!(!all.iter().any(|path| path.exists()) && pins.maps.exists() && pins.links.exists());
+        assert_eq!(pins.foreign().len(), 2, "they run until the new set has answered");
     }
 
     #[test]

@@ -210,7 +210,7 @@ impl Drop for Nest {
 /// Loads the programs in a mode and listens for a canary, as the daemon does.
 fn attempt(mode: Mode, nest: &Path, observer: &Observer) -> Tried {
     let mut tried = Tried { mode: mode.prefix(), usable: false, reason: None, hooks: Vec::new() };
-    let loaded = match load::load(mode, None) {
+    let loaded = match load::load(mode, None, Some(0)) {
         Ok(loaded) => loaded,
         Err(error) => {
             tried.reason = Some(error.to_string());

@@ -1,0 +1,73 @@
+//! The size of the maps, by what is declared.
+//!
+//! In: how many things are declared, and the maps of an earlier run. Out: the bitmap's size for this run, and whether the maps
+//! of an earlier run are outgrown. Programs and maps of one set have one size: it changes only when both are made anew.
+
+use aya::maps::MapInfo;
+use sensor_common::bitmap::Bitmap;
+use std::path::Path;
+use thiserror::Error;
+
+/// The maps are too small for what is declared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error(
+    "the kernel maps of this run are too small for {things} declared things: the daemon ends, and its next start makes programs \
+     and maps anew"
+)]
+pub struct Outgrown {
+    /// How many things are declared.
+    pub things: usize,
+}
+
+/// Inodes that so many things may have: each with a directory of its own above it.
+fn inodes(things: usize) -> u64 {
+    u64::try_from(things).unwrap_or(u64::MAX).saturating_mul(2)
+}
+
+/// Whether a bitmap is large enough for so many things.
+pub(super) fn hold(bitmap: Bitmap, things: usize) -> Result<(), Outgrown> {
+    if bitmap.holds(inodes(things)) { Ok(()) } else { Err(Outgrown { things }) }
+}
+
+/// Whether the pinned maps are too small for what is declared, or of a size that no bitmap has.
+pub(super) fn is_outgrown(maps: &Path, things: Option<usize>) -> bool {
+    let Some(words) = words(maps) else { return false };
+    match (Bitmap::of_words(words), things) {
+        (Some(bitmap), Some(things)) => hold(bitmap, things).is_err(),
+        (Some(_), None) => false,
+        (None, _) => true,
+    }
+}
+
+/// The bitmap's size: that of the pinned one, else one for what is declared. Where that is not known yet, the largest: a
+/// smaller one might be outgrown at once.
+pub(super) fn choose(maps: Option<&Path>, things: Option<usize>) -> Bitmap {
+    let pinned = maps.and_then(words).and_then(Bitmap::of_words);
+    pinned.unwrap_or_else(|| things.map_or(Bitmap::LARGEST, |things| Bitmap::for_inodes(inodes(things))))
+}
+
+/// Words of the pinned bitmap; `None` where none is pinned.
+fn words(maps: &Path) -> Option<u32> {
+    let info = MapInfo::from_pin(maps.join("BITMAP")).ok()?;
+    Some(info.max_entries())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_pinned_bitmap_the_declared_things_decide_and_a_config_may_double() {
+        let maps = Path::new("/nonexistent");
+        assert!(!is_outgrown(maps, Some(usize::MAX)), "there is nothing to outgrow");
+        assert_eq!(choose(None, None), Bitmap::LARGEST);
+        for things in [0, 10_000, 60_000] {
+            let bitmap = choose(Some(maps), Some(things));
+            assert_eq!(bitmap, choose(None, Some(things)));
+            assert_eq!(hold(bitmap, things * 2), Ok(()));
+        }
+        let few = choose(None, Some(0));
+        assert_eq!(hold(few, 16_385), Err(Outgrown { things: 16_385 }));
+        assert_eq!(hold(Bitmap::LARGEST, usize::MAX), Ok(()));
+    }
+}
