@@ -103,6 +103,9 @@ enum Command {
         /// Measure only what comparing two configs costs; no virtual machine is needed.
         #[arg(long)]
         compare: bool,
+        /// Measure only opens of unmanaged files with 100,000 inodes enrolled.
+        #[arg(long, conflicts_with_all = ["compare", "write_docs"])]
+        only_many: bool,
         /// Show what the guest prints.
         #[arg(long, short)]
         verbose: bool,
@@ -177,8 +180,8 @@ fn work(command: Command) -> Result<()> {
         Command::Generate { check } => reference::generate(check, None),
         Command::Test { quick, kernel, full } => checks::run(quick, &kernel, full),
         Command::Bench { output, write_docs, compare: true, .. } => bench::compare::run(output, write_docs),
-        Command::Bench { kernel, output, write_docs, verbose, compare: false } => {
-            bench::run(&kernel, output, write_docs, verbose)
+        Command::Bench { kernel, output, write_docs, verbose, only_many, compare: false } => {
+            bench::Bench { kernel, output, write_docs, only_many, verbose }.run()
         }
         Command::Vm {
             kernel,

@@ -63,7 +63,7 @@ pub struct Programs {
 }
 
 /// Tries LSM where the kernel calls it, then fentry, then fanotify. `Err` holds one reason for each. The canary lives in
-/// the first of the `nests` that can be written to.
+/// the first of the `nests` that can be written to. `things`: how many are declared, if that is known.
 pub fn choose(
     nests: &[&Path],
     pins: Option<&Path>,

@@ -37,8 +37,17 @@ fn content(number: usize) -> String {
     text
 }
 
-/// Writes files and MachineConfigs.
+/// Writes files of 4 KiB and their MachineConfigs.
 pub(super) fn make(count: usize) -> Result<()> {
+    make_with(count, content)
+}
+
+/// The same with files that hold nothing, so that many fit into the guest's memory.
+pub(super) fn make_empty(count: usize) -> Result<()> {
+    make_with(count, |_| String::new())
+}
+
+fn make_with(count: usize, content: impl Fn(usize) -> String) -> Result<()> {
     fs::create_dir_all(CONFIGS)?;
     for first in (0..count).step_by(A_DIRECTORY) {
         let mut declared = Vec::new();

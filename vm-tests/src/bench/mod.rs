@@ -6,6 +6,7 @@
 
 mod changes;
 mod files;
+pub mod many;
 pub mod operations;
 mod peers;
 mod usage;
@@ -60,14 +61,19 @@ const TIMED: usize = 200;
 /// Changes as fast as they can be made, to see what is lost.
 const BURST: usize = 100_000;
 
-fn run(context: &mut Context) -> Result<()> {
-    // It takes milliseconds at a time, beside whoever is measured then.
+/// Keeps work of others away from what is measured.
+fn prepare() -> Result<()> {
+    // khugepaged takes milliseconds at a time.
     fs::write(KHUGEPAGED, "86400000").with_context(|| format!("cannot write {KHUGEPAGED}"))?;
-    context.note("writing the managed files");
-    files::make(FILES)?;
     // A file system of its own: watching the log would make the kernel work more on all others beside it.
     fs::create_dir_all(LOG)?;
-    mount(Some("tmpfs"), LOG, Some("tmpfs"), MsFlags::empty(), None::<&str>)?;
+    Ok(mount(Some("tmpfs"), LOG, Some("tmpfs"), MsFlags::empty(), None::<&str>)?)
+}
+
+fn run(context: &mut Context) -> Result<()> {
+    prepare()?;
+    context.note("writing the managed files");
+    files::make(FILES)?;
     wait::pause(SETTLE);
     base(context, "base-1")?;
     ours(context)?;

@@ -435,7 +435,7 @@ pub static SCENARIOS: &[Scenario] = &[
 
 /// Finds a scenario.
 pub fn find(guest: &str, name: &str) -> Option<&'static Scenario> {
-    let all = SCENARIOS.iter().chain([&crate::bench::SCENARIO]);
+    let all = SCENARIOS.iter().chain([&crate::bench::SCENARIO, &crate::bench::many::SCENARIO]);
     all.into_iter().find(|scenario| scenario.name == name && scenario.guest.name() == guest)
 }
 

@@ -1,0 +1,82 @@
+//! Opens of unmanaged files while 100,000 inodes are enrolled.
+//!
+//! Comes in: a bare guest with one CPU whose nanoseconds are executed instructions. Goes out: the opens without and with the
+//! daemon, and the memory of its maps. It is a boot of its own: so many names make each path lookup of the kernel longer, so
+//! these opens have a base of their own.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use super::changes::QUIET;
+use super::{LOG, SETTLE, UNMANAGED, files, one, operations, prepare, usage};
+use crate::guest::agent::Agent;
+use crate::guest::{Context, wait};
+use crate::scenarios::{Guest, Scenario};
+
+/// The scenario, which is in no test run.
+pub const SCENARIO: Scenario = Scenario {
+    name: "bench-many",
+    shows: "what opens cost while 100,000 inodes are enrolled, in executed instructions",
+    guest: Guest::Bare,
+    kernels: &[],
+    by_default: None,
+    parameters: &[],
+    needs_holdfast: true,
+    limit: 1800,
+    run,
+};
+
+/// Managed files.
+const FILES: usize = 100_000;
+/// The operations that are measured.
+const OPENS: [&str; 2] = ["open-read", "open-write"];
+/// The host takes a guest that says nothing for stuck, and each second of the guest's time may take several of the host's.
+const APART: Duration = Duration::from_secs(2);
+/// In the guest's time.
+const LIMIT: Duration = Duration::from_mins(10);
+
+fn run(context: &mut Context) -> Result<()> {
+    prepare()?;
+    context.note("writing the managed files");
+    files::make_empty(FILES)?;
+    wait::pause(SETTLE);
+    opens(context, "many, base")?;
+    context.note("starting");
+    let agent = Agent::spawn(&["--standalone", "--config", files::CONFIGS, "--verify-every", "36000"])?;
+    verified(context, &agent)?;
+    wait::pause(QUIET);
+    let data = json!({ "bytes": usage::map_memory(agent.pid())?, "enrolled": FILES });
+    one(context, "many, maps", data);
+    opens(context, "many, ours")?;
+    agent.stop().map(drop)
+}
+
+fn opens(context: &mut Context, stage: &str) -> Result<()> {
+    context.note(format!("{stage}: opens"));
+    let measured = operations::measure(Path::new(UNMANAGED), &OPENS)?;
+    one(context, stage, json!(measured));
+    Ok(())
+}
+
+/// Waits for the end of the first verification, and says now and then that it does.
+fn verified(context: &mut Context, agent: &Agent) -> Result<()> {
+    let is_end = |record: &Value| record["kind"] == "gap" && record["detail"]["until"].is_string();
+    for _ in 0..LIMIT.as_secs() / APART.as_secs() {
+        wait::pause(APART);
+        let records = agent.records()?;
+        if let Some(start) = records.iter().find(|record| record["kind"] == "start")
+            && records.iter().any(is_end)
+        {
+            let drifted = records.iter().filter(|record| record["kind"] == "drift").count();
+            ensure!(drifted == 0, "{drifted} files differ from their configs");
+            let things = start["detail"]["things"].as_u64().context("the start record has no `things`")?;
+            ensure!(things >= FILES as u64, "the daemon knows of {things} things only");
+            return Ok(());
+        }
+        context.note(format!("starting: {} records in {LOG}", records.len()));
+    }
+    bail!("the first verification did not end within {} s", LIMIT.as_secs())
+}
