@@ -61,9 +61,7 @@ pub(crate) fn refuse(
     if is_told() {
         let subject = Subject::of(Pointer(inode));
         // SAFETY: the callers have the entry from a map look-up in this program run.
-        unsafe {
-            ring::push(entry, Operation::Denied as u32, operation, Pointer(dentry), subject, 0, false)
-        };
+        unsafe { ring::push(entry, Operation::Denied as u32, operation, Pointer(dentry), subject, 0, false) };
     } else {
         maps::count(Counter::DeniedUntold);
     }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use thiserror::Error;
 
 /// Why a name could not be resolved.
-#[derive(Debug, Error, PartialEq, Eq)]
+#[derive(Debug, Clone, Error, PartialEq, Eq)]
 pub enum BtfError {
     /// The bytes are not BTF, or end too early.
     #[error("kernel BTF: {0}")]

@@ -167,7 +167,7 @@ fn attempt(
         if !runs_later {
             for (hook, state) in &loaded.sensor.hooks {
                 if let HookState::Off(why) = state {
-                    tracing::warn!(hook, why, "This hook is off.");
+                    tracing::warn!(hook, ?why, "This hook is off.");
                 }
             }
             let adopted = loaded.sensor.has_adopted();

@@ -226,7 +226,7 @@ impl Agent {
                     && let Some(unseen) = hidden(name, reason)
                 {
                     off += 1;
-                    tracing::warn!(hook = name, reason, unseen, "This hook is off.");
+                    tracing::warn!(hook = name, ?reason, unseen, "This hook is off.");
                 }
             }
         }

@@ -2,6 +2,8 @@
 
 use sensor_model::host::btf::{Btf, BtfError};
 use std::collections::BTreeMap;
+use std::fmt;
+use thiserror::Error;
 
 /// How a hook's program is attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -137,12 +139,30 @@ pub const FUNCTIONS: &[Function] = &[
     },
 ];
 
-/// What is not seen since the program of this name is off for this reason; `None` where nothing is hidden: an older kernel,
-/// which has no such function, does the same through other hooks, and a tracepoint only helps to name who it was.
-pub fn hidden(name: &str, reason: &str) -> Option<&'static str> {
+/// Why a program is not attached.
+#[derive(Clone, PartialEq, Eq, Error)]
+pub enum Off {
+    /// The kernel's types lack what the program needs: its function, or an argument of that.
+    #[error(transparent)]
+    Types(#[from] BtfError),
+    /// The kernel, or the loader, refused to load or to attach it.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// As the text is quoted where hooks are listed.
+impl fmt::Debug for Off {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.to_string(), to)
+    }
+}
+
+/// What is not seen because the program of this name is off; `None` if nothing is hidden. An older kernel that lacks a newer
+/// hook's function does the same through other hooks. A tracepoint only helps to name the actor.
+pub fn hidden(name: &str, off: &Off) -> Option<&'static str> {
     if let Some(hook) = HOOKS.iter().find(|hook| hook.name == name) {
-        let older = hook.since.is_some() && reason.contains("has no function");
-        return (!older).then_some(hook.sees);
+        let is_older = hook.since.is_some() && matches!(off, Off::Types(BtfError::NoFunction(_)));
+        return (!is_older).then_some(hook.sees);
     }
     FUNCTIONS.iter().find(|function| function.name == name).map(|function| function.sees)
 }

@@ -4,7 +4,7 @@
 //! is told to; whether the programs fire is for the canary to find out, and which mode to try next is
 //! for the agent to decide.
 
-use super::hooks::{FUNCTIONS, Function, HOOKS, Hook, Mode, TRACEPOINTS, When};
+use super::hooks::{FUNCTIONS, Function, HOOKS, Hook, Mode, Off, TRACEPOINTS, When};
 use super::layout::Layout;
 use super::maps::{Maps, MapsError, ProcessMaps, Ring};
 use super::owner;
@@ -83,13 +83,18 @@ pub enum LoadError {
     #[error(transparent)]
     Maps(#[from] MapsError),
     /// Not one hook could be attached.
-    #[error("no hook could be attached as {mode:?}; the first failure: {reason}")]
+    #[error("no hook could be attached as {mode:?}; the first failure: {hook}: {off}")]
     NothingAttached {
         /// Mode tried.
         mode: Mode,
-        /// First reason.
-        reason: String,
+        /// The first hook that failed.
+        hook: &'static str,
+        /// Why.
+        off: Off,
     },
+    /// The kernel's types have not one of the hooks.
+    #[error("no hook could be attached as {0:?}; the first failure: this kernel has none of them")]
+    NoHooks(Mode),
     /// The pin directory is unusable.
     #[error("pin directory `{path}`: {source}")]
     Pins {
@@ -110,7 +115,7 @@ pub enum HookState {
     /// Loaded, to be attached while it is needed.
     Waiting,
     /// Not available, and why.
-    Off(String),
+    Off(Off),
 }
 
 /// The loaded programs.
@@ -184,7 +189,7 @@ pub fn load(mode: Mode, pins: Option<&Path>, things: Option<usize>) -> Result<Lo
                 wanted.push(hook);
             }
             Err(error) => {
-                hooks.insert(hook.name, HookState::Off(error.to_string()));
+                hooks.insert(hook.name, HookState::Off(error.into()));
             }
         }
     }
@@ -197,7 +202,7 @@ pub fn load(mode: Mode, pins: Option<&Path>, things: Option<usize>) -> Result<Lo
                 functions.push(function);
             }
             Err(error) => {
-                hooks.insert(function.name, HookState::Off(error.to_string()));
+                hooks.insert(function.name, HookState::Off(error.into()));
             }
         }
     }
@@ -226,10 +231,10 @@ pub fn load(mode: Mode, pins: Option<&Path>, things: Option<usize>) -> Result<Lo
     }
     // A debug object's own: what programs of an earlier daemon print goes on to this one.
     #[cfg(debug_assertions)]
-    let lines = pins.as_ref().map(|pins| pins.links.join(LINES));
+    let printed = pins.as_ref().map(|pins| pins.links.join(LINES));
     #[cfg(debug_assertions)]
-    if let Some(lines) = &lines {
-        loader.map_pin_path(LINES, lines.as_path());
+    if let Some(path) = &printed {
+        loader.map_pin_path(LINES, path.as_path());
     }
     let mut ebpf = loader.load(OBJECT)?;
     drop(loader);
@@ -295,7 +300,7 @@ impl Sensor {
             if hook.when != When::Always {
                 let state = match self.load_program(hook, &name, kernel) {
                     Ok(()) => HookState::Waiting,
-                    Err(error) => HookState::Off(error.to_string()),
+                    Err(error) => HookState::Off(Off::Refused(error.to_string())),
                 };
                 self.hooks.insert(hook.name, state);
                 continue;
@@ -308,11 +313,12 @@ impl Sensor {
         }
         let attached = HOOKS.iter().any(|hook| self.links.contains_key(hook.name));
         if attached {
-            Ok(adopted)
-        } else {
-            let reason = first_failure.unwrap_or_else(|| "this kernel has none of them".to_owned());
-            Err(LoadError::NothingAttached { mode: self.mode, reason })
+            return Ok(adopted);
         }
+        Err(match first_failure {
+            Some((hook, off)) => LoadError::NothingAttached { mode: self.mode, hook, off },
+            None => LoadError::NoHooks(self.mode),
+        })
     }
 
     /// The pinned link of an earlier run, or a new one, pinned where pins are kept.
@@ -337,7 +343,7 @@ impl Sensor {
         &mut self,
         name: &'static str,
         link: Result<(PinnedOrHeld, bool), ProgramError>,
-        first_failure: &mut Option<String>,
+        first_failure: &mut Option<(&'static str, Off)>,
     ) -> bool {
         match link {
             Ok((link, adopted)) => {
@@ -347,9 +353,9 @@ impl Sensor {
                 adopted
             }
             Err(error) => {
-                let reason = describe(&error);
-                first_failure.get_or_insert_with(|| format!("{name}: {reason}"));
-                self.hooks.insert(name, HookState::Off(reason));
+                let off = Off::Refused(describe(&error));
+                first_failure.get_or_insert_with(|| (name, off.clone()));
+                self.hooks.insert(name, HookState::Off(off));
                 // It was off in the last run too, so its absence is no reason for a gap.
                 true
             }

@@ -19,7 +19,7 @@ use crate::{
     event,
     fanotify::{BLIND_SPOTS, FanotifyBackend},
     kernel::{
-        hooks::{FUNCTIONS, Mode, TRACEPOINTS, hidden},
+        hooks::{FUNCTIONS, Mode, Off, TRACEPOINTS, hidden},
         load::{self, HookState},
     },
     observation::Observer,
@@ -86,7 +86,10 @@ struct TriedHook {
     hook: &'static str,
     /// `attached`, `waiting` or `off`.
     state: &'static str,
+    /// The text of `off`.
     reason: Option<String>,
+    #[serde(skip)]
+    off: Option<Off>,
     #[serde(skip)]
     line: String,
 }
@@ -222,12 +225,13 @@ fn attempt(mode: Mode, nest: &Path, observer: &Observer) -> Tried {
         .hooks
         .iter()
         .map(|(hook, state)| {
-            let (word, reason) = match state {
+            let (word, off) = match state {
                 HookState::Attached | HookState::Adopted => ("attached", None),
                 HookState::Waiting => ("waiting", None),
-                HookState::Off(reason) => ("off", Some(reason.clone())),
+                HookState::Off(off) => ("off", Some(off.clone())),
             };
-            TriedHook { hook, state: word, reason, line: format!("{state:?}") }
+            let reason = off.as_ref().map(Off::to_string);
+            TriedHook { hook, state: word, reason, off, line: format!("{state:?}") }
         })
         .collect();
     let mut witness = Witness::new(loaded.maps);
@@ -287,9 +291,8 @@ fn not_seen(chosen: Option<&Tried>) -> Vec<NotSeen> {
         };
         return BLIND_SPOTS.iter().map(blind).collect();
     }
-    let off = chosen.hooks.iter().filter(|hook| hook.state == "off");
-    off.filter_map(|tried| {
-        let reason = tried.reason.clone().unwrap_or_default();
+    let off = chosen.hooks.iter().filter_map(|hook| Some((hook, hook.off.as_ref()?)));
+    off.filter_map(|(tried, reason)| {
         if TRACEPOINTS.iter().any(|(_, tracepoint)| *tracepoint == tried.hook) {
             return Some(NotSeen {
                 what: "processes that are gone when their change is looked at".to_owned(),
@@ -299,7 +302,7 @@ fn not_seen(chosen: Option<&Tried>) -> Vec<NotSeen> {
         }
         let word =
             if FUNCTIONS.iter().any(|function| function.name == tried.hook) { "function" } else { "hook" };
-        hidden(tried.hook, &reason).map(|what| NotSeen {
+        hidden(tried.hook, reason).map(|what| NotSeen {
             what: what.to_owned(),
             because: format!("{word} {}: {reason}", tried.hook),
             advice: Some("report this kernel's release and the reason".to_owned()),
@@ -311,14 +314,16 @@ fn not_seen(chosen: Option<&Tried>) -> Vec<NotSeen> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sensor_model::host::btf::BtfError;
 
-    fn tried(mode: &'static str, hooks: &[(&'static str, Option<&str>)]) -> Tried {
+    fn tried(mode: &'static str, hooks: &[(&'static str, Option<Off>)]) -> Tried {
         let hooks = hooks
             .iter()
-            .map(|(hook, reason)| TriedHook {
+            .map(|(hook, off)| TriedHook {
                 hook,
-                state: if reason.is_some() { "off" } else { "attached" },
-                reason: reason.map(str::to_owned),
+                state: if off.is_some() { "off" } else { "attached" },
+                reason: off.as_ref().map(Off::to_string),
+                off: off.clone(),
                 line: String::new(),
             })
             .collect();
@@ -327,18 +332,19 @@ mod tests {
 
     #[test]
     fn a_hook_that_is_off_is_told_by_what_it_would_see() {
-        let missed =
-            not_seen(Some(&tried("lsm", &[("inode_rename", Some("refused")), ("inode_unlink", None)])));
+        let refused = Some(Off::Refused("no".to_owned()));
+        let missed = not_seen(Some(&tried("lsm", &[("inode_rename", refused), ("inode_unlink", None)])));
         assert_eq!(missed.len(), 1);
         assert_eq!(missed[0].what, "renames and replacements");
     }
 
     #[test]
     fn a_hook_that_this_kernel_never_had_hides_nothing() {
-        let missed =
-            not_seen(Some(&tried("fentry", &[("inode_set_acl", Some("this kernel has no function x"))])));
+        let absent = Off::Types(BtfError::NoFunction("security_inode_set_acl".to_owned()));
+        let missed = not_seen(Some(&tried("fentry", &[("inode_set_acl", Some(absent))])));
         assert_eq!(missed, []);
-        let missed = not_seen(Some(&tried("fentry", &[("inode_set_acl", Some("refused"))])));
+        let refused = Off::Refused("kernel BTF has no function".to_owned());
+        let missed = not_seen(Some(&tried("fentry", &[("inode_set_acl", Some(refused))])));
         assert_eq!(missed.len(), 1, "one that it has and does not let us hang on does");
     }
 
