@@ -118,6 +118,11 @@ impl Agent {
         wait::until("holdfast to stop", LIMIT, || Ok(self.child.try_wait()?))
     }
 
+    /// Waits until it ends by itself.
+    pub fn end(mut self) -> Result<ExitStatus> {
+        wait::until("holdfast to end", LIMIT, || Ok(self.child.try_wait()?))
+    }
+
     /// Kills it at once, as a crash would, and waits for the end.
     pub fn kill(mut self) -> Result<()> {
         self.child.kill()?;

@@ -35,6 +35,18 @@ pub(super) fn files(directory: &Path, count: usize, config: &Path) -> Result<Vec
     Ok(files)
 }
 
+/// Declares in the MachineConfig at `config` also what another one declares.
+pub(super) fn declare_too(config: &Path, other: &[u8]) -> Result<()> {
+    const FILES: &str = "/spec/config/storage/files";
+    let mut all: Value = serde_json::from_slice(&fs::read(config)?)?;
+    let mut more: Value = serde_json::from_slice(other)?;
+    let of = |config: &mut Value| config.pointer_mut(FILES).and_then(Value::as_array_mut).map(std::mem::take);
+    let mut files = of(&mut all).unwrap_or_default();
+    files.extend(of(&mut more).unwrap_or_default());
+    all["spec"]["config"]["storage"]["files"] = files.into();
+    Ok(fs::write(config, all.to_string())?)
+}
+
 /// Whether a record of the forensic log reports drift of this file.
 pub(super) fn is_drift(record: &Value, file: &Path) -> bool {
     record["kind"] == "drift" && record["path"].as_str() == file.to_str()

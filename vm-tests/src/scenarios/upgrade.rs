@@ -1,4 +1,4 @@
-//! An upgrade of the daemon that finds the pins of another version.
+//! An upgrade of the daemon that finds the pins of another version, or maps that its config has outgrown.
 //!
 //! In: a bare guest. Out: a check for each kind of pins. The scenario renames this version's pins as another object, or
 //! another layout of the maps, would have named them. So the pins are real, and their programs run until they are
@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use aya::maps::MapInfo;
 use aya::programs::loaded_programs;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::simple::{self, is_drift};
@@ -31,6 +33,8 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("another_object", result);
     let (result, agent) = upgraded(agent, &files[1], &["links-", "maps-v"])?;
     context.check("another_layout_of_maps", result);
+    let (result, agent) = outgrown(agent, &files[2])?;
+    context.check("maps_that_the_config_outgrew", result);
     agent.stop()?;
     Ok(())
 }
@@ -88,6 +92,42 @@ fn upgraded(agent: Agent, file: &Path, kinds: &[&str]) -> Result<(Result<String>
     let result = replaced(&mut agent, before, file, &moved);
     fs::write(file, simple::CONTENT)?;
     status::wait_for("compliant", LIMIT)?;
+    Ok((result, agent))
+}
+
+/// More than the smallest maps hold, and so are the words of a bitmap for them.
+const MANY: usize = 16_400;
+const WORDS: u32 = 1 << 15;
+
+/// Reloads a config that the maps are too small for, changes a file after the daemon has ended, and starts it again.
+fn outgrown(agent: Agent, file: &Path) -> Result<(Result<String>, Agent)> {
+    let before = agent.records()?.len();
+    let declared = fs::read(CONFIG)?;
+    let many = Path::new("/etc/outgrown");
+    simple::files(many, MANY, Path::new(CONFIG))?;
+    simple::declare_too(Path::new(CONFIG), &declared)?;
+    agent.signal(Signal::SIGHUP)?;
+    let status = agent.end()?;
+    let result = (|| {
+        ensure!(status.code() == Some(1), "the daemon went on with maps that are too small: {status}");
+        ensure!(programs()? == 1, "the programs that it attached are gone");
+        Ok(())
+    })();
+    let pins: Vec<(PathBuf, PathBuf)> = pinned()?
+        .into_iter()
+        .map(|(name, path)| (path, Path::new(PINS).join(format!("{name}-aside-0"))))
+        .collect();
+    shell(&format!("echo drift >> {}", file.display()))?;
+    let mut agent = start()?;
+    let result = result.and_then(|()| {
+        let said = replaced(&mut agent, before, file, &pins)?;
+        let maps =
+            pins.iter().find(|(path, _)| path.join("BITMAP").exists()).context("no bitmap is pinned")?;
+        let words = MapInfo::from_pin(maps.0.join("BITMAP"))?.max_entries();
+        ensure!(words == WORDS, "the bitmap has {words} words");
+        Ok(said)
+    });
+    fs::write(file, simple::CONTENT)?;
     Ok((result, agent))
 }
 
