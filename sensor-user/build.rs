@@ -1,7 +1,7 @@
-//! Names the eBPF object that is embedded, and its hash.
+//! Sets the path of the embedded eBPF object, and its hash.
 //!
-//! `cargo xtask build` sets `HOLDFAST_EBPF_OBJECT`. Without it (`cargo check`, `cargo test`) an empty
-//! file is embedded, which the loader refuses with a clear error.
+//! `cargo xtask build` sets `HOLDFAST_EBPF_OBJECT`. Without it (`cargo check`, `cargo test`) the build embeds an empty
+//! file, and the loader refuses it with a clear error.
 
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;
@@ -13,7 +13,8 @@ fn main() {
         println!("cargo:rerun-if-changed={}", object.display());
         object
     } else {
-        // Cargo would run a script that lists a file of its own making again in each build, and compile this crate again.
+        // If the script listed a file that it creates itself, cargo would run it again in each build, and compile this
+        // crate again.
         let empty = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("empty.o");
         fs::write(&empty, []).expect("OUT_DIR is writable");
         empty

@@ -1,7 +1,7 @@
-//! Writes everything that is made from the command line's definition: `cli.md`, man pages and completions.
+//! Writes the documents that are generated from the command line's definition: `cli.md`, man pages and completions.
 //!
-//! In: a directory. Out: `cli.md`, `man/*.1` and `completions/*` in it. `cargo xtask generate` calls it, so
-//! that what makes documentation is no part of the product.
+//! In: a directory. Out: `cli.md`, `man/*.1` and `completions/*` in it. `cargo xtask generate` runs it. It is an
+//! example, so that the product does not contain it.
 
 use clap::{Arg, ArgAction, Command, ValueEnum as _};
 use clap_complete::Shell;
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for directory in [&man, &completions] {
         fs::create_dir_all(directory)?;
     }
-    // The hash of the kernel programs is of one build; documentation is not.
+    // The version without the hash of the kernel programs, which differs between builds.
     let mut all = command().version(env!("CARGO_PKG_VERSION"));
     all.build();
     fs::write(directory.join("cli.md"), markdown(&all)?)?;
@@ -33,7 +33,7 @@ fn markdown(all: &Command) -> Result<String, std::fmt::Error> {
     Ok(text)
 }
 
-/// A command, its arguments, and the commands in it.
+/// A command, its arguments, and its subcommands.
 fn section(text: &mut String, command: &Command, above: &str) -> std::fmt::Result {
     let name = format!("{above}{}", command.get_name());
     writeln!(text, "\n## {name}\n")?;

@@ -1,7 +1,7 @@
-//! Every offset and argument index resolves against the BTF of every kernel in the matrix.
+//! Every offset and argument index resolves with the BTF of every kernel in the matrix.
 //!
-//! The blobs are extracted by `cargo xtask setup`. Without them the test says so and passes, unless
-//! `HOLDFAST_REQUIRE_BTF` is set, as the full test command does.
+//! `cargo xtask setup` extracts the blobs. Without them the test reports this and passes, unless `HOLDFAST_REQUIRE_BTF`
+//! is set, as in the full test command.
 
 use holdfast::kernel::hooks::{FUNCTIONS, HOOKS, Mode};
 use holdfast::kernel::layout::{FIELDS, Layout, of_version_1};
@@ -78,7 +78,7 @@ fn a_hook_is_absent_only_where_its_since_says_so() {
 }
 
 #[test]
-fn every_function_that_no_hook_stands_for_is_there_on_every_kernel() {
+fn every_function_without_a_hook_exists_on_every_kernel() {
     for (series, blob) in blobs() {
         let btf = Btf::parse(&blob).unwrap();
         for function in FUNCTIONS {
@@ -90,7 +90,7 @@ fn every_function_that_no_hook_stands_for_is_there_on_every_kernel() {
 
 #[test]
 fn offsets_are_those_measured_on_debian_kernels() {
-    // Read off the same kernels with another reader; they move between releases, which is the point.
+    // Read from the same kernels with another reader. The offsets differ between releases.
     let expected = [("6.1", 32, 2784), ("6.12", 40, 2784)];
     for (series, blob) in blobs() {
         let Some((_, inode, start)) = expected.iter().find(|(name, ..)| *name == series) else { continue };
@@ -109,7 +109,7 @@ fn a_truncated_blob_is_an_error_and_never_a_panic() {
     }
 }
 
-/// A blob with a structure of one member at offset 8: the names are at these places of the strings.
+/// A blob with a structure of one member at offset 8. The arguments are offsets of names in the strings.
 fn blob(structure: u32, member: u32, of: u32, more: &[u32], strings: &[u8]) -> Vec<u8> {
     const STRUCT: u32 = 4 << 24 | 1;
     let types = [more, &[structure, STRUCT, 16, member, of, 64]].concat();
@@ -121,10 +121,10 @@ fn blob(structure: u32, member: u32, of: u32, more: &[u32], strings: &[u8]) -> V
 }
 
 #[test]
-fn a_module_goes_on_where_the_kernels_types_and_strings_end() {
+fn a_modules_types_and_strings_continue_those_of_the_kernel() {
     const INTEGER: [u32; 4] = [1, 1 << 24, 8, 64];
     let kernel = blob(5, 7, 1, &INTEGER, b"\0u64\0a\0b\0");
-    // Its third type, with a name of its own and one of the kernel's, holds the first of the kernel's.
+    // Its third type, with one name of its own and one of the kernel's, has the kernel's first type as a member.
     let module = blob(9, 7, 1, &[], b"of_module\0");
     let joined = join(&kernel, &module).unwrap();
     let btf = Btf::parse(&joined).unwrap();

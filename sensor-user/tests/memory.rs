@@ -1,7 +1,8 @@
-//! What a managed file costs the daemon's heap.
+//! The heap that a managed file costs the daemon.
 //!
-//! In: a MachineConfig with as many files as the budget speaks of, read, watched and looked at as the daemon does it.
-//! Out: bytes that stay allocated, by part. The only test of its binary: the allocator counts for the whole process.
+//! In: a MachineConfig with the budget's number of files, read, watched and verified as the daemon does it. Out: bytes
+//! that stay allocated, by part. The test is the only one of its binary, because the allocator counts for the whole
+//! process.
 
 use holdfast::agent::look::{Looked, Looker};
 use holdfast::agent::registry::Inode;
@@ -23,10 +24,10 @@ static HEAP: &stats_alloc::StatsAlloc<System> = &stats_alloc::INSTRUMENTED_SYSTE
 
 const FILES: u32 = 10_000;
 
-/// In each directory.
+/// Files in each directory.
 const TOGETHER: u32 = 100;
 
-/// Bytes that stay allocated for each file. What design and `docs/performance.md` grant the daemon is 20 MiB for all.
+/// Bytes that stay allocated for each file. `docs/performance.md` limits the daemon to 20 MiB in all.
 const BOUND: usize = 480;
 
 fn live() -> usize {
@@ -34,7 +35,7 @@ fn live() -> usize {
     stats.bytes_allocated - stats.bytes_deallocated
 }
 
-/// As long as paths on a node are: 36 bytes each.
+/// Paths as long as real ones: 36 bytes each.
 fn config() -> String {
     let mut config = String::from(
         "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\nmetadata: {name: 50-many}\n\
@@ -52,7 +53,7 @@ fn config() -> String {
 }
 
 #[tokio::test]
-async fn a_managed_file_takes_no_more_memory_than_the_budget_leaves_it() {
+async fn a_managed_file_takes_no_more_memory_than_its_budget() {
     let root = tempfile::tempdir().unwrap();
     let start = live();
 
@@ -66,7 +67,7 @@ async fn a_managed_file_takes_no_more_memory_than_the_budget_leaves_it() {
     let observer = Arc::new(Observer::new(root.path()).unwrap());
     let mut looker = Looker::new(observer, root.path(), None, &desired);
     for id in 0..looker.registry.len() {
-        // Inodes come in no order.
+        // Inode numbers have no order.
         let ino = u64::from(id.wrapping_mul(2_654_435_761));
         let inode = Inode { key: InodeKey { ino, dev: 1, volume: 0 }, generation: id };
         looker.registry.resolved(id, Some(inode));

@@ -1,5 +1,5 @@
-//! What takes mounts to be shown: each test runs itself again in a mount namespace of its own, which
-//! a plain user may make too where user namespaces are allowed.
+//! Tests that need mounts. Each test runs itself again in its own mount namespace, which a plain user may create, too,
+//! if user namespaces are allowed.
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test")]
 
@@ -26,10 +26,10 @@ use std::{
     },
 };
 
-/// Says to the second run that it is one.
+/// Marks the second run.
 const INSIDE: &str = "HOLDFAST_TEST_NAMESPACE";
 
-/// Whether this is the run within the namespace; if not, makes that run and takes its result.
+/// Whether this is the run in the namespace. If not, starts that run and returns its result.
 fn inside(test: &str) -> bool {
     if env::var_os(INSIDE).is_some() {
         return true;
@@ -59,7 +59,8 @@ fn expectation(thing: Thing, expected: Expected) -> Expectation {
     Expectation { thing, expected, ssh_keys: false, label: None, source }
 }
 
-/// One that goes everywhere, and one that decides by the table of mounts where it may go: here that is everywhere, too.
+/// An observer that may enter every file system, and one that decides by the table of mounts: here it may enter all,
+/// too.
 fn observers(root: &Path) -> [Observer; 2] {
     [Observer::new(root).unwrap(), Observer::guarded(root).unwrap()]
 }
@@ -103,11 +104,11 @@ fn a_mount_over_a_managed_file_or_directory_is_seen() {
         Expected::Directory(DirectoryExpectation { mode: 0o755, user, group }),
     );
     assert!(!is_mounted_over(&observer, &file) && !is_mounted_over(&observer, &directory));
-    // The very same file system, so that no device number tells it.
+    // The same file system, so that the device number is the same.
     bind(&root.path().join("other"), &etc.join("file"));
     mount(Some("none"), &etc.join("d"), Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
     assert!(is_mounted_over(&observer, &file) && is_mounted_over(&observer, &directory));
-    // A mount over an ancestor hides the thing, but is none over the thing itself.
+    // A mount over an ancestor hides the thing, but is not a mount over the thing itself.
     bind(&etc, &etc);
     assert!(!is_mounted_over(&observer, &file));
 }
@@ -135,7 +136,7 @@ fn a_declared_directory_may_be_a_mount_point_but_not_become_one() {
     assert!(!is_mounted_over(&observer, &directory));
 }
 
-/// A clock that is moved by hand.
+/// A clock that the test advances.
 #[derive(Debug, Default)]
 struct Hand(AtomicU64);
 
@@ -178,7 +179,7 @@ fn a_disk_that_is_really_full_loses_no_record() {
     for _ in 0..3 {
         let refused = fs::write(&filler, vec![0; 1 << 20]).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(nix::libc::ENOSPC));
-        // One page at a time is left over in the last block of the log; a group of many needs more.
+        // The last block of the log has room for one page at a time. A group of many records needs more.
         for _ in 0..3 {
             let group: Vec<Record> = (0..40)
                 .map(|_| {

@@ -1,4 +1,4 @@
-//! Consent: what an apply asks, on a terminal and without one.
+//! Consent: the questions of an apply, on a terminal and without one.
 
 use crate::{
     golden::json,
@@ -10,7 +10,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// A command without the answers that the other tests give.
+/// A command without the consent that the other tests give.
 fn unanswered(world: &World, arguments: &[&str]) -> Command {
     let mut command = world.prepare(arguments, "");
     command.env_remove("HOLDFAST_YES").env_remove("HOLDFAST_REBOOT");
@@ -21,7 +21,7 @@ fn said(command: &mut Command) -> Said {
     Said::of(command.output().unwrap())
 }
 
-/// Runs a command on a terminal of its own, with an answer typed ahead; gives its exit code and what the terminal showed.
+/// Runs a command on a new terminal, with an answer typed ahead. Returns its exit code and the terminal's text.
 fn on_a_terminal(mut command: Command, answer: &str) -> (Option<i32>, String) {
     let pty = nix::pty::openpty(None, None).unwrap();
     let mut terminal = File::from(pty.master);
@@ -30,7 +30,7 @@ fn on_a_terminal(mut command: Command, answer: &str) -> (Option<i32>, String) {
     let mut child = command.spawn().unwrap();
     drop(command);
     let mut shown = Vec::new();
-    // A terminal without any process on it is an input error.
+    // A terminal whose processes have all ended returns EIO.
     let _ = terminal.read_to_end(&mut shown);
     (child.wait().unwrap().code(), String::from_utf8_lossy(&shown).into_owned())
 }
@@ -90,7 +90,7 @@ fn a_reboot_needs_a_consent_of_its_own() {
 }
 
 #[test]
-fn what_only_force_removes_is_named_first_counted_and_in_the_json() {
+fn removals_that_need_force_are_listed_first_counted_and_in_the_json() {
     const EVIL: &str =
         "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx evil\n";
     let world = World::old();
@@ -120,7 +120,7 @@ fn what_only_force_removes_is_named_first_counted_and_in_the_json() {
             "remove /home/core/.ssh/authorized_keys.d/stray: not declared, and the apply is forced",
         ];
         assert_eq!(refused.out.lines().take(3).collect::<Vec<_>>(), wanted, "{}", refused.out);
-        // The old config's drop-in goes by the plan, and is not named as undeclared.
+        // The plan removes the old config's drop-in, so it is not listed as undeclared.
         assert!(!refused.out.contains("10-goes.conf: not declared"), "{}", refused.out);
         let plan = json(&said(&mut unanswered(&world, &[&dry, more].concat())), "plan");
         let removed = serde_json::json!([
@@ -161,7 +161,7 @@ fn on_a_terminal_the_answer_decides() {
 }
 
 #[test]
-fn what_writes_nothing_and_what_ends_an_earlier_apply_asks_nothing() {
+fn commands_that_write_nothing_or_end_an_earlier_apply_ask_nothing() {
     let world = World::old();
     let path = |name| world.config_file(name).display().to_string();
     let (old, new) = (path("old"), path("new"));

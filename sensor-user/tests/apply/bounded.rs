@@ -1,4 +1,4 @@
-//! Files that others made as large as a disk, and devices: named, and not read.
+//! Files that others made as large as a disk, and devices: Holdfast names them and does not read them.
 
 use crate::world::{Said, World};
 use std::{
@@ -8,7 +8,7 @@ use std::{
 
 const TERABYTE: u64 = 1 << 40;
 
-/// Runs a command that gets 4 GiB of addresses and no more.
+/// Runs a command with at most 4 GiB of address space.
 fn limited(command: &Command) -> Said {
     let mut shell = Command::new("sh");
     shell
@@ -37,7 +37,7 @@ fn a_users_file_of_a_terabyte_stops_an_apply_by_its_name_and_is_not_read() {
 }
 
 #[test]
-fn of_a_users_directory_of_keys_the_first_names_are_told_and_the_others_counted() {
+fn the_first_names_of_a_users_key_directory_are_listed_and_the_others_counted() {
     const KEYS: &str = "/home/core/.ssh/authorized_keys.d";
     let world = World::new();
     fs::create_dir_all(world.at(KEYS)).unwrap();
@@ -50,7 +50,7 @@ fn of_a_users_directory_of_keys_the_first_names_are_told_and_the_others_counted(
     for part in [&format!("{KEYS}/0000: "), &format!("{KEYS}/1023: "), "it has at least 76 more such names"] {
         assert!(said.err.contains(part), "{part}: {}", said.err);
     }
-    // Nothing is removed that was not shown.
+    // Nothing is removed that was not listed.
     for more in [&["keys", "--force"][..], &["keys", "--force", "--dry-run"]] {
         let said = world.apply(more, "");
         assert_eq!(said.code, Some(3), "{more:?}: {}{}", said.out, said.err);

@@ -1,4 +1,4 @@
-//! What an apply makes of drift that the drift policy leaves alone.
+//! How an apply handles drift that the drift policy tolerates.
 
 use crate::{
     recovery::{Host, act, begin, interrupted, recover, this_boot},
@@ -9,7 +9,7 @@ use sensor_model::journal::{ActKind, Ended, Fallback, Record, machine::Rest};
 use serde_json::Value;
 use std::fs;
 
-/// A policy of the service with one rule for each path.
+/// A policy of the service, with one rule for each path.
 fn policy(world: &World, rules: &[(&str, &str)]) {
     let mut text =
         "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {name: a}\nspec:\n  rules:\n"
@@ -30,7 +30,7 @@ fn report(out: &str) -> Value {
 }
 
 #[test]
-fn drift_that_the_policy_leaves_alone_keeps_no_apply_from_its_end_and_is_reported() {
+fn tolerated_drift_stops_no_apply_and_is_reported() {
     for action in ["ignore", "observe"] {
         let world = World::old();
         policy(&world, &[(STAYS, action)]);
@@ -52,7 +52,7 @@ fn drift_that_the_policy_leaves_alone_keeps_no_apply_from_its_end_and_is_reporte
 }
 
 #[test]
-fn other_drift_is_refused_as_ever() {
+fn other_drift_stops_an_apply() {
     for rules in [&[][..], &[(STAYS, "degrade")], &[(STAYS, "revert")], &[("/etc/app/mode", "ignore")]] {
         let world = World::old();
         policy(&world, rules);
@@ -64,7 +64,7 @@ fn other_drift_is_refused_as_ever() {
 }
 
 #[test]
-fn what_the_policy_leaves_alone_is_still_written_where_the_new_config_changes_it() {
+fn a_tolerated_path_is_written_if_the_new_config_changes_it() {
     let world = World::old();
     policy(&world, &[(CHANGES, "ignore"), ("/etc/app/hard", "ignore")]);
     world.write(CHANGES, "drift");
@@ -74,7 +74,7 @@ fn what_the_policy_leaves_alone_is_still_written_where_the_new_config_changes_it
 }
 
 #[test]
-fn drift_that_the_policy_leaves_alone_sends_no_apply_back() {
+fn tolerated_drift_causes_no_rollback() {
     for (rules, ended) in [
         (&[][..], Ended::RolledBack),
         (&[(STAYS, "observe")], Ended::Done),

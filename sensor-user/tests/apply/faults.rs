@@ -1,4 +1,4 @@
-//! The apply killed, or its calls failing, at every single system call that writes.
+//! The apply is killed, or its calls fail, at every single writing system call.
 
 use crate::world::{Said, Snapshot, World};
 use std::{
@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-/// Both ends of the way, without the day of the password, which is the same today.
+/// The states before and after the apply, without the day of the password, which is the same today.
 pub(crate) struct Ends {
     pub(crate) old: Snapshot,
     pub(crate) new: Snapshot,
@@ -22,7 +22,7 @@ impl Ends {
         Self { old, new: world.snapshot() }
     }
 
-    /// All old or all new, by the config that is current.
+    /// The host is all old or all new, by the current config.
     fn check(&self, world: &World, what: &str) {
         assert!(!world.has_journal(), "{what}: a journal is left");
         let is_new = world.current().as_deref() == Some("generations/2/config");
@@ -44,7 +44,7 @@ impl Ends {
     }
 }
 
-/// Runs every number until one after which no fault was met; gives how many there were.
+/// Runs every number until one at which no fault happens; returns their number.
 pub(crate) fn every(check: impl Fn(u64) -> bool + Sync) -> u64 {
     let next = AtomicU64::new(1);
     let last = AtomicU64::new(u64::MAX);
@@ -71,7 +71,7 @@ pub(crate) fn met(said: &Said) -> bool {
 }
 
 #[test]
-fn killed_at_any_call_the_next_start_finishes_or_gives_back_everything() {
+fn killed_at_any_call_the_next_start_finishes_or_restores_everything() {
     let ends = Ends::new();
     let calls = every(|number| {
         let world = World::old();
@@ -94,7 +94,7 @@ fn killed_at_any_call_the_next_start_finishes_or_gives_back_everything() {
         let said = world.resume("");
         assert!(said.code.is_some(), "{number}");
         ends.check(&world, &format!("killed at call {number}: {}{}", said.out, said.err));
-        // How the node stands says the same, also where the death was before the first note of it.
+        // The node's state agrees, also if the process died before its first note of the state.
         let stood = if began && world.current().as_deref() != Some("generations/2/config") {
             "Degraded: "
         } else {
@@ -103,7 +103,7 @@ fn killed_at_any_call_the_next_start_finishes_or_gives_back_everything() {
         let history = world.run(&["history"], "").out;
         assert!(history.starts_with(stood), "killed at call {number}: {history}");
         assert!(!said.err.contains("cannot happen"), "killed at call {number}: {}", said.err);
-        // And it can be applied afterwards, whatever was left.
+        // The config can be applied afterwards, whatever was left.
         if number % 16 == 0 {
             assert_eq!(world.apply(&["new"], "").code, Some(0), "{number}");
         }
@@ -116,7 +116,7 @@ fn killed_at_any_call_the_next_start_finishes_or_gives_back_everything() {
 #[test]
 fn killed_again_while_it_recovers_it_still_comes_to_an_end() {
     let ends = Ends::new();
-    // A sample of both, so that each part of the first meets each part of the second.
+    // A sample of both, so that each part of the first apply meets each part of the second.
     let mut deaths = 0;
     for first in (20..400).step_by(37) {
         for second in (1..200).step_by(17) {
@@ -145,7 +145,7 @@ fn a_call_that_fails_once_leads_to_all_old_or_all_new() {
         if !met(&said) {
             return false;
         }
-        // What could not be given back is given back at the next start.
+        // The next start restores the rest.
         if world.has_journal() {
             world.resume("");
         } else if said.code != Some(0) {
@@ -165,7 +165,7 @@ fn a_call_that_fails_once_leads_to_all_old_or_all_new() {
 }
 
 #[test]
-fn a_disk_that_is_full_from_any_call_on_leaves_all_old_and_space_lets_it_go_on() {
+fn a_disk_that_is_full_from_any_call_on_leaves_all_old_and_space_lets_the_apply_continue() {
     let ends = Ends::new();
     let calls = every(|number| {
         let world = World::old();
@@ -174,7 +174,7 @@ fn a_disk_that_is_full_from_any_call_on_leaves_all_old_and_space_lets_it_go_on()
             return false;
         }
         if world.has_journal() {
-            // Whatever happened while the disk was full, afterwards it ends.
+            // Whatever happened while the disk was full, the apply ends afterwards.
             world.resume("");
         }
         let found = world.snapshot();
@@ -194,7 +194,7 @@ fn a_disk_that_is_full_from_any_call_on_leaves_all_old_and_space_lets_it_go_on()
 }
 
 #[test]
-fn whatever_a_config_file_is_called_it_is_read_again_after_a_death_and_by_the_next_apply() {
+fn a_config_file_of_any_name_is_read_again_after_a_death_and_by_the_next_apply() {
     for name in ["new.mc", "new.yaml.bak", "NEW.YAML"] {
         let deaths = AtomicU64::new(0);
         let apply = |world: &World, fault: &str| {
@@ -227,7 +227,7 @@ fn lines(journal: &[u8]) -> usize {
 }
 
 #[test]
-fn an_apply_whose_config_is_lost_goes_back() {
+fn an_apply_whose_config_is_lost_rolls_back() {
     let ends = Ends::new();
     let mut met_both = [false; 2];
     for number in (60..).step_by(23) {

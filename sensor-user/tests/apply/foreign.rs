@@ -22,7 +22,7 @@ use std::{
 
 const FOREIGN: &str = "somebody else's";
 
-/// A file that changes, one that comes and one that goes.
+/// A file that changes, one that is added and one that is removed.
 const TARGETS: [&str; 3] = ["/etc/app/mode", "/etc/new/deep/er/file", "/etc/goes/deep/file"];
 
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +33,7 @@ enum Deed {
 }
 
 impl Deed {
-    /// Does it. `false` where that is not possible now.
+    /// Makes the change. `false` if it is not possible now.
     fn perform(self, world: &World, target: &str) -> bool {
         let path = world.at(target);
         if !path.parent().is_some_and(Path::is_dir) {
@@ -51,20 +51,20 @@ impl Deed {
         true
     }
 
-    /// What is at the path because of it.
+    /// What the path holds because of it.
     fn leaves(self) -> Option<&'static str> {
         (!matches!(self, Self::Remove)).then_some(FOREIGN)
     }
 }
 
-/// Waits until it stands still; `None` when it ended without.
+/// Waits until the process is stopped; `None` if it ended before.
 fn stopped(child: &Child) -> Option<Pid> {
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
-    // The exit status of a child that has ended is left for its owner.
+    // `WNOWAIT` leaves the exit status of an ended child for its owner.
     let flags = WaitPidFlag::WUNTRACED | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
     match waitid(Id::Pid(pid), flags).unwrap() {
         WaitStatus::Stopped(..) => {
-            // Taken, so that the next wait is for something else.
+            // Reaps the stop, so that the next wait returns another event.
             waitpid(pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
             Some(pid)
         }
@@ -72,13 +72,13 @@ fn stopped(child: &Child) -> Option<Pid> {
     }
 }
 
-/// Everything but the path, its directories, and what a name beside it would be.
+/// Everything except the path, its directories, and temporary names beside it.
 fn others(mut snapshot: Snapshot, target: &str) -> Snapshot {
     snapshot.retain(|path, _| !Path::new(target).starts_with(path));
     snapshot
 }
 
-/// What an apply said in which somebody else did something right before a call, where it came to that one.
+/// Output of an apply in which somebody else made a change right before a call, if the apply reached that call.
 fn met_at(world: &World, config: &str, call: u64, meanwhile: impl FnOnce()) -> Said {
     let child = world
         .command(&[config], &format!("stop:{call}"))
@@ -103,7 +103,7 @@ fn what_somebody_else_writes_between_any_two_calls_stays_and_everything_else_is_
     let calls = every(|number| {
         let turn = usize::try_from(number).unwrap();
         let deed = [Deed::Write, Deed::RenameOver, Deed::Remove][turn % 3];
-        // Each call meets each of them at some of its neighbours.
+        // Each kind of change meets each target at some neighbouring calls.
         let target = TARGETS[(turn / 3) % 3];
         let world = World::old();
         let mut performed = false;
@@ -120,7 +120,7 @@ fn what_somebody_else_writes_between_any_two_calls_stays_and_everything_else_is_
         assert_eq!(others(found.clone(), target), others(wanted.clone(), target), "{what}");
         if performed {
             let there = fs::read_to_string(world.at(target)).ok();
-            // A name that somebody removed before it was there for good is one that is still to be made.
+            // If somebody removes a name before it is final, the apply still has to create it.
             let is_removal = deed.leaves().is_none();
             let made = is_removal && found.get(Path::new(target)) == wanted.get(Path::new(target));
             assert!(there.as_deref() == deed.leaves() || made, "what somebody else wrote is lost: {what}");
@@ -134,7 +134,7 @@ fn what_somebody_else_writes_between_any_two_calls_stays_and_everything_else_is_
     assert!(calls > 100, "{calls}");
 }
 
-/// Calls that set attributes. The kernel has none that does it on the condition that they are what they were.
+/// Calls that set attributes. The kernel has no call that does so only if they have expected values.
 const SETTING: [&str; 4] = ["(fchown)", "(fchmod)", "(fsetxattr)", "(fremovexattr)"];
 
 #[test]
@@ -184,7 +184,7 @@ fn what_somebody_else_makes_of_a_directory_that_stays_is_left_and_named() {
     assert!(overwritten.into_inner() < 8 && left.into_inner() > 100);
 }
 
-/// What the owner of a home does to have root write elsewhere.
+/// The owner of a home tries to make root write elsewhere.
 fn leads_elsewhere(world: &World, directory: &str) -> bool {
     let path = world.at(directory);
     let swapped = fs::rename(&path, world.at("/home/core/away")).is_ok();
@@ -202,7 +202,7 @@ fn keys_are_written_nowhere_else_when_their_user_puts_a_link_in_the_way_between_
         let world = World::new();
         chown(world.at(HOME), Some(1000), Some(1000)).unwrap();
         fs::create_dir_all(world.at("/etc/x/authorized_keys.d")).unwrap();
-        // Also when a name came and went: its owner could have written to it, or kept it, meanwhile.
+        // Also if a name existed for a moment: its owner could have written to it, or kept it, meanwhile.
         let times = |path: &str| {
             let found = fs::symlink_metadata(world.at(path)).unwrap();
             (found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec())
@@ -226,7 +226,7 @@ fn keys_are_written_nowhere_else_when_their_user_puts_a_link_in_the_way_between_
     assert!(swaps > 20, "{swaps}");
 }
 
-/// A link, a directory and a file that root makes for a user in the user's own directory.
+/// A link, a directory and a file that root creates for a user in the user's own directory.
 const GIFTS: &str = "
     storage:
       links: [{path: /home/core/link, target: /etc/elsewhere, user: {id: 1000}, group: {id: 1000}}]
@@ -234,16 +234,16 @@ const GIFTS: &str = "
       files: [{path: /home/core/file, mode: 420, user: {id: 1000}, group: {id: 1000}, contents: {source: 'data:,x'}}]
 ";
 
-/// Something of root's that a user puts in the place of what root is making.
+/// An object of root's that a user puts in the place of one that root is creating.
 #[derive(Debug, Clone, Copy)]
 enum Bait {
     /// A file of root's in the user's directory, renamed.
     File,
-    /// The same of a directory with something in it.
+    /// The same for a directory with something in it.
     Directory,
     /// Another name of root's file elsewhere.
     NameOfFile,
-    /// Another name of root's link elsewhere, which leads where the declared one is to lead.
+    /// Another name of root's link elsewhere, with the target of the declared one.
     NameOfLink,
 }
 
@@ -287,7 +287,7 @@ impl Bait {
             fs::rename(name, home.join(format!("away-{number}"))).unwrap();
             match self {
                 Self::File | Self::Directory => {
-                    // There is one of it.
+                    // There is only one of it.
                     fs::rename(self.path(world), name).unwrap();
                     break;
                 }
@@ -309,7 +309,7 @@ fn nothing_of_roots_is_given_to_a_user_who_puts_it_in_the_place_of_what_root_mak
             world.config("gifts", GIFTS);
             chown(world.at("/home/core"), Some(1000), Some(1000)).unwrap();
             bait.lay(&world);
-            // Whatever becomes of its names.
+            // Whatever happens to its names.
             let flags = OFlags::PATH | OFlags::NOFOLLOW;
             let handle = rustix::fs::open(bait.path(&world), flags, rustix::fs::Mode::empty()).unwrap();
             let owner = || {
@@ -335,7 +335,7 @@ fn nothing_of_roots_is_given_to_a_user_who_puts_it_in_the_place_of_what_root_mak
 }
 
 #[test]
-fn beside_an_apply_that_stands_still_no_other_begins_and_a_dry_run_tells_of_it_and_leaves_it() {
+fn while_an_apply_is_held_no_other_begins_and_a_dry_run_only_reports_it() {
     let world = World::old();
     assert_eq!(world.apply(&["new"], "").code, Some(0));
     // In the middle of its writes.

@@ -1,4 +1,4 @@
-//! What `apply`, `rollback` and `history` print: golden for people, by their schemas for programs.
+//! The output of `apply`, `rollback` and `history`: golden for people, by their schemas for programs.
 
 use crate::world::{Said, World};
 use serde_json::Value;
@@ -10,7 +10,7 @@ fn golden(said: &Said) -> String {
     format!("{}--- stderr\n{}--- exit {code}", said.out, said.err)
 }
 
-/// The output as JSON that keeps a schema of `docs/schemas`.
+/// The output as JSON, which must match a schema of `docs/schemas`.
 pub(crate) fn json(said: &Said, schema: &str) -> Value {
     let path = format!("{}/../docs/schemas/{schema}.schema.json", env!("CARGO_MANIFEST_DIR"));
     let schema: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
@@ -23,13 +23,13 @@ pub(crate) fn json(said: &Said, schema: &str) -> Value {
     value
 }
 
-/// Without what differs from run to run: temporary directories, times, how long it took.
+/// Without the parts that differ from run to run: temporary directories, times, durations.
 fn settled(world: &World, text: &str) -> String {
     let mut lines = Vec::new();
     let directory = world.at("/");
     let directory = directory.parent().unwrap().display().to_string();
     for line in text.replace(&directory, "HOST").lines() {
-        // Columns of the history are two blanks apart: result, number, begin, duration.
+        // Two blanks separate the columns of the history: result, number, begin, duration.
         let mut cells: Vec<&str> = line.split("  ").filter(|cell| !cell.is_empty()).collect();
         if cells.len() > 4 && cells[2].starts_with("20") {
             cells[2] = "TIME";
@@ -43,14 +43,14 @@ fn settled(world: &World, text: &str) -> String {
 }
 
 #[test]
-fn an_apply_tells_each_step_and_how_it_ended() {
+fn an_apply_prints_each_step_and_its_result() {
     let world = World::old();
     let said = world.apply(&["new"], "");
     insta::assert_snapshot!(settled(&world, &golden(&said)));
 }
 
 #[test]
-fn a_dry_run_tells_each_change_with_its_action_and_reason() {
+fn a_dry_run_prints_each_change_with_its_action_and_reason() {
     let world = World::old();
     insta::assert_snapshot!(golden(&world.apply(&["new", "--dry-run"], "")));
 }
@@ -64,7 +64,7 @@ fn a_refusal_names_every_difference_and_what_to_do() {
 }
 
 #[test]
-fn the_history_tells_every_apply_and_how_the_node_stands() {
+fn the_history_shows_every_apply_and_the_nodes_state() {
     let world = World::new();
     insta::assert_snapshot!("empty", golden(&world.run(&["history"], "")));
     assert_eq!(world.apply(&["old"], "").code, Some(0));
@@ -77,10 +77,10 @@ fn the_history_tells_every_apply_and_how_the_node_stands() {
 }
 
 #[test]
-fn a_history_that_cannot_be_looked_at_is_a_failure_and_not_an_empty_one() {
+fn an_unreadable_history_is_a_failure_and_not_an_empty_one() {
     let world = World::new();
     fs::create_dir_all(world.state()).unwrap();
-    // Root may look everywhere but where there is no end.
+    // Root can look everywhere except behind an endless link.
     std::os::unix::fs::symlink("apply", world.state().join("apply")).unwrap();
     for arguments in [&["history"][..], &["rollback", "--dry-run"]] {
         let said = world.run(arguments, "");
@@ -91,7 +91,7 @@ fn a_history_that_cannot_be_looked_at_is_a_failure_and_not_an_empty_one() {
 }
 
 #[test]
-fn programs_read_what_their_schema_says_and_no_field_more_than_once() {
+fn json_output_matches_its_schema_and_repeats_no_field() {
     let world = World::new();
     let history = |said: &Said| json(said, "history");
     assert_eq!(history(&world.run(&["history", "-o", "json"], ""))["current"], Value::Null);

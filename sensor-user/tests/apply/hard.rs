@@ -1,4 +1,4 @@
-//! Files of several names: what an apply takes apart is together again when it goes back, or it says that it is not.
+//! Files with several names: if an apply separates them, a rollback joins them again, or reports that it cannot.
 
 use crate::world::World;
 use std::{fs, os::unix::fs::MetadataExt as _};
@@ -39,7 +39,7 @@ fn names_that_were_one_file_are_one_file_again_when_nothing_is_declared_any_more
 }
 
 #[test]
-fn a_name_in_a_place_that_nobody_knows_is_told_when_the_file_comes_back_without_it() {
+fn an_unknown_other_name_is_reported_when_the_file_is_restored_without_it() {
     let world = host(&["/etc/one", "/srv/elsewhere"]);
     assert_eq!(world.apply(&["declared"], "").code, Some(0));
     let said = world.apply(&["nothing"], "");
@@ -52,7 +52,7 @@ fn a_name_in_a_place_that_nobody_knows_is_told_when_the_file_comes_back_without_
 }
 
 #[test]
-fn a_name_that_has_another_content_by_now_is_left_alone_and_told() {
+fn a_name_with_other_content_by_now_is_left_and_reported() {
     let world = host(&["/etc/one", "/etc/beside"]);
     assert_eq!(world.apply(&["declared"], "").code, Some(0));
     world.write("/etc/beside", "changed since");
@@ -68,7 +68,7 @@ fn a_name_that_has_another_content_by_now_is_left_alone_and_told() {
 
 #[cfg(feature = "fault-injection")]
 #[test]
-fn the_host_is_called_as_the_old_config_says_only_where_the_comparison_found_nothing() {
+fn the_host_is_reported_to_match_the_old_config_only_if_the_comparison_found_nothing() {
     for tampered in [false, true] {
         let world = World::old();
         let said = world.apply(&["new"], "kill:160");

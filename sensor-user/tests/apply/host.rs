@@ -1,4 +1,4 @@
-//! What else a host has a say in: SELinux labels, the lock of the shadow file, files that packages put aside.
+//! Other influences of a host: SELinux labels, the lock of the shadow file, files that packages put aside.
 
 use crate::world::World;
 use nix::{
@@ -35,7 +35,7 @@ fn policy(world: &World) {
     let same = "/etc/made/deep/er/secret /srv/secret\n";
     world.write("/etc/selinux/mine/contexts/files/file_contexts.subs", same);
     world.write("/etc/selinux/mine/contexts/customizable_types", "chosen_t\n");
-    // Nothing here is a mount of the test's, so its table says that the labels are kept.
+    // The test mounts nothing, so this table says that the file systems keep labels.
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let table: Vec<String> = table.lines().map(|line| format!("{line},seclabel\n")).collect();
     world.write("/proc/self/mountinfo", &table.concat());
@@ -121,12 +121,12 @@ pub(crate) fn whole() -> libc::flock {
 }
 
 #[test]
-fn what_others_keep_locked_is_waited_for_and_then_nothing_is_written() {
+fn an_apply_waits_for_a_lock_of_others_and_then_writes_nothing() {
     let world = World::old();
     let before = world.snapshot();
-    // Opened after the snapshot: such a lock goes with any handle of the file that this process closes.
+    // Opened after the snapshot: the process loses such a lock when it closes any descriptor of the file.
     let lock = fs::File::options().write(true).open(world.at("/etc/.pwd.lock")).unwrap();
-    // As passwd and useradd take it.
+    // The lock of passwd and useradd.
     fcntl(&lock, FcntlArg::F_SETLK(&whole())).unwrap();
     let said = world.apply(&["new"], "");
     assert_eq!(said.code, Some(3), "{}", said.out);
@@ -137,7 +137,7 @@ fn what_others_keep_locked_is_waited_for_and_then_nothing_is_written() {
 }
 
 #[test]
-fn what_a_package_put_aside_meanwhile_takes_its_place_where_nothing_was_before() {
+fn a_file_that_a_package_put_aside_is_restored_if_there_was_no_original() {
     for ending in ["rpmnew", "dpkg-dist"] {
         let world = World::new();
         world.config("files", FILES);
@@ -153,7 +153,7 @@ fn what_a_package_put_aside_meanwhile_takes_its_place_where_nothing_was_before()
 }
 
 #[test]
-fn what_no_running_node_can_take_is_told_as_by_plan() {
+fn a_change_that_is_not_reconcilable_is_reported_as_by_plan() {
     let world = World::old();
     let append = "    storage: {files: [{path: /etc/app/stays, append: [{source: 'data:,more'}]}]}\n";
     world.config("append", append);
@@ -167,7 +167,7 @@ fn what_no_running_node_can_take_is_told_as_by_plan() {
 }
 
 #[test]
-fn a_kernel_argument_that_waits_for_the_next_boot_needs_an_os_that_can_be_told() {
+fn a_kernel_argument_that_waits_needs_an_os_backend() {
     let world = World::old();
     let config = fs::read_to_string(world.at("../old.yaml")).unwrap();
     fs::write(world.at("../argument.yaml"), format!("{config}  kernelArguments: [sysctl.a=1]\n")).unwrap();
@@ -185,7 +185,7 @@ fn a_kernel_argument_that_waits_for_the_next_boot_needs_an_os_that_can_be_told()
 }
 
 #[test]
-fn a_drain_that_is_planned_is_said_to_be_nobodys_here() {
+fn a_planned_drain_is_reported_as_not_done() {
     let world = World::old();
     let said = world.apply(&["new", "--dry-run"], "");
     assert!(said.out.contains("drain (this host is applied to by itself"), "{}", said.out);

@@ -1,4 +1,4 @@
-//! Links of units: what enabling one makes, and that nothing of it stays when it is said no more.
+//! Links of units: the links that enabling creates, and that none of them stays after the declaration ends.
 
 use crate::world::World;
 use std::{fs, os::unix::fs::symlink};
@@ -15,7 +15,7 @@ fn host(units: &[(&str, &str)]) -> World {
     world
 }
 
-/// Applies a config of these units, in the form of a manifest.
+/// Applies a config of these units, given as lines of a manifest.
 fn apply(world: &World, units: &[&str]) {
     let list: Vec<String> = units.iter().map(|unit| format!("      - {unit}\n")).collect();
     let head = if units.is_empty() { "" } else { "    systemd:\n      units:\n" };
@@ -25,7 +25,7 @@ fn apply(world: &World, units: &[&str]) {
     assert_eq!(said.code, Some(0), "{units:?}: {}{}", said.out, said.err);
 }
 
-/// Every link below the directory of units with its target, but for those that each world begins with.
+/// Every link below the directory of units with its target, except for those of every test host.
 fn links(world: &World) -> Vec<String> {
     let mut found = Vec::new();
     for (path, what) in world.snapshot() {
@@ -45,7 +45,7 @@ fn unit(name: &str, enabled: bool, install: &str) -> String {
 }
 
 #[test]
-fn the_alias_of_a_hosts_unit_comes_with_enabling_it_and_goes_with_each_way_of_not_saying_so() {
+fn the_alias_of_a_hosts_unit_exists_exactly_while_the_unit_is_enabled() {
     let enabled = "{name: a.service, enabled: true}";
     for then in [&["{name: a.service, enabled: false}"][..], &["{name: a.service, mask: false}"], &[]] {
         let world = host(&[("a.service", "WantedBy=x.target\nAlias=b.service")]);
@@ -86,7 +86,7 @@ fn a_template_is_enabled_by_its_default_instance_and_disabled_with_every_instanc
 }
 
 #[test]
-fn a_declared_template_takes_its_links_along_when_it_goes() {
+fn the_links_of_a_declared_template_are_removed_with_it() {
     let world = World::new();
     apply(&world, &[&unit("t@.service", true, "WantedBy=x.target\\nDefaultInstance=d\\nAlias=u@.service")]);
     let target = format!("{SYSTEM}/t@.service");
@@ -98,7 +98,7 @@ fn a_declared_template_takes_its_links_along_when_it_goes() {
 }
 
 #[test]
-fn an_instance_follows_what_its_template_says_of_enabling_it() {
+fn an_instance_follows_its_templates_install_section() {
     let world = host(&[("t@.service", "WantedBy=vendor.target")]);
     let instance = "{name: t@i.service, enabled: true}";
     for target in ["x.target", "y.target"] {
@@ -143,7 +143,7 @@ fn what_also_names_is_enabled_and_disabled_along_unless_the_config_says_somethin
 }
 
 #[test]
-fn an_also_that_is_gone_from_the_file_takes_its_link_along_but_not_one_of_the_hosts() {
+fn an_also_that_is_removed_from_the_file_removes_its_link_but_not_one_of_the_hosts() {
     let world = host(&[("hosts.socket", "WantedBy=s.target"), ("ours.socket", "WantedBy=s.target")]);
     let wants = world.at(&format!("{SYSTEM}/s.target.wants"));
     fs::create_dir_all(&wants).unwrap();
@@ -157,7 +157,7 @@ fn an_also_that_is_gone_from_the_file_takes_its_link_along_but_not_one_of_the_ho
 }
 
 #[test]
-fn a_unit_whose_declared_file_goes_is_enabled_by_what_the_hosts_file_says() {
+fn a_unit_whose_declared_file_is_removed_is_enabled_by_the_hosts_file() {
     let world = host(&[("a.service", "WantedBy=vendor.target")]);
     apply(&world, &[&unit("a.service", true, "WantedBy=x.target")]);
     assert_eq!(links(&world), [format!("x.target.wants/a.service -> {SYSTEM}/a.service")]);

@@ -1,4 +1,4 @@
-//! `holdfast apply` as it is run: on a root of its own, with every kind of thing that a config declares.
+//! `holdfast apply` as users run it: on a root of its own, with every kind of thing that a config declares.
 
 #![expect(clippy::unwrap_used, reason = "a test's world that cannot be built is a failed test")]
 

@@ -1,4 +1,4 @@
-//! Beside the Machine Config Operator's daemon nothing is written, whenever it comes.
+//! While the Machine Config Operator's daemon runs, an apply writes nothing, whenever that daemon starts.
 
 use crate::{
     standing::{Slow, engine, request, run},
@@ -15,7 +15,7 @@ fn starts(world: &World) {
 }
 
 #[test]
-fn a_daemon_that_runs_or_may_start_is_named_with_the_way_on_and_nothing_is_written() {
+fn a_daemon_that_runs_or_may_start_is_named_with_a_hint_and_nothing_is_written() {
     type Prepare = fn(&World);
     let cases: [(Prepare, &[&str]); 2] = [
         (starts, &["machine-config-daemon runs here (process 4711)", "--beside-mco"]),
@@ -39,13 +39,13 @@ fn a_daemon_that_runs_or_may_start_is_named_with_the_way_on_and_nothing_is_writt
 }
 
 #[test]
-fn a_daemon_that_starts_after_the_preflight_is_met_before_the_journal_is_begun() {
+fn a_daemon_that_starts_after_the_preflight_is_found_before_the_journal_begins() {
     let world = World::old();
     let before = world.snapshot();
     let asked = Request { act: false, ..request(&world, Some(1)) };
     let mut told = Vec::new();
     let applied = run(engine(&world).apply(asked, &mut Slow, &mut |line| {
-        // The last word before the first record.
+        // The last line before the first record.
         if line.starts_with("write down") {
             starts(&world);
         }

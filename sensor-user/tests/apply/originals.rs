@@ -1,4 +1,4 @@
-//! What comes back where nothing is declared any more, and a disk that has no room for what is declared.
+//! What an apply restores when nothing is declared any more, and a disk without room for the declared files.
 
 use crate::world::{Said, World};
 use std::{
@@ -25,7 +25,7 @@ fn what_the_os_ships_comes_back_as_it_ships_it_now_and_counts_more_than_what_was
     world.write("/etc/only-local", "local");
     assert_eq!(world.apply(&["files"], "").code, Some(0));
     assert_eq!(world.read("/etc/shipped"), "declared");
-    // Another OS came meanwhile.
+    // Another OS was installed meanwhile.
     let now = world.at("/usr/etc/shipped");
     fs::write(&now, "of the new OS").unwrap();
     fs::set_permissions(&now, fs::Permissions::from_mode(0o640)).unwrap();
@@ -37,7 +37,7 @@ fn what_the_os_ships_comes_back_as_it_ships_it_now_and_counts_more_than_what_was
     assert_eq!(world.read("/etc/below/only-shipped"), "shipped");
     assert_eq!(world.read("/etc/only-local"), "local");
     assert_eq!(fs::read_to_string(&now).unwrap(), "of the new OS", "it is copied and not moved");
-    // Declared again, it is known as before.
+    // A new declaration restores the first state.
     assert_eq!(world.apply(&["files"], "").code, Some(0));
     assert_eq!(world.read("/etc/shipped"), "declared");
 }
@@ -56,7 +56,7 @@ fn what_an_older_image_shipped_does_not_come_back_where_the_present_one_ships_so
         world.write(&format!("/usr{path}"), "v1");
         world.write(path, "v1");
     }
-    // Changed by the administrator, to what is declared first: no config ever changes it.
+    // The administrator changes the file to what is declared first, so no config ever changes it.
     world.write("/etc/own", "one");
     world.config("one", &declared("one"));
     world.config("two", &declared("v1"));
@@ -75,7 +75,7 @@ fn what_an_older_image_shipped_does_not_come_back_where_the_present_one_ships_so
     assert_eq!(world.originals(), 0);
 }
 
-/// Each kind of thing that can be as declared before a config declares it.
+/// Each kind of thing that can match before a config declares it.
 const KINDS: &str = "
     passwd: {users: [{name: core, sshAuthorizedKeys: ['ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIqDlmSXCDxZYgp7FmqGdVRTgEDgNPZQSADQBy8tGzRb key']}]}
     storage:
@@ -91,7 +91,7 @@ const KINDS: &str = "
         dropins: [{name: 10-same.conf, contents: '[Unit]'}]
 ";
 
-/// A host on which all of it is there.
+/// A host with all of them.
 fn same() -> World {
     let world = World::new();
     world.config("kinds", KINDS);
@@ -172,7 +172,7 @@ fn what_was_written_while_nothing_was_declared_is_what_comes_back_the_next_time(
     world.config("files", FILES);
     world.write("/etc/only-local", "declared");
     world.write("/etc/shipped", "of long ago");
-    // The last config declares what was there before: nothing has to be written when the declaration goes.
+    // The last config declares the earlier content, so the end of the declaration needs no write.
     world.config("ago", &FILES.replace("data:,declared", "data:,of%20long%20ago"));
     for config in ["files", "ago", "nothing"] {
         let said = world.apply(&[config], "");
@@ -210,7 +210,7 @@ fn a_drop_in_of_the_hosts_own_stays_away_while_its_directory_is_closed_and_comes
         assert_eq!(world.at(path).exists(), is_there, "{config}");
     }
     assert_eq!(world.originals(), 0);
-    // What only a forced apply takes away was never declared: it does not come back.
+    // What only a forced apply removes was never declared, so it does not come back.
     fs::write(world.at("/etc/systemd/system/on.service.d/30-undeclared.conf"), "").unwrap();
     let said = world.apply(&["both", "--force"], "");
     assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
@@ -220,7 +220,7 @@ fn a_drop_in_of_the_hosts_own_stays_away_while_its_directory_is_closed_and_comes
 }
 
 #[test]
-fn a_file_system_that_has_too_few_inodes_is_told_before_anything_is_written() {
+fn a_file_system_with_too_few_inodes_is_reported_before_anything_is_written() {
     let world = World::new();
     let small = world.at("/etc/small");
     fs::create_dir_all(&small).unwrap();
@@ -231,7 +231,7 @@ fn a_file_system_that_has_too_few_inodes_is_told_before_anything_is_written() {
     }
     let files: String = ["a", "b", "c"].map(|name| format!("      - {{path: /etc/small/{name}}}\n")).concat();
     world.config("small", &format!("    storage:\n      files:\n{files}"));
-    // One inode is the directory's.
+    // The directory itself uses one inode.
     for (inodes, code) in [(3, 3), (64, 0)] {
         let apply = world.command(&["small", "--yes"], "");
         let mut within = Command::new("unshare");

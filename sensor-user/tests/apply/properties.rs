@@ -8,7 +8,7 @@ use std::{
     os::unix::fs::{PermissionsExt as _, chown, symlink},
 };
 
-/// What a config may say about one path; the host has files of its own at some of them.
+/// A declaration of one path. The host has files of its own at some of these paths.
 #[derive(Debug, Clone)]
 enum Said {
     Nothing,
@@ -21,7 +21,7 @@ enum Said {
 enum Unit {
     Nothing,
     Masked,
-    /// The host has its file.
+    /// The host's own file.
     Bare {
         enabled: bool,
     },
@@ -36,7 +36,7 @@ enum Unit {
 struct Config {
     paths: Vec<Said>,
     below: Option<u8>,
-    /// A file in each path that is said to be a directory.
+    /// A file in each path that is declared as a directory.
     inside: bool,
     units: Vec<Unit>,
     keys: Vec<bool>,
@@ -51,7 +51,7 @@ const PATHS: [&str; 7] = [
     "/etc/same/file",
     "/etc/same/link",
 ];
-/// Of all but the first two the host has files; that of the template is its instance's, too.
+/// The host has files of all except the first two. The template's file is also its instance's.
 const UNITS: [&str; 7] = [
     "one.service",
     "masked.service",
@@ -77,8 +77,8 @@ fn said() -> impl Strategy<Value = Said> {
     ]
 }
 
-/// What can be said of the unit with this number: only a unit that has a file can be enabled, and what masks a template
-/// or takes away its file leaves no instance to enable.
+/// The possible declarations of this unit. Only a unit that has a file can be enabled. A masked template, or one whose
+/// file is removed, has no instance to enable.
 fn unit(number: usize) -> BoxedStrategy<Unit> {
     let content = || {
         (0_u8..3, proptest::option::of(any::<bool>()), any::<bool>())
@@ -95,7 +95,7 @@ fn unit(number: usize) -> BoxedStrategy<Unit> {
     }
 }
 
-/// What a unit's file says of enabling it.
+/// The install section of a unit's file.
 fn install(unit: &str, text: u8) -> String {
     match (unit.contains('@'), text) {
         (false, 0) => "WantedBy=b.target".to_owned(),
@@ -202,7 +202,7 @@ impl Config {
     }
 }
 
-/// Sets an attribute that only some file systems take; one of the kind `trusted.` every one does.
+/// Sets an attribute that only some file systems support; every file system supports `trusted.`.
 fn attribute(world: &World, path: &str, name: &str, value: &[u8]) {
     let set = rustix::fs::lsetxattr(world.at(path), name, value, rustix::fs::XattrFlags::empty());
     assert!(
@@ -211,8 +211,8 @@ fn attribute(world: &World, path: &str, name: &str, value: &[u8]) {
     );
 }
 
-/// A host with things of its own at the paths of the configs, with every attribute, and with units that are enabled by
-/// several names.
+/// A host with objects of its own at the paths of the configs, with every attribute, and with units that several names
+/// enable.
 fn host() -> World {
     let world = World::new();
     for (path, value) in
@@ -225,7 +225,7 @@ fn host() -> World {
         chown(world.at(path), Some(1000), Some(7)).unwrap();
         fs::set_permissions(world.at(path), fs::Permissions::from_mode(0o2751)).unwrap();
         attribute(&world, path, "user.note", value);
-        // No config says anything of these: a directory that is declared keeps them, until something else takes its place.
+        // No config declares attributes of these. A declared directory keeps them, unless something else replaces it.
         if path != "/etc/p/b" {
             attribute(&world, path, "trusted.note", value);
         }
@@ -242,7 +242,7 @@ fn host() -> World {
     symlink("somewhere", world.at("/etc/p/a")).unwrap();
     std::os::unix::fs::lchown(world.at("/etc/p/a"), Some(1000), Some(7)).unwrap();
 
-    // What a config may declare just as it is.
+    // Objects that a config may declare exactly as they are.
     world.write("/etc/same/file", "content-0");
     symlink("to-0", world.at("/etc/same/link")).unwrap();
     symlink("/dev/null", world.at("/etc/systemd/system/masked.service")).unwrap();
@@ -267,13 +267,13 @@ fn host() -> World {
     world
 }
 
-/// Without the line of a password that no config declares: its day is today's.
+/// Without the line of a password that no config declares: its day is today.
 fn without_shadow(mut snapshot: Snapshot) -> Snapshot {
     snapshot.retain(|path, _| !path.ends_with("shadow"));
     snapshot
 }
 
-/// Applies the one, then the other, goes back, and takes everything away again.
+/// Applies the first config, then the second, rolls back, and removes all declarations.
 fn there_and_back(first: &Config, second: &Config) -> Result<(), TestCaseError> {
     let world = host();
     let fresh = without_shadow(world.snapshot());
@@ -296,7 +296,7 @@ fn there_and_back(first: &Config, second: &Config) -> Result<(), TestCaseError> 
     }
     prop_assert_eq!(without_shadow(world.snapshot()), before, "after the rollback");
 
-    // And what the host came with is there again when nothing is declared any more.
+    // When nothing is declared any more, the host has its first state again.
     for config in ["second", "nothing"] {
         let said = world.apply(&[config], "");
         prop_assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);

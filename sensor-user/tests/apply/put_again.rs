@@ -1,4 +1,4 @@
-//! What an update of the OS takes back, because the config declares it as the image ships it.
+//! Files that an update of the OS overwrites, because the config declares them as the image ships them.
 
 use crate::{
     recovery::{Host, act, begin, interrupted, recover, this_boot},
@@ -30,7 +30,7 @@ fn file(text: &str) -> Image {
     })
 }
 
-/// An update was asked for in this boot, and foreseen to take the file back.
+/// An apply staged an update in this boot, and foresees that the update overwrites the file.
 fn asked(boot: Boot) -> World {
     let acts = vec![act(ActKind::Os, "", Fallback::Rollback)];
     let again = PutAgain { path: PATH.into(), image: file(DECLARED) };
@@ -40,7 +40,7 @@ fn asked(boot: Boot) -> World {
     let apply = world.state().join("apply");
     let name = hex::encode(Sha256::digest(DECLARED));
     fs::write(apply.join("contents").join(name), DECLARED).unwrap();
-    // Its history is there from the beginning.
+    // Its history exists from the start.
     let first = fs::read_to_string(apply.join("generations/1/history.json")).unwrap();
     let mut entry: serde_json::Value = serde_json::from_str(&first).unwrap();
     entry["id"] = 2.into();
@@ -49,7 +49,7 @@ fn asked(boot: Boot) -> World {
     world
 }
 
-/// The same in the next boot, whose image ships something else, which came to the path.
+/// The same in the next boot. The new image ships another file, which overwrote the declared one.
 fn updated() -> World {
     let world = asked(Boot::of_kernel("another"));
     world.write(SHIPPED, "of the new image");
@@ -68,7 +68,7 @@ fn temporaries(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn what_an_update_took_back_is_put_again_and_is_no_reason_to_go_back() {
+fn what_an_update_overwrote_is_written_again_and_causes_no_rollback() {
     let world = updated();
     let applied = recover(&world, &mut Host::default(), Reach::End);
     assert_eq!(applied.rest, Rest::Closed(Ended::Done), "{applied:?}");
@@ -80,7 +80,7 @@ fn what_an_update_took_back_is_put_again_and_is_no_reason_to_go_back() {
 }
 
 #[test]
-fn what_the_new_image_does_not_ship_any_more_is_put_again_too() {
+fn what_the_new_image_no_longer_ships_is_written_again_too() {
     let world = updated();
     for path in [PATH, SHIPPED] {
         fs::remove_file(world.at(path)).unwrap();
@@ -92,7 +92,7 @@ fn what_the_new_image_does_not_ship_any_more_is_put_again_too() {
 }
 
 #[test]
-fn before_services_start_it_is_put_again_and_nothing_else_is_done() {
+fn before_services_start_it_is_written_again_and_nothing_else_is_done() {
     let world = updated();
     let mut host = Host::default();
     for _ in 0..2 {
@@ -107,16 +107,16 @@ fn before_services_start_it_is_put_again_and_nothing_else_is_done() {
     let said = world.run(&["apply", "--resume", "--early"], "");
     assert_eq!((said.code, said.out.as_str()), (Some(0), ""), "{}", said.err);
     assert_eq!(recover(&world, &mut host, Reach::End).rest, Rest::Closed(Ended::Done));
-    // Without an apply under way there is nothing to do.
+    // Without an apply under way it does nothing.
     assert_eq!(world.run(&["apply", "--resume", "--early"], "").code, Some(0));
     let before = World::old();
     assert_eq!(before.run(&["apply", "--resume", "--early"], "").code, Some(0));
 }
 
 #[test]
-fn before_the_reboot_nothing_is_put_again() {
+fn before_the_reboot_nothing_is_written_again() {
     let world = asked(Boot::of_kernel(&this_boot()));
-    // Whoever wrote this, it was not the update.
+    // Somebody wrote this, and not the update.
     world.write(SHIPPED, "of the new image");
     world.write(PATH, "of the new image");
     let recovered = run(engine(&world).recover(&mut Host::default(), Reach::Early, &mut |_| {})).unwrap();
@@ -126,7 +126,7 @@ fn before_the_reboot_nothing_is_put_again() {
 }
 
 #[test]
-fn what_somebody_else_wrote_there_is_left_and_leads_back_as_ever() {
+fn what_somebody_else_wrote_there_is_left_and_causes_a_rollback() {
     let world = updated();
     world.write(PATH, "somebody else");
     let applied = recover(&world, &mut Host::default(), Reach::End);
@@ -134,7 +134,7 @@ fn what_somebody_else_wrote_there_is_left_and_leads_back_as_ever() {
     assert!(applied.reason.contains(PATH), "{applied:?}");
     assert_eq!(world.read(PATH), "somebody else");
     assert_eq!((put_again(&world).len(), temporaries(&world).len()), (0, 0));
-    // Its mode is theirs, too.
+    // Another mode is somebody else's, too.
     let world = updated();
     fs::set_permissions(world.at(PATH), fs::Permissions::from_mode(0o600)).unwrap();
     let applied = recover(&world, &mut Host::default(), Reach::End);
@@ -144,7 +144,7 @@ fn what_somebody_else_wrote_there_is_left_and_leads_back_as_ever() {
 
 #[cfg(feature = "fault-injection")]
 #[test]
-fn killed_at_any_call_it_is_put_again_by_the_next_start() {
+fn killed_at_any_call_the_next_start_writes_it_again() {
     use crate::faults::{every, met};
     for resume in [&["apply", "--resume", "--early"][..], &["apply", "--resume", "--no-acts"]] {
         let calls = every(|number| {
@@ -157,7 +157,7 @@ fn killed_at_any_call_it_is_put_again_by_the_next_start() {
             assert_eq!(said.code, Some(0), "killed at call {number}: {}{}", said.out, said.err);
             assert_eq!((world.read(PATH).as_str(), world.has_journal()), (DECLARED, false), "{number}");
             assert_eq!(temporaries(&world), [""; 0], "killed at call {number}");
-            // A death after the record that it is done leaves nothing to resume.
+            // If the process dies after the record that says it is done, nothing is left to resume.
             assert_eq!(put_again(&world).len(), 1, "killed at call {number}");
             true
         });
@@ -166,11 +166,11 @@ fn killed_at_any_call_it_is_put_again_by_the_next_start() {
 }
 
 #[test]
-fn a_plan_with_another_image_says_what_the_update_would_take_back() {
+fn a_plan_with_another_image_lists_what_the_update_would_overwrite() {
     let world = World::old();
     world.write(SHIPPED, DECLARED);
     world.write("/usr/etc/app/changes", "of the image");
-    // Their directory is declared, too, and is another one in the image.
+    // Their directory is declared, too, and differs in the image.
     fs::set_permissions(world.at("/usr/etc/app"), fs::Permissions::from_mode(0o700)).unwrap();
     let old = crate::world::OLD;
     world.config("update", &format!("{}\n  osImageURL: os/v2\n", old.trim_end()));

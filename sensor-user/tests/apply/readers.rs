@@ -1,4 +1,4 @@
-//! Readers of what an apply prints that go away, or stay and read nothing.
+//! Readers of an apply's output that exit, or that stay and read nothing.
 
 use crate::world::World;
 use nix::{
@@ -10,27 +10,27 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// The exit code of a command that nobody listens to from its first word on.
-fn unheard(mut command: Command) -> Option<i32> {
+/// The exit code of a command whose output nobody reads from the first byte on.
+fn without_reader(mut command: Command) -> Option<i32> {
     let gone = || -> Stdio { io::pipe().unwrap().1.into() };
     command.stdout(gone()).stderr(gone()).status().unwrap().code()
 }
 
 #[test]
-fn an_apply_whose_readers_are_gone_ends_as_with_them_and_its_exit_code_says_how() {
+fn an_apply_without_readers_ends_as_with_them_and_with_the_same_exit_code() {
     let world = World::old();
     let old = world.snapshot();
-    assert_eq!(unheard(world.command(&["new"], "")), Some(0));
+    assert_eq!(without_reader(world.command(&["new"], "")), Some(0));
     assert_eq!((world.has_journal(), world.current().as_deref()), (false, Some("generations/2/config")));
-    assert_eq!(unheard(world.prepare(&["rollback", "--no-acts", "-o", "json"], "")), Some(0));
+    assert_eq!(without_reader(world.prepare(&["rollback", "--no-acts", "-o", "json"], "")), Some(0));
     assert_eq!((world.has_journal(), world.current().as_deref()), (false, Some("generations/3/config")));
     assert_eq!(world.snapshot().len(), old.len());
     world.write("/etc/app/stays", "drift");
-    assert_eq!(unheard(world.command(&["new"], "")), Some(3), "a preflight that refuses");
-    assert_eq!(unheard(world.command(&["old"], "")), Some(1), "drift");
+    assert_eq!(without_reader(world.command(&["new"], "")), Some(3), "a preflight that refuses");
+    assert_eq!(without_reader(world.command(&["old"], "")), Some(1), "drift");
 }
 
-/// A pipe that takes no byte more until somebody reads.
+/// A pipe that accepts no byte until somebody reads.
 fn full_pipe() -> (io::PipeReader, io::PipeWriter) {
     let (reader, writer) = io::pipe().unwrap();
     fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
@@ -42,7 +42,7 @@ fn full_pipe() -> (io::PipeReader, io::PipeWriter) {
 }
 
 #[test]
-fn an_apply_whose_progress_nobody_reads_ends_with_its_whole_report() {
+fn an_apply_whose_progress_nobody_reads_prints_its_whole_report() {
     let world = World::old();
     let (mut reader, writer) = full_pipe();
     let mut command = world.command(&["new", "-o", "json"], "");
@@ -58,13 +58,13 @@ fn an_apply_whose_progress_nobody_reads_ends_with_its_whole_report() {
 
 #[cfg(feature = "fault-injection")]
 #[test]
-fn an_apply_that_goes_back_unheard_does_not_pass_for_done() {
+fn a_rollback_without_readers_is_not_reported_as_done() {
     let world = World::old();
     let old = world.snapshot();
     // The last names of paths are written by then.
     let said = world.command(&["new"], "EIO:60").output().unwrap();
     assert_eq!(said.status.code(), Some(3), "{}", String::from_utf8_lossy(&said.stderr));
     let world = World::old();
-    assert_eq!(unheard(world.command(&["new"], "EIO:60")), Some(3));
+    assert_eq!(without_reader(world.command(&["new"], "EIO:60")), Some(3));
     assert!(!world.has_journal() && world.snapshot() == old);
 }

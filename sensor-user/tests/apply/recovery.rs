@@ -1,4 +1,5 @@
-//! Going on with an apply whose journal is there: what the OS and units come to, and who may do what.
+//! Recovery of an apply with a journal: the results of the OS and of units, and the rights of the daemon and of a
+//! person.
 
 use crate::{
     standing::{Answer, engine, run},
@@ -11,17 +12,17 @@ use sensor_model::{
 };
 use std::{fs, process::Command};
 
-/// A host that answers as it is told, and notes what it was asked for.
+/// A host with prepared answers, which notes the requests.
 #[derive(Default)]
 pub(crate) struct Host {
     pub(crate) asked: Vec<String>,
-    /// Why acts fail.
+    /// Why actions fail.
     pub(crate) acts: Option<&'static str>,
-    /// Why nothing is undone.
+    /// Why an undo fails.
     pub(crate) undoes: Option<&'static str>,
-    /// What a boot made of a unit, but for those that it is well with.
+    /// The result of a unit after a boot; other units run.
     pub(crate) rests: Option<(&'static str, Result<Rested, String>)>,
-    /// Soft reboots that its systemd counted.
+    /// The count of soft reboots of its systemd.
     pub(crate) soft_reboots: Option<u32>,
 }
 
@@ -70,7 +71,7 @@ pub(crate) fn act(kind: ActKind, unit: &str, fallback: Fallback) -> Act {
     Act { kind, unit, timeout_s: 30, fallback, because: Vec::new(), masked: false }
 }
 
-/// An apply, with this number two, that was begun in a boot, wrote nothing, and has these acts.
+/// An apply with the number two that began in a boot, wrote nothing, and has these actions.
 pub(crate) fn begin(boot_id: &str, acts: Vec<Act>) -> Begin {
     let os = acts.iter().any(|act| act.kind == ActKind::Os).then(OsChange::default);
     Begin {
@@ -95,7 +96,7 @@ pub(crate) fn begin(boot_id: &str, acts: Vec<Act>) -> Begin {
     }
 }
 
-/// A host with the journal of such an apply: its beginning, that everything is written, and these records.
+/// A host with the journal of such an apply: its begin, the record that everything is written, and these records.
 pub(crate) fn interrupted(begin: Begin, more: &[Record]) -> World {
     let world = World::old();
     let generations = world.state().join("apply/generations");
@@ -115,7 +116,7 @@ pub(crate) fn interrupted(begin: Begin, more: &[Record]) -> World {
     world
 }
 
-/// What becomes of it.
+/// The result of the recovery.
 pub(crate) fn recover(world: &World, host: &mut Host, reach: Reach) -> Applied {
     match run(engine(world).recover(host, reach, &mut |_| {})).unwrap() {
         Recovered::Over(applied) => applied,
@@ -160,7 +161,7 @@ fn an_os_that_cannot_be_undone_keeps_the_journal_and_is_tried_again_at_the_next_
 }
 
 #[test]
-fn a_unit_that_fails_on_the_way_back_keeps_nothing_open() {
+fn a_unit_that_fails_during_the_rollback_does_not_keep_the_journal_open() {
     let acts = vec![act(ActKind::Restart, "a.service", Fallback::Rollback)];
     let back = Record::RollingBack { reason: "first".to_owned() };
     let world = interrupted(begin(&this_boot(), acts), &[started(0), vec![back]].concat());
@@ -170,7 +171,7 @@ fn a_unit_that_fails_on_the_way_back_keeps_nothing_open() {
 }
 
 #[test]
-fn the_daemon_gives_files_and_units_back_and_leaves_the_os_to_a_person() {
+fn the_daemon_restores_files_and_units_and_leaves_the_os_to_a_person() {
     let back = Record::RollingBack { reason: "first".to_owned() };
     let world = interrupted(begin(&this_boot(), os()), &[started(1), vec![back]].concat());
     let mut host = Host::default();
@@ -202,7 +203,7 @@ fn restarts(fallback: Fallback) -> Vec<Act> {
 }
 
 #[test]
-fn after_another_boot_nothing_is_reloaded_or_restarted_again_but_looked_at() {
+fn after_another_boot_units_are_checked_and_not_reloaded_or_restarted() {
     let world = interrupted(begin("another", restarts(Fallback::Rollback)), &started(0));
     let mut host = Host::default();
     let applied = recover(&world, &mut host, Reach::NoReboot);
@@ -217,7 +218,7 @@ fn after_another_boot_nothing_is_reloaded_or_restarted_again_but_looked_at() {
     assert_eq!(applied.reason, "after the reboot: b.service: the unit failed");
 }
 
-/// The first unit failed in another boot, and the node was rebooted for that.
+/// The first unit failed in another boot, and the node was rebooted as the fallback.
 fn rebooted() -> World {
     let failed = Record::Failed { act: 0, reason: "restart a.service: the unit failed".to_owned() };
     let asked = Record::RebootRequested { boot: Boot::of_kernel("another") };
@@ -225,7 +226,7 @@ fn rebooted() -> World {
 }
 
 #[test]
-fn a_reboot_in_the_place_of_an_act_is_done_only_where_its_unit_and_those_behind_it_run() {
+fn a_reboot_as_a_fallback_succeeds_only_if_its_unit_and_the_later_ones_run() {
     let world = rebooted();
     let mut host = Host::default();
     let applied = recover(&world, &mut host, Reach::NoReboot);
@@ -240,7 +241,7 @@ fn a_reboot_in_the_place_of_an_act_is_done_only_where_its_unit_and_those_behind_
         let applied = recover(&world, &mut host, Reach::NoReboot);
         assert_eq!(applied.rest, Rest::Closed(Ended::RolledBack), "{applied:?}");
         assert_eq!(applied.reason, format!("after the reboot: {unit}: the unit failed"));
-        // Both run with what was written since the boot.
+        // Both units run with the files written before the boot.
         assert!(
             host.asked.ends_with(&["undo Restart a.service", "undo Restart b.service"].map(str::to_owned))
         );
@@ -256,7 +257,7 @@ fn a_reboot_in_the_place_of_an_act_is_done_only_where_its_unit_and_those_behind_
 }
 
 #[test]
-fn an_act_that_fails_and_whose_fallback_is_a_reboot_is_why_it_reboots() {
+fn a_failed_action_whose_fallback_is_a_reboot_is_the_reason_for_the_reboot() {
     let world = interrupted(begin(&this_boot(), restarts(Fallback::Reboot)), &[]);
     let mut host = Host { acts: Some("restart a.service: the unit failed"), ..Host::default() };
     let applied = recover(&world, &mut host, Reach::End);
@@ -266,7 +267,7 @@ fn an_act_that_fails_and_whose_fallback_is_a_reboot_is_why_it_reboots() {
     let standing = engine(&world).store().standing().unwrap().unwrap();
     assert_eq!((standing.state, standing.reason.as_str()), (NodeState::Rebooting, why));
     assert_eq!(host.asked, ["act Restart a.service", "reboot"]);
-    // Asked again in the same boot, it says the same.
+    // A second attempt in the same boot reports the same.
     let applied = recover(&world, &mut host, Reach::End);
     assert_eq!((applied.rest, applied.reason.as_str()), (Rest::Rebooting, why));
     let standing = engine(&world).store().standing().unwrap().unwrap();
@@ -292,7 +293,7 @@ fn a_soft_reboot_ends_the_wait_of_an_apply_that_changes_nothing_of_the_os() {
     assert_eq!(applied.rest, Rest::Closed(Ended::Done), "{applied:?}");
     assert_eq!(host.asked, ["look Restart a.service", "look Restart b.service"]);
 
-    // The same boot, and one of which not everything is known.
+    // The same boot, and one with an unknown value.
     for (asked, now) in [(Some(1), Some(1)), (None, Some(2)), (Some(1), None)] {
         let world = journal(softly(asked));
         let mut host = Host { soft_reboots: now, ..Host::default() };
@@ -303,7 +304,7 @@ fn a_soft_reboot_ends_the_wait_of_an_apply_that_changes_nothing_of_the_os() {
 }
 
 #[test]
-fn a_soft_reboot_brings_no_other_os_and_the_node_goes_on_waiting_and_says_so() {
+fn a_soft_reboot_brings_no_other_os_and_the_node_keeps_waiting_and_reports_it() {
     for os in [
         OsChange { add_arguments: vec!["nosmt".to_owned()], ..OsChange::default() },
         OsChange { new_image: Some("b".to_owned()), ..OsChange::default() },

@@ -1,4 +1,4 @@
-//! Signals that come in the middle of an apply, which waits before a call that writes until it has noticed them.
+//! Signals in the middle of an apply. The apply waits before a writing call until it has noticed them.
 
 use crate::{
     faults::every,
@@ -11,7 +11,7 @@ use std::{
     process::{ChildStderr, Command, Stdio},
 };
 
-/// Reads lines to one that begins so; `false` where it never comes.
+/// Reads lines up to one with this start; `false` if there is none.
 fn until(lines: &mut BufReader<ChildStderr>, start: &str, heard: &mut String) -> bool {
     loop {
         let mut line = String::new();
@@ -25,7 +25,7 @@ fn until(lines: &mut BufReader<ChildStderr>, start: &str, heard: &mut String) ->
     }
 }
 
-/// The same command where SIGHUP is not ignored, as it is in a test that `nohup` started.
+/// The same command with the default action for SIGHUP, also if `nohup` started the test.
 fn hanging_up(command: &Command) -> Command {
     let mut other = Command::new("env");
     other.arg("--default-signal=HUP").arg(command.get_program()).args(command.get_args());
@@ -38,7 +38,7 @@ fn hanging_up(command: &Command) -> Command {
     other
 }
 
-/// An apply that gets signals right before a call, one after the other was noticed. `None` where it has no such call.
+/// An apply that gets signals right before a call, each after it noticed the one before. `None` if it has no such call.
 fn interrupted(world: &World, call: u64, signals: &[(Signal, &str)]) -> Option<Said> {
     let mut command = hanging_up(&world.command(&["new"], &format!("wait:{call}")));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -66,10 +66,10 @@ fn whenever_an_apply_is_interrupted_it_ends_old_or_new_without_a_journal_and_say
     let new = world.snapshot();
     let (int, term, hup) = ((Signal::INT, "SIGINT"), (Signal::TERM, "SIGTERM"), (Signal::HUP, "SIGHUP"));
     for (signals, wanted) in [
-        // A second one changes nothing.
+        // A second signal changes nothing.
         (&[int, int][..], ["abandoned", "done", "rolled-back"].as_slice()),
         (&[hup, term], &["abandoned", "done", "rolled-back"]),
-        // What has begun to write goes on without a terminal.
+        // After the first write it continues without a terminal.
         (&[hup], &["abandoned", "done"]),
     ] {
         let results = std::sync::Mutex::new(BTreeSet::new());
@@ -78,7 +78,7 @@ fn whenever_an_apply_is_interrupted_it_ends_old_or_new_without_a_journal_and_say
             let world = World::old();
             let Some(said) = interrupted(&world, call, signals) else { return false };
             let told = format!("{signals:?} at {call}: {:?} {}{}", said.code, said.out, said.err);
-            // What is interrupted while it looks for an earlier apply begins nothing and has nothing to report.
+            // If the signal comes while it looks for an earlier apply, it begins nothing and has nothing to report.
             let is_early = said.out.is_empty() && said.err.contains("nothing new was begun");
             let result =
                 if is_early { "abandoned" } else { said.out.split_whitespace().next().unwrap_or_default() };

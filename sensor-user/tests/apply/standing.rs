@@ -1,4 +1,4 @@
-//! Which config counts, what becomes of a node that was Degraded, and what a dry run leaves alone.
+//! Which config is current, the states after Degraded, and the effects of a dry run.
 
 use crate::world::World;
 use holdfast::{
@@ -18,7 +18,7 @@ use std::{fs, future::Future, path::Path, pin::Pin, process::Command, sync::Arc}
 
 pub(crate) type Answer<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T, String>> + 'a>>;
 
-/// A host that does as it is told, but boots later.
+/// A host that accepts a reboot, but boots later.
 pub(crate) struct Slow;
 
 impl Actor for Slow {
@@ -73,7 +73,7 @@ fn state(world: &World) -> String {
 }
 
 #[test]
-fn what_was_applied_last_is_what_check_and_repair_take() {
+fn check_and_repair_use_the_config_that_was_applied_last() {
     let world = World::old();
     assert_eq!(world.apply(&["new"], "").code, Some(0));
     let before = world.snapshot();
@@ -116,7 +116,7 @@ fn a_plan_that_was_made_for_another_config_is_not_followed() {
 }
 
 #[test]
-fn a_wait_for_a_reboot_says_for_what_and_any_boot_ends_it() {
+fn a_wait_for_a_reboot_names_its_reason_and_any_boot_ends_it() {
     let world = World::old();
     let socket = world.at("/run/dbus/system_bus_socket");
     fs::create_dir_all(socket.parent().unwrap()).unwrap();
@@ -130,7 +130,7 @@ fn a_wait_for_a_reboot_says_for_what_and_any_boot_ends_it() {
     let standing = engine.store().standing().unwrap().unwrap();
     assert!(standing.waiting_for.contains("`holdfast apply --resume`"), "{standing:?}");
     assert_ne!(standing.state, NodeState::Done);
-    // Whoever asks for something else is told, and a repair does not write into what is half done.
+    // Other commands report this, and a repair writes nothing while an apply is unfinished.
     for arguments in [&["repair", "--all", "--yes"][..], &["rollback", "--no-acts"]] {
         let said = world.run(arguments, "");
         assert_eq!(said.code, Some(3), "{}{}", said.out, said.err);
@@ -145,7 +145,7 @@ fn a_wait_for_a_reboot_says_for_what_and_any_boot_ends_it() {
 }
 
 #[test]
-fn a_node_that_was_degraded_and_is_as_declared_again_is_done() {
+fn a_degraded_node_that_matches_again_is_done() {
     let world = World::old();
     world.write("/etc/app/stays", "tampered");
     assert_eq!(world.apply(&["new"], "").code, Some(3));
@@ -160,7 +160,7 @@ fn a_node_that_was_degraded_and_is_as_declared_again_is_done() {
 }
 
 #[test]
-fn a_dry_run_makes_nothing_and_tells_what_force_does() {
+fn a_dry_run_creates_nothing_and_shows_the_effect_of_force() {
     let world = World::new();
     assert_eq!(world.apply(&["old", "--dry-run"], "").code, Some(1));
     assert!(!world.state().exists(), "not even a directory");
@@ -177,7 +177,7 @@ fn a_dry_run_makes_nothing_and_tells_what_force_does() {
 }
 
 #[test]
-fn a_policy_for_certain_pools_counts_for_them_and_needs_to_know_the_nodes() {
+fn a_policy_for_pools_applies_to_them_and_needs_the_nodes_pool() {
     let world = World::old();
     let policy = "apiVersion: holdfast.dev/v1alpha1\nkind: DisruptionPolicy\nmetadata: {name: a}\n\
                   spec: {pools: [worker], files: [{path: /etc/app/changes, actions: [{type: None}]}]}\n";
@@ -201,7 +201,7 @@ fn a_policy_for_certain_pools_counts_for_them_and_needs_to_know_the_nodes() {
 }
 
 #[test]
-fn what_this_node_cannot_be_is_refused_whatever_was_applied_before() {
+fn a_config_that_this_node_cannot_have_is_refused_whatever_was_applied_before() {
     if std::env::consts::ARCH == "aarch64" {
         return;
     }
@@ -209,7 +209,7 @@ fn what_this_node_cannot_be_is_refused_whatever_was_applied_before() {
     let config = fs::read_to_string(world.at("../nothing.yaml")).unwrap();
     fs::write(world.at("../large.yaml"), format!("{config}\n  kernelType: 64k-pages\n")).unwrap();
     let large = world.at("../large.yaml");
-    // On this very host, of which nothing but its kind is looked at.
+    // On the real host; the command reads only its kind.
     let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
     command.arg("apply").arg(&large).arg("--current").arg(&large).arg("--dry-run");
     let said = crate::world::Said::of(command.arg("--state").arg(world.state()).output().unwrap());
@@ -218,7 +218,7 @@ fn what_this_node_cannot_be_is_refused_whatever_was_applied_before() {
 }
 
 #[test]
-fn what_an_apply_without_acts_leaves_out_is_said_and_planned_again() {
+fn what_an_apply_without_actions_leaves_out_is_reported_and_planned_again() {
     let world = World::old();
     let config = fs::read_to_string(world.at("../old.yaml")).unwrap();
     fs::write(
@@ -232,7 +232,7 @@ fn what_an_apply_without_acts_leaves_out_is_said_and_planned_again() {
     let said = world.apply(&["os", "--dry-run"], "");
     assert_eq!(said.code, Some(1), "{}{}", said.out, said.err);
     assert!(said.out.contains("add kernel-argument nosmt: reboot"), "{}", said.out);
-    // Also where further ones come in between.
+    // Also if further applies come in between.
     world.config("other", crate::world::OLD);
     assert_eq!(world.apply(&["new"], "").code, Some(0));
     assert_eq!(world.apply(&["os"], "").code, Some(0));
@@ -240,7 +240,7 @@ fn what_an_apply_without_acts_leaves_out_is_said_and_planned_again() {
 }
 
 #[test]
-fn a_config_that_was_kept_and_is_damaged_is_nobodys_bad_input() {
+fn a_damaged_stored_config_is_not_reported_as_bad_input() {
     let world = World::old();
     let kept = world.state().join("apply/generations/1/config");
     for entry in fs::read_dir(&kept).unwrap() {

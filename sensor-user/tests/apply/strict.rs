@@ -1,9 +1,10 @@
-//! Configs that say less than their author meant: a field's name with a typing error, and one that declares nothing.
+//! Configs that declare less than their author meant: a typing error in a field's name, and a config that declares
+//! nothing.
 
 use crate::world::{OLD, World};
 use std::fs;
 
-/// The config before with a typing error in the field that holds all of it.
+/// The present config with a typing error in the field that holds all of it.
 fn typo(world: &World) -> String {
     world.config("typo", OLD);
     let path = world.config_file("typo");
@@ -35,7 +36,7 @@ fn an_unknown_field_is_an_error_that_names_it_and_the_nearest_known_one_and_noth
 }
 
 #[test]
-fn what_is_allowed_is_warned_of_and_comes_back_without_being_allowed_again() {
+fn an_allowed_unknown_field_causes_a_warning_and_needs_no_second_permission() {
     let world = World::old();
     let typo = typo(&world);
     let before = world.snapshot();
@@ -43,7 +44,7 @@ fn what_is_allowed_is_warned_of_and_comes_back_without_being_allowed_again() {
     assert_eq!(said.code, Some(2), "what is left declares nothing: {}{}", said.out, said.err);
     assert!(said.err.contains("spec.confg") && said.err.contains("`--allow-empty`"), "{}", said.err);
     assert_eq!(world.snapshot(), before);
-    // With something else in it, it is a config.
+    // With another section it declares something.
     let text = fs::read_to_string(&typo).unwrap() + "  extensions: [usbguard]\n";
     fs::write(&typo, text).unwrap();
     let said = world.run(&["apply", &typo, "--no-acts", "--allow-unknown"], "");
@@ -71,7 +72,7 @@ fn a_config_that_declares_nothing_is_refused_where_the_present_one_declares_some
         );
         assert_eq!(world.snapshot(), before);
     }
-    // To look at the plan is no harm.
+    // Printing the plan is allowed.
     let said = world.run(&["apply", &nothing, "--dry-run"], "");
     assert!(said.code == Some(1) && said.err.contains("`--allow-empty`"), "{}{}", said.out, said.err);
     assert_eq!(world.run(&[&apply[..], &["--allow-empty"]].concat(), "").code, Some(0));

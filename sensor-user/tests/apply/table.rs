@@ -1,4 +1,4 @@
-//! What an apply does without faults.
+//! An apply without faults.
 
 use crate::world::World;
 use std::{
@@ -58,7 +58,7 @@ fn applying_back_restores_every_byte_and_attribute() {
     let said = world.run(&["rollback", "--no-acts"], "");
     assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
     let mut after = world.snapshot();
-    // The day on which a password changed is today's, on the way back, too.
+    // The day of a password change is today, after the rollback, too.
     before.retain(|_, text| !shadow(text));
     after.retain(|_, text| !shadow(text));
     assert_eq!(after, before);
@@ -81,14 +81,14 @@ fn a_host_that_no_config_declares_any_more_is_as_it_was_before_the_first_one() {
     let mut after = world.snapshot();
     assert!(world.read("/etc/shadow").contains("core:*:"), "no password fits a hash that is not declared");
     for snapshot in [&mut before, &mut after] {
-        // Directories that were made for something stay, as do those of ssh keys.
+        // Directories that an apply created as parents stay, and so do those of ssh keys.
         snapshot.retain(|path, text| !text.starts_with('4') && !path.ends_with("shadow"));
     }
     assert_eq!(after, before);
 }
 
 #[test]
-fn a_directory_that_holds_what_nobody_declares_turns_into_nothing_else() {
+fn a_directory_with_undeclared_content_is_not_replaced() {
     let world = World::old();
     world.write("/etc/folds/deep/mine", "somebody else's");
     let before = world.snapshot();
@@ -100,7 +100,7 @@ fn a_directory_that_holds_what_nobody_declares_turns_into_nothing_else() {
 }
 
 #[test]
-fn what_the_host_had_below_a_directory_comes_back_with_it() {
+fn what_the_host_had_below_a_directory_is_restored_with_it() {
     let world = World::new();
     world.write("/etc/tree/a", "the host's");
     let before = world.snapshot();
@@ -141,7 +141,7 @@ fn a_dry_run_prints_the_plan_and_writes_nothing() {
 }
 
 #[test]
-fn drift_blocks_and_is_told_and_force_goes_through_it() {
+fn drift_stops_an_apply_and_is_reported_and_force_overrides_it() {
     let world = World::old();
     world.write("/etc/app/stays", "tampered");
     let before = world.snapshot();
@@ -168,7 +168,7 @@ fn the_operators_force_file_forces_once() {
 }
 
 #[test]
-fn what_is_in_the_way_is_named_before_anything_is_written() {
+fn an_obstacle_is_named_before_anything_is_written() {
     type Prepare = fn(&World);
     let cases: [(Prepare, &str); 4] = [
         (
@@ -220,7 +220,7 @@ fn undeclared_keys_and_drop_ins_block_and_only_force_removes_them() {
 }
 
 #[test]
-fn a_config_that_cannot_be_reconciled_changes_nothing_and_tells_every_reason() {
+fn a_config_that_is_not_reconcilable_changes_nothing_and_every_reason_is_reported() {
     let world = World::old();
     world.config("groups", "    passwd: {groups: [{name: a}], users: [{name: bob, passwordHash: x}]}\n");
     let before = world.snapshot();
@@ -233,7 +233,7 @@ fn a_config_that_cannot_be_reconciled_changes_nothing_and_tells_every_reason() {
 }
 
 #[test]
-fn acts_are_run_on_the_host_that_is_written_or_nowhere() {
+fn actions_run_on_the_host_that_is_written_or_nowhere() {
     let world = World::old();
     let before = world.snapshot();
     let new = world.at("../new.yaml").display().to_string();
@@ -276,7 +276,7 @@ fn the_store_is_closed_to_everybody_else_and_forgets_contents() {
 }
 
 #[test]
-fn no_content_is_in_what_is_printed() {
+fn the_output_contains_no_content() {
     let world = World::old();
     for arguments in [&["new"][..], &["old", "--force"]] {
         let said = world.apply(arguments, "");

@@ -1,4 +1,4 @@
-//! Kernel arguments that wait for the next boot, under the configs that come after.
+//! Kernel arguments that wait for the next boot, and the configs applied after them.
 
 use crate::world::World;
 use serde_json::json;
@@ -35,7 +35,7 @@ fn this_boot() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim().to_owned()
 }
 
-/// What `check` says of the current config.
+/// The output of `check` for the current config.
 fn check(world: &World) -> (Option<i32>, String) {
     let current = world.state().join("apply/current").display().to_string();
     let said = world.run(&["check", "--config", &current], "");
@@ -46,7 +46,7 @@ const WAITS: &str = "waits: kernel argument a=1: set for the next boot, this one
                      policy site.yaml: kernelArguments *";
 
 #[test]
-fn what_waits_is_said_and_is_no_drift_in_its_boot_alone() {
+fn a_waiting_argument_is_reported_and_is_no_drift_in_its_boot_alone() {
     let world = world(&this_boot());
     let (code, said) = check(&world);
     assert!(code == Some(0) && said.contains(WAITS), "{said}");
@@ -61,7 +61,7 @@ fn what_waits_is_said_and_is_no_drift_in_its_boot_alone() {
 }
 
 #[test]
-fn an_apply_of_other_things_takes_along_what_waits_and_says_so() {
+fn an_apply_of_other_things_includes_waiting_arguments_and_reports_them() {
     let world = world(&this_boot());
     let said = world.apply(&["second"], "");
     assert!(said.code == Some(0) && said.out.contains(WAITS), "{}{}", said.out, said.err);
@@ -71,13 +71,13 @@ fn an_apply_of_other_things_takes_along_what_waits_and_says_so() {
     assert_eq!(report["waiting"].as_array().map(Vec::len), Some(1), "only what goes still waits: {report:#}");
     let (code, said) = check(&world);
     assert!(code == Some(0) && !said.contains("a=1"), "{said}");
-    // The config that declares it is brought back, and nothing has staged it since.
+    // A rollback to the config that declares it; nothing has staged it since.
     assert_eq!(world.run(&["rollback", "--no-acts"], "").code, Some(0));
     assert_eq!(check(&world).0, Some(1));
 }
 
 #[test]
-fn an_order_that_waits_is_kept_beside_what_comes_and_goes_until_no_config_wants_it() {
+fn a_waiting_order_is_kept_beside_added_and_removed_arguments_until_no_config_declares_it() {
     let world = World::new();
     world.write("/proc/cmdline", "rw host quiet\n");
     config(&world, "first", "quiet, rw, a=1", "one");
@@ -105,10 +105,10 @@ fn an_order_that_waits_is_kept_beside_what_comes_and_goes_until_no_config_wants_
 }
 
 #[test]
-fn the_current_config_applied_again_finds_no_drift_in_what_waits() {
+fn the_current_config_applied_again_finds_no_drift_in_waiting_arguments() {
     for (boot_id, code, result) in [(this_boot().as_str(), 0, "unchanged"), ("another boot", 1, "drifted")] {
         let world = world(boot_id);
-        // As if its acts had been run.
+        // As if its actions had been run.
         let entry = world.state().join("apply/generations/1/history.json");
         let mut history: serde_json::Value = serde_json::from_slice(&fs::read(&entry).unwrap()).unwrap();
         assert_eq!(history["without_acts"].take(), true);
@@ -124,7 +124,7 @@ fn the_current_config_applied_again_finds_no_drift_in_what_waits() {
 
 #[cfg(feature = "fault-injection")]
 #[test]
-fn killed_at_any_call_what_waits_waits_under_whichever_config_is_current() {
+fn killed_at_any_call_arguments_wait_under_whichever_config_is_current() {
     let calls = crate::faults::every(|number| {
         let world = world(&this_boot());
         let said = world.apply(&["second"], &format!("kill:{number}"));
@@ -132,7 +132,7 @@ fn killed_at_any_call_what_waits_waits_under_whichever_config_is_current() {
             assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
             return false;
         }
-        // Also before anybody has worked it off.
+        // Also before the recovery.
         let told = |when: &str| {
             let (_, said) = check(&world);
             let fine = said.contains(WAITS) && !said.contains("missing expected kernel arguments");

@@ -1,4 +1,4 @@
-//! What a node waits for is in its state while it does.
+//! The state of a node says what the node waits for.
 
 use crate::{
     host::whole,
@@ -21,13 +21,13 @@ use tokio::{
     net::UnixListener,
 };
 
-/// What it waits for now, and the words for that.
+/// What the node waits for now, and its text.
 fn wait(state: &Path) -> Option<(Wait, String)> {
     let standing = Store::look(state).unwrap()?.standing().unwrap()?;
     standing.wait.map(|wait| (wait, standing.waiting_for))
 }
 
-/// Every wait that there was at a step that a person is told of.
+/// Every wait at a step that the apply reports to people.
 fn steps(world: &World, work: impl FnOnce(&mut dyn FnMut(&str))) -> Vec<(String, Option<(Wait, String)>)> {
     let (mut steps, state) = (Vec::new(), world.state());
     work(&mut |line| steps.push((line.to_owned(), wait(&state))));
@@ -35,7 +35,7 @@ fn steps(world: &World, work: impl FnOnce(&mut dyn FnMut(&str))) -> Vec<(String,
 }
 
 #[test]
-fn files_that_are_written_and_everything_that_is_compared_are_waited_for() {
+fn the_state_names_the_wait_for_files_and_for_the_comparison() {
     let world = World::old();
     let asked = Request { act: false, ..request(&world, Some(1)) };
     let steps = steps(&world, |progress| {
@@ -56,7 +56,7 @@ fn files_that_are_written_and_everything_that_is_compared_are_waited_for() {
 }
 
 #[test]
-fn an_act_its_way_back_and_what_a_boot_made_of_it_are_waited_for() {
+fn the_state_names_the_wait_for_an_action_its_rollback_and_its_unit_after_a_boot() {
     let restart = || vec![act(ActKind::Restart, "a.service", Fallback::Rollback)];
     let world = interrupted(begin(&this_boot(), restart()), &[]);
     let told = steps(&world, |progress| {
@@ -76,7 +76,7 @@ fn an_act_its_way_back_and_what_a_boot_made_of_it_are_waited_for() {
 }
 
 #[test]
-fn the_way_back_of_the_os_a_reboot_and_the_next_start_are_waited_for() {
+fn the_state_names_the_wait_for_the_os_a_reboot_and_the_next_start() {
     let os = || vec![act(ActKind::Os, "", Fallback::Rollback)];
     let back = [Record::Started { act: 0 }, Record::RollingBack { reason: "first".to_owned() }];
     let world = interrupted(begin(&this_boot(), os()), &back);
@@ -105,10 +105,10 @@ fn the_way_back_of_the_os_a_reboot_and_the_next_start_are_waited_for() {
 }
 
 #[test]
-fn a_lock_that_others_hold_is_waited_for() {
+fn the_state_names_the_wait_for_a_lock_of_others() {
     let world = World::old();
     let lock = fs::File::options().write(true).open(world.at("/etc/.pwd.lock")).unwrap();
-    // Of the open file: this process is the other one, too.
+    // A lock of the open file description, because the test's own process is the other one, too.
     fcntl(&lock, FcntlArg::F_OFD_SETLK(&whole())).unwrap();
     let (state, asked) = (world.state(), Request { act: false, ..request(&world, Some(1)) });
     let others = async {
@@ -130,7 +130,7 @@ fn a_lock_that_others_hold_is_waited_for() {
 }
 
 #[test]
-fn what_was_waited_for_when_a_process_died_before_it_began_is_forgotten() {
+fn the_wait_of_a_process_that_died_before_its_apply_began_is_removed() {
     let world = World::old();
     let path = world.state().join("apply/state.json");
     let text = fs::read_to_string(&path).unwrap();
@@ -144,7 +144,7 @@ fn what_was_waited_for_when_a_process_died_before_it_began_is_forgotten() {
 }
 
 #[test]
-fn the_daemon_is_waited_for_before_anything_is_written() {
+fn the_state_names_the_wait_for_the_daemon_before_anything_is_written() {
     let world = World::old();
     let (root, state) = (world.at("/"), world.state());
     let observer = Arc::new(Observer::new(&root).unwrap());

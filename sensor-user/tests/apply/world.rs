@@ -1,4 +1,4 @@
-//! A host root, two configs, and the program run on them.
+//! A host root, two configs, and the program that runs on them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,7 @@ spec:
     ignition: {version: 3.4.0}
 ";
 
-/// The config before: what changes, what stays, what goes.
+/// The config before: what changes, what stays, what is removed.
 pub(crate) const OLD: &str = r"
     passwd: {users: [{name: core, passwordHash: '$6$old', sshAuthorizedKeys: ['ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIqDlmSXCDxZYgp7FmqGdVRTgEDgNPZQSADQBy8tGzRb old']}]}
     storage:
@@ -86,7 +86,7 @@ pub(crate) const NEW: &str = r"
       - {name: masked.service, mask: true}
 ";
 
-/// Nothing but keys.
+/// Only keys.
 const KEYS: &str = r"
     passwd: {users: [{name: core, sshAuthorizedKeys: ['ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIqDlmSXCDxZYgp7FmqGdVRTgEDgNPZQSADQBy8tGzRb key']}]}
 ";
@@ -94,7 +94,7 @@ const KEYS: &str = r"
 /// Nothing is declared any more.
 pub(crate) const NOTHING: &str = "";
 
-/// What is at each path: type and mode, owner, attributes, content or target.
+/// The state of each path: type and mode, owner, attributes, content or target.
 pub(crate) type Snapshot = BTreeMap<PathBuf, String>;
 
 pub(crate) struct World {
@@ -127,7 +127,7 @@ impl World {
         world.write("/usr/lib/systemd/system/off.service", "[Install]\nWantedBy=a.target\n");
         fs::create_dir_all(world.at("/etc/systemd/system/a.target.wants")).unwrap();
         fs::create_dir_all(world.at("/home/core")).unwrap();
-        // Both are enabled; the new config disables the one and masks the other.
+        // Both are enabled. The new config disables one and masks the other.
         for name in ["off.service", "masked.service"] {
             std::os::unix::fs::symlink(
                 format!("/usr/lib/systemd/system/{name}"),
@@ -142,7 +142,7 @@ impl World {
         world
     }
 
-    /// The same with the old config applied; made once and copied.
+    /// The same host with the old config applied; made once and copied.
     pub(crate) fn old() -> Self {
         static OLD_WORLD: LazyLock<World> = LazyLock::new(|| {
             let world = World::new();
@@ -165,13 +165,13 @@ impl World {
         self.directory.path().join(format!("{name}.yaml"))
     }
 
-    /// How many contents the store has for an apply under way.
+    /// Number of contents that the store has for an apply under way.
     #[cfg(feature = "fault-injection")]
     pub(crate) fn contents(&self) -> usize {
         fs::read_dir(self.state().join("apply/contents")).unwrap().count()
     }
 
-    /// How many originals are kept.
+    /// Number of originals that the store keeps.
     pub(crate) fn originals(&self) -> usize {
         let kept = fs::read_dir(self.state().join("apply/originals")).unwrap();
         kept.filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|ending| ending == "json"))
@@ -196,7 +196,7 @@ impl World {
         fs::read_to_string(self.at(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
-    /// Runs a command with a fault; `apply` with the name of a config and more options.
+    /// Runs a command with a fault: `apply` with the name of a config and more options.
     pub(crate) fn run(&self, arguments: &[&str], fault: &str) -> Said {
         Said::of(self.prepare(arguments, fault).output().unwrap())
     }
@@ -205,7 +205,7 @@ impl World {
         Said::of(self.command(arguments, fault).output().unwrap())
     }
 
-    /// What [`World::apply`] runs.
+    /// The command of [`World::apply`].
     pub(crate) fn command(&self, arguments: &[&str], fault: &str) -> Command {
         let config = self.config_file(arguments[0]);
         let mut all = vec!["apply", config.to_str().unwrap(), "--no-acts", "--allow-empty"];
@@ -213,19 +213,19 @@ impl World {
         self.prepare(&all, fault)
     }
 
-    /// A command, to be run otherwise.
+    /// A command that the test starts itself.
     pub(crate) fn prepare(&self, arguments: &[&str], fault: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
         command.args(arguments).arg("--host-root").arg(self.at("/")).arg("--state").arg(self.state());
         if !fault.is_empty() {
             command.env("HOLDFAST_FAULT", fault);
         }
-        // No terminal to ask on; the tests of the question take the answers back.
+        // No terminal to ask on. The tests of the questions remove these variables.
         command.envs([("HOLDFAST_YES", "1"), ("HOLDFAST_REBOOT", "1")]).stdin(Stdio::null());
         command
     }
 
-    /// Works off what an interrupted apply left.
+    /// Finishes or undoes an interrupted apply.
     #[cfg(feature = "fault-injection")]
     pub(crate) fn resume(&self, fault: &str) -> Said {
         self.run(&["apply", "--resume", "--no-acts"], fault)
@@ -235,13 +235,13 @@ impl World {
         self.state().join("apply/journal").exists()
     }
 
-    /// Number of the config that is current.
+    /// Number of the current config.
     pub(crate) fn current(&self) -> Option<String> {
         let target = fs::read_link(self.state().join("apply/current")).ok()?;
         Some(target.to_str().unwrap().to_owned())
     }
 
-    /// Everything below the root, with links named by what they point to, files by content, and files of several names by
+    /// Everything below the root: links with their targets, files with their content, and files of several names with
     /// all of them.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let (mut snapshot, mut names) = (Snapshot::new(), BTreeMap::new());
@@ -256,7 +256,7 @@ impl World {
     }
 }
 
-/// In memory where that is possible: thousands of syncs are none of a test's business.
+/// In memory if possible, because tests need no real syncs.
 fn directory() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -283,7 +283,7 @@ fn walk(real: &Path, path: &Path, into: &mut Snapshot, names: &mut BTreeMap<u64,
     }
 }
 
-/// Attributes with their values; those that the kernel writes by itself are none of a config's business.
+/// Attributes with their values, except for those that the kernel writes by itself.
 fn xattrs(path: &Path) -> String {
     let mut list = vec![0; 64 << 10];
     let length = rustix::fs::llistxattr(path, list.as_mut_slice()).unwrap_or(0);

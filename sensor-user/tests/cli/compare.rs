@@ -17,7 +17,7 @@ fn tamper(world: &World) {
 }
 
 #[test]
-fn check_says_that_everything_is_in_sync_and_what_it_did_not_check() {
+fn check_reports_that_everything_is_in_sync_and_what_it_did_not_check() {
     let world = World::in_sync();
     let said = world.run(&["check", "CONFIG"]);
     assert_snapshot!(said.golden());
@@ -50,7 +50,7 @@ fn check_compares_kernel_arguments_where_a_kernel_runs() {
     assert!(said.out.contains("missing expected kernel arguments: [quiet]"), "{}", said.out);
     let explained = world.run(&["explain", "/proc/cmdline", "-o", "json", "CONFIG"]);
     assert_eq!(explained.json("explain")["things"][0]["thing"]["type"], "kernel-arguments");
-    // It is no file that anybody could write back.
+    // It is not a file, so nothing can write it back.
     let repaired = world.run(&["repair", "--all", "--yes", "CONFIG"]);
     assert_eq!(repaired.code, 1, "{}{}", repaired.out, repaired.err);
     assert!(
@@ -76,9 +76,9 @@ fn check_takes_many_files_in_one_option() {
 }
 
 #[test]
-fn what_cannot_be_read_is_unknown_and_a_failure_and_no_drift() {
+fn an_unreadable_path_is_unknown_and_a_failure_and_no_drift() {
     let world = World::in_sync();
-    // As root everything can be read but what has no end.
+    // Root can read everything except an endless link.
     fs::remove_dir_all(world.host("/etc/app")).unwrap();
     symlink("app", world.host("/etc/app")).unwrap();
     let said = world.run(&["check", "CONFIG"]);
@@ -143,7 +143,7 @@ fn repair_does_not_take_a_whole_directory_for_one_file_in_it() {
 }
 
 #[test]
-fn explain_tells_expectation_state_policy_and_last_change() {
+fn explain_shows_expectation_state_policy_and_last_change() {
     let world = World::in_sync();
     tamper(&world);
     crate::forensic::log(&world);
@@ -155,14 +155,14 @@ fn explain_tells_expectation_state_policy_and_last_change() {
 }
 
 #[test]
-fn explain_tells_a_units_file_and_its_enablement() {
+fn explain_shows_a_units_file_and_its_enablement() {
     let world = World::in_sync();
     crate::forensic::log(&world);
     assert_snapshot!(world.run(&["explain", "/etc/systemd/system/app.service", "LOG", "CONFIG"]).golden());
 }
 
 #[test]
-fn explain_tells_what_nobody_declares_and_what_closes_its_place() {
+fn explain_shows_an_undeclared_path_and_what_closes_its_directory() {
     let world = World::in_sync();
     crate::forensic::log(&world);
     assert_snapshot!(world.run(&["explain", "/etc/hostname", "LOG", "CONFIG"]).golden());
@@ -211,7 +211,7 @@ fn status(world: &World, boot: &str, pid: u32) {
 }
 
 #[test]
-fn status_tells_what_the_running_daemon_says() {
+fn status_shows_what_the_running_daemon_wrote() {
     let world = World::new();
     status(&world, "boot-1", 7);
     let (run, proc) = (world.at("run").display().to_string(), world.at("proc").display().to_string());
@@ -222,7 +222,7 @@ fn status_tells_what_the_running_daemon_says() {
 }
 
 #[test]
-fn status_tells_that_the_config_is_not_in_force() {
+fn status_shows_that_the_config_is_not_in_use() {
     let world = World::new();
     status(&world, "boot-1", 7);
     let path = world.at("run/status.json");
@@ -238,14 +238,14 @@ fn status_tells_that_the_config_is_not_in_force() {
 }
 
 #[test]
-fn status_of_a_daemon_that_is_gone_is_unknown() {
+fn status_of_a_daemon_that_has_ended_is_unknown() {
     let world = World::new();
     let (run, proc) = (world.at("run").display().to_string(), world.at("proc").display().to_string());
     let arguments = ["status", "--run", &run, "--proc", &proc];
     assert_snapshot!("no_status", world.run(&arguments).golden());
     status(&world, "boot-0", 7);
     assert_snapshot!("another_boot", world.run(&arguments).golden());
-    // It is there, and has been stopped or hangs.
+    // The process exists, and is stopped or hangs.
     status(&world, "boot-1", 7);
     let path = world.at("run/status.json");
     let mut said: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
@@ -257,7 +257,7 @@ fn status_of_a_daemon_that_is_gone_is_unknown() {
     let before = std::time::SystemTime::now() - std::time::Duration::from_mins(1);
     std::fs::File::options().write(true).open(&path).unwrap().set_modified(before).unwrap();
     assert_eq!(code(), 3);
-    // Another process has the number now.
+    // Another process has this number now.
     status(&world, "boot-1", 8);
     let said = world.run(&["status", "--run", &run, "--proc", &proc, "-o", "json"]);
     assert_eq!((said.code, &said.json("status")["verdict"]), (3, &"unknown".into()));

@@ -1,4 +1,4 @@
-//! What is wrong with an input is said with file, field and reason, and ends with 2.
+//! An error in an input names file, field and reason, and the exit code is 2.
 
 use crate::world::World;
 use insta::assert_snapshot;
@@ -84,7 +84,7 @@ fn a_second_daemon_names_the_first_and_touches_nothing_of_it() {
 }
 
 #[test]
-fn what_is_not_there_is_named() {
+fn a_missing_path_is_named() {
     let world = World::new();
     let root = world.at("root").display().to_string();
     assert_snapshot!(
@@ -100,7 +100,7 @@ fn what_is_not_there_is_named() {
 }
 
 #[test]
-fn wrong_usage_is_told_apart_from_failure() {
+fn wrong_usage_and_failure_have_different_exit_codes() {
     let world = World::new();
     for arguments in [
         &["check"][..],
@@ -122,7 +122,7 @@ fn wrong_usage_is_told_apart_from_failure() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_reader_that_exits_is_no_error() {
     let world = World::in_sync();
     crate::forensic::log(&world);
     let mut child = world
@@ -139,7 +139,7 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
-fn a_verdict_is_the_same_when_the_reader_goes_away() {
+fn the_exit_code_is_the_same_when_the_reader_exits() {
     let world = World::in_sync();
     crate::forensic::log(&world);
     let unheard = |arguments: &[&str]| {
@@ -168,7 +168,7 @@ fn a_verdict_is_the_same_when_the_reader_goes_away() {
 }
 
 #[test]
-fn a_host_is_not_compared_with_another_config_where_the_applied_one_cannot_be_known() {
+fn a_host_is_not_compared_with_another_config_if_the_applied_one_is_unreadable() {
     let world = World::in_sync();
     let config = fs::read_to_string(world.at("config/99-worker-app.yaml")).unwrap();
     world.write("root/etc/holdfast/machine-configs/a.yaml", &config);

@@ -33,7 +33,7 @@ fn record(log: &ForensicLog, kind: RecordKind, path: Option<&str>, second: u32) 
     record
 }
 
-/// A drift of `/etc/app/app.conf` by a login behind sudo, its recovery, one of another path.
+/// A drift of `/etc/app/app.conf` by a login behind sudo, its recovery, and a drift of another path.
 pub(crate) fn log(world: &World) {
     let mut log = open(world);
     let mut start = record(&log, RecordKind::Start, None, 0);
@@ -77,7 +77,7 @@ fn who_names_the_login_behind_a_change_and_only_changes_of_this_path() {
 }
 
 #[test]
-fn log_shows_what_is_asked_for() {
+fn log_shows_the_requested_entries() {
     let world = World::new();
     log(&world);
     assert_snapshot!("tail", world.run(&["log", "tail", "-n", "2", "LOG"]).golden());
@@ -96,7 +96,7 @@ fn log_lines_as_json_are_those_that_were_written() {
 }
 
 #[test]
-fn log_verify_names_the_first_entry_that_is_not_what_was_written() {
+fn log_verify_names_the_first_changed_entry() {
     let world = World::new();
     log(&world);
     let said = world.run(&["log", "verify", "-o", "json", "LOG"]);
@@ -106,7 +106,7 @@ fn log_verify_names_the_first_entry_that_is_not_what_was_written() {
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replace("\"pid\":4711", "\"pid\":4712")).unwrap();
     let said = world.run(&["log", "verify", "LOG"]);
-    // The hashes in the reason are of this run's clock.
+    // The hashes in the reason depend on this run's clock.
     assert!(
         said.code == 1 && said.out.starts_with("broken: [HERE]/log/forensic.jsonl, line 2, entry 2: "),
         "{}",
@@ -169,7 +169,7 @@ fn an_answer_from_a_damaged_log_is_given_with_the_reason_and_is_a_failure() {
         &["explain", "/etc/app/app.conf", "LOG", "CONFIG"],
         &["explain", "/etc/app/app.conf", "-o", "json", "LOG", "CONFIG"],
     ];
-    // Another process is named; an entry is gone; a line is rubbish.
+    // Another process's name; a missing entry; a line that is no JSON.
     let second = text.lines().nth(1).unwrap();
     for damaged in [
         text.replace("\"pid\":4711", "\"pid\":4712"),
@@ -188,7 +188,7 @@ fn an_answer_from_a_damaged_log_is_given_with_the_reason_and_is_a_failure() {
 }
 
 #[test]
-fn a_log_that_was_emptied_is_not_sound_and_answers_nothing() {
+fn an_emptied_log_is_not_intact_and_has_no_answer() {
     let world = World::new();
     log(&world);
     fs::write(world.at("log/forensic.jsonl"), "").unwrap();

@@ -1,10 +1,10 @@
-//! `plan`: what changes, in which steps, and what it says of bad input.
+//! `plan`: the changes, the steps, and the errors for bad input.
 
 use crate::world::World;
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 
-/// A rendered config, as in a cluster.
+/// A rendered config, as on a cluster.
 fn config(number: u32, spec: &Value) -> String {
     let object = json!({
         "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig",
@@ -69,7 +69,7 @@ fn both() -> (Value, Value) {
 }
 
 #[test]
-fn it_tells_every_change_with_its_reason_and_the_steps_and_no_secret() {
+fn it_shows_every_change_with_its_reason_and_the_steps_and_no_secret() {
     let world = World::new();
     let (old, new) = both();
     let said = plan(&world, &old, &new, &[]);
@@ -131,7 +131,7 @@ fn it_prints_a_plan_that_keeps_its_schema() {
 }
 
 #[test]
-fn no_change_is_zero_and_says_so() {
+fn no_change_is_reported_with_exit_code_zero() {
     let world = World::new();
     let (old, _) = both();
     let said = plan(&world, &old, &old, &[]);
@@ -146,7 +146,7 @@ fn no_change_is_zero_and_says_so() {
 }
 
 #[test]
-fn what_no_running_node_takes_is_four_with_every_reason_in_both_outputs() {
+fn a_change_that_is_not_reconcilable_is_four_with_every_reason_in_both_outputs() {
     let world = World::new();
     let old = one_file("/etc/a", "x");
     let mut new = ignition(&json!({
@@ -182,7 +182,7 @@ fn an_administrators_policy_decides_over_the_shipped_one() {
 }
 
 #[test]
-fn policies_for_a_pool_count_for_its_nodes() {
+fn policies_for_a_pool_apply_to_its_nodes() {
     let world = World::new();
     world.write(
         "policy.yaml",
@@ -241,7 +241,7 @@ fn a_config_may_be_a_directory_and_is_merged_as_a_pools() {
         "one.json",
         &config(1, &{
             let mut spec = one_file("/etc/a", "y");
-            // Generated configs repeat the cluster's image and override nothing.
+            // Generated configs repeat the cluster's image, which overrides nothing.
             spec.as_object_mut().unwrap().remove("osImageURL");
             spec
         }),
@@ -251,7 +251,7 @@ fn a_config_may_be_a_directory_and_is_merged_as_a_pools() {
 }
 
 #[test]
-fn how_long_the_last_ones_took_is_told_where_it_is_known() {
+fn the_duration_of_the_last_applies_is_shown_if_known() {
     let world = World::new();
     let (old, new) = (one_file("/etc/a", "x"), one_file("/etc/a", "y"));
     let made: Value = serde_json::from_str(&plan(&world, &old, &new, &["-o", "json"]).out).unwrap();

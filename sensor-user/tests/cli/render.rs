@@ -1,4 +1,4 @@
-//! `render`: a pool's MachineConfig, and which pool.
+//! `render`: a pool's MachineConfig, and the choice of the pool.
 
 use crate::world::World;
 use insta::assert_snapshot;

@@ -1,4 +1,4 @@
-//! A host root, a configuration, a log and a procfs, all made up, and the program run on them.
+//! A simulated host root, a configuration, a log and a procfs, and the program that runs on them.
 
 use serde_json::Value;
 use std::{
@@ -49,12 +49,12 @@ spec:
   - {path: /etc/app/secret, action: revert, secret: true, reason: it opens doors}
 ";
 
-/// Everything that the program is run on.
+/// Everything that the program needs.
 pub(crate) struct World {
     pub(crate) directory: TempDir,
 }
 
-/// What the program did.
+/// The program's output and exit code.
 pub(crate) struct Said {
     pub(crate) code: i32,
     pub(crate) out: String,
@@ -68,7 +68,7 @@ impl Said {
         format!("{}{err}--- exit {}", self.out, self.code)
     }
 
-    /// The output as JSON that keeps a schema of `docs/schemas`.
+    /// The output as JSON, which must match a schema of `docs/schemas`.
     pub(crate) fn json(&self, schema: &str) -> Value {
         let path = format!("{}/../docs/schemas/{schema}.schema.json", env!("CARGO_MANIFEST_DIR"));
         let schema: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
@@ -85,7 +85,7 @@ impl Said {
 }
 
 impl World {
-    /// A root on which everything is as declared, but a unit's link and what is in it.
+    /// A root that matches its config, except for a unit's link.
     pub(crate) fn new() -> Self {
         let world = Self { directory: tempfile::tempdir().unwrap() };
         world.write("config/99-worker-app.yaml", CONFIG);
@@ -98,7 +98,7 @@ impl World {
         world
     }
 
-    /// The same, and as declared.
+    /// The same root, completely compliant.
     pub(crate) fn in_sync() -> Self {
         let world = Self::new();
         let said = world.run(&["repair", "--all", "--yes", "CONFIG"]);
@@ -110,7 +110,7 @@ impl World {
         self.directory.path().join(path)
     }
 
-    /// A path of the host.
+    /// A path on the host.
     pub(crate) fn host(&self, path: &str) -> PathBuf {
         self.at("root").join(path.trim_start_matches('/'))
     }
@@ -125,7 +125,7 @@ impl World {
         fs::set_permissions(self.host(path), fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// The program with arguments, of which `CONFIG` and `LOG` stand for the options that lead here.
+    /// The program with arguments. `CONFIG` and `LOG` stand for the options with this host's paths.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
         let show = |path: &Path| path.display().to_string();
