@@ -46,8 +46,8 @@ pub(super) fn systemd(context: &mut Context) -> Result<()> {
 }
 
 /// Shows a step and reports it. The first failing step ends the story.
-fn step(context: &mut Context, name: &str, told: Result<String>) -> Result<()> {
-    context.note(told?);
+fn step(context: &mut Context, name: &str, shown: Result<String>) -> Result<()> {
+    context.note(shown?);
     context.check(name, Ok(String::new()));
     Ok(())
 }

@@ -100,9 +100,9 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("missing_pins", missing_pins());
     context.check("allowed_unit_and_user", deny_actors::by_group_and_login());
     match subvolumes() {
-        Ok(Some(said)) => context.check("subvolumes_are_told_apart", Ok(said)),
-        Ok(None) => context.skip("subvolumes_are_told_apart", "this kernel has no types of modules"),
-        Err(error) => context.check("subvolumes_are_told_apart", Err(error)),
+        Ok(Some(said)) => context.check("subvolumes_are_distinguished", Ok(said)),
+        Ok(None) => context.skip("subvolumes_are_distinguished", "this kernel has no types of modules"),
+        Err(error) => context.check("subvolumes_are_distinguished", Err(error)),
     }
     deny_ways::check(context)?;
     Ok(())
@@ -318,13 +318,13 @@ fn not_replaced(agent: &mut Agent) -> Result<String> {
     shell(&format!("umount {new}"))?;
     ensure!(moved.is_err(), "a mount point was moved");
     // The first refused attempt makes the daemon find that this file is not protected.
-    let told = shell(&format!("echo more >> {new}")).is_err();
+    let refusal = shell(&format!("echo more >> {new}")).is_err();
     wait::until("the rule to be gone", Duration::from_mins(1), || {
         Ok(shell(&format!("echo more >> {new}")).is_ok().then_some(()))
     })?;
     shell(&format!("rm {new}"))?;
     refused(agent, &format!("echo drift >> {FILE}"), "open-write")?;
-    Ok(format!("refused once: {told}"))
+    Ok(format!("refused once: {refusal}"))
 }
 
 /// The actor that replaces a file and the actor that changes the new one at once are distinguished.
@@ -387,8 +387,8 @@ fn apply(agent: &mut Agent) -> Result<String> {
     ensure!(code == Some(0), "{code:?}: {text}");
     ensure!(fs::read_to_string(FILE)? == "applied\n", "it was not written");
     started_anew(agent, before)?;
-    let told = agent.records()?.into_iter().skip(before).find(|record| record["kind"] == "denied");
-    ensure!(told.is_none(), "our own apply was refused something: {told:?}");
+    let refusal = agent.records()?.into_iter().skip(before).find(|record| record["kind"] == "denied");
+    ensure!(refusal.is_none(), "a rule refused the apply something: {refusal:?}");
     Ok(String::new())
 }
 

@@ -256,7 +256,7 @@ pub(super) fn check(context: &mut Context) -> Result<()> {
     context.check("half_allowed", half_allowed(&mut agent, &mut refusals));
     context.check("another_namespace", another_namespace());
     context.check("a_namespace_that_hands_on", propagated(&mut agent, &mut refusals));
-    context.check("each_refusal_is_told_once", told_once(&agent, before, refusals));
+    context.check("each_refusal_has_one_record", one_record_each(&agent, before, refusals));
     for way in WAYS {
         context.check(&format!("{}_is_allowed", way.name), allowed(way));
     }
@@ -326,7 +326,7 @@ fn refused(agent: &mut Agent, way: &Way, refusals: &mut usize, uid: Option<u32>)
     Ok(format!("{operation} by {}", record["actor"]["exe"]))
 }
 
-fn told_once(agent: &Agent, before: usize, refusals: usize) -> Result<String> {
+fn one_record_each(agent: &Agent, before: usize, refusals: usize) -> Result<String> {
     let records = agent.records()?;
     let denied: Vec<&Value> =
         records.iter().skip(before).filter(|record| record["kind"] == "denied").collect();
@@ -367,8 +367,8 @@ fn another_namespace() -> Result<String> {
 
 /// A mount that propagates to the host is refused.
 fn propagated(agent: &mut Agent, refusals: &mut usize) -> Result<String> {
-    let told = (ABSENT, Some("/etc/ways/a"));
-    let way = way("shared", Call(mount_in_namespace), &["mount"], told, "umount -l /etc/ways/a");
+    let reported = (ABSENT, Some("/etc/ways/a"));
+    let way = way("shared", Call(mount_in_namespace), &["mount"], reported, "umount -l /etc/ways/a");
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_SHARED, None::<&str>)?;
     let result = refused(agent, &way, refusals, None);
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_PRIVATE, None::<&str>)?;

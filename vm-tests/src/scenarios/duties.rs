@@ -47,10 +47,10 @@ pub(super) fn reload(node: &Node) -> Result<String> {
     fs::write(POLICY, policy("undo"))?;
     run("systemctl", &["reload", "holdfast.service"])?;
     let failed = "holdfast_config_last_reload_successful";
-    crate::guest::wait::until("the mistake to be told", std::time::Duration::from_mins(1), || {
+    crate::guest::wait::until("the mistake to be reported", std::time::Duration::from_mins(1), || {
         Ok((node.metric(failed)? < 0.5).then_some(()))
     })?;
-    ensure!(starts()?.len() == before, "it began anew with a policy that has a mistake");
+    ensure!(starts()?.len() == before, "it started again with a policy that has a mistake");
     node.wait_for_verdict("compliant")?;
     fs::write(POLICY, policy("revert"))?;
     run("systemctl", &["reload", "holdfast.service"])?;

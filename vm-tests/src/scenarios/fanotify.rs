@@ -29,7 +29,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     let files = simple::files(&Path::new(MOUNT).join("files"), 8, Path::new(CONFIG))?;
     let mut agent = start()?;
     status::wait_for("compliant", LIMIT)?;
-    context.check("told", names_backend(&agent));
+    context.check("backend_is_named", names_backend(&agent));
     let changes = [
         ("write", "echo drift >> FILE", "content"),
         ("chmod", "chmod 600 FILE", "mode"),

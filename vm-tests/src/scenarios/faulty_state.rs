@@ -62,7 +62,7 @@ fn resume() -> Result<()> {
 /// The disk is full before the apply begins: nothing is written, whatever does not fit.
 fn full(context: &mut Context) -> Result<String> {
     let ends = ends()?;
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     for kib in [0, 100, 420, 500, 860, 900, 8192] {
         // ext4 reserves a fiftieth.
         ballast(STATE, kib + 1311)?;
@@ -78,13 +78,13 @@ fn full(context: &mut Context) -> Result<String> {
         resume()?;
         ensure!(ends.check(&what)? == end, "{what}: it is not {end}");
         context.note(format!("{kib} KiB free: {end}"));
-        told.push(format!("{kib}:{end}"));
+        results.push(format!("{kib}:{end}"));
         if end == "new" {
             apply('o', false)?;
         }
     }
-    ensure!(told[0].ends_with("old") && told[told.len() - 1].ends_with("new"), "{told:?}");
-    Ok(told.join(" "))
+    ensure!(results[0].ends_with("old") && results[results.len() - 1].ends_with("new"), "{results:?}");
+    Ok(results.join(" "))
 }
 
 /// The disk is full after the journal has begun: its records have room, and the apply reports what does not fit. The
@@ -122,7 +122,7 @@ fn read_only(_: &mut Context) -> Result<String> {
 
 /// A device that stops accepting writes after the journal has begun.
 fn failing(context: &mut Context) -> Result<String> {
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     for kib in [0, 64, 1024] {
         let ends = ends()?;
         shell("sync")?;
@@ -139,11 +139,11 @@ fn failing(context: &mut Context) -> Result<String> {
         let end = ends.check(&what)?;
         ensure!(!done || end == "new", "{what}: it was called done and is {end}");
         context.note(format!("{kib} KiB: {end}"));
-        told.push(format!("{kib}:{end}{}", if done { "" } else { " with an error" }));
+        results.push(format!("{kib}:{end}{}", if done { "" } else { " with an error" }));
         if end == "new" {
             apply('o', false)?;
         }
     }
-    ensure!(told.iter().any(|told| told.ends_with("error")), "{told:?}");
-    Ok(told.join(", "))
+    ensure!(results.iter().any(|result| result.ends_with("error")), "{results:?}");
+    Ok(results.join(", "))
 }

@@ -115,7 +115,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     }
     context.check("while_the_daemon_reads", edit(&mut agent));
     let attempts = ATTEMPTS + PROCESSES * EACH;
-    context.check("every_refusal_is_told_or_counted", counted(&agent, before.0, attempts));
+    context.check("every_refusal_is_recorded_or_counted", counted(&agent, before.0, attempts));
     let memory = peak(&agent)?.saturating_sub(before.2);
     let grown = fs::metadata(LOG)?.len() - before.1;
     context.check("mounts_of_users_are_no_records", {
@@ -217,20 +217,23 @@ fn within(found: u64, room: u64) -> Result<String> {
 /// The attempts with an entry of their own and those that the metric counts are all attempts.
 fn counted(agent: &Agent, skip: usize, attempts: usize) -> Result<String> {
     let attempts = f64::from(u32::try_from(attempts)?);
-    let told = || -> Result<f64> {
+    let recorded = || -> Result<f64> {
         let records = agent.records()?;
         let denied = records.iter().skip(skip).filter(|record| record["kind"] == "denied");
-        let told = denied.filter(|record| record["detail"]["count"].is_null()).count();
-        Ok(f64::from(u32::try_from(told)?))
+        let recorded = denied.filter(|record| record["detail"]["count"].is_null()).count();
+        Ok(f64::from(u32::try_from(recorded)?))
     };
     let folded = || page::sum("holdfast_forensic_folded_total", |line| line.contains("\"denied\""));
     let all = wait::until("every refusal to be counted", LIMIT, || {
-        Ok((told()? + folded()? >= attempts).then_some(()))
+        Ok((recorded()? + folded()? >= attempts).then_some(()))
     });
-    let (told, folded) = (told()?, folded()?);
-    all.with_context(|| format!("{told} told, {folded} counted of {attempts}"))?;
-    ensure!(told > 0.0 && told + folded <= attempts, "{told} told, {folded} counted of {attempts}");
-    Ok(format!("{told} told, {folded} counted"))
+    let (recorded, folded) = (recorded()?, folded()?);
+    all.with_context(|| format!("{recorded} recorded, {folded} counted of {attempts}"))?;
+    ensure!(
+        recorded > 0.0 && recorded + folded <= attempts,
+        "{recorded} recorded, {folded} counted of {attempts}"
+    );
+    Ok(format!("{recorded} recorded, {folded} counted"))
 }
 
 /// After the daemon's stop the entries contain what the metric counted.

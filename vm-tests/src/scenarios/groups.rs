@@ -45,8 +45,8 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     let mut agent = start()?;
     status::wait_for("compliant", LIMIT)?;
     context.check("programs_of_another_hierarchy_are_replaced", replaced());
-    context.check("a_process_that_is_gone", told(&mut agent, &files[0], CONTAINER));
-    context.check("a_group_that_came_and_went", told(&mut agent, &files[1], LATER));
+    context.check("a_process_that_has_ended", is_named(&mut agent, &files[0], CONTAINER));
+    context.check("a_removed_group", is_named(&mut agent, &files[1], LATER));
     context.check("a_unit_is_allowed", allowed(&mut agent, &files[2]));
     Ok(())
 }
@@ -63,7 +63,7 @@ fn group(container: &str) -> String {
 }
 
 /// A process in a container's group writes; then the process and the group are removed.
-fn told(agent: &mut Agent, file: &Path, container: &str) -> Result<String> {
+fn is_named(agent: &mut Agent, file: &Path, container: &str) -> Result<String> {
     let before = agent.records()?.len();
     let (group, shown) = (group(container), file.display());
     agent.signal(Signal::SIGSTOP)?;

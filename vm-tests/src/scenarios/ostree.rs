@@ -182,8 +182,8 @@ fn waits() -> Result<String> {
     let agent = Agent::start(&["--standalone", "--config", CURRENT])?;
     let status = status::wait_for("compliant", Duration::from_mins(1))?;
     ensure!(status["waiting"][0]["argument"] == "run=1", "{status:#}");
-    let (told, _) = holdfast(0, &["status"])?;
-    ensure!(told.contains("waits: kernel argument run=1"), "{told}");
+    let (status, _) = holdfast(0, &["status"])?;
+    ensure!(status.contains("waits: kernel argument run=1"), "{status}");
     let drift = agent.records()?.into_iter().find(|record| record["kind"] == "drift");
     ensure!(drift.is_none(), "{drift:?}");
     ensure!(agent.stop()?.success(), "the daemon did not end well");
@@ -372,15 +372,15 @@ fn put_again() -> Result<String> {
 fn daemon() -> Result<String> {
     let state = "/run/holdfast-scenario";
     let mut agent = Agent::start(&["--standalone", "--state", state, "--config", "/root/other.yaml"])?;
-    let mut told = Vec::new();
+    let mut texts = Vec::new();
     for (kind, path) in [("kernel-argument", "/proc/cmdline"), ("os-image", "/run/ostree-booted")] {
         let record = agent.wait_for(kind, 0, |record| {
             record["kind"] == "drift" && record["path"] == path && record["differences"][0]["kind"] == kind
         })?;
-        told.push(record["differences"][0]["text"].as_str().unwrap_or_default().to_owned());
+        texts.push(record["differences"][0]["text"].as_str().unwrap_or_default().to_owned());
     }
     ensure!(agent.stop()?.success(), "it did not end well");
-    Ok(told.join("; "))
+    Ok(texts.join("; "))
 }
 
 fn rolled_back() -> Result<String> {

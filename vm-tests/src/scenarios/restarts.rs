@@ -58,5 +58,5 @@ pub(super) fn three_times(
         }
         status::wait_for("compliant", LIMIT)?;
     }
-    Ok((format!("{backend} each time, every edit told"), agent))
+    Ok((format!("{backend} each time, every edit reported"), agent))
 }

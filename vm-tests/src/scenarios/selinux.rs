@@ -218,7 +218,7 @@ fn revert(node: &Node) -> Result<String> {
     fs::write(POLICY, policy(&format!("path: {SSHD}, action: revert")))?;
     let before = node.records()?.len();
     run("systemctl", &["reload", "holdfast.service"])?;
-    node.wait_for("the daemon to begin anew", before, |record| record["kind"] == "start")?;
+    node.wait_for("the daemon to start again", before, |record| record["kind"] == "start")?;
     node.wait_for_verdict("compliant")?;
     put_back(node)
 }

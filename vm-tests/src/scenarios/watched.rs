@@ -121,8 +121,12 @@ fn own(agent: &mut Agent) -> Result<String> {
     done(agent, &apply(&[])?)?;
     ensure!(!Path::new("/srv/second/deep").exists(), "what is declared no more is still there");
     let records = agent.records()?.split_off(before);
-    let told = records.iter().find(|record| record["kind"] != "start" && record["kind"] != "stop");
-    ensure!(told.is_none(), "our own writes are no news: {}", told.unwrap_or(&Value::Null));
+    let record = records.iter().find(|record| record["kind"] != "start" && record["kind"] != "stop");
+    ensure!(
+        record.is_none(),
+        "the apply's own writes must have no record: {}",
+        record.unwrap_or(&Value::Null)
+    );
     Ok(format!("{} records, all of them starts and stops", records.len()))
 }
 

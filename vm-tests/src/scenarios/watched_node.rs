@@ -75,8 +75,8 @@ fn quiet(node: &Node, arguments: &[&str]) -> Result<String> {
         let kind = record["kind"].as_str().unwrap_or_default();
         matches!(kind, "drift" | "denied") || (kind == "touched" && record["actor"]["pid"] != 1)
     };
-    let told = records.iter().find(is_news);
-    ensure!(told.is_none(), "our own writes are no news: {told:?}");
+    let record = records.iter().find(is_news);
+    ensure!(record.is_none(), "the apply's own writes must have no record: {record:?}");
     let kinds: Vec<&str> = records.iter().filter_map(|record| record["kind"].as_str()).collect();
     Ok(kinds.join(" "))
 }

@@ -108,7 +108,7 @@ fn no_text(agent: &mut Agent) -> Result<String> {
 /// A new undeclared directory with a link in it, and then another directory in its place.
 fn enabled_elsewhere(agent: &mut Agent) -> Result<String> {
     let wants = "/etc/systemd/system/other.target.wants";
-    let mut told = Vec::new();
+    let mut operations = Vec::new();
     for _ in 0..2 {
         let before = agent.records()?.len();
         fs::create_dir(wants)?;
@@ -123,7 +123,7 @@ fn enabled_elsewhere(agent: &mut Agent) -> Result<String> {
             record["kind"] == "drift" && record["differences"][0]["kind"] == "unit-enablement"
         })?;
         ensure!(record["actor"]["exe"] == "/init", "{record}");
-        told.push(record["operation"].to_string());
+        operations.push(record["operation"].to_string());
         fs::remove_file(format!("{wants}/x.service"))?;
         agent.wait_for("the recovery", before, |record| {
             record["kind"] == "recovered" && record["thing"] == "unit"
@@ -131,7 +131,7 @@ fn enabled_elsewhere(agent: &mut Agent) -> Result<String> {
         fs::remove_dir(wants)?;
         status::wait_for("compliant", LIMIT)?;
     }
-    Ok(told.join(", "))
+    Ok(operations.join(", "))
 }
 
 /// The path to a thing ends behind a link at a missing name. Then more of the path is created, and at last the thing.

@@ -90,8 +90,8 @@ mod tests {
     #[test]
     fn the_table_has_a_row_for_every_number_and_no_other() {
         let listed: BTreeSet<u16> = NUMBERS.iter().map(|(number, _)| *number).collect();
-        let told: BTreeSet<u16> = all().map(|vector| number(vector.id)).collect();
-        assert_eq!(listed.len(), NUMBERS.len(), "a number is there twice");
-        assert_eq!(told, listed);
+        let coded: BTreeSet<u16> = all().map(|vector| number(vector.id)).collect();
+        assert_eq!(listed.len(), NUMBERS.len(), "a number is listed twice");
+        assert_eq!(coded, listed);
     }
 }

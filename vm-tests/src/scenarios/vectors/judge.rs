@@ -23,7 +23,7 @@ pub(super) enum Found {
 
 /// Operations without a hook of the vector: a sweep found the change, or a process closed a file that it had open
 /// before the start.
-const UNTOLD: &[&str] = &[SWEEP, "release"];
+const WITHOUT_HOOK: &[&str] = &[SWEEP, "release"];
 const SWEEP: &str = "sweep";
 
 /// Judges one vector.
@@ -68,19 +68,20 @@ pub(super) fn judge(vector: &Vector, kind: FileSystem, path: &str, pid: u32, rec
         return Found::Wrong(anyhow!("{:?} {pid} was to be named, but: {record}", vector.who));
     }
     // And one of these must come from a hook in the table's row.
-    let mut told = if vector.hooks.is_empty() { UNTOLD.to_vec() } else { operations_of(vector.hooks) };
+    let mut allowed =
+        if vector.hooks.is_empty() { WITHOUT_HOOK.to_vec() } else { operations_of(vector.hooks) };
     if is_unseen(vector, kind) {
-        told.extend(operations_of(&["file_open"]));
+        allowed.extend(operations_of(&["file_open"]));
     }
     // A verification in the middle may report the close of the same open.
     let uses = operations_of(&["file_open", "file_permission", "inode_create"]);
-    if told.iter().any(|operation| uses.contains(operation)) {
-        told.extend(operations_of(&["file_release"]));
+    if allowed.iter().any(|operation| uses.contains(operation)) {
+        allowed.extend(operations_of(&["file_release"]));
     }
     let operations = named.iter().filter_map(|record| record["operation"].as_str());
-    let Some(operation) = operations.clone().find(|operation| told.contains(operation)) else {
+    let Some(operation) = operations.clone().find(|operation| allowed.contains(operation)) else {
         let said: Vec<&str> = operations.collect();
-        return Found::Wrong(anyhow!("one of {told:?} was to tell it, but: {said:?}; {record}"));
+        return Found::Wrong(anyhow!("a record of one of {allowed:?} was expected, but: {said:?}; {record}"));
     };
     Found::Right(Row { swept: vector.who == Who::Nobody, operation: operation.to_owned() })
 }
@@ -195,9 +196,9 @@ mod tests {
         assert!(matches!(judged("V19b", FileSystem::Tmpfs), Found::Wrong(_)));
         assert!(matches!(judged("V01a", FileSystem::Overlay), Found::Wrong(_)));
         for operation in ["open-write", "release"] {
-            let told = |kind| judge(vector("V20"), kind, "/a", 7, &[descendant(operation)]);
-            assert!(matches!(told(FileSystem::Overlay), Found::Right(Row { swept: false, .. })));
-            assert!(matches!(told(FileSystem::Ext4), Found::Wrong(_)));
+            let judged = |kind| judge(vector("V20"), kind, "/a", 7, &[descendant(operation)]);
+            assert!(matches!(judged(FileSystem::Overlay), Found::Right(Row { swept: false, .. })));
+            assert!(matches!(judged(FileSystem::Ext4), Found::Wrong(_)));
         }
     }
 

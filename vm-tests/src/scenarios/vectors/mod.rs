@@ -258,10 +258,10 @@ fn unreported_changes_passed_their_hooks(cases: &[Case]) -> Result<String> {
         .filter(|case| case.vector.expected == Expected::Nothing && matches!(case.done, Some(Done::By(_))));
     let hooks: BTreeSet<&str> = unshown.flat_map(|case| case.vector.hooks).copied().collect();
     for hook in &hooks {
-        let told = page::sum("holdfast_events_total", |line| {
+        let records = page::sum("holdfast_events_total", |line| {
             operations_of(&[hook]).iter().any(|operation| line.contains(&format!("\"{operation}\"")))
         });
-        ensure!(told? > 0.0, "{hook} told nothing");
+        ensure!(records? > 0.0, "{hook} has no record");
     }
     Ok(hooks.into_iter().collect::<Vec<_>>().join(", "))
 }
