@@ -10,7 +10,7 @@ use std::fs;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::Output;
+use super::output::Output;
 use crate::dist;
 use crate::run::{cargo, output, say};
 

@@ -8,7 +8,7 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
-use super::Report;
+use super::output::Report;
 use super::rows::{PEERS, Row, Unit};
 use crate::dist;
 use crate::run::say;

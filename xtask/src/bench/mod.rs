@@ -8,11 +8,10 @@
 mod auditd;
 pub(crate) mod compare;
 mod docs;
+mod output;
 mod rows;
 
 use anyhow::{Context, Result, bail};
-use clap::ValueEnum;
-use serde::Serialize;
 use vm_tests::bench::{SCENARIO, many};
 use vm_tests::guest::agent::HOLDFAST;
 use vm_tests::protocol::Ending;
@@ -24,27 +23,9 @@ use crate::qemu::Qemu;
 use crate::run::say;
 use crate::vm::console::End;
 use crate::vm::{Parts, Vm};
+pub(crate) use output::Output;
+use output::Report;
 use rows::{Measured, Row};
-
-/// How the result is printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Output {
-    /// For people.
-    Table,
-    /// For programs.
-    Json,
-}
-
-/// The result of a bench.
-#[derive(Debug, Serialize)]
-struct Report {
-    schema: &'static str,
-    kernel: String,
-    qemu: String,
-    /// By how much of itself the base after the daemon differs from the one before it, at most.
-    between_the_bases: f64,
-    rows: Vec<Row>,
-}
 
 /// What to measure, and how to show it.
 #[derive(Debug)]
