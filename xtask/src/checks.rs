@@ -101,12 +101,12 @@ fn all_kernels() -> Result<()> {
     kernels::series().try_for_each(|series| kernels::ensure(&cache, series).map(drop))
 }
 
-/// Licences, sources and banned crates of all three workspaces, by `deny.toml`. Advisories need a database from
+/// Licences, sources and banned crates of all three workspaces, by `.deny.toml`. Advisories need a database from
 /// outside the package registries and are left to `cargo deny check`.
 fn dependencies() -> Result<()> {
     // A debug build is made in half the time, and runs for a second.
     let deny = tools::cargo_tool(&Cache::open()?, "cargo-deny", CARGO_DENY, &["--debug"])?;
-    // It reads the deny.toml of the folder that it runs in.
+    // It reads the .deny.toml of the folder that it runs in.
     for workspace in ["", "sensor-ebpf", "sensor-model/fuzz"] {
         let mut command = Command::new(&deny);
         command

@@ -25,7 +25,7 @@ use crate::vm::console::End;
 use crate::vm::{Parts, Vm};
 pub(crate) use output::Output;
 use output::Report;
-use rows::{Measured, Row};
+use rows::Measured;
 
 /// What to measure, and how to show it.
 #[derive(Debug)]
