@@ -41,7 +41,7 @@ pub(super) const VECTORS: &[Vector] = &[
     .by(Who::Called("echo drift")),
     Vector::file(
         "V86e",
-        "from a control group that is gone at once",
+        "from a control group that is removed at once",
         OPEN,
         Does::Shell(
             "G=/sys/fs/cgroup; U=$G/brief-$$.service; mkdir $U && echo $$ > $U/cgroup.procs && echo drift >> \"$F\"; \

@@ -111,8 +111,8 @@ pub(super) const VECTORS: &[Vector] = &[
         "V49c",
         "FS_IOC_SETVERSION",
         &["file_ioctl"],
-        "the file systems here refuse it (ext4 with checksums, XFS, Btrfs, tmpfs); it sets an inode's generation, which \
-         nobody declares, and makes the daemon look where the path leads",
+        "the guests' file systems refuse it (ext4 with checksums, XFS, Btrfs, tmpfs); it sets an inode's \
+         generation, which no config declares, and makes the daemon resolve the path again",
     ),
 ];
 

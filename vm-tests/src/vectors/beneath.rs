@@ -23,14 +23,14 @@ pub(super) const VECTORS: &[Vector] = &[
         .by(Who::Nobody)
         // Btrfs verifies its checksums, so the file would be unreadable.
         .only(&[FileSystem::Ext4, FileSystem::Xfs]),
-    Vector::file("V68b", "the same by a node of one's own making", &[], Does::Call(raw_write_by_own_node))
+    Vector::file("V68b", "the same through a new device node", &[], Does::Call(raw_write_by_own_node))
         .expecting(Expected::TamperThenDrift("content"))
         .by(Who::Nobody)
         .only(&[FileSystem::Ext4, FileSystem::Xfs]),
     Vector::not_performed("V18", "NVMe passthrough by io_uring", &[], "the guests have no NVMe disk"),
     Vector::file(
         "V69",
-        "written through a loop device made since",
+        "written through a loop device created later",
         &["file_open", "file_permission"],
         Does::Call(by_loop),
     )
@@ -41,7 +41,7 @@ pub(super) const VECTORS: &[Vector] = &[
         "V69b",
         "tables of the device mapper",
         &[],
-        "the same as V68 to the file system on top; opens of all block devices are seen",
+        "the same as V68 for the file system on top; a hook sees opens of all block devices",
     ),
     Vector::not_performed("V70", "SCSI and NVMe passthrough ioctls", &[], "the guests have no such disk"),
     Vector::not_performed("V71", "debugfs -w, xfs_db -x", &[], "the same system calls as V68"),
@@ -59,9 +59,14 @@ pub(super) const VECTORS: &[Vector] = &[
         "V75",
         "change by another node of a network file system",
         &[],
-        "nothing managed lives there",
+        "things there are never compliant (`foreign-file-system`)",
     ),
-    Vector::not_performed("V76", "FUSE daemon changes content", &[], "nothing managed lives there"),
+    Vector::not_performed(
+        "V76",
+        "FUSE daemon changes content",
+        &[],
+        "things there are never compliant (`foreign-file-system`)",
+    ),
 ];
 
 /// Finds the file's content on its disk and changes a few bytes there.

@@ -47,21 +47,22 @@ pub(super) const VECTORS: &[Vector] = &[
         "V56b",
         "a snapshot put in its place, another default subvolume",
         &["inode_rename", "sb_mount"],
-        "by a rename it is V36a, by a mount V57b; another default shows at the next mount of the file system",
+        "by a rename it is V36a, by a mount V57b; another default takes effect at the next mount of the \
+         file system",
     ),
     Vector::not_performed(
         "V51",
         "fs-verity enabled, an fscrypt policy set",
         &["file_ioctl"],
-        "the first makes a file read-only and changes nothing that is declared, the second takes only empty \
-         directories; both are ioctls of the family that V49 and V53 show",
+        "the first makes a file read-only and changes nothing declared, the second accepts only empty \
+         directories; both are ioctls like V49 and V53",
     ),
     Vector::not_performed(
         "V54",
         "extents moved (EXT4_IOC_MOVE_EXT, XFS_IOC_EXCHANGE_RANGE)",
         &["file_ioctl", "file_open"],
-        "it needs both files open for writing, which V01e shows; the first keeps the content of the file it is made \
-         on, and the second needs a format that the disks here do not have",
+        "it needs both files open for writing, as in V01e; the first keeps the file's content, the second \
+         needs a disk format that the guests do not have",
     ),
 ];
 

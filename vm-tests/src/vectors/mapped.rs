@@ -44,8 +44,8 @@ pub(super) const VECTORS: &[Vector] = &[
         "V28b",
         "userfaultfd, pages pinned for a network card, into a shared mapping",
         MAP,
-        "the first fills only memory of tmpfs that is not there yet, for the second the guests have no device; the \
-         mapping is told as in V28",
+        "the first fills only missing pages of tmpfs, for the second the guests have no device; the \
+         mapping is reported as in V28",
     ),
 ];
 

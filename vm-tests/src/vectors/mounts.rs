@@ -38,7 +38,7 @@ pub(super) const VECTORS: &[Vector] = &[
         .by(Who::Nobody),
     Vector::file(
         "V60b",
-        "its directory mounted anew with other owners (idmap)",
+        "its directory mounted again with other owners (idmap)",
         &["move_mount"],
         Does::Call(mount_with_other_owners),
     )

@@ -166,13 +166,13 @@ pub(super) const VECTORS: &[Vector] = &[
     ),
     closed(
         "V90a",
-        "a name with a line break and no text in a closed directory",
+        "a name with a line break that is not UTF-8, in a closed directory",
         &["inode_create"],
         Does::Call(|dir| Ok(File::create(dir.join(OsStr::from_bytes(b"20-\n\xff.conf"))).map(drop)?)),
     ),
     closed(
         "V90b",
-        "a name of the greatest length in a closed directory",
+        "a name of the maximum length in a closed directory",
         &["inode_create"],
         Does::Call(|dir| Ok(File::create(dir.join(format!("{:x>250}.conf", 20))).map(drop)?)),
     ),

@@ -18,7 +18,7 @@ pub(super) const VECTORS: &[Vector] = &[
     shown("V78", "kernel.ftrace_enabled set to 0", &["proc_sys_open"], "blindness", "ftrace_enabled"),
     shown(
         "V78b",
-        "the same undone before anybody looks",
+        "the same undone before the next canary write",
         &["proc_sys_open"],
         "blindness",
         "ftrace_enabled_held_open",
@@ -32,64 +32,72 @@ pub(super) const VECTORS: &[Vector] = &[
     ),
     shown("V79a", "the daemon stopped and the ring filled meanwhile", &[], "blindness", "full_ring"),
     shown("V79b", "the daemon killed", &[], "blindness", "killed"),
-    shown("V80a", "an entry taken out of the programs' map", &[], "blindness", "removed_map_entry"),
+    shown("V80a", "an entry removed from the programs' map", &[], "blindness", "removed_map_entry"),
     shown("V80b", "links and maps unpinned", &[], "blindness", "pins_removed"),
-    shown("V83a", "changed while no daemon runs, the programs go on", &["file_open"], "blindness", "killed"),
-    shown("V83b", "changed while nothing of ours runs", &[], "blindness", "pins_removed"),
+    shown(
+        "V83a",
+        "changed while no daemon runs, with the programs attached",
+        &["file_open"],
+        "blindness",
+        "killed",
+    ),
+    shown("V83b", "changed while neither daemon nor programs run", &[], "blindness", "pins_removed"),
     Vector::not_performed(
         "V29",
         "faults of the kernel (Dirty COW, Dirty Pipe)",
         &[],
-        "the kernels here have none that is known; the full verification finds what no hook could see, as V19c shows",
+        "the tested kernels have no known one; the full verification finds such changes, as in V19c",
     ),
     Vector::not_performed(
         "V48",
         "a label set by the kernel itself (setsecctx, policy reload)",
         &[],
-        "labels are compared at every look, and with the policy as it is then, which the scenario `selinux` shows",
+        "every verification compares labels with the current policy; the scenario `selinux` shows this",
     ),
     Vector::not_performed(
         "V52",
-        "a write takes setuid bits and capabilities away",
+        "a write removes setuid bits and capabilities",
         &["file_open", "inode_setattr"],
-        "it comes with a write, which V01a shows, and is told with it as one drift",
+        "it comes with a write, as in V01a, and is reported with it as one drift",
     ),
     Vector::not_performed(
         "V74",
         "nfsd or ksmbd serves the file system",
         &["file_permission"],
-        "the guests have no such server; it writes through the hook that V14b shows, as a thread of the kernel",
+        "the guests have no such server; it writes as a kernel thread, through the hook of V14b",
     ),
     Vector::not_performed(
         "V77",
-        "fanotify fills content in when it is asked for",
+        "fanotify fills in content at its first read",
         &[],
-        "since 6.14; whoever answers such events is asked by the daemon's own reading, and fills the file in before it \
-         is compared",
+        "since 6.14; the daemon's own read sends such an event, so the file is filled in before the \
+         comparison",
     ),
     Vector::not_performed(
         "V81",
         "another program in the kernel refuses or overwrites what the daemon does",
         &[],
-        "whoever may load one may take ours out, which V80a and V80b show; that the canary is no longer heard tells of it",
+        "whoever can load one can also remove Holdfast's, as in V80a and V80b; the missing events of the \
+         canary show it",
     ),
     Vector::not_performed(
         "V82",
         "a kernel module, kexec, another root booted",
         &[],
-        "a module may do anything; after another boot nothing of ours ran before, which V83b shows",
+        "a module can do anything; after another boot, neither daemon nor programs ran before, as in V83b",
     ),
     Vector::not_performed(
         "V88",
         "memfd and loader tricks",
         &[],
-        "they change what runs and leave every managed file as it is",
+        "they change running programs and no managed file",
     ),
     Vector::not_performed(
         "V89",
         "bpf_set_dentry_xattr",
         &[],
-        "since 6.15, by a program in the kernel and for attributes named security.bpf.* only; found as V19c",
+        "since 6.15, only by a program in the kernel and only for attributes named security.bpf.*; found \
+         as in V19c",
     ),
 ];
 
