@@ -7,7 +7,6 @@ mod wanted;
 
 use super::{
     BadInput, DRIFT, FAILURE, IN_SYNC, NOT_RECONCILABLE,
-    kept::generation,
     output::{Output, Screen, say},
     runtime,
     sources::state_of,
@@ -17,7 +16,7 @@ use crate::{
         Actor, Applied, ApplyError, Differences, Engine, Entry, FORCE_FILE, Interrupts, NoActs, Options,
         Reach, Recovered, Request, Store, Systemd, foreseen, os_is_there, removed_by_force,
     },
-    desired::read,
+    desired::{generation::generation, read},
     observation::Observer,
 };
 use anyhow::Context as _;

@@ -3,8 +3,8 @@
 //! In: MachineConfigs and MachineConfigPools, from files and directories. Out: the pool's rendered
 //! MachineConfig, under the name that its content has. Nothing is applied.
 
-use super::{BadInput, IN_SYNC, manifests, output::Screen};
-use crate::desired::Unknown;
+use super::{BadInput, IN_SYNC, output::Screen};
+use crate::desired::{Unknown, manifests};
 use sensor_model::{
     ignition::Purpose,
     pool::{self, Pool, RenderError, RenderedMachineConfig},

@@ -3,10 +3,9 @@
 use super::{
     BadInput,
     apply::{How, Place, Site, Wanted},
-    kept::generation,
     output::Screen,
 };
-use crate::apply::Entry;
+use crate::{apply::Entry, desired::generation::generation};
 use sensor_model::journal::Ended;
 
 /// Arguments.

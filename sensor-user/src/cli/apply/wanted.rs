@@ -5,12 +5,12 @@
 
 use super::{Apply, Site};
 use crate::{
-    cli::{
-        BadInput,
-        kept::{Manifests, kept, merged},
-        output::say,
+    cli::{BadInput, output::say},
+    desired::{
+        self, Unknown,
+        generation::{Manifests, kept, merged},
+        read,
     },
-    desired::{self, Unknown, read},
 };
 use sensor_model::{ignition::Purpose, merge::Rendered};
 

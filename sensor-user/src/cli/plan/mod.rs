@@ -7,10 +7,10 @@ mod diff;
 mod past;
 
 use super::{
-    BadInput, DRIFT, IN_SYNC, NOT_RECONCILABLE, manifests,
+    BadInput, DRIFT, IN_SYNC, NOT_RECONCILABLE,
     output::{Output, Screen, Tone, clean, count},
 };
-use crate::desired::Unknown;
+use crate::desired::{Unknown, manifests};
 use diff::Differ;
 use sensor_model::{
     changes::Operation,

@@ -3,24 +3,26 @@
 //! In: paths, or the directory of a generation. Out: bytes that were read once, what they say together, and the names
 //! under which they are kept. Of a kept config nothing is the fault of who calls.
 
-use super::told;
-use crate::desired::{self, Files, Unknown, read};
+use crate::{
+    cli::told,
+    desired::{self, Files, Unknown, read},
+};
 use anyhow::Context as _;
 use sensor_model::{ignition::Purpose, merge::Rendered};
 use std::path::Path;
 
 /// File names and bytes.
-pub(super) type Manifests = Files;
+pub(crate) type Manifests = Files;
 
 /// What they say together.
-pub(super) fn merged(read: &Files, purpose: Purpose, unknown: Unknown) -> anyhow::Result<Rendered> {
+pub(crate) fn merged(read: &Files, purpose: Purpose, unknown: Unknown) -> anyhow::Result<Rendered> {
     let names = || read.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
     let merged = desired::merged(read, purpose, unknown)?;
     merged.with_context(|| format!("no MachineConfig or Ignition config in {}", names()))
 }
 
 /// The manifests as they are kept: by a name that keeps their order, and their bytes.
-pub(super) fn kept(read: Files) -> Manifests {
+pub(crate) fn kept(read: Files) -> Manifests {
     let name = |(number, (path, bytes)): (usize, (String, Vec<u8>))| {
         let path = Path::new(&path);
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -32,7 +34,7 @@ pub(super) fn kept(read: Files) -> Manifests {
 }
 
 /// The rendered config of a generation that is kept. One that is damaged is nobody's bad input.
-pub(super) fn generation(path: &Path) -> anyhow::Result<(Manifests, Rendered)> {
+pub(crate) fn generation(path: &Path) -> anyhow::Result<(Manifests, Rendered)> {
     let paths = [path.to_owned()];
     let load = || {
         let read = read(&paths)?;

@@ -3,9 +3,9 @@
 //! In: paths. Out: their objects, in the order of the paths and of the names in each directory. Every error
 //! names the file. Unusual things in a MachineConfig are warned of and no error.
 
-use super::BadInput;
 use crate::{
     bounded,
+    cli::BadInput,
     desired::{self, Unknown},
 };
 use anyhow::Context as _;
