@@ -4,7 +4,9 @@
 //! host; none where the policy gives none or the file system keeps none. Without SELinux nothing is read. The policy is read
 //! when it is asked, and nothing of it is kept but the answers and by which files it was.
 
-use crate::{bounded, observation::Observer};
+mod host;
+
+use crate::{bounded, desired::LabelVersion, observation::Observer};
 use nix::fcntl::OFlag;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use sensor_model::{
@@ -13,7 +15,6 @@ use sensor_model::{
     host::mountinfo,
     selinux::{FileContexts, Kind, Texts, customizable},
 };
-use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     io,
@@ -47,21 +48,14 @@ const MOUNTS: &str = "/proc/self/mountinfo";
 /// A handle that is good for looking at what it leads to.
 const HANDLE: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC);
 
-/// By which files a host's policy was read: of each its inode, size, and times of change in nanoseconds. Empty on a host
-/// without SELinux.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Version(Vec<Option<(u64, u64, i128, i128)>>);
-
-impl Version {
-    /// That of the host now.
-    pub fn of(observer: &Observer) -> Self {
-        if !observer.has_selinux() {
-            return Self::default();
-        }
-        let files = std::iter::once(CONFIG.to_owned())
-            .chain(name(observer).into_iter().flat_map(|name| parts(&name)));
-        Self(files.map(|path| identity(observer, &path)).collect())
+/// The version of the host's policy now.
+pub(crate) fn version(observer: &Observer) -> LabelVersion {
+    if !observer.has_selinux() {
+        return LabelVersion::default();
     }
+    let files =
+        std::iter::once(CONFIG.to_owned()).chain(name(observer).into_iter().flat_map(|name| parts(&name)));
+    LabelVersion(files.map(|path| identity(observer, &path)).collect())
 }
 
 fn identity(observer: &Observer, path: &str) -> Option<(u64, u64, i128, i128)> {

@@ -132,7 +132,7 @@ fn a_host_without_selinux_has_no_labels_and_no_version_of_a_policy() {
     let world = World::new(true);
     fs::remove_file(world.root.path().join("sys/fs/selinux/enforce")).unwrap();
     assert_eq!(world.files(&["/etc/motd"]), some(&[""]));
-    assert_eq!(Version::of(&world.observer()), Version::default());
+    assert_eq!(version(&world.observer()), LabelVersion::default());
 }
 
 #[test]
@@ -155,17 +155,17 @@ fn where_the_drift_policy_ignores_labels_none_is_expected() {
 #[test]
 fn a_policy_whose_file_comes_changes_or_goes_has_another_version() {
     let world = World::new(true);
-    let mut versions = vec![Version::of(&world.observer())];
-    assert_eq!(Version::of(&world.observer()), versions[0]);
+    let mut versions = vec![version(&world.observer())];
+    assert_eq!(version(&world.observer()), versions[0]);
     let local = "etc/selinux/mine/contexts/files/file_contexts.local";
     world.write(local, "/etc/a -- system_u:object_r:a_t:s0\n");
-    versions.push(Version::of(&world.observer()));
+    versions.push(version(&world.observer()));
     // A tool writes another file and renames it, so that its inode differs however quick it is.
     world.write("etc/new", "/etc/a -- system_u:object_r:b_t:s0\n");
     fs::rename(world.root.path().join("etc/new"), world.root.path().join(local)).unwrap();
-    versions.push(Version::of(&world.observer()));
+    versions.push(version(&world.observer()));
     world.write("etc/selinux/config", "SELINUXTYPE=other\n");
-    versions.push(Version::of(&world.observer()));
+    versions.push(version(&world.observer()));
     for (place, version) in versions.iter().enumerate() {
         assert!(!versions[..place].contains(version), "{place}");
     }

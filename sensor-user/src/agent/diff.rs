@@ -79,7 +79,7 @@ impl Agent {
         let began = self.clock.boot_ns();
         let mut rendered = Err("too many changes at once");
         if began >= self.diffs.not_before {
-            rendered = desired::rendered(&self.options.configs, Unknown::Told)
+            rendered = desired::rendered(&self.options.inputs.source, Unknown::Ignore)
                 .map_err(|_| "the config cannot be read now");
         }
         for Wanted { record, thing, found } in wanted {

@@ -370,7 +370,8 @@ impl Agent {
         }
         self.mounts = table;
         let now = self.clock.boot_ns();
-        let root = fs::canonicalize(&self.options.root).unwrap_or_else(|_| self.options.root.clone());
+        let root =
+            fs::canonicalize(&self.options.inputs.root).unwrap_or_else(|_| self.options.inputs.root.clone());
         for point in points.iter().filter_map(|point| mounts::below(&root, point)) {
             let keys: Vec<_> = self.looker.registry.keys_at(&point).collect();
             let announced = self.announced.of(&keys).cloned();

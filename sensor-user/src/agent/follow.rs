@@ -69,14 +69,14 @@ fn existing(state: &Path) -> Option<Store> {
 
 /// Whether an apply has to be worked off before anything else.
 pub(super) fn is_interrupted(options: &Options) -> bool {
-    let store = existing(&options.state);
+    let store = existing(&options.inputs.state);
     store.is_some_and(|store| matches!(store.open_journal(), Ok(Some(_)) | Err(_)))
 }
 
 /// Works off an apply that died, without a reboot, and chooses the configs: those that were applied last, else those
 /// that the daemon was given.
 pub(super) async fn start(options: &mut Options, observer: &Arc<Observer>) -> Follow {
-    let state = options.state.clone();
+    let state = options.inputs.state.clone();
     let mut follow = Follow { store: existing(&state), state, ..Follow::default() };
     if is_interrupted(options) && recover(options, observer).await {
         follow.left = follow.version();
@@ -86,10 +86,8 @@ pub(super) async fn start(options: &mut Options, observer: &Arc<Observer>) -> Fo
         None
     });
     let Some((id, path)) = current else { return follow };
-    options.name_given();
-    if options.configs != [path.clone()] {
+    if options.inputs.follow((id, path.clone()).into()) {
         tracing::warn!(apply = id, config = %path.display(), "The config that was applied last counts, not --config.");
-        options.configs = vec![path];
     }
     follow.generation = Some(id);
     follow
@@ -98,18 +96,18 @@ pub(super) async fn start(options: &mut Options, observer: &Arc<Observer>) -> Fo
 /// Whether it is this daemon's to work off.
 async fn recover(options: &Options, observer: &Arc<Observer>) -> bool {
     let to = apply::Options {
-        root: options.root.clone(),
-        state: options.state.clone(),
+        root: options.inputs.root.clone(),
+        state: options.inputs.state.clone(),
         beside_mco: false,
         asks_daemon: false,
     };
     let mut say = |line: &str| tracing::info!(line, "An interrupted apply.");
     // What it was to write may lie on a file system that a server answers for: it goes on as it began.
-    let everywhere = Observer::new(&options.root).map_or_else(|_| Arc::clone(observer), Arc::new);
+    let everywhere = Observer::new(&options.inputs.root).map_or_else(|_| Arc::clone(observer), Arc::new);
     let recovered = match Engine::new(to, &everywhere) {
         Ok(engine) => {
-            let engine = engine.with_policies(&options.policies);
-            let mut actor = Systemd::new(&options.root);
+            let engine = engine.with_policies(&options.inputs.policies);
+            let mut actor = Systemd::new(&options.inputs.root);
             actor.inhibit("an apply that was interrupted is worked off").await;
             // Acts may take longer than systemd waits for a start, or for a sign of life.
             let recovery = engine.recover(&mut actor, Reach::NoOs, &mut say);

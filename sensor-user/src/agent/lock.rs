@@ -57,7 +57,7 @@ pub(super) struct Locks {
 pub(super) fn take(options: &Options) -> Result<Locks, LockError> {
     let mut held = Vec::new();
     let mut failed = None;
-    let mut directories = vec![&options.state, &options.run];
+    let mut directories = vec![&options.inputs.state, &options.run];
     // One directory may be both.
     directories.dedup();
     for directory in directories {

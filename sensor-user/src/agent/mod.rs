@@ -37,7 +37,7 @@ mod windows;
 
 use crate::attribution::{Attributor, ProcessTable};
 use crate::clock::{Clock, rfc3339};
-use crate::desired::Desired;
+use crate::desired::{Desired, Inputs};
 use crate::kernel::hooks::{FUNCTIONS, TRACEPOINTS, When, hidden};
 use crate::kernel::load::{HookState, OBJECT_SHA256, Sensor};
 use crate::kernel::maps::ProcessMaps;
@@ -73,22 +73,8 @@ pub use start::run;
 /// What the daemon is told.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The host's root directory.
-    pub root: PathBuf,
-    /// MachineConfigs and Ignition configs: files and directories.
-    pub configs: Vec<PathBuf>,
-    /// Drift policies: files and directories.
-    pub policies: Vec<PathBuf>,
-    /// Unknown fields in configs are warned of and not refused.
-    pub allow_unknown: bool,
-    /// Configs that declare nothing may follow some that declared something.
-    pub allow_empty: bool,
-    /// Configs and policies that were given, where the last that could be used are in their place.
-    pub given: Option<(Vec<PathBuf>, Vec<PathBuf>)>,
-    /// A process of its own reads them.
-    pub apart: bool,
-    /// Where the canary lives.
-    pub state: PathBuf,
+    /// What declares the expected state, and how it is read. Its state directory also holds the canary.
+    pub inputs: Inputs,
     /// Where the status file goes.
     pub run: PathBuf,
     /// Where the forensic log goes.
@@ -432,7 +418,7 @@ impl Agent {
     fn refresh_allowed(&mut self) {
         let observer = Arc::clone(&self.looker.observer);
         if let Some(witness) = self.looker.witness.as_mut() {
-            self.deny.refresh(&self.options.root, &observer, witness, self.ties.processes());
+            self.deny.refresh(&self.options.inputs.root, &observer, witness, self.ties.processes());
         }
     }
 

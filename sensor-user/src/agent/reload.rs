@@ -10,7 +10,7 @@ use super::drifts::Drifts;
 use super::episode::Noted;
 use super::refusals::KernelsCounts;
 use super::served::Workers;
-use crate::desired::{Desired, apart, last_valid::NOTHING};
+use crate::desired::{Desired, DesiredError, apart};
 use crate::report::forensic;
 use sensor_model::expectation::Thing;
 use sensor_model::protocol::Scope;
@@ -95,11 +95,12 @@ impl Agent {
                  another one comes with `holdfast apply`."
             );
         }
-        let options = self.options.as_given();
-        let is_kept = self.options.are_kept();
-        match apart::load(&options, &self.looker.observer) {
-            Ok(desired) if desired.nothing && !self.desired.nothing && !options.allow_empty => {
-                tracing::error!("Configs and policies stay as they were: {NOTHING}");
+        let inputs = self.options.inputs.as_given();
+        let is_kept = self.options.inputs.is_replaced();
+        match apart::load(&inputs, &*self.looker.observer) {
+            Ok(desired) if desired.nothing && !self.desired.nothing && !inputs.allow_empty => {
+                let error = DesiredError::DeclaresNothing;
+                tracing::error!(%error, "Configs and policies stay as they were.");
                 self.telemetry.reloaded(false);
             }
             Ok(desired) if !is_kept && is_same(&desired, &self.desired) => {
@@ -117,7 +118,7 @@ impl Agent {
                 self.ended = Some(Ended::Reloaded(Box::new(desired)));
             }
             Err(error) => {
-                tracing::error!("Configs and policies stay as they were: {error:#}");
+                tracing::error!(%error, "Configs and policies stay as they were.");
                 self.telemetry.reloaded(false);
             }
         }

@@ -6,7 +6,7 @@ use super::episode::{ACTORS, Deed, Noted, brief};
 use super::look::{self, Sight};
 use super::reload::LOG_CUT;
 use super::{Agent, backend::Changes, rfc3339};
-use crate::desired::last_valid::CONFIG;
+use crate::desired::CONFIG;
 use crate::report::status::{Drifted, OpenGap, SCHEMA, Status};
 use sensor_model::difference::Difference;
 use sensor_model::drift_policy::{Action, Subject};

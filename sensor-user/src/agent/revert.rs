@@ -146,14 +146,14 @@ impl Agent {
 
     async fn restore(&mut self, id: u32) -> anyhow::Result<Restored> {
         // Contents are not kept in memory: they are decoded again, and must still say the same.
-        let rendered = desired::rendered(&self.options.configs, Unknown::Told)?;
+        let rendered = desired::rendered(&self.options.inputs.source, Unknown::Ignore)?;
         let expectation = &self.desired.expectations[id as usize];
         // The label is not the config's to say.
         let declared = Expectation { label: None, ..expectation.clone() };
         if !expectations(&rendered)?.contains(&declared) {
             anyhow::bail!("the MachineConfig no longer says what it said when the daemon started");
         }
-        let mut restorer = Restorer::new(Arc::clone(&self.looker.observer), &self.options.root);
+        let mut restorer = Restorer::new(Arc::clone(&self.looker.observer), &self.options.inputs.root);
         Ok(restorer.restore(&rendered, expectation, &self.desired.ids).await?)
     }
 }

@@ -19,7 +19,7 @@ use super::ties::Ties;
 use super::{Agent, Options, follow, lock, privileges};
 use crate::attribution::Attributor;
 use crate::clock::{Clock, SystemClock, boot_id};
-use crate::desired::{Desired, last_valid};
+use crate::desired::{self, Desired};
 use crate::kernel::load::OBJECT_SHA256;
 use crate::kernel::recursion::Recursion;
 use crate::observation::Observer;
@@ -64,19 +64,20 @@ pub fn run(mut options: Options) -> anyhow::Result<()> {
     if let Err(error) = nix::sys::prctl::set_thp_disable(true) {
         tracing::info!(%error, "Huge pages stay on.");
     }
-    for directory in [&options.state, &options.run] {
+    for directory in [&options.inputs.state, &options.run] {
         make_directory(directory)?;
     }
     // Before anything that another daemon may be using is touched.
     let _locks = lock::take(&options)?;
-    let observer = Arc::new(Observer::guarded(&options.root)?);
+    let observer = Arc::new(Observer::guarded(&options.inputs.root)?);
     let runtime = self::runtime()?;
     let kept = runtime.block_on(async {
-        anyhow::Ok(Kept { ties: Ties::listen(&options.state), signals: Signals::new()? })
+        anyhow::Ok(Kept { ties: Ties::listen(&options.inputs.state), signals: Signals::new()? })
     })?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let choose = |options: &Options, things| {
-        backend::choose(&[&options.state, &options.run], options.pins.as_deref(), things, &observer, &clock)
+        let directories = [&*options.inputs.state, &*options.run];
+        backend::choose(&directories, options.pins.as_deref(), things, &observer, &clock)
             .map_err(|reasons| anyhow::anyhow!("no backend works on this host: {}", reasons.join("; ")))
     };
     // Deny rules that are pinned refuse whoever is not known to them, and to work off an apply is to write: the kernel
@@ -84,7 +85,7 @@ pub fn run(mut options: Options) -> anyhow::Result<()> {
     let backend = follow::is_interrupted(&options).then(|| choose(&options, None));
     let first = self::runtime()?;
     let follow = first.block_on(follow::start(&mut options, &observer));
-    let (desired, refused) = last_valid::load(&mut options, &observer)?;
+    let (desired, refused) = read(&mut options, &observer)?;
     let mut host = Host {
         clock: Arc::clone(&clock),
         boot_id: boot_id(Path::new("/proc")).context("read the boot id")?,
@@ -123,6 +124,12 @@ fn runtime() -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
+/// The desired state, and why it is not what the options name.
+pub(super) fn read(options: &mut Options, observer: &Observer) -> anyhow::Result<(Desired, Option<String>)> {
+    let (desired, refused) = desired::start(&mut options.inputs, observer)?;
+    Ok((desired, refused.map(|error| error.to_string())))
+}
+
 async fn keep_running(
     mut options: Options,
     host: Host,
@@ -144,7 +151,7 @@ async fn keep_running(
         host.boot_id.clone(),
         Arc::clone(&host.telemetry),
     )?;
-    carried.log_was_cut = log.note_end(&options.state).is_some();
+    carried.log_was_cut = log.note_end(&options.inputs.state).is_some();
     loop {
         let run = Run { options: options.clone(), parts, follow, ties, desired, refused, carried, log };
         let (ended, back) = Box::pin(run.finish(&host, &mut signals)).await?;
@@ -170,7 +177,7 @@ async fn keep_running(
                     "An apply is over, or was left by its process; the daemon begins again with the config that is current."
                 );
                 let follow = follow::start(&mut options, &host.observer).await;
-                let desired = last_valid::load(&mut options, &host.observer)?;
+                let desired = read(&mut options, &host.observer)?;
                 host.telemetry.reloaded(desired.1.is_none());
                 (follow, desired)
             }
@@ -180,10 +187,10 @@ async fn keep_running(
                 if let Some(sensor) = &parts.sensor {
                     sensor.retire_others();
                 }
-                (back.follow, last_valid::load(&mut options, &host.observer)?)
+                (back.follow, read(&mut options, &host.observer)?)
             }
             Ended::Reloaded(desired) => {
-                options.name_given();
+                options.inputs.restore();
                 (back.follow, (*desired, None))
             }
         };
@@ -291,7 +298,7 @@ impl Run {
         let (drifts, deny, [lost_records, lost_processes]) = carried.parts();
         let (budgets, untold) = (std::mem::take(&mut carried.budgets), std::mem::take(&mut carried.untold));
         host.telemetry.restore(drifts.for_metrics());
-        let mut looker = Looker::new(Arc::clone(observer), &options.root, parts.witness, &desired);
+        let mut looker = Looker::new(Arc::clone(observer), &options.inputs.root, parts.witness, &desired);
         for argument in &desired.waiting {
             tracing::info!("{}", argument.text());
         }
@@ -302,12 +309,16 @@ impl Run {
         looker.registry.number_by(rules.numbers());
         let things = (0..).take(desired.expectations.len());
         looker.protect(things.filter_map(|thing| Some((thing, rules.protects(thing)?))))?;
-        let attributor =
-            Attributor::new(Arc::clone(observer), &options.root, Path::new("/proc"), std::process::id())?;
+        let attributor = Attributor::new(
+            Arc::clone(observer),
+            &options.inputs.root,
+            Path::new("/proc"),
+            std::process::id(),
+        )?;
         let readiness = Readiness::default();
         readiness.not_ready("verification", "the first full verification is not finished");
         if let Some(reason) = refused {
-            readiness.not_ready(last_valid::CONFIG, reason);
+            readiness.not_ready(desired::CONFIG, reason);
             host.telemetry.reloaded(false);
         }
         let mut agent = Agent {
@@ -356,7 +367,7 @@ impl Run {
             workers: carried
                 .workers
                 .take()
-                .unwrap_or_else(|| Workers::new(options.root.clone(), Arc::clone(clock))),
+                .unwrap_or_else(|| Workers::new(options.inputs.root.clone(), Arc::clone(clock))),
             hung: HashMap::new(),
             status_file: StatusFile::new(&options.run),
             changed: true,

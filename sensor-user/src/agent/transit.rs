@@ -6,7 +6,7 @@
 
 use super::{Agent, backend::Changes, follow::Moved, look::Sight, reload::Ended, ties::Said};
 use crate::apply::tie::{self, Answer, Hello};
-use crate::desired::{self, Unknown};
+use crate::desired::{self, StateSource, Unknown};
 use crate::kernel::hooks::When;
 use sensor_model::drift_policy::Action;
 use sensor_model::expectation::{
@@ -166,7 +166,8 @@ impl Agent {
     /// Things of an apply under way that are none of the present config's.
     fn added(&self, id: u64) -> anyhow::Result<Vec<Expectation>> {
         let config = self.follow.config(id);
-        let mut new = expectations(&desired::rendered(std::slice::from_ref(&config), Unknown::Told)?)?;
+        let applied = StateSource::applied((id, config.clone()).into());
+        let mut new = expectations(&desired::rendered(&applied, Unknown::Ignore)?)?;
         new.retain(|expectation| {
             self.desired.policy.decide(&expectation.thing.path(), None).action != Action::Ignore
                 && self.looker.observer.unchecked(&expectation.thing).is_none()
@@ -192,7 +193,7 @@ impl Agent {
     fn watch_more(&mut self, mut added: Vec<Expectation>, changes: &mut Changes) -> anyhow::Result<()> {
         let first = u32::try_from(self.desired.expectations.len())?;
         let observer = std::sync::Arc::clone(&self.looker.observer);
-        let ids = desired::known(&mut added, &self.desired.policy, &observer);
+        let ids = desired::complete(&mut added, &self.desired.policy, &*observer);
         self.desired.ids.users.extend(ids.users);
         self.desired.ids.groups.extend(ids.groups);
         let watches = self.looker.extend(&added);

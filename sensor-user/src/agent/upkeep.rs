@@ -5,7 +5,7 @@
 
 use super::{Agent, backend::Changes, service::notify};
 use crate::kernel::{hooks::When, volumes};
-use crate::labels::{self, Version};
+use crate::labels;
 use sensor_model::protocol::Scope;
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ impl Agent {
     /// Expects the labels of the SELinux policy as it is now. What follows is a look at everything.
     fn follow_labels(&mut self) {
         let observer = &self.looker.observer;
-        let now = Version::of(observer);
+        let now = labels::version(observer);
         if now == self.desired.labels {
             return;
         }

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     clock::{boot_id, rfc3339},
-    desired::{self, Unknown},
+    desired::{self, StateSource, Unknown},
     observation::Observer,
 };
 use back::Configs;
@@ -258,8 +258,9 @@ impl Engine {
     /// The merge of a generation's manifests.
     fn rendered_of(&self, id: u64) -> Result<Rendered, ApplyError> {
         let path = self.store.config(id);
-        desired::rendered(std::slice::from_ref(&path), Unknown::Told)
-            .map_err(|error| ApplyError::refused(&path, format!("{error:#}")))
+        let source = StateSource::applied((id, path.clone()).into());
+        desired::rendered(&source, Unknown::Ignore)
+            .map_err(|error| ApplyError::refused(&path, error.to_string()))
     }
 
     /// Applies a config.

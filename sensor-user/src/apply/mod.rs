@@ -29,6 +29,7 @@ mod turns;
 mod verify;
 mod waiting;
 
+pub use crate::desired::STATE;
 pub use crate::store::Store;
 pub use actions::{Acted, Actor, NoActs, Rested, Systemd, Undone};
 pub use engine::{Applied, Back, Engine, Options, Recovered, Request};
@@ -40,7 +41,7 @@ pub use run::Reach;
 pub use standing::note;
 pub use taken_back::foreseen;
 pub use verify::Differences;
-pub use waiting::waits;
+pub use waiting::{waits, waits_or_none};
 
 use nix::errno::Errno;
 use sensor_model::{expectations::ExpectationError, journal::codec::JournalError};
@@ -48,9 +49,6 @@ use std::{
     io,
     path::{Path, PathBuf},
 };
-
-/// Where the state is kept.
-pub const STATE: &str = "/var/lib/holdfast";
 
 /// The Machine Config Operator's wish that everything be written again.
 pub const FORCE_FILE: &str = "/run/machine-config-daemon-force";

@@ -85,7 +85,7 @@ impl<'a> Verifier<'a> {
             let thing = &expectation.thing;
             !is_of_os(thing) || (what == What::WithOs && observer.unchecked(thing).is_none())
         });
-        let ids = desired::known(&mut expectations, policy, observer);
+        let ids = desired::complete(&mut expectations, policy, &**observer);
         let restorer = Restorer::new(Arc::clone(observer), root);
         let observer = Arc::clone(observer);
         Self { observer, restorer, rendered, policy, os_counts: false, expectations, ids }

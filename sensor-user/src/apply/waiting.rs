@@ -32,6 +32,14 @@ pub fn waits(state: &Path) -> Result<Vec<WaitingArgument>, ApplyError> {
     store.waiting(id, &boot_id)
 }
 
+/// The same; nothing where that cannot be read. Arguments that wait are drift then, which is on the safe side.
+pub fn waits_or_none(state: &Path) -> Vec<WaitingArgument> {
+    waits(state).unwrap_or_else(|error| {
+        tracing::warn!(%error, "It is not known which kernel arguments wait for the next boot.");
+        Vec::new()
+    })
+}
+
 /// What waits under the config that is current.
 ///
 /// # Errors

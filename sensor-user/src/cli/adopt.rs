@@ -80,8 +80,9 @@ impl Adopt {
             }
             for expectation in expectations {
                 let unmanaged = unmanaged(path);
-                let (observation, _) = runtime
-                    .block_on(restorer.look(expectation.as_ref().unwrap_or(&unmanaged), &loaded.desired.ids));
+                let (observation, _) = runtime.block_on(
+                    restorer.look(expectation.as_ref().unwrap_or(&unmanaged), &loaded.desired().ids),
+                );
                 let bytes = self.bytes(&loaded, path, &observation)?;
                 seen.push(Seen { path: path.clone(), expectation, observation, bytes });
             }

@@ -1,7 +1,8 @@
 //! `holdfast agent`: the daemon.
 
-use super::sources::{or_of_the_service, state_of};
 use crate::agent::{Options, run};
+use crate::apply::waits_or_none;
+use crate::desired::{Inputs, choose, state_directory};
 use crate::report::http::DEFAULT_ADDRESS;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -76,17 +77,21 @@ impl Agent {
                 }
             },
         };
-        let (configs, policies) = or_of_the_service(&self.host_root, &self.config, &self.policy, None);
-        let state = state_of(self.state.as_deref(), &self.host_root);
-        let options = Options {
+        let (source, policies) = choose(&self.host_root, &self.config, &self.policy, None);
+        let inputs = Inputs {
+            state: state_directory(self.state.as_deref(), &self.host_root),
             root: self.host_root,
-            configs,
+            source,
             policies,
             allow_unknown: self.allow_unknown,
             allow_empty: self.allow_empty,
-            given: None,
             apart: true,
-            state,
+            keep: None,
+            waits: waits_or_none,
+            replaced: None,
+        };
+        let options = Options {
+            inputs,
             run: self.run,
             log: self.log,
             pins: (!self.no_pins).then_some(self.pins),

@@ -9,14 +9,13 @@ use super::{
     BadInput, DRIFT, FAILURE, IN_SYNC, NOT_RECONCILABLE,
     output::{Output, Screen, say},
     runtime,
-    sources::state_of,
 };
 use crate::{
     apply::{
         Actor, Applied, ApplyError, Differences, Engine, Entry, FORCE_FILE, Interrupts, NoActs, Options,
         Reach, Recovered, Request, Store, Systemd, foreseen, os_is_there, removed_by_force,
     },
-    desired::{generation::generation, read},
+    desired::{disruption_policies, disruption_policy, generation, state_directory},
     observation::Observer,
 };
 use anyhow::Context as _;
@@ -25,7 +24,7 @@ use sensor_model::{
     expectations::expectations,
     journal::machine::Rest,
     merge::Rendered,
-    node_disruption::{Policy, PolicyFile},
+    node_disruption::Policy,
     plan::{Plan, plan},
     reconcile,
 };
@@ -57,7 +56,7 @@ pub struct Place {
 impl Place {
     /// Where journal, history and originals are.
     pub fn state(&self) -> PathBuf {
-        state_of(self.state.as_deref(), &self.host_root)
+        state_directory(self.state.as_deref(), &self.host_root)
     }
 }
 
@@ -188,7 +187,8 @@ impl<'a> Site<'a> {
     /// A config that was kept and cannot be used.
     pub(super) fn there(&self, id: u64) -> anyhow::Result<Rendered> {
         let Some(store) = self.store()? else { return Ok(Rendered::default()) };
-        let mut rendered = generation(&store.config(id))?.1;
+        let kept = |id| generation((id, store.config(id)).into());
+        let mut rendered = kept(id)?.rendered;
         let mut done = Some(id);
         while let Some(id) = done
             && let Some(entry) = store.history::<Entry>(id)?
@@ -197,8 +197,8 @@ impl<'a> Site<'a> {
             done = entry.previous;
         }
         if done != Some(id) && !os_is_there(&rendered, &self.observer) {
-            let of_os = done.map(|done| generation(&store.config(done))).transpose()?;
-            rendered.take_os(of_os.map(|(_, of_os)| of_os).unwrap_or_default());
+            let of_os = done.map(kept).transpose()?;
+            rendered.take_os(of_os.map(|kept| kept.rendered).unwrap_or_default());
         }
         Ok(rendered)
     }
@@ -214,11 +214,9 @@ impl<'a> Site<'a> {
 
     /// The policies that count for the new config's pool.
     fn policy(&self, new: &Rendered) -> anyhow::Result<Policy> {
-        let mut files = Vec::new();
-        for (name, bytes) in read(&self.how.policy).map_err(BadInput::wrap)? {
-            files.extend(PolicyFile::parse(&name, &bytes).map_err(BadInput::wrap)?);
-        }
-        super::plan::policy(&files, self.how.pool.as_deref().or_else(|| new.pool()))
+        let files = disruption_policies(&self.how.policy).map_err(BadInput::wrap)?;
+        let pool = self.how.pool.as_deref().or_else(|| new.pool());
+        disruption_policy(&files, pool).map_err(BadInput::wrap)
     }
 
     /// The way from one config to another, on this host.

@@ -70,7 +70,7 @@ impl Check {
         let loaded = self.sources.load_with(Observer::guarded)?;
         let mut restorer = Restorer::new(Arc::clone(&loaded.observer), &loaded.root);
         restorer.wait_for_servers();
-        let desired = &loaded.desired;
+        let desired = loaded.desired();
         let differing = runtime()?.block_on(async {
             let mut drifted = Vec::new();
             for expectation in &desired.expectations {

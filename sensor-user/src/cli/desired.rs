@@ -1,11 +1,11 @@
-//! `holdfast desired`: what the daemon asks of a process of its own; nothing for people.
+//! `holdfast desired`: reads configs for the daemon, in a process of its own.
 
-use super::{IN_SYNC, USAGE, exit_code, output::Screen, told};
-use crate::desired::{
-    self,
-    apart::{Refused, give},
+use super::{IN_SYNC, output::Screen};
+use crate::{
+    apply::waits_or_none,
+    desired::{self, Inputs, MachineConfigs, Refused, StateSource, apart::give},
+    observation::Observer,
 };
-use crate::observation::Observer;
 use std::path::PathBuf;
 
 /// Arguments.
@@ -14,6 +14,12 @@ pub struct Read {
     /// MachineConfig manifests or Ignition configs: files, or directories of them.
     #[arg(long, value_name = "PATH")]
     config: Vec<PathBuf>,
+    /// The configs are those of this apply.
+    #[arg(long, value_name = "NUMBER")]
+    generation: Option<u64>,
+    /// The configs are those of the service.
+    #[arg(long, conflicts_with = "generation")]
+    service: bool,
     /// Drift policies: files, or directories of them.
     #[arg(long, value_name = "PATH")]
     policy: Vec<PathBuf>,
@@ -31,30 +37,46 @@ pub struct Read {
     keep: Option<PathBuf>,
     /// Keep it also where it declares nothing.
     #[arg(long)]
-    keep_nothing: bool,
+    allow_empty: bool,
 }
 
 impl Read {
-    /// Writes what is desired, or why that cannot be said.
+    /// Writes what is desired, or why that cannot be read.
     ///
     /// # Errors
-    /// Nobody takes it.
+    /// The daemon does not read it.
     pub fn run(self, screen: &mut Screen) -> anyhow::Result<u8> {
-        let read = || {
-            let observer = Observer::guarded(&self.host_root)?;
-            let inputs = desired::Inputs {
-                configs: &self.config,
-                policies: &self.policy,
-                state: &self.state,
-                unknown: desired::Unknown::allowed(self.allow_unknown),
-                keep: self.keep.as_deref(),
-                keep_nothing: self.keep_nothing,
-            };
-            desired::load(&inputs, &observer)
+        let read = match Observer::guarded(&self.host_root) {
+            Ok(observer) => desired::load(&self.inputs(), &observer).map_err(|error| Refused::from(&error)),
+            Err(error) => Err(Refused { reason: error.to_string(), is_input: false }),
         };
-        let refused =
-            |error: &anyhow::Error| Refused { reason: told(error), is_input: exit_code(error) == USAGE };
-        give(read().map_err(|error| refused(&error)), screen.writer())?;
+        give(read, screen.writer())?;
         Ok(IN_SYNC)
+    }
+
+    fn inputs(self) -> Inputs {
+        let mut configs = self.config;
+        let source = match (self.generation, configs.pop()) {
+            (Some(number), Some(manifests)) => StateSource::applied((number, manifests).into()),
+            (None, Some(directory)) if self.service => {
+                StateSource::MachineConfigs(MachineConfigs::Service(directory))
+            }
+            (_, last) => {
+                configs.extend(last);
+                StateSource::named(configs)
+            }
+        };
+        Inputs {
+            root: self.host_root,
+            state: self.state,
+            source,
+            policies: self.policy,
+            allow_unknown: self.allow_unknown,
+            allow_empty: self.allow_empty,
+            apart: false,
+            keep: self.keep,
+            waits: waits_or_none,
+            replaced: None,
+        }
     }
 }

@@ -117,7 +117,7 @@ impl Explain {
         let things = runtime()?.block_on(async {
             let mut things = Vec::new();
             for expectation in expectations {
-                let (observation, differences) = restorer.look(&expectation, &loaded.desired.ids).await;
+                let (observation, differences) = restorer.look(&expectation, &loaded.desired().ids).await;
                 let Expectation { thing, expected, label, source, .. } = expectation;
                 things.push(Stands {
                     thing,

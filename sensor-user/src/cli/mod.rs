@@ -26,7 +26,7 @@ pub mod sources;
 pub mod status;
 pub mod who;
 
-use crate::desired::apart::Refused;
+use crate::desired::DesiredError;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use output::Screen;
 use sensor_model::{
@@ -178,7 +178,7 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
             || cause.is::<MergeError>()
             || cause.is::<ExpectationError>()
             || cause.is::<DriftPolicyError>()
-            || cause.downcast_ref::<Refused>().is_some_and(|refused| refused.is_input);
+            || cause.downcast_ref::<DesiredError>().is_some_and(DesiredError::is_input);
         if input {
             return USAGE;
         }

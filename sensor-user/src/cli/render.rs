@@ -4,11 +4,8 @@
 //! MachineConfig, under the name that its content has. Nothing is applied.
 
 use super::{BadInput, IN_SYNC, output::Screen};
-use crate::desired::{Unknown, manifests};
-use sensor_model::{
-    ignition::Purpose,
-    pool::{self, Pool, RenderError, RenderedMachineConfig},
-};
+use crate::desired::{Unknown, objects};
+use sensor_model::pool::{self, Pool, RenderError, RenderedMachineConfig};
 use std::path::PathBuf;
 
 /// Arguments.
@@ -56,7 +53,7 @@ impl Render {
     }
 
     fn rendered(&self) -> anyhow::Result<RenderedMachineConfig> {
-        let manifest = manifests::read(&self.path, Purpose::Compare, Unknown::allowed(self.allow_unknown))?;
+        let manifest = objects(&self.path, Unknown::allowed(self.allow_unknown)).map_err(BadInput::wrap)?;
         let pools = pool::pools(&manifest.others)?;
         let pool = self.choose(&pools)?;
         let images = pool::cluster_images(&manifest.others);

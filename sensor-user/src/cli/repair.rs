@@ -98,7 +98,7 @@ impl Repair {
         let drifted = runtime.block_on(async {
             let mut drifted = Vec::new();
             for expectation in things {
-                let (_, differences) = restorer.look(&expectation, &loaded.desired.ids).await;
+                let (_, differences) = restorer.look(&expectation, &loaded.desired().ids).await;
                 if !differences.is_empty() {
                     drifted.push((expectation, differences));
                 }
@@ -135,7 +135,7 @@ impl Repair {
 
     /// The things that are meant, in the order in which they have to be restored.
     fn things(&self, loaded: &Loaded) -> anyhow::Result<Vec<Expectation>> {
-        let mut things = if self.all { loaded.desired.expectations.clone() } else { Vec::new() };
+        let mut things = if self.all { loaded.desired().expectations.clone() } else { Vec::new() };
         for path in &self.path {
             let found = loaded.things_at(path)?;
             if found.is_empty() {
@@ -202,7 +202,7 @@ async fn restore(
     let mut units = false;
     for (expectation, _) in drifted {
         let path = expectation.thing.path().to_string_lossy().into_owned();
-        match restorer.restore(&loaded.rendered, expectation, &loaded.desired.ids).await {
+        match restorer.restore(&loaded.whole.rendered, expectation, &loaded.desired().ids).await {
             Ok(done) => {
                 units |=
                     !matches!(expectation.thing, Thing::Unit { .. }) && path.starts_with(SYSTEMD_DIRECTORY);

@@ -5,7 +5,10 @@ use super::{
     apply::{How, Place, Site, Wanted},
     output::Screen,
 };
-use crate::{apply::Entry, desired::generation::generation};
+use crate::{
+    apply::Entry,
+    desired::{Kept, generation},
+};
 use sensor_model::journal::Ended;
 
 /// Arguments.
@@ -50,7 +53,7 @@ impl Rollback {
             }
         };
         let old = site.there(current)?;
-        let (manifests, new) = generation(&store.config(to))?;
+        let Kept { manifests, rendered: new } = generation((to, store.config(to)).into())?;
         let previous = Some(current);
         site.apply(screen, Wanted { manifests, old, previous, new, rollback_to: Some(to) })
     }

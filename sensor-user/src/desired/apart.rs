@@ -1,14 +1,13 @@
 //! Configs and policies, read by a process of its own.
 //!
-//! In: where they are. Out: what the node should be, as JSON: a line with all but the expectations, then a line for each of
-//! those. To read configs takes many times the memory of what is kept of them, and what is kept lies scattered in it; a
-//! process gives all of it back when it ends.
+//! In: where they are. Out: the desired state as JSON: a line with everything but the expectations, then a line for each
+//! expectation. To read configs takes many times the memory of what stays of them, and what stays is scattered in it. The
+//! process returns all of that memory when it ends.
 
-use super::{Desired, Inputs, Unknown, last_valid};
-use crate::agent::Options;
-use crate::labels::Version;
-use crate::observation::Observer;
-use anyhow::{Context as _, bail};
+use super::{
+    error::DesiredError, error::ReaderError, error::Refused, facts::HostFacts, facts::LabelVersion,
+    inputs::Inputs, load::Desired, load::load as read_here, unknown::Unknown,
+};
 use sensor_model::compare::Ids;
 use sensor_model::drift_policy::DriftPolicy;
 use sensor_model::expectation::{Expectation, Source};
@@ -16,13 +15,16 @@ use sensor_model::waiting::WaitingArgument;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-/// This program, also when another version was put in its place.
+/// The subcommand of this program that reads configs.
+const SUBCOMMAND: &str = "desired";
+
+/// This program, also when another version replaced its file.
 const THIS_PROGRAM: &str = "/proc/self/exe";
 
 /// Bytes that a pipe holds.
@@ -40,68 +42,33 @@ enum First {
         policy: Box<DriftPolicy>,
         sources: Vec<String>,
         waiting: Vec<WaitingArgument>,
-        labels: Version,
+        labels: LabelVersion,
         nothing: bool,
     },
     Refused(Refused),
 }
 
-/// Something cannot be read or used.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{reason}")]
-pub struct Refused {
-    /// File, field and reason.
-    pub reason: String,
-    /// It is the fault of whoever wrote it, and not of the host.
-    pub is_input: bool,
-}
-
-/// Reads configs and policies as the options say.
+/// Reads configs and policies as the inputs say, in a process of its own where they ask for one.
 ///
 /// # Errors
 /// What cannot be read or used, with file, field and reason.
-pub(crate) fn load(options: &Options, observer: &Observer) -> anyhow::Result<Desired> {
-    if options.apart {
-        match spawn(options) {
+pub(crate) fn load(inputs: &Inputs, host: &dyn HostFacts) -> Result<Desired, DesiredError> {
+    if inputs.apart {
+        match spawn(inputs) {
             Ok(child) => return take(child),
-            Err(error) => tracing::warn!(%error, "The daemon reads configs itself, and keeps the memory."),
+            Err(error) => {
+                tracing::warn!(%error, "No process can be started to read the configs; the daemon reads them and keeps the memory.");
+            }
         }
     }
-    let keep = options.keeps();
-    super::load(&Inputs { keep: keep.as_deref(), ..options.inputs() }, observer)
+    read_here(&Inputs { keep: inputs.kept_in(), ..inputs.clone() }, host)
 }
 
-impl Options {
-    /// What is read as these options say.
-    pub(crate) fn inputs(&self) -> Inputs<'_> {
-        Inputs {
-            configs: &self.configs,
-            policies: &self.policies,
-            state: &self.state,
-            unknown: self.unknown(),
-            keep: None,
-            keep_nothing: self.allow_empty,
-        }
-    }
-
-    /// Where what is read is kept, unless it is what was kept.
-    fn keeps(&self) -> Option<PathBuf> {
-        (!self.are_kept()).then(|| last_valid::directory(&self.state))
-    }
-
-    /// What is done about unknown fields: what was accepted before stays accepted.
-    pub(crate) fn unknown(&self) -> Unknown {
-        Unknown::allowed(
-            self.allow_unknown || last_valid::are_applied(&self.configs, &self.state) || self.are_kept(),
-        )
-    }
-}
-
-/// What the process does: reads, and writes what it has read.
+/// Writes what the process has read.
 ///
 /// # Errors
-/// Nobody takes it.
-pub fn give(desired: Result<Desired, Refused>, to: impl Write) -> anyhow::Result<()> {
+/// The daemon does not read it.
+pub fn give(desired: Result<Desired, Refused>, to: impl Write) -> io::Result<()> {
     let mut to = BufWriter::with_capacity(BUFFER, to);
     let (first, expectations) = match desired {
         Ok(Desired { expectations, ids, policy, sources, waiting, labels, nothing }) => {
@@ -123,7 +90,7 @@ pub fn give(desired: Result<Desired, Refused>, to: impl Write) -> anyhow::Result
     Ok(())
 }
 
-fn spawn(options: &Options) -> std::io::Result<Child> {
+fn spawn(inputs: &Inputs) -> io::Result<Child> {
     let flag = |name: &str, value: &Path| {
         let mut flag = OsString::from(format!("--{name}="));
         flag.push(value);
@@ -131,38 +98,49 @@ fn spawn(options: &Options) -> std::io::Result<Child> {
     };
     Command::new(THIS_PROGRAM)
         .arg0("holdfast")
-        .arg("desired")
-        .args(options.configs.iter().map(|path| flag("config", path)))
-        .args(options.policies.iter().map(|path| flag("policy", path)))
-        .arg(flag("host-root", &options.root))
-        .arg(flag("state", &options.state))
-        .args((options.unknown() == Unknown::Warn).then_some("--allow-unknown"))
-        .args(options.keeps().map(|directory| flag("keep", &directory)))
-        .args(options.allow_empty.then_some("--keep-nothing"))
+        .arg(SUBCOMMAND)
+        .args(inputs.source.manifests().iter().map(|path| flag("config", path)))
+        .args(inputs.source.is_of_service().then_some("--service"))
+        .args(inputs.source.generation().map(|number| format!("--generation={number}")))
+        .args(inputs.policies.iter().map(|path| flag("policy", path)))
+        .arg(flag("host-root", &inputs.root))
+        .arg(flag("state", &inputs.state))
+        .args((inputs.unknown() == Unknown::Warn).then_some("--allow-unknown"))
+        .args(inputs.kept_in().map(|directory| flag("keep", &directory)))
+        .args(inputs.allow_empty.then_some("--allow-empty"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
 }
 
-fn take(mut child: Child) -> anyhow::Result<Desired> {
-    let told = match child.stdout.take() {
+fn take(mut child: Child) -> Result<Desired, DesiredError> {
+    let received = match child.stdout.take() {
         Some(output) => received(BufReader::with_capacity(BUFFER, output)),
-        None => bail!("the process that reads the configs has no output"),
+        None => Err(DesiredError::Reader(ReaderError::NoOutput)),
     };
-    let status = child.wait().context("wait for the process that reads the configs")?;
-    match told {
-        Ok(desired) if status.success() => Ok(desired),
-        Err(error) if status.success() || error.is::<Refused>() => Err(error),
-        Ok(_) => bail!("the process that reads the configs failed: {status}"),
-        Err(error) => Err(error.context(format!("the process that reads the configs failed: {status}"))),
+    let status = child.wait().map_err(|error| DesiredError::Reader(ReaderError::Wait(error)))?;
+    if status.success() {
+        return received;
     }
+    Err(DesiredError::Reader(match received {
+        Ok(_) => ReaderError::Failed(status),
+        Err(DesiredError::Reader(ReaderError::Short(_))) => ReaderError::Short(Some(status)),
+        Err(DesiredError::Reader(ReaderError::Output { error, .. })) => {
+            ReaderError::Output { error, status: Some(status) }
+        }
+        Err(refused) => return Err(refused),
+    }))
+}
+
+fn unreadable(error: impl Into<io::Error>) -> DesiredError {
+    DesiredError::Reader(ReaderError::Output { error: error.into(), status: None })
 }
 
 /// What [`give`] wrote.
-fn received(mut from: impl BufRead) -> anyhow::Result<Desired> {
+fn received(mut from: impl BufRead) -> Result<Desired, DesiredError> {
     let mut line = Vec::new();
     let first = next(&mut from, &mut line)?;
-    let (count, mut desired) = match serde_json::from_slice(first)? {
+    let (count, mut desired) = match serde_json::from_slice(first).map_err(unreadable)? {
         First::Desired { expectations, ids, policy, sources, waiting, labels, nothing } => {
             let policy = *policy;
             (
@@ -173,11 +151,12 @@ fn received(mut from: impl BufRead) -> anyhow::Result<Desired> {
         First::Refused(refused) => return Err(refused.into()),
     };
     desired.expectations.reserve_exact(count);
-    // One text for all that one manifest says, and one for all that have the same label.
+    // Expectations of one manifest share the text of its name, and those with the same label share the label.
     let mut sources: HashSet<Source> = HashSet::new();
     let mut labels: HashSet<Arc<str>> = HashSet::new();
     for _ in 0..count {
-        let mut expectation: Expectation = serde_json::from_slice(next(&mut from, &mut line)?)?;
+        let mut expectation: Expectation =
+            serde_json::from_slice(next(&mut from, &mut line)?).map_err(unreadable)?;
         match sources.get(&expectation.source) {
             Some(source) => expectation.source = source.clone(),
             None => drop(sources.insert(expectation.source.clone())),
@@ -194,13 +173,10 @@ fn received(mut from: impl BufRead) -> anyhow::Result<Desired> {
     Ok(desired)
 }
 
-fn next<'a>(from: &mut impl BufRead, line: &'a mut Vec<u8>) -> anyhow::Result<&'a [u8]> {
+fn next<'a>(from: &mut impl BufRead, line: &'a mut Vec<u8>) -> Result<&'a [u8], DesiredError> {
     line.clear();
-    from.read_until(b'\n', line).context("read what the process that reads the configs says")?;
-    match line.strip_suffix(b"\n") {
-        Some(text) => Ok(text),
-        None => bail!("the process that reads the configs said less than it announced"),
-    }
+    from.read_until(b'\n', line).map_err(unreadable)?;
+    line.strip_suffix(b"\n").ok_or(DesiredError::Reader(ReaderError::Short(None)))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 use super::*;
-use crate::desired;
+use crate::desired::{self, StateSource};
+use crate::observation::Observer;
 use sensor_model::expectation::{Expected, Thing};
 use serde_json::json;
 use std::fs;
@@ -69,12 +70,16 @@ fn desired() -> Desired {
     let policies = [write("p.json", &policy)];
     let observer = Observer::new(&directory.path().join("root")).unwrap();
     let inputs = desired::Inputs {
-        configs: &configs,
-        policies: &policies,
-        state: directory.path(),
-        unknown: desired::Unknown::Refuse,
+        root: directory.path().join("root"),
+        state: directory.path().to_owned(),
+        source: StateSource::named(configs.to_vec()),
+        policies: policies.to_vec(),
+        allow_unknown: false,
+        allow_empty: false,
+        apart: false,
         keep: None,
-        keep_nothing: false,
+        waits: |_| Vec::new(),
+        replaced: None,
     };
     desired::load(&inputs, &observer).unwrap()
 }
@@ -100,7 +105,7 @@ fn what_another_process_reads_is_what_the_daemon_would_read() {
         operation: sensor_model::changes::Operation::Add,
         policy: "p".to_owned(),
     }];
-    assert_ne!(read.labels, Version::default());
+    assert_ne!(read.labels, LabelVersion::default());
     for expectation in &mut read.expectations {
         expectation.label = Some("system_u:object_r:etc_t:s0".into());
     }
@@ -146,7 +151,8 @@ fn what_is_refused_is_refused_with_its_reason_and_whose_fault_it_is() {
     for is_input in [false, true] {
         let refused = Refused { reason: "a.yaml: spec.x: is wrong".to_owned(), is_input };
         let error = received(&*given(Err(refused.clone()))).unwrap_err();
-        assert_eq!(error.downcast_ref(), Some(&refused));
+        let DesiredError::Refused(received) = error else { panic!("{error}") };
+        assert_eq!(received, refused);
     }
 }
 

@@ -1,51 +1,55 @@
-//! Manifests as an apply reads and keeps them.
+//! Manifests as the store of applies keeps them.
 //!
-//! In: paths, or the directory of a generation. Out: bytes that were read once, what they say together, and the names
-//! under which they are kept. Of a kept config nothing is the fault of who calls.
+//! In: files that were read, or the directory of a generation. Out: the names under which they are kept, or what they say.
 
-use crate::{
-    cli::told,
-    desired::{self, Files, Unknown, read},
+use super::{
+    error::DesiredError,
+    files::Files,
+    files::{has_known_ending, read},
+    manifests,
+    source::Generation,
+    source::StateSource,
+    unknown::Unknown,
 };
-use anyhow::Context as _;
 use sensor_model::{ignition::Purpose, merge::Rendered};
 use std::path::Path;
 
-/// File names and bytes.
-pub(crate) type Manifests = Files;
-
-/// What they say together.
-pub(crate) fn merged(read: &Files, purpose: Purpose, unknown: Unknown) -> anyhow::Result<Rendered> {
-    let names = || read.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-    let merged = desired::merged(read, purpose, unknown)?;
-    merged.with_context(|| format!("no MachineConfig or Ignition config in {}", names()))
+/// A config that is kept.
+#[derive(Debug)]
+pub struct Kept {
+    /// Names and bytes of its files.
+    pub manifests: Files,
+    /// What they say together.
+    pub rendered: Rendered,
 }
 
-/// The manifests as they are kept: by a name that keeps their order, and their bytes.
-pub(crate) fn kept(read: Files) -> Manifests {
+/// Files under names that keep their order.
+pub fn as_kept(files: Files) -> Files {
     let name = |(number, (path, bytes)): (usize, (String, Vec<u8>))| {
-        let path = Path::new(&path);
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        // Only files with a known ending are read again in a directory.
-        let ending = if desired::has_known_ending(path) { "" } else { ".yaml" };
-        (format!("{number:03}-{name}{ending}"), bytes)
+        // A directory is read by endings of names.
+        let ending = if has_known_ending(Path::new(&path)) { "" } else { ".yaml" };
+        (format!("{number:03}-{}{ending}", file_name(&path)), bytes)
     };
-    read.into_iter().enumerate().map(name).collect()
+    files.into_iter().enumerate().map(name).collect()
 }
 
-/// The rendered config of a generation that is kept. One that is damaged is nobody's bad input.
-pub(crate) fn generation(path: &Path) -> anyhow::Result<(Manifests, Rendered)> {
-    let paths = [path.to_owned()];
+/// Reads a config that is kept.
+///
+/// # Errors
+/// A damaged config, which is no mistake in any input.
+pub fn generation(generation: Generation) -> Result<Kept, DesiredError> {
+    let path = generation.manifests.clone();
+    let source = StateSource::applied(generation);
     let load = || {
-        let read = read(&paths)?;
-        // It was accepted when it was applied, perhaps by another version.
-        let rendered = merged(&read, Purpose::Verify, Unknown::Warn)?;
-        let name = |path: &str| {
-            Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
-        };
-        Ok((read.into_iter().map(|(path, bytes)| (name(&path), bytes)).collect(), rendered))
+        let files = read(source.manifests())?;
+        // An apply accepted it, perhaps by another version of Holdfast.
+        let rendered = manifests::merged(&files, Purpose::Verify, Unknown::Warn)?;
+        let manifests = files.into_iter().map(|(path, bytes)| (file_name(&path), bytes)).collect();
+        Ok(Kept { manifests, rendered })
     };
-    load().map_err(|error: anyhow::Error| {
-        anyhow::anyhow!("the config that is kept in {} cannot be used: {}", path.display(), told(&error))
-    })
+    load().map_err(|error: DesiredError| DesiredError::Generation { path, error: Box::new(error) })
+}
+
+fn file_name(path: &str) -> String {
+    Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }

@@ -1,13 +1,11 @@
-//! The last configs and policies that could be used, for a start that finds unusable ones.
+//! The last valid configs and policies, for a start that finds unusable ones.
 //!
-//! In: the files of each successful read of `--config` and `--policy`. Out: the same files in the state directory, which is
-//! closed to others than root, and the options that read them. The configs that `holdfast apply` applied are kept elsewhere and
-//! count more; beside them only policies are kept here.
+//! In: the files of each successful read of `--config` and `--policy`. Out: copies of them in the state directory, which only
+//! root may read. The store of applies keeps the configs that `holdfast apply` applied; beside those only policies are kept
+//! here.
 
-use super::{Desired, Files, apart};
-use crate::agent::Options;
-use crate::{bounded, observation::Observer};
-use anyhow::{Context as _, bail};
+use super::{error::DesiredError, files::Files};
+use crate::bounded;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -18,16 +16,13 @@ const DIRECTORY: &str = "last-config";
 const CONFIGS: &str = "configs";
 const POLICIES: &str = "policies";
 
-/// The subject for which a daemon without usable configs is not ready.
-pub(crate) const CONFIG: &str = "config";
-
 /// Where they are in a state directory.
 pub(crate) fn directory(state: &Path) -> PathBuf {
     state.join(DIRECTORY)
 }
 
-/// Keeps files as the last that could be used; all of them or none.
-pub(crate) fn keep(directory: &Path, configs: &Files, policies: &Files) -> anyhow::Result<()> {
+/// Keeps files as the last valid ones; all of them or none.
+pub(super) fn keep(directory: &Path, configs: &Files, policies: &Files) -> Result<(), DesiredError> {
     let wanted: Vec<(PathBuf, &[u8])> = [(CONFIGS, configs), (POLICIES, policies)]
         .into_iter()
         .flat_map(|(part, files)| {
@@ -41,34 +36,54 @@ pub(crate) fn keep(directory: &Path, configs: &Files, policies: &Files) -> anyho
     }
     let new = directory.with_extension("new");
     remove(&new)?;
-    for path in [new.clone(), new.join(CONFIGS), new.join(POLICIES)] {
-        DirBuilder::new().mode(0o700).create(&path).with_context(|| format!("make {}", path.display()))?;
+    for path in [&new, &new.join(CONFIGS), &new.join(POLICIES)] {
+        make(path)?;
     }
     for (name, bytes) in &wanted {
         let path = new.join(name);
         let own = path.parent().unwrap_or(&new);
-        DirBuilder::new().mode(0o700).create(own).with_context(|| format!("make {}", own.display()))?;
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        file.write_all(bytes)
-            .and_then(|()| file.sync_all())
+        make(own)?;
+        let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        written
+            .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
             .and_then(|()| File::open(own)?.sync_all())
-            .with_context(|| format!("write {}", path.display()))?;
+            .map_err(failed("write", &path))?;
     }
-    for path in [new.join(CONFIGS), new.join(POLICIES), new.clone()] {
-        File::open(&path)?.sync_all()?;
+    for path in [&new.join(CONFIGS), &new.join(POLICIES), &new] {
+        sync(path)?;
     }
-    let exchanged = renameat_with(CWD, &new, CWD, directory, RenameFlags::EXCHANGE);
-    if exchanged == Err(rustix::io::Errno::NOENT) {
-        fs::rename(&new, directory)?;
-    } else {
-        exchanged?;
+    match renameat_with(CWD, &new, CWD, directory, RenameFlags::EXCHANGE) {
+        Err(rustix::io::Errno::NOENT) => fs::rename(&new, directory),
+        exchanged => exchanged.map_err(io::Error::from),
     }
-    let parent = directory.parent().unwrap_or(directory);
-    File::open(parent)?.sync_all().with_context(|| format!("write {}", parent.display()))?;
+    .map_err(failed("replace", directory))?;
+    sync(directory.parent().unwrap_or(directory))?;
     remove(&new)
 }
 
-/// A directory that keeps the order, and in it the file's own name, by which an Ignition config is called.
+fn failed(operation: &'static str, path: &Path) -> impl Fn(io::Error) -> DesiredError {
+    move |error| DesiredError::Keep { operation, path: path.to_owned(), error }
+}
+
+fn make(directory: &Path) -> Result<(), DesiredError> {
+    DirBuilder::new().mode(0o700).create(directory).map_err(failed("make", directory))
+}
+
+fn sync(directory: &Path) -> Result<(), DesiredError> {
+    File::open(directory).and_then(|opened| opened.sync_all()).map_err(failed("sync", directory))
+}
+
+/// The configs that are kept, in their order; `None` where nothing was ever kept.
+pub(super) fn configs(directory: &Path) -> Option<Vec<PathBuf>> {
+    kept_files(&directory.join(CONFIGS)).ok()
+}
+
+/// The policies that are kept, in their order.
+pub(super) fn policies(directory: &Path) -> Vec<PathBuf> {
+    kept_files(&directory.join(POLICIES)).unwrap_or_default()
+}
+
+/// A directory that keeps the order, and in it the file's own name, which is the name of an Ignition config.
 fn kept_name(number: usize, name: &str) -> PathBuf {
     let name = Path::new(name).file_name().unwrap_or_default();
     Path::new(&format!("{number:06}")).join(name)
@@ -94,83 +109,9 @@ fn is_kept(directory: &Path, wanted: &[(PathBuf, &[u8])]) -> bool {
         })
 }
 
-fn remove(directory: &Path) -> anyhow::Result<()> {
+fn remove(directory: &Path) -> Result<(), DesiredError> {
     match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("remove {}", directory.display()))
-        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", directory)(error)),
         _ => Ok(()),
-    }
-}
-
-/// Reads what the options name. Where that cannot be used, the last that could be is read, and the options name it from then
-/// on; then the daemon is not ready, for the reason that comes with it.
-///
-/// # Errors
-/// Neither can be used: what is wrong with what the options name.
-pub(crate) fn load(options: &mut Options, observer: &Observer) -> anyhow::Result<(Desired, Option<String>)> {
-    options.name_given();
-    let is_applied = are_applied(&options.configs, &options.state);
-    let kept = directory(&options.state);
-    let configs = match kept_files(&kept.join(CONFIGS)) {
-        Ok(_) if is_applied => options.configs.clone(),
-        Ok(configs) => configs,
-        Err(_) => Vec::new(),
-    };
-    let refused = match apart::load(options, observer) {
-        Ok(desired) if desired.nothing && !options.allow_empty && !is_applied && !configs.is_empty() => {
-            anyhow::anyhow!(NOTHING)
-        }
-        Ok(desired) => return Ok((desired, None)),
-        Err(error) if configs.is_empty() => return Err(error),
-        Err(error) => error,
-    };
-    let given = (std::mem::replace(&mut options.configs, configs), std::mem::take(&mut options.policies));
-    options.given = Some(given);
-    options.policies = kept_files(&kept.join(POLICIES)).unwrap_or_default();
-    match apart::load(options, observer) {
-        Ok(desired) => {
-            let reason = format!("{refused:#}");
-            tracing::error!(
-                kept = %kept.display(),
-                "The configs or policies cannot be used, and the last that could be used stay in force: {reason}"
-            );
-            Ok((desired, Some(reason)))
-        }
-        Err(error) => {
-            tracing::error!("The last configs that could be used cannot be used either: {error:#}");
-            bail!(refused)
-        }
-    }
-}
-
-/// Why configs that declare nothing are refused.
-pub(crate) const NOTHING: &str =
-    "the configs declare nothing, and those before declared something; `--allow-empty` if that is meant";
-
-/// Whether configs are those of an apply, which were accepted then.
-pub(crate) fn are_applied(configs: &[PathBuf], state: &Path) -> bool {
-    let applied = state.join("apply");
-    !configs.is_empty() && configs.iter().all(|path| path.starts_with(&applied))
-}
-
-impl Options {
-    /// Names again what the daemon was given, where the last that could be used was in its place.
-    pub(crate) fn name_given(&mut self) {
-        if let Some((configs, policies)) = self.given.take() {
-            (self.configs, self.policies) = (configs, policies);
-        }
-    }
-
-    /// The same, for another read.
-    pub(crate) fn as_given(&self) -> Self {
-        let mut options = self.clone();
-        options.name_given();
-        options
-    }
-
-    /// What the options name is the last that could be used.
-    pub(crate) fn are_kept(&self) -> bool {
-        self.given.is_some()
     }
 }

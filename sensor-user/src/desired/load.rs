@@ -1,70 +1,22 @@
-//! Reads configs and policies, and makes expectations of them.
+//! From configs and policies to expectations.
+//!
+//! In: what is read and how, and facts of the host. Out: what the node should be. Nothing is used of a set of files in which
+//! one file is wrong.
 
-use super::last_valid;
-use crate::apply;
-use crate::bounded;
-use crate::labels::{self, Version};
-use crate::observation::Observer;
-use anyhow::{Context, bail};
-use sensor_model::compare::Ids;
-use sensor_model::drift_policy::{Action, DriftPolicy, DriftPolicyFile};
-use sensor_model::expectation::{Expectation, Expected, Owner};
-use sensor_model::expectations::expectations;
-use sensor_model::ignition::Purpose;
-use sensor_model::machine_config::{MachineConfig, Manifest, ManifestError, parse_for};
-use sensor_model::merge::{self, Rendered};
-use sensor_model::waiting::{WaitingArgument, note, wanted};
-use std::fs;
-use std::path::{Path, PathBuf};
-
-/// The service's policies below its host's root, which count where neither configs nor policies are named.
-pub const POLICIES: &str = "etc/holdfast/policies";
-
-/// File name endings that are read in a directory.
-const ENDINGS: [&str; 4] = ["yaml", "yml", "json", "ign"];
-
-/// What is done about fields that a config's format does not have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unknown {
-    /// They are an error: what a person wrote has to mean what it says.
-    Refuse,
-    /// They are warned of: somebody said so, or the config was accepted before.
-    Warn,
-    /// They were refused or warned of when the config was read before.
-    Told,
-}
-
-impl Unknown {
-    /// By a flag that allows them.
-    pub fn allowed(allow: bool) -> Self {
-        if allow { Self::Warn } else { Self::Refuse }
-    }
-
-    /// Refuses a file, or warns of it.
-    ///
-    /// # Errors
-    /// The first unknown field, with the nearest known one.
-    pub fn check(self, manifest: &Manifest) -> Result<(), ManifestError> {
-        match self {
-            Self::Refuse => return manifest.refuse_unknown(),
-            Self::Told => return Ok(()),
-            Self::Warn => {}
-        }
-        for unknown in &manifest.unknown {
-            tracing::warn!(
-                file = unknown.origin,
-                object = unknown.object,
-                field = unknown.field,
-                "{}",
-                unknown.reason
-            );
-        }
-        Ok(())
-    }
-}
-
-/// Files by name, and their bytes.
-pub(crate) type Files = Vec<(String, Vec<u8>)>;
+use super::{
+    error::DesiredError, facts::HostFacts, facts::LabelVersion, facts::complete, files::read, inputs::Inputs,
+    last_valid, manifests::of_files, policies::drift_policies,
+};
+use sensor_model::{
+    compare::Ids,
+    drift_policy::{Action, DriftPolicy},
+    expectation::{Expectation, Thing},
+    expectations::expectations,
+    merge::Rendered,
+    os::arguments,
+    waiting::{WaitingArgument, note, wanted},
+};
+use std::path::Path;
 
 /// The desired state of a node.
 #[derive(Debug, Default)]
@@ -80,194 +32,120 @@ pub struct Desired {
     /// Kernel arguments that wait for the next boot and are no drift in this one.
     pub waiting: Vec<WaitingArgument>,
     /// The SELinux policy whose labels are expected.
-    pub labels: Version,
+    pub labels: LabelVersion,
     /// The configs declare nothing at all.
     pub nothing: bool,
 }
 
-/// Reads the merge of MachineConfigs (with contents; drop it when done).
-pub fn rendered(configs: &[PathBuf], unknown: Unknown) -> anyhow::Result<Rendered> {
-    of_files(configs, &read(configs)?, unknown)
+/// The desired state of a node, and the config that declares it.
+#[derive(Debug)]
+pub struct Whole {
+    /// The merge of all MachineConfigs, with contents.
+    pub rendered: Rendered,
+    /// Expectations and the policy.
+    pub desired: Desired,
 }
 
-fn of_files(configs: &[PathBuf], files: &Files, unknown: Unknown) -> anyhow::Result<Rendered> {
-    match merged(files, Purpose::Verify, unknown)? {
-        Some(rendered) => Ok(rendered),
-        None => bail!("no MachineConfig or Ignition config in {}", list(configs)),
-    }
+/// Reads the desired state.
+///
+/// # Errors
+/// A file that cannot be read or used, with file, field and reason.
+pub fn load(inputs: &Inputs, host: &dyn HostFacts) -> Result<Desired, DesiredError> {
+    Ok(load_whole(inputs, host)?.desired)
 }
 
-/// Reads files, and those in directories, by name.
-pub(crate) fn read(paths: &[PathBuf]) -> anyhow::Result<Files> {
-    let read = |path: PathBuf| {
-        let bytes =
-            bounded::read(&path, bounded::CONFIG).with_context(|| format!("read {}", path.display()))?;
-        Ok((path.display().to_string(), bytes))
-    };
-    files(paths)?.into_iter().map(read).collect()
+/// The same with the rendered config.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_whole(inputs: &Inputs, host: &dyn HostFacts) -> Result<Whole, DesiredError> {
+    load_chosen(inputs, host).map_err(|error| inputs.source.explain(error))
 }
 
-/// The merge of files that were read already, by name and bytes; `None` where no config is in them.
-pub(crate) fn merged(files: &Files, purpose: Purpose, unknown: Unknown) -> anyhow::Result<Option<Rendered>> {
-    let mut machine_configs: Vec<MachineConfig> = Vec::new();
-    for (name, bytes) in files {
-        let manifest = parse_for(name, bytes, purpose)?;
-        unknown.check(&manifest)?;
-        for config in &manifest.machine_configs {
-            for warning in &config.warnings {
-                tracing::warn!(machine_config = &*config.source.machine_config, "{warning}");
-            }
-        }
-        machine_configs.extend(manifest.machine_configs);
-    }
-    if machine_configs.is_empty() {
-        return Ok(None);
-    }
-    // One alone may be a rendered one: then it says everything itself, also what is not taken from one of several.
-    if machine_configs.len() == 1
-        && let Some(config) = machine_configs.pop()
-    {
-        return Ok(Some(merge::rendered(config)?));
-    }
-    Ok(Some(merge::merge(machine_configs)?))
-}
-
-/// Where everything is read from.
-#[derive(Debug, Clone, Copy)]
-pub struct Inputs<'a> {
-    /// MachineConfigs and Ignition configs: files and directories.
-    pub configs: &'a [PathBuf],
-    /// Drift policies: files and directories.
-    pub policies: &'a [PathBuf],
-    /// The state directory, which tells what waits for the next boot.
-    pub state: &'a Path,
-    /// What is done about unknown fields.
-    pub unknown: Unknown,
-    /// What was read is kept there as the last that could be used; `None` keeps nothing.
-    pub keep: Option<&'a Path>,
-    /// It is kept also where the configs declare nothing.
-    pub keep_nothing: bool,
-}
-
-/// Reads everything.
-pub fn load(inputs: &Inputs<'_>, observer: &Observer) -> anyhow::Result<Desired> {
-    let Inputs { configs, policies, state, unknown, keep, keep_nothing } = *inputs;
-    let (mut of_configs, of_policies) = (read(configs)?, read(policies)?);
-    let rendered = of_files(configs, &of_configs, unknown)?;
-    let policy = policy_of(&of_policies)?;
+fn load_chosen(inputs: &Inputs, host: &dyn HostFacts) -> Result<Whole, DesiredError> {
+    let configs = inputs.source.manifests();
+    let (mut config_files, policy_files) = (read(configs)?, read(&inputs.policies)?);
+    let rendered = of_files(configs, &config_files, inputs.unknown())?;
+    let policy = drift_policies(&policy_files)?;
     let nothing = rendered.declares_nothing();
     let mut expectations = expectations(&rendered)?;
-    let waiting = apply::waits(state).unwrap_or_else(|error| {
-        // Without it such arguments are drift, which is on the safe side.
-        tracing::warn!(%error, "It is not known which kernel arguments wait for the next boot.");
-        Vec::new()
-    });
-    let waiting = wanted(&waiting, &apply::os::declared(&rendered));
+    let waiting = wanted(&(inputs.waits)(&inputs.state), &kernel_arguments(&rendered));
     note(&mut expectations, &waiting);
-    expectations.retain(|expectation| match observer.unchecked(&expectation.thing) {
+    expectations.retain(|expectation| match host.unchecked(&expectation.thing) {
         None => true,
         Some(reason) => {
-            tracing::debug!(path = %expectation.thing.path().display(), reason, "Not checked on this host.");
+            tracing::debug!(path = %expectation.thing.path().display(), reason, "This host cannot be compared here.");
             false
         }
     });
     expectations
         .retain(|expectation| policy.decide(&expectation.thing.path(), None).action != Action::Ignore);
     expectations.shrink_to_fit();
-    // Before the policy is read: one that changes meanwhile is noticed later.
-    let labels = Version::of(observer);
-    let ids = known(&mut expectations, &policy, observer);
+    // Taken before the labels are read: a policy that changes meanwhile has another version at the next comparison.
+    let labels = host.label_version();
+    let ids = complete(&mut expectations, &policy, host);
     let sources = rendered.sources.iter().map(|source| source.machine_config.to_string()).collect();
-    let is_applied = last_valid::are_applied(configs, state);
+    let is_applied = inputs.source.generation().is_some();
     if is_applied {
-        // The store of applies keeps them.
-        of_configs.clear();
+        // The store of applies keeps these.
+        config_files.clear();
     }
-    if let Some(keep) = keep.filter(|_| !nothing || keep_nothing || is_applied)
-        && let Err(error) = last_valid::keep(keep, &of_configs, &of_policies)
+    if let Some(keep) = inputs.keep.as_ref().filter(|_| !nothing || inputs.allow_empty || is_applied)
+        && let Err(error) = last_valid::keep(keep, &config_files, &policy_files)
     {
-        tracing::warn!(
-            error = format!("{error:#}"),
-            "The configs are not kept for a start without usable ones."
-        );
+        tracing::warn!(%error, "The daemon cannot keep the configs for a start that finds unusable ones.");
     }
-    Ok(Desired { expectations, ids, policy, sources, waiting, labels, nothing })
+    Ok(Whole { rendered, desired: Desired { expectations, ids, policy, sources, waiting, labels, nothing } })
 }
 
-/// The drift policy of a host's service, for what is not told another one: nothing of it where there is none.
-pub(crate) fn policy_of_the_service(root: &Path) -> anyhow::Result<DriftPolicy> {
-    let of_the_service = root.join(POLICIES);
-    if of_the_service.is_dir() { policy(&[of_the_service]) } else { Ok(DriftPolicy::default()) }
+/// Kernel arguments that a config declares, one each.
+pub(crate) fn kernel_arguments(rendered: &Rendered) -> Vec<String> {
+    arguments::words(rendered.kernel_arguments.iter().map(|part| part.value.as_str()))
 }
 
-/// The drift policy of files and directories.
-pub(crate) fn policy(paths: &[PathBuf]) -> anyhow::Result<DriftPolicy> {
-    policy_of(&read(paths)?)
-}
-
-fn policy_of(files: &Files) -> anyhow::Result<DriftPolicy> {
-    let parsed: Result<Vec<_>, _> =
-        files.iter().map(|(name, bytes)| DriftPolicyFile::parse(name, bytes)).collect();
-    Ok(DriftPolicy::merge(&parsed?)?)
-}
-
-fn list(paths: &[PathBuf]) -> String {
-    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
-}
-
-/// Files among `paths`, and in directories among them those with a known ending, by name.
-pub(crate) fn files(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for path in paths {
-        let metadata = fs::metadata(path).with_context(|| format!("read {}", path.display()))?;
-        if !metadata.is_dir() {
-            found.push(path.clone());
-            continue;
+/// Everything that is declared of a path, also what the policy ignores; with the closed directory that the path is in.
+///
+/// # Errors
+/// Contents that cannot be decoded.
+pub fn things_at(whole: &Whole, path: &Path, host: &dyn HostFacts) -> Result<Vec<Expectation>, DesiredError> {
+    let mut all = expectations(&whole.rendered)?;
+    note(&mut all, &whole.desired.waiting);
+    all.retain(|expectation| {
+        let thing = &expectation.thing;
+        if host.unchecked(thing).is_some() {
+            return false;
         }
-        let mut inside = Vec::new();
-        for entry in fs::read_dir(path).with_context(|| format!("read {}", path.display()))? {
-            let entry = entry.with_context(|| format!("read {}", path.display()))?.path();
-            if entry.is_file() && has_known_ending(&entry) {
-                inside.push(entry);
-            }
-        }
-        inside.sort();
-        found.extend(inside);
+        let within = matches!(thing, Thing::ClosedDirectory { .. }) && path.parent() == Some(&*thing.path());
+        *thing.path() == *path || within
+    });
+    // The expectation of a declared name says more than that of its closed directory.
+    if all.iter().any(|expectation| *expectation.thing.path() == *path) {
+        all.retain(|expectation| *expectation.thing.path() == *path);
     }
-    Ok(found)
+    host.label(&mut all, &whole.desired.policy);
+    Ok(all)
 }
 
-pub(crate) fn has_known_ending(path: &Path) -> bool {
-    path.extension().is_some_and(|ending| ENDINGS.iter().any(|known| ending == *known))
+/// A field of a MachineConfig that is declared and not compared.
+#[derive(Debug)]
+pub struct NotChecked {
+    /// Its name in a MachineConfig.
+    pub field: &'static str,
+    /// Why not.
+    pub reason: String,
 }
 
-/// What only the host can say of expectations: whose ids they name, and which labels its SELinux policy has for them.
-pub(crate) fn known(expectations: &mut [Expectation], policy: &DriftPolicy, observer: &Observer) -> Ids {
-    let customizable = labels::expect(expectations, policy, observer);
-    Ids { customizable, ..ids(expectations, observer) }
-}
-
-fn ids(expectations: &[Expectation], observer: &Observer) -> Ids {
-    let mut ids = Ids::default();
-    let mut note = |user: &Owner, group: &Owner| {
-        if let Owner::Name(name) = user
-            && let Some(uid) = observer.uid(name)
-        {
-            ids.users.insert(name.clone(), uid);
-        }
-        if let Owner::Name(name) = group
-            && let Some(gid) = observer.gid(name)
-        {
-            ids.groups.insert(name.clone(), gid);
-        }
-    };
-    for expectation in expectations {
-        match &expectation.expected {
-            Expected::File(file) => note(&file.user, &file.group),
-            Expected::Directory(directory) => note(&directory.user, &directory.group),
-            Expected::Link(link) => note(&link.user, &link.group),
-            _ => {}
-        }
-    }
-    ids
+/// What a config declares and this host is not compared with.
+pub fn not_checked(rendered: &Rendered, host: &dyn HostFacts) -> Vec<NotChecked> {
+    let never = |what: &str| Some(format!("{what} are not compared with what runs"));
+    let unless = |thing: &Thing| host.unchecked(thing);
+    let declared = [
+        ("kernelArguments", !rendered.kernel_arguments.is_empty(), unless(&Thing::KernelArguments)),
+        ("kernelType", rendered.kernel_type.is_some(), never("kernel packages")),
+        ("extensions", !rendered.extensions.is_empty(), never("packages")),
+        ("fips", rendered.fips.is_some(), never("FIPS modes")),
+        ("osImageURL", rendered.os_image_url.is_some(), unless(&Thing::OsImage)),
+    ];
+    let declared = declared.into_iter().filter(|(_, is_declared, _)| *is_declared);
+    declared.filter_map(|(field, _, reason)| reason.map(|reason| NotChecked { field, reason })).collect()
 }

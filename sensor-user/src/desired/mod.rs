@@ -1,12 +1,39 @@
-//! What should be: MachineConfigs and drift policies, read from files.
+//! The expected state of a node: which configs are in force, and what they declare.
 //!
-//! In: paths. Out: expectations, the ids they name, and the policy. Every error names file, field and
-//! reason, and nothing is used of a set in which one file is bad.
+//! In: MachineConfigs and drift policies in files, and facts of the host ([`HostFacts`]). Out: expectations with the ids that
+//! they name, the drift policy, the rendered config. The daemon, `apply` and every command read configs through this room
+//! alone. It uses nothing of a set of files in which one file is wrong.
+//!
+//! In the order of reading: [`StateSource`] says where a config is; `files` reads bytes; `manifests` and `policies` parse
+//! and merge them; `load` makes expectations; `apart` does the same in a process of its own; `start` falls back to the
+//! configs that [`last_valid`] kept.
 
 pub mod apart;
-pub(crate) mod generation;
-pub mod last_valid;
+mod error;
+mod facts;
+mod files;
+mod generation;
+mod inputs;
+pub(crate) mod last_valid;
 mod load;
-pub mod manifests;
+mod manifests;
+mod policies;
+mod source;
+mod start;
+mod unknown;
 
-pub use load::*;
+pub use error::{DesiredError, Refused};
+pub(crate) use facts::complete;
+pub use facts::{HostFacts, LabelVersion};
+pub use files::{Files, read};
+pub use generation::{Kept, as_kept, generation};
+pub use inputs::{Inputs, Waits};
+pub(crate) use load::kernel_arguments;
+pub use load::{Desired, NotChecked, Whole, load, load_whole, not_checked, things_at};
+pub use manifests::{compared, merged, objects, rendered, side_name};
+pub use policies::{
+    disruption_policies, disruption_policy, drift_policies, drift_policy, service_policy, shown_policy,
+};
+pub use source::{Generation, MachineConfigs, STATE, StateSource, choose, state_directory};
+pub use start::{CONFIG, start};
+pub use unknown::Unknown;

@@ -15,8 +15,8 @@ fn node() -> Node {
 
 fn load(node: &Node) -> anyhow::Result<(Options, Desired, Option<String>)> {
     let mut options = node.options();
-    let observer = Observer::new(&options.root).unwrap();
-    let (desired, refused) = last_valid::load(&mut options, &observer)?;
+    let observer = Observer::new(&options.inputs.root).unwrap();
+    let (desired, refused) = start::read(&mut options, &observer)?;
     Ok((options, desired, refused))
 }
 
@@ -47,7 +47,8 @@ async fn a_start_with_an_unusable_config_keeps_the_last_usable_one_and_is_not_re
         assert!(told.contains(reason), "{told}");
         assert_eq!(daemon.agent.status().config_refused, Some(told));
         // What is in force is what diffs and repairs are made from.
-        let in_force = desired::rendered(&daemon.agent.options.configs, desired::Unknown::Told).unwrap();
+        let in_force =
+            desired::rendered(&daemon.agent.options.inputs.source, desired::Unknown::Ignore).unwrap();
         assert!(in_force.files.contains_key(FILE), "{config}");
         // Mended, it is read again where it was given.
         node.declare(DECLARED);
@@ -78,20 +79,20 @@ fn a_first_start_has_nothing_to_keep_and_what_is_allowed_is_taken() {
     let error = load(&node).unwrap_err();
     assert!(format!("{error:#}").contains("did you mean storage?"), "{error:#}");
     let mut options = node.options();
-    options.allow_unknown = true;
-    let observer = Observer::new(&options.root).unwrap();
-    assert!(last_valid::load(&mut options, &observer).unwrap().1.is_none());
+    options.inputs.allow_unknown = true;
+    let observer = Observer::new(&options.inputs.root).unwrap();
+    assert!(start::read(&mut options, &observer).unwrap().1.is_none());
     node.declare(DECLARED);
     assert!(load(&node).unwrap().2.is_none());
     fs::write(node.path("config/a.ign"), EMPTY).unwrap();
     assert!(load(&node).unwrap().2.is_some());
     let mut options = node.options();
-    options.allow_empty = true;
-    let (desired, refused) = last_valid::load(&mut options, &observer).unwrap();
+    options.inputs.allow_empty = true;
+    let (desired, refused) = start::read(&mut options, &observer).unwrap();
     assert!(desired.nothing && refused.is_none());
     // It is the last that could be used.
     fs::write(node.path("config/a.ign"), TYPO).unwrap();
-    let (desired, refused) = last_valid::load(&mut options, &observer).unwrap();
+    let (desired, refused) = start::read(&mut options, &observer).unwrap();
     assert!(desired.nothing && refused.is_some());
 }
 
@@ -102,9 +103,10 @@ fn beside_an_applied_config_the_last_usable_policies_stay_in_force() {
     fs::create_dir_all(&applied).unwrap();
     fs::copy(node.path("config/a.ign"), applied.join("a.ign")).unwrap();
     let load = || {
-        let mut options = Options { configs: vec![applied.clone()], ..node.options() };
-        let observer = Observer::new(&options.root).unwrap();
-        let loaded = last_valid::load(&mut options, &observer);
+        let mut options = node.options();
+        options.inputs.source = StateSource::applied((1, applied.clone()).into());
+        let observer = Observer::new(&options.inputs.root).unwrap();
+        let loaded = start::read(&mut options, &observer);
         loaded.map(|(desired, refused)| (options, desired, refused))
     };
     assert_eq!(load().unwrap().2, None);
@@ -112,7 +114,7 @@ fn beside_an_applied_config_the_last_usable_policies_stay_in_force() {
     let (options, _, refused) = load().unwrap();
     assert!(refused.unwrap().contains("a.json"));
     let kept = last_valid::directory(&node.path("state"));
-    let in_force = (options.configs, options.policies);
+    let in_force = (options.inputs.source.manifests().to_vec(), options.inputs.policies);
     assert_eq!(in_force, (vec![applied.clone()], vec![kept.join("policies/000000/a.json")]));
     assert_eq!(fs::read_dir(kept.join("configs")).unwrap().count(), 0, "the store of applies has them");
     // The config is another one by now, and the policies are still the last usable ones.
@@ -128,7 +130,7 @@ fn what_is_kept_is_closed_to_others_and_follows_what_is_used() {
         node.declare(content);
         load(&node).unwrap();
         let files = desired::read(&[kept.join("configs/000000"), kept.join("policies/000000")]).unwrap();
-        let given = desired::read(&node.options().configs).unwrap();
+        let given = desired::read(node.options().inputs.source.manifests()).unwrap();
         assert_eq!((files.len(), &files[0].1), (2, &given[0].1));
     }
     for path in [kept.clone(), kept.join("configs"), kept.join("configs/000000/a.ign")] {

@@ -13,7 +13,7 @@ use super::reload::Carried;
 use super::start::{Host, Run};
 use super::*;
 use crate::attribution::NoTable;
-use crate::desired::last_valid;
+use crate::desired::{Inputs, StateSource, last_valid};
 use crate::observation::Observer;
 use crate::report::forensic::{self, Entry, Filter, ForensicLog, Limits};
 use crate::report::metrics::BuildInfo;
@@ -139,14 +139,18 @@ impl Node {
 
     fn options(&self) -> Options {
         Options {
-            root: self.path("root"),
-            configs: vec![self.path("config")],
-            policies: vec![self.path("policy")],
-            allow_unknown: false,
-            allow_empty: false,
-            given: None,
-            apart: false,
-            state: self.path("state"),
+            inputs: Inputs {
+                root: self.path("root"),
+                state: self.path("state"),
+                source: StateSource::named(vec![self.path("config")]),
+                policies: vec![self.path("policy")],
+                allow_unknown: false,
+                allow_empty: false,
+                apart: false,
+                keep: None,
+                waits: crate::apply::waits_or_none,
+                replaced: None,
+            },
             run: self.path("run"),
             log: self.path("log"),
             pins: None,
@@ -159,10 +163,10 @@ impl Node {
     /// A daemon as it begins: the first one, one that was started again, or the same with another config.
     async fn begin(&self, carried: Option<Carried>) -> Daemon {
         let mut options = self.options();
-        let observer = Arc::new(Observer::guarded_by(&options.root, &self.path("mounts")).unwrap());
+        let observer = Arc::new(Observer::guarded_by(&options.inputs.root, &self.path("mounts")).unwrap());
         let follow = follow::start(&mut options, &observer).await;
-        let (desired, refused) = last_valid::load(&mut options, &observer).unwrap();
-        let ties = ties::Ties::listen(&options.state);
+        let (desired, refused) = start::read(&mut options, &observer).unwrap();
+        let ties = ties::Ties::listen(&options.inputs.state);
         let host = Host {
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
             observer,

@@ -14,7 +14,7 @@ use crate::{
         verify::{Differences, Verifier, What},
         waiting,
     },
-    desired,
+    desired::{self, DesiredError},
 };
 use sensor_model::{
     drift_policy::DriftPolicy, expectations::expectations, journal::OsChange, merge::Rendered,
@@ -23,10 +23,10 @@ use sensor_model::{
 
 impl Engine {
     /// The drift policy, that of the host's service where no other was named.
-    pub(super) fn policy(&self) -> anyhow::Result<DriftPolicy> {
+    pub(super) fn policy(&self) -> Result<DriftPolicy, DesiredError> {
         match &self.policies[..] {
-            [] => desired::policy_of_the_service(&self.options.root),
-            policies => desired::policy(policies),
+            [] => desired::service_policy(&self.options.root),
+            policies => desired::drift_policy(policies),
         }
     }
 
@@ -34,7 +34,7 @@ impl Engine {
     pub(super) fn policy_or_none(&self) -> DriftPolicy {
         self.policy().unwrap_or_else(|error| {
             tracing::warn!(
-                error = format!("{error:#}"),
+                %error,
                 "The drift policies cannot be read; all drift counts."
             );
             DriftPolicy::default()

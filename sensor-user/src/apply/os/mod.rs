@@ -12,6 +12,7 @@ mod run;
 #[cfg(test)]
 mod tests;
 
+pub(super) use crate::desired::kernel_arguments as declared;
 use crate::{clock::boot_id, observation::Observer};
 use run::Tools;
 use sensor_model::{
@@ -380,11 +381,6 @@ fn changed_image(change: &OsChange) -> Result<Option<&str>, String> {
         return Err(format!("osImageURL {image:?} is no image"));
     }
     Ok(Some(image))
-}
-
-/// Kernel arguments that a config declares, one each.
-pub fn declared(rendered: &Rendered) -> Vec<String> {
-    arguments::words(rendered.kernel_arguments.iter().map(|part| part.value.as_str()))
 }
 
 /// What differs of the OS between two configs; `None` when nothing does.

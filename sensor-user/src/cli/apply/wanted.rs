@@ -6,11 +6,7 @@
 use super::{Apply, Site};
 use crate::{
     cli::{BadInput, output::say},
-    desired::{
-        self, Unknown,
-        generation::{Manifests, kept, merged},
-        read,
-    },
+    desired::{self, Files, StateSource, Unknown, as_kept, merged, read},
 };
 use sensor_model::{ignition::Purpose, merge::Rendered};
 
@@ -20,7 +16,7 @@ const EMPTY: &str = "NEW declares nothing, and the present config declares somet
 
 /// What is wanted, and from where.
 pub(in crate::cli) struct Wanted {
-    pub(in crate::cli) manifests: Manifests,
+    pub(in crate::cli) manifests: Files,
     /// The config that the host has, and its number.
     pub(in crate::cli) old: Rendered,
     pub(in crate::cli) previous: Option<u64>,
@@ -50,12 +46,13 @@ impl Apply {
         let old = match &current {
             Some((id, _)) => site.there(*id)?,
             None if self.current.is_empty() => Rendered::default(),
-            None => desired::rendered(&self.current, unknown).map_err(BadInput::wrap)?,
+            None => desired::rendered(&StateSource::named(self.current.clone()), unknown)
+                .map_err(BadInput::wrap)?,
         };
         // What cannot be reconciled is told with all its reasons, as by `plan`, and not as bad input.
         let possible = site.plan(&old, &compared)?.reconcilable;
         // What is unknown was told above.
-        let verified = || merged(&read, Purpose::Verify, Unknown::Told).map_err(BadInput::wrap);
+        let verified = || merged(&read, Purpose::Verify, Unknown::Ignore).map_err(BadInput::wrap);
         let new = if possible { verified()? } else { compared };
         if new.declares_nothing() && !old.declares_nothing() && !self.allow_empty {
             if !self.how.dry_run {
@@ -64,6 +61,6 @@ impl Apply {
             say(&format!("hint: {EMPTY}"));
         }
         let previous = current.map(|(id, _)| id);
-        Ok(Wanted { manifests: kept(read), old, previous, new, rollback_to: None })
+        Ok(Wanted { manifests: as_kept(read), old, previous, new, rollback_to: None })
     }
 }

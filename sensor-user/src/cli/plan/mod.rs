@@ -10,20 +10,16 @@ use super::{
     BadInput, DRIFT, IN_SYNC, NOT_RECONCILABLE,
     output::{Output, Screen, Tone, clean, count},
 };
-use crate::desired::{Unknown, manifests};
+use crate::desired::{self, DesiredError, Unknown, compared, side_name};
 use diff::Differ;
 use sensor_model::{
     changes::Operation,
-    drift_policy::{DriftPolicy, DriftPolicyFile},
-    node_disruption::{Fallback, Policy, PolicyFile, Scope},
+    node_disruption::Fallback,
     plan::{Disruption, Plan, PlannedChange, Step, plan},
     reconcile::{self, NodeFacts},
 };
 use serde::Serialize;
 use std::{fs, io, path::PathBuf};
-
-/// Content of these may be shown, unless a drift policy is named.
-const SHIPPED_DRIFT_POLICY: &str = include_str!("../../../../policies/drift/default.yaml");
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -82,30 +78,33 @@ impl PlanCommand {
     /// # Errors
     /// Bad input.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
+        let bad = |error: DesiredError| BadInput::wrap(error);
         let unknown = Unknown::allowed(self.allow_unknown);
-        let old = manifests::side(&self.old, unknown)?;
-        let new = manifests::side(&self.new, unknown)?;
+        let old = compared(&self.old, unknown).map_err(bad)?;
+        let new = compared(&self.new, unknown).map_err(bad)?;
         let pool = self.pool.clone().or_else(|| new.pool().map(str::to_owned));
-        let mut files = Vec::new();
-        for path in &self.policy {
-            files.extend(PolicyFile::parse(&path.display().to_string(), &manifests::bytes(path)?)?);
-        }
-        let policy = policy(&files, pool.as_deref())?;
+        let policies = desired::disruption_policies(&self.policy).map_err(bad)?;
+        let policy = desired::disruption_policy(&policies, pool.as_deref()).map_err(bad)?;
         let mut plan = plan(Some(&old), Some(&new), &policy)?;
         if self.node {
             plan.refuse(reconcile::against_node(&facts()?, &new));
         }
         let report = Report {
             plan: &plan,
-            from: manifests::name(&old, &self.old),
-            to: manifests::name(&new, &self.new),
+            from: side_name(&old, &self.old),
+            to: side_name(&new, &self.new),
             pool,
             last_seconds: past::seconds(&self.state, &plan),
         };
         if self.output.is_json() {
             screen.json(&report)?;
         } else {
-            let differ = Differ { old: &old, new: &new, policy: self.shown()?, secrets: self.secrets };
+            let differ = Differ {
+                old: &old,
+                new: &new,
+                policy: desired::shown_policy(&self.drift_policy).map_err(bad)?,
+                secrets: self.secrets,
+            };
             text(&report, &differ, screen)?;
         }
         Ok(match (plan.reconcilable, plan.is_empty()) {
@@ -114,34 +113,6 @@ impl PlanCommand {
             (true, false) => DRIFT,
         })
     }
-
-    /// What may be shown.
-    fn shown(&self) -> anyhow::Result<DriftPolicy> {
-        let mut files = Vec::new();
-        for path in &self.drift_policy {
-            files.push(DriftPolicyFile::parse(&path.display().to_string(), &manifests::bytes(path)?)?);
-        }
-        if files.is_empty() {
-            files.push(DriftPolicyFile::parse("shipped default", SHIPPED_DRIFT_POLICY.as_bytes())?);
-        }
-        Ok(DriftPolicy::merge(&files)?)
-    }
-}
-
-/// The policy for the nodes of a pool.
-///
-/// # Errors
-/// Files that contradict each other, and one for certain pools where nobody knows the node's.
-pub(super) fn policy(files: &[PolicyFile], pool: Option<&str>) -> anyhow::Result<Policy> {
-    let of_pools = files.iter().find(|file| matches!(file.scope, Scope::Pools(_)));
-    if let (None, Some(file)) = (pool, of_pools) {
-        return Err(BadInput::because(format!(
-            "{}: spec.pools: it counts for certain pools, and neither name nor role of the new config tells the node's; \
-             name it with --pool",
-            file.origin
-        )));
-    }
-    Policy::merge(files, pool).map_err(BadInput::wrap)
 }
 
 /// What this host is.

@@ -1,0 +1,166 @@
+//! Why the expected state cannot be read.
+//!
+//! Every text names the object, the field, the reason, and what to do next where that is not plain. Each is complete: none
+//! has a cause that would have to be printed with it.
+
+use sensor_model::{
+    drift_policy::DriftPolicyError, expectations::ExpectationError, machine_config::ManifestError,
+    merge::MergeError,
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    process::ExitStatus,
+};
+
+/// Why the expected state cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum DesiredError {
+    /// A file or a directory cannot be read.
+    #[error("read {}: {error}", path.display())]
+    Read {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// A MachineConfig, an Ignition config or a disruption policy has a mistake.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// MachineConfigs contradict each other.
+    #[error(transparent)]
+    Merge(#[from] MergeError),
+    /// The content of something declared cannot be decoded.
+    #[error(transparent)]
+    Expectation(#[from] ExpectationError),
+    /// A drift policy has a mistake.
+    #[error(transparent)]
+    DriftPolicy(#[from] DriftPolicyError),
+    /// The files hold no config.
+    #[error("no MachineConfig or Ignition config in {}", .0.join(", "))]
+    NoConfig(Vec<String>),
+    /// No config is named, none was applied, and the service has none.
+    #[error(
+        "no configuration found: no config was applied yet, and {} does not exist; name a config with --config PATH",
+        .0.display()
+    )]
+    NoneOfService(PathBuf),
+    /// A config that nobody named cannot be used.
+    #[error("without --config, {chosen}: {error}")]
+    Chosen {
+        /// Which config Holdfast chose.
+        chosen: String,
+        /// What is wrong with it.
+        error: Box<Self>,
+    },
+    /// A config that the store of applies keeps cannot be used.
+    #[error("the config that is kept in {} cannot be used: {error}", path.display())]
+    Generation {
+        /// Its directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: Box<Self>,
+    },
+    /// A policy applies to certain pools only, and the pool is not known.
+    #[error(
+        "{policy}: spec.pools: the policy applies to certain pools only, and neither the name nor the role of the new config \
+         tells the node's pool; name it with --pool"
+    )]
+    UnknownPool {
+        /// The file of the policy.
+        policy: String,
+    },
+    /// Configs declare nothing after others that declared something.
+    #[error(
+        "the configs declare nothing, and those before declared something; `--allow-empty` if that is meant"
+    )]
+    DeclaresNothing,
+    /// The process that reads the configs cannot use them.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// The process that reads the configs did not do its work.
+    #[error("the process that reads the configs {0}")]
+    Reader(ReaderError),
+    /// The configs cannot be kept for a start that finds unusable ones.
+    #[error("{operation} {}: {error}", path.display())]
+    Keep {
+        /// What was tried.
+        operation: &'static str,
+        /// On which file or directory.
+        path: PathBuf,
+        /// Why it failed.
+        error: io::Error,
+    },
+}
+
+/// Something cannot be read or used, by the process that tried.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{reason}")]
+pub struct Refused {
+    /// File, field and reason.
+    pub reason: String,
+    /// The mistake is in the input, and not on the host.
+    pub is_input: bool,
+}
+
+/// How the process that reads the configs failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReaderError {
+    /// Its output is not there.
+    #[error("has no output")]
+    NoOutput,
+    /// Its output ends too early.
+    #[error("wrote less than it announced{}", after(.0.as_ref()))]
+    Short(Option<ExitStatus>),
+    /// Its output cannot be read.
+    #[error("cannot be read: {error}{}", after(status.as_ref()))]
+    Output {
+        /// Why not.
+        error: io::Error,
+        /// How it ended, where it failed.
+        status: Option<ExitStatus>,
+    },
+    /// It ended with an error.
+    #[error("failed: {0}")]
+    Failed(ExitStatus),
+    /// It cannot be waited for.
+    #[error("cannot be waited for: {0}")]
+    Wait(io::Error),
+}
+
+fn after(status: Option<&ExitStatus>) -> String {
+    status.map(|status| format!(", and failed: {status}")).unwrap_or_default()
+}
+
+impl DesiredError {
+    pub(super) fn read(path: &Path, error: io::Error) -> Self {
+        Self::Read { path: path.to_owned(), error }
+    }
+
+    /// Whether the mistake is in what a person wrote, and not on the host.
+    pub fn is_input(&self) -> bool {
+        match self {
+            Self::Manifest(_)
+            | Self::Merge(_)
+            | Self::Expectation(_)
+            | Self::DriftPolicy(_)
+            | Self::UnknownPool { .. } => true,
+            Self::Refused(refused) => refused.is_input,
+            Self::Chosen { error, .. } => error.is_input(),
+            Self::Read { .. }
+            | Self::NoConfig(_)
+            | Self::NoneOfService(_)
+            | Self::Generation { .. }
+            | Self::DeclaresNothing
+            | Self::Reader(_)
+            | Self::Keep { .. } => false,
+        }
+    }
+}
+
+impl From<&DesiredError> for Refused {
+    fn from(error: &DesiredError) -> Self {
+        Self { reason: error.to_string(), is_input: error.is_input() }
+    }
+}

@@ -1,0 +1,66 @@
+//! What only the host can say of expectations.
+//!
+//! In: expectations. Out: the same with the host's labels, and the ids that they name. This room asks for these facts
+//! through a trait, and the rooms that look at the host implement it.
+
+use sensor_model::{
+    compare::Ids,
+    drift_policy::DriftPolicy,
+    expectation::{Expectation, Expected, Owner, Thing},
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// Facts of one host.
+pub trait HostFacts {
+    /// Number of a user of the host.
+    fn user_id(&self, name: &str) -> Option<u32>;
+
+    /// Number of a group of the host.
+    fn group_id(&self, name: &str) -> Option<u32>;
+
+    /// Why nothing is expected of a thing on this host; `None` where it is compared.
+    fn unchecked(&self, thing: &Thing) -> Option<String>;
+
+    /// The SELinux policy as it is now.
+    fn label_version(&self) -> LabelVersion;
+
+    /// Sets the label that each expectation has by the SELinux policy. Gives the types that the policy lets anybody choose.
+    fn label(&self, expectations: &mut [Expectation], policy: &DriftPolicy) -> BTreeSet<String>;
+}
+
+/// The files of a host's SELinux policy: of each its inode, size, and times of change in nanoseconds. Empty on a host without
+/// SELinux.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LabelVersion(pub(crate) Vec<Option<(u64, u64, i128, i128)>>);
+
+/// Completes expectations with what only the host knows; gives the ids that they name.
+pub(crate) fn complete(expectations: &mut [Expectation], policy: &DriftPolicy, host: &dyn HostFacts) -> Ids {
+    let customizable = host.label(expectations, policy);
+    Ids { customizable, ..ids(expectations, host) }
+}
+
+fn ids(expectations: &[Expectation], host: &dyn HostFacts) -> Ids {
+    let mut ids = Ids::default();
+    let mut note = |user: &Owner, group: &Owner| {
+        if let Owner::Name(name) = user
+            && let Some(uid) = host.user_id(name)
+        {
+            ids.users.insert(name.clone(), uid);
+        }
+        if let Owner::Name(name) = group
+            && let Some(gid) = host.group_id(name)
+        {
+            ids.groups.insert(name.clone(), gid);
+        }
+    };
+    for expectation in expectations {
+        match &expectation.expected {
+            Expected::File(file) => note(&file.user, &file.group),
+            Expected::Directory(directory) => note(&directory.user, &directory.group),
+            Expected::Link(link) => note(&link.user, &link.group),
+            _ => {}
+        }
+    }
+    ids
+}

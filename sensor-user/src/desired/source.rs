@@ -1,0 +1,188 @@
+//! Where the expected state of a node is declared.
+//!
+//! In: what the command line names, and the config that was applied last. Out: the configs in force. This module reads
+//! nothing.
+
+use super::error::DesiredError;
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+/// The state directory below the host's root.
+pub const STATE: &str = "/var/lib/holdfast";
+
+/// The service's configs below its host's root. They are in force where no config is named and none was applied.
+const CONFIGS: &str = "etc/holdfast/machine-configs";
+
+/// The service's policies below its host's root.
+pub(super) const POLICIES: &str = "etc/holdfast/policies";
+
+/// What declares the expected state of a node. MachineConfigs are the only kind so far; layers of the OS image, packages and
+/// objects of a cluster get a variant each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StateSource {
+    /// MachineConfigs and Ignition configs.
+    MachineConfigs(MachineConfigs),
+}
+
+/// Which MachineConfigs and Ignition configs are in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MachineConfigs {
+    /// Files and directories that the command line names.
+    Named(Vec<PathBuf>),
+    /// The directory of the host's service.
+    Service(PathBuf),
+    /// The config that `holdfast apply` applied last.
+    Applied(Generation),
+    /// Copies of the last files that could be used.
+    LastValid(Vec<PathBuf>),
+}
+
+/// A config that `holdfast apply` keeps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Generation {
+    /// The number of the apply.
+    pub number: u64,
+    /// The directory of its manifests.
+    pub manifests: PathBuf,
+}
+
+impl From<(u64, PathBuf)> for Generation {
+    fn from((number, manifests): (u64, PathBuf)) -> Self {
+        Self { number, manifests }
+    }
+}
+
+impl StateSource {
+    /// Files and directories that the command line names.
+    pub fn named(paths: Vec<PathBuf>) -> Self {
+        Self::MachineConfigs(MachineConfigs::Named(paths))
+    }
+
+    /// The config that was applied last.
+    pub fn applied(generation: Generation) -> Self {
+        Self::MachineConfigs(MachineConfigs::Applied(generation))
+    }
+
+    /// The paths of the manifests.
+    pub fn manifests(&self) -> &[PathBuf] {
+        let Self::MachineConfigs(configs) = self;
+        match configs {
+            MachineConfigs::Named(paths) | MachineConfigs::LastValid(paths) => paths,
+            MachineConfigs::Service(path) => std::slice::from_ref(path),
+            MachineConfigs::Applied(generation) => std::slice::from_ref(&generation.manifests),
+        }
+    }
+
+    /// The number of the apply that applied the config; `None` where it comes from elsewhere.
+    pub fn generation(&self) -> Option<u64> {
+        match self {
+            Self::MachineConfigs(MachineConfigs::Applied(generation)) => Some(generation.number),
+            Self::MachineConfigs(_) => None,
+        }
+    }
+
+    /// Whether the configs are those of the host's service.
+    pub(super) fn is_of_service(&self) -> bool {
+        matches!(self, Self::MachineConfigs(MachineConfigs::Service(_)))
+    }
+
+    /// Whether the config was accepted before, so that an unknown field in it is no reason to refuse it.
+    pub(super) fn was_accepted(&self) -> bool {
+        matches!(self, Self::MachineConfigs(MachineConfigs::Applied(_) | MachineConfigs::LastValid(_)))
+    }
+
+    /// Says in an error which config Holdfast chose where nobody named one.
+    pub(super) fn explain(&self, error: DesiredError) -> DesiredError {
+        let Self::MachineConfigs(configs) = self;
+        let chosen = match configs {
+            MachineConfigs::Named(_) | MachineConfigs::LastValid(_) => return error,
+            MachineConfigs::Applied(generation) => {
+                format!("the config that was applied last, number {}", generation.number)
+            }
+            MachineConfigs::Service(configs) => match &error {
+                DesiredError::Read { path, error }
+                    if path == configs && error.kind() == io::ErrorKind::NotFound =>
+                {
+                    return DesiredError::NoneOfService(configs.clone());
+                }
+                _ => "the config of the service".to_owned(),
+            },
+        };
+        DesiredError::Chosen { chosen, error: Box::new(error) }
+    }
+}
+
+/// The configs and policies in force: those that are named, else the config that was applied last, else those of the service
+/// of the host at `root`. The service's policies are never used with configs that are named, so that an answer about a
+/// config does not depend on the machine.
+pub fn choose(
+    root: &Path,
+    configs: &[PathBuf],
+    policies: &[PathBuf],
+    applied: Option<Generation>,
+) -> (StateSource, Vec<PathBuf>) {
+    let mut policies = policies.to_vec();
+    if !configs.is_empty() {
+        return (StateSource::named(configs.to_vec()), policies);
+    }
+    let of_service = root.join(POLICIES);
+    if policies.is_empty() && of_service.is_dir() {
+        policies.push(of_service);
+    }
+    let configs =
+        applied.map_or_else(|| MachineConfigs::Service(root.join(CONFIGS)), MachineConfigs::Applied);
+    (StateSource::MachineConfigs(configs), policies)
+}
+
+/// The state directory: the one that is named, or that of the host at `root`, so that the applies of two hosts are never
+/// mixed up.
+pub fn state_directory(named: Option<&Path>, root: &Path) -> PathBuf {
+    named.map_or_else(|| root.join(STATE.trim_start_matches('/')), Path::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOT: &str = "/";
+
+    fn service(root: &str) -> StateSource {
+        StateSource::MachineConfigs(MachineConfigs::Service(Path::new(root).join(CONFIGS)))
+    }
+
+    #[test]
+    fn without_configs_those_of_the_service_are_in_force() {
+        for (root, path) in
+            [(ROOT, "/etc/holdfast/machine-configs"), ("/mnt", "/mnt/etc/holdfast/machine-configs")]
+        {
+            let chosen = choose(root.as_ref(), &[], &[], None).0;
+            assert_eq!((chosen.manifests(), &chosen), (&[PathBuf::from(path)][..], &service(root)));
+        }
+    }
+
+    #[test]
+    fn the_applied_config_comes_before_the_services_and_after_those_that_are_named() {
+        let applied = Generation { number: 1, manifests: PathBuf::from("generations/1/config") };
+        let named = [PathBuf::from("a.yaml")];
+        let chosen = choose(ROOT.as_ref(), &[], &[], Some(applied.clone())).0;
+        assert_eq!((chosen.generation(), chosen), (Some(1), StateSource::applied(applied.clone())));
+        assert_eq!(choose(ROOT.as_ref(), &named, &[], Some(applied)).0, StateSource::named(named.to_vec()));
+    }
+
+    #[test]
+    fn the_state_is_that_of_the_host_that_is_worked_on() {
+        assert_eq!(state_directory(None, Path::new("/")), Path::new("/var/lib/holdfast"));
+        assert_eq!(state_directory(None, Path::new("/mnt")), Path::new("/mnt/var/lib/holdfast"));
+        assert_eq!(state_directory(Some(Path::new("/state")), Path::new("/mnt")), Path::new("/state"));
+    }
+
+    #[test]
+    fn the_services_policies_are_not_mixed_with_other_configs_or_policies() {
+        let (named, policy) = ([PathBuf::from("a.yaml")], [PathBuf::from("p.yaml")]);
+        let chosen = (StateSource::named(named.to_vec()), vec![]);
+        assert_eq!(choose(ROOT.as_ref(), &named, &[], None), chosen);
+        assert_eq!(choose(ROOT.as_ref(), &[], &policy, None), (service(ROOT), policy.to_vec()));
+    }
+}

@@ -1,0 +1,55 @@
+//! The daemon's start: the desired state, or the last valid one.
+
+use super::{
+    apart, error::DesiredError, facts::HostFacts, inputs::Inputs, last_valid, load::Desired,
+    source::MachineConfigs, source::StateSource,
+};
+
+/// The subject for which a daemon without usable configs is not ready.
+pub const CONFIG: &str = "config";
+
+/// Reads what the inputs name. Where that cannot be used, reads the last valid files, and the inputs name those from then on;
+/// then the daemon is not ready, for the reason that comes with the desired state.
+///
+/// # Errors
+/// Neither can be used: what is wrong with what the inputs named.
+pub fn start(
+    inputs: &mut Inputs,
+    host: &dyn HostFacts,
+) -> Result<(Desired, Option<DesiredError>), DesiredError> {
+    inputs.restore();
+    let is_applied = inputs.source.generation().is_some();
+    let kept = last_valid::directory(&inputs.state);
+    let fallback = match last_valid::configs(&kept) {
+        Some(_) if is_applied => Some(inputs.source.clone()),
+        Some(files) if !files.is_empty() => {
+            Some(StateSource::MachineConfigs(MachineConfigs::LastValid(files)))
+        }
+        _ => None,
+    };
+    let refused = match apart::load(inputs, host) {
+        Ok(desired) if desired.nothing && !inputs.allow_empty && !is_applied && fallback.is_some() => {
+            DesiredError::DeclaresNothing
+        }
+        Ok(desired) => return Ok((desired, None)),
+        Err(error) => error,
+    };
+    let Some(fallback) = fallback else { return Err(refused) };
+    let source = std::mem::replace(&mut inputs.source, fallback);
+    let policies = std::mem::replace(&mut inputs.policies, last_valid::policies(&kept));
+    inputs.replaced = Some((source, policies));
+    match apart::load(inputs, host) {
+        Ok(desired) => {
+            tracing::error!(
+                kept = %kept.display(),
+                error = %refused,
+                "The configs or policies cannot be used; the last valid ones stay in force."
+            );
+            Ok((desired, Some(refused)))
+        }
+        Err(error) => {
+            tracing::error!(%error, "The last valid configs cannot be used either.");
+            Err(refused)
+        }
+    }
+}

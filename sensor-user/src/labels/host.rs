@@ -1,0 +1,34 @@
+//! What the expected state asks of a host.
+
+use super::{expect, version};
+use crate::{
+    desired::{HostFacts, LabelVersion},
+    observation::Observer,
+};
+use sensor_model::{
+    drift_policy::DriftPolicy,
+    expectation::{Expectation, Thing},
+};
+use std::collections::BTreeSet;
+
+impl HostFacts for Observer {
+    fn user_id(&self, name: &str) -> Option<u32> {
+        self.uid(name)
+    }
+
+    fn group_id(&self, name: &str) -> Option<u32> {
+        self.gid(name)
+    }
+
+    fn unchecked(&self, thing: &Thing) -> Option<String> {
+        Self::unchecked(self, thing)
+    }
+
+    fn label_version(&self) -> LabelVersion {
+        version(self)
+    }
+
+    fn label(&self, expectations: &mut [Expectation], policy: &DriftPolicy) -> BTreeSet<String> {
+        expect(expectations, policy, self)
+    }
+}
