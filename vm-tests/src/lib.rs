@@ -4,6 +4,7 @@
 //! scenario, write a file in `scenarios/` and a row in its table. `cargo xtask test` runs the scenario on every kernel
 //! that the row names. This crate never starts a virtual machine: xtask does.
 
+pub mod act;
 pub mod bench;
 pub mod guest;
 pub mod protocol;

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use super::{Does, Expected, Target, Vector, Who};
+use super::vector::{Does, Expected, Target, Vector, Who};
 
 const OPEN: &[&str] = &["file_open", "file_permission"];
 const TRUNCATE: &[&str] = &["file_open", "inode_setattr", "file_permission"];

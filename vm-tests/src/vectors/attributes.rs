@@ -10,7 +10,8 @@ use std::time::{Duration, SystemTime};
 use anyhow::Result;
 use rustix::fs::{IFlags, XattrFlags};
 
-use super::{Does, Expected, Target, Vector, narrow};
+use super::narrow;
+use super::vector::{Does, Expected, Target, Vector};
 use crate::guest::disks::FileSystem;
 
 const SETATTR: &[&str] = &["inode_setattr"];

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use nix::sys::stat::{Mode, SFlag, mknod};
 
-use super::{Does, Expected, Target, Vector, Who};
+use super::vector::{Does, Expected, Target, Vector, Who};
 use crate::guest::boot::load_module;
 use crate::guest::disks::FileSystem;
 use crate::guest::run;

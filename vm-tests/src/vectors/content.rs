@@ -19,12 +19,12 @@ use rustix::net::{
 };
 
 use super::raw::{Program, Value};
-use super::{Does, Target, Vector, Who, elsewhere};
+use super::vector::{Does, Target, Vector, Who, elsewhere};
 use crate::guest::page;
 use crate::guest::wait::pause;
 
 /// Argument of the process that receives a descriptor over a socket.
-pub(super) const RECEIVER: &str = "receiver";
+pub(crate) const RECEIVER: &str = "receiver";
 
 /// Long enough for the daemon to receive the open and to verify the file before the next operation.
 pub(super) const HANDLED_SECONDS: u64 = 2;
@@ -263,7 +263,7 @@ fn pass(path: &Path) -> Result<()> {
 }
 
 /// The receiving side; standard input is the socket.
-pub(super) fn receive(_: &Path) -> Result<()> {
+pub(crate) fn receive(_: &Path) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut buffer = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];

@@ -8,8 +8,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use super::content;
 use super::raw::{Program, Value};
-use super::{Does, Expected, Target, Vector, Who, content};
+use super::vector::{Does, Expected, Target, Vector, Who};
 use crate::guest::disks::FileSystem;
 use crate::guest::page;
 

@@ -14,7 +14,7 @@ use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
 use super::content::{HANDLED_SECONDS, wait_until_handled};
 use super::raw::{Program, Value};
-use super::{Does, Vector, Who};
+use super::vector::{Does, Vector, Who};
 use crate::guest::disks::FileSystem;
 
 /// The file is open for writing long before, so that no other hook reports the stores.
@@ -142,7 +142,7 @@ fn read_into(path: &Path) -> Result<()> {
     // EIO.
     let mut content = vec![0; usize::try_from(PAGE)?];
     content[..5].copy_from_slice(b"drift");
-    let source = super::elsewhere(path)?;
+    let source = super::vector::elsewhere(path)?;
     std::fs::write(&source, &content)?;
     File::open(&source)?.sync_all()?;
     let mut program = Program::default();

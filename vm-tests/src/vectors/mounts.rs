@@ -13,7 +13,7 @@ use rustix::fs::CWD;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};
 
 use super::raw::{Program, Value};
-use super::{Does, Expected, Target, Vector, Who, elsewhere};
+use super::vector::{Does, Expected, Target, Vector, Who, elsewhere};
 use crate::guest::wait;
 
 const OVER: Expected = Expected::Drift("mount-over");

@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use rustix::fs::{CWD, FileType, Mode, RenameFlags};
 
-use super::{Does, Expected, Target, Vector, Who, elsewhere};
+use super::vector::{Does, Expected, Target, Vector, Who, elsewhere};
 
 const RENAME: &[&str] = &["inode_rename"];
 const UNLINK: &[&str] = &["inode_unlink"];
@@ -292,7 +292,7 @@ fn relink(path: &Path) -> Result<()> {
 }
 
 fn create_declared(path: &Path) -> Result<()> {
-    Ok(fs::write(path, crate::scenarios::vectors::declared_content(path))?)
+    Ok(fs::write(path, super::vector::declared_content(path))?)
 }
 
 fn create_directory(path: &Path) -> Result<()> {

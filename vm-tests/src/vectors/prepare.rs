@@ -8,7 +8,8 @@ use std::path::Path;
 use anyhow::Result;
 
 pub(crate) use super::mounts::bind;
-use super::{attributes, elsewhere, ioctls, raw};
+use super::vector::elsewhere;
+use super::{attributes, ioctls, raw};
 
 /// Mounts a file of other content over it.
 pub(crate) fn mount_over(path: &Path) -> Result<()> {

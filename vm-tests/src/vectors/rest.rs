@@ -1,6 +1,6 @@
 //! Vectors that blind the sensor or that it cannot see: other scenarios show them, or no code performs them.
 
-use super::{Does, Vector};
+use super::vector::{Does, Vector};
 
 /// A row that another scenario shows.
 const fn shown(

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::raw::{Program, Value};
-use super::{Does, Expected, Target, Vector, Who, elsewhere};
+use super::vector::{Does, Expected, Target, Vector, Who, elsewhere};
 
 const UNEXPECTED: Expected = Expected::Drift("unexpected");
 

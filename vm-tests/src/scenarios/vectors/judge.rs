@@ -6,7 +6,6 @@
 use anyhow::{Error, anyhow};
 use serde_json::Value;
 
-use super::Row;
 use crate::guest::disks::FileSystem;
 use crate::vectors::{Expected, Vector, Who, operations_of};
 
@@ -127,6 +126,19 @@ fn brief(record: &Value) -> String {
         record["actor"]["pid"],
         record["actor"]["argv"]
     )
+}
+
+/// A row of the coverage table.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) operation: String,
+    pub(super) swept: bool,
+}
+
+impl Row {
+    pub(super) fn summary(&self) -> String {
+        if self.swept { "swept".to_owned() } else { self.operation.clone() }
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ mod place;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -21,8 +20,7 @@ use crate::guest::agent::Agent;
 use crate::guest::disks::FileSystem;
 use crate::guest::{Context, page, status, wait};
 use crate::vectors::{self, Does, Expected, REFUSED, Vector, operations_of};
-use judge::{Found, judge};
-pub(crate) use place::declared_content;
+use judge::{Found, Row, judge};
 use place::{Place, config};
 
 /// Interval of full verifications, short so that a sweep finds changes soon.
@@ -224,7 +222,7 @@ fn report(context: &mut Context, agent: &mut Agent, cases: &[Case], first: usize
             match &case.done {
                 Some(Done::By(pid)) => {
                     match judge(case.vector, case.place.kind, &case.place.reported, *pid, records) {
-                        Found::Right(row) => context.measured(&case.name(), row.summary(), row.data(case)),
+                        Found::Right(row) => context.measured(&case.name(), row.summary(), data(&row, case)),
                         Found::NotYet(_) if !late => left.push(case),
                         Found::NotYet(_) if case.vector.expected == Expected::Nothing => {
                             context.measured(&case.name(), "nothing, as it must be".into(), not_shown(case));
@@ -285,29 +283,12 @@ fn status_agrees(cases: &[Case]) -> Result<String> {
     Ok(format!("{} drifted", drifted.len()))
 }
 
-/// A row of the coverage table.
-#[derive(Debug)]
-struct Row {
-    operation: String,
-    swept: bool,
-}
-
-impl Row {
-    fn summary(&self) -> String {
-        if self.swept { "swept".to_owned() } else { self.operation.clone() }
-    }
-
-    fn data(&self, case: &Case) -> Value {
-        json!({
-            "vector": case.vector.id,
-            "file_system": case.place.kind.name(),
-            "outcome": if self.swept { "swept" } else { "reported" },
-            "operation": self.operation,
-        })
-    }
-}
-
-/// Mount point of a file system.
-fn place_of(kind: FileSystem) -> PathBuf {
-    PathBuf::from("/mnt").join(kind.name())
+/// The row's data for the host.
+fn data(row: &Row, case: &Case) -> Value {
+    json!({
+        "vector": case.vector.id,
+        "file_system": case.place.kind.name(),
+        "outcome": if row.swept { "swept" } else { "reported" },
+        "operation": row.operation,
+    })
 }

@@ -12,7 +12,7 @@ use nix::mount::{MsFlags, mount};
 use serde_json::{Value, json};
 
 use crate::guest::disks::{FileSystem, overlay_layers};
-use crate::vectors::{Target, Vector, prepare};
+use crate::vectors::{Target, Vector, declared_content, prepare};
 
 /// Directory of drop-ins.
 const UNITS: &str = "/etc/systemd/system";
@@ -31,9 +31,9 @@ pub(super) struct Place {
 
 /// Mounts all file systems except the overlay, whose lower layer is filled first.
 pub(super) fn mount_all() -> Result<PathBuf> {
-    let overlay = super::place_of(FileSystem::Overlay);
+    let overlay = place_of(FileSystem::Overlay);
     for kind in FileSystem::ALL.into_iter().filter(|kind| *kind != FileSystem::Overlay) {
-        kind.mount(&super::place_of(kind))?;
+        kind.mount(&place_of(kind))?;
     }
     let layers = overlay_layers(&overlay);
     fs::create_dir_all(&layers)?;
@@ -50,9 +50,9 @@ pub(super) fn mount_overlay(place: &Path) -> Result<()> {
 impl Place {
     /// Creates the thing; on the overlay in its lower layer.
     pub(super) fn prepare(vector: &Vector, kind: FileSystem) -> Result<Self> {
-        let top = super::place_of(kind).join(vector.id);
+        let top = place_of(kind).join(vector.id);
         let made_in = match kind {
-            FileSystem::Overlay => overlay_layers(&super::place_of(kind)).join("lower").join(vector.id),
+            FileSystem::Overlay => overlay_layers(&place_of(kind)).join("lower").join(vector.id),
             _ => top.clone(),
         };
         let unit = format!("{}-{}.service", vector.id.to_lowercase(), kind.name());
@@ -125,11 +125,6 @@ impl Place {
     }
 }
 
-/// Declared content of the file at a path: a text longer than any vector needs, unique to this file.
-pub(crate) fn declared_content(path: &Path) -> String {
-    format!("# declared content of {}\n", path.display()).repeat(5)
-}
-
 fn content(target: Target, path: &Path) -> Vec<u8> {
     match target {
         Target::Script => b"#!/bin/sh\nexit 0\n".to_vec(),
@@ -186,4 +181,9 @@ pub(crate) fn data_url(bytes: &[u8]) -> String {
         };
         url
     })
+}
+
+/// Mount point of a file system.
+pub(super) fn place_of(kind: FileSystem) -> PathBuf {
+    PathBuf::from("/mnt").join(kind.name())
 }
