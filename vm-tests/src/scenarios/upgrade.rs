@@ -109,7 +109,7 @@ fn outgrown(agent: Agent, file: &Path) -> Result<(Result<String>, Agent)> {
     agent.signal(Signal::SIGHUP)?;
     let status = agent.end()?;
     let result = (|| {
-        ensure!(status.code() == Some(1), "the daemon went on with maps that are too small: {status}");
+        ensure!(status.code() == Some(3), "the daemon has to end with an error: {status}");
         ensure!(programs()? == 1, "the programs that it attached are gone");
         Ok(())
     })();
