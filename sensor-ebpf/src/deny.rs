@@ -1,4 +1,6 @@
-//! What deny rules refuse, and whom they let. Only the LSM programs refuse; for the others no inode has such a role.
+//! Deny rules: which operations they refuse, and which actors they allow.
+//!
+//! Only LSM programs can refuse. In the other mode no entry has a role for deny rules.
 
 use crate::inode::{self, Subject};
 use crate::kernel::{self, Pointer};
@@ -12,13 +14,13 @@ use sensor_common::limits::DENIALS_A_SECOND;
 use sensor_common::map::{Counter, Denials, Managed, NameKey};
 use sensor_common::op::{GUARD_SHIFT, Operation, ROLE_DENY, ROLE_GUARD, RULE_MASK, RULE_SHIFT};
 
-/// `-EPERM`, what a refused operation gives.
+/// `-EPERM`, the result of a refused operation.
 pub(crate) const REFUSED: i32 = -1;
 
 /// No rule has this number.
 pub(crate) const NO_RULE: u32 = 0;
 
-/// What takes an object itself from its place, or hides it: whatever lies below goes with it.
+/// Operations that take an object from its path or hide it, and with it everything below.
 const DISPLACING: u32 = 1 << Operation::Unlink as u32
     | 1 << Operation::RemoveDirectory as u32
     | 1 << Operation::Rename as u32
@@ -27,23 +29,23 @@ const DISPLACING: u32 = 1 << Operation::Unlink as u32
     | 1 << Operation::Unmount as u32
     | 1 << Operation::MoveMount as u32;
 
-/// The rule, or the rules together, that an operation on an inode has to pass; [`NO_RULE`] for none. `of_name`: it is
-/// about a name in the directory, and not about the object itself.
+/// The number of the rule, or of a set of rules, that has to allow an operation on an inode; [`NO_RULE`] for none.
+/// `of_name`: the operation is on a name in the directory and not on the object itself.
 #[inline(always)]
 pub(crate) fn rule(roles: u32, operation: u32, of_name: bool) -> u32 {
     if roles & (ROLE_DENY | ROLE_GUARD) == 0 || operation == Operation::Release as u32 {
         return NO_RULE;
     }
     if roles & ROLE_GUARD != 0 && !of_name && DISPLACING & 1 << (operation & 31) != 0 {
-        // The inode's own rule is among them.
+        // The set contains the inode's own rule.
         return roles >> GUARD_SHIFT;
     }
     if roles & ROLE_DENY != 0 { roles >> RULE_SHIFT & RULE_MASK } else { NO_RULE }
 }
 
-/// Refuses an operation unless the rule allows the current task, or it is the daemon's. What is refused is counted and
-/// told with the entry's number, and marks nothing as changed. Of many in a second some are only counted. 0, or what the hook
-/// gives.
+/// Refuses an operation unless the rule allows the current task, or the task is the daemon's. It counts a refusal and reports
+/// it with the entry's number, and marks nothing as changed. Of many refusals in a second it only counts some. It gives 0, or
+/// the hook's result.
 #[inline(never)]
 pub(crate) fn refuse(
     entry: *mut Managed,
@@ -65,15 +67,15 @@ pub(crate) fn refuse(
     } else {
         maps::count(Counter::DeniedUntold);
     }
-    // The very value that the hook returns: the verifier follows constants, not what a compiler makes of a negation.
+    // The exact value that the hook returns: the verifier tracks a constant, and not a compiler's negation of one.
     i64::from(REFUSED)
 }
 
 /// A second in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 
-/// Whether a refusal of the current task has a record of its own: whoever is refused may try again at once, and without end,
-/// and must not take the room in the ring from the changes of others. What has none is counted for its user.
+/// Whether this refusal of the current task gets a record. A refused task can try again at once and without end, and must not
+/// fill the ring. A refusal without a record is counted for its user.
 #[inline(always)]
 fn is_told() -> bool {
     let crowded = maps::is_crowded();
@@ -82,18 +84,18 @@ fn is_told() -> bool {
     let now = unsafe { bpf_ktime_get_boot_ns() };
     let Some(denials) = DENIALS.get_ptr_mut(uid) else {
         let first = Denials { since_ns: now, untold: u64::from(crowded), told: 1, padding: 0 };
-        // Without room the user is not limited: the other half of the ring is out of reach all the same.
+        // If the map is full, the user has no limit, but refusals still cannot use the second half of the ring.
         let _ = DENIALS.insert(uid, first, 0);
         return !crowded;
     };
-    // SAFETY: the pointer comes from a map look-up; words are read and written whole. Two tasks of one user at once may
-    // count one too few.
+    // SAFETY: the pointer comes from a map look-up; words are read and written whole. Two tasks of one user may count one
+    // refusal instead of two.
     unsafe {
         if now.wrapping_sub((*denials).since_ns) >= SECOND {
             (*denials).since_ns = now;
             (*denials).told = 0;
         }
-        // Root could do worse than to fill half of a ring.
+        // No limit for root, who could do worse than fill half of a ring.
         if crowded || (uid != 0 && (*denials).told >= DENIALS_A_SECOND) {
             maps::add_one(&raw mut (*denials).untold);
             return false;
@@ -109,14 +111,14 @@ pub(crate) fn place(dev: u32, volume: u32) -> u64 {
     u64::from(dev) | u64::from(volume) << 32
 }
 
-/// The number of the rules that protect a name in a directory; [`NO_RULE`] for none. A function of its own, as the key
-/// takes half of the stack. `name`: as the kernel keeps it, which need not be readable.
+/// The number of the rules that protect a name in a directory; [`NO_RULE`] for none. `name` is the kernel's address of the
+/// name. It is not inlined, because its key takes half of the stack.
 #[inline(never)]
 pub(crate) fn rules_of_name(ino: u64, place: u64, name: *const u8) -> u64 {
     let mut key = MaybeUninit::<NameKey>::uninit();
     let at = key.as_mut_ptr();
-    // SAFETY: the key is as long as the loop goes, and aligned for these words; it is written whole before it is used. The
-    // words are written one by one as the compiler would call a function for all of them.
+    // SAFETY: the loop writes the whole key, which is aligned for its words, before the key is used. It writes word by word,
+    // because for one large write the compiler calls a function.
     unsafe {
         let words = at.cast::<u64>();
         for word in 0..size_of::<NameKey>() / size_of::<u64>() {
@@ -136,7 +138,7 @@ pub(crate) fn rules_of_name(ino: u64, place: u64, name: *const u8) -> u64 {
     }
 }
 
-/// Refuses what would make, take or replace a protected name in the directory of an entry. 0, or what the hook gives.
+/// Refuses to create, remove or replace a protected name in the directory of an entry. It gives 0, or the hook's result.
 #[inline(always)]
 pub(crate) fn named(entry: *mut Managed, dir: Pointer, dentry: Pointer, operation: Operation) -> i32 {
     let key = inode::key(dir, dir.load(kernel::inode_ino()));

@@ -1,8 +1,7 @@
 //! Reading kernel structures without compile-time offsets.
 //!
-//! Every offset and argument index is a frozen global that the daemon fills from the running kernel's
-//! BTF, by name, before it loads the programs. The verifier therefore sees constants, and checks each
-//! load as an ordinary access to a typed field: a wrong offset is refused, not misread.
+//! Every offset and argument index is a frozen global. The daemon sets it by name from the running kernel's BTF before it loads
+//! the programs. So the verifier sees constants and checks each load as an access to a typed field: it refuses a wrong offset.
 
 use aya_ebpf::helpers::bpf_get_current_task;
 use aya_ebpf::helpers::generated::bpf_probe_read_kernel;
@@ -95,7 +94,7 @@ globals! {
     OFF_PID_NAMESPACE_NS => pid_namespace_ns;
     OFF_NS_COMMON_INUM => ns_inum;
     OFF_CSS_SET_GROUP => css_set_group;
-    /// Where a group of version 1 is in what the set has for its controller; [`MISSING`] with version 2.
+    /// The group in the `cgroup_subsys_state` of its controller, for version 1; [`MISSING`] for version 2.
     OFF_CSS_CGROUP => css_cgroup;
     OFF_CGROUP_KN => cgroup_kn;
     OFF_CGROUP_ROOT => cgroup_root;
@@ -107,13 +106,13 @@ globals! {
     HAS_RWSEM => has_rwsem;
     /// Not zero when the kernel has audit login uids.
     HAS_LOGINUID => has_loginuid;
-    /// Not zero when tasks have a membership to read in the hierarchy of control groups that counts.
+    /// Not zero when the kernel has the fields for a task's group in [`CGROUP_HIERARCHY`].
     HAS_CGROUP => has_cgroup;
-    /// The number of that hierarchy; 0 is that of version 2.
+    /// The number of the hierarchy of control groups that the daemon chose; 0 is version 2.
     CGROUP_HIERARCHY => cgroup_hierarchy;
     /// Processors that may ever be present; see `sensor_common::map::execution_slot`.
     POSSIBLE_CPUS => possible_cpus;
-    /// The size of the bitmap, as [`bitmap`] wants it.
+    /// The size of the bitmap; see [`bitmap`].
     BITMAP_SHIFT => bitmap_shift;
     /// The number of this set of programs; see `Control::set`.
     PROGRAM_SET => program_set;
@@ -173,7 +172,7 @@ globals! {
 #[inline(always)]
 pub(crate) fn bitmap() -> Bitmap {
     let shift = bitmap_shift();
-    // SAFETY: the daemon sets the shift of a `Bitmap`. Without this the compiler adds an instruction to every test of a bit.
+    // SAFETY: the daemon sets the shift of a `Bitmap`. Without this hint the compiler adds an instruction to each look-up.
     unsafe { core::hint::assert_unchecked(shift < u64::BITS) };
     Bitmap::of_shift(shift)
 }
@@ -191,8 +190,8 @@ pub(crate) fn within(outer: u32, inner: u32) -> u32 {
 #[derive(Clone, Copy)]
 pub(crate) struct Arguments(pub(crate) *mut c_void);
 
-/// One context slot, read by an instruction of its own: the verifier refuses a context pointer that
-/// had an offset added to it, which is what the compiler makes of a computed index.
+/// One context slot, read by an instruction of its own. For a computed index the compiler adds an offset to the context
+/// pointer, which the verifier refuses.
 #[inline(always)]
 fn slot<const OFFSET: i32>(ctx: *mut c_void) -> u64 {
     let value: u64;
@@ -204,8 +203,7 @@ fn slot<const OFFSET: i32>(ctx: *mut c_void) -> u64 {
 }
 
 impl Arguments {
-    /// The argument at `index`, which must come from a frozen global so that all arms but one are
-    /// dead code to the verifier.
+    /// The argument at `index`. The index comes from a frozen global, so that the verifier skips all arms but one.
     #[inline(always)]
     pub(crate) fn get(self, index: u32) -> u64 {
         match index {
@@ -217,8 +215,8 @@ impl Arguments {
         }
     }
 
-    /// The same as a pointer to a kernel structure, or `None` where the kernel passed null: an untested
-    /// `mmap_file` argument panics 6.12 and 6.18.
+    /// The same as a pointer to a kernel structure, or `None` for null. Without the test, a null argument of `mmap_file` panics
+    /// 6.12 and 6.18.
     #[inline(always)]
     pub(crate) fn pointer(self, index: u32) -> Option<Pointer> {
         Pointer(self.get(index) as *const u8).known()
@@ -233,24 +231,23 @@ impl Pointer {
     /// No pointer.
     pub(crate) const NULL: Self = Self(core::ptr::null());
 
-    /// Whether it is null. Only top-level hook arguments need the test: a load through a pointer that
-    /// was itself loaded gives zero when it faults.
+    /// Whether it is null. Only arguments of a hook need the test: a load through a pointer that a program has loaded gives zero
+    /// when it faults.
     #[inline(always)]
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
     }
 
-    /// The pointer, known not to be null, also to the verifier.
+    /// The pointer, tested so that the verifier also knows that it is not null.
     #[inline(always)]
     pub(crate) fn known(self) -> Option<Self> {
         if self.is_null() {
             return None;
         }
         let pointer: *const u8;
-        // SAFETY: a copy from one register to another. It keeps the compiler from adding an offset
-        // before the test above, which the verifier refuses for a pointer that may be null. (No
-        // instruction at all would do, but then two lines of code stand at one instruction, and the
-        // kernel refuses the line information.)
+        // SAFETY: a copy from one register to another. It keeps the compiler from adding an offset before the test above, which
+        // the verifier refuses for a pointer that may be null. Without an instruction, two source lines would share one, and
+        // the kernel would refuse the line information.
         unsafe { core::arch::asm!("{0} = {1}", out(reg) pointer, in(reg) self.0, options(nostack)) };
         Some(Self(pointer))
     }
@@ -262,13 +259,13 @@ impl Pointer {
         unsafe { core::ptr::read_volatile(self.0.add(offset as usize).cast::<T>()) }
     }
 
-    /// A field that describes an actor, or zero where this kernel lacks it: the verifier then sees no load.
+    /// A field that describes an actor, or zero if this kernel lacks it; then the verifier sees no load.
     #[inline(always)]
     pub(crate) fn field<T: Copy + Default>(self, offset: u32) -> T {
         if offset == MISSING { T::default() } else { self.load(offset) }
     }
 
-    /// The same for a pointer; `None` also where it is null.
+    /// The same for a pointer; `None` if it is absent or null.
     #[inline(always)]
     pub(crate) fn to(self, offset: u32) -> Option<Self> {
         if offset == MISSING {

@@ -1,8 +1,9 @@
 //! Holdfast's kernel programs: attributes and one call for each hook.
 //!
-//! Every change hook exists twice, as an LSM program and as an fentry program on the `security_`
-//! function of the same name, with one body; the daemon loads the set that fires. A program whose
-//! hook the running kernel lacks is simply never loaded.
+//! Every change hook exists twice, as an LSM program and as an fentry program on the `security_` function of the same name,
+//! with one body. The daemon loads one set of the two. It never loads a program whose hook the running kernel lacks.
+//!
+//! Files take from each other in this order: `kernel`, `maps`, `log`, `inode`, `who`, `ring`, `deny`, `managed`, `hooks`.
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch)]
@@ -207,19 +208,19 @@ change_hook!(
     hooks::mounts::sb_pivotroot
 );
 
-/// Tracepoint program: remembers who forked whom.
+/// Tracepoint program: stores each new process with its parent.
 #[btf_tracepoint(function = "sched_process_fork")]
 pub fn process_fork(ctx: BtfTracePointContext) -> i32 {
     hooks::process::fork(Arguments(ctx.as_ptr()))
 }
 
-/// Tracepoint program: remembers what a process runs, and reports the execution of managed files.
+/// Tracepoint program: stores what a process executes, and reports the execution of managed files.
 #[btf_tracepoint(function = "sched_process_exec")]
 pub fn process_exec(ctx: BtfTracePointContext) -> i32 {
     hooks::process::exec(Arguments(ctx.as_ptr()))
 }
 
-/// Tracepoint program: remembers the paths of control groups, which may be gone when they are asked for.
+/// Tracepoint program: stores the paths of control groups, which may be gone when the daemon needs them.
 #[btf_tracepoint(function = "cgroup_mkdir")]
 pub fn group_made(ctx: BtfTracePointContext) -> i32 {
     hooks::process::group_made(Arguments(ctx.as_ptr()))
@@ -232,7 +233,7 @@ pub fn fentry_blkdev_open(ctx: FEntryContext) -> u32 {
     0
 }
 
-/// fentry program, in both modes: reports who could switch all of these programs off.
+/// fentry program, in both modes: reports processes that could switch all of these programs off.
 #[fentry(function = "proc_sys_open")]
 pub fn fentry_proc_sys_open(ctx: FEntryContext) -> u32 {
     hooks::tunables::proc_sys_open(Arguments(ctx.as_ptr()));

@@ -1,6 +1,6 @@
-//! Is this inode managed, and what to note when it changes.
+//! Finds the entry of a managed inode, and counts, marks and reports its changes.
 //!
-//! A miss costs a multiplication, one inlined array look-up and a bit test; no helper is called.
+//! For an unmanaged inode it costs a multiplication, one inlined array look-up and a bit test; it calls no helper.
 
 use crate::deny;
 use crate::inode::{self, Subject};
@@ -24,7 +24,7 @@ pub(crate) fn lookup(inode: Pointer) -> Option<*mut Managed> {
     if bits & of_number == 0 {
         return None;
     }
-    // A managed inode's number, maybe that of another device.
+    // A managed inode has this number, perhaps on another device.
     let sb = inode.follow(kernel::inode_sb());
     let mut key = InodeKey { ino, dev: sb.load(kernel::super_dev()), volume: 0 };
     if bits & Bitmap::own_bit(key) == 0 {
@@ -34,12 +34,12 @@ pub(crate) fn lookup(inode: Pointer) -> Option<*mut Managed> {
     MANAGED.get_ptr_mut(key)
 }
 
-/// Gives an inode the number and the roles of the one whose place it takes. The change is noted in the entry that it
-/// inherits from; where the rename fails after all, the daemon removes what leads nowhere.
+/// Gives an inode the number and the roles of the managed inode that it replaces. `note` has counted the change in that
+/// inode's entry. If the rename fails later, the daemon removes the new entry.
 #[inline(always)]
 pub(crate) fn inherit(entry: *const Managed, heir: Pointer) {
     let key = inode::key(heir, heir.load(kernel::inode_ino()));
-    // SAFETY: the entry comes from a map look-up in this program run, and was written by `note` just now.
+    // SAFETY: the entry comes from a map look-up in this program run; `note` has just written it.
     let inherited = unsafe {
         Managed {
             counter: 1,
@@ -56,7 +56,7 @@ pub(crate) fn inherit(entry: *const Managed, heir: Pointer) {
             observed_sequence: 0,
         }
     };
-    // One that is managed already keeps what it has. Without room the daemon enrols it as soon as it hears of it.
+    // An inode that is managed already keeps its entry. If the map is full, the daemon enrols the inode after the record.
     if MANAGED.insert(key, inherited, NO_EXISTING).is_err() {
         return;
     }
@@ -64,8 +64,8 @@ pub(crate) fn inherit(entry: *const Managed, heir: Pointer) {
     log::log_enrolment(u64::from(unsafe { (*entry).id }), key.ino);
     let (word, of_number) = kernel::bitmap().place(key.ino);
     if let Some(bits) = BITMAP.get_ptr_mut(word) {
-        // Not atomic, as 5.10 knows no atomic OR: if another bit of the same word is set between these two instructions
-        // it is lost, and the daemon's check of entries finds that.
+        // 5.10 has no atomic OR. A bit that another CPU sets between the read and the write is lost; the daemon's check of
+        // entries finds that.
         // SAFETY: the pointer comes from a map look-up; a word is read and written whole.
         unsafe {
             core::ptr::write_volatile(bits, core::ptr::read_volatile(bits) | of_number | Bitmap::own_bit(key))
@@ -73,7 +73,7 @@ pub(crate) fn inherit(entry: *const Managed, heir: Pointer) {
     }
 }
 
-/// Add to a map only what is not in it (`BPF_NOEXIST`).
+/// Insert only if the key is absent (`BPF_NOEXIST`).
 const NO_EXISTING: u64 = 1;
 
 /// What changed, for [`changed`].
@@ -85,9 +85,9 @@ pub(crate) struct Change {
     pub(crate) dentry: Pointer,
     /// The inode that the record is about, or null.
     pub(crate) inode: Pointer,
-    /// The kernel refuses it after the hook, as far as owner and capabilities tell.
+    /// By owner and capabilities, the kernel refuses the operation after the hook.
     pub(crate) refused: bool,
-    /// Anybody can do it, as often as they like: its record leaves half of the ring to others.
+    /// Any user can do it without limit, so its record may not use the second half of the ring.
     pub(crate) yields: bool,
 }
 
@@ -99,24 +99,24 @@ impl Change {
     }
 }
 
-/// Notes a change that is about to land: the counter first, then the dirty bit and the writer, then a
-/// record unless the same writer's same operation was told and is still waiting to be looked at.
+/// Counts a change that is about to happen: it raises the counter, then sets the dirty bit and the writer, then sends a
+/// record. It sends none if a record of the same writer's same operation still waits for an observation.
 #[inline(always)]
 pub(crate) fn changed(entry: *mut Managed, change: &Change) -> i32 {
-    // A call with five words in registers; inlined, a rename would hold four copies of the body.
+    // `note` takes five words in registers. Inlined, it would be in a rename's program four times.
     let operation = change.operation as u64
         | u64::from(change.refused) << REFUSED_SHIFT
         | u64::from(change.yields) << YIELDS_SHIFT;
     note(entry, operation, change.detail, change.dentry.0, change.inode.0) as i32
 }
 
-/// Where the operation that goes to [`note`] says that it is refused.
+/// The bit in [`note`]'s `operation` for [`Change::refused`].
 const REFUSED_SHIFT: u32 = 32;
 
-/// Where it says that the record leaves room to others.
+/// The bit in it for [`Change::yields`].
 const YIELDS_SHIFT: u32 = 33;
 
-/// The body of [`changed`], one function in the object. 0, or what a refused operation gives.
+/// The body of [`changed`], one function in the object. It gives 0, or the result of a refused operation.
 #[inline(never)]
 fn note(entry: *mut Managed, operation: u64, detail: u64, dentry: *const u8, inode: *const u8) -> i64 {
     let dentry = Pointer(dentry);
@@ -134,15 +134,15 @@ fn note(entry: *mut Managed, operation: u64, detail: u64, dentry: *const u8, ino
     maps::add_one(entry.cast::<u64>());
     let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
     let exec_id = who::runs(tgid);
-    // SAFETY: `entry` comes from a map look-up and stays valid while the program runs (RCU); fields are
-    // aligned and written whole; two writers at once leave one of the two, which the records tell apart.
+    // SAFETY: `entry` comes from a map look-up and stays valid while the program runs (RCU). Fields are aligned and written
+    // whole. Of two writers at once the entry keeps one; each has its own record.
     unsafe {
         let goes_on = core::ptr::read_volatile(&raw const (*entry).dirty) != 0
             && (*entry).writer_tgid == tgid
             && (*entry).writer_exec_id == exec_id;
         let told = if goes_on { (*entry).told } else { 0 };
         let waiting = told & 1 << (operation & 31) != 0
-            // How long a look has to wait for it counts from its own record.
+            // The daemon waits after an ioctl, counted from that ioctl's own record.
             && operation != Operation::Ioctl as u32
             && (*entry).roles & (ROLE_MOUNTS | ROLE_TAMPER) == 0
             && dentry.is_null();

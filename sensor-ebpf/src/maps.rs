@@ -1,4 +1,4 @@
-//! All maps. Those that outlive the daemon are pinned by it under its own directory.
+//! All maps. The daemon pins them in its own directory of a BPF file system, so that they outlive it.
 
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf};
@@ -9,10 +9,10 @@ use sensor_common::map::{
     NameKey, Process, Volumes,
 };
 
-/// Do not set memory aside for entries that are not there (`BPF_F_NO_PREALLOC`).
+/// Allocate entries when they are inserted (`BPF_F_NO_PREALLOC`).
 const NO_PREALLOC: u32 = 1;
 
-/// The truth: one entry for each managed inode.
+/// One entry for each managed inode: its state, which no loss of a record changes.
 #[map]
 pub(crate) static MANAGED: HashMap<InodeKey, Managed> =
     HashMap::with_max_entries(limits::MANAGED_ENTRIES, NO_PREALLOC);
@@ -21,7 +21,7 @@ pub(crate) static MANAGED: HashMap<InodeKey, Managed> =
 #[map]
 pub(crate) static BITMAP: Array<u64> = Array::with_max_entries(Bitmap::LARGEST.words(), 0);
 
-/// Whom deny rules allow.
+/// The actors that deny rules allow.
 #[map]
 pub(crate) static ALLOWED: HashMap<Allowed, u64> =
     HashMap::with_max_entries(limits::ALLOWED_ENTRIES, NO_PREALLOC);
@@ -30,11 +30,11 @@ pub(crate) static ALLOWED: HashMap<Allowed, u64> =
 #[map]
 pub(crate) static NAMES: HashMap<NameKey, u32> = HashMap::with_max_entries(limits::NAME_ENTRIES, NO_PREALLOC);
 
-/// Who the daemon is.
+/// Which process the daemon is.
 #[map]
 pub(crate) static CONTROL: Array<Control> = Array::with_max_entries(1, 0);
 
-/// Where subvolumes have their numbers.
+/// Offsets for the numbers of Btrfs subvolumes.
 #[map]
 pub(crate) static VOLUMES: Array<Volumes> = Array::with_max_entries(1, 0);
 
@@ -42,11 +42,11 @@ pub(crate) static VOLUMES: Array<Volumes> = Array::with_max_entries(1, 0);
 #[map]
 pub(crate) static IDENTITY: Array<Identity> = Array::with_max_entries(2, 0);
 
-/// Changes, as hints.
+/// Records of changes. A lost record loses details and not the fact that something changed.
 #[map]
 pub(crate) static CHANGES: RingBuf = RingBuf::with_byte_size(limits::RING_BYTES, 0);
 
-/// What tells that the sensor works, and that somebody could blind it: no flood of changes takes its room.
+/// Records of the canary and of opens that could blind the sensor. Changes of managed files cannot fill it.
 #[map]
 pub(crate) static ALARMS: RingBuf = RingBuf::with_byte_size(limits::ALARM_BYTES, 0);
 
@@ -72,15 +72,15 @@ pub(crate) static EXECUTION_SEQUENCE: PerCpuArray<u64> = PerCpuArray::with_max_e
 pub(crate) static EXECUTING: LruHashMap<u64, Executing> =
     LruHashMap::with_max_entries(limits::EXECUTING_ENTRIES, 0);
 
-/// Not zero once any task was noted in [`EXECUTING`]: where no managed file is ever executed, nobody is looked for in it.
+/// Not zero after the first insertion into [`EXECUTING`]. Before that, no execution looks there.
 #[map]
 pub(crate) static EVER_NOTED: Array<u32> = Array::with_max_entries(1, 0);
 
-/// Control groups made since the start, by their number, also those that are gone.
+/// Control groups created since the start, by number, removed ones included.
 #[map]
 pub(crate) static GROUPS: LruHashMap<u64, Group> = LruHashMap::with_max_entries(limits::GROUP_ENTRIES, 0);
 
-/// Where a path is put together: it does not fit on a program's stack beside the rest.
+/// A buffer for a path, which does not fit on a program's stack.
 #[map]
 pub(crate) static GROUP_SCRATCH: PerCpuArray<Group> = PerCpuArray::with_max_entries(1, 0);
 
@@ -88,7 +88,7 @@ pub(crate) static GROUP_SCRATCH: PerCpuArray<Group> = PerCpuArray::with_max_entr
 #[map]
 pub(crate) static COUNTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0);
 
-/// Whether the changes fill half of their ring. The other half is for what only somebody with rights can do.
+/// Whether changes fill half of their ring. The second half is for operations that need rights.
 #[inline(always)]
 pub(crate) fn is_crowded() -> bool {
     CHANGES.query(AVAILABLE_DATA) > u64::from(limits::RING_BYTES / 2)
@@ -108,8 +108,8 @@ pub(crate) fn count(counter: Counter) {
 /// Adds one, as a single instruction: programs can be preempted by others on the same CPU.
 #[inline(always)]
 pub(crate) fn add_one(slot: *mut u64) {
-    // SAFETY: `slot` comes from a map look-up, so it is aligned and valid while the program runs; the
-    // form without a result is the only atomic that 5.10 has.
+    // SAFETY: `slot` comes from a map look-up, so it is aligned and valid while the program runs. An add without a result is
+    // the only atomic that 5.10 has.
     unsafe {
         core::arch::asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) slot, in(reg) 1u64, options(nostack));
     }

@@ -1,5 +1,7 @@
-//! Who the current task is. Runs only on a hit, so it reads through `bpf_probe_read_kernel`, which
-//! needs no typed task pointer (5.10 has no helper that gives one).
+//! Who the current task is, and whether it is the daemon or an actor that a rule allows.
+//!
+//! It runs only for managed inodes, so it may read with `bpf_probe_read_kernel`. That needs no typed pointer to the task,
+//! which no helper of 5.10 gives.
 
 use crate::inode;
 use crate::kernel::{self, Pointer, current, read};
@@ -34,7 +36,7 @@ pub(crate) fn login(task: u64) -> (u32, u32) {
     (read(task, kernel::task_loginuid()), read(task, kernel::task_sessionid()))
 }
 
-/// Id of the task's control group in the hierarchy that counts; 0 where there is none.
+/// Id of the task's control group in the hierarchy that the daemon chose; 0 without one.
 #[inline(always)]
 pub(crate) fn cgroup(task: u64) -> u64 {
     if kernel::has_cgroup() == 0 {
@@ -43,13 +45,13 @@ pub(crate) fn cgroup(task: u64) -> u64 {
     group_id(read(task, kernel::task_cgroups()))
 }
 
-/// The same of a `css_set`, by its address.
+/// The same for a `css_set`, by its address.
 #[inline(always)]
 pub(crate) fn group_id(set: u64) -> u64 {
     read(group_node(set), kernel::kernfs_id())
 }
 
-/// The address of its control group's node in the hierarchy that counts.
+/// The address of the `kernfs_node` of its control group.
 #[inline(always)]
 fn group_node(set: u64) -> u64 {
     let mut group: u64 = read(set, kernel::css_set_group());
@@ -59,10 +61,10 @@ fn group_node(set: u64) -> u64 {
     read(group, kernel::cgroup_kn())
 }
 
-/// Not zero where the task runs in the scope that logind made for its login: `/user.slice/user-UID.slice/session-ID.scope`,
-/// with the task's own login uid and audit session. The login uid alone proves nothing: the kernel lets any process set it
-/// that has none yet, and gives it a session that no scope has. Only root makes groups in these slices. A function of its
-/// own, for its room on the stack.
+/// Not zero if the task runs in the scope that logind made for its login: `/user.slice/user-UID.slice/session-ID.scope`,
+/// with the task's own login uid and audit session. The login uid alone proves nothing: the kernel lets any process without
+/// one set it, and gives it a session that no scope has. Only root creates groups in these slices. It is not inlined, for its
+/// room on the stack.
 #[inline(never)]
 fn is_in_its_session(task: u64, login: u64, session: u64) -> u64 {
     if kernel::has_cgroup() == 0
@@ -84,20 +86,20 @@ fn is_in_its_session(task: u64, login: u64, session: u64) -> u64 {
     u64::from(is_session)
 }
 
-/// Longer than the names looked for, with a zero.
+/// Bytes for the longest of these names and its zero, and more.
 const GROUP_NAME_BYTES: usize = 32;
 
 /// Letters of `.scope` and `.slice`.
 const SUFFIX_LETTERS: u64 = 6;
 
-/// Whether a node's name is the prefix, this number and the suffix, both filled up with zeroes. It compares words and has no
-/// loop over letters: each letter at which a loop may end is a branch, all of which the verifier follows.
+/// Whether a node's name is the prefix, this number and the suffix; both are padded with zeroes. It compares words. A loop
+/// over letters would have a branch at each letter, and the verifier walks all of them.
 #[inline(always)]
 fn is_numbered(node: u64, prefix: [u8; 8], suffix: [u8; 8], wanted: u64) -> bool {
     let mut name = MaybeUninit::<[u8; GROUP_NAME_BYTES]>::uninit();
     let from: u64 = read(node, kernel::kernfs_name());
-    // SAFETY: the helper checks the address that it reads from, and gives the length with the zero behind, or an error, which
-    // is no length below. The copy is not read.
+    // SAFETY: the helper checks the address that it reads from. It gives the length with the zero, or an error, which the test
+    // of `digits` refuses. The copy is not used.
     let length = unsafe {
         bpf_probe_read_kernel_str(name.as_mut_ptr().cast(), GROUP_NAME_BYTES as u32, from as *const c_void)
     };
@@ -108,10 +110,10 @@ fn is_numbered(node: u64, prefix: [u8; 8], suffix: [u8; 8], wanted: u64) -> bool
         return false;
     }
     let first = read::<u64>(from, 0) & u64::MAX >> (64 - 8 * letters);
-    // What is before the name in memory, of which a few letters may be among these, is not looked at.
+    // These words may begin with bytes before the name, which `is_number` ignores.
     let end = from + letters + digits;
     let (high, low) = (read(end - 16, 0), read(end - 8, 0));
-    // One more letter, the last digit, and the zero behind the name.
+    // The suffix with its zero; the first of the eight bytes is the last digit.
     let last = read::<u64>(end - 1, 0) >> 8;
     first == prefix && last == suffix && is_number(high, low, digits, wanted)
 }
@@ -120,20 +122,20 @@ fn is_numbered(node: u64, prefix: [u8; 8], suffix: [u8; 8], wanted: u64) -> bool
 #[inline(always)]
 fn is_users(node: u64) -> bool {
     let name: u64 = read(node, kernel::kernfs_name());
-    // With the zero behind the name, and without the letter behind that.
+    // With the zero, and without the byte after it.
     let rest = read::<u32>(name, 8) & 0x00ff_ffff;
     read::<u64>(name, 0) == u64::from_le_bytes(*b"user.sli") && rest == u32::from_le_bytes(*b"ce\0\0")
 }
 
-/// What a process runs: its newest execution, as the process cache has it; 0 where it has none.
+/// The number of a process's newest execution in the process cache; 0 if it has none.
 #[inline(always)]
 pub(crate) fn execution(tgid: u32, start_ns: u64) -> u64 {
-    // SAFETY: the fields are read whole; a process that ended meanwhile leaves its entry as it was.
+    // SAFETY: the fields are read whole. The entry stays when a process ends.
     unsafe { PROCESSES.get(tgid) }
         .map_or(0, |process| if process.start_ns == start_ns { process.exec_id } else { 0 })
 }
 
-/// What the process that has this number now runs; 0 where that is not known.
+/// The same for the process that has this thread group id now.
 #[inline(always)]
 pub(crate) fn runs(tgid: u32) -> u64 {
     // SAFETY: the field is read whole.
@@ -184,7 +186,7 @@ pub(crate) fn mount_namespace(proxy: u64) -> u32 {
     read(namespace, kernel::mnt_namespace_ns() + kernel::ns_inum())
 }
 
-/// Fills in the identity fields of a record; gives the flags that belong to it.
+/// Writes the identity of the current task to a record, and gives the flags for it.
 ///
 /// # Safety
 /// `record` must be a whole ring reservation.
@@ -223,15 +225,15 @@ const ADMINISTER: u64 = 1 << 21;
 /// Where the current task may mount.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mounts {
-    /// Nowhere: the kernel refuses it, after a hook or before.
+    /// Nowhere: the kernel refuses it before or after the hook.
     Nowhere,
-    /// In mount namespaces of a user namespace, which anybody can make, and not in the host's.
+    /// In mount namespaces of its user namespace, which any user can create, and not in the host's.
     InItsOwn,
-    /// Everywhere; also where the kernel does not show what it takes to tell.
+    /// Everywhere, or unknown because the kernel's types lack a field.
     Everywhere,
 }
 
-/// Where the current task may mount, as far as its capabilities tell.
+/// Where the current task may mount, by its capabilities.
 #[inline(always)]
 pub(crate) fn mounts() -> Mounts {
     let fields = [kernel::cred_capabilities(), kernel::cred_user_namespace(), kernel::user_namespace_level()];
@@ -251,12 +253,12 @@ pub(crate) fn mounts() -> Mounts {
     }
 }
 
-/// Any of these makes up for not being the owner, in one hook or another: `CAP_CHOWN`, `CAP_DAC_OVERRIDE`, `CAP_FOWNER`,
+/// In one hook or another, each of these capabilities replaces ownership: `CAP_CHOWN`, `CAP_DAC_OVERRIDE`, `CAP_FOWNER`,
 /// `CAP_LINUX_IMMUTABLE`, `CAP_SYS_ADMIN`, `CAP_SETFCAP`, `CAP_MAC_ADMIN` (include/uapi/linux/capability.h).
 const RIGHTS: u64 = 1 | 1 << 1 | 1 << 3 | 1 << 9 | 1 << 21 | 1 << 31 | 1 << 33;
 
-/// Whether the kernel refuses to the current task what only the owner of an inode, or a capability, may do. The security
-/// hooks run before it asks. Capabilities in a user namespace, which anybody can make, are none over the host's files.
+/// Whether the current task neither owns an inode nor has a capability that replaces ownership. The kernel checks that after
+/// the security hooks. Capabilities in a user namespace, which any user can create, do not apply to the host's files.
 #[inline(always)]
 pub(crate) fn has_no_right(inode: Pointer) -> bool {
     let fields = [kernel::cred_capabilities(), kernel::cred_user_namespace(), kernel::user_namespace_level()];
@@ -273,11 +275,11 @@ pub(crate) fn has_no_right(inode: Pointer) -> bool {
     capabilities & RIGHTS == 0 || read::<u32>(namespace, kernel::user_namespace_level()) != 0
 }
 
-/// Whether a rule, or each of several that count together, allows the current task: by its executable, its cgroup or its
-/// login in that login's session; or whether it is Holdfast's own. 0 for no.
+/// Whether a rule, or each rule of a set, allows the current task: by its executable, its cgroup, or its login in that login's
+/// session. Holdfast's own processes are always allowed. 0 for no.
 ///
-/// A global function to the kernel: the verifier walks through it once for a program, and not again on each of the paths that
-/// lead to it. Those before 6.4 would take minutes for all the ways in which the look-ups may end.
+/// It is a global function: the verifier checks it once for each program, and not again on each path that leads to it.
+/// Verifiers before 6.4 would take minutes for all combinations of its look-ups.
 // SAFETY: no other symbol of the object has this name.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -297,8 +299,8 @@ pub(crate) extern "C" fn is_allowed_by(rule: u64) -> u64 {
     u64::from(listed(Allowed { dev: read(task, kernel::task_tgid()), ..process }) == ALLOWED_ALL)
 }
 
-/// The bits that a rule gives to what the task runs. A file that lost its last name is none that a rule allows: another
-/// one is at the path, or none is, and the daemon may not have seen it yet.
+/// The bits that a rule gives to the task's executable. It gives none to a file without a name: another file, or none, is at
+/// the path now, and the daemon may not have seen it yet.
 #[inline(always)]
 fn by_executable(rule: u32, task: u64) -> u64 {
     let mm: u64 = read(task, kernel::task_mm());
@@ -317,7 +319,7 @@ fn by_executable(rule: u32, task: u64) -> u64 {
     })
 }
 
-/// An actor that a rule knows by a number alone.
+/// The key of an actor that a rule identifies by a number alone.
 #[inline(always)]
 fn by_number(rule: u32, kind: u32, value: u64) -> Allowed {
     Allowed { rule, kind, value, dev: 0, generation: 0, volume: 0, padding: 0 }

@@ -5,15 +5,14 @@ use crate::managed::{self, Change};
 use crate::who;
 use sensor_common::op::{Operation, ROLE_DIRECTORY, ROLE_FILE};
 
-/// Attributes that only the owner may set, or who has a capability: mode, owner, group, and times to something else than now
-/// (`ATTR_*`, include/linux/fs.h).
+/// Attributes that only the owner or a task with a capability may set: mode, owner, group, and times other than now (`ATTR_*`,
+/// include/linux/fs.h).
 const OWNERS: u32 = 1 | 1 << 1 | 1 << 2 | 1 << 7 | 1 << 8 | 1 << 16;
 
-/// `ATTR_FORCE`: a part of something else, which was permitted.
+/// `ATTR_FORCE`: part of another operation, which the kernel has permitted already.
 const FORCE: u32 = 1 << 9;
 
-/// Notes `operation` when the entry's inode is managed. `owners`: the kernel asks for the owner, or a capability, after
-/// the hook.
+/// Counts `operation` if the inode is managed. `owners`: after the hook, the kernel requires the owner or a capability.
 #[inline(always)]
 fn changed(dentry: Pointer, operation: Operation, detail: u64, owners: bool) -> i32 {
     let Some(inode) = dentry.follow(kernel::dentry_inode()).known() else { return 0 };
@@ -26,8 +25,8 @@ fn changed(dentry: Pointer, operation: Operation, detail: u64, owners: bool) -> 
     managed::changed(entry, &Change { refused, ..Change::of(inode, operation, detail) })
 }
 
-/// Whether the kernel has asked already whether the current task may set an extended attribute: of those whose names begin so
-/// it has (`xattr_permission`).
+/// Whether the kernel has checked before the hook that the current task may set an extended attribute of this name
+/// (`xattr_permission`).
 #[inline(always)]
 fn is_permitted(name: u64) -> bool {
     let start: u64 = read(name, 0);
@@ -67,7 +66,7 @@ pub(crate) fn inode_removexattr(args: Arguments) -> i32 {
     changed(dentry, Operation::RemoveXattr, 0, owners)
 }
 
-/// `inode_set_acl(dentry, …)`, since 6.2; before that it was an extended attribute like any other.
+/// `inode_set_acl(dentry, …)`, since 6.2; older kernels set an access control list as an extended attribute.
 #[inline(always)]
 pub(crate) fn inode_set_acl(args: Arguments) -> i32 {
     let Some(dentry) = args.pointer(kernel::arg_inode_set_acl_dentry()) else { return 0 };

@@ -16,13 +16,13 @@ const MAP_SHARED: u64 = 1;
 /// `VM_SHARED` (include/linux/mm.h).
 const VM_SHARED: u64 = 8;
 
-/// Notes `operation` when `file`'s inode is a managed file.
+/// Counts `operation` if `file`'s inode is a managed file.
 #[inline(always)]
 fn changed(file: Pointer, operation: Operation, detail: u64) -> i32 {
     changed_unless(file, operation, detail, |_| false)
 }
 
-/// The same; `refused`: whether the kernel refuses it to the current task.
+/// The same. `refused` gives whether the kernel refuses the operation to the current task.
 #[inline(always)]
 fn changed_unless(
     file: Pointer,
@@ -39,7 +39,7 @@ fn changed_unless(
     managed::changed(entry, &Change { refused: refused(inode), ..Change::of(inode, operation, detail) })
 }
 
-/// An ioctl on a file that is not open for writing needs its owner, or a capability; the kernel asks after the hook.
+/// An ioctl on a file that is not open for writing needs the owner or a capability; the kernel checks that after the hook.
 #[inline(always)]
 fn controlled(file: Pointer, command: u64) -> i32 {
     changed_unless(file, Operation::Ioctl, command, |inode| {
@@ -51,7 +51,7 @@ fn controlled(file: Pointer, command: u64) -> i32 {
 #[inline(always)]
 pub(crate) fn file_permission(args: Arguments) -> i32 {
     let mask = args.get(kernel::arg_file_permission_mask());
-    // SAFETY: a jump and nothing else. The compiler makes two instructions of the test, and every read pays them.
+    // SAFETY: a jump and nothing else. The compiler makes two instructions of the test, which each read would pay for.
     unsafe {
         core::arch::asm!("if {0} & {1} goto {2}", in(reg) mask, const MAY_WRITE, label { return write(args) }, options(nostack, nomem));
     }
@@ -62,20 +62,20 @@ pub(crate) fn file_permission(args: Arguments) -> i32 {
 #[inline(always)]
 fn write(args: Arguments) -> i32 {
     let Some(file) = args.pointer(kernel::arg_file_permission_file()) else { return 0 };
-    // Pipes, sockets and terminals have no place to write at; a regular file always has.
+    // A regular file always has this mode, and a pipe, a socket or a terminal never.
     if file.load::<u32>(kernel::file_mode()) & MODE_PWRITE == 0 {
         return 0;
     }
     written(file.0) as i32
 }
 
-/// The rest of it. A function of its own, so that a read, which is turned away above, saves no registers.
+/// The rest of [`write`]. It is not inlined, so that a read saves no registers.
 #[inline(never)]
 fn written(file: *const u8) -> i64 {
     i64::from(changed(Pointer(file), Operation::Write, 0))
 }
 
-/// `file_release(file)`: the last reference to an open file goes; attached with `file_permission`.
+/// `file_release(file)`: the last reference to an open file is dropped. Attached together with `file_permission`.
 #[inline(always)]
 pub(crate) fn file_release(args: Arguments) -> i32 {
     let Some(file) = args.pointer(kernel::arg_file_release_file()) else { return 0 };
@@ -95,7 +95,7 @@ pub(crate) fn mmap_file(args: Arguments) -> i32 {
         return 0;
     }
     let Some(file) = args.pointer(kernel::arg_mmap_file_file()) else { return 0 };
-    // The kernel refuses such a mapping of a file that is not open for writing, after this hook.
+    // After this hook the kernel refuses such a mapping of a file that is not open for writing.
     if file.load::<u32>(kernel::file_mode()) & MODE_WRITE == 0 {
         return 0;
     }
@@ -118,10 +118,9 @@ pub(crate) fn file_mprotect(args: Arguments) -> i32 {
     changed(file, Operation::Protect, prot)
 }
 
-/// Whether an ioctl command can change a file's content, flags or blocks. The type byte (bits 8 to 15)
-/// is enough to turn away terminals and devices: `f` is the file systems' own (FS_IOC_SETFLAGS, ext4,
-/// verity, fscrypt), `v` FS_IOC_SETVERSION, `X` is xfs and the generic FSSETXATTR and FIFREEZE, 0x94 is btrfs and FICLONE,
-/// 0xf5 is f2fs.
+/// Whether an ioctl command can change a file's content, flags or blocks. The type byte (bits 8 to 15) excludes terminals and
+/// devices: `f` is the file systems' own (FS_IOC_SETFLAGS, ext4, verity, fscrypt), `v` FS_IOC_SETVERSION, `X` xfs and the
+/// generic FSSETXATTR and FIFREEZE, 0x94 btrfs and FICLONE, 0xf5 f2fs.
 #[inline(always)]
 fn changes_files(command: u64) -> bool {
     matches!((command >> 8) & 0xff, 0x66 | 0x76 | 0x58 | 0x94 | 0xf5)
@@ -138,7 +137,7 @@ pub(crate) fn file_ioctl(args: Arguments) -> i32 {
     controlled(file, command)
 }
 
-/// `file_ioctl_compat(file, cmd)`: the same from a 32-bit process, with its numbers.
+/// `file_ioctl_compat(file, cmd)`: the same for a 32-bit process, whose commands have other numbers.
 #[inline(always)]
 pub(crate) fn file_ioctl_compat(args: Arguments) -> i32 {
     let command = args.get(kernel::arg_file_ioctl_compat_cmd()) & 0xffff_ffff;
@@ -149,7 +148,7 @@ pub(crate) fn file_ioctl_compat(args: Arguments) -> i32 {
     controlled(file, command)
 }
 
-/// The commands of those families that only read and that tools issue all the time: FS_IOC_GETFLAGS,
+/// Commands of those families that only read, and that tools issue often: FS_IOC_GETFLAGS,
 /// FS_IOC_GETVERSION, both also with 32 bits, FS_IOC_FIEMAP, FS_IOC_FSGETXATTR (include/uapi/linux/fs.h).
 #[inline(always)]
 fn reads_only(command: u64) -> bool {

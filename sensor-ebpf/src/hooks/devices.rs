@@ -1,7 +1,7 @@
-//! Block devices: whoever may write to one can change files beneath their file system.
+//! Block devices: a process that writes to one can change files below their file system.
 //!
-//! No security hook tells devices from files, and one that looked would cost every open on the node. So this hangs on
-//! the function that opens a block device, whatever it is called by and since whenever it exists.
+//! No security hook is for devices only, and a test in `file_open` would cost every open on the node. So the program is attached
+//! to the function that opens a block device.
 
 use super::open::MODE_WRITE;
 use crate::kernel::{self, Arguments};

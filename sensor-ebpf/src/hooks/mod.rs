@@ -1,5 +1,5 @@
-//! One file for each family of hooks. Each body takes the hook's arguments and returns 0, or a
-//! negative error where a policy denies the change (which only an LSM program can enforce).
+//! One file for each family of hooks. Each body takes the hook's arguments. It gives 0, or a negative error if a deny rule
+//! refuses the operation, which only an LSM program can enforce.
 
 pub(crate) mod attributes;
 pub(crate) mod content;

@@ -1,7 +1,7 @@
-//! Mounts. They are rare, and what they do to a managed path is best read from the mount table, so each is
-//! one record that makes the daemon compare tables; it names the object mounted over (or the root of what
-//! is taken away), so that of several mounts each finds its own actor. What a task does or tries that may mount nothing that
-//! the host sees is no record: anybody can do so without end.
+//! Mounts. They are rare, and the mount table tells best what they do to a managed path. So each mount is one record, after
+//! which the daemon compares mount tables. The record names the object mounted over, or the root of what is unmounted, so that
+//! the daemon finds the actor of each mount. A task whose mounts the host cannot see causes no record: any user can mount so
+//! without limit.
 
 use crate::deny;
 use crate::inode;
@@ -13,13 +13,12 @@ use aya_ebpf::helpers::bpf_get_current_pid_tgid;
 use sensor_common::map::MOUNTS_KEY;
 use sensor_common::op::Operation;
 
-/// The mount table has an entry of its own, so that its changes are counted, marked dirty and swept
-/// like those of a file. `mount`: the one that the operation is on.
+/// Counts a change of the mount table, which has an entry of its own like a file. `mount`: the mount that the operation is on.
 #[inline(always)]
 fn changed(dentry: Pointer, mount: Pointer, operation: Operation) -> i32 {
     let yields = match who::mounts() {
         Mounts::Everywhere => false,
-        // A runtime may have handed it a mount of the host's that hands on what happens to it.
+        // A container runtime may have given it a mount of the host that propagates changes.
         Mounts::InItsOwn if hands_on(mount) && !is_in_hosts_namespace() => true,
         _ => return 0,
     };
@@ -33,14 +32,14 @@ const REMOUNT: u64 = 1 << 5;
 const BIND: u64 = 1 << 12;
 const PROPAGATION: u64 = 0xf << 17;
 
-/// Whether mount(2) with these flags puts something over the path: it may as well change what is there. In the order in
-/// which the kernel asks.
+/// Whether mount(2) with these flags mounts over the path, and does not only change a mount there. It tests flags in the order
+/// of the kernel (`path_mount`).
 #[inline(always)]
 fn covers(flags: u64) -> bool {
     flags & REMOUNT == 0 && (flags & BIND != 0 || flags & PROPAGATION == 0)
 }
 
-/// A field of `struct mount`, by the `struct vfsmount` in it; zero where this kernel has none.
+/// A field of `struct mount`, by the `struct vfsmount` in it; zero if this kernel lacks it.
 #[inline(always)]
 fn field<T: Copy + Default>(mount: Pointer, offset: u32) -> T {
     if offset == kernel::MISSING || kernel::mount_vfsmount() == kernel::MISSING {
@@ -49,8 +48,8 @@ fn field<T: Copy + Default>(mount: Pointer, offset: u32) -> T {
     read((mount.0 as u64).wrapping_sub(u64::from(kernel::mount_vfsmount())), offset)
 }
 
-/// Whether what the current task does to a mount may be seen on the host: the task is in the host's mount namespace, or
-/// the mount hands on what happens to it. What services and containers do in a namespace of their own hides nothing.
+/// Whether the host may see what the current task does to a mount: the task is in the host's mount namespace, or the mount
+/// propagates changes. Mounts of services and containers in their own namespaces hide nothing on the host.
 #[inline(always)]
 fn is_hosts(mount: Pointer) -> bool {
     is_in_hosts_namespace() || hands_on(mount)
@@ -64,14 +63,14 @@ fn is_in_hosts_namespace() -> bool {
     who::control().is_some_and(|control| control.mount_namespace == own)
 }
 
-/// Whether a mount hands on to others what is mounted on it.
+/// Whether a mount propagates to others what is mounted on it: it is in a peer group.
 #[inline(always)]
 fn hands_on(mount: Pointer) -> bool {
     field::<u32>(mount, kernel::mount_group()) != 0
 }
 
-/// Whether a mount stands at a protected name, and is not a copy elsewhere of what does. One that stands on another mount
-/// shows no name.
+/// Whether a mount is at a protected name, and is not a copy of such a mount elsewhere. A mount on top of another mount has no
+/// name to test, and counts as protected.
 #[inline(always)]
 fn is_on_the_way(mount: Pointer) -> bool {
     let point: u64 = field(mount, kernel::mount_point());
@@ -88,7 +87,7 @@ fn is_on_the_way(mount: Pointer) -> bool {
     deny::rules_of_name(ino, place, name as *const u8) != u64::from(deny::NO_RULE)
 }
 
-/// Refuses to take a mount away on which something protected lies. `root`: its root.
+/// Refuses to unmount or move a mount that holds something protected. `root`: the root of the mount.
 #[inline(always)]
 fn uncovered(mount: Pointer, root: Pointer, operation: Operation) -> i32 {
     let Some(inode) = root.follow(kernel::dentry_inode()).known() else { return 0 };
@@ -101,7 +100,7 @@ fn uncovered(mount: Pointer, root: Pointer, operation: Operation) -> i32 {
     deny::refuse(entry, u64::from(rule), operation as u64, core::ptr::null(), inode.0) as i32
 }
 
-/// Refuses to put something over what a deny rule protects, or over a directory above it.
+/// Refuses to mount over an object that a deny rule protects, or over a directory above it.
 #[inline(always)]
 fn covered(path: Pointer, dentry: Pointer, operation: Operation) -> i32 {
     let Some(inode) = dentry.follow(kernel::dentry_inode()).known() else { return 0 };
@@ -129,7 +128,7 @@ pub(crate) fn sb_mount(args: Arguments) -> i32 {
     changed(dentry, path.follow(kernel::path_mount()), Operation::Mount)
 }
 
-/// Whether it is the first process: it takes everything down when the node goes down.
+/// Whether the current task is the first process, which unmounts everything at shutdown.
 #[inline(always)]
 fn is_init() -> bool {
     bpf_get_current_pid_tgid() >> 32 == 1
@@ -149,7 +148,7 @@ pub(crate) fn sb_umount(args: Arguments) -> i32 {
     changed(root, mount, Operation::Unmount)
 }
 
-/// `move_mount(from_path, to_path)`: what attaches a mount made with the new calls, or moves one.
+/// `move_mount(from_path, to_path)`: attaches a mount that fsmount(2) or open_tree(2) made, or moves one.
 #[inline(always)]
 pub(crate) fn move_mount(args: Arguments) -> i32 {
     let Some(path) = args.pointer(kernel::arg_move_mount_to_path()) else { return 0 };
@@ -165,7 +164,7 @@ pub(crate) fn move_mount(args: Arguments) -> i32 {
     changed(dentry, path.follow(kernel::path_mount()), Operation::MoveMount)
 }
 
-/// Refuses to move a mount away on which something protected lies. A copy that was never attached is nobody's place.
+/// Refuses to move a mount that holds something protected. A copy that was never attached holds nothing at any path.
 #[inline(always)]
 fn taken(args: Arguments) -> i32 {
     let Some(path) = args.pointer(kernel::arg_move_mount_from_path()) else { return 0 };
@@ -178,10 +177,10 @@ fn taken(args: Arguments) -> i32 {
     uncovered(mount, dentry, Operation::MoveMount)
 }
 
-/// `sb_pivotroot(…)`: it concerns every path, so that none is named.
+/// `sb_pivotroot(…)`: it changes every path, so the record names none.
 #[inline(always)]
 pub(crate) fn sb_pivotroot(_: Arguments) -> i32 {
-    // No other namespace than the task's own is pivoted.
+    // A task pivots only the root of its own namespace.
     if who::mounts() != Mounts::Everywhere {
         return 0;
     }

@@ -1,12 +1,12 @@
-//! Names: what is created, linked, removed and renamed in managed directories, and what happens to the
-//! names of managed objects wherever they are.
+//! Names: objects created, linked, removed and renamed in managed directories, and changes of the names of managed objects
+//! anywhere.
 
 use crate::deny;
 use crate::kernel::{self, Arguments, Pointer};
 use crate::managed::{self, Change};
 use sensor_common::op::{Operation, ROLE_ANCESTOR, ROLE_DIRECTORY, ROLE_FILE, ROLE_NAMES};
 
-/// Notes that `dentry` is about to change in the directory `dir`, if names in it matter.
+/// Counts a change of `dentry` in the directory `dir`, if names in it matter.
 #[inline(always)]
 fn in_directory(dir: Pointer, dentry: Pointer, operation: Operation) -> i32 {
     let Some(entry) = managed::lookup(dir) else { return 0 };
@@ -25,7 +25,7 @@ fn in_directory(dir: Pointer, dentry: Pointer, operation: Operation) -> i32 {
     managed::changed(entry, &change)
 }
 
-/// Notes that the object itself loses or changes its name.
+/// Counts that the object itself loses or changes its name.
 #[inline(always)]
 fn of_object(dentry: Pointer, operation: Operation) -> i32 {
     // Null for a name that does not exist yet.
@@ -44,7 +44,7 @@ fn created(dir: Pointer, dentry: Pointer, operation: Operation) -> i32 {
     in_directory(dir, dentry, operation)
 }
 
-/// A name goes, and perhaps the object with it.
+/// A removed name, and perhaps the object with it.
 #[inline(always)]
 fn removed(dir: Pointer, dentry: Pointer, operation: Operation) -> i32 {
     let refused = of_object(dentry, operation);
@@ -122,7 +122,8 @@ pub(crate) fn inode_rename(args: Arguments) -> i32 {
     let Some(old) = args.pointer(kernel::arg_inode_rename_old_dentry()) else { return 0 };
     let Some(new_dir) = args.pointer(kernel::arg_inode_rename_new_dir()) else { return 0 };
     let Some(new) = args.pointer(kernel::arg_inode_rename_new_dentry()) else { return 0 };
-    // The first that is refused ends it, as it is to be told once; what was noted before costs a look and changes nothing.
+    // The first refusal ends the operation, so that it has one record. A change that is counted before that only costs an
+    // observation.
     let from = of_object(old, Operation::Rename);
     if from != 0 {
         return from;
@@ -143,8 +144,8 @@ pub(crate) fn inode_rename(args: Arguments) -> i32 {
     0
 }
 
-/// What takes the place of a managed file is managed from now on, not only when the daemon has seen it: a deny rule
-/// goes on to protect the path, and who changes the new file in between is told by a record of its own.
+/// The object that replaces a managed file is managed at once, before the daemon has seen it. So a deny rule still protects the
+/// path, and a change of the new file in between has its own record.
 #[inline(always)]
 fn replaced(old: Pointer, new: Pointer) {
     // Null for a name that does not exist yet.

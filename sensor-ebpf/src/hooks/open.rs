@@ -1,6 +1,6 @@
-//! Opens: the first sight of a writer, and the daemon's own observation opens.
+//! Opens: the first record of a writer, and the daemon's own observations.
 //!
-//! Takes every open on the node, so a miss must cost next to nothing.
+//! It runs for every open on the node, so an unmanaged file must cost next to nothing.
 
 use crate::inode;
 use crate::kernel::{self, Arguments, Pointer};
@@ -21,8 +21,8 @@ pub(crate) const MODE_WRITE: u32 = 2;
 pub(crate) fn file_open(args: Arguments) -> i32 {
     let Some(file) = args.pointer(kernel::arg_file_open_file()) else { return 0 };
     let flags: u32 = file.load(kernel::file_flags());
-    // Most opens are read-only: the flags tell, as the kernel's own OPEN_FMODE does, before anything else is loaded. Those
-    // by which the daemon looks at things are, too.
+    // Most opens are read-only, the daemon's observations included. The flags are tested before anything else is loaded, as
+    // in the kernel's OPEN_FMODE.
     if flags.wrapping_add(1) & MODE_WRITE == 0 {
         if flags & OBSERVE_OPEN_FLAGS == OBSERVE_OPEN_FLAGS {
             observed(file.0);
@@ -49,8 +49,8 @@ pub(crate) fn file_open(args: Arguments) -> i32 {
     managed::changed(entry, &Change::of(inode, operation, u64::from(flags)))
 }
 
-/// Takes the daemon's observation, if it is the daemon that opens with these flags; always 0, as a function of the object
-/// has to give something. One of its own, so that all other opens save no registers for it.
+/// Answers the daemon's observation, if the daemon opens with these flags. It gives 0, since a function of the object has to
+/// give something. It is not inlined, so that all other opens save no registers.
 #[inline(never)]
 fn observed(file: *const u8) -> u64 {
     if who::answers() {
@@ -59,8 +59,8 @@ fn observed(file: *const u8) -> u64 {
     0
 }
 
-/// The daemon looks at an object: tell it who the kernel thinks this is, and put down, from before the
-/// daemon reads a byte, what may still be under way on it.
+/// Answers an observation: gives the daemon the object's identity, and samples which changes may still be under way, before the
+/// daemon reads a byte.
 #[inline(always)]
 fn observe(file: Pointer) {
     let Some(inode) = file.follow(kernel::file_inode()).known() else { return };
@@ -72,8 +72,8 @@ fn observe(file: Pointer) {
     sample(entry, dentry, inode);
 }
 
-/// `inode_readlink(dentry)`: how the daemon looks at a symbolic link, which cannot be opened. Attached only
-/// while a managed thing is one.
+/// `inode_readlink(dentry)`: the daemon's observation of a symbolic link, which cannot be opened. Attached only while a managed
+/// thing is a link.
 #[inline(always)]
 pub(crate) fn inode_readlink(args: Arguments) -> i32 {
     if !who::answers() {
@@ -92,7 +92,7 @@ pub(crate) fn inode_readlink(args: Arguments) -> i32 {
     0
 }
 
-/// Tells the daemon who the kernel thinks this is.
+/// Gives the daemon the identity of an inode.
 #[inline(always)]
 fn identify(identity: *mut Identity, inode: Pointer) {
     let key = inode::key(inode, inode.load(kernel::inode_ino()));
@@ -107,18 +107,18 @@ fn identify(identity: *mut Identity, inode: Pointer) {
     }
 }
 
-/// Takes the kernel's part of the evidence about a look that begins now.
+/// Samples the kernel's part of the evidence for an observation that begins now.
 #[inline(always)]
 fn sample(entry: *mut Managed, dentry: Pointer, inode: Pointer) {
     witnessed(entry, || writers(inode) | locked(dentry, inode));
 }
 
-/// Puts the evidence down in the entry; `under_way`: what changes may still be under way, `OBSERVED_*`.
+/// Writes the evidence to the entry. `under_way` gives which changes may still be under way, `OBSERVED_*`.
 #[inline(always)]
 pub(super) fn witnessed(entry: *mut Managed, under_way: impl FnOnce() -> u32) {
-    // Order matters: the bit goes down before the counter is read, and both before the locks are. A
-    // change that is not in the counter yet will raise it after us, and be seen by the daemon's second
-    // look; one that is in the counter and has not landed still holds its lock or its file.
+    // The order matters: clear the bit, read the counter, read the locks. A change that is not counted yet raises the counter
+    // later, and the daemon's second read of it finds that. A change that is counted and not complete still holds its lock or
+    // its file.
     // SAFETY: the entry comes from a map look-up; volatile keeps the order.
     unsafe {
         core::ptr::write_volatile(&raw mut (*entry).dirty, 0);

@@ -1,5 +1,5 @@
-//! Processes: who forked whom, and what each runs. Kept in maps, never pushed: nobody is woken by an
-//! exec, and an actor that is gone can still be named.
+//! Processes: the parent of each, and what each executes. The maps hold it and the ring does not: an execution wakes nobody, and
+//! the daemon can name an actor that has ended.
 
 use crate::inode::{self, Subject};
 use crate::kernel::{self, Arguments, Pointer, current, read, within};
@@ -17,8 +17,8 @@ use sensor_common::map::{
 };
 use sensor_common::op::{Operation, ROLE_FILE};
 
-/// Start time of a task's process (its group leader), boot-time nanoseconds. The same as `who::process_start`,
-/// for a task whose type the verifier knows: its fields cost an instruction or two each, not a helper call.
+/// Start time of a task's process (its group leader), boot-time nanoseconds. Like `who::process_start`, for a task whose type
+/// the verifier knows: each field costs an instruction or two and no helper call.
 #[inline(always)]
 fn start_of(task: Pointer) -> u64 {
     task.to(kernel::task_group_leader()).map_or(0, |leader| leader.field(kernel::task_start()))
@@ -104,8 +104,8 @@ pub(crate) fn exec(args: Arguments) -> i32 {
     0
 }
 
-/// `bprm_creds_for_exec(bprm)`: the file that was asked for, before the kernel goes on to the interpreter of
-/// a script. The execution may still fail, so it is only noted.
+/// `bprm_creds_for_exec(bprm)`: the file given to execve, before the kernel continues with the interpreter of a script. The
+/// execution may still fail, so this only stores it.
 #[inline(always)]
 pub(crate) fn about_to_execute(args: Arguments) -> i32 {
     let Some(binprm) = args.pointer(kernel::arg_bprm_creds_for_exec_bprm()) else { return 0 };
@@ -116,26 +116,26 @@ pub(crate) fn about_to_execute(args: Arguments) -> i32 {
         let subject = Subject::of(inode);
         let noted = Executing { key: subject.key, generation: subject.generation, padding: 0 };
         if let Some(ever) = EVER_NOTED.get_ptr_mut(0) {
-            // SAFETY: the pointer comes from a map look-up; everybody writes the same word.
+            // SAFETY: the pointer comes from a map look-up; all CPUs write the same value.
             unsafe { core::ptr::write_volatile(ever, 1) };
         }
-        // Without room the program is still seen when it is no script.
+        // If the map is full, `exec` still reports the file unless it is a script.
         let _ = EXECUTING.insert(task, noted, 0);
     } else if was_ever_noted() {
-        // What an execution that failed has left.
+        // An execution that failed has left its entry.
         let _ = EXECUTING.remove(task);
     }
     0
 }
 
-/// Whether any task was ever noted. Whoever reads that none was has left nothing either.
+/// Whether any task was ever stored in `EXECUTING`. A task that reads false has no entry there.
 #[inline(always)]
 fn was_ever_noted() -> bool {
     // SAFETY: the pointer comes from a map look-up.
     EVER_NOTED.get_ptr(0).is_some_and(|ever| unsafe { core::ptr::read_volatile(ever) } != 0)
 }
 
-/// Reports the execution that [`about_to_execute`] noted; gives its file's entry, or null.
+/// Reports the execution that [`about_to_execute`] stored; gives its file's entry, or null.
 #[inline(always)]
 fn executing(task: u64, id: u64) -> *mut Managed {
     if !was_ever_noted() {
@@ -160,7 +160,7 @@ fn executed(entry: *mut Managed, id: u64, subject: Subject) {
     }
 }
 
-/// `cgroup_mkdir(cgrp, path)`. Only the hierarchy that counts: ids repeat between hierarchies.
+/// `cgroup_mkdir(cgrp, path)`. Only for the hierarchy that the daemon chose: ids repeat between hierarchies.
 #[inline(always)]
 pub(crate) fn group_made(args: Arguments) -> i32 {
     let group = args.get(0);
@@ -176,20 +176,20 @@ pub(crate) fn group_made(args: Arguments) -> i32 {
     // reads from, and terminates what it wrote.
     unsafe {
         if bpf_probe_read_kernel_str_bytes(args.get(1) as *const u8, &mut (*scratch).path).is_ok() {
-            // By reference: a copy would not fit on the stack.
+            // A reference, because a copy does not fit on the stack.
             let path = &*scratch;
             let _ = GROUPS.insert(id, path, 0);
         }
     }
     if let Some(entry) = MANAGED.get_ptr_mut(GROUPS_KEY) {
-        // Nobody can be refused for it, so what it gives does not matter.
+        // A tracepoint cannot refuse, so the result has no meaning.
         let change = Change { yields: true, ..Change::of(Pointer::NULL, Operation::MakeDirectory, id) };
         let _ = managed::changed(entry, &change);
     }
     0
 }
 
-/// Everything of an execution that comes from the task.
+/// Writes everything of an execution that comes from the task.
 ///
 /// # Safety
 /// `execution` must come from a map look-up in this program run.
@@ -225,7 +225,7 @@ unsafe fn fill(execution: *mut Execution, task: Pointer, id: u64) {
         }
         (*execution).tty = [0; 16];
         if let Some(tty) = tty {
-            // The verifier takes the characters of an array one by one; the helper takes them all.
+            // Direct loads would take one character at a time; the helper reads all.
             (*execution).tty = read(tty.0 as u64, kernel::tty_name());
         }
         (*execution).argv_cut = u32::from(length > ARGV_BYTES as u64);
@@ -237,7 +237,7 @@ unsafe fn fill(execution: *mut Execution, task: Pointer, id: u64) {
     }
 }
 
-/// Id of the control group of a task whose type the verifier knows; 0 where there is none.
+/// Id of the control group of a task whose type the verifier knows; 0 without one.
 #[inline(always)]
 fn cgroup(task: Pointer) -> u64 {
     if kernel::has_cgroup() == 0 {
@@ -245,7 +245,7 @@ fn cgroup(task: Pointer) -> u64 {
     }
     let set = task.to(kernel::task_cgroups());
     if kernel::css_cgroup() != kernel::MISSING {
-        // The verifier does not know what lies in an array of pointers everywhere; the helper needs no type.
+        // Not every verifier knows the type of an element of an array of pointers; the helper needs no type.
         return set.map_or(0, |set| group_id(set.0 as u64));
     }
     set.and_then(|set| set.to(kernel::css_set_group()))

@@ -1,7 +1,7 @@
 //! `kernel.ftrace_enabled`: a process that writes 0 to it switches these programs off.
 //!
-//! Each instance of procfs has an inode of its own for it, on a device of its own. So this hangs on the function that
-//! opens a sysctl: no other open pays for it, and it is the same through every mount.
+//! Each instance of procfs has its own inode for it, on its own device. So the program is attached to the function that opens a
+//! sysctl: other opens cost nothing, and every mount of procfs is covered.
 
 use super::open::{MODE_WRITE, witnessed, writers};
 use crate::kernel::{self, Arguments, MISSING, Pointer, read};
@@ -13,7 +13,7 @@ use core::ffi::c_void;
 use sensor_common::map::{OBSERVED_WRITERS, SWITCH_KEY};
 use sensor_common::op::{OBSERVE_OPEN_FLAGS, Operation};
 
-/// Inodes of one sysctl table that are looked at; with more, somebody may have the tunable open.
+/// Inodes of one sysctl table that the program tests. With more, it reports that the tunable may be open.
 const SIBLINGS: u32 = 128;
 
 /// `proc_sys_open(inode, filp)`.
@@ -41,15 +41,15 @@ pub(crate) fn proc_sys_open(args: Arguments) {
 /// Whether a sysctl's name is `ftrace_enabled`; no other has it.
 #[inline(always)]
 fn is_switch(dentry: Pointer) -> bool {
-    /// The zero at the end included; what follows is none of the name.
+    /// The rest of the name with its zero, without the byte after that.
     const END: u64 = u64::from_le_bytes(*b"\xff\xff\xff\xff\xff\xff\xff\0");
     let name: u64 = dentry.load(kernel::dentry_name() + kernel::qstr_name());
     read::<u64>(name, 0) == u64::from_le_bytes(*b"ftrace_e")
         && read::<u64>(name, 8) & END == u64::from_le_bytes(*b"nabled\0\0")
 }
 
-/// [`OBSERVED_WRITERS`] when the tunable is open for writing through any instance of procfs. The kernel lists the inodes of
-/// a sysctl table (`ctl_table_header.inodes`), and removes from it none that is open.
+/// [`OBSERVED_WRITERS`] if the tunable is open for writing through any instance of procfs. The kernel keeps a list of the inodes
+/// of a sysctl table (`ctl_table_header.inodes`), and an open inode stays in it.
 #[inline(always)]
 fn writers_anywhere(inode: Pointer) -> u32 {
     let own = writers(inode);
@@ -80,18 +80,18 @@ fn writers_anywhere(inode: Pointer) -> u32 {
     OBSERVED_WRITERS
 }
 
-/// All bits where the two are the same, and none otherwise. Without a branch: two ways through each of so many turns are more
-/// than older verifiers follow.
+/// All bits if the two are equal, and none otherwise. It has no branch: with two paths in each turn of the loop, older verifiers
+/// give up.
 #[inline(always)]
 fn same(one: u64, other: u64) -> u64 {
     let apart = one ^ other;
     let mut negated = apart;
-    // SAFETY: one register is negated. The compiler would make a branch of what it understands.
+    // SAFETY: one register is negated. The compiler would replace a negation that it recognises by a branch.
     unsafe { core::arch::asm!("{0} = -{0}", inout(reg) negated, options(nostack, nomem)) };
     !(((apart | negated) as i64 >> 63) as u64)
 }
 
-/// A field of a kernel structure, as [`who::read`] gives it, without a branch: the helper clears what it cannot read.
+/// A field of a kernel structure, like [`read`], for use in the loop above: the helper clears what it cannot read.
 #[inline(always)]
 fn word<T: Default>(base: u64, offset: u32) -> T {
     let mut value = T::default();
