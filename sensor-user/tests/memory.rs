@@ -1,11 +1,12 @@
-//! The heap that a managed file costs the daemon.
+//! What managed files and sealed trees cost the daemon's heap.
 //!
-//! In: a MachineConfig with the budget's number of files, read, watched and verified as the daemon does it. Out: bytes
-//! that stay allocated, by part. The test is the only one of its binary, because the allocator counts for the whole
-//! process.
+//! In: a MachineConfig with as many files as the budget names, and trees of 100,000 entries, handled as the daemon does it.
+//! Out: bytes that stay allocated, by part. The allocator counts for the whole process, so one test runs at a time, and the
+//! binary has no others.
 
 use holdfast::agent::look::{Looked, Looker};
-use holdfast::agent::registry::Inode;
+use holdfast::agent::registry::trees::{FIRST_TREE, Index, scan};
+use holdfast::agent::registry::{About, Inode, Registry};
 use holdfast::desired::Desired;
 use holdfast::observation::Observer;
 use sensor_common::map::InodeKey;
@@ -17,7 +18,9 @@ use sensor_model::merge::merge;
 use sensor_model::protocol::{Config, Detector};
 use std::alloc::System;
 use std::fmt::Write;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tokio::sync::Mutex;
 
 #[global_allocator]
 static HEAP: &stats_alloc::StatsAlloc<System> = &stats_alloc::INSTRUMENTED_SYSTEM;
@@ -52,8 +55,12 @@ fn config() -> String {
     config
 }
 
+/// Held by the test that runs.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
 #[tokio::test]
 async fn a_managed_file_takes_no_more_memory_than_its_budget() {
+    let _alone = ALONE.lock().await;
     let root = tempfile::tempdir().unwrap();
     let start = live();
 
@@ -98,4 +105,76 @@ async fn a_managed_file_takes_no_more_memory_than_its_budget() {
     let all = each(start, all_done);
     println!("{all} bytes for each file: {parts:?}");
     assert!(all <= BOUND, "at most {BOUND}");
+}
+
+/// Entries of a sealed tree, as many as an image layer may have.
+const ENTRIES: u32 = 100_000;
+
+/// Bytes for all entries of a tree that is only scanned.
+const SCANNED: usize = 4096;
+
+/// Bytes for each entry of a tree that is watched live, beside the kernel's map.
+const LIVE: usize = 64;
+
+/// The index of a tree whose paths need no memory: `part-007/00742.so`.
+struct Layer;
+
+impl Index for Layer {
+    fn entries(&self) -> u32 {
+        ENTRIES
+    }
+
+    fn append(&self, entry: u32, path: &mut PathBuf) {
+        path.push(format!("part-{:03}/{entry:05}.so", entry / TOGETHER));
+    }
+}
+
+/// Inodes come in no order.
+fn inode(entry: u32) -> Inode {
+    let ino = u64::from(entry.wrapping_mul(2_654_435_761));
+    Inode { key: InodeKey { ino, dev: 1, volume: 0 }, generation: entry }
+}
+
+#[test]
+fn a_tree_that_is_only_scanned_takes_no_memory_for_each_entry() {
+    let _alone = ALONE.blocking_lock();
+    let start = live();
+    let mut registry = Registry::default();
+    registry.add_tree(0, ENTRIES, false);
+    let found = scan(Path::new("/usr/lib/layer"), &Layer, |entry, path| {
+        entry % 1000 != 999 && path.starts_with("/usr/lib/layer")
+    });
+    let kept = live() - start;
+    println!("{kept} bytes for {ENTRIES} entries");
+    assert_eq!((found.differing, found.paths.len()), (100, 16));
+    assert_eq!(found.paths[0], Path::new("/usr/lib/layer/part-009/00999.so"));
+    assert!(kept <= SCANNED, "{kept} bytes, at most {SCANNED}");
+    assert_eq!(registry.about(FIRST_TREE, inode(0).key), [FIRST_TREE], "its entries have numbers");
+    assert_eq!(registry.enrolment(inode(0).key), None, "none of them is enrolled");
+}
+
+#[test]
+fn a_tree_that_is_watched_live_takes_few_bytes_for_each_entry_and_finds_each_by_its_record() {
+    let _alone = ALONE.blocking_lock();
+    let start = live();
+    let mut registry = Registry::default();
+    registry.add_tree(7, ENTRIES, true);
+    let enrolled = registry.tree_resolved(7, (0..ENTRIES).map(|entry| (entry, inode(entry), false)));
+    assert_eq!(enrolled.len(), ENTRIES as usize);
+    drop(enrolled);
+    let each = (live() - start) / ENTRIES as usize;
+    println!("{each} bytes for each entry");
+    assert!(each <= LIVE, "{each} bytes for each entry, at most {LIVE}");
+    for entry in (0..ENTRIES).step_by(7_919) {
+        let inode = inode(entry);
+        let (id, _) = registry.enrolment(inode.key).unwrap();
+        let about = registry.about(id, inode.key);
+        assert_eq!(about, [FIRST_TREE + entry]);
+        assert_eq!(registry.tree_entry(id), Some((7, entry)));
+        assert_eq!(registry.concerned(&about, None, false, false).direct, [7]);
+        let own = About { inode, is_name: false, moves: false };
+        assert!(registry.speaks(id, &own), "the record names the actor");
+        let reused = About { inode: Inode { generation: inode.generation + 1, ..inode }, ..own };
+        assert!(!registry.speaks(id, &reused), "a later inode of the same number is another one");
+    }
 }

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 mod concerns;
 mod guard;
+pub mod trees;
 mod watch;
 
 pub use concerns::may_enable;
@@ -81,6 +82,8 @@ pub struct Registry {
     guards: Box<guard::Guards>,
     /// Units by their names, and by the names of the templates that they are instances of.
     units: BTreeMap<OsString, Vec<u32>>,
+    /// Sealed trees, whose entries have no watches.
+    trees: trees::Trees,
 }
 
 impl Registry {
@@ -378,7 +381,35 @@ impl Registry {
         let guarded = guard.rules.filter(|rules| protected != Some(rules));
         let guarded = guarded.map_or(0, |rules| ROLE_GUARD | rules << GUARD_SHIFT);
         let names = if guard.has_names { ROLE_NAMES } else { 0 };
-        Some((*ids.first()?, roles | deny | guarded | names))
+        let in_trees = self.trees.enrolment(key);
+        let id = ids.first().copied().or(in_trees.map(|(id, _)| id))?;
+        let of_trees = in_trees.map_or(0, |(_, roles)| roles);
+        Some((id, roles | of_trees | deny | guarded | names))
+    }
+
+    /// Adds a sealed tree of so many entries as a thing of this number. `is_live`: its entries will be enrolled.
+    pub fn add_tree(&mut self, thing: u32, entries: u32, is_live: bool) {
+        self.trees.add(thing, entries, is_live);
+    }
+
+    /// The entries of a thing's tree lead to these inodes now, and all others to none: each with its number and whether it
+    /// is a directory. Gives the keys to be enrolled with their numbers and roles.
+    pub fn tree_resolved(
+        &mut self,
+        thing: u32,
+        found: impl Iterator<Item = (u32, Inode, bool)>,
+    ) -> Vec<(InodeKey, (u32, u32))> {
+        let mut keys = self.trees.resolve_all(thing, found);
+        // What is declared beside the tree keeps its number and its roles.
+        for (key, enrolment) in &mut keys {
+            *enrolment = self.enrolment(*key).unwrap_or(*enrolment);
+        }
+        keys
+    }
+
+    /// The thing and the entry of a number from [`Registry::about`] that is that of an entry of a tree.
+    pub fn tree_entry(&self, id: u32) -> Option<(u32, u32)> {
+        self.trees.entry(id)
     }
 
     /// Whether a thing is declared at the watch's path.
@@ -386,20 +417,23 @@ impl Registry {
         self.things.get(thing as usize) == Some(&watch.path)
     }
 
-    /// The watches that a record concerns: those that lead to its inode, and the one under whose number the
-    /// kernel knew the inode when it was written.
+    /// The watches and the entries of trees that a record concerns: those that lead to its inode, and the one under whose
+    /// number the kernel knew the inode when it was written.
     pub fn about(&self, id: u32, key: InodeKey) -> Vec<u32> {
         let mut watches = self.leading_to(key).to_vec();
         if !watches.contains(&id) && self.get(id).is_some() {
             watches.push(id);
         }
+        self.trees.about(id, key, &mut watches);
         watches
     }
 
     /// Whether a record tells who changed what the watch's path leads to. It does not when the number of an
     /// inode that was removed went to another one, nor when the inode is at another path by now.
     pub fn speaks(&mut self, id: u32, about: &About) -> bool {
-        let Some(watch) = self.watches.get_mut(id as usize) else { return false };
+        let Some(watch) = self.watches.get_mut(id as usize) else {
+            return self.trees.inode(id) == Some(about.inode);
+        };
         let leaves = about.moves && !about.is_name;
         if watch.inode() == Some(about.inode) && !watch.left {
             watch.left = leaves;

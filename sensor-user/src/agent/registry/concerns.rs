@@ -18,7 +18,10 @@ impl Registry {
     pub fn concerned(&self, watches: &[u32], name: Option<&OsStr>, cut: bool, moved: bool) -> Concerned {
         let mut concerned = Concerned::default();
         for id in watches {
-            let watch = &self.watches[*id as usize];
+            let Some(watch) = self.get(*id) else {
+                concerned.direct.extend(self.tree_entry(*id).map(|(thing, _)| thing));
+                continue;
+            };
             match name {
                 Some(_) if cut => {
                     concerned.direct.extend(self.named_in(watch));

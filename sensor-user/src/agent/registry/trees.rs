@@ -1,0 +1,215 @@
+//! Sealed trees: directories in which one index expects every entry.
+//!
+//! In: a tree's thing and the inodes that its entries lead to. Out: numbers and roles for the kernel's map, and the entries
+//! that a record is about. An entry has no expectation and no watch of its own. A tree that is only scanned keeps nothing for
+//! an entry; a tree that is watched live keeps its inode and one number. No I/O.
+
+use super::{FIRST_OWN, Identity, Inode, watch};
+use sensor_common::map::InodeKey;
+use sensor_common::op::{ROLE_ANCESTOR, ROLE_DIRECTORY, ROLE_FILE};
+use std::path::{Path, PathBuf};
+
+/// Entries of trees have numbers from here to [`FIRST_OWN`]; watches have those below.
+pub const FIRST_TREE: u32 = 1 << 29;
+
+/// Paths that a scan names; it counts all others.
+const NAMED: usize = 16;
+
+/// What is expected of each entry of a tree. The entries are numbered from 0.
+pub trait Index {
+    /// How many entries there are.
+    fn entries(&self) -> u32;
+
+    /// Writes the path of an entry to `path`, which holds the tree's own path.
+    fn append(&self, entry: u32, path: &mut PathBuf);
+}
+
+/// What a scan of a tree found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Scan {
+    /// Entries that are not as the index expects.
+    pub differing: u32,
+    /// The paths of the first of them.
+    pub paths: Vec<PathBuf>,
+}
+
+/// Compares every entry of a tree at `root` with its index. `is_as_expected` looks at one entry, by its number and its path.
+pub fn scan(root: &Path, index: &impl Index, mut is_as_expected: impl FnMut(u32, &Path) -> bool) -> Scan {
+    let mut found = Scan::default();
+    let mut path = PathBuf::new();
+    for entry in 0..index.entries() {
+        path.clear();
+        path.push(root);
+        index.append(entry, &mut path);
+        if !is_as_expected(entry, &path) {
+            found.differing += 1;
+            if found.paths.len() < NAMED {
+                found.paths.push(path.clone());
+            }
+        }
+    }
+    found
+}
+
+/// An entry that leads to an inode.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    inode: Identity,
+    is_directory: bool,
+}
+
+/// One tree.
+#[derive(Debug)]
+struct Tree {
+    thing: u32,
+    /// The number of its first entry.
+    first: u32,
+    /// How many entries it has.
+    count: u32,
+    /// Of a tree that is watched live: every entry. Of others nothing.
+    entries: Box<[Option<Entry>]>,
+    /// The entries that lead to an inode, in the order of the inodes.
+    by_key: Vec<u32>,
+}
+
+impl Tree {
+    fn order(&self, entry: u32) -> Option<(u32, u32, u64)> {
+        let entry = self.entries.get(entry as usize).copied().flatten()?;
+        Some(watch::order(Inode::from(entry.inode).key))
+    }
+
+    /// The entries that lead to an inode.
+    fn leading_to(&self, key: InodeKey) -> &[u32] {
+        let wanted = Some(watch::order(key));
+        let from = self.by_key.partition_point(|entry| self.order(*entry) < wanted);
+        let count = self.by_key[from..].partition_point(|entry| self.order(*entry) == wanted);
+        &self.by_key[from..from + count]
+    }
+
+    fn has(&self, id: u32) -> bool {
+        (self.first..self.first + self.count).contains(&id)
+    }
+}
+
+/// All trees.
+#[derive(Debug, Default)]
+pub(super) struct Trees(Vec<Tree>);
+
+impl Trees {
+    /// Adds the tree of a thing. `is_live`: its entries will be enrolled.
+    pub(super) fn add(&mut self, thing: u32, count: u32, is_live: bool) {
+        let first = self.0.last().map_or(FIRST_TREE, |last| last.first + last.count);
+        let count = count.min(FIRST_OWN.saturating_sub(first));
+        let entries = if is_live { vec![None; count as usize].into() } else { Box::default() };
+        self.0.push(Tree { thing, first, count, entries, by_key: Vec::new() });
+    }
+
+    /// The entries of a thing's tree lead to these inodes now, and all others to none. Each has its number and whether it is
+    /// a directory. Gives the keys to be enrolled with their numbers and roles.
+    pub(super) fn resolve_all(
+        &mut self,
+        thing: u32,
+        found: impl Iterator<Item = (u32, Inode, bool)>,
+    ) -> Vec<(InodeKey, (u32, u32))> {
+        let Some(tree) = self.0.iter_mut().find(|tree| tree.thing == thing) else { return Vec::new() };
+        tree.entries.fill(None);
+        for (number, inode, is_directory) in found {
+            if let Some(entry) = tree.entries.get_mut(number as usize) {
+                *entry = Some(Entry { inode: inode.into(), is_directory });
+            }
+        }
+        let mut by_key: Vec<u32> = (0..tree.count).filter(|entry| tree.order(*entry).is_some()).collect();
+        by_key.sort_by_key(|entry| tree.order(*entry));
+        by_key.shrink_to_fit();
+        tree.by_key = by_key;
+        let tree = &*tree;
+        let mut keys: Vec<InodeKey> = tree
+            .by_key
+            .iter()
+            .filter_map(|entry| Some(Inode::from(tree.entries[*entry as usize]?.inode).key))
+            .collect();
+        keys.dedup();
+        keys.into_iter().filter_map(|key| Some((key, self.enrolment(key)?))).collect()
+    }
+
+    /// Number and roles under which an inode is to be enrolled for the trees alone; `None` if it is in none of them.
+    pub(super) fn enrolment(&self, key: InodeKey) -> Option<(u32, u32)> {
+        let mut leading = self
+            .0
+            .iter()
+            .flat_map(|tree| tree.leading_to(key).iter().map(move |entry| (tree, *entry)))
+            .peekable();
+        let (tree, entry) = leading.peek()?;
+        let id = tree.first + entry;
+        let roles = leading.fold(0, |roles, (tree, entry)| {
+            let is_directory =
+                tree.entries.get(entry as usize).copied().flatten().is_some_and(|entry| entry.is_directory);
+            roles | if is_directory { ROLE_DIRECTORY | ROLE_ANCESTOR } else { ROLE_FILE }
+        });
+        Some((id, roles))
+    }
+
+    /// Adds the numbers of the entries that a record is about: those that lead to its inode, and the one under whose number
+    /// the kernel knew the inode.
+    pub(super) fn about(&self, id: u32, key: InodeKey, numbers: &mut Vec<u32>) {
+        for tree in &self.0 {
+            numbers.extend(tree.leading_to(key).iter().map(|entry| tree.first + entry));
+            if tree.has(id) && !numbers.contains(&id) {
+                numbers.push(id);
+            }
+        }
+    }
+
+    /// The thing and the entry of a number.
+    pub(super) fn entry(&self, id: u32) -> Option<(u32, u32)> {
+        let tree = self.0.iter().find(|tree| tree.has(id))?;
+        Some((tree.thing, id - tree.first))
+    }
+
+    /// The inode that the entry of a number leads to.
+    pub(super) fn inode(&self, id: u32) -> Option<Inode> {
+        let tree = self.0.iter().find(|tree| tree.has(id))?;
+        let entry = tree.entries.get((id - tree.first) as usize).copied().flatten()?;
+        Some(entry.inode.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inode(ino: u64) -> Inode {
+        Inode { key: InodeKey { ino, dev: 1, volume: 0 }, generation: 1 }
+    }
+
+    #[test]
+    fn entries_of_several_trees_have_numbers_of_their_own() {
+        let mut trees = Trees::default();
+        trees.add(3, 10, true);
+        trees.add(5, 10, true);
+        let enrolled = trees.resolve_all(5, [(2, inode(20), true)].into_iter());
+        let id = FIRST_TREE + 12;
+        assert_eq!(enrolled, [(inode(20).key, (id, ROLE_DIRECTORY | ROLE_ANCESTOR))]);
+        assert_eq!(trees.entry(id), Some((5, 2)));
+        assert_eq!(trees.entry(FIRST_TREE + 9), Some((3, 9)));
+        assert_eq!(trees.entry(FIRST_TREE + 20), None);
+        assert_eq!(trees.inode(id), Some(inode(20)));
+    }
+
+    #[test]
+    fn a_record_of_a_hard_link_is_about_all_of_its_entries() {
+        let mut trees = Trees::default();
+        trees.add(0, 4, true);
+        let found = [(1, inode(7), false), (3, inode(7), false), (2, inode(5), false)];
+        let enrolled = trees.resolve_all(0, found.into_iter());
+        assert_eq!(enrolled.len(), 2, "one for each inode");
+        let mut about = Vec::new();
+        trees.about(FIRST_TREE + 1, inode(7).key, &mut about);
+        assert_eq!(about, [FIRST_TREE + 1, FIRST_TREE + 3]);
+        about.clear();
+        trees.about(FIRST_TREE + 2, inode(99).key, &mut about);
+        assert_eq!(about, [FIRST_TREE + 2], "what was renamed over an entry has its number");
+        trees.resolve_all(0, std::iter::empty());
+        assert_eq!(trees.enrolment(inode(7).key), None, "what is there no more is not enrolled");
+    }
+}
