@@ -9,6 +9,7 @@ use super::look::Witness;
 use super::numbers::Numbers;
 use super::registry::Inode;
 use crate::attribution::cgroup;
+use crate::kernel::groups;
 use crate::kernel::maps::MapsError;
 use crate::observation::Observer;
 use sensor_common::map::{
@@ -181,7 +182,7 @@ impl DenyRules {
             .collect();
         self.tell_of_groups(witness);
         if self.names_groups() {
-            let mount = cgroup::mount(cgroup::hierarchy(), root, Path::new("/proc"));
+            let mount = cgroup::mount(groups::hierarchy(), root, Path::new("/proc"));
             for (path, id) in mount.iter().flat_map(|mount| cgroups(mount)) {
                 let allowing = self.allowing(&path).into_iter();
                 wanted.extend(allowing.map(|number| (entry(number, ALLOWED_CGROUP, id), ALLOWED_ALL)));

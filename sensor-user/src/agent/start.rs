@@ -20,7 +20,7 @@ use super::{Agent, Options, follow, lock, privileges};
 use crate::attribution::Attributor;
 use crate::clock::{Clock, SystemClock, boot_id};
 use crate::desired::{self, Desired};
-use crate::kernel::load::OBJECT_SHA256;
+use crate::kernel::object::OBJECT_SHA256;
 use crate::kernel::recursion::Recursion;
 use crate::observation::Observer;
 use crate::report::forensic::{ForensicLog, Limits, Writer};

@@ -5,8 +5,8 @@
 //! container and pod. Groups that are gone are known if they were there at the start, or made since: those the
 //! kernel programs keep. It never writes.
 
-use super::{ProcessTable, cache::Cache, live::Live};
-use crate::bounded;
+use super::{cache::Cache, live::Live, table::ProcessTable};
+use crate::{bounded, kernel::groups};
 use sensor_model::host::{hierarchy::Hierarchy, mountinfo};
 use std::{
     collections::VecDeque,
@@ -35,7 +35,7 @@ pub(super) struct Cgroups {
 impl Cgroups {
     /// Looks for the hierarchy's mount in the mount table below `proc`, its points taken below `root`.
     pub(super) fn new(root: &Path, proc: &Path) -> Self {
-        let hierarchy = of(proc);
+        let hierarchy = groups::of(proc);
         Self::at(hierarchy, mount(hierarchy, root, proc))
     }
 
@@ -127,19 +127,6 @@ fn walk(mount: &Path, limit: usize, mut each: impl FnMut(u64, Arc<str>) -> bool)
     }
 }
 
-/// The hierarchy of control groups that tells where processes run on this host.
-pub(crate) fn hierarchy() -> Hierarchy {
-    of(Path::new("/proc"))
-}
-
-fn of(proc: &Path) -> Hierarchy {
-    let text = bounded::read_text(&proc.join("self/cgroup"), bounded::TABLE).unwrap_or_else(|error| {
-        tracing::warn!(%error, "Cannot read the control groups: version 2 is taken for what there is.");
-        String::new()
-    });
-    Hierarchy::of(&text)
-}
-
 /// Where a hierarchy is mounted, by the mount table below `proc`; rather below `root` than elsewhere.
 pub(crate) fn mount(hierarchy: Hierarchy, root: &Path, proc: &Path) -> Option<PathBuf> {
     // Bytes: one mount point that is no text is no reason to lose all units and pods.
@@ -157,7 +144,7 @@ pub(crate) fn mount(hierarchy: Hierarchy, root: &Path, proc: &Path) -> Option<Pa
 
 #[cfg(test)]
 mod tests {
-    use super::super::NoTable;
+    use super::super::table::NoTable;
     use super::*;
 
     /// Groups made while the sensor ran.

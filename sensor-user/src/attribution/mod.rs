@@ -8,11 +8,11 @@
 mod cache;
 pub(crate) mod cgroup;
 mod live;
+mod table;
 
 #[cfg(test)]
 mod tests;
 
-use crate::observation::Observer;
 use cache::Cache;
 use cgroup::Cgroups;
 use live::{Live, Procfs, split_arguments};
@@ -30,6 +30,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
+pub use table::{NoTable, ProcessTable};
 
 /// Ancestors told at most.
 pub const MAXIMUM_ANCESTORS: usize = 8;
@@ -43,32 +44,10 @@ const COMPANIONS: usize = 64;
 /// The user or group id of an ancestor of which nothing but its number is known.
 pub const UNKNOWN_ID: u32 = u32::MAX;
 
-/// What the kernel programs know of processes, exited ones included.
-pub trait ProcessTable {
-    /// The newest process of that number.
-    fn process(&self, tgid: u32) -> Option<Process>;
-    /// An execution by its number; `None` when its slot went to a later one.
-    fn execution(&self, exec_id: u64) -> Option<Execution>;
-    /// Path of a control group by its number, if it was made while the sensor ran; it may be gone.
-    fn group(&self, id: u64) -> Option<String>;
-}
-
-/// A table that knows nothing: for the fanotify backend, where only procfs can tell.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct NoTable;
-
-impl ProcessTable for NoTable {
-    fn process(&self, _tgid: u32) -> Option<Process> {
-        None
-    }
-
-    fn execution(&self, _exec_id: u64) -> Option<Execution> {
-        None
-    }
-
-    fn group(&self, _id: u64) -> Option<String> {
-        None
-    }
+/// Names of the host's users.
+pub trait Users: std::fmt::Debug + Send + Sync {
+    /// The name of a user; `None` if the host has none for the number.
+    fn user(&self, uid: u32) -> Option<String>;
 }
 
 /// Procfs could not be opened.
@@ -119,7 +98,7 @@ type Older = (u32, Option<u64>, Option<u64>);
 /// Turns records into actors.
 #[derive(Debug)]
 pub struct Attributor {
-    observer: Arc<Observer>,
+    users: Arc<dyn Users>,
     procfs: Procfs,
     cgroups: Cgroups,
     own_tgid: u32,
@@ -135,9 +114,9 @@ pub struct Attributor {
 
 impl Attributor {
     /// An attributor for the processes shown by the procfs at `proc`, which must be the host's. User
-    /// names come from `observer`, and `own_tgid` is the daemon's own number there.
+    /// names come from `users`, and `own_tgid` is the daemon's own number there.
     pub fn new(
-        observer: Arc<Observer>,
+        users: Arc<impl Users + 'static>,
         root: &Path,
         proc: &Path,
         own_tgid: u32,
@@ -146,7 +125,7 @@ impl Attributor {
         let cgroups = Cgroups::new(root, proc);
         let own_start = procfs.any(own_tgid).map(|live| live.stat.start);
         Ok(Self {
-            observer,
+            users,
             procfs,
             cgroups,
             own_tgid,
@@ -197,7 +176,7 @@ impl Attributor {
             uid: record.uid,
             gid: record.gid,
             login_uid: set(record.login_uid),
-            login_user: set(record.login_uid).and_then(|uid| self.observer.user(uid)),
+            login_user: set(record.login_uid).and_then(|uid| self.users.user(uid)),
             session: set(record.session),
             ..Actor::clone(&described.actor)
         };
@@ -310,7 +289,7 @@ impl Attributor {
             uid,
             gid,
             login_uid,
-            login_user: login_uid.and_then(|uid| self.observer.user(uid)),
+            login_user: login_uid.and_then(|uid| self.users.user(uid)),
             session,
             tty: execution.and_then(|execution| terminal(&execution.tty)).or(live.and_then(Live::terminal)),
             holdfast: self.is_daemon(asked.tgid, start_ns),

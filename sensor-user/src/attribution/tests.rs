@@ -1,6 +1,7 @@
 //! Actors from a table of processes that are long gone, and from procfs.
 
 use super::*;
+use crate::observation::Observer;
 use sensor_common::{
     limits::{ARGV_BYTES, FILENAME_BYTES, NAME_BYTES},
     map::InodeKey,

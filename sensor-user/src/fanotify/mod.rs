@@ -9,7 +9,7 @@
 #[cfg(test)]
 mod tests;
 
-use crate::{clock::Clock, observation::Observer};
+use crate::clock::Clock;
 use nix::{
     errno::Errno,
     libc,
@@ -124,6 +124,15 @@ pub struct ChangeEvent {
     pub read_ns: u64,
 }
 
+/// Opens what is to be watched.
+pub trait Open: std::fmt::Debug + Send + Sync {
+    /// The directory or regular file at `path`, not what a link there points to.
+    fn open_file(&self, path: &Path) -> Result<OwnedFd, Errno>;
+
+    /// The object of a handle once more.
+    fn open_again(&self, handle: OwnedFd) -> Result<OwnedFd, Errno>;
+}
+
 /// What a read of the queue gives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Happening {
@@ -137,7 +146,7 @@ pub enum Happening {
 #[derive(Debug)]
 pub struct FanotifyBackend {
     group: Fanotify,
-    observer: Arc<Observer>,
+    opener: Arc<dyn Open>,
     clock: Arc<dyn Clock>,
     own: u32,
     /// Several paths may lead to one object.
@@ -149,7 +158,7 @@ pub struct FanotifyBackend {
 
 impl FanotifyBackend {
     /// A group without marks. Needs `CAP_SYS_ADMIN`.
-    pub fn new(observer: Arc<Observer>, clock: Arc<dyn Clock>) -> Result<Self, FanotifyError> {
+    pub fn new(opener: Arc<impl Open + 'static>, clock: Arc<dyn Clock>) -> Result<Self, FanotifyError> {
         let handles = InitFlags::from_bits_retain(libc::FAN_REPORT_FID | libc::FAN_REPORT_DFID_NAME);
         let flags = InitFlags::FAN_CLASS_NOTIF
             | InitFlags::FAN_CLOEXEC
@@ -160,7 +169,7 @@ impl FanotifyBackend {
             .map_err(FanotifyError::Group)?;
         Ok(Self {
             group,
-            observer,
+            opener,
             clock,
             own: std::process::id(),
             paths: HashMap::new(),
@@ -176,7 +185,7 @@ impl FanotifyBackend {
     /// readable for it: read when [`Self::has_waiting`] says so.
     pub fn watch(&mut self, path: &Path) -> Result<bool, FanotifyError> {
         let error = |errno| FanotifyError::Watch { path: path.to_owned(), errno };
-        let object = self.observer.open_file(path).map_err(|errno| match errno {
+        let object = self.opener.open_file(path).map_err(|errno| match errno {
             Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EINVAL => {
                 FanotifyError::Absent { path: path.to_owned(), errno }
             }
@@ -243,7 +252,7 @@ impl FanotifyBackend {
     /// Opens the object once more and takes its handle from the event that this makes.
     fn learn(&mut self, object: &OwnedFd) -> Result<Option<Handle>, FanotifyError> {
         let again =
-            object.try_clone().map_err(|_| Errno::EMFILE).and_then(|object| self.observer.open_again(object));
+            object.try_clone().map_err(|_| Errno::EMFILE).and_then(|object| self.opener.open_again(object));
         drop(again.map_err(FanotifyError::Read)?);
         let mut learnt = None;
         let mut happenings = Vec::new();

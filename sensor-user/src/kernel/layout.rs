@@ -8,6 +8,9 @@ use sensor_model::host::btf::{Btf, BtfError, Field};
 use sensor_model::host::hierarchy::Hierarchy;
 use std::collections::BTreeMap;
 
+/// The running kernel's types.
+pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
+
 /// Offset of a field that the kernel lacks; the programs then read zero.
 pub const MISSING: u32 = u32::MAX;
 

@@ -4,14 +4,15 @@
 //! is told to; whether the programs fire is for the canary to find out, and which mode to try next is
 //! for the agent to decide.
 
+use super::groups;
 use super::hooks::{FUNCTIONS, Function, HOOKS, Hook, Mode, Off, TRACEPOINTS, When};
-use super::layout::Layout;
+use super::layout::{Layout, VMLINUX_BTF};
 use super::maps::{Maps, MapsError, ProcessMaps, Ring};
+use super::object::OBJECT;
 use super::owner;
-use super::pins::{Pins, set_number};
+use super::pins::{Pins, PinsError, set_number};
 use super::size;
 use super::volumes;
-use crate::attribution::cgroup;
 use aya::pin::PinError;
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::{BtfTracePoint, FEntry, Lsm, Program, ProgramError};
@@ -25,15 +26,6 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
-
-/// The kernel programs, embedded at build time.
-pub static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("HOLDFAST_EBPF_OBJECT"));
-
-/// SHA-256 of [`OBJECT`] in hex, from the build.
-pub const OBJECT_SHA256: &str = env!("HOLDFAST_EBPF_SHA256");
-
-/// The running kernel's types.
-pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// Maps that outlive the daemon: all of them, since adopted programs go on using theirs.
 const PINNED_MAPS: [&str; 18] = [
@@ -96,13 +88,8 @@ pub enum LoadError {
     #[error("no hook could be attached as {0:?}; the first failure: this kernel has none of them")]
     NoHooks(Mode),
     /// The pin directory is unusable.
-    #[error("pin directory `{path}`: {source}")]
-    Pins {
-        /// Directory.
-        path: PathBuf,
-        /// Reason.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Pins(#[from] PinsError),
 }
 
 /// How one hook stands.
@@ -171,7 +158,7 @@ pub fn load(mode: Mode, pins: Option<&Path>, things: Option<usize>) -> Result<Lo
     let bytes = fs::read(VMLINUX_BTF).map_err(LoadError::Read)?;
     let kernel = aya::Btf::from_sys_fs()?;
     let btf = Btf::parse(&bytes)?;
-    let groups = cgroup::hierarchy();
+    let groups = groups::hierarchy();
     let layout = Layout::resolve(&btf, groups);
     let cpus = possible_cpus();
 

@@ -4,10 +4,12 @@
 //! In: the object and the running kernel's BTF. Out: ring records as bytes, map entries as values. It
 //! never interprets a change.
 
+pub(crate) mod groups;
 pub mod hooks;
 pub mod layout;
 pub mod load;
 pub mod maps;
+pub mod object;
 mod owner;
 mod pins;
 pub mod recursion;

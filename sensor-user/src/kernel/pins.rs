@@ -4,13 +4,24 @@
 //! those of other sets. It attaches nothing.
 
 use super::hooks::Mode;
-use super::load::{LoadError, OBJECT_SHA256};
+use super::object::OBJECT_SHA256;
 use sensor_common::ABI_VERSION;
 use sensor_model::host::hierarchy::Hierarchy;
 use std::fs;
-use std::io::{Error, ErrorKind};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// A directory for pins is unusable.
+#[derive(Debug, Error)]
+#[error("pin directory `{path}`: {source}")]
+pub struct PinsError {
+    /// The directory.
+    pub path: PathBuf,
+    /// Why.
+    pub source: io::Error,
+}
 
 /// The number of a set of programs: other objects and other modes have another one. Zero is no set.
 pub(super) fn set_number(mode: Mode) -> u32 {
@@ -43,7 +54,7 @@ impl Pins {
         groups: Hierarchy,
         names: &[&str],
         outgrown: impl Fn(&Path) -> bool,
-    ) -> Result<Self, LoadError> {
+    ) -> Result<Self, PinsError> {
         // The numbers of control groups that programs put into maps are those of one hierarchy.
         let of = groups.controller.map(|name| format!("-{name}-{}", groups.number)).unwrap_or_default();
         let pins = Self {
@@ -60,14 +71,14 @@ impl Pins {
                 tracing::info!(%path, "The config outgrew the maps of the last run: programs and maps are made anew.");
             }
             for path in [&pins.links, &pins.maps] {
-                set_aside(path).map_err(|source| LoadError::Pins { path: path.clone(), source })?;
+                set_aside(path).map_err(|source| PinsError { path: path.clone(), source })?;
             }
         }
         for path in [&pins.root, &pins.maps, &pins.links] {
             let created = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
             created
                 .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o700)))
-                .map_err(|source| LoadError::Pins { path: path.clone(), source })?;
+                .map_err(|source| PinsError { path: path.clone(), source })?;
         }
         Ok(pins)
     }
@@ -93,7 +104,7 @@ impl Pins {
     }
 
     /// A path at which a program may be pinned for a moment, free of what a daemon that was killed there has left.
-    pub(super) fn moment(&self) -> Result<PathBuf, Error> {
+    pub(super) fn moment(&self) -> Result<PathBuf, io::Error> {
         let path = self.links.join("moment");
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -111,7 +122,7 @@ impl Pins {
 }
 
 /// Gives a directory a name under which it is one of another set. Earlier ones may be there still.
-fn set_aside(path: &Path) -> Result<(), Error> {
+fn set_aside(path: &Path) -> Result<(), io::Error> {
     let free = (0_u32..).map(|number| {
         let mut name = path.as_os_str().to_owned();
         name.push(format!("-aside-{number}"));

@@ -4,7 +4,7 @@
 //! the module is not loaded, or this kernel has no types of modules (before 5.11). Inodes of one number in two
 //! subvolumes then have one key.
 
-use super::load::VMLINUX_BTF;
+use super::layout::VMLINUX_BTF;
 use sensor_common::map::Volumes;
 use sensor_model::host::btf::{Btf, BtfError, Field, join};
 use std::fs;

@@ -7,6 +7,7 @@
 //! It never writes, never opens a device, never blocks on a FIFO.
 
 mod identity;
+mod lends;
 mod lies;
 mod names;
 mod object;
