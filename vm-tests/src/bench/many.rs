@@ -11,7 +11,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::changes::QUIET;
-use super::{LOG, SETTLE, UNMANAGED, files, one, operations, prepare, usage};
+use super::operations::measure;
+use super::stage::{LOG, SETTLE, UNMANAGED, one, prepare};
+use super::{files, usage};
 use crate::guest::agent::Agent;
 use crate::guest::{Context, wait};
 use crate::scenarios::{Guest, Scenario};
@@ -56,7 +58,7 @@ fn run(context: &mut Context) -> Result<()> {
 
 fn opens(context: &mut Context, stage: &str) -> Result<()> {
     context.note(format!("{stage}: opens"));
-    let measured = operations::measure(Path::new(UNMANAGED), &OPENS)?;
+    let measured = measure(Path::new(UNMANAGED), &OPENS)?;
     one(context, stage, json!(measured));
     Ok(())
 }

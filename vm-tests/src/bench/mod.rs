@@ -9,14 +9,13 @@ mod files;
 pub mod many;
 pub mod operations;
 mod peers;
+mod stage;
 mod usage;
 
 use std::fs;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use nix::mount::{MsFlags, mount};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use serde_json::{Value, json};
 
@@ -25,6 +24,7 @@ use crate::guest::{Context, wait};
 use crate::scenarios::{Guest, Scenario};
 use changes::{APART, QUIET, TURN_FILES};
 use files::Target;
+use stage::{FILES, LOG, SETTLE, changes, one, operations, prepare};
 use usage::Busy;
 
 /// The scenario, which is in no test run.
@@ -40,35 +40,14 @@ pub const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Managed files.
-pub const FILES: usize = 10_000;
-/// Where unmanaged files are; the same file system as the managed ones.
-const UNMANAGED: &str = "/bench-unmanaged";
 /// Where the daemon pins its programs.
 const PINS: &str = "/sys/fs/bpf/holdfast";
-/// The folder of the daemon's log.
-const LOG: &str = "/var/log/holdfast";
-
-/// Milliseconds between two searches of khugepaged (Documentation/admin-guide/mm/transhuge.rst).
-const KHUGEPAGED: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs";
-
-/// What boot leaves to do is done after this.
-const SETTLE: Duration = Duration::from_secs(6);
 /// For how long an idle daemon is watched.
 const IDLE: Duration = Duration::from_mins(1);
 /// Changes whose way to a verdict is timed.
 const TIMED: usize = 200;
 /// Changes as fast as they can be made, to see what is lost.
 const BURST: usize = 100_000;
-
-/// Keeps work of others away from what is measured.
-fn prepare() -> Result<()> {
-    // khugepaged takes milliseconds at a time.
-    fs::write(KHUGEPAGED, "86400000").with_context(|| format!("cannot write {KHUGEPAGED}"))?;
-    // A file system of its own: watching the log would make the kernel work more on all others beside it.
-    fs::create_dir_all(LOG)?;
-    Ok(mount(Some("tmpfs"), LOG, Some("tmpfs"), MsFlags::empty(), None::<&str>)?)
-}
 
 fn run(context: &mut Context) -> Result<()> {
     prepare()?;
@@ -87,17 +66,6 @@ fn run(context: &mut Context) -> Result<()> {
     peers::run(context)
 }
 
-fn operations(context: &mut Context, stage: &str, wanted: &[&str]) -> Result<()> {
-    context.note(format!("{stage}: operations"));
-    let measured = operations::measure(Path::new(UNMANAGED), wanted)?;
-    context.measured(&format!("{stage} operations"), format!("{measured:.0?}"), json!(measured));
-    Ok(())
-}
-
-fn one(context: &mut Context, name: &str, value: Value) {
-    context.measured(name, value.to_string(), value);
-}
-
 /// The machine without anybody who watches.
 fn base(context: &mut Context, stage: &str) -> Result<()> {
     operations(context, stage, &operations::ALL)?;
@@ -111,14 +79,6 @@ fn idle(context: &mut Context, stage: &str) -> Result<()> {
     wait::pause(IDLE);
     let each = busy.nanoseconds()? / IDLE.as_secs_f64();
     one(context, &format!("{stage} idle second"), json!(each));
-    Ok(())
-}
-
-/// Opening, writing and closing managed files.
-fn changes(context: &mut Context, stage: &str) -> Result<()> {
-    context.note(format!("{stage}: changes of managed files"));
-    let measured = operations::measure(Path::new(UNMANAGED), &[operations::CHANGES])?;
-    context.measured(&format!("{stage} changes"), format!("{measured:.0?}"), json!(measured));
     Ok(())
 }
 

@@ -14,7 +14,9 @@ use anyhow::{Context as _, Result};
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
-use super::{changes, files, operations};
+use super::files;
+use super::operations::ALL;
+use super::stage::{FILES, changes, operations};
 use crate::guest::{Context, run as run_program, wait};
 
 /// Measures all of them.
@@ -26,7 +28,7 @@ pub(super) fn run(context: &mut Context) -> Result<()> {
 /// A process that watches every managed directory and reads its events.
 fn inotify(context: &mut Context) -> Result<()> {
     let inotify = Inotify::init(InitFlags::empty())?;
-    for first in (0..super::FILES).step_by(100) {
+    for first in (0..FILES).step_by(100) {
         let flags = AddWatchFlags::IN_MODIFY
             | AddWatchFlags::IN_ATTRIB
             | AddWatchFlags::IN_CLOSE_WRITE
@@ -48,7 +50,7 @@ fn inotify(context: &mut Context) -> Result<()> {
             }
         }
     });
-    operations(context, "inotify", &operations::ALL)?;
+    operations(context, "inotify", &ALL)?;
     changes(context, "inotify")?;
     fs::write(files::path(0).with_file_name("over"), "")?;
     reader.join().map_err(|_| anyhow::anyhow!("the inotify watcher panicked"))??;
@@ -95,7 +97,7 @@ fn auditd(context: &mut Context) -> Result<()> {
     })?;
     run_program("/usr/sbin/auditctl", &["-b", "8192"])?;
     run_program("/usr/sbin/auditctl", &["-w", "/etc/bench", "-p", "wa", "-k", "bench"])?;
-    operations(context, "auditd", &operations::ALL)?;
+    operations(context, "auditd", &ALL)?;
     changes(context, "auditd")?;
     auditd.kill()?;
     auditd.wait()?;

@@ -1,0 +1,57 @@
+//! What the stages of the bench have in common.
+//!
+//! Comes in: a stage's name. Goes out: its measurements. It judges no number.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use nix::mount::{MsFlags, mount};
+use serde_json::{Value, json};
+
+use super::operations::{CHANGES, measure};
+use crate::guest::Context;
+
+/// Managed files.
+pub(super) const FILES: usize = 10_000;
+/// Where unmanaged files are; the same file system as the managed ones.
+pub(super) const UNMANAGED: &str = "/bench-unmanaged";
+/// The folder of the daemon's log.
+pub(super) const LOG: &str = "/var/log/holdfast";
+
+/// Milliseconds between two searches of khugepaged (Documentation/admin-guide/mm/transhuge.rst).
+const KHUGEPAGED: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs";
+
+/// What boot leaves to do is done after this.
+pub(super) const SETTLE: Duration = Duration::from_secs(6);
+
+/// Keeps work of others away from what is measured.
+pub(super) fn prepare() -> Result<()> {
+    // khugepaged takes milliseconds at a time.
+    fs::write(KHUGEPAGED, "86400000").with_context(|| format!("cannot write {KHUGEPAGED}"))?;
+    // A file system of its own: watching the log would make the kernel work more on all others beside it.
+    fs::create_dir_all(LOG)?;
+    Ok(mount(Some("tmpfs"), LOG, Some("tmpfs"), MsFlags::empty(), None::<&str>)?)
+}
+
+/// Measures operations on unmanaged files.
+pub(super) fn operations(context: &mut Context, stage: &str, wanted: &[&str]) -> Result<()> {
+    context.note(format!("{stage}: operations"));
+    let measured = measure(Path::new(UNMANAGED), wanted)?;
+    context.measured(&format!("{stage} operations"), format!("{measured:.0?}"), json!(measured));
+    Ok(())
+}
+
+/// Opening, writing and closing managed files.
+pub(super) fn changes(context: &mut Context, stage: &str) -> Result<()> {
+    context.note(format!("{stage}: changes of managed files"));
+    let measured = measure(Path::new(UNMANAGED), &[CHANGES])?;
+    context.measured(&format!("{stage} changes"), format!("{measured:.0?}"), json!(measured));
+    Ok(())
+}
+
+/// Reports one measurement.
+pub(super) fn one(context: &mut Context, name: &str, value: Value) {
+    context.measured(name, value.to_string(), value);
+}
