@@ -14,7 +14,7 @@ pub(crate) fn hierarchy() -> Hierarchy {
 /// The same by the procfs at `proc`.
 pub(crate) fn of(proc: &Path) -> Hierarchy {
     let text = bounded::read_text(&proc.join("self/cgroup"), bounded::TABLE).unwrap_or_else(|error| {
-        tracing::warn!(%error, "Cannot read the control groups: version 2 is taken for what there is.");
+        tracing::warn!(%error, "Cannot read the control groups: version 2 is assumed.");
         String::new()
     });
     Hierarchy::of(&text)

@@ -31,7 +31,7 @@ pub enum When {
     Always,
     /// Only while some managed file has writers: it sees every read and write, or every close, on the node.
     Writers,
-    /// Only while some managed thing is a symbolic link, and for the daemon's own looks at it.
+    /// Only while some managed thing is a symbolic link, for the daemon's own observations of it.
     Links,
 }
 
@@ -69,7 +69,7 @@ pub const HOOKS: &[Hook] = &[
     always("mmap_file", &["file", "prot", "flags"], "shared writable mappings"),
     always("file_mprotect", &["vma", "prot"], "shared mappings made writable"),
     always("file_ioctl", &["file", "cmd"], "inode flags and content-swapping ioctls"),
-    // Stable kernels before that have it, too, and where there is none 32-bit processes come through the other.
+    // Some older stable kernels have it too. On a kernel without it, 32-bit processes go through `file_ioctl`.
     Hook {
         since: Some("6.8"),
         ..always(
@@ -110,7 +110,7 @@ pub const TRACEPOINTS: &[(&str, &str)] = &[
     ("group_made", "cgroup_mkdir"),
 ];
 
-/// A kernel function that a program hangs on in both modes, since no security hook stands for it.
+/// A kernel function without a security hook. A program is attached to it in both modes.
 #[derive(Debug, Clone, Copy)]
 pub struct Function {
     /// The function.
@@ -181,7 +181,7 @@ impl Hook {
         format!("{}_{}", mode.prefix(), self.name)
     }
 
-    /// The kernel function that the program hangs on.
+    /// The kernel function that the program is attached to.
     pub fn function(&self, mode: Mode) -> String {
         match mode {
             Mode::Lsm => format!("bpf_lsm_{}", self.name),
@@ -198,7 +198,7 @@ impl Hook {
         let mut values = BTreeMap::new();
         for argument in self.arguments {
             let index = match btf.parameter(&function, argument) {
-                // `security_inode_setattr` of some releases calls it by its type.
+                // `security_inode_setattr` of some releases names the parameter after its type.
                 Err(BtfError::NoParameter { .. }) if *argument == "attr" => {
                     btf.parameter(&function, "iattr")?
                 }

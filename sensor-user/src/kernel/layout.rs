@@ -1,8 +1,7 @@
 //! Which kernel fields the programs read, and the globals that hold their offsets.
 //!
-//! In: the running kernel's BTF. Out: a value for each global of the object, or the reason why there is
-//! none; `hooks` then says which programs can do without. The names are the contract with
-//! `sensor-ebpf/src/kernel.rs`; a test holds both lists together.
+//! In: the running kernel's BTF. Out: a value for each global of the object, or the reason why there is none. The names are the
+//! contract with `sensor-ebpf/src/kernel.rs`.
 
 use sensor_model::host::btf::{Btf, BtfError, Field};
 use sensor_model::host::hierarchy::Hierarchy;
@@ -25,8 +24,7 @@ pub struct KernelField {
     pub member: &'static str,
     /// Type that the programs load.
     pub field: Field,
-    /// Change programs cannot do without it; the others describe the actor, where a mount belongs, or
-    /// who has a tunable open.
+    /// The programs on changes need it. The other fields describe the actor, a mount, or who has a tunable open.
     pub essential: bool,
 }
 
@@ -50,7 +48,7 @@ const fn actor(
 
 use Field::{Nested, Pointer, Word};
 
-/// Where a set of memberships has the group of the hierarchy that counts.
+/// The group of a `css_set` in the hierarchy that the daemon chose.
 const GROUP: &str = "OFF_CSS_SET_GROUP";
 
 /// Every field the programs read.
@@ -130,10 +128,10 @@ pub const FIELDS: &[KernelField] = &[
     actor("OFF_KERNFS_NODE_PARENT", "kernfs_node", "parent", Pointer),
 ];
 
-/// Members that later kernels have under another name: structure, member, other name.
+/// Members with another name in later kernels: structure, member, other name.
 const RENAMED: &[(&str, &str, &str)] = &[("kernfs_node", "parent", "__parent")];
 
-/// Where a field is, by whichever of its names the kernel has.
+/// The offset of a field, by any of its names.
 fn offset(btf: &Btf<'_>, field: &KernelField) -> Result<u32, BtfError> {
     let by_name = |member| btf.member(field.structure, member, field.field);
     by_name(field.member).or_else(|error| {
@@ -153,7 +151,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Resolves every field; what is missing is listed. `groups`: the hierarchy of control groups that counts.
+    /// Resolves every field, and lists those that are missing. `groups`: the hierarchy of control groups to read.
     pub fn resolve(btf: &Btf<'_>, groups: Hierarchy) -> Self {
         let mut layout = Self::default();
         for field in FIELDS {
@@ -166,8 +164,7 @@ impl Layout {
             };
             layout.values.insert(field.global, value);
         }
-        // The count's lowest bit means locked for writing only in the plain rw_semaphore, not in the
-        // PREEMPT_RT one, which has no count.
+        // In the plain rw_semaphore the lowest bit of the count means locked for writing. That of PREEMPT_RT has no count.
         let semaphore = btf.member("inode", "i_rwsem", Nested);
         let count = btf.member("rw_semaphore", "count", Nested);
         let (offset, has) = match (semaphore, count) {
@@ -183,7 +180,7 @@ impl Layout {
                 Ok((set, group)) => {
                     layout.values.extend([(GROUP, set), ("OFF_CSS_CGROUP", group)]);
                 }
-                // A number of another hierarchy would name another group.
+                // The number of a group in another hierarchy would name another group.
                 Err(error) => {
                     tracing::warn!(%error, "Groups of processes that are gone cannot be told.");
                     layout.values.insert(GROUP, MISSING);
@@ -203,12 +200,12 @@ impl Layout {
     }
 }
 
-/// Where a set of memberships has what belongs to a controller, and where that has the group.
+/// Offsets for a group of version 1: of the controller's state in a `css_set`, and of the group in that state.
 ///
 /// # Errors
-/// What this kernel's types lack of it.
+/// This kernel's types lack one of the fields.
 pub fn of_version_1(btf: &Btf<'_>, controller: &str) -> Result<(u32, u32), BtfError> {
-    // An array of pointers, by the controllers' numbers (struct css_set, include/linux/cgroup-defs.h).
+    // An array of pointers, indexed by the controllers' numbers (struct css_set, include/linux/cgroup-defs.h).
     let of_controllers = btf.member("css_set", "subsys", Nested)?;
     let number = btf.value("cgroup_subsys_id", &format!("{controller}_cgrp_id"))?;
     let set = number.checked_mul(8).and_then(|behind| of_controllers.checked_add(behind));

@@ -1,8 +1,7 @@
 //! Loading, attaching, pinning and adopting the programs.
 //!
-//! In: the embedded object, the kernel's BTF, a mode. Out: a [`Sensor`] with its maps. It tries what it
-//! is told to; whether the programs fire is for the canary to find out, and which mode to try next is
-//! for the agent to decide.
+//! In: the embedded object, the kernel's BTF, a mode. Out: a [`Sensor`] with its maps. The canary shows whether the programs
+//! run, and the agent decides which mode to try next.
 
 use super::groups;
 use super::hooks::{FUNCTIONS, Function, HOOKS, Hook, Mode, Off, TRACEPOINTS, When};
@@ -27,7 +26,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Maps that outlive the daemon: all of them, since adopted programs go on using theirs.
+/// Maps that outlive the daemon. These are all maps, because adopted programs continue to use theirs.
 const PINNED_MAPS: [&str; 18] = [
     "MANAGED",
     "BITMAP",
@@ -59,7 +58,7 @@ pub enum LoadError {
     /// The kernel's types cannot be read.
     #[error("read `{VMLINUX_BTF}`: {0}")]
     Read(#[source] std::io::Error),
-    /// They cannot be understood.
+    /// They cannot be parsed.
     #[error(transparent)]
     Btf(#[from] BtfError),
     /// aya could not parse them.
@@ -68,7 +67,7 @@ pub enum LoadError {
     /// The daemon's own process cannot be read.
     #[error("read the daemon's own start from procfs: {0}")]
     Process(#[source] std::io::Error),
-    /// The object was refused.
+    /// The kernel, or aya, refused the object.
     #[error("load the eBPF object: {0}")]
     Object(#[from] aya::EbpfError),
     /// A map is not usable.
@@ -84,7 +83,7 @@ pub enum LoadError {
         /// Why.
         off: Off,
     },
-    /// The kernel's types have not one of the hooks.
+    /// The kernel's types contain none of the hooks.
     #[error("no hook could be attached as {0:?}; the first failure: this kernel has none of them")]
     NoHooks(Mode),
     /// The pin directory is unusable.
@@ -92,14 +91,14 @@ pub enum LoadError {
     Pins(#[from] PinsError),
 }
 
-/// How one hook stands.
+/// The state of one hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HookState {
     /// Attached by this daemon.
     Attached,
-    /// Attached by an earlier one and taken over.
+    /// Attached by an earlier daemon and taken over.
     Adopted,
-    /// Loaded, to be attached while it is needed.
+    /// Loaded; attached only while it is needed.
     Waiting,
     /// Not available, and why.
     Off(Off),
@@ -112,20 +111,20 @@ pub struct Sensor {
     pins: Option<Pins>,
     /// How the change hooks are attached.
     pub mode: Mode,
-    /// How each hook stands, by hook or tracepoint name.
+    /// The state of each hook, by hook or tracepoint name.
     pub hooks: BTreeMap<&'static str, HookState>,
     links: BTreeMap<&'static str, PinnedOrHeld>,
-    /// Of the hooks that are attached only while they are needed.
+    /// Links of the hooks that are attached only while they are needed.
     passing: BTreeMap<&'static str, FdLink>,
 }
 
-/// The programs as long as they can be attached.
+/// The programs that the daemon can still attach.
 #[derive(Debug)]
 enum Programs {
-    /// All of the object: instructions, functions and lines, those of shared functions once for each program that calls
-    /// them. More than a MiB.
+    /// The whole object with instructions, functions and lines; those of a shared function are there once for each program that
+    /// calls it. It takes more than a MiB.
     Object(Ebpf),
-    /// Those that are attached only at times, by their names in the object; of each only what the kernel knows.
+    /// The programs that are attached only at times, by their names in the object. The kernel holds their instructions.
     Waiting(BTreeMap<String, Program>),
 }
 
@@ -146,7 +145,7 @@ pub struct Loaded {
     pub processes: ProcessMaps,
     /// Changes.
     pub ring: Ring,
-    /// Every hook of the last run was still attached: nothing was missed meanwhile.
+    /// Every hook of the last run was still attached, so no event is missing.
     pub adopted: bool,
 }
 
@@ -197,7 +196,7 @@ pub fn load(mode: Mode, pins: Option<&Path>, things: Option<usize>) -> Result<Lo
     let own = owner::of(&layout).map_err(LoadError::Process)?;
     let volumes = volumes::resolve(&btf, &bytes);
 
-    // Of the kernel's types only the loader still needs its own.
+    // From here on only the loader needs the kernel's types, and it has its own copy.
     drop(btf);
     drop(bytes);
 
@@ -216,7 +215,7 @@ pub fn load(mode: Mode, pins: Option<&Path>, things: Option<usize>) -> Result<Lo
     for (name, path) in PINNED_MAPS.iter().zip(&map_pins) {
         loader.map_pin_path(name, path.as_path());
     }
-    // A debug object's own: what programs of an earlier daemon print goes on to this one.
+    // The ring belongs to the object, so that this daemon logs the lines of programs that an earlier one attached.
     #[cfg(debug_assertions)]
     let printed = pins.as_ref().map(|pins| pins.links.join(LINES));
     #[cfg(debug_assertions)]
@@ -243,14 +242,14 @@ pub fn load(mode: Mode, pins: Option<&Path>, things: Option<usize>) -> Result<Lo
     Ok(Loaded { sensor, maps, processes, ring, adopted })
 }
 
-/// Number of the mount namespace that the first process is in, else of our own; 0 where neither can be told.
+/// Number of the first process's mount namespace, or else of the daemon's; 0 if neither can be read.
 fn host_mount_namespace() -> u32 {
     let number = |process: &str| fs::metadata(format!("/proc/{process}/ns/mnt")).map(|file| file.ino());
     let found = number("1").or_else(|_| number("self"));
     found.ok().and_then(|number| u32::try_from(number).ok()).unwrap_or(0)
 }
 
-/// Processors that may ever be present, as the per-CPU maps count them.
+/// How many processors may ever be present, as the per-CPU maps count them.
 fn possible_cpus() -> u32 {
     aya::util::nr_cpus().ok().and_then(|cpus| u32::try_from(cpus).ok()).unwrap_or(1)
 }
@@ -308,7 +307,7 @@ impl Sensor {
         })
     }
 
-    /// The pinned link of an earlier run, or a new one, pinned where pins are kept.
+    /// The pinned link of an earlier run, or else a new link, which is pinned if there is a directory for pins.
     fn adopt_or(
         &mut self,
         name: &'static str,
@@ -343,7 +342,7 @@ impl Sensor {
                 let off = Off::Refused(describe(&error));
                 first_failure.get_or_insert_with(|| (name, off.clone()));
                 self.hooks.insert(name, HookState::Off(off));
-                // It was off in the last run too, so its absence is no reason for a gap.
+                // The hook was off in the last run too, so its absence opens no gap.
                 true
             }
         }
@@ -360,8 +359,8 @@ impl Sensor {
         program.ok_or(ProgramError::UnexpectedProgramType)?.try_into()
     }
 
-    /// Lets go of the object; what is attached does not need it. Keeps the programs that wait, each taken anew from the
-    /// kernel, to which a pin of a moment is the way. Without a place for pins everything stays.
+    /// Frees the object, which attached programs do not need. It keeps the waiting programs: it pins each for a moment and opens
+    /// that pin, so that only the kernel holds the instructions. Without a directory for pins the object stays.
     fn drop_object(&mut self) -> Result<(), ProgramError> {
         let Some(pins) = self.pins.clone() else { return Ok(()) };
         let waits = |hook: &&Hook| self.hooks.get(hook.name) == Some(&HookState::Waiting);
@@ -409,8 +408,7 @@ impl Sensor {
         }
     }
 
-    /// Attaches or detaches the hooks that are needed only at times. Gives the names of those that it
-    /// attached or detached.
+    /// Attaches or detaches the hooks that are needed only at times, and gives their names.
     pub fn set(&mut self, when: When, needed: bool) -> Result<Vec<&'static str>, ProgramError> {
         let mut changed = Vec::new();
         for hook in HOOKS.iter().filter(|hook| hook.when == when) {
@@ -432,18 +430,17 @@ impl Sensor {
         self.hooks.values().any(|state| *state == HookState::Adopted)
     }
 
-    /// Removes the pins of all other sets, which detaches them. Only for a set whose canary was heard: until then the
-    /// earlier programs may be the only ones that run.
+    /// Removes the pins of all other sets, which detaches their programs. Call it only for a set that has answered its canary:
+    /// until then the earlier programs may be the only ones that run.
     pub fn retire_others(&self) {
         for path in self.pins.iter().flat_map(Pins::foreign) {
             if let Err(error) = fs::remove_dir_all(&path) {
-                tracing::warn!(path = %path.display(), %error, "Could not remove what an older object has left.");
+                tracing::warn!(path = %path.display(), %error, "Could not remove the pins of an older object.");
             }
         }
     }
 
-    /// Detaches everything and removes the pins, for a mode that turned out not to fire and for
-    /// `--stop-detection`.
+    /// Detaches everything and removes the pins, for a mode whose programs do not run.
     pub fn detach(self) {
         for (name, link) in self.links {
             match link {
@@ -461,12 +458,12 @@ impl Sensor {
     }
 }
 
-/// A program error with the end of the verifier's log, which names the reason.
+/// A program error with the reason from the end of the verifier's log.
 fn describe(error: &ProgramError) -> String {
     match error {
         ProgramError::LoadError { io_error, verifier_log } => {
             let log = verifier_log.to_string();
-            // The reason is the last line before the statistics, which vary between kernels.
+            // The reason is the last line before the statistics, which differ between kernels.
             let statistics = ["processed ", "verification time", "stack depth", "subprog ", "mark_precise"];
             let reason = log
                 .lines()

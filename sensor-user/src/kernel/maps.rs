@@ -1,8 +1,8 @@
 //! Typed access to the programs' maps.
 //!
-//! In: keys and values of `sensor-common`. Out: system calls on map descriptors. The daemon writes an
-//! entry of the managed map only to add or remove it, because a write would race with the programs'
-//! counters; the one exception, a change of role, counts as a change itself.
+//! In: keys and values of `sensor-common`. Out: system calls on map descriptors. The daemon writes an entry of the managed map
+//! only to add or remove it, because a write races with the programs' counters. The exception is a new number or role, which
+//! counts as a change itself.
 
 use super::size::{self, Outgrown};
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, RingBuf};
@@ -74,7 +74,7 @@ pub struct ProcessMaps {
     cpus: u32,
 }
 
-/// The rings: alarms, which are the canary's records and those of what could blind the sensor, and all other changes.
+/// The rings. The alarms are the records of the canary and of opens that could blind the sensor; the rest are changes.
 pub struct Ring {
     alarms: RingBuf<MapData>,
     changes: RingBuf<MapData>,
@@ -83,7 +83,7 @@ pub struct Ring {
     print: Option<Box<dyn FnMut() + Send>>,
 }
 
-/// aya's maps have no `Debug` of their own, and their contents are not for a log.
+/// aya's maps have no `Debug`, and their contents do not belong in a log.
 macro_rules! opaque {
     ($($name:ident),*) => {$(
         impl std::fmt::Debug for $name {
@@ -103,7 +103,7 @@ fn take<T: TryFrom<aya::maps::Map, Error = MapError>>(
     T::try_from(map).map_err(refused(name, "open"))
 }
 
-/// What logs the lines of the programs, where they have the map for them.
+/// A function that logs the lines of the programs, if the object has the map for them.
 #[cfg(debug_assertions)]
 fn printer(ebpf: &mut aya::Ebpf) -> Option<Box<dyn FnMut() + Send>> {
     let mut lines = aya_log::EbpfLogger::init(ebpf).ok()?;
@@ -145,27 +145,27 @@ impl Maps {
         Ok((maps, processes, ring))
     }
 
-    /// Tells the programs who the daemon is.
+    /// Writes which process the daemon is, for the programs.
     pub fn set_control(&mut self, control: Control) -> Result<(), MapsError> {
         let mut value = [0; CONTROL];
         value.copy_from_slice(control.as_bytes());
         self.control.set(0, value, 0).map_err(refused("CONTROL", "set"))
     }
 
-    /// Tells the programs where inodes of Btrfs have the numbers of their subvolumes.
+    /// Writes the offsets for the numbers of Btrfs subvolumes, for the programs.
     pub fn set_volumes(&mut self, volumes: Volumes) -> Result<(), MapsError> {
         let mut value = [0; VOLUMES];
         value.copy_from_slice(volumes.as_bytes());
         self.volumes.set(0, value, 0).map_err(refused("VOLUMES", "set"))
     }
 
-    /// Whether they know it.
+    /// Whether the programs have these offsets.
     pub fn has_volumes(&self) -> Result<bool, MapsError> {
         let value = self.volumes.get(&0, 0).map_err(refused("VOLUMES", "get"))?;
         Ok(Volumes::read_from_bytes(&value).is_ok_and(|volumes| volumes.known != 0))
     }
 
-    /// Tells the programs that no daemon runs. What else they were told stays true.
+    /// Writes that no daemon runs. Everything else that the programs have stays valid.
     pub fn forget_agent(&mut self) -> Result<(), MapsError> {
         let value = self.control.get(&0, 0).map_err(refused("CONTROL", "get"))?;
         let Control { abi_version, mount_namespace, set, .. } =
@@ -173,13 +173,12 @@ impl Maps {
         self.set_control(Control { abi_version, mount_namespace, set, ..Control::default() })
     }
 
-    /// What the programs saw of the object that the daemon opened last.
+    /// The identity of the object that the daemon opened last.
     pub fn identity(&self) -> Result<Identity, MapsError> {
         self.identity_at(IDENTITY_OPENED)
     }
 
-    /// What the programs saw of the first link that the daemon read since [`Maps::forget_link`]; its
-    /// sequence is 0 when they saw none.
+    /// The identity of the first link that the daemon read since [`Maps::forget_link`]. Its sequence is 0 if the programs saw none.
     pub fn link_identity(&self) -> Result<Identity, MapsError> {
         self.identity_at(IDENTITY_LINK)
     }
@@ -189,7 +188,7 @@ impl Maps {
         Ok(Identity::read_from_bytes(&value).unwrap_or_default())
     }
 
-    /// The next link that the daemon reads is the one that it looks at.
+    /// Clears that identity: the next link that the daemon reads sets it.
     pub fn forget_link(&mut self) -> Result<(), MapsError> {
         self.identity.set(IDENTITY_LINK, [0; IDENTITY], 0).map_err(refused("IDENTITY", "set"))
     }
@@ -203,10 +202,10 @@ impl Maps {
         }
     }
 
-    /// Adds an inode, or gives a known one another number or role; the latter counts as a change, since
-    /// a counter raised in between is overwritten.
+    /// Adds an inode, or gives a known one another number or role. The latter counts as a change, because it may overwrite a
+    /// counter that a program has just raised.
     pub fn enrol(&mut self, key: InodeKey, id: u32, roles: u32) -> Result<(), MapsError> {
-        // Whatever is there: a program that made the entry may have lost a bit to another one's.
+        // Also for a known inode: a program that added the entry may have lost a bit to another program's write.
         if key.ino != 0 {
             self.set_bits(key)?;
         }
@@ -220,7 +219,7 @@ impl Maps {
         self.managed.insert(key_bytes(key), value, 0).map_err(refused("MANAGED", "insert"))
     }
 
-    /// Whether the programs would find this inode, under that number and with those roles.
+    /// Whether the programs find this inode under that number and with those roles.
     pub fn is_enrolled(&self, key: InodeKey, id: u32, roles: u32) -> Result<bool, MapsError> {
         let is_found = self.entry(key)?.is_some_and(|entry| entry.id == id && entry.roles == roles);
         let (word, bits) = self.place(key);
@@ -250,7 +249,7 @@ impl Maps {
         size::hold(self.size, things)
     }
 
-    /// Removes an inode. Its bits stay: others may share them, and a stale bit costs only time.
+    /// Removes an inode. Its bits stay, because others may share them. A stale bit costs time and nothing else.
     pub fn remove(&mut self, key: InodeKey) -> Result<(), MapsError> {
         match self.managed.remove(&key_bytes(key)) {
             Err(error) if !is_absent(&error) => Err(refused("MANAGED", "remove")(error)),
@@ -266,15 +265,15 @@ impl Maps {
         })
     }
 
-    /// Protects a name in a directory, which need not lead to anything, by the rules of this number. The directory's entry
-    /// says that it has such names.
+    /// Protects a name in a directory by the rules of this number, whether anything has that name or not. The directory's entry
+    /// needs the role for such names.
     pub fn protect_name(&mut self, directory: InodeKey, name: &OsStr, rules: u32) -> Result<(), MapsError> {
-        // No name is longer on Linux.
+        // Linux has no longer names.
         let Some(key) = name_bytes(directory, name) else { return Ok(()) };
         self.names.insert(key, rules, 0).map_err(refused("NAMES", "insert"))
     }
 
-    /// Protects it no more.
+    /// Ends the protection of a name.
     pub fn forget_name(&mut self, directory: InodeKey, name: &OsStr) -> Result<(), MapsError> {
         let Some(key) = name_bytes(directory, name) else { return Ok(()) };
         match self.names.remove(&key) {
@@ -302,12 +301,12 @@ impl Maps {
         })
     }
 
-    /// Allows an actor to change what its rule denies to others, as far as these bits go.
+    /// Gives an actor these bits of what its rule denies to others.
     pub fn allow(&mut self, actor: Allowed, bits: u64) -> Result<(), MapsError> {
         self.allowed.insert(allowed_bytes(actor), bits, 0).map_err(refused("ALLOWED", "insert"))
     }
 
-    /// Takes that back.
+    /// Removes an actor.
     pub fn disallow(&mut self, actor: Allowed) -> Result<(), MapsError> {
         match self.allowed.remove(&allowed_bytes(actor)) {
             Err(error) if !is_absent(&error) => Err(refused("ALLOWED", "remove")(error)),
@@ -315,7 +314,7 @@ impl Maps {
         }
     }
 
-    /// Takes all of them back, those of an earlier run included.
+    /// Removes all actors, those of an earlier run included.
     pub fn disallow_all(&mut self) -> Result<(), MapsError> {
         let keys: Vec<_> = self.allowed.keys().flatten().collect();
         for key in keys {
@@ -327,7 +326,7 @@ impl Maps {
         Ok(())
     }
 
-    /// Refusals without a record, by user. Users who have none for long are forgotten.
+    /// Refusals without a record, by user. The map drops users who have had none for long.
     pub fn untold_denials(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         self.denials.iter().filter_map(|entry| {
             let (uid, value) = entry.ok()?;
@@ -343,29 +342,29 @@ impl Maps {
 }
 
 impl ProcessMaps {
-    /// What is remembered of a process.
+    /// The stored process of a thread group id.
     pub fn process(&self, tgid: u32) -> Option<Process> {
         Process::read_from_bytes(&self.processes.get(&tgid, 0).ok()?).ok()
     }
 
-    /// What is remembered of an execution, unless its slot was taken by a later one.
+    /// The stored execution of a number, unless a later one took its slot.
     pub fn execution(&self, id: u64) -> Option<Execution> {
         let value = self.executions.get(&execution_slot(id, self.cpus), 0).ok()?;
         Execution::read_from_bytes(&value).ok().filter(|execution| id != 0 && execution.id == id)
     }
 
-    /// Path of a control group that was made while the sensor ran.
+    /// Path of a control group that was created while the sensor ran.
     pub fn group(&self, id: u64) -> Option<String> {
         let group = Group::read_from_bytes(&self.groups.get(&id, 0).ok()?).ok()?;
         let end = group.path.iter().position(|byte| *byte == 0)?;
-        // One that was cut is of no use: its last part tells unit and container.
+        // A cut path is useless, because its last part names unit and container.
         (end + 1 < group.path.len()).then(|| String::from_utf8_lossy(&group.path[..end]).into_owned())
     }
 }
 
 impl Ring {
-    /// Hands waiting records' bytes to `each`, `limit` of each ring at most, the alarms first. `true` when both were found
-    /// empty. In a debug build it logs the lines that the programs have printed.
+    /// Gives the bytes of waiting records to `each`, at most `limit` of each ring, alarms first. The result is `true` if both rings
+    /// are empty afterwards. In a debug build it also logs the lines that the programs have printed.
     pub fn drain(&mut self, limit: usize, mut each: impl FnMut(&[u8])) -> bool {
         #[cfg(debug_assertions)]
         if let Some(print) = &mut self.print {
@@ -384,10 +383,10 @@ impl Ring {
         drain(&mut self.changes) && alarms
     }
 
-    /// What becomes readable when there are alarms; the ring itself becomes readable with all other changes.
+    /// A descriptor that becomes readable when there are alarms. The ring itself becomes readable for all other changes.
     ///
     /// # Errors
-    /// No more descriptors.
+    /// The process has no free descriptor.
     pub fn alarms(&self) -> std::io::Result<OwnedFd> {
         self.alarms.as_fd().try_clone_to_owned()
     }
@@ -405,7 +404,7 @@ impl AsRawFd for Ring {
     }
 }
 
-/// Whether there was nothing to be removed. The kernel's word for it comes through as it is.
+/// Whether the entry to be removed was absent. aya passes the kernel's ENOENT on as it is.
 fn is_absent(error: &MapError) -> bool {
     match error {
         MapError::KeyNotFound => true,
@@ -420,7 +419,7 @@ fn allowed_bytes(actor: Allowed) -> [u8; ALLOWED] {
     bytes
 }
 
-/// A name as the programs look for it; `None` for one that is too long.
+/// The key by which the programs look a name up; `None` if the name is too long.
 fn name_bytes(directory: InodeKey, name: &OsStr) -> Option<[u8; NAME]> {
     let mut key = NameKey { directory, name: [0; NAME_KEY_BYTES] };
     let name = name.as_bytes();

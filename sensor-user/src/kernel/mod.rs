@@ -1,8 +1,6 @@
-//! The kernel side of the detect pipeline: what this kernel offers, loading and attaching the programs,
-//! and typed access to their maps.
+//! The kernel programs: what this kernel offers, loading and attaching, and typed access to their maps.
 //!
-//! In: the object and the running kernel's BTF. Out: ring records as bytes, map entries as values. It
-//! never interprets a change.
+//! In: the object and the running kernel's BTF. Out: ring records as bytes, map entries as values. It never interprets a change.
 
 pub(crate) mod groups;
 pub mod hooks;

@@ -1,7 +1,7 @@
-//! Where pins live in a BPF file system.
+//! Directories for pins in a BPF file system.
 //!
-//! In: a directory, and what tells one set of programs from another. Out: directories for the pins of links and maps, and
-//! those of other sets. It attaches nothing.
+//! In: a directory, and what distinguishes one set of programs from another. Out: the directories for this set's links and maps,
+//! and those of other sets. It attaches nothing.
 
 use super::hooks::Mode;
 use super::object::OBJECT_SHA256;
@@ -23,7 +23,7 @@ pub struct PinsError {
     pub source: io::Error,
 }
 
-/// The number of a set of programs: other objects and other modes have another one. Zero is no set.
+/// The number of a set of programs. Each object has one for each mode. No set has zero.
 pub(super) fn set_number(mode: Mode) -> u32 {
     let object = u32::from_str_radix(&OBJECT_SHA256[..8], 16).unwrap_or_default();
     let mode = match mode {
@@ -33,8 +33,8 @@ pub(super) fn set_number(mode: Mode) -> u32 {
     object & !3 | mode
 }
 
-/// Where pins live: maps by ABI, links by object and mode, both by the hierarchy of control groups that counts, so that an
-/// upgrade attaches the new programs before the old ones go.
+/// The directories: maps by ABI, links by object and mode, both by the hierarchy of control groups. So an upgrade attaches the
+/// new programs before it removes the old ones.
 #[derive(Debug, Clone)]
 pub(super) struct Pins {
     root: PathBuf,
@@ -55,7 +55,7 @@ impl Pins {
         names: &[&str],
         outgrown: impl Fn(&Path) -> bool,
     ) -> Result<Self, PinsError> {
-        // The numbers of control groups that programs put into maps are those of one hierarchy.
+        // The programs put the numbers of control groups into maps, and these are of one hierarchy.
         let of = groups.controller.map(|name| format!("-{name}-{}", groups.number)).unwrap_or_default();
         let pins = Self {
             root: root.to_owned(),
@@ -90,7 +90,8 @@ impl Pins {
         missing > 0 && (is_used(&self.maps) || is_used(&self.links))
     }
 
-    /// Link directories of other objects or modes, maps of another ABI, and both of another hierarchy of control groups.
+    /// Directories of other sets: links of other objects or modes, maps of another ABI, both of another hierarchy, and those set
+    /// aside.
     pub(super) fn foreign(&self) -> Vec<PathBuf> {
         let Ok(entries) = fs::read_dir(&self.root) else { return Vec::new() };
         entries
@@ -103,7 +104,7 @@ impl Pins {
             .collect()
     }
 
-    /// A path at which a program may be pinned for a moment, free of what a daemon that was killed there has left.
+    /// A path at which a program may be pinned for a moment. It removes the pin that a killed daemon left there.
     pub(super) fn moment(&self) -> Result<PathBuf, io::Error> {
         let path = self.links.join("moment");
         match fs::remove_file(&path) {
@@ -121,7 +122,7 @@ impl Pins {
     }
 }
 
-/// Gives a directory a name under which it is one of another set. Earlier ones may be there still.
+/// Renames a directory so that it counts as another set's. The directories that were set aside before keep their names.
 fn set_aside(path: &Path) -> Result<(), io::Error> {
     let free = (0_u32..).map(|number| {
         let mut name = path.as_os_str().to_owned();

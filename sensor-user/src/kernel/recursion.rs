@@ -1,8 +1,8 @@
-//! Calls that an fentry program was not run for.
+//! Calls for which the kernel did not run an fentry program.
 //!
-//! In: the loaded programs. Out: how often the kernel left one out because the same program was already
-//! running on that processor, which it does to tracing programs and never to LSM ones. Nothing else tells of
-//! such a call: no record, no counter of ours.
+//! In: the loaded programs. Out: how often the kernel skipped one because the same program was already running on that
+//! processor (`bpf_prog_check_recur`). It skips tracing programs and never LSM programs. No record and no counter of the programs
+//! shows such a call.
 
 use super::hooks::{FUNCTIONS, HOOKS, Mode};
 use aya::programs::{ProgramError, ProgramFd, loaded_programs};
@@ -14,7 +14,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 /// Characters that the kernel keeps of a program's name.
 const KERNEL_NAME: usize = 15;
 
-/// The fentry programs, whoever loaded them: those of an earlier daemon may be the ones that are attached.
+/// The fentry programs of this and of earlier daemons, any of which may be the attached ones.
 #[derive(Debug)]
 pub struct Recursion {
     programs: Vec<ProgramFd>,
@@ -43,7 +43,7 @@ impl Recursion {
         Ok(recursion)
     }
 
-    /// Calls left out since this was last asked.
+    /// Calls skipped since the last call of this function.
     pub fn missed(&mut self) -> io::Result<u64> {
         let mut sum = 0;
         for program in &self.programs {
@@ -55,7 +55,7 @@ impl Recursion {
     }
 }
 
-/// Whether a program was unloaded between the listing and the look at it.
+/// Whether a program was unloaded after it was listed.
 fn is_gone(error: &ProgramError) -> bool {
     let errno = match error {
         ProgramError::SyscallError(error) => error.io_error.raw_os_error(),
@@ -65,8 +65,8 @@ fn is_gone(error: &ProgramError) -> bool {
     errno == Some(nix::libc::ENOENT)
 }
 
-/// The names of our fentry programs as the kernel keeps them. Others on the node are none of ours, whatever their
-/// names begin with.
+/// The names of Holdfast's fentry programs as the kernel keeps them. Other programs do not count, whatever their names begin
+/// with.
 fn names() -> BTreeSet<String> {
     let hooks = HOOKS.iter().map(|hook| hook.program(Mode::Fentry));
     let functions = FUNCTIONS.iter().map(|function| function.program.to_owned());

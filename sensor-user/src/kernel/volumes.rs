@@ -1,8 +1,7 @@
-//! Where inodes of Btrfs have the number of their subvolume.
+//! Offsets for the numbers of Btrfs subvolumes.
 //!
-//! In: the kernel's types and those of its module `btrfs`. Out: offsets for the programs, or nothing where there are none:
-//! the module is not loaded, or this kernel has no types of modules (before 5.11). Inodes of one number in two
-//! subvolumes then have one key.
+//! In: the kernel's types and those of its module `btrfs`. Out: offsets for the programs. There are none if the module is not
+//! loaded, or if the kernel has no types of modules (before 5.11). Then inodes with one number in two subvolumes have one key.
 
 use super::layout::VMLINUX_BTF;
 use sensor_common::map::Volumes;
@@ -12,7 +11,7 @@ use std::fs;
 /// The module's types.
 const MODULE_BTF: &str = "/sys/kernel/btf/btrfs";
 
-/// The offsets on the running kernel, where they can be told, of a module that was loaded after the programs.
+/// The offsets on the running kernel, for a module that was loaded after the programs; `None` if they cannot be resolved.
 pub fn read() -> Option<Volumes> {
     let module = fs::read(MODULE_BTF).ok()?;
     told(of_module(&fs::read(VMLINUX_BTF).ok()?, &module))
@@ -20,7 +19,7 @@ pub fn read() -> Option<Volumes> {
 
 /// The same with the kernel's types at hand. `btf`: what `bytes` hold.
 pub fn resolve(btf: &Btf<'_>, bytes: &[u8]) -> Option<Volumes> {
-    // A kernel may have Btrfs built in.
+    // Btrfs may be built into the kernel.
     if let Ok(volumes) = offsets(btf) {
         return Some(volumes);
     }
@@ -34,7 +33,7 @@ fn told(resolved: Result<Volumes, BtfError>) -> Option<Volumes> {
 /// The offsets, from the types of the kernel and of the module.
 ///
 /// # Errors
-/// What they lack.
+/// The types lack one of the fields.
 pub fn of_module(kernel: &[u8], module: &[u8]) -> Result<Volumes, BtfError> {
     offsets(&Btf::parse(&join(kernel, module)?)?)
 }
