@@ -1,8 +1,8 @@
 //! A bounded cache in two generations.
 //!
-//! New and recently used entries are in the young one; when it is full it becomes the old one and
-//! what was old is dropped. So the least recently used entries go, at the cost of one map operation
-//! and without a list. It never holds more than twice its capacity.
+//! New and recently used entries are in the young generation. When that is full, it becomes the old one, and the cache drops the
+//! earlier old one. So the least recently used entries go, at the cost of one map operation and without a list. The cache never
+//! holds more than twice its capacity.
 
 use std::{collections::HashMap, hash::Hash, mem::take};
 

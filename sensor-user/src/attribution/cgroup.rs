@@ -1,9 +1,8 @@
 //! Paths of control groups by their numbers.
 //!
-//! In: the number that a kernel program read (the inode number in the hierarchy that counts), and the process's own
-//! `/proc/PID/cgroup` while it is there. Out: the path below the hierarchy's root, which tells unit,
-//! container and pod. Groups that are gone are known if they were there at the start, or made since: those the
-//! kernel programs keep. It never writes.
+//! In: the number that a kernel program read (the group's inode number in the hierarchy), and the process's own
+//! `/proc/PID/cgroup` while it exists. Out: the path below the hierarchy's root, which names unit, container and pod. A removed
+//! group is known if it existed at the start or was created since; the kernel programs store the latter. It never writes.
 
 use super::{cache::Cache, live::Live, table::ProcessTable};
 use crate::{bounded, kernel::groups};
@@ -19,27 +18,27 @@ use std::{
 /// Groups remembered; a full node has some hundreds.
 const CACHED: usize = 4096;
 
-/// Groups looked at in one search.
+/// Groups that one search visits at most.
 const SEARCHED: usize = 20_000;
 
-/// Looks paths up and remembers them.
+/// Looks paths up and caches them.
 #[derive(Debug)]
 pub(super) struct Cgroups {
     hierarchy: Hierarchy,
-    /// Where that is mounted.
+    /// The hierarchy's mount point.
     mount: Option<PathBuf>,
-    /// `None` for numbers that were searched for in vain, so that each costs one search at most.
+    /// `None` for numbers that no search found, so that each costs one search at most.
     paths: Cache<u64, Option<Arc<str>>>,
 }
 
 impl Cgroups {
-    /// Looks for the hierarchy's mount in the mount table below `proc`, its points taken below `root`.
+    /// Finds the hierarchy's mount point in the mount table below `proc`, relative to `root`.
     pub(super) fn new(root: &Path, proc: &Path) -> Self {
         let hierarchy = groups::of(proc);
         Self::at(hierarchy, mount(hierarchy, root, proc))
     }
 
-    /// Remembers the groups that are there.
+    /// Caches the existing groups.
     fn at(hierarchy: Hierarchy, mount: Option<PathBuf>) -> Self {
         let mut paths = Cache::new(CACHED);
         if let Some(mount) = &mount {
@@ -78,8 +77,7 @@ impl Cgroups {
         path
     }
 
-    /// Whether the process that this `/proc/PID/cgroup` is of may still be in the group of that path: as far as the
-    /// hierarchy shows where it is now.
+    /// Whether the process of this `/proc/PID/cgroup` may still be in the group of that path.
     pub(super) fn may_be_in(&self, text: &str, path: Option<&str>) -> bool {
         let now = self.hierarchy.path(text);
         now.zip(path).is_none_or(|(now, path)| now == path)
@@ -107,7 +105,7 @@ impl Cgroups {
     }
 }
 
-/// Goes through a hierarchy, nearest groups first, `limit` at most, until `each` says that it is enough.
+/// Walks a hierarchy, groups near the root first, at most `limit`, until `each` gives true.
 fn walk(mount: &Path, limit: usize, mut each: impl FnMut(u64, Arc<str>) -> bool) {
     let mut pending = VecDeque::from([(mount.to_owned(), String::new())]);
     let mut seen = 0;
@@ -127,15 +125,15 @@ fn walk(mount: &Path, limit: usize, mut each: impl FnMut(u64, Arc<str>) -> bool)
     }
 }
 
-/// Where a hierarchy is mounted, by the mount table below `proc`; rather below `root` than elsewhere.
+/// The mount point of a hierarchy, by the mount table below `proc`. One below `root` comes before others.
 pub(crate) fn mount(hierarchy: Hierarchy, root: &Path, proc: &Path) -> Option<PathBuf> {
-    // Bytes: one mount point that is no text is no reason to lose all units and pods.
+    // Read as bytes: one mount point that is not UTF-8 must not lose all units and pods.
     let table = bounded::read(&proc.join("self/mountinfo"), bounded::TABLE).unwrap_or_else(|error| {
-        tracing::warn!(%error, "Cannot read the mount table: units and pods may not be told.");
+        tracing::warn!(%error, "Cannot read the mount table: units and pods of actors may be missing.");
         Vec::new()
     });
     let points = || mountinfo::mounts(&table).filter(|mount| hierarchy.is_at(mount)).map(|mount| mount.point);
-    // In a container that has the host's /sys mounted, the host's hierarchy is below the root.
+    // In a container with the host's /sys mounted, the host's hierarchy is below the root.
     points()
         .filter(|point| point.starts_with(root) || root == Path::new("/"))
         .min_by_key(|point| point.as_os_str().len())
@@ -147,7 +145,7 @@ mod tests {
     use super::super::table::NoTable;
     use super::*;
 
-    /// Groups made while the sensor ran.
+    /// Groups created while the sensor ran.
     struct Made(u64, &'static str);
 
     impl ProcessTable for Made {

@@ -1,8 +1,8 @@
-//! Processes that are still there, read from procfs.
+//! Processes that still exist, read from procfs.
 //!
-//! In: a thread group id and the start time that it must have. Out: what procfs says about that very
-//! process: every file is read below one handle of its directory, which goes stale with the process,
-//! so a number that was used again meanwhile cannot answer for it. It never follows a path by pid twice.
+//! In: a thread group id and the start time that it must have. Out: what procfs has about that process. It reads every file below
+//! one handle of the process's directory, which becomes invalid when the process ends. So a later process of the same number
+//! cannot be mixed up with it.
 
 use nix::{
     errno::Errno,
@@ -21,11 +21,10 @@ use std::{
     path::Path,
 };
 
-/// Bytes read of any one file; `cmdline` is the longest of interest and is kept to 1 KiB like in the
-/// execution map.
+/// Bytes read of any one file. The longest is `cmdline`, of which 1 KiB is kept as in the execution map.
 const READ_BYTES: usize = 4096;
 
-/// Arguments that are kept: each takes more memory than its bytes.
+/// Arguments that are kept at most, because each takes more memory than its bytes.
 const ARGUMENTS: usize = 128;
 
 /// A mounted procfs.
@@ -35,7 +34,7 @@ pub(super) struct Procfs {
     nanoseconds_per_tick: u64,
 }
 
-/// A process that is there and is the one that was asked for.
+/// An existing process with the wanted number and start.
 #[derive(Debug)]
 pub(super) struct Live {
     directory: OwnedFd,
@@ -66,7 +65,7 @@ impl Procfs {
         self.any(tgid).filter(|live| self.is_start(live, start_ns))
     }
 
-    /// Whether the process started at that nanosecond, as far as its ticks can tell.
+    /// Whether the process started in the tick of that nanosecond.
     pub(super) fn is_start(&self, live: &Live, start_ns: u64) -> bool {
         live.stat.start == self.ticks(start_ns)
     }
@@ -83,13 +82,13 @@ impl Procfs {
 }
 
 impl Live {
-    /// Path of the executable; the kernel adds ` (deleted)` to one that is gone, and so it stays.
+    /// Path of the executable. For a removed file it keeps the kernel's suffix ` (deleted)`.
     pub(super) fn exe(&self) -> Option<String> {
         let path = readlinkat(&self.directory, "exe").ok()?;
         Some(String::from_utf8_lossy(path.as_bytes()).into_owned())
     }
 
-    /// The executable itself, whatever is at its path. No server of a file system is asked: it might never answer.
+    /// The identity of the executable, whatever is at its path now. It asks no file system server, which might never answer.
     pub(super) fn exe_file(&self) -> Option<FileIdentity> {
         let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
         let found = statx(&self.directory, "exe", flags, StatxFlags::INO).ok()?;
@@ -97,7 +96,7 @@ impl Live {
         Some(FileIdentity { device, inode: found.stx_ino, volume: 0, generation: None })
     }
 
-    /// Arguments, as far as the first KiB goes, and whether there is more.
+    /// Arguments in the first KiB, and whether there is more.
     pub(super) fn argv(&self) -> (Vec<String>, bool) {
         let text = read_file(&self.directory, "cmdline").unwrap_or_default();
         let length = text.len().min(sensor_common::limits::ARGV_BYTES);
@@ -138,7 +137,7 @@ impl Live {
     }
 }
 
-/// The arguments of a zero-separated list, as many as are kept, and whether there are more.
+/// The arguments of a zero-separated list that are kept, and whether there are more.
 pub(super) fn split_arguments(bytes: &[u8]) -> (Vec<String>, bool) {
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
     if bytes.is_empty() {

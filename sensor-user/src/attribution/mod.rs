@@ -1,9 +1,8 @@
 //! Who made a change.
 //!
-//! In: a change record, which names a process by id and start time, and the table of processes and
-//! executions that the kernel programs fill. Out: the actor with up to eight ancestors, each verified
-//! by its start time. It works when the process is gone; procfs only adds to it while the process is
-//! there. It never guesses: what is not known of an actor is left out.
+//! In: a change record, which names a process by id and start time, and the table of processes and executions that the kernel
+//! programs fill. Out: the actor with up to eight ancestors, each verified by its start time. It also works after the process has
+//! ended; procfs adds details while the process exists. It never guesses: an unknown field of an actor stays empty.
 
 mod cache;
 pub(crate) mod cgroup;
@@ -32,16 +31,16 @@ use std::{
 };
 pub use table::{NoTable, ProcessTable};
 
-/// Ancestors told at most.
+/// Ancestors of an actor at most.
 pub const MAXIMUM_ANCESTORS: usize = 8;
 
-/// Processes described and remembered.
+/// Processes whose description is cached.
 const CACHED_PROCESSES: usize = 2048;
 
-/// Processes of Holdfast's that are remembered: one writes at a time, and records of it come within moments.
+/// Processes of Holdfast that are remembered. One writes at a time, and its records arrive at once.
 const COMPANIONS: usize = 64;
 
-/// The user or group id of an ancestor of which nothing but its number is known.
+/// The user or group id of an ancestor that is known only by its process number.
 pub const UNKNOWN_ID: u32 = u32::MAX;
 
 /// Names of the host's users.
@@ -54,21 +53,21 @@ pub trait Users: std::fmt::Debug + Send + Sync {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open procfs at {}: {source}", path.display())]
 pub struct ProcfsError {
-    /// Where it was to be.
+    /// The expected path.
     pub path: PathBuf,
     /// Why not.
     pub source: io::Error,
 }
 
-/// A process, the moment that is of interest, and what the record itself tells.
+/// A process at a moment, with what the record itself contains.
 #[derive(Debug, Clone, Copy)]
 struct Asked<'a> {
     tgid: u32,
-    /// Boot-time nanoseconds; `None`: whoever has the number now.
+    /// Boot-time nanoseconds; `None` for the process that has the number now.
     start_ns: Option<u64>,
-    /// Boot-time nanoseconds: what it ran then.
+    /// The moment, in boot-time nanoseconds.
     at_ns: u64,
-    /// The execution that it ran then, where the record tells it.
+    /// What it executed at that moment, if the record has it.
     exec_id: Option<u64>,
     /// Cgroup id at that moment.
     cgroup: Option<u64>,
@@ -76,7 +75,7 @@ struct Asked<'a> {
     comm: Option<&'a [u8; 16]>,
 }
 
-/// An actor without ancestors, and who its parent is.
+/// An actor without ancestors, and its parent.
 #[derive(Debug, Clone)]
 struct Described {
     actor: Arc<Actor>,
@@ -88,11 +87,11 @@ struct Described {
 struct Parent {
     tgid: u32,
     start_ns: Option<u64>,
-    /// What it ran at the fork.
+    /// What it executed at the fork.
     exec_id: Option<u64>,
 }
 
-/// Thread group, start as it was asked for, and control group of a process that the table does not know.
+/// Thread group, start and control group of a process that is not in the table.
 type Older = (u32, Option<u64>, Option<u64>);
 
 /// Turns records into actors.
@@ -102,19 +101,19 @@ pub struct Attributor {
     procfs: Procfs,
     cgroups: Cgroups,
     own_tgid: u32,
-    /// When the daemon started, in ticks; `None` where its procfs does not show it. An earlier process had the same number.
+    /// When the daemon started, in ticks; `None` if procfs does not show the daemon. An earlier process may have had its number.
     own_start: Option<u64>,
-    /// Holdfast's other processes, by number and start: a pair that never comes again.
+    /// Holdfast's other processes, by number and start. No two processes of a boot share both.
     companions: Vec<(u32, u64)>,
-    /// By thread group, start, execution and control group: what is remembered stays true.
+    /// Descriptions by thread group, start, execution and control group. They stay valid.
     described: Cache<(u32, u64, u64, Option<u64>), Described>,
-    /// True as long as procfs shows the same memory in the same process.
+    /// Descriptions that are valid while procfs shows the same memory map of the same process.
     older: Cache<Older, (Stat, Described)>,
 }
 
 impl Attributor {
-    /// An attributor for the processes shown by the procfs at `proc`, which must be the host's. User
-    /// names come from `users`, and `own_tgid` is the daemon's own number there.
+    /// An attributor for the processes of the procfs at `proc`, which must be the host's. User names come from `users`, and
+    /// `own_tgid` is the daemon's own number there.
     pub fn new(
         users: Arc<impl Users + 'static>,
         root: &Path,
@@ -136,8 +135,8 @@ impl Attributor {
         })
     }
 
-    /// Takes a process that runs now for one of Holdfast's, also in records that come after its end. Gives its start
-    /// as records tell it; `None` when it is gone, or the table did not see it start.
+    /// Treats a running process as one of Holdfast's, also in records that arrive after its end. It gives the start as records
+    /// contain it; `None` if the process has ended or is not in the table.
     pub fn adopt(&mut self, tgid: u32, table: &dyn ProcessTable) -> Option<u64> {
         let live = self.procfs.any(tgid)?;
         let known = table.process(tgid).map(|process| process.start_ns);
@@ -149,19 +148,19 @@ impl Attributor {
         Some(start_ns)
     }
 
-    /// Whether a process of Holdfast's made the change that a record tells of.
+    /// Whether a process of Holdfast made the change of a record.
     pub fn is_ours(&self, record: &ChangeRecord) -> bool {
         self.is_daemon(record.tgid, Some(record.start_ns))
             || self.companions.contains(&(record.tgid, record.start_ns))
     }
 
-    /// Whether this is the daemon's own process; `None`: the one that has the number now.
+    /// Whether this is the daemon's own process. `None` is the process that has the number now.
     fn is_daemon(&self, tgid: u32, start_ns: Option<u64>) -> bool {
         let start = start_ns.map(|start_ns| self.procfs.ticks(start_ns));
         tgid == self.own_tgid && start.zip(self.own_start).is_none_or(|(start, own)| start == own)
     }
 
-    /// Who made the change that a record tells of.
+    /// The actor of a record.
     pub fn attribute(&mut self, record: &ChangeRecord, table: &dyn ProcessTable) -> Actor {
         let asked = Asked {
             tgid: record.tgid,
@@ -185,8 +184,8 @@ impl Attributor {
         actor
     }
 
-    /// Who a process is that is known by its number only, as fanotify tells it. `None` when it is gone
-    /// and the table does not know it either.
+    /// The actor of a process that is known by its number only, as in fanotify's events. `None` if it has ended and is not in the
+    /// table.
     pub fn attribute_pid(&mut self, tgid: u32, at_ns: u64, table: &dyn ProcessTable) -> Option<Actor> {
         let start_ns = table.process(tgid).map(|process| process.start_ns);
         if start_ns.is_none() && self.procfs.any(tgid).is_none() {
@@ -210,11 +209,11 @@ impl Attributor {
             if ancestors.len() == MAXIMUM_ANCESTORS {
                 break;
             }
-            // What it ran when it forked the child.
+            // What it executed when it forked the child.
             let asked = Asked { tgid, start_ns, at_ns: child_start_ns, exec_id, cgroup: None, comm: None };
             let described = self.describe(asked, table);
             if described.actor.start_ns > child_start_ns {
-                // Younger than its child: the number was used again.
+                // It is younger than its child, so the number was used again.
                 break;
             }
             child_start_ns = described.actor.start_ns;
@@ -241,8 +240,8 @@ impl Attributor {
             Some(start_ns) => self.procfs.started_at(asked.tgid, start_ns),
             None => self.procfs.any(asked.tgid),
         };
-        // What a process is cannot be told for good from procfs alone: it may execute another program without this
-        // table knowing. One read shows whether it did, where all of it takes many.
+        // A description from procfs alone expires when the process executes another program, which this table does not see.
+        // One read shows whether it did; the whole description takes many reads.
         let older = (asked.tgid, start_ns, asked.cgroup);
         let stat =
             live.as_ref().map(|live| &live.stat).filter(|stat| entry.is_none() && stat.tells_executions());
@@ -270,7 +269,7 @@ impl Attributor {
         table: &dyn ProcessTable,
     ) -> Described {
         let execution = program.execution.as_ref();
-        // A live process that runs another program by now has nothing to say about the one asked for.
+        // A live process that has executed another program since says nothing about the earlier one.
         let same = live.filter(|_| program.is_current);
         let owner = same.and_then(Live::owner).or(execution.map(|execution| (execution.uid, execution.gid)));
         let owner = owner.or(live.and_then(Live::owner));
@@ -296,7 +295,7 @@ impl Attributor {
             ..Actor::default()
         };
         if actor.argv.is_empty() {
-            // As ps shows a process without arguments: kernel threads, and those of which only the name is known.
+            // Like ps for a process without arguments: a kernel thread, or a process of which only the name is known.
             let name = asked.comm.and_then(|comm| text(comm)).or(live.map(|live| live.stat.comm.clone()));
             actor.argv.extend(name.map(|name| format!("[{name}]")));
         }
@@ -316,7 +315,7 @@ impl Attributor {
         Described { actor: Arc::new(actor), parent }
     }
 
-    /// The start of a live process's parent, exactly where the table knows it.
+    /// The start of a live process's parent; exact if the parent is in the table.
     fn parent_start(&self, live: &Live, table: &dyn ProcessTable) -> Option<u64> {
         let parent = self.procfs.any(live.stat.parent)?;
         let exact = table.process(live.stat.parent).map(|process| process.start_ns);
@@ -337,7 +336,7 @@ impl Attributor {
         let id = cgroup.or_else(|| execution.map(|execution| execution.cgroup)).unwrap_or_default();
         let path = self.cgroups.path(id, live, table);
         let mut placement = path.as_deref().map(Placement::of_path).unwrap_or_default();
-        // Another hierarchy may say what the one that counts does not: systemd makes a unit's group only where it needs one.
+        // Another hierarchy may have what this one lacks: systemd creates a unit's group only where it needs one.
         if !placement.names_somebody()
             && let Some(text) = live.and_then(Live::cgroup)
             && self.cgroups.may_be_in(&text, path.as_deref())
@@ -354,11 +353,11 @@ impl Attributor {
     }
 }
 
-/// The program that a process ran at a moment.
+/// What a process executed last before a moment.
 #[derive(Debug)]
 struct Program {
     execution: Option<Execution>,
-    /// It is still the one that the process runs, as far as the table knows.
+    /// By the table, the process has executed nothing since.
     is_current: bool,
 }
 
@@ -366,7 +365,7 @@ impl Program {
     fn at(entry: Option<Process>, asked: &Asked<'_>, table: &dyn ProcessTable) -> Self {
         let by_id = |id: u64| (id != 0).then(|| table.execution(id)).flatten().filter(|found| found.id == id);
         if let Some(id) = asked.exec_id {
-            // However many programs it executed since.
+            // The record has it, however many programs the process has executed since.
             return Self { execution: by_id(id), is_current: entry.is_some_and(|entry| entry.exec_id == id) };
         }
         let Some(entry) = entry else { return Self { execution: None, is_current: true } };
@@ -394,7 +393,7 @@ fn executed(execution: &Execution) -> FileIdentity {
     }
 }
 
-/// Arguments as they were noted, and whether there were more.
+/// The stored arguments, and whether there were more.
 fn arguments(execution: &Execution) -> (Vec<String>, bool) {
     let length = usize::try_from(execution.argv_length).unwrap_or(usize::MAX).min(execution.argv.len());
     let (argv, cut) = split_arguments(&execution.argv[..length]);

@@ -2,17 +2,17 @@
 
 use sensor_common::map::{Execution, Process};
 
-/// What the kernel programs know of processes, exited ones included.
+/// Processes and executions that the kernel programs have stored, ended ones included.
 pub trait ProcessTable {
     /// The newest process of that number.
     fn process(&self, tgid: u32) -> Option<Process>;
-    /// An execution by its number; `None` when its slot went to a later one.
+    /// An execution by its number; `None` if a later one took its slot.
     fn execution(&self, exec_id: u64) -> Option<Execution>;
-    /// Path of a control group by its number, if it was made while the sensor ran; it may be gone.
+    /// Path of a control group by its number, if it was created while the sensor ran. The group may be removed by now.
     fn group(&self, id: u64) -> Option<String>;
 }
 
-/// A table that knows nothing: for the fanotify backend, where only procfs can tell.
+/// An empty table, for the fanotify backend: there only procfs has processes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoTable;
 

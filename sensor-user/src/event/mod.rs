@@ -31,12 +31,12 @@ impl Change {
         self.record.flags & RECORD_NAME_CUT != 0
     }
 
-    /// Whether the kernel refuses it to this actor, as far as the owner and capabilities tell.
+    /// Whether the kernel refuses it to this actor, by owner and capabilities.
     pub fn is_refused(&self) -> bool {
         self.record.flags & RECORD_REFUSED != 0
     }
 
-    /// Whether the object itself lost, changed or got its place.
+    /// Whether the object itself lost, changed or got its name.
     pub fn moves(&self) -> bool {
         matches!(
             self.operation,

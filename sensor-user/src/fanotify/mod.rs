@@ -1,10 +1,9 @@
 //! Change events from fanotify, for where no kernel program can be loaded or fires.
 //!
-//! In: the paths to watch. Out: the same operations as from the kernel programs, with the number of
-//! the process that did it, if it is still known; an overflow is told as a loss. It knows objects by
-//! the file handles that events carry, learnt by opening each object once under its mark, so that it
-//! needs no look-up by handle. It never blocks, never delays or refuses an operation, and what it cannot
-//! see is in [`BLIND_SPOTS`].
+//! In: the paths to watch. Out: the same operations as from the kernel programs, with the number of the process, if it is known;
+//! an overflow is reported as a loss. Events carry file handles. The backend opens each object once under its mark to learn its
+//! handle, so it needs no look-up by handle. It never blocks, and never delays or refuses an operation. [`BLIND_SPOTS`] lists what
+//! it cannot see.
 
 #[cfg(test)]
 mod tests;
@@ -45,10 +44,10 @@ pub const BLIND_SPOTS: [&str; 10] = [
 /// Bytes read at once: several hundred events.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Reads in a row, so that a flood of events cannot hold the daemon.
+/// Reads in a row at most, so that a flood of events cannot occupy the daemon.
 const READS: usize = 64;
 
-/// What is asked for about names in a directory, and about the directory itself.
+/// Events of interest for a directory: on names in it, and on the directory itself.
 const DIRECTORY_MASK: MaskFlags = MaskFlags::FAN_CREATE
     .union(MaskFlags::FAN_DELETE)
     .union(MaskFlags::FAN_MOVED_FROM)
@@ -58,7 +57,7 @@ const DIRECTORY_MASK: MaskFlags = MaskFlags::FAN_CREATE
     .union(MaskFlags::FAN_MOVE_SELF)
     .union(MaskFlags::FAN_ONDIR);
 
-/// What is asked for about a file.
+/// Events of interest for a file.
 const FILE_MASK: MaskFlags = MaskFlags::FAN_MODIFY
     .union(MaskFlags::FAN_CLOSE_WRITE)
     .union(MaskFlags::FAN_ATTRIB)
@@ -69,10 +68,10 @@ const FILE_MASK: MaskFlags = MaskFlags::FAN_MODIFY
 /// Fanotify cannot be used, or not for this object.
 #[derive(Debug, thiserror::Error)]
 pub enum FanotifyError {
-    /// No group could be made: no privilege, or a kernel without file handles in events (before 5.9).
+    /// No group could be created: no privilege, or a kernel without file handles in events (before 5.9).
     #[error("fanotify cannot be used here: {}", .0.desc())]
     Group(Errno),
-    /// Nothing is there that can be opened.
+    /// The path leads to nothing that can be opened.
     #[error("fanotify has nothing to watch at {}: {}", path.display(), errno.desc())]
     Absent {
         /// The path.
@@ -88,8 +87,8 @@ pub enum FanotifyError {
         /// Why not.
         errno: Errno,
     },
-    /// The mark is there, but opening the object under it was not heard.
-    #[error("fanotify does not tell of {}", path.display())]
+    /// The mark was set, and the kernel sent no event when the object was opened under it.
+    #[error("fanotify sends no events for {}", path.display())]
     Silent {
         /// The path.
         path: PathBuf,
@@ -97,13 +96,13 @@ pub enum FanotifyError {
     /// The queue could not be read.
     #[error("cannot read fanotify events: {}", .0.desc())]
     Read(Errno),
-    /// The queue held something else than events.
+    /// The queue contained something that is no event.
     #[error(transparent)]
     Malformed(#[from] MalformedEvent),
 }
 
 impl FanotifyError {
-    /// Whether there was nothing to be watched: the names in the directory tell when that changes.
+    /// Whether nothing was at the path. An event on a name in its directory follows when that changes.
     pub const fn is_absence(&self) -> bool {
         matches!(self, Self::Absent { .. })
     }
@@ -120,7 +119,7 @@ pub struct ChangeEvent {
     pub operation: Operation,
     /// The process that did it; `None` when it is outside our pid namespace.
     pub pid: Option<u32>,
-    /// Boot-time nanoseconds at which the event was read: fanotify does not tell when it happened.
+    /// Boot-time nanoseconds at which the event was read, because events have no time of their own.
     pub read_ns: u64,
 }
 
@@ -138,11 +137,11 @@ pub trait Open: std::fmt::Debug + Send + Sync {
 pub enum Happening {
     /// A change to something watched.
     Change(ChangeEvent),
-    /// The queue was full: events were lost, nobody knows which.
+    /// The queue was full and lost events. It does not tell which.
     Lost,
 }
 
-/// A group with marks on what is watched.
+/// A group with marks on the watched objects.
 #[derive(Debug)]
 pub struct FanotifyBackend {
     group: Fanotify,
@@ -152,7 +151,7 @@ pub struct FanotifyBackend {
     /// Several paths may lead to one object.
     paths: HashMap<Handle, Vec<PathBuf>>,
     handles: HashMap<PathBuf, Handle>,
-    /// Read while a handle was learnt.
+    /// Events that were read while a handle was learnt.
     backlog: Vec<Happening>,
 }
 
@@ -178,11 +177,11 @@ impl FanotifyBackend {
         })
     }
 
-    /// Watches the directory or regular file at `path` (not what a link there points to). Called again
-    /// after the path led to another object, it watches that one; says whether the object is another.
+    /// Watches the directory or regular file at `path`, not what a link there points to. Call it again when the path may lead to
+    /// another object: it then watches that one, and gives whether the object is another.
     ///
-    /// What happens meanwhile is kept for the next [`Self::read`], and the descriptor does not become
-    /// readable for it: read when [`Self::has_waiting`] says so.
+    /// Events that it reads meanwhile wait for the next [`Self::read`], and the descriptor does not become readable for them. So
+    /// read when [`Self::has_waiting`] gives true.
     pub fn watch(&mut self, path: &Path) -> Result<bool, FanotifyError> {
         let error = |errno| FanotifyError::Watch { path: path.to_owned(), errno };
         let object = self.opener.open_file(path).map_err(|errno| match errno {
@@ -192,7 +191,7 @@ impl FanotifyBackend {
             _ => error(errno),
         });
         let object = match object {
-            // What was at the path is at it no more.
+            // The earlier object is not at the path any more.
             Err(error @ FanotifyError::Absent { .. }) => {
                 self.unwatch(path);
                 return Err(error);
@@ -217,7 +216,7 @@ impl FanotifyBackend {
         Ok(true)
     }
 
-    /// What becomes of the object is no longer told.
+    /// Ends the events for the object at `path`.
     pub fn unwatch(&mut self, path: &Path) {
         let Some(handle) = self.handles.remove(path) else { return };
         if let Some(paths) = self.paths.get_mut(&handle) {
@@ -228,13 +227,12 @@ impl FanotifyBackend {
         }
     }
 
-    /// Whether events were taken from the descriptor that [`Self::read`] has not given yet.
+    /// Whether events were read from the descriptor that [`Self::read`] has not given yet.
     pub fn has_waiting(&self) -> bool {
         !self.backlog.is_empty()
     }
 
-    /// Everything that happened since the last call. Never blocks; readiness can be awaited on the
-    /// descriptor. Many events take many calls.
+    /// All events since the last call. It never blocks; the descriptor becomes readable. Many events take several calls.
     pub fn read(&mut self) -> Result<Vec<Happening>, FanotifyError> {
         let mut happenings = std::mem::take(&mut self.backlog);
         for _ in 0..READS {
@@ -262,7 +260,7 @@ impl FanotifyBackend {
                 break;
             }
             for event in events {
-                // Only this object is marked for opens; its own directory record, or its own object record.
+                // Only this object is marked for opens. Its handle is in the event's directory record or in its object record.
                 if event.mask & MaskFlags::FAN_OPEN.bits() != 0 && event.pid == self.own {
                     let directory = event.entry.clone().filter(|(_, name)| name.is_none());
                     learnt = directory.map(|(handle, _)| handle).or(event.object.clone());
@@ -286,7 +284,7 @@ impl FanotifyBackend {
         }
     }
 
-    /// What an event says about what is watched: nothing, one or several changes.
+    /// The changes of watched objects that an event means: none, one or several.
     fn interpret(&self, event: &RawEvent, happenings: &mut Vec<Happening>) {
         let mask = MaskFlags::from_bits_truncate(event.mask);
         if mask.contains(MaskFlags::FAN_Q_OVERFLOW) {
@@ -306,7 +304,7 @@ impl FanotifyBackend {
                 Operation::Unlink if on_directory => Operation::RemoveDirectory,
                 other => other,
             };
-            // A change of a name belongs to its directory, a change of an object to the object itself.
+            // A change of a name is reported for its directory, a change of an object for the object itself.
             let about = match entry {
                 Some((paths, Some(name))) if in_directory => Some((paths, Some(name))),
                 Some((paths, None)) if !in_directory => Some((paths, None)),
@@ -327,7 +325,7 @@ impl FanotifyBackend {
     }
 }
 
-/// Bits of an event, what they are called here, and whether they are about a name in a directory.
+/// Bits of an event, their operations, and whether they are about a name in a directory.
 const OPERATIONS: [(MaskFlags, Operation, bool); 10] = [
     (MaskFlags::FAN_MODIFY, Operation::Write, false),
     (MaskFlags::FAN_ATTRIB, Operation::SetAttributes, false),

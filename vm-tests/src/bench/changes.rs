@@ -1,7 +1,7 @@
-//! Changes of managed files: all work of everybody for one.
+//! Changes of managed files: all CPU work that one change causes, in any process and in the kernel.
 //!
-//! Comes in: nothing; the files are known. Goes out: nanoseconds of work for a change, made in three ways. It runs in
-//! the measuring process, which was started after whoever watches: the kernel audits no older one.
+//! Out: nanoseconds of work for a change, made in three ways. It runs in the measuring process, which starts after the watcher,
+//! because the kernel audits no process that is older than the rule.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use super::files::Target;
 use super::usage::Busy;
 use crate::guest::wait;
 
-/// Between two changes that are to have nothing to do with each other.
+/// The pause between two independent changes.
 pub(super) const APART: Duration = Duration::from_millis(50);
-/// Longer than anybody works on a change after it was made.
+/// Longer than any work that a change causes afterwards.
 pub(super) const QUIET: Duration = Duration::from_secs(2);
 
 /// Changes of one file in a row.
 const ROW: usize = 4_000;
-/// Changes of so many files by turns.
+/// Changes of several files in turns.
 const TURNS: usize = 10_000;
 /// Files that take turns.
 pub(super) const TURN_FILES: usize = 1_000;
@@ -30,14 +30,14 @@ const SINGLE: usize = 100;
 pub(super) fn measure() -> Result<BTreeMap<String, f64>> {
     let target = Target::new(0);
     let targets: Vec<Target> = (0..TURN_FILES).map(Target::new).collect();
-    // First, since who sees writers again and again in the others may take up what is needed only for them.
+    // The single changes come first: frequent writers in the other two may make a watcher attach more.
     let single = all_work(SINGLE, APART, |_| target.rewrite())?;
     let turns = all_work(TURNS, Duration::ZERO, |turn| targets[turn % TURN_FILES].rewrite())?;
     let row = all_work(ROW, Duration::ZERO, |_| target.rewrite())?;
     Ok([("row", row), ("turns", turns), ("single", single)].map(|(n, v)| (n.to_owned(), v)).into())
 }
 
-/// Work of everybody for each of `count` changes with a pause after each, until all is quiet again.
+/// All work for each of `count` changes with a pause after each, until the guest is idle again.
 fn all_work(count: usize, pause: Duration, mut change: impl FnMut(usize) -> Result<()>) -> Result<f64> {
     for turn in 0..10 {
         change(turn)?;

@@ -1,7 +1,7 @@
 //! The managed files of the bench.
 //!
-//! Comes in: how many. Goes out: the files on the disk as they should be, 4 KiB each and no two alike, and
-//! MachineConfigs that declare them, a hundred in each.
+//! In: how many. Out: the files on the disk as declared, 4 KiB each and no two alike, and MachineConfigs that declare a hundred
+//! each.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
@@ -42,7 +42,7 @@ pub(super) fn make(count: usize) -> Result<()> {
     make_with(count, content)
 }
 
-/// The same with files that hold nothing, so that many fit into the guest's memory.
+/// The same with empty files, so that many fit into the guest's memory.
 pub(super) fn make_empty(count: usize) -> Result<()> {
     make_with(count, |_| String::new())
 }
@@ -75,7 +75,7 @@ fn make_with(count: usize, content: impl Fn(usize) -> String) -> Result<()> {
     Ok(())
 }
 
-/// A managed file and its first 64 bytes, as they should be.
+/// A managed file and its declared first 64 bytes.
 #[derive(Debug)]
 pub(super) struct Target {
     path: PathBuf,
@@ -83,19 +83,19 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Of the file of that number.
+    /// The file of a number.
     pub(super) fn new(number: usize) -> Self {
         let mut start = content(number);
         start.truncate(64);
         Self { path: path(number), start }
     }
 
-    /// Opens the file for writing, writes what is there already, and closes it.
+    /// Opens the file for writing, writes its declared bytes, and closes it.
     pub(super) fn rewrite(&self) -> Result<()> {
         self.write(self.start.as_bytes())
     }
 
-    /// The same with other bytes, so that the file is not as it should be.
+    /// The same with other bytes, so that the file drifts.
     pub(super) fn spoil(&self) -> Result<()> {
         self.write(&[b'#'; 64])
     }

@@ -1,8 +1,8 @@
 //! Opens of unmanaged files while 100,000 inodes are enrolled.
 //!
-//! Comes in: a bare guest with one CPU whose nanoseconds are executed instructions. Goes out: the opens without and with the
-//! daemon, and the memory of its maps. It is a boot of its own: so many names make each path lookup of the kernel longer, so
-//! these opens have a base of their own.
+//! In: a bare guest with one CPU whose nanoseconds are executed instructions. Out: the opens without and with the daemon, and the
+//! memory of its maps. It is a boot of its own with its own base, because so many names make each path lookup of the kernel
+//! longer.
 
 use std::path::Path;
 use std::time::Duration;
@@ -35,9 +35,10 @@ pub const SCENARIO: Scenario = Scenario {
 const FILES: usize = 100_000;
 /// The operations that are measured.
 const OPENS: [&str; 2] = ["open-read", "open-write"];
-/// The host takes a guest that says nothing for stuck, and each second of the guest's time may take several of the host's.
+/// The guest reports so often that it waits. The host treats a silent guest as stuck, and a second of the guest's time may take
+/// several of the host's.
 const APART: Duration = Duration::from_secs(2);
-/// In the guest's time.
+/// How long the guest waits for the daemon, in the guest's time.
 const LIMIT: Duration = Duration::from_mins(10);
 
 fn run(context: &mut Context) -> Result<()> {
@@ -63,7 +64,7 @@ fn opens(context: &mut Context, stage: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits for the end of the first verification, and says now and then that it does.
+/// Waits for the end of the first verification, and reports that it waits.
 fn verified(context: &mut Context, agent: &Agent) -> Result<()> {
     let is_end = |record: &Value| record["kind"] == "gap" && record["detail"]["until"].is_string();
     for _ in 0..LIMIT.as_secs() / APART.as_secs() {

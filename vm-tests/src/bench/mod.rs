@@ -1,8 +1,8 @@
 //! The bench: what watching costs, in executed instructions.
 //!
-//! Comes in: a bare guest with one CPU whose nanoseconds are executed instructions. Goes out: one measurement for each
-//! stage, for `cargo xtask bench` to put into a table. Base, ours and base again are measured in one boot, the peers
-//! last. It is no test: `cargo xtask test` never runs it, and nothing here judges a number.
+//! In: a bare guest with one CPU whose nanoseconds are executed instructions. Out: one measurement for each stage, which
+//! `cargo xtask bench` puts into a table. One boot measures the base, Holdfast, the base again, and the other watchers last.
+//! `cargo xtask test` never runs the bench, and nothing here judges a number.
 
 mod changes;
 mod files;
@@ -42,9 +42,9 @@ pub const SCENARIO: Scenario = Scenario {
 
 /// Where the daemon pins its programs.
 const PINS: &str = "/sys/fs/bpf/holdfast";
-/// For how long an idle daemon is watched.
+/// How long the work of an idle guest is measured.
 const IDLE: Duration = Duration::from_mins(1);
-/// Changes whose way to a verdict is timed.
+/// Changes whose time to a verdict is measured.
 const TIMED: usize = 200;
 /// Changes as fast as they can be made, to see what is lost.
 const BURST: usize = 100_000;
@@ -56,7 +56,7 @@ fn run(context: &mut Context) -> Result<()> {
     wait::pause(SETTLE);
     base(context, "base-1")?;
     ours(context)?;
-    // What the daemon pinned goes on watching until it is removed; the kernel then takes its time to detach it.
+    // Pinned programs run until their pins are removed, and the kernel detaches them some time later.
     fs::remove_dir_all(PINS).context("cannot remove the pins")?;
     wait::until("the kernel programs to go", Duration::from_mins(5), || {
         Ok((usage::programs()? == 0).then_some(()))
@@ -66,7 +66,7 @@ fn run(context: &mut Context) -> Result<()> {
     peers::run(context)
 }
 
-/// The machine without anybody who watches.
+/// The guest without a watcher.
 fn base(context: &mut Context, stage: &str) -> Result<()> {
     operations(context, stage, &operations::ALL)?;
     idle(context, stage)?;
@@ -88,7 +88,7 @@ fn ours(context: &mut Context) -> Result<()> {
     let (began, busy) = (Instant::now(), Busy::start()?);
     let mut agent = Agent::start(&["--standalone", "--config", files::CONFIGS])?;
     let pid = agent.pid();
-    // All that is done, also by the process that reads the configs.
+    // All work, that of the process that reads the configs included.
     let (wall, all, before) = (began.elapsed(), busy.nanoseconds()?, usage::cpu_time(pid)?);
     agent.wait_for("the first verification", 0, |record| record["detail"]["until"].is_string())?;
     let verified = usage::cpu_time(pid)? - before;
@@ -122,7 +122,7 @@ fn memory(context: &mut Context, name: &str, pid: u32) -> Result<()> {
     Ok(())
 }
 
-/// From before a write to the verdict's record in the log, drift and recovery by turns.
+/// The time from before a write to the verdict's record in the log, for drift and recovery in turns.
 fn latency(context: &mut Context, agent: &mut Agent) -> Result<()> {
     context.note("ours: from write to verdict");
     let inotify = Inotify::init(InitFlags::empty())?;
@@ -154,8 +154,8 @@ fn latency(context: &mut Context, agent: &mut Agent) -> Result<()> {
     Ok(())
 }
 
-/// Reads and writes of unmanaged files while a managed one is open for writing. `before`: links that the daemon holds when
-/// none is.
+/// Reads and writes of unmanaged files while a managed file is open for writing. `before`: how many links the daemon holds
+/// otherwise.
 fn writers(context: &mut Context, agent: &Agent, before: usize) -> Result<()> {
     context.note("ours: with a managed file open for writing");
     wait::until("the end of hooks that earlier writers left", Duration::from_mins(2), || {

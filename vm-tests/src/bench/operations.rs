@@ -1,8 +1,8 @@
 //! The measured operations, in a process of their own.
 //!
-//! Comes in: names of operations and a folder that nobody manages. Goes out: nanoseconds of each operation as JSON on
-//! standard output; with counted instructions a nanosecond is an instruction. Each operation runs in loops, and the
-//! best loop counts, so that timer ticks and the daemon's own timers stay out of it; of executions the median does.
+//! In: names of operations and an unmanaged folder. Out: nanoseconds of each operation as JSON on standard output; with counted
+//! instructions a nanosecond is an instruction. Each operation runs in loops, and the best loop counts, so that timer ticks and
+//! the daemon's timers do not count. For executions the median counts.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -24,17 +24,17 @@ pub const ALL: [&str; 9] =
 /// Stands for the changes of managed files, which give a table of their own.
 pub const CHANGES: &str = "changes";
 
-/// Operations that the hooks on reads and writes can touch.
+/// Operations for which the hooks on reads and writes run.
 pub const READ_WRITE: [&str; 3] = ["write", "read", "pipe"];
 
-/// Loops of each operation, of which the best counts; one more before them warms up.
+/// Loops of each operation, of which the best counts. One more loop before them warms up.
 const LOOPS: u32 = 7;
 /// Operations in a loop.
 const REPEATS: u32 = 2_000;
-/// Executions, of which the median counts: one takes a quarter of the time between two timer ticks, so that no loop of them
-/// has none, and how many ticks fall into a loop moves its mean by more than what is measured.
+/// Executions, of which the median counts. One takes a quarter of the time between two timer ticks, so every loop would contain
+/// ticks, and their number would change the mean by more than the watcher does.
 const EXECUTIONS: usize = 201;
-/// Files that the opens take in turns, so that no single inode number decides.
+/// Files that the opens use in turns, so that the result does not depend on one inode number.
 const FILES: usize = 16;
 
 /// What the operations work on.
@@ -124,7 +124,7 @@ impl Stage {
     }
 }
 
-/// What the process does: measures the operations named by `arguments` (the folder first) and prints them.
+/// The measuring process: measures the operations in `arguments` (after the folder) and prints the results.
 pub fn main(arguments: &[String]) -> Result<()> {
     let (folder, operations) = arguments.split_first().context("no folder")?;
     if operations == [CHANGES] {

@@ -1,8 +1,7 @@
 //! Other watchers in the same setting.
 //!
-//! Comes in: the guest without our daemon. Goes out: the same measurements with an inotify watcher, and with the audit
-//! rule that `auditctl -w` makes and auditd behind it. Neither looks at contents, nor says whether a file is as it
-//! should be; they are here to show what their kind of watching costs.
+//! In: the guest without Holdfast. Out: the same measurements with an inotify watcher, and with auditd and the rule that
+//! `auditctl -w` makes. Neither compares contents with a declaration. They show what their kind of watching costs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -41,7 +40,7 @@ fn inotify(context: &mut Context) -> Result<()> {
     let reader = thread::spawn(move || {
         loop {
             match inotify.read_events() {
-                // The last event: a file of that name is made when the measuring is over.
+                // The last event: a file of that name is created at the end of the measurement.
                 Ok(events) if events.iter().any(|event| event.name.as_deref() == Some("over".as_ref())) => {
                     return Ok(());
                 }
@@ -57,7 +56,7 @@ fn inotify(context: &mut Context) -> Result<()> {
     Ok(())
 }
 
-/// Debian's own settings, but for the disk, which is a small one in memory here.
+/// Debian's own settings, except for the disk, which is small and in memory here.
 const AUDITD_CONF: &str = "local_events = yes
 write_logs = yes
 log_file = /var/log/audit/audit.log
@@ -77,7 +76,7 @@ disk_full_action = IGNORE
 disk_error_action = IGNORE
 ";
 
-/// The rule of `auditctl -w` on the managed files, and auditd, which writes what comes of it.
+/// auditd with the rule of `auditctl -w` on the managed files.
 fn auditd(context: &mut Context) -> Result<()> {
     for folder in ["/var/log/audit", "/etc/audit"] {
         fs::create_dir_all(folder)?;

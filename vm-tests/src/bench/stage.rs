@@ -1,6 +1,6 @@
 //! What the stages of the bench have in common.
 //!
-//! Comes in: a stage's name. Goes out: its measurements. It judges no number.
+//! In: a stage's name. Out: its measurements. It judges no number.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::guest::Context;
 
 /// Managed files.
 pub(super) const FILES: usize = 10_000;
-/// Where unmanaged files are; the same file system as the managed ones.
+/// The folder of unmanaged files, on the same file system as the managed ones.
 pub(super) const UNMANAGED: &str = "/bench-unmanaged";
 /// The folder of the daemon's log.
 pub(super) const LOG: &str = "/var/log/holdfast";
@@ -23,14 +23,14 @@ pub(super) const LOG: &str = "/var/log/holdfast";
 /// Milliseconds between two searches of khugepaged (Documentation/admin-guide/mm/transhuge.rst).
 const KHUGEPAGED: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs";
 
-/// What boot leaves to do is done after this.
+/// After this, the work of the boot is done.
 pub(super) const SETTLE: Duration = Duration::from_secs(6);
 
 /// Keeps work of others away from what is measured.
 pub(super) fn prepare() -> Result<()> {
     // khugepaged takes milliseconds at a time.
     fs::write(KHUGEPAGED, "86400000").with_context(|| format!("cannot write {KHUGEPAGED}"))?;
-    // A file system of its own: watching the log would make the kernel work more on all others beside it.
+    // The log has a file system of its own: a watch on it costs the kernel work for all files of its file system.
     fs::create_dir_all(LOG)?;
     Ok(mount(Some("tmpfs"), LOG, Some("tmpfs"), MsFlags::empty(), None::<&str>)?)
 }

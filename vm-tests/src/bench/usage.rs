@@ -1,7 +1,7 @@
 //! What the guest's CPU and the daemon used.
 //!
-//! Comes in: procfs. Goes out: nanoseconds in which the CPU was not idle, CPU time and memory of a process, memory of
-//! its kernel maps. With one CPU and counted instructions, "not idle" is all work done by anybody.
+//! In: procfs. Out: nanoseconds in which the CPU was not idle, CPU time and memory of a process, memory of its kernel maps. With
+//! one CPU and counted instructions, "not idle" is all work of the guest.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use aya::programs::loaded_programs;
 
-/// Counts the work of the whole machine from when it was made.
+/// Counts the work of the whole guest since its creation.
 #[derive(Debug)]
 pub(super) struct Busy {
     start: Instant,
@@ -67,7 +67,7 @@ pub(super) fn links(pid: u32) -> Result<usize> {
     Ok(descriptors(pid, "bpf_link")?.len())
 }
 
-/// Programs that are loaded into the kernel, by anybody.
+/// Programs that are loaded into the kernel, by any process.
 pub(super) fn programs() -> Result<usize> {
     let mut count = 0;
     for program in loaded_programs() {

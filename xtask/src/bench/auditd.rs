@@ -1,7 +1,7 @@
 //! auditd for the guest.
 //!
-//! Comes in: the cache. Goes out: Debian's auditd, auditctl and the libraries they need, at the places where they
-//! look for them. Nothing is installed on this machine.
+//! In: the cache. Out: Debian's auditd, auditctl and their libraries, at the paths where they expect them. It installs nothing on
+//! this machine.
 
 use std::path::PathBuf;
 

@@ -1,8 +1,8 @@
 //! What comparing two rendered configs costs, and how that grows with their size.
 //!
-//! Comes in: the lines of `sensor-model`'s example `compare`. Goes out: a table against the budget, and a section of
-//! `docs/performance.md` with the growth as a plot. Counted is CPU time, the cheapest of many runs; growth is a ratio
-//! of two of them, so that it is of the code and not of the machine.
+//! In: the lines of `sensor-model`'s example `compare`. Out: a table with the budget, and a section of `docs/performance.md` with
+//! the growth as a plot. It counts CPU time, the cheapest of many runs. Growth is a ratio of two of these, so that it depends on
+//! the code and not on the machine.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -19,7 +19,7 @@ const BUDGET_MILLISECONDS: f64 = 20.0;
 const BUDGET_FILES: u64 = 10_000;
 /// Twice the files may cost this many times as much; caches make it more than two.
 const GROWTH: f64 = 3.0;
-/// The case that does not have to keep the budget: contents that have to be decoded to be compared.
+/// The case without a budget: contents that must be decoded to be compared.
 const DECODED: &str = "all are encoded otherwise, and the same";
 /// Where the section begins in the page.
 const HEADING: &str = "\n## What comparing two configs costs\n";
@@ -65,7 +65,7 @@ pub(crate) fn run(format: Output, write_docs: bool) -> Result<()> {
     Ok(())
 }
 
-/// The section of a page, to be kept when the rest is written anew; empty where there is none.
+/// The section of a page, which stays when the rest is written again; empty if there is none.
 pub(super) fn kept(page: &str) -> &str {
     page.find(HEADING).map_or("", |start| &page[start..])
 }
@@ -78,7 +78,7 @@ fn parse(text: &str) -> Result<Vec<Row>> {
     text.lines().map(|line| serde_json::from_str(line).context("what the example prints")).collect()
 }
 
-/// What does not keep its budget, and what grows faster than the configs.
+/// The rows over their budget, and the cases that grow faster than the configs.
 fn misses(rows: &[Row]) -> Vec<String> {
     let mut missed = Vec::new();
     for row in rows.iter().filter(|row| row.files == BUDGET_FILES && row.case != DECODED) {

@@ -1,7 +1,7 @@
 //! The table, on the screen and as a page.
 //!
-//! Comes in: rows. Goes out: text. The page holds no date and no host, so that it changes only when the numbers do;
-//! each row over its budget has its explanation here.
+//! In: rows. Out: text. The page has no date and no host, so that it changes only with the numbers. Each row over its budget has
+//! its explanation here.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::run::say;
 const NOBODY: &str =
     "Nothing of Holdfast's is attached there; how many timer ticks fall into the best loop differs by one.";
 
-/// Why a row is over its budget, by the row's name. One that is kept again is left out of the page.
+/// Why a row is over its budget, by the row's name. The page omits a row that is within its budget again.
 const MISSES: &[(&str, &str)] = &[
     ("getppid", NOBODY),
     ("write 64 B, unmanaged, idle", NOBODY),
@@ -154,7 +154,7 @@ pub(super) fn write(report: &Report) -> Result<()> {
     );
     page.push_str(&over(&report.rows));
     let place = dist::root().join("docs/performance.md");
-    // Measured apart from the rest, and written apart.
+    // That section is measured and written separately.
     let old = fs::read_to_string(&place).unwrap_or_default();
     page.push_str(super::compare::kept(&old));
     fs::write(&place, page).with_context(|| format!("cannot write {}", place.display()))?;

@@ -1,9 +1,8 @@
-//! What watching costs, in executed instructions, beside what it may cost.
+//! What watching costs, in executed instructions, and the budgets.
 //!
-//! Comes in: a kernel series. Goes out: a table of each budget with base, ours, pass or miss, and other watchers in the
-//! same setting; the same as JSON or as `docs/performance.md`. It is measured in guests with one CPU whose nanoseconds are
-//! executed instructions, so that the numbers are of the code and not of the machine. All rows that are compared with each
-//! other come from one boot.
+//! In: a kernel series. Out: a table of each budget with base, Holdfast, pass or miss, and other watchers in the same setting; the
+//! same as JSON or as `docs/performance.md`. The guests have one CPU whose nanoseconds are executed instructions, so the numbers
+//! depend on the code and not on the machine. Rows that are compared with each other come from one boot.
 
 mod auditd;
 pub(crate) mod compare;
@@ -53,7 +52,7 @@ impl Bench {
             (Parts::ensure_with(cache, &[], Profile::Release)?, auditd, qemu, kernel)
         };
         let object = dist::build_ebpf(Profile::Release)?;
-        // Not the one in `target/dist`, which a debug build may replace meanwhile.
+        // The bench does not use the program in `target/dist`, which a debug build may replace meanwhile.
         let program =
             dist::build_static("sensor-user", "holdfast", Profile::Release, &[(OBJECT_VARIABLE, &object)])?;
         let mut measured = Measured::default();

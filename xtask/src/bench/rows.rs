@@ -1,6 +1,6 @@
 //! The budgets, and what was measured for each.
 //!
-//! Comes in: measurements of a guest by name. Goes out: rows. A row without a budget is told and not judged.
+//! In: measurements of a guest by name. Out: rows. A row without a budget is shown and not judged.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ pub(crate) struct Row {
     pub(crate) ours: f64,
     /// At most.
     pub(crate) budget: Option<f64>,
-    /// Whether that was kept, within what two measurements of the base differ by.
+    /// Whether it is within the budget and the noise of the base.
     pub(crate) pass: Option<bool>,
     /// What others add, by their names.
     pub(crate) peers: BTreeMap<&'static str, f64>,
