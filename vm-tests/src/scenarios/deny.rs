@@ -6,9 +6,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
 
+use super::deny_node::{FILE, POLICY, refused};
 use super::{deny_actors, deny_ways, watched};
 use crate::guest::agent::{Agent, CONSENT, HOLDFAST};
 use crate::guest::boot::load_module;
@@ -39,25 +40,6 @@ spec:
         mode: 420
         contents: {source: "data:,content%0A"}
 "#;
-
-pub(super) const POLICY: &str = r"apiVersion: holdfast.dev/v1alpha1
-kind: DriftPolicy
-metadata: {name: deny}
-spec:
-  rules:
-  - path: /etc/deny/protected.conf
-    action: deny
-    allowedActors:
-      exes: [/run/allowed/busybox]
-  - path: /etc/deny/program.conf
-    action: degrade
-    allowedActors:
-      exes: [/run/allowed/busybox]
-  - path: /etc/deny/reverted.conf
-    action: revert
-";
-
-pub(super) const FILE: &str = "/etc/deny/protected.conf";
 
 /// Tries to change a protected file in several ways, and once as an allowed actor.
 pub(super) fn bare(context: &mut Context) -> Result<()> {
@@ -257,21 +239,6 @@ fn reverted(agent: &mut Agent, command: &str) -> Result<String> {
     ensure!(fs::read_to_string(FILE)? == "declared\n", "the content was not written back");
     ensure!(fs::metadata(FILE)?.permissions().mode() & 0o7777 == 0o600, "the mode was not set back");
     Ok(done["detail"]["actions"].to_string())
-}
-
-pub(super) fn refused(agent: &mut Agent, command: &str, operation: &str) -> Result<String> {
-    let before = agent.records()?.len();
-    let content = fs::read_to_string(FILE)?;
-    match shell(command) {
-        Ok(_) => bail!("`{command}` was not refused"),
-        Err(error) => ensure!(format!("{error:#}").contains("not permitted"), "{error:#}"),
-    }
-    let after = fs::read_to_string(FILE)?;
-    ensure!(after == content, "the content changed: {after}");
-    let record = agent.wait_for("denied", before, |record| record["kind"] == "denied")?;
-    ensure!(record["path"] == FILE && record["operation"] == operation, "{record}");
-    ensure!(record["actor"]["pid"].is_u64(), "{record}");
-    Ok(String::new())
 }
 
 fn others(agent: &mut Agent) -> Result<String> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::deny::{FILE, POLICY, refused};
+use super::deny_node::{FILE, POLICY, refused};
 use crate::guest::agent::Agent;
 use crate::guest::{shell, status, wait};
 

@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::fs::XattrFlags;
+use serde_json::Value;
 
 use crate::guest::service::Node;
 use crate::guest::{run, shell};
@@ -41,7 +42,7 @@ pub(super) fn capabilities(node: &Node) -> Result<String> {
 
 /// A policy with a mistake changes nothing. The daemon follows a valid one from then on, and misses nothing meanwhile.
 pub(super) fn reload(node: &Node) -> Result<String> {
-    let starts = || super::node::starts(node);
+    let starts = || starts(node);
     let pid = node.property("MainPID")?;
     let (before, first) = (starts()?.len(), node.records()?.len());
     fs::write(POLICY, policy("undo"))?;
@@ -96,4 +97,8 @@ pub(super) fn revert(node: &Node) -> Result<String> {
     ensure!(metadata.uid() == 0 && metadata.permissions().mode() & 0o7777 == 0o600, "{metadata:?}");
     ensure!(fs::read(SSHD)? == declared, "the content is another one");
     Ok(record["detail"]["actions"].to_string())
+}
+
+pub(super) fn starts(node: &Node) -> Result<Vec<Value>> {
+    Ok(node.records()?.into_iter().filter(|record| record["kind"] == "start").collect())
 }

@@ -8,8 +8,9 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use super::faulty::unmount_from;
-use super::faulty::{FAULTY, apply, backing, ballast, ends, faulty, found, limited, new_config};
+use super::faulty_disk::{
+    FAULTY, apply, backing, ballast, ends, faulty, found, limited, new_config, unmount_from,
+};
 use super::watched::{CONFIG, Said, holdfast};
 use crate::guest::{Context, shell};
 

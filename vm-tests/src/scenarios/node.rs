@@ -291,22 +291,18 @@ fn editors(node: &Node) -> Result<String> {
 /// systemd restarts the daemon, which finds the changes made meanwhile, with their actors.
 fn killed(node: &Node) -> Result<String> {
     let pid = node.property("MainPID")?;
-    let before = starts(node)?.len();
+    let before = duties::starts(node)?.len();
     let record = drift(node, CHRONY, "content", || {
         run("systemctl", &["kill", "--signal=KILL", "holdfast.service"])?;
         as_alice(&format!("echo pool x | sudo tee -a {CHRONY}"))
     })?;
     ensure!(node.property("MainPID")? != pid, "the daemon was not killed");
-    let starts = starts(node)?;
+    let starts = duties::starts(node)?;
     let last = starts.last().context("no start record")?;
     ensure!(starts.len() == before + 1 && last["detail"]["adopted"] == true, "{starts:?}");
     let who = logged_in(&record)?;
     recovery(node, CHRONY, || as_alice(&format!("sudo sed -i /pool/d {CHRONY}")))?;
     Ok(who)
-}
-
-pub(super) fn starts(node: &Node) -> Result<Vec<Value>> {
-    Ok(node.records()?.into_iter().filter(|record| record["kind"] == "start").collect())
 }
 
 fn ended(status: &Value) -> Result<String> {

@@ -7,45 +7,30 @@
 //! deployment and boots version 2 by hand. A forced apply restores everything with the eighth.
 
 mod defaults;
+mod node;
 
 use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use serde_json::Value;
 
 use super::apply::{history, holdfast, result};
 use crate::guest::agent::Agent;
 use crate::guest::ostree::{LOST, VERSIONS};
 use crate::guest::{Context, run, status, wait};
-use defaults::{DEFAULT, default_is_back, other_default};
+use defaults::{default_is_back, other_default};
+use node::{FILE, PINNED, manifest, report};
 
 /// Progress of the scenario, in `/var`, which all deployments share.
 const STAGE: &str = "/var/lib/holdfast-scenario";
-const FILE: &str = "/etc/demo/file";
 const CURRENT: &str = "/var/lib/holdfast/apply/current";
-/// A file that both versions ship with their own name as content. The config declares it as version 1 ships it.
-const PINNED: &str = "/etc/demo-shipped/pinned";
 /// The file's content when a service read it that starts with the others.
 const READ: &str = "/run/pinned-at-start";
 /// The service that writes again what an update overwrote, as installed.
 const EARLY: &str = include_str!("../../../deploy/systemd/holdfast-early.service");
 /// A drop-in that prevents the shutdown from finishing the staged deployment.
 const UNFINISHED: &str = "/run/systemd/system/ostree-finalize-staged.service.d/unfinished.conf";
-
-/// A config of this image, these kernel arguments, and this content of a file.
-fn manifest(image: &str, arguments: &[&str], content: &str) -> String {
-    format!(
-        "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\n\
-         metadata: {{name: 99-os, labels: {{machineconfiguration.openshift.io/role: worker}}}}\n\
-         spec:\n  osImageURL: {image}\n  kernelArguments: {}\n  config:\n    ignition: {{version: 3.4.0}}\n    \
-         storage:\n      files:\n      \
-         - {{path: {FILE}, mode: 420, overwrite: true, contents: {{source: 'data:,{content}'}}}}\n      \
-         - {{path: {PINNED}, mode: 420, overwrite: true, contents: {{source: 'data:,from%20v1%0A'}}}}\n      \
-         - {{path: {DEFAULT}, mode: 420, overwrite: true, contents: {{source: 'data:,declared'}}}}\n",
-        serde_json::json!(arguments)
-    )
-}
 
 /// The scenario, in all boots.
 pub(super) fn upgrade(context: &mut Context) -> Result<()> {
@@ -129,10 +114,6 @@ pub(super) fn upgrade(context: &mut Context) -> Result<()> {
             Ok(())
         }
     }
-}
-
-fn report((said, error): &(String, String)) -> Result<Value> {
-    serde_json::from_str(said).with_context(|| format!("no JSON: {said}{error}"))
 }
 
 fn apply(image: &str, arguments: &[&str], content: &str, more: &[&str]) -> Result<Value> {

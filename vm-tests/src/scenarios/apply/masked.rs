@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 
-use super::{Wish, apply, apply_manifest, property, result};
+use super::node::{Wish, apply, apply_manifest, property, result};
 use crate::guest::run;
 
 /// A restart of a unit that somebody masked fails. A restart of a unit that the config masks is skipped. Neither stops

@@ -7,13 +7,10 @@ use std::fs;
 
 use anyhow::{Result, ensure};
 
-use super::{manifest, report};
+use super::node::{DEFAULT, manifest, report};
 use crate::guest::ostree::VERSIONS;
 use crate::guest::run;
 use crate::scenarios::apply::{holdfast, result};
-
-/// A file that both versions ship, each with its own content.
-pub(super) const DEFAULT: &str = "/etc/issue";
 
 /// Version 2 gets another default of a file that a config is about to declare.
 pub(super) fn other_default() -> Result<()> {
