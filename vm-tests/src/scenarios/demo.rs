@@ -62,12 +62,12 @@ fn started(node: &Node) -> Result<String> {
     ensure!(status["drifted"].as_array().is_some_and(Vec::is_empty), "{status}");
     ensure!(status["sources"][0] == CONFIG_NAME, "{status}");
     Ok(format!(
-        "## A node, and what it should be\n\
-         The node runs Debian with systemd. A MachineConfig, {CONFIG_NAME}, says what it should be: its time\n\
-         servers, who may log in and how, kernel settings, a service. Holdfast runs as a systemd service.\n\
+        "## A node and its configuration\n\
+         The node runs Debian with systemd. The MachineConfig {CONFIG_NAME} declares its time servers, ssh keys and\n\
+         settings, kernel settings, and a service. Holdfast runs as a systemd service.\n\
          $ systemctl show -p ActiveState,SubState,MainPID holdfast\n\
          ActiveState={} SubState={} MainPID={}\n\
-         {} things are managed, all are as declared; changes are seen through {} hooks in the kernel.",
+         Holdfast manages {} things, and all are compliant. It receives changes from {} hooks in the kernel.",
         node.property("ActiveState")?,
         node.property("SubState")?,
         node.property("MainPID")?,
@@ -79,8 +79,8 @@ fn started(node: &Node) -> Result<String> {
 fn edited() -> Result<String> {
     as_alice(EDIT)?;
     Ok(format!(
-        "## Somebody logs in and changes it\n\
-         alice logs in by ssh with her key and points the clock at a server of her own, as root.\n\
+        "## A user logs in and changes a managed file\n\
+         alice logs in by ssh with her key. As root she replaces a time server by her own.\n\
          $ ssh alice@node {EDIT}"
     ))
 }
@@ -148,7 +148,7 @@ fn measured(node: &Node) -> Result<String> {
     let since = node.metric("mcd_config_drift")?;
     ensure!(drift > 0.0 && since > 0.0, "drift {drift}, since {since}");
     Ok(format!(
-        "## What monitoring sees\n\
+        "## The metrics\n\
          $ curl http://127.0.0.1:9464/metrics\n\
          holdfast_node_drift{{kind=\"content\"}} {drift}\n\
          mcd_config_drift {since}"
@@ -168,8 +168,8 @@ fn recovered(node: &Node) -> Result<String> {
     ensure!(drift == 0.0 && since == 0.0, "drift {drift}, since {since}: {status}");
     let (status, log) = (node.holdfast(0, &["status"])?, node.holdfast(0, &["log", "verify"])?);
     Ok(format!(
-        "## The node has recovered by itself\n\
-         No reboot and no annotation to edit: the verdict is compliant again and both metrics are 0.\n\
+        "## The recovery\n\
+         The verdict is compliant again and both metrics are 0, without a reboot or an annotation to edit.\n\
          $ holdfast status\n{status}\n$ holdfast log verify\n{log}"
     ))
 }
@@ -188,9 +188,9 @@ fn planned(node: &Node) -> Result<String> {
     ensure!(plan["steps"][1]["target"] == "ssh.service", "{plan}");
     let said = node.holdfast(1, &arguments)?;
     Ok(format!(
-        "## A new config, and what it would take\n\
-         The next version of the config allows fewer tries to log in. Nothing is known of that file: the node would be\n\
-         drained and rebooted. A policy of the administrator's says that reloading ssh is enough.\n\
+        "## The plan for a new config\n\
+         The next version of the config allows fewer login attempts. Without a policy entry for the file, the change\n\
+         drains and reboots the node. The administrator's policy says that a reload of ssh is enough.\n\
          $ holdfast {}\n{said}",
         arguments.join(" ")
     ))
@@ -218,7 +218,7 @@ fn applied(node: &Node, before: usize) -> Result<String> {
     let history = node.holdfast(0, &["history"])?;
     Ok(format!(
         "## The new config\n\
-         Written crash-safely, acted on, compared; the daemon saw its own side's writes and called none of them drift.\n\
+         Holdfast writes the config, reloads ssh and compares the node. The daemon reports none of these writes as drift.\n\
          $ holdfast {}\n{said}\n$ sshd -T | grep maxauthtries\n{setting}\n\
          $ holdfast {}\n{checked}\n$ holdfast history\n{history}",
         arguments.join(" "),
