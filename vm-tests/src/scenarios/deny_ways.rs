@@ -252,10 +252,10 @@ pub(super) fn check(context: &mut Context) -> Result<()> {
     for way in WAYS {
         context.check(&format!("{}_is_refused", way.name), refused(&mut agent, way, &mut refusals, None));
     }
-    context.check("other_names_are_nobodys", unprotected());
+    context.check("other_names_are_unprotected", unprotected());
     context.check("half_allowed", half_allowed(&mut agent, &mut refusals));
     context.check("another_namespace", another_namespace());
-    context.check("a_namespace_that_hands_on", propagated(&mut agent, &mut refusals));
+    context.check("a_namespace_that_propagates", propagated(&mut agent, &mut refusals));
     context.check("each_refusal_has_one_record", one_record_each(&agent, before, refusals));
     for way in WAYS {
         context.check(&format!("{}_is_allowed", way.name), allowed(way));
