@@ -17,7 +17,7 @@ use super::{
     password::{self, ShadowLock},
     preflight::Mco,
     run::{Ending as _, Progress, Reach, Run, Tying, turning},
-    standing, taken_back,
+    taken_back,
     targets::Planner,
     verify::{Differences, Verifier, What},
     waiting,
@@ -26,6 +26,7 @@ use crate::{
     clock::{boot_id, rfc3339},
     desired::{self, StateSource, Unknown},
     observation::Observer,
+    store,
 };
 use back::Configs;
 use boot::rebooted;
@@ -242,7 +243,7 @@ impl Engine {
         self.store.forget_new_journal()?;
         self.store.forget_contents()?;
         if self.store.standing()?.is_some_and(|standing| standing.wait.is_some()) {
-            standing::waits(&self.store, None)?;
+            store::waits(&self.store, None)?;
         }
         for id in self.store.generations()? {
             if let Some(mut entry) = self.store.history::<Entry>(id)?
@@ -467,13 +468,13 @@ impl Engine {
     }
 
     fn waits(&self, wait: Option<(Wait, &str)>) {
-        if let Err(error) = standing::waits(&self.store, wait) {
+        if let Err(error) = store::waits(&self.store, wait) {
             tracing::error!(%error, "What is waited for cannot be noted.");
         }
     }
 
     fn note(&self, event: NodeEvent, reason: &str) -> Result<(), ApplyError> {
-        standing::note(&self.store, event, None, reason, "", Timestamp::now()).map(drop)
+        store::note(&self.store, event, None, reason, "", Timestamp::now()).map(drop)
     }
 }
 

@@ -3,10 +3,11 @@
 //! In: what happens to an apply. Out: how the node stands, the config that is current, originals, the history. What cannot
 //! be noted of the state is an error in the log, and nothing else.
 
-use super::{Engine, standing};
+use super::Engine;
 use crate::{
     apply::{ApplyError, Entry, TakenBack, run::Ending},
     clock::rfc3339,
+    store,
 };
 use jiff::Timestamp;
 use sensor_model::{
@@ -39,7 +40,7 @@ impl<'a> Notes<'a> {
             if entry.result == Some(Ended::RolledBack) {
                 let reason = [&[entry.reason.clone()][..], &entry.problems].concat().join("; ");
                 let id = Some(self.begin.id);
-                standing::note(store, NodeEvent::RolledBack, id, &reason, "", Timestamp::now())?;
+                store::note(store, NodeEvent::RolledBack, id, &reason, "", Timestamp::now())?;
             }
             Ok(())
         });
@@ -52,7 +53,7 @@ impl<'a> Notes<'a> {
 impl Ending for Notes<'_> {
     fn happened(&mut self, event: NodeEvent, reason: &str, waiting_for: &str) {
         let (store, id) = (&self.engine.store, Some(self.begin.id));
-        if let Err(error) = standing::note(store, event, id, reason, waiting_for, Timestamp::now()) {
+        if let Err(error) = store::note(store, event, id, reason, waiting_for, Timestamp::now()) {
             tracing::error!(%error, "The node's state cannot be noted.");
         }
     }

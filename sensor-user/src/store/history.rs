@@ -1,6 +1,7 @@
 //! What became of an apply, kept beside its config.
 
-use super::{ApplyError, Store};
+use super::files::Store;
+use crate::apply::ApplyError;
 use sensor_model::{journal::Ended, plan::Plan};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

@@ -3,7 +3,7 @@
 //! In: the link `current`. Out: the generation's number and the directory of its manifests. Where that cannot be known it is an
 //! error: a host is never compared with another config in silence.
 
-use super::{CURRENT, Store};
+use super::files::{CURRENT, Store};
 use crate::apply::ApplyError;
 use std::{
     fs, io,

@@ -1,6 +1,7 @@
 //! How the node stands, kept where the daemon, `status` and people find it.
 
-use super::{ApplyError, Store};
+use super::files::Store;
+use crate::apply::ApplyError;
 use crate::clock::rfc3339;
 use jiff::Timestamp;
 use sensor_model::node_state::{NodeEvent, Standing, Wait, next};
@@ -45,7 +46,7 @@ pub fn note(
 ///
 /// # Errors
 /// A state that cannot be read or written.
-pub(super) fn waits(store: &Store, wait: Option<(Wait, &str)>) -> Result<(), ApplyError> {
+pub(crate) fn waits(store: &Store, wait: Option<(Wait, &str)>) -> Result<(), ApplyError> {
     let mut standing = store.standing()?.unwrap_or_default();
     if standing.since.is_empty() {
         standing.since = rfc3339(Timestamp::now());
