@@ -6,7 +6,7 @@
 
 use super::{Options, service};
 use crate::{
-    apply::{self, Engine, Reach, Recovered, Store, Systemd, TakenBack},
+    apply::{self, Engine, Reach, Recovered, Store, Systemd},
     observation::Observer,
 };
 use sensor_model::{
@@ -226,7 +226,7 @@ impl Follow {
     }
 
     /// What updates of the OS took back and no record names yet, with the apply that put it again.
-    pub(super) fn taken_back(&mut self) -> Vec<(u64, TakenBack)> {
+    pub(super) fn taken_back(&mut self) -> Vec<(u64, crate::store::PutAgainEntry)> {
         // The history of one that is not over is its own to write.
         if self.is_at_work() {
             return Vec::new();

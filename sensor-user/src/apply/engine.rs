@@ -11,7 +11,7 @@ mod notes;
 pub use back::Back;
 
 use super::{
-    ApplyError, Entry, Interrupts, Store,
+    ApplyError, Interrupts,
     actions::Actor,
     acts::acts,
     password::{self, ShadowLock},
@@ -26,7 +26,7 @@ use crate::{
     clock::{boot_id, rfc3339},
     desired::{self, StateSource, Unknown},
     observation::Observer,
-    store,
+    store::{self, HistoryEntry, Store},
 };
 use back::Configs;
 use boot::rebooted;
@@ -134,7 +134,7 @@ impl Engine {
     pub fn new(options: Options, observer: &Arc<Observer>) -> Result<Self, ApplyError> {
         let store = Store::open(&options.state)?;
         let proc = Path::new("/proc");
-        let boot_id = boot_id(proc).map_err(|error| ApplyError::store(proc, "read the boot id", &error))?;
+        let boot_id = boot_id(proc).map_err(|error| ApplyError::io(proc, "read the boot id", &error))?;
         Ok(Self {
             options,
             observer: Arc::clone(observer),
@@ -243,10 +243,10 @@ impl Engine {
         self.store.forget_new_journal()?;
         self.store.forget_contents()?;
         if self.store.standing()?.is_some_and(|standing| standing.wait.is_some()) {
-            store::waits(&self.store, None)?;
+            store::note_wait(&self.store, None)?;
         }
         for id in self.store.generations()? {
-            if let Some(mut entry) = self.store.history::<Entry>(id)?
+            if let Some(mut entry) = self.store.history(id)?
                 && entry.result.is_none()
             {
                 entry.result = Some(Ended::Abandoned);
@@ -339,9 +339,7 @@ impl Engine {
             rollback_to: request.rollback_to,
             time: rfc3339(now),
             boot: boot.clone(),
-            old: previous
-                .and_then(|id| self.store.history::<Entry>(id).ok()??.config.into())
-                .unwrap_or_default(),
+            old: previous.and_then(|id| self.store.history(id).ok()??.config.into()).unwrap_or_default(),
             new: config.clone(),
             acts: if request.act { acts(&request.plan, &request.new, os.is_some()) } else { Vec::new() },
             reboot,
@@ -361,7 +359,7 @@ impl Engine {
         self.store.set_waiting(id, &waiting)?;
         self.store.set_history(
             id,
-            &Entry {
+            &HistoryEntry {
                 id,
                 previous,
                 rollback_to: request.rollback_to,
@@ -468,13 +466,14 @@ impl Engine {
     }
 
     fn waits(&self, wait: Option<(Wait, &str)>) {
-        if let Err(error) = store::waits(&self.store, wait) {
+        if let Err(error) = store::note_wait(&self.store, wait) {
             tracing::error!(%error, "What is waited for cannot be noted.");
         }
     }
 
     fn note(&self, event: NodeEvent, reason: &str) -> Result<(), ApplyError> {
-        store::note(&self.store, event, None, reason, "", Timestamp::now()).map(drop)
+        store::note_event(&self.store, event, None, reason, "", Timestamp::now())?;
+        Ok(())
     }
 }
 

@@ -491,7 +491,6 @@ impl Run<'_> {
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "the last use of an error")]
-fn failed(error: ApplyError) -> Outcome {
-    Outcome::Failed(error.to_string())
+fn failed(error: impl Into<ApplyError>) -> Outcome {
+    Outcome::Failed(error.into().to_string())
 }

@@ -3,9 +3,8 @@
 //! In: the state directory, and the boot. Out: what waits under the config that is current, and what will once an apply is
 //! done. In another boot nothing does.
 
-use super::{ApplyError, Store, engine::Request, os};
-use crate::{clock::boot_id, observation::Observer};
-use nix::errno::Errno;
+use super::{ApplyError, engine::Request, os};
+use crate::{clock::boot_id, observation::Observer, store::Store};
 use sensor_model::{
     expectation::Expectation,
     expectations::expectations,
@@ -22,14 +21,14 @@ use std::path::Path;
 pub fn waits(state: &Path) -> Result<Vec<WaitingArgument>, ApplyError> {
     let store = match Store::look(state) {
         // Who names a config may compare with it without rights on what was applied.
-        Err(ApplyError::Failed { errno: Errno::EACCES, .. }) => None,
+        Err(error) if error.is_denied() => None,
         store => store?,
     };
     let Some(store) = store else { return Ok(Vec::new()) };
     let Some((id, _)) = store.current()? else { return Ok(Vec::new()) };
     let proc = Path::new("/proc");
-    let boot_id = boot_id(proc).map_err(|error| ApplyError::store(proc, "read the boot id", &error))?;
-    store.waiting(id, &boot_id)
+    let boot_id = boot_id(proc).map_err(|error| ApplyError::io(proc, "read the boot id", &error))?;
+    Ok(store.waiting(id, &boot_id)?)
 }
 
 /// The same; nothing where that cannot be read. Arguments that wait are drift then, which is on the safe side.

@@ -12,11 +12,12 @@ use super::{
 };
 use crate::{
     apply::{
-        Actor, Applied, ApplyError, Differences, Engine, Entry, FORCE_FILE, Interrupts, NoActs, Options,
-        Reach, Recovered, Request, Store, Systemd, foreseen, os_is_there, removed_by_force,
+        Actor, Applied, ApplyError, Differences, Engine, FORCE_FILE, Interrupts, NoActs, Options, Reach,
+        Recovered, Request, Systemd, foreseen, os_is_there, removed_by_force,
     },
     desired::{disruption_policies, disruption_policy, generation, state_directory},
     observation::Observer,
+    store::{Store, StoreError},
 };
 use anyhow::Context as _;
 use planned::left_out;
@@ -172,12 +173,12 @@ impl<'a> Site<'a> {
     }
 
     /// What was applied so far, if anything was.
-    pub(super) fn store(&self) -> Result<Option<Store>, ApplyError> {
+    pub(super) fn store(&self) -> Result<Option<Store>, StoreError> {
         Store::look(&self.state)
     }
 
     /// The config that is current, and its number.
-    pub(super) fn current(&self) -> Result<Option<(u64, PathBuf)>, ApplyError> {
+    pub(super) fn current(&self) -> Result<Option<(u64, PathBuf)>, StoreError> {
         Store::current_in(&self.state)
     }
 
@@ -191,7 +192,7 @@ impl<'a> Site<'a> {
         let mut rendered = kept(id)?.rendered;
         let mut done = Some(id);
         while let Some(id) = done
-            && let Some(entry) = store.history::<Entry>(id)?
+            && let Some(entry) = store.history(id)?
             && entry.without_acts
         {
             done = entry.previous;

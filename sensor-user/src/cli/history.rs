@@ -6,7 +6,7 @@ use super::{
     output::{Screen, Tone, clean},
     people,
 };
-use crate::apply::{Entry, Store};
+use crate::store::{HistoryEntry, Store};
 use sensor_model::{journal::Ended, node_state::Standing};
 use serde::Serialize;
 
@@ -28,7 +28,7 @@ struct Report {
     /// How the node stands with its config.
     standing: Standing,
     /// The newest first.
-    applies: Vec<Entry>,
+    applies: Vec<HistoryEntry>,
 }
 
 impl History {
@@ -43,7 +43,7 @@ impl History {
         };
         let mut applies = Vec::new();
         for id in store.generations()?.into_iter().rev() {
-            applies.extend(store.history::<Entry>(id)?);
+            applies.extend(store.history(id)?);
         }
         let report = Report {
             schema: SCHEMA,

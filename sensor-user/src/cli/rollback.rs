@@ -5,10 +5,7 @@ use super::{
     apply::{How, Place, Site, Wanted},
     output::Screen,
 };
-use crate::{
-    apply::Entry,
-    desired::{Kept, generation},
-};
+use crate::desired::{Kept, generation};
 use sensor_model::journal::Ended;
 
 /// Arguments.
@@ -35,16 +32,15 @@ impl Rollback {
         let Some((current, store)) = site.current()?.map(|(id, _)| id).zip(store) else {
             return Err(BadInput::because("no config was applied yet, so there is none to go back to"));
         };
-        let done = |id: u64| {
-            store.history::<Entry>(id).ok().flatten().is_some_and(|entry| entry.result == Some(Ended::Done))
-        };
+        let done =
+            |id: u64| store.history(id).ok().flatten().is_some_and(|entry| entry.result == Some(Ended::Done));
         let to = match self.to {
             Some(id) if done(id) => id,
             Some(id) => {
                 return Err(BadInput::because(format!("--to {id}: that config never was this node's")));
             }
             None => {
-                let previous = store.history::<Entry>(current)?.and_then(|entry| entry.previous);
+                let previous = store.history(current)?.and_then(|entry| entry.previous);
                 previous.filter(|id| done(*id)).ok_or_else(|| {
                     BadInput::because(format!(
                         "the current config, number {current}, is the first that was applied"

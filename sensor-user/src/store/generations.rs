@@ -1,36 +1,124 @@
-//! Which generation is current.
+//! Generations: the configs that were applied, and which of them is current.
 //!
-//! In: the link `current`. Out: the generation's number and the directory of its manifests. Where that cannot be known it is an
-//! error: a host is never compared with another config in silence.
+//! In: manifests, and the link `current`. Out: the current generation's number and the directory of its manifests. Where the
+//! link cannot be read, that is an error, so that no command compares the host with another config.
 
-use super::files::{CURRENT, Store};
-use crate::apply::ApplyError;
+use super::{error::StoreError, files::Store};
+use crate::sys;
+use nix::errno::Errno;
+use sensor_model::waiting::{Waiting, WaitingArgument};
 use std::{
-    fs, io,
+    ffi::OsStr,
+    fs::{self, DirBuilder},
+    io,
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
 };
 
+const CURRENT: &str = "current";
+const WAITING: &str = "waiting.json";
+
 impl Store {
-    /// The generation that is current by a state directory; `None` when nothing was ever applied.
+    /// The current generation of a state directory; `None` when nothing was ever applied.
     ///
     /// # Errors
-    /// It cannot be known which one is.
-    pub fn current_in(state: &Path) -> Result<Option<(u64, PathBuf)>, ApplyError> {
+    /// The store or the link cannot be read.
+    pub fn current_in(state: &Path) -> Result<Option<(u64, PathBuf)>, StoreError> {
         Self::look(state)?.map_or(Ok(None), |store| store.current())
     }
 
-    /// The generation that is current, and the directory of its manifests; `None` when none was ever applied.
+    /// The current generation and the directory of its manifests; `None` when none was ever applied.
     ///
     /// # Errors
-    /// The link to it cannot be read, or is none of ours.
-    pub fn current(&self) -> Result<Option<(u64, PathBuf)>, ApplyError> {
+    /// The link cannot be read, or Holdfast did not write it.
+    pub fn current(&self) -> Result<Option<(u64, PathBuf)>, StoreError> {
         let path = self.path.join(CURRENT);
         let target = match fs::read_link(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            target => target.map_err(|error| ApplyError::store(&path, "read the link", &error))?,
+            target => target.map_err(|error| StoreError::io(&path, "read the link", &error))?,
         };
         let id = target.iter().nth(1).and_then(|id| id.to_str()?.parse().ok());
-        let id = id.ok_or_else(|| ApplyError::refused(&path, "is no link to generations/NUMBER/config"))?;
+        let id = id.ok_or_else(|| StoreError::invalid(&path, "is no link to generations/NUMBER/config"))?;
         Ok(Some((id, self.config(id))))
+    }
+
+    /// The directory of a generation's manifests.
+    pub fn config(&self, id: u64) -> PathBuf {
+        self.generation(id).join("config")
+    }
+
+    pub(super) fn generation(&self, id: u64) -> PathBuf {
+        self.path.join("generations").join(id.to_string())
+    }
+
+    /// The numbers of all generations, the oldest first.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn generations(&self) -> Result<Vec<u64>, StoreError> {
+        let path = self.path.join("generations");
+        let entries = fs::read_dir(&path).map_err(|error| StoreError::io(&path, "read", &error))?;
+        let name = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
+        let mut ids: Vec<u64> = entries.filter_map(name).collect();
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    /// Keeps the manifests of a new generation, by file name and bytes.
+    pub(crate) fn add_generation(&self, id: u64, manifests: &[(String, Vec<u8>)]) -> Result<(), StoreError> {
+        let config = self.config(id);
+        for path in [self.generation(id), config.clone()] {
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(StoreError::io(&path, "make the directory", &error));
+                }
+                _ => {}
+            }
+        }
+        for (name, bytes) in manifests {
+            self.replace(&config, name, bytes)?;
+        }
+        // The journal names the generation, so the generation is durable first.
+        for path in [self.generation(id), self.path.join("generations")] {
+            let synced = sys::directory(&path).and_then(sys::sync);
+            synced.map_err(|errno| StoreError::failed(&path, "sync the directory", errno))?;
+        }
+        Ok(())
+    }
+
+    /// Writes which kernel arguments wait for the next boot once a generation is current. The file belongs to the generation, so
+    /// that it takes effect in the same moment, and not at all where the generation is rolled back. Without any there is no file.
+    pub(crate) fn set_waiting(&self, id: u64, waiting: &Waiting) -> Result<(), StoreError> {
+        if waiting.arguments.is_empty() {
+            return Ok(());
+        }
+        self.write_json(&self.generation(id), WAITING, waiting)
+    }
+
+    /// The kernel arguments that wait for the next boot, in this boot and while a generation is current.
+    ///
+    /// # Errors
+    /// The file cannot be read, or Holdfast did not write it.
+    pub fn waiting(&self, id: u64, boot_id: &str) -> Result<Vec<WaitingArgument>, StoreError> {
+        let waiting: Option<Waiting> = self.json(&self.generation(id).join(WAITING))?;
+        Ok(waiting.map(|waiting| waiting.in_boot(boot_id).to_vec()).unwrap_or_default())
+    }
+
+    /// Makes a generation the current one, atomically.
+    pub(crate) fn set_current(&self, id: u64) -> Result<(), StoreError> {
+        if matches!(self.current(), Ok(Some((current, _))) if current == id) {
+            return Ok(());
+        }
+        let failed = |operation| move |errno| StoreError::failed(&self.path.join(CURRENT), operation, errno);
+        let directory = sys::directory(&self.path).map_err(failed("open"))?;
+        let (name, new) = (OsStr::new(CURRENT), OsStr::new(".current.new"));
+        match sys::remove(&directory, new, false) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(failed("remove what is left of it")(errno)),
+        }
+        let target = format!("generations/{id}/config");
+        sys::symlink(OsStr::new(&target), &directory, new).map_err(failed("make the link"))?;
+        sys::rename_over(&directory, new, name).map_err(failed("rename"))?;
+        sys::sync(&directory).map_err(failed("sync"))
     }
 }

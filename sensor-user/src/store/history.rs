@@ -1,14 +1,15 @@
-//! What became of an apply, kept beside its config.
+//! The history entry of each apply, beside its config.
 
-use super::files::Store;
-use crate::apply::ApplyError;
+use super::{error::StoreError, files::Store};
 use sensor_model::{journal::Ended, plan::Plan};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// One apply.
+const HISTORY: &str = "history.json";
+
+/// The history of one apply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct HistoryEntry {
     /// Its number, also that of its generation.
     pub id: u64,
     /// The generation before it.
@@ -17,50 +18,63 @@ pub struct Entry {
     pub rollback_to: Option<u64>,
     /// When it began, RFC 3339.
     pub began: String,
-    /// When it was over; null while it is not.
+    /// When it ended; null while it is in progress.
     pub ended: Option<String>,
-    /// How it ended; null while it has not.
+    /// How it ended; null while it is in progress.
     pub result: Option<Ended>,
-    /// Why it went back; empty when it did not.
+    /// Why it was rolled back; empty when it was not.
     pub reason: String,
-    /// What was left as somebody else wrote it, and what failed on the way back.
+    /// What was left as another process wrote it, and what failed in the rollback.
     pub problems: Vec<String>,
-    /// Digest of the config.
+    /// The digest of the config.
     pub config: String,
     /// The plan that it followed.
     pub plan: Plan,
-    /// Paths that it changed.
+    /// How many paths it changed.
     pub paths: usize,
-    /// Paths that the update of the OS took back, and that were put again.
+    /// Paths that the update of the OS replaced, and that were written again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub put_again: Vec<TakenBack>,
-    /// Nothing but files was written: what it says of the OS is still to be done.
+    pub put_again: Vec<PutAgainEntry>,
+    /// Only files were written: units and the OS are still to be changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub without_acts: bool,
 }
 
-/// A path that an update of the OS took back.
+/// A path that an update of the OS replaced, and that was written again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TakenBack {
-    /// Which.
+pub struct PutAgainEntry {
+    /// The path.
     pub path: PathBuf,
-    /// When it was put again, RFC 3339.
+    /// When it was written again, RFC 3339.
     pub time: String,
-    /// What the update left there: `absent`, `file`, `directory` or `link`.
+    /// What the update left at the path: `absent`, `file`, `directory` or `link`.
     pub found: String,
-    /// The daemon's log has it.
+    /// The daemon has recorded it in its log.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_recorded: bool,
 }
 
 impl Store {
-    /// What an update took back in an apply and is in no record yet; from here on it is taken for recorded.
+    /// The history entry of an apply.
     ///
     /// # Errors
-    /// A history that cannot be read or written.
-    pub fn take_unrecorded(&self, id: u64) -> Result<Vec<TakenBack>, ApplyError> {
-        let Some(mut entry) = self.history::<Entry>(id)? else { return Ok(Vec::new()) };
-        let new: Vec<&mut TakenBack> =
+    /// The file cannot be read, or Holdfast did not write it.
+    pub fn history(&self, id: u64) -> Result<Option<HistoryEntry>, StoreError> {
+        self.json(&self.generation(id).join(HISTORY))
+    }
+
+    /// Writes the history entry of an apply.
+    pub(crate) fn set_history(&self, id: u64, entry: &HistoryEntry) -> Result<(), StoreError> {
+        self.write_json(&self.generation(id), HISTORY, entry)
+    }
+
+    /// The paths that were written again and have no record yet. From now on they are marked as recorded.
+    ///
+    /// # Errors
+    /// The history cannot be read or written.
+    pub fn take_unrecorded(&self, id: u64) -> Result<Vec<PutAgainEntry>, StoreError> {
+        let Some(mut entry) = self.history(id)? else { return Ok(Vec::new()) };
+        let new: Vec<&mut PutAgainEntry> =
             entry.put_again.iter_mut().filter(|taken| !taken.is_recorded).collect();
         let mut taken = Vec::new();
         for one in new {
@@ -74,8 +88,8 @@ impl Store {
     }
 }
 
-impl Entry {
-    /// Seconds from begin to end, reboots included.
+impl HistoryEntry {
+    /// Seconds from its beginning to its end, reboots included.
     pub fn seconds(&self) -> Option<i64> {
         let began: jiff::Timestamp = self.began.parse().ok()?;
         let ended: jiff::Timestamp = self.ended.as_deref()?.parse().ok()?;

@@ -1,15 +1,19 @@
-//! What an apply keeps: contents, originals, generations, the journal, the lock.
+//! State of applies on the disk: contents, originals, generations, the journal, the lock, the node's state.
 //!
-//! In: the state directory. Out: files that are replaced atomically and synced before anything relies on them;
-//! all of it is closed to everybody but root, since contents may be secret.
+//! In: the state directory. Out: files that are replaced atomically and synced before anything relies on them.
+//! Only root can read them, because contents may be secret. This room writes no managed path.
 
+mod contents;
+mod error;
 mod files;
 mod generations;
 mod history;
+mod journal;
 mod node_state;
 
-pub(crate) use files::{AppendError, JournalFile, RESERVE};
+pub use error::StoreError;
 pub use files::Store;
-pub use history::{Entry, TakenBack};
-pub use node_state::note;
-pub(crate) use node_state::waits;
+pub use history::{HistoryEntry, PutAgainEntry};
+pub(crate) use journal::{AppendError, JournalFile, RESERVE};
+pub use node_state::note_event;
+pub(crate) use node_state::note_wait;

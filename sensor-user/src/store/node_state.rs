@@ -1,24 +1,40 @@
-//! How the node stands, kept where the daemon, `status` and people find it.
+//! The node's state, where the daemon, `holdfast status` and people find it.
 
-use super::files::Store;
-use crate::apply::ApplyError;
+use super::{error::StoreError, files::Store};
 use crate::clock::rfc3339;
 use jiff::Timestamp;
 use sensor_model::node_state::{NodeEvent, Standing, Wait, next};
 
-/// Takes note of what happened; gives how the node stands now. What cannot happen in the present state is said in
-/// the log and changes nothing.
+const STATE: &str = "state.json";
+
+impl Store {
+    /// The node's state; `None` when nothing was noted yet.
+    ///
+    /// # Errors
+    /// The file cannot be read, or Holdfast did not write it.
+    pub fn standing(&self) -> Result<Option<Standing>, StoreError> {
+        self.json(&self.path.join(STATE))
+    }
+
+    /// Writes the node's state.
+    pub(crate) fn set_standing(&self, standing: &Standing) -> Result<(), StoreError> {
+        self.write_json(&self.path, STATE, standing)
+    }
+}
+
+/// Writes the state that follows an event, and returns it. An event that is impossible in the present state is logged and
+/// changes nothing.
 ///
 /// # Errors
-/// A state that cannot be read or written.
-pub fn note(
+/// The state cannot be read or written.
+pub fn note_event(
     store: &Store,
     event: NodeEvent,
     apply: Option<u64>,
     reason: &str,
     waiting_for: &str,
     now: Timestamp,
-) -> Result<Standing, ApplyError> {
+) -> Result<Standing, StoreError> {
     let before = store.standing()?.unwrap_or_default();
     let state = match next(before.state, event) {
         Ok(state) => state,
@@ -42,11 +58,11 @@ pub fn note(
     Ok(standing)
 }
 
-/// Takes note of what the node waits for in the state that it is in; `None` when it waits for nothing any more.
+/// Writes what the node waits for in its present state; `None` when it no longer waits.
 ///
 /// # Errors
-/// A state that cannot be read or written.
-pub(crate) fn waits(store: &Store, wait: Option<(Wait, &str)>) -> Result<(), ApplyError> {
+/// The state cannot be read or written.
+pub(crate) fn note_wait(store: &Store, wait: Option<(Wait, &str)>) -> Result<(), StoreError> {
     let mut standing = store.standing()?.unwrap_or_default();
     if standing.since.is_empty() {
         standing.since = rfc3339(Timestamp::now());

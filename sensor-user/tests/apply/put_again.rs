@@ -5,7 +5,10 @@ use crate::{
     standing::{engine, run},
     world::World,
 };
-use holdfast::apply::{Entry, Reach, Recovered};
+use holdfast::{
+    apply::{Reach, Recovered},
+    store::HistoryEntry,
+};
 use sensor_model::journal::{
     ActKind, Begin, Boot, Ended, Fallback, FileImage, Image, Metadata, PutAgain, Record, machine::Rest,
 };
@@ -58,7 +61,7 @@ fn updated() -> World {
 }
 
 fn put_again(world: &World) -> Vec<(String, String)> {
-    let entry: Entry = engine(world).store().history(2).unwrap().unwrap();
+    let entry: HistoryEntry = engine(world).store().history(2).unwrap().unwrap();
     entry.put_again.into_iter().map(|taken| (taken.path.display().to_string(), taken.found)).collect()
 }
 

@@ -5,7 +5,10 @@ use crate::{
     standing::{Answer, engine, run},
     world::World,
 };
-use holdfast::apply::{Acted, Actor, Applied, Reach, Recovered, Rested, Undone, note};
+use holdfast::{
+    apply::{Acted, Actor, Applied, Reach, Recovered, Rested, Undone},
+    store::note_event,
+};
 use sensor_model::{
     journal::{Act, ActKind, Begin, Boot, Ended, Fallback, OsChange, Record, codec, machine::Rest},
     node_state::{NodeEvent, NodeState},
@@ -112,7 +115,7 @@ pub(crate) fn interrupted(begin: Begin, more: &[Record]) -> World {
     }
     fs::write(world.state().join("apply/journal"), text).unwrap();
     let (engine, now) = (engine(&world), jiff::Timestamp::now());
-    note(engine.store(), NodeEvent::Begun, Some(2), "", "files to be written", now).unwrap();
+    note_event(engine.store(), NodeEvent::Begun, Some(2), "", "files to be written", now).unwrap();
     world
 }
 

@@ -5,9 +5,9 @@
 
 use super::Engine;
 use crate::{
-    apply::{ApplyError, Entry, TakenBack, run::Ending},
+    apply::{ApplyError, run::Ending},
     clock::rfc3339,
-    store,
+    store::{self, PutAgainEntry},
 };
 use jiff::Timestamp;
 use sensor_model::{
@@ -33,14 +33,14 @@ impl<'a> Notes<'a> {
             return;
         }
         let store = &self.engine.store;
-        let noted = store.history::<Entry>(self.begin.id).and_then(|entry| {
+        let noted = store.history(self.begin.id).and_then(|entry| {
             let Some(mut entry) = entry else { return Ok(()) };
             entry.problems.extend(problems.iter().cloned());
             store.set_history(self.begin.id, &entry)?;
             if entry.result == Some(Ended::RolledBack) {
                 let reason = [&[entry.reason.clone()][..], &entry.problems].concat().join("; ");
                 let id = Some(self.begin.id);
-                store::note(store, NodeEvent::RolledBack, id, &reason, "", Timestamp::now())?;
+                store::note_event(store, NodeEvent::RolledBack, id, &reason, "", Timestamp::now())?;
             }
             Ok(())
         });
@@ -53,7 +53,7 @@ impl<'a> Notes<'a> {
 impl Ending for Notes<'_> {
     fn happened(&mut self, event: NodeEvent, reason: &str, waiting_for: &str) {
         let (store, id) = (&self.engine.store, Some(self.begin.id));
-        if let Err(error) = store::note(store, event, id, reason, waiting_for, Timestamp::now()) {
+        if let Err(error) = store::note_event(store, event, id, reason, waiting_for, Timestamp::now()) {
             tracing::error!(%error, "The node's state cannot be noted.");
         }
     }
@@ -64,10 +64,15 @@ impl Ending for Notes<'_> {
 
     fn put_again(&mut self, target: &Target) -> Result<(), ApplyError> {
         let store = &self.engine.store;
-        let Some(mut entry) = store.history::<Entry>(self.begin.id)? else { return Ok(()) };
+        let Some(mut entry) = store.history(self.begin.id)? else { return Ok(()) };
         if entry.put_again.iter().all(|known| known.path != target.path) {
             let (time, found) = (rfc3339(Timestamp::now()), target.before.noun().to_owned());
-            entry.put_again.push(TakenBack { path: target.path.clone(), time, found, is_recorded: false });
+            entry.put_again.push(PutAgainEntry {
+                path: target.path.clone(),
+                time,
+                found,
+                is_recorded: false,
+            });
             store.set_history(self.begin.id, &entry)?;
         }
         Ok(())
@@ -95,7 +100,7 @@ impl Ending for Notes<'_> {
             }
             store.set_current(self.begin.id)?;
         }
-        if let Some(mut entry) = store.history::<Entry>(self.begin.id)? {
+        if let Some(mut entry) = store.history(self.begin.id)? {
             entry.ended = Some(rfc3339(Timestamp::now()));
             entry.result = Some(ended);
             machine.reason().clone_into(&mut entry.reason);
