@@ -46,6 +46,8 @@ pub mod agent;
 
 pub mod report;
 
+pub mod disk;
+
 pub mod store;
 
 pub mod repair;

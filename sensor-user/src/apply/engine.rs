@@ -11,9 +11,10 @@ mod notes;
 pub use back::Back;
 
 use super::{
-    ApplyError, Interrupts,
+    Interrupts,
     actions::Actor,
     acts::acts,
+    error::ApplyError,
     password::{self, ShadowLock},
     preflight::Mco,
     run::{Ending as _, Progress, Reach, Run, Tying, turning},

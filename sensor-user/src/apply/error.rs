@@ -1,6 +1,6 @@
 //! Why a config was not applied.
 
-use crate::store::StoreError;
+use crate::{disk::DiskError, store::StoreError};
 use nix::errno::Errno;
 use sensor_model::expectations::ExpectationError;
 use std::{
@@ -29,6 +29,9 @@ pub enum ApplyError {
         /// Why it failed.
         errno: Errno,
     },
+    /// A managed path could not be read or written.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
     /// The store could not be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -59,14 +62,6 @@ impl ApplyError {
 
     pub(super) fn failed(path: &Path, operation: &'static str, errno: Errno) -> Self {
         Self::Failed { path: path.to_owned(), operation, errno }
-    }
-
-    /// A directory could not be opened.
-    pub(super) fn opening(path: &Path, operation: &'static str, errno: Errno) -> Self {
-        match errno {
-            Errno::ELOOP => Self::refused(path, crate::observation::resolve::LINK_OF_OTHERS),
-            errno => Self::failed(path, operation, errno),
-        }
     }
 
     /// From an error of the standard library, which may have no number of the kernel's.

@@ -2,13 +2,12 @@
 //!
 //! In: the host and what the configs declare. Out: what goes, for the engine that removes it and for whoever is asked before.
 
-use super::{
-    ApplyError,
-    image::Place,
-    listing::{KEPT, Listed, listed},
-    targets::is_object,
+use super::{error::ApplyError, targets::is_object};
+use crate::{
+    disk::{KEPT, Listed, Place, listed},
+    observation::Observer,
+    repair::declared_lines,
 };
-use crate::{observation::Observer, repair::declared_lines};
 use sensor_model::{
     expectation::{ClosedDirectoryExpectation, Expectation, Expected},
     journal::Image,
@@ -72,9 +71,6 @@ pub fn removed_by_force(
 fn content(observer: &Observer, path: &Path) -> Result<Vec<u8>, ApplyError> {
     let mut bytes = Vec::new();
     let Some(place) = Place::find(observer.root(), path)? else { return Ok(bytes) };
-    let seen = place.see_name(&place.name, &mut |chunk| {
-        bytes.extend_from_slice(chunk);
-        Ok(())
-    })?;
+    let seen = place.see_name(&place.name, &mut |chunk| bytes.extend_from_slice(chunk))?;
     Ok(if matches!(seen.kept(path)?, Image::File(_)) { bytes } else { Vec::new() })
 }

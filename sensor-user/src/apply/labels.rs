@@ -4,7 +4,7 @@
 //! is new gets the policy's, what was there keeps its own where that is as good. Without SELinux no label is written.
 
 use super::targets::Wanted;
-use crate::{labels::Policy, observation::Observer};
+use crate::{disk::label_value, labels::Policy, observation::Observer};
 use sensor_model::{
     drift_policy::{self, DriftPolicy},
     journal::Image,
@@ -59,13 +59,8 @@ impl<'a> Labels<'a> {
     /// The same as extended attributes.
     pub(super) fn attributes(&self, path: &Path, kind: Kind, before: &Image) -> BTreeMap<String, String> {
         let label = self.label(path, kind, before);
-        label.map(|label| (ATTRIBUTE.to_owned(), hex::encode(value(&label)))).into_iter().collect()
+        label.map(|label| (ATTRIBUTE.to_owned(), hex::encode(label_value(&label)))).into_iter().collect()
     }
-}
-
-/// The kernel keeps labels with a zero byte at their end, and gives them back so.
-pub(super) fn value(label: &str) -> Vec<u8> {
-    format!("{label}\0").into_bytes()
 }
 
 fn text(digits: &String) -> Option<String> {

@@ -6,11 +6,11 @@
 //! way; what the new config says of a unit itself counts more than what another unit's `Also=` or template does to it.
 
 use super::{
-    ApplyError,
-    image::Place,
+    error::ApplyError,
     targets::{Planner, Wanted},
 };
 use crate::{
+    disk::Place,
     observation::Observer,
     repair::unit::{self as units, Enabling},
 };

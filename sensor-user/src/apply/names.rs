@@ -5,13 +5,11 @@
 //! and is reported.
 
 use super::{
-    ApplyError,
-    image::{Identity, Place},
-    listing::each,
+    error::ApplyError,
     run::Run,
     targets::{Planner, Wanted},
 };
-use nix::{fcntl::AtFlags, sys::stat::fstatat};
+use crate::disk::{Identity, Place, each_name};
 use sensor_model::{
     expectation::Expectation,
     journal::{Ended, FileImage, Image, TEMPORARY, Target, settle::Side},
@@ -19,6 +17,7 @@ use sensor_model::{
 use std::{
     cell::OnceCell,
     collections::{BTreeMap, BTreeSet},
+    ops::ControlFlow,
     path::{Path, PathBuf},
 };
 
@@ -47,7 +46,7 @@ impl<'a> Names<'a> {
         };
         let mut others = self.known()?.get(&identity).cloned().unwrap_or_default();
         let directory = path.parent().unwrap_or(Path::new("/"));
-        each(self.planner.observer, directory, |name| {
+        each_name(self.planner.observer, directory, |name| {
             // The journal has no other names.
             if let Some(name) = name.to_str().filter(|name| !name.starts_with(TEMPORARY)) {
                 let sibling = directory.join(name);
@@ -55,7 +54,7 @@ impl<'a> Names<'a> {
                     others.insert(sibling);
                 }
             }
-            Ok(true)
+            Ok::<_, ApplyError>(ControlFlow::Continue(()))
         })?;
         // All of them name the first, and that one names the second. One that stays where it is keeps the inode.
         let mut others: Vec<PathBuf> = others.into_iter().collect();
@@ -112,13 +111,8 @@ impl<'a> Names<'a> {
 
 /// Which inode a regular file is, and how many names it has.
 fn names(place: &Place) -> Result<Option<(Identity, u64)>, ApplyError> {
-    match fstatat(&place.directory, &*place.name, AtFlags::AT_SYMLINK_NOFOLLOW) {
-        Ok(stat) if stat.st_mode & nix::libc::S_IFMT == nix::libc::S_IFREG => {
-            Ok(Some(((stat.st_dev, stat.st_ino), stat.st_nlink)))
-        }
-        Ok(_) | Err(nix::errno::Errno::ENOENT) => Ok(None),
-        Err(errno) => Err(ApplyError::failed(&place.path, "stat", errno)),
-    }
+    let file = place.stat()?.filter(|stat| stat.st_mode & nix::libc::S_IFMT == nix::libc::S_IFREG);
+    Ok(file.map(|stat| ((stat.st_dev, stat.st_ino), stat.st_nlink)))
 }
 
 fn image(target: &Target, side: Side) -> &Image {

@@ -4,10 +4,10 @@
 //! can be had only where rpm or dpkg left it on the disk; their databases hold no contents.
 
 use super::{
-    ApplyError,
-    image::Place,
+    error::ApplyError,
     targets::{Planner, Wanted},
 };
+use crate::disk::Place;
 use nix::fcntl::OFlag;
 use sensor_model::{
     expectation::{Expectation, Expected},

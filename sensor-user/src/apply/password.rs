@@ -4,7 +4,7 @@
 //! is so already. A user whose hash is no longer declared gets none that any password has. No hash reaches a log.
 
 use super::{
-    ApplyError,
+    error::ApplyError,
     targets::{Planner, Wanted},
 };
 use crate::observation::Observer;

@@ -3,12 +3,18 @@
 //! In: the host, the old and the new config, the targets. Out: everything that stands in the way, in words.
 
 use super::{
-    ApplyError, Options,
-    listing::{Listed, listed},
+    Options,
+    error::ApplyError,
     targets::Writes,
     verify::{Differences, Verifier, sort},
 };
-use crate::{bounded, observation::Observer, store::RESERVE, sys};
+use crate::{
+    bounded,
+    disk::{DiskError, Listed, listed},
+    observation::Observer,
+    store::RESERVE,
+    sys,
+};
 use nix::{
     fcntl::OFlag,
     sys::statvfs::{FsFlags, fstatvfs},
@@ -212,7 +218,7 @@ pub(super) fn nearest(observer: &Observer, path: &Path) -> Result<OwnedFd, Apply
         match observer.root().open_at(parent, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
             Ok(directory) => return Ok(directory),
             Err(nix::errno::Errno::ENOENT | nix::errno::Errno::ENOTDIR) => {}
-            Err(errno) => return Err(ApplyError::opening(parent, "open", errno)),
+            Err(errno) => return Err(DiskError::opening(parent, "open", errno).into()),
         }
     }
     Err(ApplyError::refused(path, "no directory above it can be opened"))

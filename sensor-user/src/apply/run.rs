@@ -9,13 +9,11 @@ mod told;
 mod turning;
 
 use told::{image, stuck};
-use turning::kind;
 pub(super) use turning::turning;
 
 use super::{
-    ApplyError,
     actions::{Acted, Actor, Rested, Undone},
-    image::Place,
+    error::ApplyError,
     interrupts::Interrupts,
     names,
     password::ShadowLock,
@@ -24,14 +22,9 @@ use super::{
     verify::{Differences, Verifier},
 };
 use crate::{
+    disk::{self, Identity, Place, Removed},
     observation::Observer,
     store::{AppendError, JournalFile, Store},
-    sys,
-};
-use nix::{
-    errno::Errno,
-    fcntl::{OFlag, openat},
-    sys::stat::Mode,
 };
 use sensor_model::journal::{
     ActKind, Begin, Boot, Brings, Ended, FileImage, Image, Record, Target,
@@ -356,16 +349,11 @@ impl Run<'_> {
             return Ok(Sight { path: side, between: false, temporary: None });
         };
         let name = self.temporary(number);
-        let part = super::image::part(&name);
-        // What was never finished counts for nothing.
-        if let Some(is_directory) = kind(&place, &part)? {
-            sys::remove(&place.directory, &part, is_directory)
-                .map_err(|errno| ApplyError::failed(&target.path, "remove what was never finished", errno))?;
-        }
+        place.remove_unfinished(&disk::part(&name))?;
         let path = place.see()?;
         let side = self.side(target, path.image.as_ref(), path.identity)?;
         let between = path.image.as_ref().is_some_and(|seen| target.is_between(seen));
-        let beside = place.see_name(&name, &mut |_| Ok(()))?;
+        let beside = place.see_name(&name, &mut |_| {})?;
         let temporary = match &beside.image {
             Some(Image::Absent) => None,
             image => Some(self.side(target, image.as_ref(), beside.identity)?),
@@ -378,7 +366,7 @@ impl Run<'_> {
         &self,
         target: &Target,
         seen: Option<&Image>,
-        identity: Option<super::image::Identity>,
+        identity: Option<Identity>,
     ) -> Result<Option<Side>, ApplyError> {
         let Some(seen) = seen else { return Ok(None) };
         // Our own new name of a file whose inode has gone back meanwhile is still ours.
@@ -390,7 +378,7 @@ impl Run<'_> {
     }
 
     /// Whether another name of a file is one, in truth.
-    fn is_linked(&self, image: &Image, identity: Option<super::image::Identity>) -> Result<bool, ApplyError> {
+    fn is_linked(&self, image: &Image, identity: Option<Identity>) -> Result<bool, ApplyError> {
         let Image::File(FileImage { hard: Some(of), .. }) = image else { return Ok(true) };
         let Some(place) = Place::find(self.observer.root(), of)? else { return Ok(false) };
         Ok(place.see()?.identity == identity)
@@ -400,12 +388,8 @@ impl Run<'_> {
         self.unsynced = true;
         match self.try_step(number, step) {
             Ok(outcome) => outcome,
-            // Somebody was faster: the next look tells what is there now.
-            Err(ApplyError::Failed {
-                errno: Errno::ENOENT | Errno::EEXIST,
-                operation: "put in" | "swap" | "take away" | "discard",
-                ..
-            }) => Outcome::Done,
+            // The next look shows what the other process left.
+            Err(ApplyError::Disk(error)) if error.is_race() => Outcome::Done,
             Err(error) => failed(error),
         }
     }
@@ -415,7 +399,6 @@ impl Run<'_> {
         let place =
             self.place(target)?.ok_or_else(|| ApplyError::refused(&target.path, "its directory is gone"))?;
         let name = self.temporary(number);
-        let failed = |operation| move |errno| ApplyError::failed(&target.path, operation, errno);
         match step {
             Settling::Make(side) => {
                 self.make(&place, &name, number, side)?;
@@ -424,49 +407,39 @@ impl Run<'_> {
             Settling::Swap if target.turns() && turning::must_stay(target, &place, &name)? => {
                 return Ok(Outcome::Kept);
             }
-            Settling::Swap => sys::exchange(&place.directory, &name, &place.name).map_err(failed("swap"))?,
-            Settling::PutIn => {
-                sys::rename_free(&place.directory, &name, &place.name).map_err(failed("put in"))?;
-            }
-            Settling::TakeAway if kind(&place, &place.name)? == Some(true) => {
-                match sys::remove(&place.directory, &place.name, true) {
-                    Ok(()) => {}
-                    Err(errno) if turning::is_not_empty(errno) => return Ok(Outcome::Kept),
-                    Err(errno) => return Err(failed("take away")(errno)),
+            Settling::Swap => place.swap(&name)?,
+            Settling::PutIn => place.put_in(&name)?,
+            Settling::TakeAway if place.is_directory(&place.name)? == Some(true) => {
+                if place.take_away_directory()? == Removed::NotEmpty {
+                    return Ok(Outcome::Kept);
                 }
             }
-            Settling::TakeAway => {
-                sys::rename_free(&place.directory, &place.name, &name).map_err(failed("take away"))?;
-            }
+            Settling::TakeAway => place.take_away(&name)?,
             Settling::Set(side) => {
-                let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-                let file =
-                    openat(&place.directory, &*place.name, flags, Mode::empty()).map_err(failed("open"))?;
-                // Nothing sets attributes on the condition that they are what they were: so they are looked at once
-                // more, as late as that can be.
-                let (present, _) = super::image::metadata(&file).map_err(failed("read attributes"))?;
+                let file = place.open_directory()?;
+                // No call sets attributes on the condition that they are unchanged. So they are read again right before.
+                let present = place.read_metadata(&file)?;
                 if !target.is_between(&Image::Directory(present)) {
                     return Ok(Outcome::Done);
                 }
                 if let Image::Directory(metadata) = image(target, side) {
-                    place.set(&file, metadata)?;
+                    place.set_metadata(&file, metadata)?;
                 }
-                sys::sync_directory(&file).map_err(failed("sync"))?;
             }
             Settling::Discard => {
-                let is_directory = kind(&place, &name)? == Some(true);
-                match sys::remove(&place.directory, &name, is_directory) {
-                    Ok(()) => {}
-                    Err(errno) if is_directory && target.turns() && turning::is_not_empty(errno) => {
+                let is_directory = place.is_directory(&name)? == Some(true);
+                match place.discard(&name, is_directory)? {
+                    Removed::Yes => {}
+                    Removed::NotEmpty if target.turns() => {
                         turning::stays_after_all(target, &place, &name)?;
                         return Ok(Outcome::Kept);
                     }
-                    Err(errno) => return Err(failed("discard")(errno)),
+                    Removed::NotEmpty => return Err(place.not_empty().into()),
                 }
             }
             Settling::Finished | Settling::Foreign => {}
         }
-        sys::sync_directory(&place.directory).map_err(failed("sync the directory"))?;
+        place.sync_names()?;
         Ok(Outcome::Done)
     }
 
@@ -481,13 +454,13 @@ impl Run<'_> {
         let hard = self.same_file(number, side)?;
         if hard.is_some() {
             match place.make(name, image, None, hard.as_ref()) {
-                // Where the names cannot be put together again, a file of its own is still what was there; it is told.
-                Err(ApplyError::Failed { errno: Errno::EXDEV | Errno::EMLINK, .. }) if names::had(image) => {}
-                made => return made,
+                // Where the names cannot be joined again, the path gets a file of its own with the same content; this is reported.
+                Err(error) if error.is_no_hard_link() && names::had(image) => {}
+                made => return Ok(made?),
             }
         }
         let content = image.content().map(|sha256| self.store.content(sha256)).transpose()?;
-        place.make(name, image, content.as_deref(), None)
+        Ok(place.make(name, image, content.as_deref(), None)?)
     }
 }
 

@@ -6,12 +6,11 @@
 //! do not count for it.
 
 use super::{
-    ApplyError,
-    image::Place,
+    error::ApplyError,
     password,
     targets::{Planner, Writes},
 };
-use crate::observation::Observer;
+use crate::{disk::Place, observation::Observer};
 use nix::fcntl::OFlag;
 use sensor_model::{
     expectation::{Expectation, Expected, Owner},

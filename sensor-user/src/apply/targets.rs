@@ -4,9 +4,12 @@
 //! written, and in the store the contents that they need. Only what the two configs say differently is a target,
 //! and of that only what is not there already. It reads the host and changes nothing on it.
 
-use super::{ApplyError, forced, image::Place, labels::Labels, links, names::Names, password};
-use crate::observation::Observer;
-use crate::store::Store;
+use super::{error::ApplyError, forced, labels::Labels, links, names::Names, password};
+use crate::{
+    disk::{DiskError, Place},
+    observation::Observer,
+    store::Store,
+};
 use nix::fcntl::OFlag;
 use sensor_model::{
     drift_policy::DriftPolicy,
@@ -344,7 +347,7 @@ impl Planner<'_> {
                             "it or one of its parents is not a directory; move it away first",
                         ));
                     }
-                    Err(errno) => return Err(ApplyError::opening(parent, "open", errno)),
+                    Err(errno) => return Err(DiskError::opening(parent, "open", errno).into()),
                 }
             }
         }
@@ -356,10 +359,7 @@ impl Planner<'_> {
     pub(super) fn image(&self, path: &Path) -> Result<Image, ApplyError> {
         let Some(place) = Place::find(self.observer.root(), path)? else { return Ok(Image::Absent) };
         let mut bytes = Vec::new();
-        let seen = place.see_name(&place.name, &mut |chunk| {
-            bytes.extend_from_slice(chunk);
-            Ok(())
-        })?;
+        let seen = place.see_name(&place.name, &mut |chunk| bytes.extend_from_slice(chunk))?;
         let image = seen.kept(path)?;
         if matches!(image, Image::File(_)) {
             self.store.keep(&bytes)?;
@@ -445,8 +445,8 @@ impl Planner<'_> {
     fn needs_link(&self, path: &Path, after: &Image) -> Result<bool, ApplyError> {
         let Image::File(FileImage { hard: Some(target), .. }) = after else { return Ok(false) };
         let identity = |path: &Path| -> Result<_, ApplyError> {
-            let place = Place::find(self.observer.root(), path)?;
-            place.map_or(Ok(None), |place| place.see().map(|seen| seen.identity))
+            let Some(place) = Place::find(self.observer.root(), path)? else { return Ok(None) };
+            Ok(place.see()?.identity)
         };
         Ok(identity(path)? != identity(target)?)
     }

@@ -4,15 +4,14 @@
 //! more, what comes back with a directory, and a refusal where a directory holds what does not go with it.
 
 use super::{
-    ApplyError,
-    image::Place,
-    listing::each,
+    error::ApplyError,
     targets::{PARENT_MODE, Planner, Wanted},
 };
-use nix::{fcntl::AtFlags, sys::stat::fstatat};
+use crate::disk::{Place, each_name};
 use sensor_model::journal::{Image, Target};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::ControlFlow,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -79,7 +78,7 @@ impl Planner<'_> {
         for target in targets.iter().filter(|target| target.turns()) {
             let mut directories = vec![target.path.clone()];
             while let Some(directory) = directories.pop() {
-                each(self.observer, &directory, |name| {
+                each_name(self.observer, &directory, |name| {
                     let path = directory.join(name);
                     if !goes.contains(path.as_path()) {
                         let reason = format!(
@@ -89,7 +88,7 @@ impl Planner<'_> {
                         return Err(ApplyError::refused(&target.path, reason));
                     }
                     directories.push(path);
-                    Ok(true)
+                    Ok(ControlFlow::Continue(()))
                 })?;
             }
         }
@@ -107,6 +106,5 @@ impl Wanted {
 /// Whether something is at a path that is no directory; a link is none.
 fn is_other(planner: &Planner<'_>, path: &Path) -> Result<bool, ApplyError> {
     let Some(place) = Place::find(planner.observer.root(), path)? else { return Ok(false) };
-    let found = fstatat(&place.directory, &*place.name, AtFlags::AT_SYMLINK_NOFOLLOW);
-    Ok(found.is_ok_and(|stat| stat.st_mode & nix::libc::S_IFMT != nix::libc::S_IFDIR))
+    Ok(matches!(place.is_directory(&place.name), Ok(Some(false))))
 }

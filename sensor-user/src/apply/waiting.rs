@@ -3,7 +3,7 @@
 //! In: the state directory, and the boot. Out: what waits under the config that is current, and what will once an apply is
 //! done. In another boot nothing does.
 
-use super::{ApplyError, engine::Request, os};
+use super::{engine::Request, error::ApplyError, os};
 use crate::{clock::boot_id, observation::Observer, store::Store};
 use sensor_model::{
     expectation::Expectation,

@@ -1,91 +1,43 @@
-//! Writing expected state back.
+//! What to write so that a drifted thing is as declared again.
 //!
-//! In: the rendered config, an expectation, and the host root that the observer reads. Out: what was
-//! done, after it was looked at again; or why it was not done. Everything is replaced atomically through
-//! directory handles, so that no link put in the way leads a write elsewhere and no half-written file is
-//! ever seen. It never writes outside the root, never guesses what nobody declares, and no content is in
-//! its errors.
+//! In: the rendered config, an expectation, and the host root that the observer reads. Out: what was done, after another look;
+//! or why it was not done. [`crate::disk`] writes. Nothing here writes outside the root or invents what no config declares, and
+//! no content is in an error.
 
+mod error;
 mod file;
-mod metadata;
+mod host;
 mod node;
-mod place;
 pub(crate) mod unit;
 
 #[cfg(test)]
 mod tests;
 
+pub use error::RepairError;
 pub(crate) use file::declared_lines;
 
 use crate::{observation::Observer, systemd::UnitStates};
-use nix::errno::Errno;
-use place::Host;
+use host::Host;
 use sensor_model::{
     compare::{Ids, compare},
     difference::{Difference, DifferenceKind},
-    expectation::{Expectation, Expected, Owner},
+    expectation::{Expectation, Expected},
     merge::Rendered,
     observation::{FileType, Observation},
     selinux,
 };
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::Path, sync::Arc};
 
-/// Why a thing was not restored, or not entirely.
-#[derive(Debug, thiserror::Error)]
-pub enum RepairError {
-    /// Restoring it would destroy or guess what nobody declares.
-    #[error("{}: {reason}", path.display())]
-    Refused {
-        /// The path.
-        path: PathBuf,
-        /// What stands in the way.
-        reason: String,
-    },
-    /// The kernel refused an operation.
-    #[error("{}: {operation}: {}", path.display(), errno.desc())]
-    Failed {
-        /// The path.
-        path: PathBuf,
-        /// What was tried.
-        operation: &'static str,
-        /// Why it failed.
-        errno: Errno,
-    },
-    /// systemd refused.
-    #[error("{unit}: systemd: {reason}")]
-    Systemd {
-        /// The unit.
-        unit: String,
-        /// Its answer.
-        reason: String,
-    },
-    /// It was written and is still not as declared: something else changes it, too.
-    #[error("{}: still differs after it was written: {}", path.display(), texts(differences))]
-    StillDiffers {
-        /// The path.
-        path: PathBuf,
-        /// What differs now.
-        differences: Vec<Difference>,
-    },
-}
-
-fn texts(differences: &[Difference]) -> String {
-    differences.iter().map(|difference| difference.text.as_str()).collect::<Vec<_>>().join("; ")
-}
-
-/// What was done to restore one thing.
+/// What was done to repair one thing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// How it differed before; empty when nothing had to be done.
+    /// How it differed before; empty when it did not.
     pub before: Vec<Difference>,
     /// Each step in a few words, without contents: `content written`, `mode set to 0644`.
     pub actions: Vec<String>,
 }
 
-/// Restores things of one host.
+/// Repairs things of one host.
 #[derive(Debug)]
 pub struct Restorer {
     observer: Arc<Observer>,
@@ -93,29 +45,28 @@ pub struct Restorer {
 }
 
 impl Restorer {
-    /// For the host that the observer reads, whose root is the directory `root`.
+    /// Repairs the host that the observer reads; its root is the directory `root`.
     pub fn new(observer: Arc<Observer>, root: &Path) -> Self {
         let units = UnitStates::new(Arc::clone(&observer), root);
         Self { observer, units }
     }
 
-    /// From now on it waits for file systems that a server answers for, a few seconds for each.
+    /// From now on it also reads network file systems, and waits a few seconds for each.
     pub fn wait_for_servers(&mut self) {
         self.units.wait_for_servers();
     }
 
-    /// How a thing stands: what it is, and every difference.
+    /// Observes a thing and compares it with its expectation.
     pub async fn look(&mut self, expectation: &Expectation, ids: &Ids) -> (Observation, Vec<Difference>) {
         let (observed, _) = self.units.observe(expectation).await;
         let differences = compare(expectation, &observed.observation, ids);
         (observed.observation, differences)
     }
 
-    /// Makes a thing what it should be, and looks at it again.
+    /// Makes a thing as declared, and observes it again.
     ///
     /// # Errors
-    /// See [`RepairError`]. After an error the thing is as it was before, or nearer to its expectation;
-    /// never half written.
+    /// See [`RepairError`]. After an error the thing is as it was before, or nearer to its expectation, and never half written.
     pub async fn restore(
         &mut self,
         rendered: &Rendered,
@@ -134,7 +85,7 @@ impl Restorer {
                     _ => "",
                 };
                 let reason = format!("{}{hint}", difference.text);
-                return Err(RepairError::Refused { path: path.to_path_buf(), reason });
+                return Err(RepairError::refused(&path, reason));
             }
         }
         let host = Host { observer: &self.observer, rendered, ids };
@@ -150,7 +101,7 @@ impl Restorer {
             Expected::KernelArguments(_) | Expected::OsImage(_) => {
                 let reason =
                     "what is booted changes only with a reboot; `holdfast apply --force` brings it back";
-                return Err(RepairError::Refused { path: path.to_path_buf(), reason: reason.to_owned() });
+                return Err(RepairError::refused(&path, reason));
             }
         };
         let (_, differences) = self.look(expectation, ids).await;
@@ -161,7 +112,7 @@ impl Restorer {
         }
     }
 
-    /// Lets a running systemd read its units again. `false` when there is none to be told.
+    /// Makes a running systemd read its units again; `false` when none runs.
     ///
     /// # Errors
     /// [`RepairError::Systemd`].
@@ -189,7 +140,7 @@ fn label(expectation: &Expectation, observation: &Observation, ids: &Ids) -> Opt
     }
 }
 
-/// The order in which things are restored: directories before what is in them, closed directories last.
+/// The order in which things are repaired: directories before what is in them, closed directories last.
 pub fn order(expectation: &Expectation) -> (u8, Arc<Path>) {
     let rank = match &expectation.expected {
         Expected::Directory(_) => 0,
@@ -201,44 +152,4 @@ pub fn order(expectation: &Expectation) -> (u8, Arc<Path>) {
         Expected::KernelArguments(_) | Expected::OsImage(_) => 5,
     };
     (rank, expectation.thing.path())
-}
-
-impl Host<'_> {
-    /// Numeric owner and group; `None` for what is not declared.
-    fn owners(
-        &self,
-        path: &Path,
-        user: &Owner,
-        group: &Owner,
-    ) -> Result<(Option<u32>, Option<u32>), RepairError> {
-        let unknown = |what: &str, name: &str| RepairError::Refused {
-            path: path.to_owned(),
-            reason: format!("the host has no {what} `{name}`"),
-        };
-        let user = match user {
-            Owner::Id(id) => Some(*id),
-            Owner::Name(name) => Some(
-                self.ids
-                    .users
-                    .get(name)
-                    .copied()
-                    .or_else(|| self.observer.uid(name))
-                    .ok_or_else(|| unknown("user", name))?,
-            ),
-            Owner::Undeclared => None,
-        };
-        let group = match group {
-            Owner::Id(id) => Some(*id),
-            Owner::Name(name) => Some(
-                self.ids
-                    .groups
-                    .get(name)
-                    .copied()
-                    .or_else(|| self.observer.gid(name))
-                    .ok_or_else(|| unknown("group", name))?,
-            ),
-            Owner::Undeclared => None,
-        };
-        Ok((user, group))
-    }
 }

@@ -3,11 +3,13 @@
 mod given;
 
 use super::*;
+use crate::disk::DiskError;
 use nix::unistd::mkfifo;
 use sensor_model::{expectation::Thing, expectations::expectations, machine_config::parse, merge::merge};
 use std::{
     fs,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink},
+    path::PathBuf,
 };
 use tempfile::TempDir;
 
@@ -241,7 +243,7 @@ fn a_directory_with_something_in_it_is_not_destroyed_for_a_file() {
     fs::create_dir_all(case.at("/etc/app.conf")).unwrap();
     fs::write(case.at("/etc/app.conf/kept"), "kept").unwrap();
     let error = case.file("/etc/app.conf").unwrap_err();
-    assert!(matches!(error, RepairError::Refused { .. }), "{error}");
+    assert!(matches!(error, RepairError::Disk(DiskError::Refused { .. })), "{error}");
     assert!(case.at("/etc/app.conf/kept").exists());
     assert_eq!(case.leftovers("/etc"), [""; 0]);
     fs::remove_file(case.at("/etc/app.conf/kept")).unwrap();

@@ -3,13 +3,10 @@
 //! Masks are links and are made as links. Enabling and disabling is left to a running systemd, which
 //! knows presets and drop-ins; without one it is done by the links that the `[Install]` section asks for.
 
-use super::{
-    RepairError,
-    node::names_in,
-    place::{Host, refused},
-};
+use super::{error::RepairError, host::Host};
 use crate::{
     bounded::{self, Kind, Unreadable},
+    disk::names_in,
     observation::Observer,
     systemd::UnitStates,
 };
@@ -61,7 +58,7 @@ pub(super) async fn restore(
         if expected.masked == Some(true) {
             let place = host.place(&Path::new(SYSTEMD_DIRECTORY).join(name), None)?;
             place.clear_way(host.observer)?;
-            place.symlink(DEV_NULL.as_ref(), (Some(0), Some(0)), None)?;
+            place.replace_by_link(DEV_NULL.as_ref(), (Some(0), Some(0)), None)?;
             actions.push("masked".to_owned());
         } else {
             unmask(host, name)?;
@@ -163,7 +160,7 @@ fn enable(host: &Host<'_>, name: &str) -> Result<(), RepairError> {
     for enabling in links_to_enable(name, &find, &|unit| is_apart(host, unit))? {
         let place = host.place(&enabling.link, None)?;
         place.clear_way(host.observer)?;
-        place.symlink(enabling.target.as_os_str(), (Some(0), Some(0)), None)?;
+        place.replace_by_link(enabling.target.as_os_str(), (Some(0), Some(0)), None)?;
     }
     Ok(())
 }
@@ -195,13 +192,16 @@ pub(crate) fn links_to_enable(
 ) -> Result<Vec<Enabling>, RepairError> {
     let own = Path::new(SYSTEMD_DIRECTORY).join(name);
     let Some((_, install)) = find(name) else {
-        return Err(refused(&own, "there is no unit file to enable"));
+        return Err(RepairError::refused(&own, "there is no unit file to enable"));
     };
     if install.directories.is_empty() && install.aliases.is_empty() && install.also.is_empty() {
-        return Err(refused(&own, "its file has no [Install] section that says how to enable it"));
+        return Err(RepairError::refused(
+            &own,
+            "its file has no [Install] section that says how to enable it",
+        ));
     }
     if is_template(name) && install.default_instance.is_none() {
-        return Err(refused(&own, "a template without DefaultInstance= cannot be enabled"));
+        return Err(RepairError::refused(&own, "a template without DefaultInstance= cannot be enabled"));
     }
     let mut links = Vec::new();
     for unit in together(name, find, apart) {

@@ -1,8 +1,9 @@
-//! The few system calls by which an apply changes a disk.
+//! The system calls that change a disk.
 //!
 //! In: handles and names. Out: the kernel's answer. With the feature `fault-injection` each call is counted, and
 //! the one that `HOLDFAST_FAULT` names kills the process or fails, so that a test can do either at every single
-//! step. Nothing else of an apply writes, but that the lock of the shadow file is made where there is none.
+//! call. Managed paths and the store are written by nothing else, except that an apply creates a missing lock file of the
+//! shadow file.
 
 pub(crate) mod durable;
 
@@ -16,16 +17,20 @@ use nix::{
     },
     unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, ftruncate, linkat, symlinkat, unlinkat},
 };
-use rustix::fs::{RenameFlags, XattrFlags, fsetxattr, renameat_with};
+use rustix::fs::{IFlags, RenameFlags, XattrFlags, fsetxattr, ioctl_setflags, renameat_with};
 use std::{
-    ffi::OsStr,
-    os::fd::{AsFd, AsRawFd as _, OwnedFd},
+    ffi::{OsStr, OsString},
+    ops::ControlFlow,
+    os::{
+        fd::{AsFd, AsRawFd as _, OwnedFd},
+        unix::ffi::OsStrExt as _,
+    },
     path::Path,
 };
 
 type Answer<T = ()> = Result<T, Errno>;
 
-/// Opens a directory of ours by its path.
+/// Opens a directory of Holdfast's own by its path.
 pub(crate) fn directory(path: &Path) -> Answer<OwnedFd> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     nix::fcntl::open(path, flags, Mode::empty())
@@ -59,7 +64,7 @@ pub(crate) fn write(file: impl AsFd, bytes: &[u8]) -> Answer {
     Ok(())
 }
 
-/// Keeps room from an offset on, without changing the size; a file system that cannot is fine.
+/// Reserves space from an offset on without changing the size. A file system that cannot do that is no error.
 pub(crate) fn reserve(file: impl AsFd, offset: i64, bytes: i64) -> Answer {
     step("fallocate", true)?;
     match nix::fcntl::fallocate(file, nix::fcntl::FallocateFlags::FALLOC_FL_KEEP_SIZE, offset, bytes) {
@@ -68,7 +73,7 @@ pub(crate) fn reserve(file: impl AsFd, offset: i64, bytes: i64) -> Answer {
     }
 }
 
-/// Cuts a file.
+/// Cuts a file to a length.
 pub(crate) fn truncate(file: impl AsFd, length: i64) -> Answer {
     step("ftruncate", false)?;
     ftruncate(file, length)
@@ -84,13 +89,13 @@ pub(crate) fn sync(file: impl AsFd) -> Answer {
     }
 }
 
-/// Makes a target's content durable before it gets its name, by nothing that another file system's log keeps in part.
+/// Makes an object durable at once: by `fsync` where that is enough, else by `syncfs`.
 pub(crate) fn sync_content(file: impl AsFd) -> Answer {
     if durable::fsync_is_enough(&file)? { sync(file) } else { sync_file_system(file) }
 }
 
-/// Makes the names, owner and mode of a target's directory durable where `fsync` does that. Elsewhere it is left to
-/// [`sync_all`] before the next record.
+/// Makes the names, owner and mode of a directory durable where `fsync` does that. Elsewhere the caller needs
+/// [`sync_all`] before it relies on them.
 pub(crate) fn sync_directory(directory: impl AsFd) -> Answer {
     if durable::fsync_is_enough(&directory)? { sync(directory) } else { Ok(()) }
 }
@@ -150,23 +155,22 @@ pub(crate) fn remove(directory: impl AsFd, name: &OsStr, is_directory: bool) -> 
     unlinkat(directory, name, flags)
 }
 
-/// Sets the owner of an open object.
-pub(crate) fn own(file: impl AsFd, uid: u32, gid: u32) -> Answer {
+/// Sets the owner and the group of an open object; `None` leaves one as it is.
+pub(crate) fn own(file: impl AsFd, uid: Option<u32>, gid: Option<u32>) -> Answer {
     step("fchown", false)?;
-    fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
+    fchown(file, uid.map(Uid::from_raw), gid.map(Gid::from_raw))
 }
 
-/// Opens a link that was just made; `None` where the name has another object by now.
-pub(crate) fn just_made_link(directory: impl AsFd, name: &OsStr, target: &OsStr) -> Answer<Option<OwnedFd>> {
-    step("open", false)?;
-    crate::observation::resolve::just_made_link(directory, name, target)
-}
-
-/// Sets the owner of a link by a handle of it: its name may lead to another object at any moment.
-pub(crate) fn own_link(link: impl AsFd, uid: u32, gid: u32) -> Answer {
+/// The same for a symbolic link, by a handle of it: its name may lead to another object at any moment.
+pub(crate) fn own_link(link: impl AsFd, uid: Option<u32>, gid: Option<u32>) -> Answer {
     step("fchownat", false)?;
-    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-    fchownat(link, "", Some(uid), Some(gid), AtFlags::AT_EMPTY_PATH)
+    fchownat(link, "", uid.map(Uid::from_raw), gid.map(Gid::from_raw), AtFlags::AT_EMPTY_PATH)
+}
+
+/// Sets the inode flags of an open object.
+pub(crate) fn set_flags(file: impl AsFd, flags: IFlags) -> Answer {
+    step("ioctl", false)?;
+    ioctl_setflags(file, flags).map_err(raw)
 }
 
 /// Sets permission bits.
@@ -187,7 +191,7 @@ pub(crate) fn set_link_attribute(handle: &OwnedFd, name: &str, value: &[u8]) -> 
     rustix::fs::setxattr(by_handle(handle), name, value, XattrFlags::empty()).map_err(raw)
 }
 
-/// The path of what a handle is of. It leads to that very object, also where it is a symbolic link.
+/// A path that leads to the very object of a handle, also where that is a symbolic link.
 pub(crate) fn by_handle(handle: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", handle.as_raw_fd())
 }
@@ -205,18 +209,27 @@ pub(crate) fn set_modified(file: impl AsFd, ns: i64) -> Answer {
     nix::sys::stat::futimens(file, &time, &time)
 }
 
-/// Names in a directory, sorted.
-pub(crate) fn names(directory: OwnedFd) -> Answer<Vec<std::ffi::OsString>> {
-    use std::os::unix::ffi::OsStrExt as _;
+/// The names in a directory, sorted.
+pub(crate) fn names(directory: OwnedFd) -> Answer<Vec<OsString>> {
     let mut names = Vec::new();
-    for entry in Dir::from_fd(directory)?.iter() {
-        let name = entry?.file_name().to_bytes().to_vec();
-        if name != b"." && name != b".." {
-            names.push(OsStr::from_bytes(&name).to_owned());
-        }
-    }
+    each_name(directory, |name| {
+        names.push(name.to_owned());
+        ControlFlow::Continue(())
+    })?;
     names.sort_unstable();
     Ok(names)
+}
+
+/// Calls `take` for each name in a directory, until it breaks.
+pub(crate) fn each_name(directory: OwnedFd, mut take: impl FnMut(&OsStr) -> ControlFlow<()>) -> Answer {
+    for entry in Dir::from_fd(directory)?.iter() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." && take(OsStr::from_bytes(name)).is_break() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn raw(errno: rustix::io::Errno) -> Errno {

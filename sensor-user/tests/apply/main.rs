@@ -20,6 +20,8 @@ mod put_again;
 mod readers;
 mod recovery;
 #[cfg(feature = "fault-injection")]
+mod repair_faults;
+#[cfg(feature = "fault-injection")]
 mod signals;
 mod standing;
 mod strict;

@@ -25,10 +25,10 @@ fn until(lines: &mut BufReader<ChildStderr>, start: &str, heard: &mut String) ->
     }
 }
 
-/// The same command with the default action for SIGHUP, also if `nohup` started the test.
+/// The same command with the default actions: `nohup` ignores SIGHUP, and a shell SIGINT for what runs in the background.
 fn hanging_up(command: &Command) -> Command {
     let mut other = Command::new("env");
-    other.arg("--default-signal=HUP").arg(command.get_program()).args(command.get_args());
+    other.arg("--default-signal=HUP,INT").arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => other.env(name, value),

@@ -5,9 +5,9 @@
 use super::{Engine, Request};
 use crate::{
     apply::{
-        ApplyError,
         actions::bus,
         acts::{self, acts},
+        error::ApplyError,
         os,
         preflight::{self, Mco},
         targets::Writes,

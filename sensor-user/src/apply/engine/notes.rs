@@ -5,7 +5,7 @@
 
 use super::Engine;
 use crate::{
-    apply::{ApplyError, run::Ending},
+    apply::{error::ApplyError, run::Ending},
     clock::rfc3339,
     store::{self, PutAgainEntry},
 };

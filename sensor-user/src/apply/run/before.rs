@@ -4,7 +4,7 @@
 
 use super::{Ending, Run};
 use crate::apply::{
-    ApplyError,
+    error::ApplyError,
     password::{self, ShadowLock},
 };
 use sensor_model::{

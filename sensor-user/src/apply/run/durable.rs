@@ -4,7 +4,7 @@
 //! on some file systems a cut of the power takes a rename back all the same.
 
 use super::Run;
-use crate::apply::{ApplyError, preflight::nearest};
+use crate::apply::{error::ApplyError, preflight::nearest};
 use crate::sys;
 use sensor_model::journal::Record;
 use std::collections::BTreeSet;

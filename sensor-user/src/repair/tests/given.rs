@@ -1,7 +1,8 @@
 //! What another process puts in the place of something, between a look and the write, gets no owner and no mode.
 
 use super::*;
-use sensor_model::expectation::{DirectoryExpectation, FileExpectation};
+use nix::errno::Errno;
+use sensor_model::expectation::{DirectoryExpectation, FileExpectation, Owner};
 
 /// A place in a user's home, and a file of root's in it and elsewhere.
 fn with_baits(case: &Case) -> [PathBuf; 2] {
@@ -51,7 +52,7 @@ fn what_takes_the_temporary_name_of_a_link_gets_neither_its_owner_nor_the_path()
         assert!(fs::symlink_metadata(case.at("/home/core/link")).is_err());
         assert_eq!(case.leftovers("/home/core"), [""; 0]);
     }
-    place.symlink("/etc/elsewhere".as_ref(), (Some(1000), Some(7)), None).unwrap();
+    place.replace_by_link("/etc/elsewhere".as_ref(), (Some(1000), Some(7)), None).unwrap();
     let made = fs::symlink_metadata(case.at("/home/core/link")).unwrap();
     assert_eq!((made.is_symlink(), made.uid(), made.gid()), (true, 1000, 7));
 }

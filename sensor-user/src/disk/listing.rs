@@ -1,36 +1,41 @@
-//! Names in directories, read one at a time: a user owns some of the directories, and may fill them with millions of files.
+//! Names in directories, read one at a time: the user who owns a directory may put millions of files in it.
 //!
-//! In: a path. Out: its names, or the first of some of them and how many more there are. A directory that is missing has none;
-//! one that cannot be read is an error.
+//! In: a path. Out: its names, or the first of them and how many more there are. A missing directory has no names. One that
+//! cannot be read is an error.
 
-use super::ApplyError;
-use crate::observation::Observer;
-use nix::{dir::Dir, errno::Errno, fcntl::OFlag};
-use std::{collections::BTreeSet, ffi::OsStr, os::unix::ffi::OsStrExt as _, path::Path};
+use super::error::DiskError;
+use crate::{observation::Observer, sys};
+use nix::{errno::Errno, fcntl::OFlag};
+use std::{
+    collections::BTreeSet,
+    ffi::{OsStr, OsString},
+    ops::ControlFlow,
+    path::Path,
+};
 
-/// Names that are kept of those that are looked for, as many as the daemon keeps.
-pub(super) const KEPT: usize = 1024;
+/// How many names are kept, as many as the daemon keeps.
+pub(crate) const KEPT: usize = 1024;
 
-/// How many more of them are counted.
+/// How many more are counted.
 const COUNTED: u64 = 1 << 20;
 
 /// Some names of a directory.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Listed {
-    /// The first in their order, at most [`KEPT`].
-    pub(super) names: BTreeSet<String>,
+pub(crate) struct Listed {
+    /// The first in order, at most [`KEPT`].
+    pub(crate) names: BTreeSet<String>,
     /// How many more there are, at least.
-    pub(super) more: u64,
+    pub(crate) more: u64,
 }
 
 /// The names in a directory for which `is_one` holds.
-pub(super) fn listed(
+pub(crate) fn listed(
     observer: &Observer,
     path: &Path,
     is_one: impl Fn(&str) -> bool,
-) -> Result<Listed, ApplyError> {
+) -> Result<Listed, DiskError> {
     let mut listed = Listed::default();
-    each(observer, path, |name| {
+    each_name(observer, path, |name| {
         let name = name.to_string_lossy();
         if is_one(&name) {
             listed.names.insert(name.into_owned());
@@ -39,32 +44,46 @@ pub(super) fn listed(
                 listed.more += 1;
             }
         }
-        Ok(listed.more < COUNTED)
+        let flow = if listed.more < COUNTED { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+        Ok::<_, DiskError>(flow)
     })?;
     Ok(listed)
 }
 
-/// Calls `take` for each name in a directory, until it has enough. The last name of the path is not followed where it is a link.
-pub(super) fn each(
+/// The names in a directory, sorted.
+pub(crate) fn names_in(observer: &Observer, path: &Path) -> Result<Vec<OsString>, DiskError> {
+    let mut names = Vec::new();
+    each_name(observer, path, |name| {
+        names.push(name.to_owned());
+        Ok::<_, DiskError>(ControlFlow::Continue(()))
+    })?;
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Calls `take` for each name in a directory, until it breaks or fails. The last name of the path is not followed where it is a
+/// link.
+pub(crate) fn each_name<E: From<DiskError>>(
     observer: &Observer,
     path: &Path,
-    mut take: impl FnMut(&OsStr) -> Result<bool, ApplyError>,
-) -> Result<(), ApplyError> {
+    mut take: impl FnMut(&OsStr) -> Result<ControlFlow<()>, E>,
+) -> Result<(), E> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
     let directory = match observer.root().open_at(path, flags) {
         Ok(directory) => directory,
         Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),
-        Err(errno) => return Err(ApplyError::opening(path, "open the directory", errno)),
+        Err(errno) => return Err(DiskError::opening(path, "open the directory", errno).into()),
     };
-    let failed = |errno| ApplyError::failed(path, "read the directory", errno);
-    for entry in Dir::from_fd(directory).map_err(failed)?.iter() {
-        let entry = entry.map_err(failed)?;
-        let name = entry.file_name().to_bytes();
-        if name != b"." && name != b".." && !take(OsStr::from_bytes(name))? {
-            break;
+    let mut failure = None;
+    let listed = sys::each_name(directory, |name| match take(name) {
+        Ok(flow) => flow,
+        Err(error) => {
+            failure = Some(error);
+            ControlFlow::Break(())
         }
-    }
-    Ok(())
+    });
+    listed.map_err(|errno| DiskError::failed(path, "read the directory", errno))?;
+    failure.map_or(Ok(()), Err)
 }
 
 #[cfg(test)]

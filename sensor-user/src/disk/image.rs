@@ -1,0 +1,154 @@
+//! The image of what is at a managed path.
+//!
+//! In: a place. Out: type, content, metadata or target of what has the name, read through handles and without following a link.
+//! It opens no device and no FIFO.
+
+use super::{
+    error::DiskError,
+    metadata::{self, label_text},
+    place::Place,
+};
+use crate::{bounded, sys};
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, openat, readlinkat},
+    sys::stat::Mode,
+};
+use rustix::fs::getxattr;
+use sensor_model::{
+    journal::{FileImage, Image, LinkImage},
+    selinux::ATTRIBUTE,
+};
+use sha2::{Digest as _, Sha256};
+use std::{ffi::OsStr, fs::File, io::Read as _, os::fd::OwnedFd, path::Path};
+
+/// The device and the number of an inode.
+pub(crate) type Identity = (u64, u64);
+
+/// What a look found under a name.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    /// What is there; `None` for a device, a FIFO, a socket, and a file that is too large.
+    pub(crate) image: Option<Image>,
+    pub(crate) identity: Option<Identity>,
+    /// The size of a file above [`bounded::CONTENT`]: it was not read and has no image.
+    pub(crate) too_large: Option<u64>,
+}
+
+impl Seen {
+    /// The image.
+    ///
+    /// # Errors
+    /// An apply cannot keep what is there: it is too large, or no file, directory or link.
+    pub(crate) fn kept(self, path: &Path) -> Result<Image, DiskError> {
+        let reason = match self {
+            Self { image: Some(image), .. } => return Ok(image),
+            Self { too_large: Some(size), .. } => {
+                let limit = bounded::CONTENT;
+                format!("it has {size} bytes, and {limit} bytes are the limit; move it away first")
+            }
+            _ => "a device, FIFO or socket is in its place; move it away first".to_owned(),
+        };
+        Err(DiskError::refused(path, reason))
+    }
+}
+
+/// What was read of a file.
+enum Content {
+    Read { sha256: String, size: u64 },
+    TooLarge(u64),
+}
+
+impl Place {
+    /// The image of what has the name.
+    pub(crate) fn see(&self) -> Result<Seen, DiskError> {
+        self.see_name(&self.name, &mut |_| {})
+    }
+
+    /// The image of what has a name in the directory. The bytes of a regular file go to `sink` as they are read.
+    pub(crate) fn see_name(&self, name: &OsStr, sink: &mut dyn FnMut(&[u8])) -> Result<Seen, DiskError> {
+        let Some(stat) = self.stat_name(name)? else {
+            return Ok(Seen { image: Some(Image::Absent), identity: None, too_large: None });
+        };
+        let identity = Some((stat.st_dev, stat.st_ino));
+        let image = match stat.st_mode & nix::libc::S_IFMT {
+            nix::libc::S_IFLNK => {
+                let target = readlinkat(&self.directory, name).map_err(self.failed("read the link"))?;
+                let label = self.link_label(name).map_err(self.failed("read attributes"))?;
+                Some(Image::Link(LinkImage {
+                    target: target.into(),
+                    uid: stat.st_uid,
+                    gid: stat.st_gid,
+                    label,
+                }))
+            }
+            nix::libc::S_IFDIR => {
+                let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+                let file =
+                    openat(&self.directory, name, flags, Mode::empty()).map_err(self.failed("open"))?;
+                Some(Image::Directory(metadata::read(&file).map_err(self.failed("read attributes"))?.0))
+            }
+            nix::libc::S_IFREG => {
+                let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+                let file =
+                    openat(&self.directory, name, flags, Mode::empty()).map_err(self.failed("open"))?;
+                let (metadata, stat) = metadata::read(&file).map_err(self.failed("read attributes"))?;
+                let (sha256, size) = match self.digest(file, stat.st_size, sink)? {
+                    Content::Read { sha256, size } => (sha256, size),
+                    Content::TooLarge(size) => {
+                        return Ok(Seen { image: None, identity, too_large: Some(size) });
+                    }
+                };
+                let modified_ns = stat.st_mtime.checked_mul(1_000_000_000);
+                Some(Image::File(FileImage {
+                    metadata,
+                    sha256,
+                    size,
+                    modified_ns: modified_ns.and_then(|ns| ns.checked_add(stat.st_mtime_nsec)),
+                    hard: None,
+                    names: 0,
+                }))
+            }
+            _ => None,
+        };
+        Ok(Seen { image, identity, too_large: None })
+    }
+
+    /// Reads a file up to the limit: its owner may have made it as large as the disk, or let it grow while it is read.
+    fn digest(&self, file: OwnedFd, size: i64, sink: &mut dyn FnMut(&[u8])) -> Result<Content, DiskError> {
+        let too_large = |size: u64| (size > bounded::CONTENT).then_some(Content::TooLarge(size));
+        if let Some(content) = too_large(u64::try_from(size).unwrap_or_default()) {
+            return Ok(content);
+        }
+        let mut file = File::from(file);
+        let (mut digest, mut size) = (Sha256::new(), 0);
+        let mut chunk = vec![0; 64 << 10];
+        loop {
+            let length = file.read(&mut chunk).map_err(|error| {
+                let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+                DiskError::failed(&self.path, "read", errno)
+            })?;
+            if length == 0 {
+                return Ok(Content::Read { sha256: hex::encode(digest.finalize()), size });
+            }
+            digest.update(&chunk[..length]);
+            size += length as u64;
+            if let Some(content) = too_large(size) {
+                return Ok(content);
+            }
+            sink(&chunk[..length]);
+        }
+    }
+
+    fn link_label(&self, name: &OsStr) -> Result<Option<String>, Errno> {
+        let mut value = vec![0; 4096];
+        match getxattr(sys::by_handle(&self.handle_of(name)?), ATTRIBUTE, value.as_mut_slice()) {
+            Ok(length) => Ok(Some(label_text(&value[..length]))),
+            // Without /proc it cannot be asked for; a host has it.
+            Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOENT) => {
+                Ok(None)
+            }
+            Err(errno) => Err(sys::raw(errno)),
+        }
+    }
+}

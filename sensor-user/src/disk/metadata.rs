@@ -1,0 +1,214 @@
+//! Owner, mode, label, extended attributes and inode flags of an open object.
+//!
+//! In: a handle, and what is to be set. Out: what was changed; nothing is written that is there already.
+
+use super::error::DiskError;
+use crate::sys;
+use nix::{
+    errno::Errno,
+    sys::stat::{FileStat, fstat},
+};
+use rustix::fs::{IFlags, fgetxattr, flistxattr, ioctl_getflags};
+use sensor_model::{journal::Metadata, selinux::ATTRIBUTE, xattr};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+};
+
+/// The kernel's limit for a list of names and for a value (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
+const LARGEST: usize = 64 << 10;
+
+/// Metadata that an object is to have; `None` for what stays as it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewMetadata<'a> {
+    pub(crate) mode: Option<u32>,
+    pub(crate) uid: Option<u32>,
+    pub(crate) gid: Option<u32>,
+    pub(crate) xattrs: Xattrs<'a>,
+}
+
+/// Extended attributes that an object is to have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Xattrs<'a> {
+    /// These, by name, their values in hexadecimal digits. Only those that the kernel writes itself may be there besides.
+    Exactly(&'a BTreeMap<String, String>),
+    /// None that counts as drift; and this label, where there is one.
+    Declared { label: Option<&'a str> },
+}
+
+impl<'a> NewMetadata<'a> {
+    /// All of the metadata of an image.
+    pub(crate) fn exactly(metadata: &'a Metadata) -> Self {
+        let Metadata { mode, uid, gid, xattrs } = metadata;
+        Self { mode: Some(*mode), uid: Some(*uid), gid: Some(*gid), xattrs: Xattrs::Exactly(xattrs) }
+    }
+}
+
+impl Xattrs<'_> {
+    /// Whether an attribute of an object stays.
+    fn keeps(self, name: &str, value: &[u8]) -> bool {
+        match self {
+            Self::Exactly(wanted) => wanted.contains_key(name) || xattr::is_ignored(name, ""),
+            Self::Declared { .. } => xattr::is_ignored(name, &xattr::describe(name, value)),
+        }
+    }
+}
+
+/// One change of an object's metadata, in the words of a report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Changed {
+    /// The flags that refuse writers were cleared.
+    Flags,
+    /// The owner or the group was set.
+    Owner,
+    /// An extended attribute was removed.
+    Removed(String),
+    /// An extended attribute was set.
+    Set(String),
+    /// The mode was set.
+    Mode(u32),
+}
+
+impl fmt::Display for Changed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flags => f.write_str("inode flags cleared"),
+            Self::Owner => f.write_str("owner set"),
+            Self::Removed(name) => write!(f, "extended attribute {name} removed"),
+            Self::Set(name) if name == ATTRIBUTE => f.write_str("label set"),
+            Self::Set(name) => write!(f, "extended attribute {name} set"),
+            Self::Mode(mode) => write!(f, "mode set to {mode:04o}"),
+        }
+    }
+}
+
+/// Sets the metadata of an object that may have flags that refuse writers.
+pub(crate) fn set_existing(
+    file: &OwnedFd,
+    path: &Path,
+    wanted: &NewMetadata<'_>,
+) -> Result<Vec<Changed>, DiskError> {
+    let mut changed = Vec::new();
+    if clear_flags(file, path)? {
+        changed.push(Changed::Flags);
+    }
+    changed.extend(set(file, path, wanted)?);
+    Ok(changed)
+}
+
+/// Sets the metadata of an open object.
+pub(crate) fn set(file: &OwnedFd, path: &Path, wanted: &NewMetadata<'_>) -> Result<Vec<Changed>, DiskError> {
+    let failed = |operation| move |errno| DiskError::failed(path, operation, errno);
+    let mut changed = Vec::new();
+    if own(file, wanted.uid, wanted.gid).map_err(failed("change the owner"))? {
+        changed.push(Changed::Owner);
+    }
+    let present = xattrs(file).map_err(failed("read attributes"))?;
+    for (name, _) in present.iter().filter(|(name, value)| !wanted.xattrs.keeps(name, value)) {
+        match sys::remove_attribute(file, name) {
+            Ok(()) => changed.push(Changed::Removed(name.clone())),
+            Err(Errno::ENODATA) => {}
+            Err(errno) => return Err(failed("remove an extended attribute")(errno)),
+        }
+    }
+    match wanted.xattrs {
+        Xattrs::Exactly(wanted) => {
+            for (name, digits) in wanted {
+                let value = hex::decode(digits).map_err(|_| {
+                    DiskError::refused(path, "an attribute of the journal is not hexadecimal")
+                })?;
+                if present.get(name) != Some(&value) {
+                    sys::set_attribute(file, name, &value).map_err(failed("set an extended attribute"))?;
+                    changed.push(Changed::Set(name.clone()));
+                }
+            }
+        }
+        Xattrs::Declared { label: Some(label) }
+            if present.get(ATTRIBUTE).is_none_or(|found| label_text(found) != label) =>
+        {
+            set_label(file, path, label)?;
+            changed.push(Changed::Set(ATTRIBUTE.to_owned()));
+        }
+        Xattrs::Declared { .. } => {}
+    }
+    // chown(2) clears the setuid bits, and an access control list is part of the mode: so the mode comes last.
+    if let Some(mode) = wanted.mode {
+        let stat = fstat(file).map_err(failed("stat"))?;
+        if stat.st_mode & 0o7777 != mode {
+            sys::mode(file, mode).map_err(failed("change the mode"))?;
+            changed.push(Changed::Mode(mode));
+        }
+    }
+    Ok(changed)
+}
+
+/// Sets the owner and the group that differ. Returns whether any did.
+fn own(file: &OwnedFd, uid: Option<u32>, gid: Option<u32>) -> Result<bool, Errno> {
+    let stat = fstat(file)?;
+    let uid = uid.filter(|uid| *uid != stat.st_uid);
+    let gid = gid.filter(|gid| *gid != stat.st_gid);
+    if uid.is_none() && gid.is_none() {
+        return Ok(false);
+    }
+    sys::own(file, uid, gid)?;
+    Ok(true)
+}
+
+/// Clears the flags that refuse writers. Returns whether any was set.
+pub(crate) fn clear_flags(file: &OwnedFd, path: &Path) -> Result<bool, DiskError> {
+    // A file system without flags has none set.
+    let Ok(flags) = ioctl_getflags(file) else { return Ok(false) };
+    let refusing = IFlags::IMMUTABLE | IFlags::APPEND;
+    if !flags.intersects(refusing) {
+        return Ok(false);
+    }
+    sys::set_flags(file, flags.difference(refusing))
+        .map_err(|errno| DiskError::failed(path, "clear the immutable or append-only flag", errno))?;
+    Ok(true)
+}
+
+/// Sets the SELinux label.
+pub(crate) fn set_label(file: &OwnedFd, path: &Path, label: &str) -> Result<(), DiskError> {
+    sys::set_attribute(file, ATTRIBUTE, &label_value(label))
+        .map_err(|errno| DiskError::failed(path, "set the label", errno))
+}
+
+/// Mode, owner and attributes of an open object, and its `stat`.
+pub(crate) fn read(file: impl AsFd) -> Result<(Metadata, FileStat), Errno> {
+    let stat = fstat(file.as_fd())?;
+    let xattrs = xattrs(file)?.into_iter().map(|(name, value)| (name, hex::encode(value))).collect();
+    Ok((Metadata { mode: stat.st_mode & 0o7777, uid: stat.st_uid, gid: stat.st_gid, xattrs }, stat))
+}
+
+fn xattrs(file: impl AsFd) -> Result<BTreeMap<String, Vec<u8>>, Errno> {
+    let mut list = vec![0; LARGEST];
+    let length = match flistxattr(file.as_fd(), list.as_mut_slice()) {
+        Ok(length) => length,
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => 0,
+        Err(errno) => return Err(sys::raw(errno)),
+    };
+    let mut xattrs = BTreeMap::new();
+    let mut value = vec![0; LARGEST];
+    for name in list[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        match fgetxattr(file.as_fd(), name, value.as_mut_slice()) {
+            Ok(length) => {
+                xattrs.insert(String::from_utf8_lossy(name).into_owned(), value[..length].to_vec());
+            }
+            Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP) => {}
+            Err(errno) => return Err(sys::raw(errno)),
+        }
+    }
+    Ok(xattrs)
+}
+
+/// The kernel stores a label with a zero byte at its end, and returns it in that form.
+pub(crate) fn label_value(label: &str) -> Vec<u8> {
+    format!("{label}\0").into_bytes()
+}
+
+/// A label without the zero byte at its end.
+pub(super) fn label_text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value).trim_end_matches('\0').to_owned()
+}

@@ -1,0 +1,107 @@
+//! Replacing whatever has a name, at once and durably, without a journal.
+//!
+//! In: what is to have the name. Out: the new object under it, or the old one as it was. A process that is killed in between may
+//! leave a temporary name, and never half a file under the path.
+
+use super::{error::DiskError, make::NewLink, metadata::NewMetadata, place::Place};
+use crate::sys;
+use nix::{errno::Errno, sys::stat::fstat};
+use std::{
+    ffi::{OsStr, OsString},
+    os::fd::{AsFd, OwnedFd},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+/// A temporary name. Dropping it removes the name unless it was renamed.
+#[derive(Debug)]
+pub(crate) struct Temporary<'a> {
+    directory: &'a OwnedFd,
+    pub(crate) name: OsString,
+    renamed: bool,
+}
+
+impl Drop for Temporary<'_> {
+    fn drop(&mut self) {
+        if !self.renamed {
+            // If it cannot be removed either, it stays visible in the directory.
+            let _ = sys::remove(self.directory, &self.name, false);
+        }
+    }
+}
+
+impl Place {
+    /// Puts a new file in the place of whatever has the name.
+    pub(crate) fn replace_by_file(&self, bytes: &[u8], metadata: &NewMetadata<'_>) -> Result<(), DiskError> {
+        let (file, temporary) = self.temporary("make a temporary file", |name| self.create(name))?;
+        self.finish_file(&file, bytes, metadata, None)?;
+        self.rename(&file, temporary)
+    }
+
+    /// Puts a new symbolic link in the place of whatever has the name.
+    pub(crate) fn replace_by_link(
+        &self,
+        target: &OsStr,
+        (uid, gid): (Option<u32>, Option<u32>),
+        label: Option<&str>,
+    ) -> Result<(), DiskError> {
+        let ((), temporary) =
+            self.temporary("make the link", |name| sys::symlink(target, &self.directory, name))?;
+        self.put_link(temporary, target, (uid, gid), label)
+    }
+
+    /// Puts another name of a file in the place of whatever has the name.
+    pub(crate) fn replace_by_hard_link(&self, from: &Self) -> Result<(), DiskError> {
+        let linked = from.handle()?;
+        let ((), temporary) = self.temporary("make the hard link", |name| self.link_from(from, name))?;
+        self.rename(&linked, temporary)
+    }
+
+    /// Gives a link that was just made its owner, its label and the name.
+    pub(crate) fn put_link(
+        &self,
+        temporary: Temporary<'_>,
+        target: &OsStr,
+        (uid, gid): (Option<u32>, Option<u32>),
+        label: Option<&str>,
+    ) -> Result<(), DiskError> {
+        let link = self.finish_link(&temporary.name, NewLink { target, uid, gid, label })?;
+        self.rename(&link, temporary)
+    }
+
+    /// Renames a temporary name to the name. `made` is the object that was made under it: a user who owns the directory may
+    /// have put another one there since, and that one does not get the name.
+    pub(crate) fn rename(&self, made: impl AsFd, mut temporary: Temporary<'_>) -> Result<(), DiskError> {
+        let made = fstat(made).map_err(self.failed("stat"))?;
+        let found = self.stat_name(&temporary.name)?;
+        if found.is_none_or(|found| (found.st_dev, found.st_ino) != (made.st_dev, made.st_ino)) {
+            return Err(self.replaced());
+        }
+        sys::rename_over(&self.directory, &temporary.name, &self.name)
+            .map_err(self.failed("rename into place"))?;
+        // rename(2) does nothing for two names of one inode, and then the temporary one has to go.
+        temporary.renamed = !matches!(self.stat_name(&temporary.name), Ok(Some(_)));
+        drop(temporary);
+        self.sync()
+    }
+
+    /// Calls `make` with temporary names until one was free.
+    pub(crate) fn temporary<T>(
+        &self,
+        operation: &'static str,
+        make: impl Fn(&OsStr) -> Result<T, Errno>,
+    ) -> Result<(T, Temporary<'_>), DiskError> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        loop {
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            // An ending that nothing reads in a drop-in directory.
+            let name = OsString::from(format!(".holdfast-{}-{number}.new", std::process::id()));
+            match make(&name) {
+                Ok(object) => {
+                    return Ok((object, Temporary { directory: &self.directory, name, renamed: false }));
+                }
+                Err(Errno::EEXIST) => {}
+                Err(errno) => return Err(self.failed(operation)(errno)),
+            }
+        }
+    }
+}

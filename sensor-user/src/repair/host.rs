@@ -1,0 +1,138 @@
+//! The host that is repaired, and what its config declares of owners and parents.
+//!
+//! In: a path of the root. Out: its place, with missing parents made as the config declares them; the numbers of declared owners.
+
+use super::error::RepairError;
+use crate::{
+    disk::{DiskError, NewMetadata, Place, Xattrs},
+    observation::Observer,
+};
+use nix::{errno::Errno, fcntl::OFlag};
+use sensor_model::{compare::Ids, expectation::Owner, merge::Rendered};
+use std::{os::fd::OwnedFd, path::Path};
+
+/// Mode of a missing parent that nobody declares.
+const PARENT_MODE: u32 = 0o755;
+
+/// Mode of a missing directory of ssh keys: sshd refuses keys that others could have written.
+const SSH_MODE: u32 = 0o700;
+
+const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
+
+/// The host that is repaired, and its config.
+#[derive(Debug)]
+pub(super) struct Host<'a> {
+    pub(super) observer: &'a Observer,
+    pub(super) rendered: &'a Rendered,
+    pub(super) ids: &'a Ids,
+}
+
+/// Who owns directories of ssh keys that have to be made.
+pub(super) type KeyOwner = Option<(Option<u32>, Option<u32>)>;
+
+impl Host<'_> {
+    /// The place of a path; missing parents are made.
+    pub(super) fn place(&self, path: &Path, keys: KeyOwner) -> Result<Place, RepairError> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(RepairError::refused(path, "the root itself cannot be replaced"));
+        };
+        let directory = self.directory(parent, keys)?;
+        Ok(Place { directory, name: name.to_owned(), path: path.to_owned() })
+    }
+
+    /// The place of a path; `None` when its directory is missing.
+    pub(super) fn existing_place(&self, path: &Path) -> Result<Option<Place>, RepairError> {
+        Ok(Place::find(self.observer.root(), path)?)
+    }
+
+    /// Opens a directory; where it or a parent is missing, makes it.
+    pub(super) fn directory(&self, path: &Path, keys: KeyOwner) -> Result<OwnedFd, RepairError> {
+        match self.observer.root().open_at(path, DIRECTORY) {
+            Ok(directory) => return Ok(directory),
+            Err(Errno::ENOENT) => {}
+            Err(Errno::ENOTDIR) => {
+                return Err(RepairError::refused(
+                    path,
+                    "it or one of its parents is not a directory; move it away first",
+                ));
+            }
+            Err(errno) => return Err(DiskError::opening(path, "open the directory", errno).into()),
+        }
+        let is_ssh = path.ancestors().any(|ancestor| ancestor.ends_with(".ssh"));
+        if keys.is_some() && !is_ssh {
+            return Err(RepairError::refused(path, "the user's home directory is missing"));
+        }
+        let place = self.place(path, keys)?;
+        if place.stat()?.is_some() {
+            return Err(RepairError::refused(path, "it is a link that leads nowhere; remove it first"));
+        }
+        let (mode, user, group) = self.declared_parent(path, keys)?;
+        let metadata =
+            NewMetadata { mode: Some(mode), uid: user, gid: group, xattrs: Xattrs::Declared { label: None } };
+        let opened = place.make_own_directory(&metadata)?;
+        place.sync()?;
+        Ok(opened)
+    }
+
+    fn declared_parent(
+        &self,
+        path: &Path,
+        keys: KeyOwner,
+    ) -> Result<(u32, Option<u32>, Option<u32>), RepairError> {
+        if let Some(declared) = path.to_str().and_then(|path| self.rendered.directories.get(path)) {
+            let directory = &declared.value;
+            let mode = directory.mode.and_then(|mode| u32::try_from(mode).ok());
+            let owner = |id: Option<i64>, name: Option<&String>| match (id, name) {
+                (Some(id), _) => Owner::Id(u32::try_from(id).unwrap_or(0)),
+                (None, Some(name)) if !name.is_empty() => Owner::Name(name.clone()),
+                _ => Owner::Id(0),
+            };
+            let user =
+                directory.user.as_ref().map_or(Owner::Id(0), |user| owner(user.id, user.name.as_ref()));
+            let group =
+                directory.group.as_ref().map_or(Owner::Id(0), |group| owner(group.id, group.name.as_ref()));
+            let (user, group) = self.owners(path, &user, &group)?;
+            return Ok((mode.unwrap_or(PARENT_MODE) & 0o7777, user, group));
+        }
+        Ok(match keys {
+            Some((user, group)) => (SSH_MODE, user, group),
+            None => (PARENT_MODE, Some(0), Some(0)),
+        })
+    }
+
+    /// Numeric owner and group; `None` for what is not declared.
+    pub(super) fn owners(
+        &self,
+        path: &Path,
+        user: &Owner,
+        group: &Owner,
+    ) -> Result<(Option<u32>, Option<u32>), RepairError> {
+        let unknown =
+            |what: &str, name: &str| RepairError::refused(path, format!("the host has no {what} `{name}`"));
+        let user = match user {
+            Owner::Id(id) => Some(*id),
+            Owner::Name(name) => Some(
+                self.ids
+                    .users
+                    .get(name)
+                    .copied()
+                    .or_else(|| self.observer.uid(name))
+                    .ok_or_else(|| unknown("user", name))?,
+            ),
+            Owner::Undeclared => None,
+        };
+        let group = match group {
+            Owner::Id(id) => Some(*id),
+            Owner::Name(name) => Some(
+                self.ids
+                    .groups
+                    .get(name)
+                    .copied()
+                    .or_else(|| self.observer.gid(name))
+                    .ok_or_else(|| unknown("group", name))?,
+            ),
+            Owner::Undeclared => None,
+        };
+        Ok((user, group))
+    }
+}
