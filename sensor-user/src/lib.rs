@@ -15,8 +15,9 @@
 //! | [`labels`] | finds the SELinux label that a path should have |
 //! | [`agent`] | runs the detection protocol in one loop |
 //! | [`report`] | keeps one picture of the node, and writes the forensic log, the metrics and the status from it |
+//! | [`disk`] | writes managed paths; nothing else does |
 //! | [`store`] | keeps generations and the journal of an apply |
-//! | [`repair`] | writes declared state back |
+//! | [`repair`] | says what to write where a thing drifted |
 //! | [`apply`] | brings the host from one config to another |
 //! | [`cli`] | parses flags, calls one function, prints |
 

@@ -6,7 +6,7 @@
 
 use super::{Options, service};
 use crate::{
-    apply::{self, Engine, Reach, Recovered, Store, Systemd},
+    apply::{self, Engine, Recovered, ResumeLimit, Store, Systemd},
     observation::Observer,
 };
 use sensor_model::{
@@ -110,7 +110,7 @@ async fn recover(options: &Options, observer: &Arc<Observer>) -> bool {
             let mut actor = Systemd::new(&options.inputs.root);
             actor.inhibit("an apply that was interrupted is worked off").await;
             // Acts may take longer than systemd waits for a start, or for a sign of life.
-            let recovery = engine.recover(&mut actor, Reach::NoOs, &mut say);
+            let recovery = engine.recover(&mut actor, ResumeLimit::NoOsChange, &mut say);
             let recovered =
                 service::patiently(recovery, service::SIGN_OF_LIFE, &service::still_at_work).await;
             service::work_is_over();

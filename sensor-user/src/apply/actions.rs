@@ -4,23 +4,26 @@
 //! ever run by a shell, and nothing but the declared set of acts.
 
 mod boot;
-pub(super) mod bus;
+mod bus;
 mod jobs;
 mod results;
 
 #[cfg(test)]
 mod tests;
 
-use super::os;
+pub(super) use bus::missing as missing_bus;
+
+use super::{
+    act_runner::{ActResult, ActRunner, Answer, UndoResult, UnitAfterBoot, describe},
+    os,
+};
 use jobs::{Job, WhenMasked};
 use sensor_model::{
     host::unit_name::template_of,
     journal::{Act, ActKind, Begin, Image, OsChange},
 };
 use std::{
-    future::Future,
     path::{Path, PathBuf},
-    pin::Pin,
     time::Duration,
 };
 use zbus_systemd::{login1, systemd1::ManagerProxy};
@@ -30,84 +33,6 @@ const ANSWER: Duration = Duration::from_secs(30);
 
 /// What the bus says where nobody is logind.
 const NO_LOGIND: &str = "org.freedesktop.DBus.Error.ServiceUnknown";
-
-type Answer<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T, String>> + 'a>>;
-
-/// What became of an act that did not fail.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Acted {
-    /// It is done.
-    Done,
-    /// It cannot be done and need not be, and why.
-    Skipped(String),
-}
-
-/// When what was undone takes effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Undone {
-    /// It has.
-    Now,
-    /// With the next boot.
-    WithTheNextBoot,
-}
-
-/// How a unit is after a boot.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Rested {
-    /// It runs, has done what it is for, or is not started by a boot.
-    Well,
-    /// It does not, and why.
-    Failed(String),
-}
-
-/// Who carries acts out.
-pub trait Actor {
-    /// Does an act of an apply and awaits its end.
-    fn act<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, Acted>;
-    /// After another boot, in which nothing is reloaded or restarted any more: awaits that the act's unit comes to rest. An
-    /// error is why nobody can tell.
-    fn rested<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, Rested>;
-    /// The files are the old ones again: does it again, or reverts it.
-    fn undo<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, Undone>;
-    /// After the reboot of a way back: whether the OS is what it was before a change.
-    ///
-    /// # Errors
-    /// What it is instead.
-    fn is_back(&mut self, os: &OsChange) -> Result<(), String>;
-    /// Syncs and asks for a reboot.
-    fn reboot(&mut self) -> Answer<'_>;
-    /// How often systemd started everything but the kernel anew in this boot; `None` where nothing counts that. An error is
-    /// why that is not known.
-    fn soft_reboots(&mut self) -> Answer<'_, Option<u32>> {
-        Box::pin(async { Ok(None) })
-    }
-}
-
-/// Carries out nothing, for a root that is not running: what is written takes effect at its next boot.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct NoActs;
-
-impl Actor for NoActs {
-    fn act<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a, Acted> {
-        Box::pin(async { Ok(Acted::Done) })
-    }
-
-    fn rested<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a, Rested> {
-        Box::pin(async { Ok(Rested::Well) })
-    }
-
-    fn undo<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a, Undone> {
-        Box::pin(async { Ok(Undone::Now) })
-    }
-
-    fn is_back(&mut self, _: &OsChange) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn reboot(&mut self) -> Answer<'_> {
-        Box::pin(async { Err("no act is run in this root, so no reboot either".to_owned()) })
-    }
-}
 
 /// The running systemd, and the host's OS backend.
 #[derive(Debug)]
@@ -159,20 +84,20 @@ impl Systemd {
         Ok(manager)
     }
 
-    async fn run(&mut self, act: &Act, begin: &Begin, masked: WhenMasked) -> Result<Acted, String> {
+    async fn run(&mut self, act: &Act, begin: &Begin, masked: WhenMasked) -> Result<ActResult, String> {
         let limit = Duration::from_secs(act.timeout_s);
         let what = describe(act);
         if act.kind == ActKind::Os {
             let change = begin.os.as_ref().ok_or("nothing is said of the OS change")?;
             let staged = self.os.stage(change, limit).await;
-            return staged.map(|()| Acted::Done).map_err(|error| format!("{what}: {error}"));
+            return staged.map(|()| ActResult::Done).map_err(|error| format!("{what}: {error}"));
         }
         let told = |reason: String| format!("{what}: {reason}");
         if act.kind == ActKind::DaemonReload {
             // The answer comes when it is done, so the act's own limit is that of the answer.
             let connection = bus::connect(&self.root, limit).await.map_err(told)?;
             let reloaded = manager(&connection).await.map_err(told)?.reload().await;
-            return reloaded.map(|()| Acted::Done).map_err(|error| match error {
+            return reloaded.map(|()| ActResult::Done).map_err(|error| match error {
                 zbus::Error::InputOutput(error) if error.kind() == std::io::ErrorKind::TimedOut => {
                     told(format!("no answer within {} s", act.timeout_s))
                 }
@@ -183,8 +108,8 @@ impl Systemd {
         let manager = self.manager().await.map_err(told)?;
         let job = Job { kind: act.kind, unit, may_be_gone: concerns(begin, unit), masked, limit };
         match jobs::run(&manager, job).await.map_err(told)? {
-            Acted::Skipped(reason) => Ok(Acted::Skipped(told(reason))),
-            Acted::Done => Ok(Acted::Done),
+            ActResult::Skipped(reason) => Ok(ActResult::Skipped(told(reason))),
+            ActResult::Done => Ok(ActResult::Done),
         }
     }
 }
@@ -216,23 +141,23 @@ fn masks_again(begin: &Begin, unit: &str) -> bool {
     begin.targets.iter().any(|target| is_mask(&target.before) && is_named(&target.path))
 }
 
-impl Actor for Systemd {
-    fn act<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, Acted> {
+impl ActRunner for Systemd {
+    fn act<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, ActResult> {
         let masked = if act.masked { WhenMasked::Skip } else { WhenMasked::Fail };
         Box::pin(async move { self.run(act, begin, masked).await })
     }
 
-    fn rested<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, Rested> {
+    fn unit_after_boot<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, UnitAfterBoot> {
         Box::pin(async move {
             let runs = matches!(act.kind, ActKind::Reload | ActKind::Restart | ActKind::ReloadOrRestart);
-            let Some(unit) = act.unit.as_deref().filter(|_| runs) else { return Ok(Rested::Well) };
+            let Some(unit) = act.unit.as_deref().filter(|_| runs) else { return Ok(UnitAfterBoot::Settled) };
             let manager = self.manager().await?;
             let limit = Duration::from_secs(act.timeout_s);
-            boot::rested(&manager, unit, concerns(begin, unit), limit).await
+            boot::unit_after_boot(&manager, unit, concerns(begin, unit), limit).await
         })
     }
 
-    fn undo<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, Undone> {
+    fn undo<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, UndoResult> {
         Box::pin(async move {
             let Some(change) = begin.os.as_ref().filter(|_| act.kind == ActKind::Os) else {
                 let again = act.unit.as_deref().is_some_and(|unit| masks_again(begin, unit));
@@ -242,12 +167,12 @@ impl Actor for Systemd {
                     (false, true) => WhenMasked::Skip,
                     (false, false) => WhenMasked::Fail,
                 };
-                return self.run(act, begin, masked).await.map(|_| Undone::Now);
+                return self.run(act, begin, masked).await.map(|_| UndoResult::Done);
             };
             let limit = Duration::from_secs(act.timeout_s);
             let undone = self.os.unstage(change, limit).await;
             let undone = undone.map_err(|error| format!("the way back of the OS: {error}"))?;
-            Ok(if undone { Undone::WithTheNextBoot } else { Undone::Now })
+            Ok(if undone { UndoResult::NeedsReboot } else { UndoResult::Done })
         })
     }
 
@@ -276,21 +201,5 @@ impl Actor for Systemd {
             let connection = bus::connect(&self.root, self.answer).await?;
             boot::soft_reboots(&connection).await
         })
-    }
-}
-
-/// `reload chronyd.service`.
-pub(super) fn describe(act: &Act) -> String {
-    let verb = match act.kind {
-        ActKind::DaemonReload => "daemon-reload",
-        ActKind::Reload => "reload",
-        ActKind::Restart => "restart",
-        ActKind::ReloadOrRestart => "reload-or-restart",
-        ActKind::Stop => "stop",
-        ActKind::Os => "the change of the OS",
-    };
-    match &act.unit {
-        Some(unit) => format!("{verb} {unit}"),
-        None => verb.to_owned(),
     }
 }

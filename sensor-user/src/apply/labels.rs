@@ -3,7 +3,7 @@
 //! In: the host's policy, and everything that is to be written. Out: for each path the label that `restorecon` would give: what
 //! is new gets the policy's, what was there keeps its own where that is as good. Without SELinux no label is written.
 
-use super::targets::Wanted;
+use super::planner::PlannedState;
 use crate::{disk::label_value, labels::Policy, observation::Observer};
 use sensor_model::{
     drift_policy::{self, DriftPolicy},
@@ -28,7 +28,7 @@ impl<'a> Labels<'a> {
     pub(super) fn of(
         observer: &Observer,
         drift: &'a DriftPolicy,
-        wanted: &BTreeMap<PathBuf, Wanted>,
+        wanted: &BTreeMap<PathBuf, PlannedState>,
     ) -> Self {
         let mut labels = Self { drift, by_path: BTreeMap::new(), customizable: BTreeSet::new() };
         let Some(policy) = Policy::read(observer) else { return labels };
@@ -68,11 +68,11 @@ fn text(digits: &String) -> Option<String> {
     String::from_utf8(value.strip_suffix(b"\0").unwrap_or(&value).to_vec()).ok()
 }
 
-fn kind(wanted: &Wanted) -> Option<Kind> {
+fn kind(wanted: &PlannedState) -> Option<Kind> {
     match wanted {
-        Wanted::File { .. } => Some(Kind::File),
-        Wanted::Directory { .. } => Some(Kind::Directory),
-        Wanted::Link { .. } => Some(Kind::Link),
-        Wanted::Hard { .. } | Wanted::Gone | Wanted::Original => None,
+        PlannedState::File { .. } => Some(Kind::File),
+        PlannedState::Directory { .. } => Some(Kind::Directory),
+        PlannedState::Link { .. } => Some(Kind::Link),
+        PlannedState::Hard { .. } | PlannedState::Gone | PlannedState::Original => None,
     }
 }

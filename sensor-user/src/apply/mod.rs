@@ -5,37 +5,42 @@
 //! gives back what a dead process left. Nothing outside the declared set of acts is ever run, and no content is in
 //! an error or a log.
 
+mod act_runner;
 mod actions;
 mod acts;
 mod engine;
 mod error;
-mod forced;
+mod hard_links;
 mod interrupts;
 mod labels;
-mod links;
-mod names;
 mod originals;
 pub mod os;
+mod os_update;
 mod password;
+mod planner;
 mod preflight;
+mod removed_by_force;
+mod request;
 mod run;
-mod taken_back;
 mod targets;
 pub(crate) mod tie;
-mod turns;
+mod type_changes;
+mod unit_links;
 mod verify;
 mod waiting;
 
 pub use crate::desired::STATE;
 pub use crate::store::Store;
-pub use actions::{Acted, Actor, NoActs, Rested, Systemd, Undone};
-pub use engine::{Applied, Back, Engine, Options, Recovered, Request};
+pub use act_runner::{ActResult, ActRunner, NoActs, UndoResult, UnitAfterBoot};
+pub use actions::Systemd;
+pub use engine::{AfterRollback, Applied, Engine, Recovered};
 pub use error::ApplyError;
-pub use forced::removed_by_force;
 pub use interrupts::Interrupts;
 pub use os::is_there as os_is_there;
-pub use run::Reach;
-pub use taken_back::foreseen;
+pub use os_update::foreseen;
+pub use removed_by_force::removed_by_force;
+pub use request::{Options, Request};
+pub use run::ResumeLimit;
 pub use verify::Differences;
 pub use waiting::{waits, waits_or_none};
 

@@ -5,7 +5,7 @@
 
 use super::{
     error::ApplyError,
-    targets::{Planner, Wanted},
+    planner::{PlannedState, Planner},
 };
 use crate::disk::Place;
 use nix::fcntl::OFlag;
@@ -90,10 +90,10 @@ impl Planner<'_> {
         old: &[Expectation],
         new: &[Expectation],
         kept: &BTreeSet<Arc<Path>>,
-        wanted: &mut BTreeMap<PathBuf, Wanted>,
+        wanted: &mut BTreeMap<PathBuf, PlannedState>,
     ) -> Result<BTreeSet<PathBuf>, ApplyError> {
-        let is_forced = |path: &Path, want: &Wanted| {
-            matches!(want, Wanted::Gone | Wanted::File { .. }) && !kept.contains(path)
+        let is_forced = |path: &Path, want: &PlannedState| {
+            matches!(want, PlannedState::Gone | PlannedState::File { .. }) && !kept.contains(path)
         };
         let forced = wanted.iter().filter(|(path, want)| is_forced(path, want));
         let forced = forced.map(|(path, _)| path.clone()).collect();
@@ -109,15 +109,15 @@ impl Planner<'_> {
             for path in self.store.originals()? {
                 let opens = |directory| before.contains_key(directory) && !after.contains_key(directory);
                 if path.parent().is_some_and(opens) && !kept.contains(path.as_path()) {
-                    wanted.entry(path).or_insert(Wanted::Original);
+                    wanted.entry(path).or_insert(PlannedState::Original);
                 }
             }
         }
-        for (path, want) in wanted.iter_mut().filter(|(_, want)| **want == Wanted::Original) {
+        for (path, want) in wanted.iter_mut().filter(|(_, want)| **want == PlannedState::Original) {
             let closed = path.parent().and_then(|directory| after.get(directory));
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             if closed.is_some_and(|closed| closed.is_unexpected(&name)) {
-                *want = Wanted::Gone;
+                *want = PlannedState::Gone;
             }
         }
         Ok(forced)

@@ -5,7 +5,7 @@
 
 use super::{
     error::ApplyError,
-    targets::{Planner, Wanted},
+    planner::{PlannedState, Planner},
 };
 use crate::observation::Observer;
 use nix::{
@@ -101,7 +101,7 @@ pub(super) fn concerned(old: &Rendered, new: &Rendered, everything: bool) -> boo
 }
 
 /// The shadow file that is wanted.
-pub(super) fn wanted(planner: &Planner<'_>) -> Result<Option<Wanted>, ApplyError> {
+pub(super) fn wanted(planner: &Planner<'_>) -> Result<Option<PlannedState>, ApplyError> {
     let (old, new) = (hashes(planner.old), hashes(planner.new));
     let mut set: BTreeMap<&str, &str> = BTreeMap::new();
     for (user, hash) in &new {
@@ -123,7 +123,7 @@ pub(super) fn wanted(planner: &Planner<'_>) -> Result<Option<Wanted>, ApplyError
     let Metadata { mode, uid, gid, .. } = file.metadata;
     let content = edit(&bytes, &set, planner.today)
         .map_err(|user| ApplyError::refused(path, format!("the host has no user `{user}`")))?;
-    Ok(Some(Wanted::File { content: Some(content), mode, uid: Some(uid), gid: Some(gid) }))
+    Ok(Some(PlannedState::File { content: Some(content), mode, uid: Some(uid), gid: Some(gid) }))
 }
 
 /// Whether every declared hash is in a shadow file; the name of the first user whose is not.

@@ -3,8 +3,8 @@
 //! In: the host, the old and the new config, the targets. Out: everything that stands in the way, in words.
 
 use super::{
-    Options,
     error::ApplyError,
+    request::Options,
     targets::Writes,
     verify::{Differences, Verifier, sort},
 };

@@ -4,21 +4,20 @@
 //! written, and in the store the contents that they need. Only what the two configs say differently is a target,
 //! and of that only what is not there already. It reads the host and changes nothing on it.
 
-use super::{error::ApplyError, forced, labels::Labels, links, names::Names, password};
-use crate::{
-    disk::{DiskError, Place},
-    observation::Observer,
-    store::Store,
+use super::{
+    error::ApplyError,
+    hard_links::Names,
+    labels::Labels,
+    password,
+    planner::{PARENT_MODE, PlannedState, Planner, is_object},
+    removed_by_force, unit_links,
 };
+use crate::disk::{DiskError, Place};
 use nix::fcntl::OFlag;
 use sensor_model::{
-    drift_policy::DriftPolicy,
-    expectation::{
-        DirectoryExpectation, Expectation, Expected, FileExpectation, LinkExpectation, Owner, Thing,
-    },
+    expectation::{DirectoryExpectation, Expectation, Expected, FileExpectation, LinkExpectation, Thing},
     expectations::{expectations, expected_bytes},
     journal::{FileImage, Image, LinkImage, Metadata, Original, Target},
-    merge::Rendered,
     selinux::Kind,
 };
 use std::{
@@ -26,39 +25,6 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-
-/// Mode of a parent that nobody declares.
-pub(super) const PARENT_MODE: u32 = 0o755;
-
-/// What a path shall be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Wanted {
-    /// A file; its content stays as it is where there is none.
-    File {
-        content: Option<Vec<u8>>,
-        mode: u32,
-        uid: Option<u32>,
-        gid: Option<u32>,
-    },
-    Directory {
-        mode: u32,
-        uid: Option<u32>,
-        gid: Option<u32>,
-    },
-    Link {
-        target: PathBuf,
-        uid: u32,
-        gid: u32,
-    },
-    /// Another name of a file.
-    Hard {
-        target: PathBuf,
-    },
-    /// Nothing.
-    Gone,
-    /// What was there before Holdfast wrote it first, or what the OS ships, or nothing.
-    Original,
-}
 
 /// Everything that is to be written.
 #[derive(Debug, Default)]
@@ -78,27 +44,12 @@ pub(super) struct Writes {
     pub(super) declared: BTreeSet<Arc<Path>>,
 }
 
-/// Works out what to write.
-#[derive(Debug)]
-pub(super) struct Planner<'a> {
-    pub(super) observer: &'a Observer,
-    pub(super) store: &'a Store,
-    pub(super) old: &'a Rendered,
-    pub(super) new: &'a Rendered,
-    /// Everything that is declared, and not only what the configs say differently.
-    pub(super) everything: bool,
-    /// Where labels are nobody's concern.
-    pub(super) drift: &'a DriftPolicy,
-    /// Days since 1970, for the day on which a password changed.
-    pub(super) today: i64,
-}
-
 impl Planner<'_> {
     /// Everything that is to be written; contents are kept in the store.
     pub(super) fn writes(&self) -> Result<Writes, ApplyError> {
         let old = expectations(self.old).map_err(ApplyError::Expectation)?;
         let new = expectations(self.new).map_err(ApplyError::Expectation)?;
-        let mut wanted: BTreeMap<PathBuf, Wanted> = BTreeMap::new();
+        let mut wanted: BTreeMap<PathBuf, PlannedState> = BTreeMap::new();
         let before: BTreeMap<&Thing, &Expectation> = old.iter().map(|e| (&e.thing, e)).collect();
         for expectation in &new {
             let same = before.get(&expectation.thing).is_some_and(|old| old.expected == expectation.expected);
@@ -121,11 +72,11 @@ impl Planner<'_> {
         for expectation in old.iter().filter(|e| is_object(e)) {
             let path = expectation.thing.path();
             if !kept.contains(&path) {
-                wanted.entry(path.to_path_buf()).or_insert(Wanted::Original);
+                wanted.entry(path.to_path_buf()).or_insert(PlannedState::Original);
             }
         }
         let forced = self.closed(&old, &new, &kept, &mut wanted)?;
-        let units = links::wanted(self, &mut kept, &mut wanted)?;
+        let units = unit_links::wanted(self, &mut kept, &mut wanted)?;
         if let Some(shadow) = password::wanted(self)? {
             wanted.insert(PathBuf::from(password::SHADOW), shadow);
         }
@@ -147,14 +98,14 @@ impl Planner<'_> {
             let left = leaving.iter().find(|directory| wanted.goes() && path.starts_with(directory)).cloned();
             let after = match &left {
                 Some(_) => Image::Absent,
-                None if *wanted == Wanted::Original => {
+                None if *wanted == PlannedState::Original => {
                     names.given_back(path, &before, self.original(path)?)?
                 }
                 None => self.after(path, wanted, &before, &labels)?,
             };
             let is_there = after.is(&before) && !self.needs_link(path, &after)?;
             // An original is one also where nothing has to be written, and is over also where it is there already.
-            if *wanted == Wanted::Original {
+            if *wanted == PlannedState::Original {
                 // Below what a config declares as no directory it is only out of the way.
                 if left.as_ref().is_none_or(|directory| writes.released.contains(directory)) {
                     writes.released.push(path.clone());
@@ -193,35 +144,38 @@ impl Planner<'_> {
     fn declared(
         &self,
         expectation: &Expectation,
-        wanted: &mut BTreeMap<PathBuf, Wanted>,
+        wanted: &mut BTreeMap<PathBuf, PlannedState>,
     ) -> Result<(), ApplyError> {
         let path = expectation.thing.path().to_path_buf();
         match &expectation.expected {
             Expected::File(file) => {
                 let want = self.file(&path, file)?;
-                if expectation.ssh_keys && want != Wanted::Gone {
+                if expectation.ssh_keys && want != PlannedState::Gone {
                     self.ssh_parents(&path, file, wanted)?;
                 }
                 wanted.insert(path, want);
             }
             Expected::Directory(DirectoryExpectation { mode, user, group }) => {
                 let (uid, gid) = self.owners(&path, user, group)?;
-                wanted.insert(path, Wanted::Directory { mode: *mode, uid, gid });
+                wanted.insert(path, PlannedState::Directory { mode: *mode, uid, gid });
             }
             Expected::Link(LinkExpectation { target, hard: true, .. }) => {
                 let target = path.parent().unwrap_or(Path::new("/")).join(target);
-                wanted.insert(path, Wanted::Hard { target });
+                wanted.insert(path, PlannedState::Hard { target });
             }
             Expected::Link(LinkExpectation { target, user, group, .. }) => {
                 let (uid, gid) = self.owners(&path, user, group)?;
-                let link =
-                    Wanted::Link { target: target.clone(), uid: uid.unwrap_or(0), gid: gid.unwrap_or(0) };
+                let link = PlannedState::Link {
+                    target: target.clone(),
+                    uid: uid.unwrap_or(0),
+                    gid: gid.unwrap_or(0),
+                };
                 wanted.insert(path, link);
             }
             // Names and keys that nobody declares stop an apply before it begins; only a forced one removes them.
             Expected::ClosedDirectory(closed) if self.everything => {
-                for name in forced::names(self.observer, &path, closed)? {
-                    wanted.insert(path.join(name), Wanted::Gone);
+                for name in removed_by_force::names(self.observer, &path, closed)? {
+                    wanted.insert(path.join(name), PlannedState::Gone);
                 }
             }
             Expected::AuthorizedKeys(keys) if self.everything => {
@@ -230,7 +184,8 @@ impl Planner<'_> {
                 let (bytes, removed) = crate::repair::declared_lines(&bytes, &keys.keys);
                 if removed > 0 {
                     let Metadata { mode, uid, gid, .. } = image.metadata;
-                    let file = Wanted::File { content: Some(bytes), mode, uid: Some(uid), gid: Some(gid) };
+                    let file =
+                        PlannedState::File { content: Some(bytes), mode, uid: Some(uid), gid: Some(gid) };
                     wanted.insert(path, file);
                 }
             }
@@ -243,13 +198,13 @@ impl Planner<'_> {
         Ok(())
     }
 
-    fn file(&self, path: &Path, file: &FileExpectation) -> Result<Wanted, ApplyError> {
+    fn file(&self, path: &Path, file: &FileExpectation) -> Result<PlannedState, ApplyError> {
         if file.may_be_missing {
-            return Ok(Wanted::Gone);
+            return Ok(PlannedState::Gone);
         }
         let (uid, gid) = self.owners(path, &file.user, &file.group)?;
         let content = file.content.map(|_| expected_bytes(self.new, path).unwrap_or_default());
-        Ok(Wanted::File { content, mode: file.mode, uid, gid })
+        Ok(PlannedState::File { content, mode: file.mode, uid, gid })
     }
 
     /// The directories of a file of keys: sshd refuses keys that others could have written.
@@ -257,7 +212,7 @@ impl Planner<'_> {
         &self,
         path: &Path,
         file: &FileExpectation,
-        wanted: &mut BTreeMap<PathBuf, Wanted>,
+        wanted: &mut BTreeMap<PathBuf, PlannedState>,
     ) -> Result<(), ApplyError> {
         let (uid, gid) = self.owners(path, &file.user, &file.group)?;
         let ours: Vec<&Path> = path
@@ -279,7 +234,7 @@ impl Planner<'_> {
             if present.is_some_and(|present| uid.is_none_or(|uid| present.uid == uid)) {
                 continue;
             }
-            wanted.entry(directory.to_owned()).or_insert(Wanted::Directory { mode, uid, gid });
+            wanted.entry(directory.to_owned()).or_insert(PlannedState::Directory { mode, uid, gid });
         }
         Ok(())
     }
@@ -288,7 +243,7 @@ impl Planner<'_> {
     fn emptied(
         &self,
         kept: &BTreeSet<Arc<Path>>,
-        wanted: &mut BTreeMap<PathBuf, Wanted>,
+        wanted: &mut BTreeMap<PathBuf, PlannedState>,
     ) -> Result<(), ApplyError> {
         let below = |path: &Path, parent: &Path| path != parent && path.starts_with(parent);
         let mut empty = BTreeMap::new();
@@ -311,7 +266,7 @@ impl Planner<'_> {
                 if !made || needed {
                     break;
                 }
-                empty.insert(parent.to_owned(), Wanted::Original);
+                empty.insert(parent.to_owned(), PlannedState::Original);
             }
         }
         wanted.extend(empty);
@@ -319,10 +274,10 @@ impl Planner<'_> {
     }
 
     /// Missing parents of what is to be made.
-    fn parents(&self, wanted: &mut BTreeMap<PathBuf, Wanted>) -> Result<(), ApplyError> {
-        let mut missing: BTreeMap<PathBuf, Wanted> = BTreeMap::new();
+    fn parents(&self, wanted: &mut BTreeMap<PathBuf, PlannedState>) -> Result<(), ApplyError> {
+        let mut missing: BTreeMap<PathBuf, PlannedState> = BTreeMap::new();
         for (path, want) in wanted.iter() {
-            if matches!(want, Wanted::Gone | Wanted::Original) {
+            if matches!(want, PlannedState::Gone | PlannedState::Original) {
                 continue;
             }
             for parent in path.ancestors().skip(1) {
@@ -338,7 +293,7 @@ impl Planner<'_> {
                                 "a link that leads nowhere is in its place; remove it first",
                             ));
                         }
-                        let made = Wanted::Directory { mode: PARENT_MODE, uid: Some(0), gid: Some(0) };
+                        let made = PlannedState::Directory { mode: PARENT_MODE, uid: Some(0), gid: Some(0) };
                         missing.insert(parent.to_owned(), made);
                     }
                     Err(nix::errno::Errno::ENOTDIR) => {
@@ -355,34 +310,22 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// What is at a path; its content is kept.
-    pub(super) fn image(&self, path: &Path) -> Result<Image, ApplyError> {
-        let Some(place) = Place::find(self.observer.root(), path)? else { return Ok(Image::Absent) };
-        let mut bytes = Vec::new();
-        let seen = place.see_name(&place.name, &mut |chunk| bytes.extend_from_slice(chunk))?;
-        let image = seen.kept(path)?;
-        if matches!(image, Image::File(_)) {
-            self.store.keep(&bytes)?;
-        }
-        Ok(image)
-    }
-
     /// Of what hung on the old object only a label is declared, by the host's policy.
     fn after(
         &self,
         path: &Path,
-        wanted: &Wanted,
+        wanted: &PlannedState,
         before: &Image,
         labels: &Labels<'_>,
     ) -> Result<Image, ApplyError> {
         Ok(match wanted {
-            Wanted::Gone => Image::Absent,
-            Wanted::Original => self.original(path)?,
-            Wanted::Link { target, uid, gid } => {
+            PlannedState::Gone => Image::Absent,
+            PlannedState::Original => self.original(path)?,
+            PlannedState::Link { target, uid, gid } => {
                 let label = labels.label(path, Kind::Link, before);
                 Image::Link(LinkImage { target: target.clone(), uid: *uid, gid: *gid, label })
             }
-            Wanted::Directory { mode, uid, gid } => {
+            PlannedState::Directory { mode, uid, gid } => {
                 let present = match before {
                     Image::Directory(present) => Some(present),
                     _ => None,
@@ -394,7 +337,7 @@ impl Planner<'_> {
                     xattrs: labels.attributes(path, Kind::Directory, before),
                 })
             }
-            Wanted::File { content, mode, uid, gid } => {
+            PlannedState::File { content, mode, uid, gid } => {
                 let present = match before {
                     Image::File(present) => Some(present),
                     _ => None,
@@ -418,7 +361,7 @@ impl Planner<'_> {
                     names: 0,
                 })
             }
-            Wanted::Hard { target } => self.hard(path, target, labels)?,
+            PlannedState::Hard { target } => self.hard(path, target, labels)?,
         })
     }
 
@@ -450,33 +393,6 @@ impl Planner<'_> {
         };
         Ok(identity(path)? != identity(target)?)
     }
-
-    /// Numbers of declared owners.
-    pub(super) fn owners(
-        &self,
-        path: &Path,
-        user: &Owner,
-        group: &Owner,
-    ) -> Result<(Option<u32>, Option<u32>), ApplyError> {
-        let unknown =
-            |what: &str, name: &str| ApplyError::refused(path, format!("the host has no {what} `{name}`"));
-        let uid = match user {
-            Owner::Id(id) => Some(*id),
-            Owner::Name(name) => Some(self.observer.uid(name).ok_or_else(|| unknown("user", name))?),
-            Owner::Undeclared => None,
-        };
-        let gid = match group {
-            Owner::Id(id) => Some(*id),
-            Owner::Name(name) => Some(self.observer.gid(name).ok_or_else(|| unknown("group", name))?),
-            Owner::Undeclared => None,
-        };
-        Ok((uid, gid))
-    }
-}
-
-/// Things that are one object at their own path.
-pub(super) fn is_object(expectation: &Expectation) -> bool {
-    matches!(expectation.expected, Expected::File(_) | Expected::Directory(_) | Expected::Link(_))
 }
 
 /// Directories before what is in them, other names of files after the files, then what goes, directories last; also those

@@ -3,7 +3,7 @@
 //! In: the state directory, and the boot. Out: what waits under the config that is current, and what will once an apply is
 //! done. In another boot nothing does.
 
-use super::{engine::Request, error::ApplyError, os};
+use super::{error::ApplyError, os, request::Request};
 use crate::{clock::boot_id, observation::Observer, store::Store};
 use sensor_model::{
     expectation::Expectation,

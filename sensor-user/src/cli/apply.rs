@@ -12,8 +12,8 @@ use super::{
 };
 use crate::{
     apply::{
-        Actor, Applied, ApplyError, Differences, Engine, FORCE_FILE, Interrupts, NoActs, Options, Reach,
-        Recovered, Request, Systemd, foreseen, os_is_there, removed_by_force,
+        ActRunner, Applied, ApplyError, Differences, Engine, FORCE_FILE, Interrupts, NoActs, Options,
+        Recovered, Request, ResumeLimit, Systemd, foreseen, os_is_there, removed_by_force,
     },
     desired::{disruption_policies, disruption_policy, generation, state_directory},
     observation::Observer,
@@ -204,7 +204,7 @@ impl<'a> Site<'a> {
         Ok(rendered)
     }
 
-    async fn actor(&self) -> Box<dyn Actor> {
+    async fn actor(&self) -> Box<dyn ActRunner> {
         if self.how.no_acts {
             return Box::new(NoActs);
         }
@@ -320,7 +320,7 @@ impl<'a> Site<'a> {
         let engine = self.engine()?;
         let recovered = runtime()?.block_on(async {
             let mut actor = self.actor().await;
-            engine.recover(actor.as_mut(), Reach::NoReboot, &mut say).await
+            engine.recover(actor.as_mut(), ResumeLimit::NoReboot, &mut say).await
         })?;
         match recovered {
             Recovered::AtWork => Err(ApplyError::Locked(engine.store().path().join("lock")).into()),
@@ -340,7 +340,8 @@ impl<'a> Site<'a> {
             return Ok(IN_SYNC);
         }
         let engine = self.engine()?;
-        let recovered = runtime()?.block_on(engine.recover(&mut NoActs, Reach::Early, &mut say))?;
+        let recovered =
+            runtime()?.block_on(engine.recover(&mut NoActs, ResumeLimit::BeforeServices, &mut say))?;
         match recovered {
             Recovered::Nothing => Ok(IN_SYNC),
             // Whoever goes on with it tells what went wrong, and goes back for it.
@@ -353,7 +354,7 @@ impl<'a> Site<'a> {
         let engine = self.engine()?;
         let recovered = runtime()?.block_on(async {
             let mut actor = self.actor().await;
-            engine.recover(actor.as_mut(), Reach::End, &mut say).await
+            engine.recover(actor.as_mut(), ResumeLimit::None, &mut say).await
         })?;
         match recovered {
             Recovered::Nothing => self.report(screen, Report::of("unchanged")),

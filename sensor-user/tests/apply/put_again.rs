@@ -6,7 +6,7 @@ use crate::{
     world::World,
 };
 use holdfast::{
-    apply::{Reach, Recovered},
+    apply::{Recovered, ResumeLimit},
     store::HistoryEntry,
 };
 use sensor_model::journal::{
@@ -73,7 +73,7 @@ fn temporaries(world: &World) -> Vec<String> {
 #[test]
 fn what_an_update_overwrote_is_written_again_and_causes_no_rollback() {
     let world = updated();
-    let applied = recover(&world, &mut Host::default(), Reach::End);
+    let applied = recover(&world, &mut Host::default(), ResumeLimit::None);
     assert_eq!(applied.rest, Rest::Closed(Ended::Done), "{applied:?}");
     assert_eq!(world.read(PATH), DECLARED);
     assert_eq!(put_again(&world), [(PATH.to_owned(), "file".to_owned())]);
@@ -88,7 +88,7 @@ fn what_the_new_image_no_longer_ships_is_written_again_too() {
     for path in [PATH, SHIPPED] {
         fs::remove_file(world.at(path)).unwrap();
     }
-    let applied = recover(&world, &mut Host::default(), Reach::NoOs);
+    let applied = recover(&world, &mut Host::default(), ResumeLimit::NoOsChange);
     assert_eq!(applied.rest, Rest::Closed(Ended::Done), "{applied:?}");
     assert_eq!(world.read(PATH), DECLARED);
     assert_eq!(put_again(&world), [(PATH.to_owned(), "absent".to_owned())]);
@@ -99,7 +99,8 @@ fn before_services_start_it_is_written_again_and_nothing_else_is_done() {
     let world = updated();
     let mut host = Host::default();
     for _ in 0..2 {
-        let recovered = run(engine(&world).recover(&mut host, Reach::Early, &mut |_| {})).unwrap();
+        let recovered =
+            run(engine(&world).recover(&mut host, ResumeLimit::BeforeServices, &mut |_| {})).unwrap();
         assert!(matches!(recovered, Recovered::Over(applied) if !applied.goes_back));
         assert_eq!(world.read(PATH), DECLARED);
         assert!(world.has_journal() && host.asked.is_empty(), "{:?}", host.asked);
@@ -109,7 +110,7 @@ fn before_services_start_it_is_written_again_and_nothing_else_is_done() {
     assert_eq!(standing.reason, "", "the apply goes on: {standing:?}");
     let said = world.run(&["apply", "--resume", "--early"], "");
     assert_eq!((said.code, said.out.as_str()), (Some(0), ""), "{}", said.err);
-    assert_eq!(recover(&world, &mut host, Reach::End).rest, Rest::Closed(Ended::Done));
+    assert_eq!(recover(&world, &mut host, ResumeLimit::None).rest, Rest::Closed(Ended::Done));
     // Without an apply under way it does nothing.
     assert_eq!(world.run(&["apply", "--resume", "--early"], "").code, Some(0));
     let before = World::old();
@@ -122,9 +123,10 @@ fn before_the_reboot_nothing_is_written_again() {
     // Somebody wrote this, and not the update.
     world.write(SHIPPED, "of the new image");
     world.write(PATH, "of the new image");
-    let recovered = run(engine(&world).recover(&mut Host::default(), Reach::Early, &mut |_| {})).unwrap();
+    let recovered =
+        run(engine(&world).recover(&mut Host::default(), ResumeLimit::BeforeServices, &mut |_| {})).unwrap();
     assert_eq!(recovered, Recovered::Nothing);
-    assert_eq!(recover(&world, &mut Host::default(), Reach::End).rest, Rest::Rebooting);
+    assert_eq!(recover(&world, &mut Host::default(), ResumeLimit::None).rest, Rest::Rebooting);
     assert_eq!(world.read(PATH), "of the new image");
 }
 
@@ -132,7 +134,7 @@ fn before_the_reboot_nothing_is_written_again() {
 fn what_somebody_else_wrote_there_is_left_and_causes_a_rollback() {
     let world = updated();
     world.write(PATH, "somebody else");
-    let applied = recover(&world, &mut Host::default(), Reach::End);
+    let applied = recover(&world, &mut Host::default(), ResumeLimit::None);
     assert_eq!(applied.rest, Rest::Closed(Ended::RolledBack), "{applied:?}");
     assert!(applied.reason.contains(PATH), "{applied:?}");
     assert_eq!(world.read(PATH), "somebody else");
@@ -140,7 +142,7 @@ fn what_somebody_else_wrote_there_is_left_and_causes_a_rollback() {
     // Another mode is somebody else's, too.
     let world = updated();
     fs::set_permissions(world.at(PATH), fs::Permissions::from_mode(0o600)).unwrap();
-    let applied = recover(&world, &mut Host::default(), Reach::End);
+    let applied = recover(&world, &mut Host::default(), ResumeLimit::None);
     assert_eq!(applied.rest, Rest::Closed(Ended::RolledBack), "{applied:?}");
     assert_eq!(world.read(PATH), "of the new image");
 }

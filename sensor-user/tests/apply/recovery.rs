@@ -6,7 +6,7 @@ use crate::{
     world::World,
 };
 use holdfast::{
-    apply::{Acted, Actor, Applied, Reach, Recovered, Rested, Undone},
+    apply::{ActResult, ActRunner, Applied, Recovered, ResumeLimit, UndoResult, UnitAfterBoot},
     store::note_event,
 };
 use sensor_model::{
@@ -24,7 +24,7 @@ pub(crate) struct Host {
     /// Why an undo fails.
     pub(crate) undoes: Option<&'static str>,
     /// The result of a unit after a boot; other units run.
-    pub(crate) rests: Option<(&'static str, Result<Rested, String>)>,
+    pub(crate) rests: Option<(&'static str, Result<UnitAfterBoot, String>)>,
     /// The count of soft reboots of its systemd.
     pub(crate) soft_reboots: Option<u32>,
 }
@@ -33,22 +33,22 @@ fn name(act: &Act) -> String {
     format!("{:?} {}", act.kind, act.unit.as_deref().unwrap_or_default()).trim().to_owned()
 }
 
-impl Actor for Host {
-    fn act<'a>(&'a mut self, act: &'a Act, _: &'a Begin) -> Answer<'a, Acted> {
+impl ActRunner for Host {
+    fn act<'a>(&'a mut self, act: &'a Act, _: &'a Begin) -> Answer<'a, ActResult> {
         self.asked.push(format!("act {}", name(act)));
-        Box::pin(async { self.acts.map_or(Ok(Acted::Done), |reason| Err(reason.to_owned())) })
+        Box::pin(async { self.acts.map_or(Ok(ActResult::Done), |reason| Err(reason.to_owned())) })
     }
 
-    fn rested<'a>(&'a mut self, act: &'a Act, _: &'a Begin) -> Answer<'a, Rested> {
+    fn unit_after_boot<'a>(&'a mut self, act: &'a Act, _: &'a Begin) -> Answer<'a, UnitAfterBoot> {
         self.asked.push(format!("look {}", name(act)));
         let answer = self.rests.as_ref().filter(|(unit, _)| act.unit.as_deref() == Some(*unit));
-        let answer = answer.map_or(Ok(Rested::Well), |(_, answer)| answer.clone());
+        let answer = answer.map_or(Ok(UnitAfterBoot::Settled), |(_, answer)| answer.clone());
         Box::pin(async { answer })
     }
 
-    fn undo<'a>(&'a mut self, act: &'a Act, _: &'a Begin) -> Answer<'a, Undone> {
+    fn undo<'a>(&'a mut self, act: &'a Act, _: &'a Begin) -> Answer<'a, UndoResult> {
         self.asked.push(format!("undo {}", name(act)));
-        Box::pin(async { self.undoes.map_or(Ok(Undone::Now), |reason| Err(reason.to_owned())) })
+        Box::pin(async { self.undoes.map_or(Ok(UndoResult::Done), |reason| Err(reason.to_owned())) })
     }
 
     fn is_back(&mut self, _: &OsChange) -> Result<(), String> {
@@ -120,7 +120,7 @@ pub(crate) fn interrupted(begin: Begin, more: &[Record]) -> World {
 }
 
 /// The result of the recovery.
-pub(crate) fn recover(world: &World, host: &mut Host, reach: Reach) -> Applied {
+pub(crate) fn recover(world: &World, host: &mut Host, reach: ResumeLimit) -> Applied {
     match run(engine(world).recover(host, reach, &mut |_| {})).unwrap() {
         Recovered::Over(applied) => applied,
         other => panic!("{other:?}"),
@@ -149,7 +149,7 @@ fn an_os_that_cannot_be_undone_keeps_the_journal_and_is_tried_again_at_the_next_
     let world = interrupted(begin(&this_boot(), os()), &[started(1), vec![back]].concat());
     let mut host = Host { undoes: Some("the registry is away"), ..Host::default() };
     for _ in 0..2 {
-        let applied = recover(&world, &mut host, Reach::End);
+        let applied = recover(&world, &mut host, ResumeLimit::None);
         let reason = halted(&applied);
         assert!(reason.starts_with("restart a.service: it failed; "), "{reason}");
         assert!(reason.contains("not everything could be given back: the registry is away"), "{reason}");
@@ -158,7 +158,7 @@ fn an_os_that_cannot_be_undone_keeps_the_journal_and_is_tried_again_at_the_next_
         assert_eq!((standing.state, standing.reason.as_str()), (NodeState::Degraded, reason));
         assert_eq!(std::mem::take(&mut host.asked), ["undo Os", "undo Restart a.service"]);
     }
-    let applied = recover(&world, &mut Host::default(), Reach::End);
+    let applied = recover(&world, &mut Host::default(), ResumeLimit::None);
     assert_eq!(applied.rest, Rest::Closed(Ended::RolledBack), "{applied:?}");
     assert!(!world.has_journal());
 }
@@ -168,7 +168,8 @@ fn a_unit_that_fails_during_the_rollback_does_not_keep_the_journal_open() {
     let acts = vec![act(ActKind::Restart, "a.service", Fallback::Rollback)];
     let back = Record::RollingBack { reason: "first".to_owned() };
     let world = interrupted(begin(&this_boot(), acts), &[started(0), vec![back]].concat());
-    let applied = recover(&world, &mut Host { undoes: Some("it failed"), ..Host::default() }, Reach::End);
+    let applied =
+        recover(&world, &mut Host { undoes: Some("it failed"), ..Host::default() }, ResumeLimit::None);
     assert_eq!(applied.rest, Rest::Closed(Ended::RolledBack));
     assert_eq!((applied.reason.as_str(), applied.problems), ("first", vec!["it failed".to_owned()]));
 }
@@ -178,13 +179,13 @@ fn the_daemon_restores_files_and_units_and_leaves_the_os_to_a_person() {
     let back = Record::RollingBack { reason: "first".to_owned() };
     let world = interrupted(begin(&this_boot(), os()), &[started(1), vec![back]].concat());
     let mut host = Host::default();
-    let applied = recover(&world, &mut host, Reach::NoOs);
+    let applied = recover(&world, &mut host, ResumeLimit::NoOsChange);
     assert!(halted(&applied).contains("`holdfast apply --resume`"), "{applied:?}");
     assert_eq!(host.asked, ["undo Restart a.service"]);
     let standing = engine(&world).store().standing().unwrap().unwrap();
     assert_eq!(standing.waiting_for, "`holdfast apply --resume`");
     assert_eq!(standing.state, NodeState::Degraded);
-    let applied = recover(&world, &mut host, Reach::End);
+    let applied = recover(&world, &mut host, ResumeLimit::None);
     assert_eq!(applied.rest, Rest::Closed(Ended::RolledBack));
     assert!(host.asked.contains(&"undo Os".to_owned()));
 }
@@ -193,10 +194,10 @@ fn the_daemon_restores_files_and_units_and_leaves_the_os_to_a_person() {
 fn an_os_that_was_being_changed_is_not_given_up_because_the_daemon_may_not_change_it() {
     let world = interrupted(begin(&this_boot(), os()), &started(0));
     let mut host = Host::default();
-    let applied = recover(&world, &mut host, Reach::NoOs);
+    let applied = recover(&world, &mut host, ResumeLimit::NoOsChange);
     assert!(halted(&applied).contains("`holdfast apply --resume`"), "{applied:?}");
     assert!(host.asked.is_empty() && world.has_journal(), "{:?}", host.asked);
-    let applied = recover(&world, &mut host, Reach::NoReboot);
+    let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
     assert_eq!(applied.rest, Rest::Closed(Ended::Done), "{applied:?}");
     assert_eq!(host.asked, ["act Os", "act Restart a.service"]);
 }
@@ -209,14 +210,14 @@ fn restarts(fallback: Fallback) -> Vec<Act> {
 fn after_another_boot_units_are_checked_and_not_reloaded_or_restarted() {
     let world = interrupted(begin("another", restarts(Fallback::Rollback)), &started(0));
     let mut host = Host::default();
-    let applied = recover(&world, &mut host, Reach::NoReboot);
+    let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
     assert_eq!(applied.rest, Rest::Closed(Ended::Done), "{applied:?}");
     assert_eq!(host.asked, ["look Restart a.service", "look Restart b.service"]);
 
     let world = interrupted(begin("another", restarts(Fallback::Rollback)), &started(0));
-    let failed = Rested::Failed("b.service: the unit failed".to_owned());
+    let failed = UnitAfterBoot::Failed("b.service: the unit failed".to_owned());
     let mut host = Host { rests: Some(("b.service", Ok(failed))), ..Host::default() };
-    let applied = recover(&world, &mut host, Reach::NoReboot);
+    let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
     assert_eq!(applied.rest, Rest::Closed(Ended::RolledBack), "{applied:?}");
     assert_eq!(applied.reason, "after the reboot: b.service: the unit failed");
 }
@@ -232,16 +233,16 @@ fn rebooted() -> World {
 fn a_reboot_as_a_fallback_succeeds_only_if_its_unit_and_the_later_ones_run() {
     let world = rebooted();
     let mut host = Host::default();
-    let applied = recover(&world, &mut host, Reach::NoReboot);
+    let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
     assert_eq!(applied.rest, Rest::Closed(Ended::Done), "{applied:?}");
     assert_eq!(host.asked, ["look Restart a.service", "look Restart b.service"]);
     assert_eq!(applied.problems, ["restart a.service: the unit failed; so the node reboots"]);
 
     for unit in ["a.service", "b.service"] {
         let world = rebooted();
-        let failed = Rested::Failed(format!("{unit}: the unit failed"));
+        let failed = UnitAfterBoot::Failed(format!("{unit}: the unit failed"));
         let mut host = Host { rests: Some((unit, Ok(failed))), ..Host::default() };
-        let applied = recover(&world, &mut host, Reach::NoReboot);
+        let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
         assert_eq!(applied.rest, Rest::Closed(Ended::RolledBack), "{applied:?}");
         assert_eq!(applied.reason, format!("after the reboot: {unit}: the unit failed"));
         // Both units run with the files written before the boot.
@@ -254,7 +255,7 @@ fn a_reboot_as_a_fallback_succeeds_only_if_its_unit_and_the_later_ones_run() {
     let world = rebooted();
     let unknown = Err("a.service: the boot has not come to it".to_owned());
     let mut host = Host { rests: Some(("a.service", unknown)), ..Host::default() };
-    let applied = recover(&world, &mut host, Reach::NoReboot);
+    let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
     assert!(halted(&applied).contains("the boot has not come to it"), "{applied:?}");
     assert!(world.has_journal());
 }
@@ -263,7 +264,7 @@ fn a_reboot_as_a_fallback_succeeds_only_if_its_unit_and_the_later_ones_run() {
 fn a_failed_action_whose_fallback_is_a_reboot_is_the_reason_for_the_reboot() {
     let world = interrupted(begin(&this_boot(), restarts(Fallback::Reboot)), &[]);
     let mut host = Host { acts: Some("restart a.service: the unit failed"), ..Host::default() };
-    let applied = recover(&world, &mut host, Reach::End);
+    let applied = recover(&world, &mut host, ResumeLimit::None);
     assert_eq!(applied.rest, Rest::Rebooting);
     let why = "restart a.service: the unit failed; so the node reboots";
     assert_eq!((applied.reason.as_str(), applied.goes_back), (why, false));
@@ -271,7 +272,7 @@ fn a_failed_action_whose_fallback_is_a_reboot_is_the_reason_for_the_reboot() {
     assert_eq!((standing.state, standing.reason.as_str()), (NodeState::Rebooting, why));
     assert_eq!(host.asked, ["act Restart a.service", "reboot"]);
     // A second attempt in the same boot reports the same.
-    let applied = recover(&world, &mut host, Reach::End);
+    let applied = recover(&world, &mut host, ResumeLimit::None);
     assert_eq!((applied.rest, applied.reason.as_str()), (Rest::Rebooting, why));
     let standing = engine(&world).store().standing().unwrap().unwrap();
     assert_eq!(standing.state, NodeState::Rebooting);
@@ -292,7 +293,7 @@ fn a_soft_reboot_ends_the_wait_of_an_apply_that_changes_nothing_of_the_os() {
     };
     let world = journal(softly(Some(1)));
     let mut host = Host { soft_reboots: Some(2), ..Host::default() };
-    let applied = recover(&world, &mut host, Reach::NoReboot);
+    let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
     assert_eq!(applied.rest, Rest::Closed(Ended::Done), "{applied:?}");
     assert_eq!(host.asked, ["look Restart a.service", "look Restart b.service"]);
 
@@ -300,7 +301,7 @@ fn a_soft_reboot_ends_the_wait_of_an_apply_that_changes_nothing_of_the_os() {
     for (asked, now) in [(Some(1), Some(1)), (None, Some(2)), (Some(1), None)] {
         let world = journal(softly(asked));
         let mut host = Host { soft_reboots: now, ..Host::default() };
-        let applied = recover(&world, &mut host, Reach::NoReboot);
+        let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
         assert!(halted(&applied).contains("a reboot is needed"), "{applied:?}");
         assert!(host.asked.is_empty() && world.has_journal(), "{:?}", host.asked);
     }
@@ -317,11 +318,11 @@ fn a_soft_reboot_brings_no_other_os_and_the_node_keeps_waiting_and_reports_it() 
         let asked = Record::RebootRequested { boot: softly(Some(0)) };
         let world = interrupted(begin, &[started(0), vec![Record::Finished { act: 0 }, asked]].concat());
         let mut host = Host { soft_reboots: Some(1), ..Host::default() };
-        let applied = recover(&world, &mut host, Reach::NoReboot);
+        let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
         assert!(halted(&applied).contains("the soft reboot since then has not brought"), "{applied:?}");
         let standing = engine(&world).store().standing().unwrap().unwrap();
         assert!(standing.waiting_for.contains("has not brought the new OS"), "{standing:?}");
-        assert_eq!(recover(&world, &mut host, Reach::End).rest, Rest::Rebooting);
+        assert_eq!(recover(&world, &mut host, ResumeLimit::None).rest, Rest::Rebooting);
         assert_eq!(host.asked, ["reboot"]);
     }
 }

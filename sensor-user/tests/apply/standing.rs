@@ -2,7 +2,10 @@
 
 use crate::world::World;
 use holdfast::{
-    apply::{Acted, Actor, ApplyError, Engine, Options, Reach, Recovered, Request, Rested, Undone},
+    apply::{
+        ActResult, ActRunner, ApplyError, Engine, Options, Recovered, Request, ResumeLimit, UndoResult,
+        UnitAfterBoot,
+    },
     observation::Observer,
 };
 use sensor_model::{
@@ -21,17 +24,17 @@ pub(crate) type Answer<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T, Strin
 /// A host that accepts a reboot, but boots later.
 pub(crate) struct Slow;
 
-impl Actor for Slow {
-    fn act<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a, Acted> {
-        Box::pin(async { Ok(Acted::Done) })
+impl ActRunner for Slow {
+    fn act<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a, ActResult> {
+        Box::pin(async { Ok(ActResult::Done) })
     }
 
-    fn rested<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a, Rested> {
-        Box::pin(async { Ok(Rested::Well) })
+    fn unit_after_boot<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a, UnitAfterBoot> {
+        Box::pin(async { Ok(UnitAfterBoot::Settled) })
     }
 
-    fn undo<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a, Undone> {
-        Box::pin(async { Ok(Undone::Now) })
+    fn undo<'a>(&'a mut self, _: &'a Act, _: &'a Begin) -> Answer<'a, UndoResult> {
+        Box::pin(async { Ok(UndoResult::Done) })
     }
 
     fn is_back(&mut self, _: &OsChange) -> Result<(), String> {
@@ -125,7 +128,7 @@ fn a_wait_for_a_reboot_names_its_reason_and_any_boot_ends_it() {
     let said = run(engine.apply(request(&world, Some(1)), &mut Slow, &mut |_| {})).unwrap();
     assert!(matches!(said.rest, Rest::Halted(_) | Rest::Rebooting), "{said:?}");
     assert!(world.has_journal());
-    let said = run(engine.recover(&mut Slow, Reach::NoReboot, &mut |_| {})).unwrap();
+    let said = run(engine.recover(&mut Slow, ResumeLimit::NoReboot, &mut |_| {})).unwrap();
     assert!(matches!(said, Recovered::Over(_)), "{said:?}");
     let standing = engine.store().standing().unwrap().unwrap();
     assert!(standing.waiting_for.contains("`holdfast apply --resume`"), "{standing:?}");

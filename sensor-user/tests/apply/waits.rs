@@ -7,7 +7,7 @@ use crate::{
     world::World,
 };
 use holdfast::{
-    apply::{Engine, Options, Reach, Request, Store},
+    apply::{Engine, Options, Request, ResumeLimit, Store},
     observation::Observer,
 };
 use nix::fcntl::{FcntlArg, fcntl};
@@ -61,7 +61,7 @@ fn the_state_names_the_wait_for_an_action_its_rollback_and_its_unit_after_a_boot
     let world = interrupted(begin(&this_boot(), restart()), &[]);
     let told = steps(&world, |progress| {
         let mut host = Host { acts: Some("it failed"), ..Host::default() };
-        run(engine(&world).recover(&mut host, Reach::End, progress)).unwrap();
+        run(engine(&world).recover(&mut host, ResumeLimit::None, progress)).unwrap();
     });
     let told: Vec<_> = told.into_iter().filter_map(|(_, wait)| wait).map(|(_, what)| what).collect();
     for wanted in ["restart a.service, 30 s at most", "restart a.service with the old config, 30 s at most"] {
@@ -69,7 +69,7 @@ fn the_state_names_the_wait_for_an_action_its_rollback_and_its_unit_after_a_boot
     }
     let world = interrupted(begin("another", restart()), &[]);
     let told = steps(&world, |progress| {
-        run(engine(&world).recover(&mut Host::default(), Reach::End, progress)).unwrap();
+        run(engine(&world).recover(&mut Host::default(), ResumeLimit::None, progress)).unwrap();
     });
     let looked = (Wait::Act, "what the reboot made of: restart a.service".to_owned());
     assert!(told.iter().any(|(_, wait)| wait.as_ref() == Some(&looked)), "{told:?}");
@@ -83,15 +83,15 @@ fn the_state_names_the_wait_for_the_os_a_reboot_and_the_next_start() {
     let mut seen = BTreeSet::new();
     let told = steps(&world, |progress| {
         let mut host = Host { undoes: Some("no"), ..Host::default() };
-        run(engine(&world).recover(&mut host, Reach::End, progress)).unwrap();
+        run(engine(&world).recover(&mut host, ResumeLimit::None, progress)).unwrap();
     });
     seen.extend(told.into_iter().filter_map(|(_, wait)| wait));
     seen.extend(wait(&world.state()));
     let asked = [Record::RebootRequested { boot: Boot::of_kernel(&this_boot()) }];
     let world = interrupted(begin(&this_boot(), os()), &asked);
-    recover(&world, &mut Host::default(), Reach::NoReboot);
+    recover(&world, &mut Host::default(), ResumeLimit::NoReboot);
     seen.extend(wait(&world.state()));
-    recover(&world, &mut Host::default(), Reach::End);
+    recover(&world, &mut Host::default(), ResumeLimit::None);
     seen.extend(wait(&world.state()));
     let wanted = [
         // What the dead process waited for.
@@ -139,7 +139,7 @@ fn the_wait_of_a_process_that_died_before_its_apply_began_is_removed() {
     standing["waiting_for"] = "somebody".into();
     fs::write(&path, standing.to_string()).unwrap();
     assert!(world.run(&["history"], "").out.contains("waits for somebody"));
-    run(engine(&world).recover(&mut Host::default(), Reach::End, &mut |_| {})).unwrap();
+    run(engine(&world).recover(&mut Host::default(), ResumeLimit::None, &mut |_| {})).unwrap();
     assert_eq!(wait(&world.state()), None);
 }
 

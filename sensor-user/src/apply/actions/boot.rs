@@ -4,10 +4,10 @@
 //! without an end: the boot's own work has one limit, what the unit takes has another.
 
 use super::{
-    Rested,
     bus::SYSTEMD,
     jobs::{service_of, unit_of},
 };
+use crate::apply::act_runner::UnitAfterBoot;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use zbus::fdo;
@@ -29,18 +29,18 @@ const LOOKS: u32 = 10;
 ///
 /// # Errors
 /// Why nobody can tell: systemd does not answer, or the boot has not come to the unit.
-pub(super) async fn rested(
+pub(super) async fn unit_after_boot(
     manager: &ManagerProxy<'_>,
     name: &str,
     may_be_gone: bool,
     limit: Duration,
-) -> Result<Rested, String> {
+) -> Result<UnitAfterBoot, String> {
     let text = |error: zbus::Error| format!("{name}: {error}");
     let unit = unit_of(manager, name).await.map_err(|reason| format!("{name}: {reason}"))?;
     match unit.load_state().await.map_err(text)?.as_str() {
-        "masked" => return Ok(Rested::Well),
-        "not-found" if may_be_gone => return Ok(Rested::Well),
-        "not-found" => return Ok(Rested::Failed(format!("{name}: there is no such unit"))),
+        "masked" => return Ok(UnitAfterBoot::Settled),
+        "not-found" if may_be_gone => return Ok(UnitAfterBoot::Settled),
+        "not-found" => return Ok(UnitAfterBoot::Failed(format!("{name}: there is no such unit"))),
         _ => {}
     }
     match timeout(QUEUE, begun(&unit)).await {
@@ -49,10 +49,10 @@ pub(super) async fn rested(
     }
     let limit = limit.max(LEAST);
     Ok(match timeout(limit, settled(&unit, name)).await {
-        Ok(Ok(None)) => Rested::Well,
-        Ok(Ok(Some(reason))) => Rested::Failed(format!("{name}: {reason}")),
+        Ok(Ok(None)) => UnitAfterBoot::Settled,
+        Ok(Ok(Some(reason))) => UnitAfterBoot::Failed(format!("{name}: {reason}")),
         Ok(Err(reason)) => return Err(format!("{name}: {reason}")),
-        Err(_) => Rested::Failed(format!("{name}: not at rest within {} s", limit.as_secs())),
+        Err(_) => UnitAfterBoot::Failed(format!("{name}: not at rest within {} s", limit.as_secs())),
     })
 }
 

@@ -3,7 +3,8 @@
 //! In: the manager, what is to be done with which unit. Out: that it is done, or why not. It takes no longer than its
 //! limit, whoever does not answer; a job that nobody waits for any more is taken back.
 
-use super::{Acted, bus::SYSTEMD, results::Results};
+use super::{bus::SYSTEMD, results::Results};
+use crate::apply::act_runner::ActResult;
 use sensor_model::journal::ActKind;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
@@ -42,7 +43,7 @@ pub(super) enum WhenMasked {
 ///
 /// # Errors
 /// How it ended instead.
-pub(super) async fn run(manager: &ManagerProxy<'_>, job: Job<'_>) -> Result<Acted, String> {
+pub(super) async fn run(manager: &ManagerProxy<'_>, job: Job<'_>) -> Result<ActResult, String> {
     let mut queued = None;
     if let Ok(ended) = timeout(job.limit, wait(manager, job, &mut queued)).await {
         return ended;
@@ -54,12 +55,16 @@ pub(super) async fn run(manager: &ManagerProxy<'_>, job: Job<'_>) -> Result<Acte
     Err(format!("not done within {} s", job.limit.as_secs()))
 }
 
-async fn wait(manager: &ManagerProxy<'_>, job: Job<'_>, path: &mut Option<String>) -> Result<Acted, String> {
+async fn wait(
+    manager: &ManagerProxy<'_>,
+    job: Job<'_>,
+    path: &mut Option<String>,
+) -> Result<ActResult, String> {
     let text = |error: zbus::Error| error.to_string();
     let unit = unit_of(manager, job.unit).await?;
     let (load, active) = (unit.load_state().await.map_err(text)?, unit.active_state().await.map_err(text)?);
     let is_running = matches!(active.as_str(), "active" | "reloading" | "activating");
-    let skipped = |now| Ok(Acted::Skipped(format!("skipped: the config masks the unit, and {now}")));
+    let skipped = |now| Ok(ActResult::Skipped(format!("skipped: the config masks the unit, and {now}")));
     let kind = match (load.as_str(), job.masked) {
         // What has no file any more can only be stopped.
         ("not-found", _) if job.may_be_gone => ActKind::Stop,
@@ -92,9 +97,9 @@ async fn wait(manager: &ManagerProxy<'_>, job: Job<'_>, path: &mut Option<String
                 state = active,
                 "Not reloaded: the unit does not run. It reads what is written when it is started."
             );
-            return Ok(Acted::Done);
+            return Ok(ActResult::Done);
         }
-        ActKind::Stop if !is_running => return Ok(Acted::Done),
+        ActKind::Stop if !is_running => return Ok(ActResult::Done),
         _ => {}
     }
     let mut results = Results::of(manager, unit.id().await.map_err(text)?).await?;
@@ -104,7 +109,7 @@ async fn wait(manager: &ManagerProxy<'_>, job: Job<'_>, path: &mut Option<String
         ActKind::Restart => manager.restart_unit(name, mode).await,
         ActKind::ReloadOrRestart => manager.reload_or_restart_unit(name, mode).await,
         ActKind::Stop => manager.stop_unit(name, mode).await,
-        ActKind::DaemonReload | ActKind::Os => return Ok(Acted::Done),
+        ActKind::DaemonReload | ActKind::Os => return Ok(ActResult::Done),
     };
     let queued = queued.map_err(text)?;
     *path = Some(queued.as_str().to_owned());
@@ -113,7 +118,7 @@ async fn wait(manager: &ManagerProxy<'_>, job: Job<'_>, path: &mut Option<String
     if result != "done" {
         return Err(format!("the job ended as `{result}`"));
     }
-    settled(&unit, kind, job.unit).await.map(|()| Acted::Done)
+    settled(&unit, kind, job.unit).await.map(|()| ActResult::Done)
 }
 
 pub(super) async fn unit_of(manager: &ManagerProxy<'_>, name: &str) -> Result<UnitProxy<'static>, String> {

@@ -102,7 +102,9 @@ async fn a_masked_unit_is_a_skip_where_the_config_masks_it_else_a_failure_and_is
     for kind in [ActKind::Reload, ActKind::ReloadOrRestart, ActKind::Restart] {
         let host = Host::new(Plays::RunningUnits);
         let by_config = Act { masked: true, ..act(kind, "masked.service", 30) };
-        let Ok(Acted::Skipped(reason)) = host.acted(&by_config, &begin()).await else { panic!("{kind:?}") };
+        let Ok(ActResult::Skipped(reason)) = host.acted(&by_config, &begin()).await else {
+            panic!("{kind:?}")
+        };
         assert!(reason.ends_with(
             "masked.service: skipped: the config masks the unit, and it runs on until it is stopped"
         ));
@@ -114,14 +116,16 @@ async fn a_masked_unit_is_a_skip_where_the_config_masks_it_else_a_failure_and_is
     let host = Host::new(Plays::Well);
     // Its mask is not read yet; on the way back it is gone again.
     let restart = Act { masked: true, ..act(ActKind::Restart, "there.service", 30) };
-    let Ok(Acted::Skipped(reason)) = host.acted(&restart, &begin()).await else { panic!("it was started") };
+    let Ok(ActResult::Skipped(reason)) = host.acted(&restart, &begin()).await else {
+        panic!("it was started")
+    };
     assert!(reason.ends_with("skipped: the config masks the unit, and it does not run"), "{reason}");
-    assert_eq!(host.systemd().undo(&restart, &begin()).await, Ok(Undone::Now));
+    assert_eq!(host.systemd().undo(&restart, &begin()).await, Ok(UndoResult::Done));
     assert!(host.queued.lock().unwrap().is_empty(), "it was started");
     let reload = act(ActKind::Reload, "masked.service", 30);
     assert_eq!(
         host.acted(&reload, &begin()).await,
-        Ok(Acted::Done),
+        Ok(ActResult::Done),
         "it does not run, so nothing is to be reloaded"
     );
 }
@@ -137,7 +141,7 @@ async fn a_unit_that_the_way_back_masks_again_is_stopped() {
     let begin = Begin { targets: vec![unmasked], ..begin() };
     let restart = act(ActKind::Restart, "masked@1.service", 30);
     let host = Host::new(Plays::RunningUnits);
-    assert_eq!(host.systemd().undo(&restart, &begin).await, Ok(Undone::Now));
+    assert_eq!(host.systemd().undo(&restart, &begin).await, Ok(UndoResult::Done));
     assert_eq!(*host.called.lock().unwrap(), ["stop"]);
     let another = act(ActKind::Restart, "masked.service", 30);
     host.systemd().undo(&another, &begin).await.unwrap_err();
@@ -251,11 +255,11 @@ async fn in_a_root_without_a_bus_nothing_is_asked_of_any_other() {
 }
 
 /// What a boot made of a unit that an act is about; nothing may be started for that.
-async fn rested(plays: Plays, act: &Act) -> Result<Rested, String> {
+async fn rested(plays: Plays, act: &Act) -> Result<UnitAfterBoot, String> {
     let host = Host::new(plays);
     let mut systemd = host.systemd();
     let gone = Begin { units: vec!["gone.service".to_owned()], ..begin() };
-    let rested = tokio::time::timeout(Duration::from_mins(1), systemd.rested(act, &gone));
+    let rested = tokio::time::timeout(Duration::from_mins(1), systemd.unit_after_boot(act, &gone));
     let rested = rested.await.expect("it has a limit");
     assert!(host.queued.lock().unwrap().is_empty(), "a job was queued");
     rested
@@ -264,9 +268,9 @@ async fn rested(plays: Plays, act: &Act) -> Result<Rested, String> {
 #[tokio::test]
 async fn after_a_boot_a_unit_is_looked_at_once_the_boot_has_come_to_it_and_never_started() {
     let restart = |unit| act(ActKind::Restart, unit, 1);
-    let failed = |reason: &str| Ok(Rested::Failed(reason.to_owned()));
+    let failed = |reason: &str| Ok(UnitAfterBoot::Failed(reason.to_owned()));
     for (plays, unit, wanted) in [
-        (Plays::Booting, "there.service", Ok(Rested::Well)),
+        (Plays::Booting, "there.service", Ok(UnitAfterBoot::Settled)),
         (Plays::BootingInVain, "there.service", failed("there.service: the unit failed")),
         (
             Plays::RestartingUnits,
@@ -274,13 +278,16 @@ async fn after_a_boot_a_unit_is_looked_at_once_the_boot_has_come_to_it_and_never
             failed("there.service: the unit failed, and systemd starts it again and again"),
         ),
         // Nothing starts it at a boot.
-        (Plays::Well, "there.service", Ok(Rested::Well)),
+        (Plays::Well, "there.service", Ok(UnitAfterBoot::Settled)),
         (Plays::Well, "nowhere.service", failed("nowhere.service: there is no such unit")),
-        (Plays::Well, "gone.service", Ok(Rested::Well)),
+        (Plays::Well, "gone.service", Ok(UnitAfterBoot::Settled)),
     ] {
         assert_eq!(rested(plays, &restart(unit)).await, wanted, "{plays:?} {unit}");
     }
-    assert_eq!(rested(Plays::BootingInVain, &act(ActKind::DaemonReload, "", 1)).await, Ok(Rested::Well));
+    assert_eq!(
+        rested(Plays::BootingInVain, &act(ActKind::DaemonReload, "", 1)).await,
+        Ok(UnitAfterBoot::Settled)
+    );
 }
 
 #[tokio::test]

@@ -1,12 +1,12 @@
 //! Which boot runs, and whether it is the one that a journal asked for.
 
-use super::Engine;
-use crate::apply::{Actor, os};
+use super::host::Engine;
+use crate::apply::{act_runner::ActRunner, os};
 use sensor_model::journal::{Boot, Brings, Record, codec::Parsed};
 
 impl Engine {
     /// What runs: the kernel's boot, what systemd started anew since, and the deployment.
-    pub(super) async fn boot(&self, actor: &mut dyn Actor) -> Boot {
+    pub(super) async fn boot(&self, actor: &mut dyn ActRunner) -> Boot {
         let soft_reboots = actor.soft_reboots().await.unwrap_or_else(|reason| {
             tracing::warn!(reason, "It is not known whether there was a soft reboot.");
             None

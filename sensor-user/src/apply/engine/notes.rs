@@ -3,9 +3,9 @@
 //! In: what happens to an apply. Out: how the node stands, the config that is current, originals, the history. What cannot
 //! be noted of the state is an error in the log, and nothing else.
 
-use super::Engine;
+use super::host::Engine;
 use crate::{
-    apply::{error::ApplyError, run::Ending},
+    apply::{error::ApplyError, run::RunNotes},
     clock::rfc3339,
     store::{self, PutAgainEntry},
 };
@@ -17,12 +17,12 @@ use sensor_model::{
 use std::{collections::BTreeSet, path::PathBuf};
 
 /// Takes note of everything about one apply.
-pub(super) struct Notes<'a> {
+pub(super) struct StoreNotes<'a> {
     engine: &'a Engine,
     begin: &'a Begin,
 }
 
-impl<'a> Notes<'a> {
+impl<'a> StoreNotes<'a> {
     pub(super) fn new(engine: &'a Engine, begin: &'a Begin) -> Self {
         Self { engine, begin }
     }
@@ -50,7 +50,7 @@ impl<'a> Notes<'a> {
     }
 }
 
-impl Ending for Notes<'_> {
+impl RunNotes for StoreNotes<'_> {
     fn happened(&mut self, event: NodeEvent, reason: &str, waiting_for: &str) {
         let (store, id) = (&self.engine.store, Some(self.begin.id));
         if let Err(error) = store::note_event(store, event, id, reason, waiting_for, Timestamp::now()) {

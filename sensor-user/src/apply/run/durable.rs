@@ -3,7 +3,7 @@
 //! In: the record that is due. Out: nothing, once the disks have what it claims. Each step syncs its file and its directory;
 //! on some file systems a cut of the power takes a rename back all the same.
 
-use super::Run;
+use super::state::Run;
 use crate::apply::{error::ApplyError, preflight::nearest};
 use crate::sys;
 use sensor_model::journal::Record;

@@ -4,7 +4,7 @@
 
 use super::Site;
 use crate::{
-    apply::{Applied, Back, waits},
+    apply::{AfterRollback, Applied, waits},
     cli::{
         DRIFT, FAILURE, IN_SYNC, agent,
         output::{Screen, Tone, clean},
@@ -49,7 +49,7 @@ pub(super) struct Report {
     pub(super) goes_back: bool,
     /// What the comparison with it found.
     #[serde(skip)]
-    pub(super) back: Back,
+    pub(super) back: AfterRollback,
 }
 
 impl Report {
@@ -64,7 +64,7 @@ impl Report {
             plan: None,
             waiting: Vec::new(),
             goes_back: false,
-            back: Back::No,
+            back: AfterRollback::No,
         }
     }
 }
@@ -121,8 +121,10 @@ impl Site<'_> {
                 "the reboot is under way; after it what failed is looked at, and everything is compared"
             }
             "rolled-back" => match report.back {
-                Back::AsDeclared => "the host is as the old config says",
-                Back::Differs => "what was written was given back, but the host differs from the old config",
+                AfterRollback::AsDeclared => "the host is as the old config says",
+                AfterRollback::Differs => {
+                    "what was written was given back, but the host differs from the old config"
+                }
                 _ => "what was written was given back; the host was not compared with an old config",
             },
             "abandoned" => "nothing was written",

@@ -448,7 +448,7 @@ impl Host {
     }
 
     /// What became of an act; a test that waits for ever has failed.
-    pub(super) async fn acted(&self, act: &Act, begin: &Begin) -> Result<Acted, String> {
+    pub(super) async fn acted(&self, act: &Act, begin: &Begin) -> Result<ActResult, String> {
         let mut systemd = self.systemd();
         let acted = tokio::time::timeout(Duration::from_mins(1), systemd.act(act, begin));
         acted.await.expect("it has a limit")

@@ -2,14 +2,15 @@
 //!
 //! In: what is asked for, the host, the drift policy. Out: everything that stands in the way, in words.
 
-use super::{Engine, Request};
+use super::host::Engine;
 use crate::{
     apply::{
-        actions::bus,
+        actions::missing_bus,
         acts::{self, acts},
         error::ApplyError,
         os,
         preflight::{self, Mco},
+        request::Request,
         targets::Writes,
         verify::{Differences, Verifier, What},
         waiting,
@@ -62,7 +63,7 @@ impl Engine {
             problems.extend(acts::unused(&request.old, &request.new));
             let reboots = request.plan.reboot || request.force || os.is_some();
             if reboots || !acts(&request.plan, &request.new, false).is_empty() {
-                problems.extend(bus::missing(&self.options.root));
+                problems.extend(missing_bus(&self.options.root));
             }
         }
         let kept = request.manifests.iter().map(|(_, bytes)| bytes.len() as u64 + 4096).sum();

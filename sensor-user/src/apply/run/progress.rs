@@ -2,20 +2,19 @@
 //!
 //! In: the request. Out: a line for a person, and what the node waits for, for its state. Nothing is done here.
 
-use super::{Ending, NO_OS, Run, WRITTEN};
-use crate::apply::actions::describe;
+use super::state::{Run, RunNotes, WRITTEN};
+use crate::apply::act_runner::describe;
 use sensor_model::{
     journal::{
-        Image, Target,
         machine::{Request, Rest},
-        settle::{Settling, Side},
+        settle::Settling,
     },
     node_state::{NodeEvent, Wait},
 };
 
 impl Run<'_> {
     /// Says what a request waits for, where that is something else than before.
-    pub(super) fn tell_wait(&mut self, request: &Request, ending: &mut dyn Ending) {
+    pub(super) fn tell_wait(&mut self, request: &Request, ending: &mut dyn RunNotes) {
         let wait = match request {
             Request::Look(_) | Request::Step(..) if self.machine.is_going_back() => {
                 (Wait::Files, "files to be given back".to_owned())
@@ -89,19 +88,11 @@ impl Run<'_> {
             | Request::Close => return None,
         })
     }
-}
 
-/// Takes note of an apply that cannot go on now.
-pub(super) fn stuck(rest: &Rest, ending: &mut dyn Ending) {
-    let Rest::Halted(reason) = rest else { return };
-    let by = if reason.contains(NO_OS) { "`holdfast apply --resume`" } else { "the next start" };
-    ending.happened(NodeEvent::Stuck, reason, by);
-}
-
-/// What a target is on a side.
-pub(super) fn image(target: &Target, side: Side) -> &Image {
-    match side {
-        Side::Before => &target.before,
-        Side::After => &target.after,
+    /// Notes an apply that cannot go on now, and who can.
+    pub(super) fn note_halt(&self, rest: &Rest, ending: &mut dyn RunNotes) {
+        let Rest::Halted(reason) = rest else { return };
+        let by = if self.refused_os_change { "`holdfast apply --resume`" } else { "the next start" };
+        ending.happened(NodeEvent::Stuck, reason, by);
     }
 }

@@ -2,13 +2,13 @@
 //!
 //! In: a target. Out: its place, where it has one now; whether a directory has to stay for what somebody else put in it.
 
-use super::Run;
+use super::state::Run;
 use crate::{apply::error::ApplyError, disk::Place};
 use sensor_model::journal::{Begin, Target};
 use std::{collections::BTreeSet, ffi::OsStr, path::PathBuf};
 
 /// Paths that are a directory on one side only.
-pub(in crate::apply) fn turning(begin: &Begin) -> BTreeSet<PathBuf> {
+pub(in crate::apply) fn changing(begin: &Begin) -> BTreeSet<PathBuf> {
     begin.targets.iter().filter(|target| target.turns()).map(|target| target.path.clone()).collect()
 }
 
@@ -17,7 +17,7 @@ impl Run<'_> {
     /// lead to a directory with the same names in it, and none of those is ours.
     pub(in crate::apply) fn place(&self, target: &Target) -> Result<Option<Place>, ApplyError> {
         let root = self.observer.root();
-        for path in target.path.ancestors().skip(1).filter(|path| self.turning.contains(*path)) {
+        for path in target.path.ancestors().skip(1).filter(|path| self.changing.contains(*path)) {
             let place = Place::find(root, path)?;
             let found = place.map_or(Ok(None), |place| place.is_directory(&place.name))?;
             if found != Some(true) {

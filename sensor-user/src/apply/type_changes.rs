@@ -5,7 +5,7 @@
 
 use super::{
     error::ApplyError,
-    targets::{PARENT_MODE, Planner, Wanted},
+    planner::{PARENT_MODE, PlannedState, Planner},
 };
 use crate::disk::{Place, each_name};
 use sensor_model::journal::{Image, Target};
@@ -19,9 +19,9 @@ use std::{
 impl Planner<'_> {
     /// A file or a link that is declared no more becomes a directory where something below it is declared, and so does
     /// everything between the two: no look below it may go through the link.
-    pub(super) fn turned(&self, wanted: &mut BTreeMap<PathBuf, Wanted>) -> Result<(), ApplyError> {
+    pub(super) fn turned(&self, wanted: &mut BTreeMap<PathBuf, PlannedState>) -> Result<(), ApplyError> {
         let mut turned = BTreeMap::new();
-        let made = || Wanted::Directory { mode: PARENT_MODE, uid: Some(0), gid: Some(0) };
+        let made = || PlannedState::Directory { mode: PARENT_MODE, uid: Some(0), gid: Some(0) };
         for path in wanted.iter().filter(|(_, wanted)| !wanted.goes()).map(|(path, _)| path) {
             let mut parents: Vec<&Path> = path.ancestors().skip(1).collect();
             parents.reverse();
@@ -33,10 +33,10 @@ impl Planner<'_> {
                 }
                 is_new |= turned.contains_key(parent);
                 let comes_back = match wanted {
-                    Some(Wanted::Original) => matches!(self.original(parent)?, Image::Directory(_)),
+                    Some(PlannedState::Original) => matches!(self.original(parent)?, Image::Directory(_)),
                     _ => false,
                 };
-                if is_new && !comes_back && wanted.is_none_or(Wanted::goes) {
+                if is_new && !comes_back && wanted.is_none_or(PlannedState::goes) {
                     turned.insert(parent.to_owned(), made());
                 }
             }
@@ -49,10 +49,12 @@ impl Planner<'_> {
     pub(super) fn comes_along(
         &self,
         kept: &BTreeSet<Arc<Path>>,
-        wanted: &mut BTreeMap<PathBuf, Wanted>,
+        wanted: &mut BTreeMap<PathBuf, PlannedState>,
     ) -> Result<(), ApplyError> {
         let mut back = Vec::new();
-        for path in wanted.iter().filter(|(_, wanted)| **wanted == Wanted::Original).map(|(path, _)| path) {
+        for path in
+            wanted.iter().filter(|(_, wanted)| **wanted == PlannedState::Original).map(|(path, _)| path)
+        {
             if is_other(self, path)? && matches!(self.original(path)?, Image::Directory(_)) {
                 back.push(path.clone());
             }
@@ -62,7 +64,7 @@ impl Planner<'_> {
         }
         for path in self.store.originals()? {
             if !kept.contains(path.as_path()) && back.iter().any(|directory| path.starts_with(directory)) {
-                wanted.entry(path).or_insert(Wanted::Original);
+                wanted.entry(path).or_insert(PlannedState::Original);
             }
         }
         Ok(())
@@ -93,13 +95,6 @@ impl Planner<'_> {
             }
         }
         Ok(())
-    }
-}
-
-impl Wanted {
-    /// Whether nothing declares it.
-    pub(super) fn goes(&self) -> bool {
-        matches!(self, Self::Gone | Self::Original)
     }
 }
 

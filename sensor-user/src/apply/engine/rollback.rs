@@ -3,7 +3,10 @@
 //! In: the old config. Out: the same comparison as that of `check`, and hard links that came apart. Nothing is said of a
 //! host that was not compared.
 
-use super::{Engine, Notes};
+use super::{
+    host::{AfterRollback, Engine},
+    notes::StoreNotes,
+};
 use crate::apply::{
     run::Run,
     verify::{Verifier, What},
@@ -13,19 +16,6 @@ use sensor_model::{
     journal::{Ended, machine::Rest},
     merge::Rendered,
 };
-
-/// How a host stands to the config that came back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Back {
-    /// None came back, or it is not over.
-    No,
-    /// The host is as it says.
-    AsDeclared,
-    /// The host differs from it.
-    Differs,
-    /// No config was kept, or it cannot be read.
-    Uncompared,
-}
 
 /// The two configs of an apply, or why there is none.
 pub(super) struct Configs<'a> {
@@ -42,13 +32,13 @@ impl Engine {
         rest: &Rest,
         old: Result<Option<Rendered>, String>,
         what: What,
-        ending: &Notes<'_>,
-    ) -> (Back, Vec<String>) {
+        ending: &StoreNotes<'_>,
+    ) -> (AfterRollback, Vec<String>) {
         let mut problems = match rest {
             Rest::Closed(ended @ (Ended::Done | Ended::RolledBack)) => run.apart(*ended),
             _ => Vec::new(),
         };
-        let mut back = Back::No;
+        let mut back = AfterRollback::No;
         if matches!(rest, Rest::Closed(Ended::RolledBack)) {
             let compared = match old {
                 Ok(Some(old)) => self.differences(&old, what).await.map(Some),
@@ -56,15 +46,15 @@ impl Engine {
                 Err(reason) => Err(reason),
             };
             back = match compared {
-                Ok(Some(differences)) if differences.is_empty() => Back::AsDeclared,
+                Ok(Some(differences)) if differences.is_empty() => AfterRollback::AsDeclared,
                 Ok(Some(differences)) => {
                     problems.extend(differences);
-                    Back::Differs
+                    AfterRollback::Differs
                 }
-                Ok(None) => Back::Uncompared,
+                Ok(None) => AfterRollback::Uncompared,
                 Err(reason) => {
                     problems.push(format!("the host could not be compared with the old config: {reason}"));
-                    Back::Uncompared
+                    AfterRollback::Uncompared
                 }
             };
         }

@@ -7,7 +7,7 @@
 
 use super::{
     error::ApplyError,
-    targets::{Planner, Wanted},
+    planner::{PlannedState, Planner},
 };
 use crate::{
     disk::Place,
@@ -34,7 +34,7 @@ use std::{
 pub(super) fn wanted(
     planner: &Planner<'_>,
     kept: &mut BTreeSet<Arc<Path>>,
-    wanted: &mut BTreeMap<PathBuf, Wanted>,
+    wanted: &mut BTreeMap<PathBuf, PlannedState>,
 ) -> Result<Vec<String>, ApplyError> {
     let mut links =
         Links { planner, kept, wanted, needed: BTreeSet::new(), unwanted: BTreeSet::new(), originals: None };
@@ -102,7 +102,7 @@ struct Effect {
 struct Links<'a, 'b> {
     planner: &'a Planner<'a>,
     kept: &'b BTreeSet<Arc<Path>>,
-    wanted: &'b mut BTreeMap<PathBuf, Wanted>,
+    wanted: &'b mut BTreeMap<PathBuf, PlannedState>,
     /// Links that some unit of the new config asks for.
     needed: BTreeSet<PathBuf>,
     /// Units that the new config disables or masks.
@@ -124,7 +124,7 @@ impl Links<'_, '_> {
             self.take_away(&[name.to_owned()])?;
             others.retain(|other| other != name);
             self.give_back(&others)?;
-            let to_null = Wanted::Link { target: PathBuf::from("/dev/null"), uid: 0, gid: 0 };
+            let to_null = PlannedState::Link { target: PathBuf::from("/dev/null"), uid: 0, gid: 0 };
             self.wanted.insert(own, to_null);
             return Ok(());
         }
@@ -135,7 +135,7 @@ impl Links<'_, '_> {
                 // What was there before our own mask comes back, a mask only where nothing forbids one.
                 let is_ours = was_masked && link == own;
                 let comes_back = is_ours && (may_be_masked || !self.was_mask(&own)?);
-                let to = if comes_back { Wanted::Original } else { Wanted::Gone };
+                let to = if comes_back { PlannedState::Original } else { PlannedState::Gone };
                 self.wanted.entry(link).or_insert(to);
             }
         }
@@ -159,7 +159,7 @@ impl Links<'_, '_> {
                 self.give_back(&others)?;
                 for Enabling { link, target, .. } in links {
                     if !self.kept.contains(link.as_path()) {
-                        self.wanted.insert(link, Wanted::Link { target, uid: 0, gid: 0 });
+                        self.wanted.insert(link, PlannedState::Link { target, uid: 0, gid: 0 });
                     }
                 }
             }
@@ -180,7 +180,7 @@ impl Links<'_, '_> {
         let own = Path::new(SYSTEMD_DIRECTORY).join(name);
         let observer = self.planner.observer;
         match is(unit.mask.as_ref()) {
-            Some(true) => drop(self.wanted.insert(own.clone(), Wanted::Original)),
+            Some(true) => drop(self.wanted.insert(own.clone(), PlannedState::Original)),
             Some(false) => self.give_back_masks(name)?,
             None => {}
         }
@@ -207,7 +207,7 @@ impl Links<'_, '_> {
     fn give_back_masks(&mut self, name: &str) -> Result<(), ApplyError> {
         for link in units::lasting_mask_links(name) {
             if self.was_mask(&link)? && self.may_go(&link) {
-                self.wanted.entry(link).or_insert(Wanted::Original);
+                self.wanted.entry(link).or_insert(PlannedState::Original);
             }
         }
         Ok(())
@@ -225,7 +225,7 @@ impl Links<'_, '_> {
         links.retain(|link| {
             self.may_go(link) && matches!(planner.image(link), Ok(Image::Absent | Image::Link(_)))
         });
-        self.wanted.extend(links.into_iter().map(|link| (link, Wanted::Gone)));
+        self.wanted.extend(links.into_iter().map(|link| (link, PlannedState::Gone)));
         Ok(())
     }
 
@@ -241,7 +241,7 @@ impl Links<'_, '_> {
             if self.may_go(&link) {
                 // Whoever had it, the new config has none of it.
                 let is_unwanted = self.unwanted.iter().any(|unit| units::enables(&link, &target, unit));
-                let to = if is_unwanted { Wanted::Gone } else { Wanted::Original };
+                let to = if is_unwanted { PlannedState::Gone } else { PlannedState::Original };
                 self.wanted.entry(link).or_insert(to);
             }
         }

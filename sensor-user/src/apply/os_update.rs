@@ -5,11 +5,7 @@
 //! the image's own type, mode, owner and content for unchanged, and puts the new image's in its place; extended attributes
 //! do not count for it.
 
-use super::{
-    error::ApplyError,
-    password,
-    targets::{Planner, Writes},
-};
+use super::{error::ApplyError, password, planner::Planner, targets::Writes};
 use crate::{disk::Place, observation::Observer};
 use nix::fcntl::OFlag;
 use sensor_model::{

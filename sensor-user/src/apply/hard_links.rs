@@ -6,13 +6,12 @@
 
 use super::{
     error::ApplyError,
-    run::Run,
-    targets::{Planner, Wanted},
+    planner::{PlannedState, Planner},
 };
 use crate::disk::{Identity, Place, each_name};
 use sensor_model::{
     expectation::Expectation,
-    journal::{Ended, FileImage, Image, TEMPORARY, Target, settle::Side},
+    journal::{FileImage, Image, TEMPORARY, Target, settle::Side},
 };
 use std::{
     cell::OnceCell,
@@ -24,7 +23,7 @@ use std::{
 /// Names of files, found when they are needed.
 pub(super) struct Names<'a> {
     planner: &'a Planner<'a>,
-    wanted: &'a BTreeMap<PathBuf, Wanted>,
+    wanted: &'a BTreeMap<PathBuf, PlannedState>,
     declared: Vec<&'a Expectation>,
     known: OnceCell<BTreeMap<Identity, BTreeSet<PathBuf>>>,
 }
@@ -32,7 +31,7 @@ pub(super) struct Names<'a> {
 impl<'a> Names<'a> {
     pub(super) fn new(
         planner: &'a Planner<'a>,
-        wanted: &'a BTreeMap<PathBuf, Wanted>,
+        wanted: &'a BTreeMap<PathBuf, PlannedState>,
         declared: Vec<&'a Expectation>,
     ) -> Self {
         Self { planner, wanted, declared, known: OnceCell::new() }
@@ -77,8 +76,8 @@ impl<'a> Names<'a> {
         };
         let is_linked = match self.wanted.get(of) {
             // It has the content already: of two such names only one follows the other.
-            None | Some(Wanted::Original) if original.is(before) => there && **of < *path,
-            Some(Wanted::Original) => there || self.planner.original(of)?.is(&original),
+            None | Some(PlannedState::Original) if original.is(before) => there && **of < *path,
+            Some(PlannedState::Original) => there || self.planner.original(of)?.is(&original),
             None => there,
             Some(_) => false,
         };
@@ -110,12 +109,13 @@ impl<'a> Names<'a> {
 }
 
 /// Which inode a regular file is, and how many names it has.
-fn names(place: &Place) -> Result<Option<(Identity, u64)>, ApplyError> {
+pub(super) fn names(place: &Place) -> Result<Option<(Identity, u64)>, ApplyError> {
     let file = place.stat()?.filter(|stat| stat.st_mode & nix::libc::S_IFMT == nix::libc::S_IFREG);
     Ok(file.map(|stat| ((stat.st_dev, stat.st_ino), stat.st_nlink)))
 }
 
-fn image(target: &Target, side: Side) -> &Image {
+/// The image of a target on a side.
+pub(super) fn image(target: &Target, side: Side) -> &Image {
     match side {
         Side::Before => &target.before,
         Side::After => &target.after,
@@ -125,52 +125,4 @@ fn image(target: &Target, side: Side) -> &Image {
 /// Whether a file had other names before Holdfast wrote it.
 pub(super) fn had(image: &Image) -> bool {
     matches!(image, Image::File(FileImage { names: 2.., .. }))
-}
-
-impl Run<'_> {
-    /// A name of the file of which a target is to be another name, where that one is what the image says; on the way back
-    /// it may lie beside its path still.
-    pub(super) fn same_file(&self, number: usize, side: Side) -> Result<Option<Place>, ApplyError> {
-        let targets = &self.begin.targets;
-        let wanted = image(self.target(number), side);
-        let Image::File(FileImage { hard: Some(of), .. }) = wanted else { return Ok(None) };
-        let mut places = vec![Place::find(self.observer.root(), of)?];
-        for (other, target) in targets.iter().enumerate().filter(|(other, _)| *other != number) {
-            let Image::File(FileImage { hard, .. }) = image(target, side) else { continue };
-            let shares = |path: &Path| hard.as_deref() == Some(path);
-            if target.path == *of || shares(of) || shares(&self.target(number).path) {
-                let place = self.place(target)?;
-                if side == Side::Before {
-                    let beside = self.place(target)?;
-                    places.push(beside.map(|place| Place { name: self.temporary(other), ..place }));
-                }
-                places.push(place);
-            }
-        }
-        for place in places.into_iter().flatten() {
-            if place.see()?.image.is_some_and(|seen| wanted.is(&seen)) {
-                return Ok(Some(place));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Files that had more names before Holdfast wrote them than they have now that they are back.
-    pub(super) fn apart(&self, ended: Ended) -> Vec<String> {
-        let side = if ended == Ended::Done { Side::After } else { Side::Before };
-        let mut problems = Vec::new();
-        for target in &self.begin.targets {
-            let Image::File(FileImage { names: had @ 2.., .. }) = image(target, side) else { continue };
-            let path = target.path.display();
-            // What cannot be looked at is a difference that the comparison reports.
-            let Ok(Some(place)) = self.place(target) else { continue };
-            let Ok(Some((_, has))) = names(&place) else { continue };
-            if has < *had {
-                problems.push(format!(
-                    "{path}: its hard links came apart: it was one of {had} names of a file, and that file has {has} now"
-                ));
-            }
-        }
-        problems
-    }
 }

@@ -2,7 +2,7 @@
 //!
 //! In: the host and what the configs declare. Out: what goes, for the engine that removes it and for whoever is asked before.
 
-use super::{error::ApplyError, targets::is_object};
+use super::{error::ApplyError, planner::is_object};
 use crate::{
     disk::{KEPT, Listed, Place, listed},
     observation::Observer,

@@ -2,15 +2,12 @@
 //!
 //! In: a target's number. Out: the target; a note of what is put again; the lock of the shadow file.
 
-use super::{Ending, Run};
+use super::state::{Run, RunNotes};
 use crate::apply::{
     error::ApplyError,
     password::{self, ShadowLock},
 };
-use sensor_model::{
-    journal::{Target, settle::Settling},
-    node_state::Wait,
-};
+use sensor_model::{journal::settle::Settling, node_state::Wait};
 use std::path::Path;
 
 impl Run<'_> {
@@ -19,7 +16,7 @@ impl Run<'_> {
         &mut self,
         number: usize,
         step: Settling,
-        ending: &mut dyn Ending,
+        ending: &mut dyn RunNotes,
     ) -> Result<(), ApplyError> {
         let comes = matches!(step, Settling::PutIn | Settling::Swap | Settling::Set(_));
         if comes && number >= self.begin.targets.len() {
@@ -28,14 +25,8 @@ impl Run<'_> {
         self.lock_shadow(number, ending).await
     }
 
-    /// A target of the journal, or behind those one that is put again.
-    pub(in crate::apply) fn target(&self, number: usize) -> &Target {
-        let targets = &self.begin.targets;
-        targets.get(number).unwrap_or_else(|| &self.again[number - targets.len()])
-    }
-
     /// On the way back, and after a death, the shadow file is written without having been read before.
-    async fn lock_shadow(&mut self, target: usize, ending: &mut dyn Ending) -> Result<(), ApplyError> {
+    async fn lock_shadow(&mut self, target: usize, ending: &mut dyn RunNotes) -> Result<(), ApplyError> {
         if self.target(target).path == Path::new(password::SHADOW) && self.shadow.is_none() {
             let waits = &mut self.waits;
             let mut told = |what: &str| {

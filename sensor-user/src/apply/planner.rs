@@ -1,0 +1,107 @@
+//! What the planning of an apply rests on: the two configs, the host, the store; and what a path is to be.
+
+use super::error::ApplyError;
+use crate::{disk::Place, observation::Observer, store::Store};
+use sensor_model::{
+    drift_policy::DriftPolicy,
+    expectation::{Expectation, Expected, Owner},
+    journal::Image,
+    merge::Rendered,
+};
+use std::path::{Path, PathBuf};
+
+/// Mode of a parent that nobody declares.
+pub(super) const PARENT_MODE: u32 = 0o755;
+
+/// What a path shall be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum PlannedState {
+    /// A file; its content stays as it is where there is none.
+    File {
+        content: Option<Vec<u8>>,
+        mode: u32,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    },
+    Directory {
+        mode: u32,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    },
+    Link {
+        target: PathBuf,
+        uid: u32,
+        gid: u32,
+    },
+    /// Another name of a file.
+    Hard {
+        target: PathBuf,
+    },
+    /// Nothing.
+    Gone,
+    /// What was there before Holdfast wrote it first, or what the OS ships, or nothing.
+    Original,
+}
+
+impl PlannedState {
+    /// Whether no config declares the path.
+    pub(super) fn goes(&self) -> bool {
+        matches!(self, Self::Gone | Self::Original)
+    }
+}
+
+/// Works out what to write.
+#[derive(Debug)]
+pub(super) struct Planner<'a> {
+    pub(super) observer: &'a Observer,
+    pub(super) store: &'a Store,
+    pub(super) old: &'a Rendered,
+    pub(super) new: &'a Rendered,
+    /// Everything that is declared, and not only what the configs say differently.
+    pub(super) everything: bool,
+    /// Where labels are nobody's concern.
+    pub(super) drift: &'a DriftPolicy,
+    /// Days since 1970, for the day on which a password changed.
+    pub(super) today: i64,
+}
+
+impl Planner<'_> {
+    /// What is at a path; its content is kept.
+    pub(super) fn image(&self, path: &Path) -> Result<Image, ApplyError> {
+        let Some(place) = Place::find(self.observer.root(), path)? else { return Ok(Image::Absent) };
+        let mut bytes = Vec::new();
+        let seen = place.see_name(&place.name, &mut |chunk| bytes.extend_from_slice(chunk))?;
+        let image = seen.kept(path)?;
+        if matches!(image, Image::File(_)) {
+            self.store.keep(&bytes)?;
+        }
+        Ok(image)
+    }
+
+    /// Numbers of declared owners.
+    pub(super) fn owners(
+        &self,
+        path: &Path,
+        user: &Owner,
+        group: &Owner,
+    ) -> Result<(Option<u32>, Option<u32>), ApplyError> {
+        let unknown =
+            |what: &str, name: &str| ApplyError::refused(path, format!("the host has no {what} `{name}`"));
+        let uid = match user {
+            Owner::Id(id) => Some(*id),
+            Owner::Name(name) => Some(self.observer.uid(name).ok_or_else(|| unknown("user", name))?),
+            Owner::Undeclared => None,
+        };
+        let gid = match group {
+            Owner::Id(id) => Some(*id),
+            Owner::Name(name) => Some(self.observer.gid(name).ok_or_else(|| unknown("group", name))?),
+            Owner::Undeclared => None,
+        };
+        Ok((uid, gid))
+    }
+}
+
+/// Things that are one object at their own path.
+pub(super) fn is_object(expectation: &Expectation) -> bool {
+    matches!(expectation.expected, Expected::File(_) | Expected::Directory(_) | Expected::Link(_))
+}

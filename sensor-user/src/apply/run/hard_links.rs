@@ -1,0 +1,60 @@
+//! Joining the names of one file again, and reporting those that came apart.
+
+use super::state::Run;
+use crate::{
+    apply::{
+        error::ApplyError,
+        hard_links::{image, names},
+    },
+    disk::Place,
+};
+use sensor_model::journal::{Ended, FileImage, Image, settle::Side};
+use std::path::Path;
+
+impl Run<'_> {
+    /// A name of the file of which a target is to be another name, where that one is what the image says; on the way back
+    /// it may lie beside its path still.
+    pub(super) fn same_file(&self, number: usize, side: Side) -> Result<Option<Place>, ApplyError> {
+        let targets = &self.begin.targets;
+        let wanted = image(self.target(number), side);
+        let Image::File(FileImage { hard: Some(of), .. }) = wanted else { return Ok(None) };
+        let mut places = vec![Place::find(self.observer.root(), of)?];
+        for (other, target) in targets.iter().enumerate().filter(|(other, _)| *other != number) {
+            let Image::File(FileImage { hard, .. }) = image(target, side) else { continue };
+            let shares = |path: &Path| hard.as_deref() == Some(path);
+            if target.path == *of || shares(of) || shares(&self.target(number).path) {
+                let place = self.place(target)?;
+                if side == Side::Before {
+                    let beside = self.place(target)?;
+                    places.push(beside.map(|place| Place { name: self.temporary(other), ..place }));
+                }
+                places.push(place);
+            }
+        }
+        for place in places.into_iter().flatten() {
+            if place.see()?.image.is_some_and(|seen| wanted.is(&seen)) {
+                return Ok(Some(place));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Files that had more names before Holdfast wrote them than they have now that they are back.
+    pub(in crate::apply) fn apart(&self, ended: Ended) -> Vec<String> {
+        let side = if ended == Ended::Done { Side::After } else { Side::Before };
+        let mut problems = Vec::new();
+        for target in &self.begin.targets {
+            let Image::File(FileImage { names: had @ 2.., .. }) = image(target, side) else { continue };
+            let path = target.path.display();
+            // What cannot be looked at is a difference that the comparison reports.
+            let Ok(Some(place)) = self.place(target) else { continue };
+            let Ok(Some((_, has))) = names(&place) else { continue };
+            if has < *had {
+                problems.push(format!(
+                    "{path}: its hard links came apart: it was one of {had} names of a file, and that file has {has} now"
+                ));
+            }
+        }
+        problems
+    }
+}

@@ -1,0 +1,143 @@
+//! Looks at targets and steps of them.
+//!
+//! In: a target's number. Out: what is at its path and beside it, or one change of names. No step waits for anything.
+
+use super::{
+    state::{Run, failed},
+    type_changes,
+};
+use crate::{
+    apply::{
+        error::ApplyError,
+        hard_links::{self, image},
+    },
+    disk::{self, Identity, Place, Removed},
+};
+use sensor_model::journal::{
+    FileImage, Image, Target,
+    machine::Outcome,
+    settle::{Settling, Side, Sight},
+};
+use std::ffi::OsStr;
+
+impl Run<'_> {
+    pub(super) fn look(&self, number: usize) -> Result<Sight, ApplyError> {
+        let target = self.target(number);
+        let absent = |image: &Image| *image == Image::Absent;
+        let Some(place) = self.place(target)? else {
+            let side = match (absent(&target.before), absent(&target.after)) {
+                (true, _) => Some(Side::Before),
+                (_, true) => Some(Side::After),
+                _ => None,
+            };
+            return Ok(Sight { path: side, between: false, temporary: None });
+        };
+        let name = self.temporary(number);
+        place.remove_unfinished(&disk::part(&name))?;
+        let path = place.see()?;
+        let side = self.side(target, path.image.as_ref(), path.identity)?;
+        let between = path.image.as_ref().is_some_and(|seen| target.is_between(seen));
+        let beside = place.see_name(&name, &mut |_| {})?;
+        let temporary = match &beside.image {
+            Some(Image::Absent) => None,
+            image => Some(self.side(target, image.as_ref(), beside.identity)?),
+        };
+        Ok(Sight { path: side, between, temporary })
+    }
+
+    /// Which of a target's images was seen.
+    fn side(
+        &self,
+        target: &Target,
+        seen: Option<&Image>,
+        identity: Option<Identity>,
+    ) -> Result<Option<Side>, ApplyError> {
+        let Some(seen) = seen else { return Ok(None) };
+        // Our own new name of a file whose inode has gone back meanwhile is still ours.
+        let before = target.before.is(seen);
+        if target.after.is(seen) && (!before || self.is_linked(&target.after, identity)?) {
+            return Ok(Some(Side::After));
+        }
+        Ok(before.then_some(Side::Before))
+    }
+
+    /// Whether another name of a file is one, in truth.
+    fn is_linked(&self, image: &Image, identity: Option<Identity>) -> Result<bool, ApplyError> {
+        let Image::File(FileImage { hard: Some(of), .. }) = image else { return Ok(true) };
+        let Some(place) = Place::find(self.observer.root(), of)? else { return Ok(false) };
+        Ok(place.see()?.identity == identity)
+    }
+
+    pub(super) fn step(&mut self, number: usize, step: Settling) -> Outcome {
+        self.unsynced = true;
+        match self.try_step(number, step) {
+            Ok(outcome) => outcome,
+            // The next look shows what the other process left.
+            Err(ApplyError::Disk(error)) if error.is_race() => Outcome::Done,
+            Err(error) => failed(error),
+        }
+    }
+
+    fn try_step(&self, number: usize, step: Settling) -> Result<Outcome, ApplyError> {
+        let target = self.target(number);
+        let place =
+            self.place(target)?.ok_or_else(|| ApplyError::refused(&target.path, "its directory is gone"))?;
+        let name = self.temporary(number);
+        match step {
+            Settling::Make(side) => {
+                self.make(&place, &name, number, side)?;
+                return Ok(Outcome::Done);
+            }
+            Settling::Swap if target.turns() && type_changes::must_stay(target, &place, &name)? => {
+                return Ok(Outcome::Kept);
+            }
+            Settling::Swap => place.swap(&name)?,
+            Settling::PutIn => place.put_in(&name)?,
+            Settling::TakeAway if place.is_directory(&place.name)? == Some(true) => {
+                if place.take_away_directory()? == Removed::NotEmpty {
+                    return Ok(Outcome::Kept);
+                }
+            }
+            Settling::TakeAway => place.take_away(&name)?,
+            Settling::Set(side) => {
+                let file = place.open_directory()?;
+                // No call sets attributes on the condition that they are unchanged. So they are read again right before.
+                let present = place.read_metadata(&file)?;
+                if !target.is_between(&Image::Directory(present)) {
+                    return Ok(Outcome::Done);
+                }
+                if let Image::Directory(metadata) = image(target, side) {
+                    place.set_metadata(&file, metadata)?;
+                }
+            }
+            Settling::Discard => {
+                let is_directory = place.is_directory(&name)? == Some(true);
+                match place.discard(&name, is_directory)? {
+                    Removed::Yes => {}
+                    Removed::NotEmpty if target.turns() => {
+                        type_changes::stays_after_all(target, &place, &name)?;
+                        return Ok(Outcome::Kept);
+                    }
+                    Removed::NotEmpty => return Err(place.not_empty().into()),
+                }
+            }
+            Settling::Finished | Settling::Foreign => {}
+        }
+        place.sync_names()?;
+        Ok(Outcome::Done)
+    }
+
+    fn make(&self, place: &Place, name: &OsStr, number: usize, side: Side) -> Result<(), ApplyError> {
+        let image = image(self.target(number), side);
+        let hard = self.same_file(number, side)?;
+        if hard.is_some() {
+            match place.make(name, image, None, hard.as_ref()) {
+                // Where the names cannot be joined again, the path gets a file of its own with the same content; this is reported.
+                Err(error) if error.is_no_hard_link() && hard_links::had(image) => {}
+                made => return Ok(made?),
+            }
+        }
+        let content = image.content().map(|sha256| self.store.content(sha256)).transpose()?;
+        Ok(place.make(name, image, content.as_deref(), None)?)
+    }
+}
