@@ -7,57 +7,57 @@ use std::{future::Future, pin::Pin};
 
 pub(super) type Answer<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T, String>> + 'a>>;
 
-/// What became of an act that did not fail.
+/// The result of an act that did not fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ActResult {
-    /// It is done.
+    /// The act is done.
     Done,
-    /// It cannot be done and need not be, and why.
+    /// The act is impossible and unnecessary, for this reason.
     Skipped(String),
 }
 
-/// When what was undone takes effect.
+/// When the undoing of an act takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UndoResult {
-    /// It has.
+    /// It has taken effect.
     Done,
-    /// With the next boot.
+    /// It takes effect with the next boot.
     NeedsReboot,
 }
 
-/// How a unit is after a boot.
+/// The state of a unit after a boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnitAfterBoot {
-    /// It runs, has done what it is for, or is not started by a boot.
+    /// It runs, has finished, or is not started by a boot.
     Settled,
-    /// It does not, and why.
+    /// It does not run, for this reason.
     Failed(String),
 }
 
-/// Who carries acts out.
+/// Runs acts.
 pub trait ActRunner {
-    /// Does an act of an apply and awaits its end.
+    /// Runs an act of an apply and waits for its end.
     fn act<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, ActResult>;
-    /// After another boot, in which nothing is reloaded or restarted any more: awaits that the act's unit comes to rest. An
-    /// error is why nobody can tell.
+    /// After another boot the act is not run again. Waits until the act's unit has settled. An error means that its state cannot
+    /// be read.
     fn unit_after_boot<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, UnitAfterBoot>;
-    /// The files are the old ones again: does it again, or reverts it.
+    /// The files are the old ones again: runs the act once more, or reverts it.
     fn undo<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, UndoResult>;
-    /// After the reboot of a way back: whether the OS is what it was before a change.
+    /// After the reboot of a rollback: checks that the OS is what it was before a change.
     ///
     /// # Errors
-    /// What it is instead.
+    /// How the OS differs.
     fn is_back(&mut self, os: &OsChange) -> Result<(), String>;
     /// Syncs and asks for a reboot.
     fn reboot(&mut self) -> Answer<'_>;
-    /// How often systemd started everything but the kernel anew in this boot; `None` where nothing counts that. An error is
-    /// why that is not known.
+    /// The number of soft reboots since the kernel booted; `None` where systemd does not count them. An error means that the
+    /// number cannot be read.
     fn soft_reboots(&mut self) -> Answer<'_, Option<u32>> {
         Box::pin(async { Ok(None) })
     }
 }
 
-/// Carries out nothing, for a root that is not running: what is written takes effect at its next boot.
+/// Runs nothing, for a root that is not booted: its next boot uses the files.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoActs;
 

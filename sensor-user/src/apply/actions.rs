@@ -1,7 +1,7 @@
-//! Acts after the files are written: systemd's, through D-Bus, and the operating system's.
+//! Acts that follow the writing of files: systemd's jobs, through D-Bus, and changes of the OS.
 //!
-//! In: an act. Out: whether it succeeded, after its job was waited for and the unit's state was looked at. Nothing is
-//! ever run by a shell, and nothing but the declared set of acts.
+//! In: an act. Out: whether it succeeded, after its job ended and the unit's state was read. No shell runs anything, and only the
+//! plan's acts are run.
 
 mod boot;
 mod bus;
@@ -28,10 +28,10 @@ use std::{
 };
 use zbus_systemd::{login1, systemd1::ManagerProxy};
 
-/// How long systemd may take to answer at all.
+/// The limit for an answer of systemd's.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// What the bus says where nobody is logind.
+/// The error of the bus where logind does not run.
 const NO_LOGIND: &str = "org.freedesktop.DBus.Error.ServiceUnknown";
 
 /// The running systemd, and the host's OS backend.
@@ -40,9 +40,9 @@ pub struct Systemd {
     root: PathBuf,
     manager: Option<ManagerProxy<'static>>,
     os: os::Host,
-    /// Keeps others from shutting the host down meanwhile; given up before our own reboot.
+    /// Delays shutdowns by others; released before Holdfast's own reboot.
     inhibitor: Option<zbus::OwnedFd>,
-    /// How long an answer may take.
+    /// The limit for one answer.
     answer: Duration,
 }
 
@@ -58,7 +58,7 @@ impl Systemd {
         }
     }
 
-    /// Asks logind to hold back shutdowns. Without logind there is nobody to ask.
+    /// Asks logind to delay shutdowns. Without logind nothing is asked.
     pub async fn inhibit(&mut self, why: &str) {
         let Ok(login) = self.login().await else { return };
         let word = |text: &str| text.to_owned();
@@ -74,7 +74,7 @@ impl Systemd {
         login1::ManagerProxy::new(&connection).await.map_err(|error| format!("logind: {error}"))
     }
 
-    // Not systemd's own socket: the signals that it sends there name a sender that zbus takes for no name.
+    // Not systemd's own socket: zbus rejects the sender's name in the signals that systemd sends there.
     async fn manager(&mut self) -> Result<ManagerProxy<'static>, String> {
         if let Some(manager) = &self.manager {
             return Ok(manager.clone());
@@ -94,7 +94,7 @@ impl Systemd {
         }
         let told = |reason: String| format!("{what}: {reason}");
         if act.kind == ActKind::DaemonReload {
-            // The answer comes when it is done, so the act's own limit is that of the answer.
+            // systemd answers after the reload, so the act's limit is that of the answer.
             let connection = bus::connect(&self.root, limit).await.map_err(told)?;
             let reloaded = manager(&connection).await.map_err(told)?.reload().await;
             return reloaded.map(|()| ActResult::Done).map_err(|error| match error {
@@ -118,8 +118,7 @@ async fn manager(connection: &zbus::Connection) -> Result<ManagerProxy<'static>,
     ManagerProxy::new(connection).await.map_err(|error| format!("systemd does not answer: {error}"))
 }
 
-/// Whether an apply changes a unit, or the template that it is an instance of, so that it may be there only on one of
-/// its two sides.
+/// Whether an apply changes a unit or its template, so that the unit may exist under only one of the two configs.
 fn concerns(begin: &Begin, unit: &str) -> bool {
     let template = template_of(unit);
     [Some(unit), template.as_deref()].into_iter().flatten().any(|name| {
@@ -128,7 +127,7 @@ fn concerns(begin: &Begin, unit: &str) -> bool {
     })
 }
 
-/// Whether an apply that goes back masks a unit again, or the template that it is an instance of.
+/// Whether the rollback of an apply masks a unit or its template again.
 fn masks_again(begin: &Begin, unit: &str) -> bool {
     let template = template_of(unit);
     let is_named = |path: &Path| {
@@ -162,7 +161,7 @@ impl ActRunner for Systemd {
             let Some(change) = begin.os.as_ref().filter(|_| act.kind == ActKind::Os) else {
                 let again = act.unit.as_deref().is_some_and(|unit| masks_again(begin, unit));
                 let masked = match (again, act.masked) {
-                    // Under the old config nothing could start it, and this apply did.
+                    // Under the old config nothing could start the unit, and this apply did.
                     (true, _) => WhenMasked::Stop,
                     (false, true) => WhenMasked::Skip,
                     (false, false) => WhenMasked::Fail,
@@ -194,7 +193,7 @@ impl ActRunner for Systemd {
 
     fn soft_reboots(&mut self) -> Answer<'_, Option<u32>> {
         Box::pin(async {
-            // A root that does not run has no systemd to ask.
+            // A root that is not booted has no systemd.
             if bus::missing(&self.root).is_some() {
                 return Ok(None);
             }

@@ -1,7 +1,7 @@
-//! What a plan asks for after the files are written.
+//! The acts of a plan.
 //!
-//! In: a plan. Out: acts of the journal, in the plan's order, each with its limit and its fallback. Drains are the cluster
-//! side's; the write and the reboot are the journal's own.
+//! In: a plan. Out: acts of the journal, in the plan's order, each with its limit and its fallback. A drain is the cluster's work;
+//! the write and the reboot are the journal's own.
 
 use sensor_model::{
     expectation::SYSTEMD_DIRECTORY,
@@ -12,7 +12,7 @@ use sensor_model::{
     plan::{ACT_SECONDS, Plan, StepAction},
 };
 
-/// Where the link of a masked unit points.
+/// The target of the link that masks a unit.
 const NOTHING: &str = "/dev/null";
 
 /// The plan's steps as acts of the journal.
@@ -48,7 +48,7 @@ pub(super) fn acts(plan: &Plan, new: &Rendered, os: bool) -> Vec<Act> {
     os.into_iter().chain(steps).collect()
 }
 
-/// Whether a config masks a unit, or the template that it is an instance of.
+/// Whether a config masks a unit or its template.
 fn masks(config: &Rendered, unit: &str) -> bool {
     let template = template_of(unit);
     [Some(unit), template.as_deref()].into_iter().flatten().any(|name| {
@@ -59,7 +59,7 @@ fn masks(config: &Rendered, unit: &str) -> bool {
     })
 }
 
-/// What differs and nothing here reads: a reboot for it would change nothing.
+/// Why a change of the extensions image is refused: no OS backend reads that field, so a reboot would change nothing.
 pub(super) fn unused(old: &Rendered, new: &Rendered) -> Option<String> {
     let image =
         |side: &Rendered| side.base_os_extensions_container_image.as_ref().map(|image| image.value.clone());

@@ -1,8 +1,8 @@
-//! Hard links: the other names of a file that an apply changes, and whether it has them again afterwards.
+//! Hard links: the other names of a file that an apply changes.
 //!
-//! In: what is wanted, and the host. Out: images that name another name of the same file. Names are looked for among the
-//! paths that the configs declare and in the file's own directory; what has a name elsewhere cannot be put together again,
-//! and is reported.
+//! In: the planned states, and the host. Out: images that hold another name of the same file. Names are searched among the paths
+//! that the configs declare and in the file's own directory. A file with a name elsewhere cannot be joined again, and this is
+//! reported.
 
 use super::{
     error::ApplyError,
@@ -20,7 +20,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Names of files, found when they are needed.
+/// Names of files, searched when they are needed.
 pub(super) struct Names<'a> {
     planner: &'a Planner<'a>,
     wanted: &'a BTreeMap<PathBuf, PlannedState>,
@@ -37,7 +37,7 @@ impl<'a> Names<'a> {
         Self { planner, wanted, declared, known: OnceCell::new() }
     }
 
-    /// Says in a file's image how many names the file has, and one of the others.
+    /// Adds to a file's image how many names the file has, and one of the others.
     pub(super) fn noted(&self, path: &Path, image: Image) -> Result<Image, ApplyError> {
         let Image::File(file) = image else { return Ok(image) };
         let Some((identity, names)) = self.identity(path)?.filter(|(_, names)| *names > 1) else {
@@ -46,7 +46,7 @@ impl<'a> Names<'a> {
         let mut others = self.known()?.get(&identity).cloned().unwrap_or_default();
         let directory = path.parent().unwrap_or(Path::new("/"));
         each_name(self.planner.observer, directory, |name| {
-            // The journal has no other names.
+            // The journal holds only names in UTF-8.
             if let Some(name) = name.to_str().filter(|name| !name.starts_with(TEMPORARY)) {
                 let sibling = directory.join(name);
                 if self.identity(&sibling)?.is_some_and(|(it, _)| it == identity) {
@@ -55,14 +55,14 @@ impl<'a> Names<'a> {
             }
             Ok::<_, ApplyError>(ControlFlow::Continue(()))
         })?;
-        // All of them name the first, and that one names the second. One that stays where it is keeps the inode.
+        // All images hold the first name, and the first holds the second. A name that stays keeps the inode.
         let mut others: Vec<PathBuf> = others.into_iter().collect();
         others.sort_by_key(|other| self.wanted.contains_key(other));
         let hard = others.into_iter().find(|other| other != path);
         Ok(Image::File(FileImage { hard, names, ..file }))
     }
 
-    /// The original of a path: another name of a file only where that file is, or is given back, too.
+    /// The original of a path. It is another name of a file only if that file is there or is restored, too.
     pub(super) fn given_back(
         &self,
         path: &Path,
@@ -75,7 +75,7 @@ impl<'a> Names<'a> {
             _ => false,
         };
         let is_linked = match self.wanted.get(of) {
-            // It has the content already: of two such names only one follows the other.
+            // It has the content already. Of two such names only the later one becomes a link to the other.
             None | Some(PlannedState::Original) if original.is(before) => there && **of < *path,
             Some(PlannedState::Original) => there || self.planner.original(of)?.is(&original),
             None => there,
@@ -101,14 +101,14 @@ impl<'a> Names<'a> {
         Ok(self.known.get_or_init(BTreeMap::new))
     }
 
-    /// Which inode a regular file is, and how many names it has.
+    /// The inode of a regular file, and how many names it has.
     fn identity(&self, path: &Path) -> Result<Option<(Identity, u64)>, ApplyError> {
         let Ok(Some(place)) = Place::find(self.planner.observer.root(), path) else { return Ok(None) };
         names(&place)
     }
 }
 
-/// Which inode a regular file is, and how many names it has.
+/// The inode of a regular file, and how many names it has.
 pub(super) fn names(place: &Place) -> Result<Option<(Identity, u64)>, ApplyError> {
     let file = place.stat()?.filter(|stat| stat.st_mode & nix::libc::S_IFMT == nix::libc::S_IFREG);
     Ok(file.map(|stat| ((stat.st_dev, stat.st_ino), stat.st_nlink)))

@@ -1,7 +1,7 @@
-//! Signals that ask a process to end while it applies a config.
+//! Signals that arrive during an apply.
 //!
-//! In: SIGINT, SIGTERM and SIGHUP. Out: whether the apply is to stop at its next safe point, where the journal says how it goes
-//! on. Outside an apply each of them ends the process at once.
+//! In: SIGINT, SIGTERM and SIGHUP. Out: whether the apply is to stop at its next safe point, from which the journal can go on.
+//! Outside an apply each of them ends the process at once.
 
 use sensor_model::journal::{Record, machine::Request};
 use std::{
@@ -11,12 +11,12 @@ use std::{
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What was asked for.
+/// What a signal asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// SIGINT or SIGTERM: somebody wants the apply undone.
+    /// SIGINT or SIGTERM: the apply is to be undone.
     Stop(&'static str),
-    /// SIGHUP: a terminal or a connection is gone, maybe by what the apply itself does to the network.
+    /// SIGHUP: the terminal or the connection is gone, maybe because of the apply's own change of the network.
     Unwatched,
 }
 
@@ -31,7 +31,7 @@ impl Asked {
     }
 }
 
-/// What this process was asked to do.
+/// The signals that this process received.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupts(Arc<Mutex<State>>);
 
@@ -41,7 +41,7 @@ struct State {
     asked: Option<Asked>,
 }
 
-/// An apply under way; ends with it.
+/// Marks an apply as in progress until it is dropped.
 #[derive(Debug)]
 pub(super) struct UnderWay(Interrupts);
 
@@ -52,10 +52,10 @@ impl Drop for UnderWay {
 }
 
 impl Interrupts {
-    /// Takes the signals from now on; a thread waits for them. Lines for a person go to `say`.
+    /// Handles the signals from now on, in a thread. Lines for a person go to `say`.
     ///
     /// # Errors
-    /// No thread or handler can be made.
+    /// The thread or a handler cannot be made.
     pub fn heed(say: fn(&str)) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let taken = runtime.block_on(async { Taken::all() })?;
@@ -71,7 +71,7 @@ impl Interrupts {
         loop {
             let (asked, number) = taken.next().await;
             if !self.ask(asked) {
-                // Nothing is under way, so this is the end that the signal wants, as a shell sees it.
+                // No apply is in progress: the process ends as a shell expects it for the signal.
                 std::process::exit(128 + number);
             }
             say(&match asked {
@@ -85,7 +85,7 @@ impl Interrupts {
         }
     }
 
-    /// Takes note of a signal; `false` where no apply is under way.
+    /// Notes a signal; `false` where no apply is in progress.
     fn ask(&self, asked: Asked) -> bool {
         let mut state = self.state();
         if state.under_way && !matches!(state.asked, Some(Asked::Stop(_))) {
@@ -94,20 +94,20 @@ impl Interrupts {
         state.under_way
     }
 
-    /// From now on, until what it gives ends, no signal ends the process.
+    /// Until the result is dropped, no signal ends the process.
     pub(super) fn begin(&self) -> UnderWay {
         self.state().under_way = true;
         UnderWay(self.clone())
     }
 
-    /// Why nothing new is to be begun any more.
+    /// Why no further apply may begin.
     pub fn reason(&self) -> Option<String> {
         self.state().asked.map(Asked::reason)
     }
 
-    /// Why a request of the journal's machine is not carried out. It is then answered as one that failed, so only those are
-    /// refused that may fail with nothing left half done; with `no_look` no look is. That holds on the way back, and where what
-    /// an update of the OS took back is put again: the new OS would go back for it.
+    /// Why a request of the journal's machine is refused. The machine gets the refusal as a failure, so only requests are refused
+    /// that can fail without leaving anything half done. With `no_look`, looks are not refused: that is for a rollback, and for
+    /// paths that are written again after an update of the OS, where a failed look would roll the new OS back.
     pub(super) fn before(&self, request: &Request, no_look: bool) -> Option<String> {
         let asked = self.state().asked?;
         let is_safe = match request {
@@ -123,12 +123,12 @@ impl Interrupts {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // The flags are whole whoever dies.
+        // A panic of another thread leaves the flags valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The signals, but those that the process was started without: `nohup` ignores SIGHUP.
+/// The signals, except those that the process was started to ignore: `nohup` ignores SIGHUP.
 #[derive(Debug)]
 struct Taken {
     interrupt: Option<Signal>,
@@ -150,7 +150,7 @@ impl Taken {
         })
     }
 
-    /// Waits for one, and gives its number, too.
+    /// Waits for a signal and returns it with its number.
     async fn next(&mut self) -> (Asked, i32) {
         tokio::select! {
             () = comes(&mut self.interrupt) => (Asked::Stop("SIGINT"), SignalKind::interrupt().as_raw_value()),

@@ -1,7 +1,7 @@
 //! SELinux labels of what an apply writes.
 //!
-//! In: the host's policy, and everything that is to be written. Out: for each path the label that `restorecon` would give: what
-//! is new gets the policy's, what was there keeps its own where that is as good. Without SELinux no label is written.
+//! In: the host's policy, and the planned states. Out: for each path the label that `restorecon` would set. A new object gets the
+//! policy's label. An object that was there keeps its own label if `restorecon` would keep it. Without SELinux no label is written.
 
 use super::planner::PlannedState;
 use crate::{disk::label_value, labels::Policy, observation::Observer};
@@ -24,7 +24,7 @@ pub(super) struct Labels<'a> {
 }
 
 impl<'a> Labels<'a> {
-    /// Asks the host's policy, once for all.
+    /// Reads the host's policy once for all paths.
     pub(super) fn of(
         observer: &Observer,
         drift: &'a DriftPolicy,
@@ -41,7 +41,7 @@ impl<'a> Labels<'a> {
         labels
     }
 
-    /// What an object of a kind is to have at a path, where `before` is.
+    /// The label of an object of a kind at a path; `before` is what is there now.
     pub(super) fn label(&self, path: &Path, kind: Kind, before: &Image) -> Option<String> {
         let found = match (kind, before) {
             (Kind::File, Image::File(file)) => file.metadata.xattrs.get(ATTRIBUTE).and_then(text),
@@ -56,7 +56,7 @@ impl<'a> Labels<'a> {
         }
     }
 
-    /// The same as extended attributes.
+    /// The label as extended attributes.
     pub(super) fn attributes(&self, path: &Path, kind: Kind, before: &Image) -> BTreeMap<String, String> {
         let label = self.label(path, kind, before);
         label.map(|label| (ATTRIBUTE.to_owned(), hex::encode(label_value(&label)))).into_iter().collect()

@@ -1,9 +1,8 @@
 //! Bringing the host from one config to another, crash-safely.
 //!
-//! In: two rendered configs, a plan, the host. Out: the new config on the host, verified, or the old one. What is to be
-//! done is written to a journal before anything is done ([`sensor_model::journal`]); whoever starts next finishes or
-//! gives back what a dead process left. Nothing outside the declared set of acts is ever run, and no content is in
-//! an error or a log.
+//! In: two rendered configs, a plan, the host. Out: the new config on the host, verified, or the old one. Every step is in a
+//! journal before it is taken ([`sensor_model::journal`]). If the process dies, the next start finishes the apply or rolls it
+//! back. Only the acts of the plan are run, and no content is in an error or a log.
 
 mod act_runner;
 mod actions;
@@ -44,5 +43,5 @@ pub use run::ResumeLimit;
 pub use verify::Differences;
 pub use waiting::{waits, waits_or_none};
 
-/// The Machine Config Operator's wish that everything be written again.
+/// The file by which the Machine Config Operator asks for everything to be written again.
 pub const FORCE_FILE: &str = "/run/machine-config-daemon-force";

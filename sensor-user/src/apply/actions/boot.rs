@@ -1,7 +1,7 @@
-//! A unit after a boot.
+//! The state of a unit after a boot.
 //!
-//! In: a unit that the boot starts, or not. Out: whether it came to rest well. Nothing is started here, and no wait is
-//! without an end: the boot's own work has one limit, what the unit takes has another.
+//! In: a unit that the boot may start. Out: whether it settled or failed. Nothing is started here. Each wait has a limit: one for
+//! the boot's queue of jobs, one for the unit itself.
 
 use super::{
     bus::SYSTEMD,
@@ -13,22 +13,22 @@ use tokio::time::{sleep, timeout};
 use zbus::fdo;
 use zbus_systemd::systemd1::{JobProxy, ManagerProxy, ServiceProxy, UnitProxy};
 
-/// How long a boot may take until it comes to a unit.
+/// How long a unit's job may wait in the boot's queue.
 const QUEUE: Duration = Duration::from_mins(5);
 
-/// What a unit gets at least: a boot does a lot beside it.
+/// The shortest limit of a unit: a boot starts many others at the same time.
 const LEAST: Duration = Duration::from_secs(90);
 
-/// Pause between two looks at a unit.
+/// The pause between two reads of a unit's state.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Looks at a unit that runs until it is believed to stay.
+/// How many reads in a row must find a unit running.
 const LOOKS: u32 = 10;
 
-/// Awaits that a unit comes to rest; `may_be_gone` where the apply takes it away.
+/// Waits until a unit has settled; `may_be_gone` where the apply removes it.
 ///
 /// # Errors
-/// Why nobody can tell: systemd does not answer, or the boot has not come to the unit.
+/// systemd does not answer, or the unit's job still waits in the queue.
 pub(super) async fn unit_after_boot(
     manager: &ManagerProxy<'_>,
     name: &str,
@@ -56,7 +56,7 @@ pub(super) async fn unit_after_boot(
     })
 }
 
-/// Waits while the boot's job for a unit stands in the queue.
+/// Waits while the boot's job for a unit is in the queue.
 async fn begun(unit: &UnitProxy<'_>) -> Result<(), zbus::Error> {
     loop {
         let (id, path) = unit.job().await?;
@@ -69,7 +69,7 @@ async fn begun(unit: &UnitProxy<'_>) -> Result<(), zbus::Error> {
             .cache_properties(zbus::proxy::CacheProperties::No)
             .build()
             .await?;
-        // One that is over meanwhile waits no more.
+        // A job that has ended since does not wait any more.
         if job.state().await.is_ok_and(|state| state != "waiting") {
             return Ok(());
         }
@@ -77,7 +77,7 @@ async fn begun(unit: &UnitProxy<'_>) -> Result<(), zbus::Error> {
     }
 }
 
-/// Why a unit does not run; `None` when it does, has done what it is for, or was not started.
+/// Why a unit does not run; `None` when it runs, has finished, or was not started.
 async fn settled(unit: &UnitProxy<'_>, name: &str) -> Result<Option<&'static str>, String> {
     let text = |error: zbus::Error| error.to_string();
     let service = if name.ends_with(".service") { Some(service_of(unit).await?) } else { None };
@@ -114,8 +114,7 @@ async fn restarts(service: Option<&ServiceProxy<'_>>) -> Result<u32, String> {
     }
 }
 
-/// How often systemd started everything but the kernel anew. Versions that count it have the property; what has not counts
-/// none.
+/// The number of soft reboots; `None` where systemd does not have the property.
 pub(super) async fn soft_reboots(connection: &zbus::Connection) -> Result<Option<u32>, String> {
     let text = |error: zbus::Error| format!("systemd does not answer: {error}");
     let manager = ManagerProxy::builder(connection).cache_properties(zbus::proxy::CacheProperties::No);

@@ -1,7 +1,7 @@
-//! The system bus of the host that is worked on.
+//! The system bus of the host.
 //!
-//! In: the host's root. Out: connections to the bus below that root, and to no other: who works on a host that is
-//! mounted somewhere must not restart or reboot the one that it runs on. No call waits for ever.
+//! In: the host's root. Out: connections to the bus below that root, and to no other. An apply to a root that is mounted
+//! somewhere must not restart units of the host that it runs on. Each call has a limit.
 
 use std::{
     path::{Path, PathBuf},

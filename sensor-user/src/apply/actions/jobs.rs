@@ -1,7 +1,7 @@
-//! One job of systemd's, from its request until its unit has come to rest.
+//! One job of systemd's, from its request until its unit has settled.
 //!
-//! In: the manager, what is to be done with which unit. Out: that it is done, or why not. It takes no longer than its
-//! limit, whoever does not answer; a job that nobody waits for any more is taken back.
+//! In: the manager, a job and its unit. Out: success, or the reason of the failure. Nothing takes longer than the limit, and a job
+//! whose limit has passed is cancelled.
 
 use super::{bus::SYSTEMD, results::Results};
 use crate::apply::act_runner::ActResult;
@@ -10,45 +10,45 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use zbus_systemd::systemd1::{ManagerProxy, ServiceProxy, UnitProxy};
 
-/// Pause between two looks at a unit.
+/// The pause between two reads of a unit's state.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Looks at a unit that was started until it is believed to stay: a service of `Type=simple` is started before it has done
-/// anything, and dies after that if its configuration is wrong.
+/// How many reads in a row must find a unit running: a service of `Type=simple` counts as started before it has done anything,
+/// and dies after that if its configuration is wrong.
 const LOOKS: u32 = 10;
 
-/// A job and how it is seen.
+/// A job, and how its unit is judged.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Job<'a> {
     pub(super) kind: ActKind,
     pub(super) unit: &'a str,
-    /// Whether the unit may be gone: the apply removes it.
+    /// Whether the unit may be missing, because the apply removes it.
     pub(super) may_be_gone: bool,
     pub(super) masked: WhenMasked,
     pub(super) limit: Duration,
 }
 
-/// What is done about a unit that is masked: systemd refuses every job for it but a stop.
+/// What to do about a masked unit: systemd refuses every job for it except a stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WhenMasked {
-    /// Nothing, and a person is told: the config masks it.
+    /// Skip it and report that: the config masks it.
     Skip,
-    /// It is stopped.
+    /// Stop it.
     Stop,
-    /// The job fails: somebody else masked it.
+    /// Fail: another process masked it.
     Fail,
 }
 
-/// Queues a job, waits until it is removed, and looks at the unit.
+/// Queues a job, waits for its end, and reads the unit's state.
 ///
 /// # Errors
-/// How it ended instead.
+/// How the job ended instead.
 pub(super) async fn run(manager: &ManagerProxy<'_>, job: Job<'_>) -> Result<ActResult, String> {
     let mut queued = None;
     if let Ok(ended) = timeout(job.limit, wait(manager, job, &mut queued)).await {
         return ended;
     }
-    // Nobody waits for it any more; left alone it could still happen after the fallback.
+    // A job that stays queued could still run after the fallback.
     if let Some(id) = queued.as_deref().and_then(|path| path.rsplit('/').next()?.parse().ok()) {
         let _ = manager.cancel_job(id).await;
     }

@@ -5,9 +5,8 @@
 //! besides, it is taken, and does arguments.
 
 use super::{
-    changed_image,
+    change::{changed_image, words},
     run::{QUESTION, Tools},
-    words,
 };
 use sensor_model::{journal::OsChange, os::Status};
 

@@ -5,6 +5,7 @@
 //! a shell, each within a time limit.
 
 mod bootc;
+mod change;
 mod ostree;
 mod rpm_ostree;
 mod run;
@@ -14,9 +15,9 @@ mod tests;
 
 pub(super) use crate::desired::kernel_arguments as declared;
 use crate::{clock::boot_id, observation::Observer};
+use change::{arguments_differ, changed_image};
 use run::Tools;
 use sensor_model::{
-    changes::Operation,
     compare::{Ids, compare},
     expectation::{
         Expectation, Expected, KernelArgumentsExpectation, OSTREE_BOOTED, OsImageExpectation, Source, Thing,
@@ -326,61 +327,6 @@ fn waits(change: &OsChange) -> Result<&[WaitingArgument], String> {
     let proc = Path::new("/proc");
     let boot_id = boot_id(proc).map_err(|error| format!("the boot id cannot be read: {error}"))?;
     Ok(change.waits(&boot_id))
-}
-
-/// Arguments of a change that are missing among those found, or found and to go, but for those that wait; and those that
-/// stand in another order, which the boot in which some wait cannot have changed.
-fn arguments_differ(
-    change: &OsChange,
-    found: &[String],
-    place: &str,
-    waits: &[WaitingArgument],
-) -> Vec<String> {
-    let mut problems = Vec::new();
-    let is_order_due = waits.is_empty() && !arguments::are_set(&change.add_arguments, found);
-    let waits = |word: &str, operation: Operation| {
-        waits.iter().any(|waits| waits.argument == word && waits.operation == operation)
-    };
-    let missing = arguments::missing(&change.add_arguments, found).into_iter();
-    let missing: Vec<&str> = missing.filter(|word| !waits(word, Operation::Add)).collect();
-    if !missing.is_empty() {
-        problems.push(format!("missing expected kernel arguments: [{}]", missing.join(" ")));
-    }
-    let gone = change.gone();
-    let gone = gone.iter().filter(|word| !change.add_arguments.contains(word));
-    for word in gone.filter(|word| !waits(word, Operation::Remove)) {
-        if arguments::missing(std::slice::from_ref(word), found).is_empty() {
-            problems.push(format!("kernel argument {word} is still {place}"));
-        }
-    }
-    if is_order_due {
-        let line = |words: Vec<&String>| words.into_iter().map(String::as_str).collect::<Vec<_>>().join(" ");
-        problems.push(format!(
-            "kernel arguments have to be in the order [{}], and are [{}]",
-            line(change.add_arguments.iter().filter(|word| arguments::is_among(word, found)).collect()),
-            line(arguments::common(found, &change.add_arguments))
-        ));
-    }
-    problems
-}
-
-fn words(words: &[&str]) -> Vec<String> {
-    words.iter().map(|word| (*word).to_owned()).collect()
-}
-
-fn changed_image(change: &OsChange) -> Result<Option<&str>, String> {
-    if change.old_image == change.new_image {
-        return Ok(None);
-    }
-    let image = change
-        .new_image
-        .as_deref()
-        .ok_or("no OS image is declared any more, and nobody says which one to go back to")?;
-    // An option in the place of an image would be taken for one.
-    if image.starts_with('-') || image.is_empty() {
-        return Err(format!("osImageURL {image:?} is no image"));
-    }
-    Ok(Some(image))
 }
 
 /// What differs of the OS between two configs; `None` when nothing does.

@@ -4,9 +4,8 @@
 //! staged: `/etc` is merged, and the boot loader's entry written, when the host goes down.
 
 use super::{
-    changed_image,
+    change::{changed_image, words},
     run::{CHANGE, QUESTION, Tools},
-    words,
 };
 use crate::bounded;
 use sensor_model::{

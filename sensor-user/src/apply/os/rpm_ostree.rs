@@ -1,9 +1,8 @@
 //! `rpm-ostree`: image, kernel arguments, kernel type and extensions.
 
 use super::{
-    changed_image,
+    change::{arguments_differ, changed_image, words},
     run::{CHANGE, QUESTION, Tools},
-    words,
 };
 use sensor_model::{
     journal::OsChange,
@@ -122,7 +121,7 @@ pub(super) async fn missing(
     if change.has_arguments() {
         let line = tools.run(&words(&["rpm-ostree", "kargs", "--deploy-index=0"]), QUESTION).await?;
         let found = arguments::split(&String::from_utf8_lossy(&line));
-        problems.extend(super::arguments_differ(change, &found, "staged", &[]));
+        problems.extend(arguments_differ(change, &found, "staged", &[]));
     }
     Ok(problems)
 }

@@ -1,7 +1,7 @@
 mod order;
 
-use super::*;
-use sensor_model::{os::Deployment, waiting::Waiting};
+use super::{change::words, *};
+use sensor_model::{changes::Operation, os::Deployment, waiting::Waiting};
 use std::{
     fs,
     os::unix::fs::{PermissionsExt as _, symlink},

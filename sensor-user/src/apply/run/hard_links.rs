@@ -12,8 +12,8 @@ use sensor_model::journal::{Ended, FileImage, Image, settle::Side};
 use std::path::Path;
 
 impl Run<'_> {
-    /// A name of the file of which a target is to be another name, where that one is what the image says; on the way back
-    /// it may lie beside its path still.
+    /// A name of the file that a target is to share, if that file is like the image. In a rollback it may still have its
+    /// temporary name.
     pub(super) fn same_file(&self, number: usize, side: Side) -> Result<Option<Place>, ApplyError> {
         let targets = &self.begin.targets;
         let wanted = image(self.target(number), side);
@@ -39,14 +39,14 @@ impl Run<'_> {
         Ok(None)
     }
 
-    /// Files that had more names before Holdfast wrote them than they have now that they are back.
+    /// Files that had more names before Holdfast wrote them than they have now.
     pub(in crate::apply) fn apart(&self, ended: Ended) -> Vec<String> {
         let side = if ended == Ended::Done { Side::After } else { Side::Before };
         let mut problems = Vec::new();
         for target in &self.begin.targets {
             let Image::File(FileImage { names: had @ 2.., .. }) = image(target, side) else { continue };
             let path = target.path.display();
-            // What cannot be looked at is a difference that the comparison reports.
+            // The comparison reports what cannot be read.
             let Ok(Some(place)) = self.place(target) else { continue };
             let Ok(Some((_, has))) = names(&place) else { continue };
             if has < *had {
