@@ -1,7 +1,7 @@
-//! What a path goes back to when no config declares it any more.
+//! What a path is restored to when no config declares it any more.
 //!
-//! In: a path, the host and the store. Out: an image; and which originals are to be kept and given back. What a package shipped
-//! can be had only where rpm or dpkg left it on the disk; their databases hold no contents.
+//! In: a path, the host and the store. Out: an image; and which originals are to be kept and restored. A package's file can be
+//! restored only if rpm or dpkg left it on the disk: their databases hold no contents.
 
 use super::{
     error::ApplyError,
@@ -19,15 +19,14 @@ use std::{
     sync::Arc,
 };
 
-/// Endings under which rpm and dpkg leave what a package ships for a path where something else is.
+/// The endings of files that rpm and dpkg leave beside a path whose own file was changed.
 const PUT_ASIDE: [&str; 2] = [".rpmnew", ".dpkg-dist"];
 
-/// Where an OS image keeps what it ships for `/etc`.
+/// Where an OS image ships its `/etc`.
 const PRISTINE: &str = "/usr/etc";
 
 impl Planner<'_> {
-    /// What a path goes back to when nothing declares it any more: what the OS ships, else what was there before, else
-    /// what a package brought meanwhile.
+    /// What a path is restored to: what the OS ships, else what was there before, else what a package brought since.
     pub(super) fn original(&self, path: &Path) -> Result<Image, ApplyError> {
         let kept = self.store.original(path)?;
         let shipped = match pristine(path) {
@@ -35,7 +34,7 @@ impl Planner<'_> {
             None => Image::Absent,
         };
         if shipped != Image::Absent {
-            // The host's own, which no config has changed.
+            // The host's own file, which no config has changed.
             if let Some(kept) = kept.filter(|kept| !kept.shipped && kept.image != Image::Absent) {
                 let present = self.image(path)?;
                 if kept.image.is(&present) {
@@ -45,12 +44,12 @@ impl Planner<'_> {
             return Ok(shipped);
         }
         if let Some(kept) = kept.filter(|kept| kept.image != Image::Absent) {
-            // The default of an older image, which the present one does not ship any more, is not the host's own.
+            // A default of an older image that the present one does not ship is not the host's own.
             if !kept.shipped || !self.has_pristine() {
                 return Ok(kept.image);
             }
         }
-        // A package that was installed or upgraded since put its own file aside, where ours was in its place.
+        // A package that was installed or upgraded since left its file beside Holdfast's.
         for ending in PUT_ASIDE {
             let mut aside = path.as_os_str().to_owned();
             aside.push(ending);
@@ -61,7 +60,7 @@ impl Planner<'_> {
         Ok(Image::Absent)
     }
 
-    /// Whether the booted OS image ships exactly this for a path. Attributes are left out, as they are when ostree merges.
+    /// Whether the booted OS image ships exactly this for a path. Attributes do not count, as in ostree's merge.
     pub(super) fn is_shipped(&self, path: &Path, image: &Image) -> Result<bool, ApplyError> {
         let Some(pristine) = pristine(path) else { return Ok(false) };
         let Some(place) = Place::find(self.observer.root(), &pristine)? else { return Ok(false) };
@@ -83,8 +82,9 @@ impl Planner<'_> {
         self.observer.root().open_at(Path::new(PRISTINE), flags).is_ok()
     }
 
-    /// Originals in directories that a config closes: they stay away while it does, and come back when it does not any more.
-    /// Gives the paths that only a forced apply takes away or rewrites. No config ever declared them, so they get no original.
+    /// Plans the originals in closed directories: they are not restored while a config closes the directory, and are restored when
+    /// none does any more. Returns the paths that only a forced apply removes or rewrites. No config declared those, so they get
+    /// no original.
     pub(super) fn closed(
         &self,
         old: &[Expectation],
@@ -124,7 +124,7 @@ impl Planner<'_> {
     }
 }
 
-/// Where an OS image keeps what it ships for a path.
+/// Where an OS image ships a path of `/etc`.
 fn pristine(path: &Path) -> Option<PathBuf> {
     Some(Path::new(PRISTINE).join(path.strip_prefix("/etc").ok()?))
 }

@@ -1,9 +1,8 @@
-//! What an update of the OS takes back.
+//! Declared paths that an update of the OS replaces.
 //!
-//! In: what is declared, the host, and what the image ships below `/usr/etc`. Out: the declared paths that are as the image
-//! ships them, and in another boot what the image there ships for them. The merge of `/etc` at an update takes a file with
-//! the image's own type, mode, owner and content for unchanged, and puts the new image's in its place; extended attributes
-//! do not count for it.
+//! In: the declared paths, the host, and what the image ships below `/usr/etc`. Out: the declared paths that are as the image ships
+//! them, and after the update what the new image ships for them. The merge of `/etc` treats a file with the image's own type, mode,
+//! owner and content as unchanged, and replaces it by the new image's file. It ignores extended attributes.
 
 use super::{error::ApplyError, password, planner::Planner, targets::Writes};
 use crate::{disk::Place, observation::Observer};
@@ -15,12 +14,12 @@ use sensor_model::{
 };
 use std::path::{Path, PathBuf};
 
-/// Where an image ships what the host then has in `/etc`.
+/// Where an image ships its `/etc`.
 const SHIPPED: &str = "/usr/etc";
 
 impl Planner<'_> {
-    /// The declared paths that a change of the OS would take back, with what they are once everything is written. With other
-    /// arguments alone the same image is merged.
+    /// The declared paths that a change of the OS would replace, with their images after the apply. A change of kernel arguments
+    /// alone merges the same image and replaces nothing.
     pub(super) fn put_again(
         &self,
         writes: &Writes,
@@ -37,7 +36,7 @@ impl Planner<'_> {
                 Some(target) => target.after.clone(),
                 None => self.image(path)?,
             };
-            // Names of one file come apart at each merge; no name of them is as it was before.
+            // Each merge separates the names of a file, so none of them is unchanged.
             let is_one_of_many = matches!(&image, Image::File(FileImage { hard: Some(_), .. }));
             if let Image::File(file) = &mut image {
                 file.names = 0;
@@ -50,7 +49,7 @@ impl Planner<'_> {
     }
 }
 
-/// What is put again in the boot that runs, as targets: before, there is what its image ships.
+/// The paths to be written again in this boot, as targets. Their state before is what the booted image ships.
 pub(super) fn targets(observer: &Observer, again: &[PutAgain]) -> Vec<Target> {
     let target = |again: &PutAgain| {
         let is_etc = again.path.starts_with("/etc") && has_image(observer);
@@ -60,7 +59,7 @@ pub(super) fn targets(observer: &Observer, again: &[PutAgain]) -> Vec<Target> {
     again.iter().map(target).collect()
 }
 
-/// The paths of files, directories and links of a config that an update would take back, by what is declared of them.
+/// The declared paths of a config that an update of the OS would replace.
 pub fn foreseen(observer: &Observer, expectations: &[Expectation]) -> Vec<PathBuf> {
     let is_foreseen = |expectation: &&Expectation| {
         let path = expectation.thing.path();
@@ -70,19 +69,19 @@ pub fn foreseen(observer: &Observer, expectations: &[Expectation]) -> Vec<PathBu
     paths.collect()
 }
 
-/// Whether the host has an image's own `/etc`.
+/// Whether the host has `/usr/etc`.
 fn has_image(observer: &Observer) -> bool {
     observer.root().open_at(Path::new(SHIPPED), OFlag::O_PATH | OFlag::O_DIRECTORY).is_ok()
 }
 
-/// What the booted image ships for a path; `None` where it ships nothing, or that cannot be read.
+/// What the booted image ships for a path; `None` where it ships nothing or cannot be read.
 fn shipped(observer: &Observer, path: &Path) -> Option<Image> {
     let below = path.strip_prefix("/etc").ok()?;
     let place = Place::find(observer.root(), &Path::new(SHIPPED).join(below)).ok()??;
     place.see().ok()?.image.filter(|image| *image != Image::Absent)
 }
 
-/// Whether the merge takes what is there for what the image ships.
+/// Whether the merge treats what is there as unchanged.
 fn is_unchanged(image: &Image, shipped: &Image) -> bool {
     let plain = |metadata: &Metadata| (metadata.mode, metadata.uid, metadata.gid);
     match (image, shipped) {
@@ -97,7 +96,7 @@ fn is_unchanged(image: &Image, shipped: &Image) -> bool {
     }
 }
 
-/// Whether what is declared is what the image ships; what is not declared of it is as it is.
+/// Whether a declaration is what the image ships. Undeclared fields do not count.
 fn declares(observer: &Observer, expected: &Expected, shipped: &Image) -> bool {
     let is = |owner: &Owner, id: u32, number: &dyn Fn(&str) -> Option<u32>| match owner {
         Owner::Id(declared) => *declared == id,
@@ -126,7 +125,7 @@ fn declares(observer: &Observer, expected: &Expected, shipped: &Image) -> bool {
     }
 }
 
-/// Without what the host gives each object itself: what is shipped has the labels of `/usr`.
+/// An image without the attributes that the host sets itself: below `/usr/etc` they are those of `/usr`.
 fn plain(mut image: Image) -> Image {
     match &mut image {
         Image::File(FileImage { metadata, .. }) | Image::Directory(metadata) => {

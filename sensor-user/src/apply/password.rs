@@ -1,7 +1,7 @@
 //! Password hashes, as lines of the shadow file.
 //!
-//! In: the users of the old and the new config, and the present file. Out: the file as it shall be, or nothing when it
-//! is so already. A user whose hash is no longer declared gets none that any password has. No hash reaches a log.
+//! In: the users of the old and the new config, and the present file. Out: the new file, or nothing where no hash changes. A user
+//! whose hash is no longer declared gets a value that no password has. No hash reaches a log.
 
 use super::{
     error::ApplyError,
@@ -26,29 +26,29 @@ use std::{
 };
 use tokio::time::sleep;
 
-/// Where hashes are.
+/// The file of password hashes.
 pub(super) const SHADOW: &str = "/etc/shadow";
 
-/// No password has this hash.
+/// A value that no password has.
 const LOCKED: &str = "*";
 
-/// The lock of everybody who writes the shadow file, as lckpwdf(3) takes it.
+/// The lock file of all writers of the shadow file, as in lckpwdf(3).
 const LOCK: &str = ".pwd.lock";
 
-/// How long others may keep it: as long as lckpwdf(3) waits.
+/// How long to wait for the lock: as long as lckpwdf(3).
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Pause between two tries.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// While this lives, no passwd, useradd or usermod writes.
+/// The lock: until it is dropped, no passwd, useradd or usermod writes.
 #[derive(Debug)]
 pub(super) struct ShadowLock {
     _file: OwnedFd,
 }
 
 impl ShadowLock {
-    /// Waits for it, for a while; `waits` is told when it has to.
+    /// Takes the lock, and waits for a limited time; calls `waits` if it has to.
     pub(super) async fn take(observer: &Observer, waits: &mut dyn FnMut(&str)) -> Result<Self, ApplyError> {
         let directory = Path::new("/etc");
         let path = directory.join(LOCK);
@@ -71,7 +71,7 @@ impl ShadowLock {
         let deadline = Instant::now() + PATIENCE;
         let mut told = false;
         loop {
-            // Of the open file, not of the process: it goes with this handle and with no other.
+            // A lock of the open file and not of the process: only the end of this handle releases it.
             match fcntl(&file, FcntlArg::F_OFD_SETLK(&whole)) {
                 Ok(_) => return Ok(Self { _file: file }),
                 Err(Errno::EAGAIN | Errno::EACCES) if Instant::now() < deadline => {
@@ -100,7 +100,7 @@ pub(super) fn concerned(old: &Rendered, new: &Rendered, everything: bool) -> boo
     old != new || (everything && !new.is_empty())
 }
 
-/// The shadow file that is wanted.
+/// The planned shadow file.
 pub(super) fn wanted(planner: &Planner<'_>) -> Result<Option<PlannedState>, ApplyError> {
     let (old, new) = (hashes(planner.old), hashes(planner.new));
     let mut set: BTreeMap<&str, &str> = BTreeMap::new();
@@ -169,7 +169,7 @@ fn edit(shadow: &[u8], set: &BTreeMap<&str, &str>, today: i64) -> Result<Vec<u8>
         edited.extend_from_slice(end);
     }
     match left.keys().next() {
-        // Whoever is gone needs no lock.
+        // A user who does not exist needs no locked password.
         Some(user) if left[user] != LOCKED => Err((*user).to_owned()),
         _ => Ok(edited),
     }

@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 /// Mode of a parent that nobody declares.
 pub(super) const PARENT_MODE: u32 = 0o755;
 
-/// What a path shall be.
+/// What a path is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PlannedState {
-    /// A file; its content stays as it is where there is none.
+    /// A file; without a content it keeps the one that it has.
     File {
         content: Option<Vec<u8>>,
         mode: u32,
@@ -37,7 +37,7 @@ pub(super) enum PlannedState {
     Hard {
         target: PathBuf,
     },
-    /// Nothing.
+    /// Removed.
     Gone,
     /// What was there before Holdfast wrote it first, or what the OS ships, or nothing.
     Original,
@@ -57,16 +57,16 @@ pub(super) struct Planner<'a> {
     pub(super) store: &'a Store,
     pub(super) old: &'a Rendered,
     pub(super) new: &'a Rendered,
-    /// Everything that is declared, and not only what the configs say differently.
+    /// Whether to write everything that is declared, and not only what differs between the configs.
     pub(super) everything: bool,
-    /// Where labels are nobody's concern.
+    /// The drift policy: where it ignores labels, the apply keeps them.
     pub(super) drift: &'a DriftPolicy,
     /// Days since 1970, for the day on which a password changed.
     pub(super) today: i64,
 }
 
 impl Planner<'_> {
-    /// What is at a path; its content is kept.
+    /// What is at a path; its content goes to the store.
     pub(super) fn image(&self, path: &Path) -> Result<Image, ApplyError> {
         let Some(place) = Place::find(self.observer.root(), path)? else { return Ok(Image::Absent) };
         let mut bytes = Vec::new();
@@ -78,7 +78,7 @@ impl Planner<'_> {
         Ok(image)
     }
 
-    /// Numbers of declared owners.
+    /// The numbers of declared owners.
     pub(super) fn owners(
         &self,
         path: &Path,

@@ -1,6 +1,6 @@
-//! What must hold before anything is begun.
+//! The checks before an apply.
 //!
-//! In: the host, the old and the new config, the targets. Out: everything that stands in the way, in words.
+//! In: the host, the old and the new config, the targets. Out: every reason against the apply, as text.
 
 use super::{
     error::ApplyError,
@@ -32,33 +32,33 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The name of the Machine Config Operator's daemon.
+/// The program of the Machine Config Operator's daemon.
 const MCO_DAEMON: &str = "machine-config-daemon";
 
-/// Where it keeps the config that a node has.
+/// Where that daemon keeps the config of its node.
 const MCO_CONFIG: &str = "/etc/machine-config-daemon/currentconfig";
 
-/// Most bytes of the path of a process's program that are looked at.
+/// How many bytes of a process's command line are read.
 const PROGRAM_BYTES: u64 = 4096;
 
-/// Differences that are told one by one.
+/// How many differences are listed.
 const TOLD: usize = 20;
 
-/// The node departs from its current config.
+/// The differences of the node from its current config.
 pub(super) async fn drift(verifier: &mut Verifier<'_>) -> Differences {
     let Differences { problems, tolerated } = verifier.verify().await;
     let told = |text: String| format!("the node is not as its current config says: {text}");
     Differences { problems: some(problems).map(told).collect(), tolerated: some(tolerated).collect() }
 }
 
-/// The first differences, and how many there are more.
+/// The first differences, and how many more there are.
 fn some(mut differences: Vec<String>) -> impl Iterator<Item = String> {
     let more = differences.len().saturating_sub(TOLD);
     differences.truncate(TOLD);
     differences.into_iter().chain((more > 0).then(|| format!("and {more} more differences")))
 }
 
-/// Places that the new config closes, and what is in them that nobody declares.
+/// Undeclared names and keys in the directories and files that the new config closes.
 pub(super) fn closed(
     observer: &Observer,
     policy: &DriftPolicy,
@@ -116,8 +116,8 @@ pub(super) fn closed(
     }
 }
 
-/// Room for everything twice, so that the way back has room, too; in the state directory for the journal, the originals
-/// and `kept` bytes of manifests; and a disk that can be written.
+/// Checks that each file system is writable and has space for everything twice, so that a rollback has space, too. The state
+/// directory needs space for the journal, the originals and `kept` bytes of manifests.
 pub(super) fn space(
     observer: &Observer,
     writes: &Writes,
@@ -145,7 +145,7 @@ pub(super) fn space(
             bytes: 0,
             objects: 0,
         });
-        // Sizes are rounded up to blocks.
+        // A file takes whole blocks.
         need.bytes += (size(&target.after) + size(&target.before)).next_multiple_of(4096) + 4096;
         need.objects += 1;
     }
@@ -166,7 +166,7 @@ pub(super) fn space(
         need.bytes += size(original).next_multiple_of(4096) + 4096;
         need.objects += 2;
     }
-    // The generation with its config, plan and history, the link and the journal.
+    // The generation with its config, plan and history; the current link; the journal.
     need.bytes += 8 * 4096;
     need.objects += 8;
     let mut problems = Vec::new();
@@ -176,7 +176,7 @@ pub(super) fn space(
         let room = Room {
             is_read_only: found.flags().contains(FsFlags::ST_RDONLY),
             bytes: found.blocks_free().saturating_mul(found.fragment_size()),
-            // Some file systems count no inodes.
+            // Some file systems do not count inodes.
             inodes: (found.files() > 0).then_some(found.files_free()),
         };
         problems.extend(room.lacks(&need.path, need.bytes, need.objects));
@@ -184,7 +184,7 @@ pub(super) fn space(
     Ok(problems)
 }
 
-/// What a file system still takes.
+/// The free space of a file system.
 #[derive(Debug, Clone, Copy)]
 struct Room {
     is_read_only: bool,
@@ -193,7 +193,7 @@ struct Room {
 }
 
 impl Room {
-    /// What it does not have of what is needed.
+    /// Which of the needed bytes and inodes are missing.
     fn lacks(self, path: &Path, bytes: u64, objects: u64) -> Vec<String> {
         let path = path.display();
         let mut problems = Vec::new();
@@ -212,7 +212,7 @@ impl Room {
     }
 }
 
-/// The nearest directory above a path that is there.
+/// The nearest existing directory above a path.
 pub(super) fn nearest(observer: &Observer, path: &Path) -> Result<OwnedFd, ApplyError> {
     for parent in path.ancestors().skip(1) {
         match observer.root().open_at(parent, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
@@ -224,7 +224,8 @@ pub(super) fn nearest(observer: &Observer, path: &Path) -> Result<OwnedFd, Apply
     Err(ApplyError::refused(path, "no directory above it can be opened"))
 }
 
-/// What is found of the Machine Config Operator's daemon: it writes the same files, and two writers would undo each other.
+/// Whether the Machine Config Operator's daemon manages the host. It writes the same files, and two writers would undo each
+/// other's work.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mco<'a> {
     root: &'a Path,
@@ -232,17 +233,17 @@ pub(super) struct Mco<'a> {
 }
 
 impl<'a> Mco<'a> {
-    /// On the host of the options, which may allow to write beside it.
+    /// For the host of the options, which may allow writing beside that daemon.
     pub(super) fn of(options: &'a Options) -> Self {
         Self { root: &options.root, is_allowed: options.beside_mco }
     }
 
-    /// Allowed also where whoever began what is gone on with had allowed it.
+    /// Also allowed if the interrupted apply was allowed to.
     pub(super) fn or_allowed(self, is_allowed: bool) -> Self {
         Self { is_allowed: self.is_allowed || is_allowed, ..self }
     }
 
-    /// Why nothing may be written now. To be asked again before each beginning: the daemon is restarted now and then.
+    /// Why nothing may be written now. Callers ask again before each apply, because that daemon may start at any time.
     pub(super) fn refuses(self) -> Option<String> {
         if self.is_allowed {
             return None;
@@ -256,14 +257,14 @@ impl<'a> Mco<'a> {
             if !pid.to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()) {
                 continue;
             }
-            // The name of the program alone; the rest is as long as another user likes.
+            // Only the program's path: a user can make the arguments as long as they like.
             let mut command = Vec::new();
             let opened = fs::File::open(entry.path().join("cmdline"));
             let _ = opened.and_then(|file| file.take(PROGRAM_BYTES).read_to_end(&mut command));
             let program = command.split(|byte| *byte == 0).next().unwrap_or_default();
             let program = String::from_utf8_lossy(program);
             let name = Path::new(program.as_ref()).file_name().and_then(|name| name.to_str());
-            // Its image has one for each release of RHEL: `machine-config-daemon.rhel9`.
+            // Its image has one program for each release of RHEL: `machine-config-daemon.rhel9`.
             if name.is_some_and(|name| name.split('.').next() == Some(MCO_DAEMON)) {
                 return Some(format!(
                     "{MCO_DAEMON} runs here (process {}) and manages this node; Holdfast does not write beside it unless told with --beside-mco",
@@ -274,7 +275,7 @@ impl<'a> Mco<'a> {
         None
     }
 
-    /// It may be between two starts; and a host that it managed once may have this file still.
+    /// The daemon may be between two starts. A host that it managed in the past may still have this file, too.
     fn is_at_home(self) -> Option<String> {
         let path = self.root.join(MCO_CONFIG.trim_start_matches('/'));
         path.symlink_metadata().ok()?;

@@ -1,6 +1,6 @@
-//! What only a forced apply removes: names in closed directories and lines of ssh keys that nobody declares.
+//! What only a forced apply removes: undeclared names in closed directories, and undeclared lines of ssh keys.
 //!
-//! In: the host and what the configs declare. Out: what goes, for the engine that removes it and for whoever is asked before.
+//! In: the host and the configs. Out: what is removed, for the engine and for the question before it.
 
 use super::{error::ApplyError, planner::is_object};
 use crate::{
@@ -19,7 +19,7 @@ use std::{
     sync::Arc,
 };
 
-/// The names that must not be in a closed directory. More than can be shown before are not removed.
+/// The undeclared names in a closed directory. If they are more than the question can show, none is removed.
 pub(super) fn names(
     observer: &Observer,
     path: &Path,
@@ -38,13 +38,13 @@ pub(super) fn names(
 /// What a forced apply of the new config removes although the old one did not declare it either, by path.
 ///
 /// # Errors
-/// What cannot be looked at, and a closed directory with too many names.
+/// A path cannot be read, or a closed directory has too many names.
 pub fn removed_by_force(
     observer: &Observer,
     old: &[Expectation],
     new: &[Expectation],
 ) -> Result<Vec<RemovedByForce>, ApplyError> {
-    // What only the old one declares is among the plan's changes.
+    // The plan's changes already contain what only the old config declares.
     let known: BTreeSet<Arc<Path>> = old.iter().filter(|e| is_object(e)).map(|e| e.thing.path()).collect();
     let mut removed = Vec::new();
     for expectation in new {
@@ -67,7 +67,7 @@ pub fn removed_by_force(
     Ok(removed)
 }
 
-/// The bytes of a file; none of what is missing or no file.
+/// The bytes of a file; none if it is missing or not a file.
 fn content(observer: &Observer, path: &Path) -> Result<Vec<u8>, ApplyError> {
     let mut bytes = Vec::new();
     let Some(place) = Place::find(observer.root(), path)? else { return Ok(bytes) };

@@ -10,5 +10,5 @@ mod steps;
 mod type_changes;
 
 pub use state::ResumeLimit;
-pub(super) use state::{Progress, Run, RunNotes, Tying};
+pub(super) use state::{DaemonNotice, Progress, Run, RunNotes};
 pub(super) use type_changes::changing;

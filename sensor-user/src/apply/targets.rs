@@ -1,8 +1,8 @@
 //! What an apply changes on the disk: every path with its image before and after.
 //!
-//! In: the expectations of the old and the new config, and the host. Out: targets in the order in which they are
-//! written, and in the store the contents that they need. Only what the two configs say differently is a target,
-//! and of that only what is not there already. It reads the host and changes nothing on it.
+//! In: the expectations of the old and the new config, and the host. Out: targets in the order of writing, and their contents in
+//! the store. A path is a target only if the configs differ in it and the host is not as the new one says. It changes nothing on
+//! the host.
 
 use super::{
     error::ApplyError,
@@ -32,20 +32,20 @@ pub(super) struct Writes {
     pub(super) targets: Vec<Target>,
     /// Units whose files, enablement or mask change.
     pub(super) units: Vec<String>,
-    /// Targets that the old config did not manage: what is there is their original.
+    /// Targets that the old config did not manage: what is there now is their original.
     pub(super) unmanaged: Vec<PathBuf>,
-    /// Originals of paths that it did not manage either, and that are as wanted already.
+    /// Originals of unmanaged paths that are as the new config says already.
     pub(super) matching: Vec<Original>,
-    /// Paths of `unmanaged` whose original is the booted OS image's.
+    /// Paths of `unmanaged` that are as the booted OS image ships them.
     pub(super) shipped: Vec<PathBuf>,
-    /// Paths that no config manages any more, targets or not.
+    /// Paths that no config manages any more.
     pub(super) released: Vec<PathBuf>,
-    /// What the new config declares, the links of its units among it.
+    /// The paths that the new config declares, with the links of its units.
     pub(super) declared: BTreeSet<Arc<Path>>,
 }
 
 impl Planner<'_> {
-    /// Everything that is to be written; contents are kept in the store.
+    /// Everything that is to be written; contents go to the store.
     pub(super) fn writes(&self) -> Result<Writes, ApplyError> {
         let old = expectations(self.old).map_err(ApplyError::Expectation)?;
         let new = expectations(self.new).map_err(ApplyError::Expectation)?;
@@ -57,7 +57,7 @@ impl Planner<'_> {
                 self.declared(expectation, &mut wanted)?;
             }
         }
-        // Another name of a file that gets a new inode has to follow it.
+        // A hard link to a file that gets a new inode has to be made again.
         for expectation in &new {
             if let Expected::Link(LinkExpectation { target, hard: true, .. }) = &expectation.expected {
                 let path = expectation.thing.path();
@@ -94,7 +94,7 @@ impl Planner<'_> {
         for (path, wanted) in &wanted {
             let under_new = appearing.iter().any(|directory| path.starts_with(directory));
             let before = if under_new { Image::Absent } else { names.noted(path, self.image(path)?)? };
-            // What was at a path below it comes back when the directory does.
+            // What was below it is restored when the directory is.
             let left = leaving.iter().find(|directory| wanted.goes() && path.starts_with(directory)).cloned();
             let after = match &left {
                 Some(_) => Image::Absent,
@@ -104,9 +104,9 @@ impl Planner<'_> {
                 None => self.after(path, wanted, &before, &labels)?,
             };
             let is_there = after.is(&before) && !self.needs_link(path, &after)?;
-            // An original is one also where nothing has to be written, and is over also where it is there already.
+            // A path has an original even if nothing is written, and its original ends even if it is there already.
             if *wanted == PlannedState::Original {
-                // Below what a config declares as no directory it is only out of the way.
+                // Below a path that is declared as no directory it is only moved away.
                 if left.as_ref().is_none_or(|directory| writes.released.contains(directory)) {
                     writes.released.push(path.clone());
                 }
@@ -172,7 +172,7 @@ impl Planner<'_> {
                 };
                 wanted.insert(path, link);
             }
-            // Names and keys that nobody declares stop an apply before it begins; only a forced one removes them.
+            // Undeclared names and keys stop an apply in its preflight; only a forced one removes them.
             Expected::ClosedDirectory(closed) if self.everything => {
                 for name in removed_by_force::names(self.observer, &path, closed)? {
                     wanted.insert(path.join(name), PlannedState::Gone);
@@ -225,7 +225,7 @@ impl Planner<'_> {
             return Err(ApplyError::refused(home, "the user's home directory is missing"));
         }
         for directory in ours {
-            // One that is there keeps its mode; the user it must belong to all the same.
+            // A directory that is there keeps its mode, but has to belong to the user.
             let present = match self.image(directory)? {
                 Image::Directory(present) => Some(present),
                 _ => None,
@@ -239,7 +239,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Parents that were made for what goes now go with it, unless something else is in them.
+    /// Removes parents that Holdfast made for paths that are removed now, unless something else is in them.
     fn emptied(
         &self,
         kept: &BTreeSet<Arc<Path>>,
@@ -273,7 +273,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Missing parents of what is to be made.
+    /// Plans the missing parents of what is to be made.
     fn parents(&self, wanted: &mut BTreeMap<PathBuf, PlannedState>) -> Result<(), ApplyError> {
         let mut missing: BTreeMap<PathBuf, PlannedState> = BTreeMap::new();
         for (path, want) in wanted.iter() {
@@ -310,7 +310,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Of what hung on the old object only a label is declared, by the host's policy.
+    /// The image of a planned state. Of the extended attributes only the label is kept or set, by the host's policy.
     fn after(
         &self,
         path: &Path,
@@ -365,7 +365,7 @@ impl Planner<'_> {
         })
     }
 
-    /// Another name of a file has all that the file has.
+    /// The image of a hard link: that of its target.
     fn hard(&self, path: &Path, target: &Path, labels: &Labels<'_>) -> Result<Image, ApplyError> {
         let of_config = expectations(self.new).map_err(ApplyError::Expectation)?;
         let declared = of_config.iter().find_map(|expectation| match &expectation.expected {
@@ -384,7 +384,7 @@ impl Planner<'_> {
         Ok(Image::File(FileImage { hard: Some(target.to_owned()), ..file }))
     }
 
-    /// A hard link that has the right content and is another inode.
+    /// Whether a hard link has the right content but is another inode.
     fn needs_link(&self, path: &Path, after: &Image) -> Result<bool, ApplyError> {
         let Image::File(FileImage { hard: Some(target), .. }) = after else { return Ok(false) };
         let identity = |path: &Path| -> Result<_, ApplyError> {
@@ -395,8 +395,8 @@ impl Planner<'_> {
     }
 }
 
-/// Directories before what is in them, other names of files after the files, then what goes, directories last; also those
-/// that turn into something else.
+/// The order of writing: directories before what is in them, hard links after their files, then removals. Directories that go or
+/// change their type come last.
 fn rank(target: &Target) -> (u8, usize, PathBuf) {
     let depth = target.path.components().count();
     let (rank, depth) = match (&target.before, &target.after) {

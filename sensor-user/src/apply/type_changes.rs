@@ -1,7 +1,7 @@
-//! Paths that turn from a file or a link into a directory with something in it, or back.
+//! Paths that change between a directory and a file or a link.
 //!
-//! In: what is wanted, and the host. Out: the directories that something declared needs in the place of what is declared no
-//! more, what comes back with a directory, and a refusal where a directory holds what does not go with it.
+//! In: the planned states, and the host. Out: directories that declared paths need where an undeclared file or link is; what is
+//! restored with a directory; a refusal where a directory holds what the plan does not remove.
 
 use super::{
     error::ApplyError,
@@ -17,8 +17,8 @@ use std::{
 };
 
 impl Planner<'_> {
-    /// A file or a link that is declared no more becomes a directory where something below it is declared, and so does
-    /// everything between the two: no look below it may go through the link.
+    /// Makes a directory of an undeclared file or link that is above a declared path, and of everything between the two. No look
+    /// below it may follow the link.
     pub(super) fn turned(&self, wanted: &mut BTreeMap<PathBuf, PlannedState>) -> Result<(), ApplyError> {
         let mut turned = BTreeMap::new();
         let made = || PlannedState::Directory { mode: PARENT_MODE, uid: Some(0), gid: Some(0) };
@@ -45,7 +45,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// What was below a directory comes back with it, where the config that took its place said nothing of it.
+    /// Restores what was below a directory with it, if the config that replaced the directory did not declare it.
     pub(super) fn comes_along(
         &self,
         kept: &BTreeSet<Arc<Path>>,
@@ -98,7 +98,7 @@ impl Planner<'_> {
     }
 }
 
-/// Whether something is at a path that is no directory; a link is none.
+/// Whether something other than a directory is at a path. A link is no directory.
 fn is_other(planner: &Planner<'_>, path: &Path) -> Result<bool, ApplyError> {
     let Some(place) = Place::find(planner.observer.root(), path)? else { return Ok(false) };
     Ok(matches!(place.is_directory(&place.name), Ok(Some(false))))

@@ -1,9 +1,9 @@
-//! Units by their links: what enables, disables, masks and unmasks them.
+//! The links that enable, disable, mask and unmask units.
 //!
-//! In: the units of the old and the new config. Out: the links that shall be there, and those that shall not, so that
-//! enabling and disabling are part of the transaction like any other path, and no stale link stays. As with systemctl, a
-//! template is enabled by its `DefaultInstance=` and disabled with all its instances, and `Also=` goes with a unit either
-//! way; what the new config says of a unit itself counts more than what another unit's `Also=` or template does to it.
+//! In: the units of the old and the new config. Out: the links that are to be there, and those that are not. So enabling and
+//! disabling are part of the apply like any other path, and no stale link stays. As with systemctl, a template is enabled by its
+//! `DefaultInstance=` and disabled with all its instances, and units in `Also=` are enabled and disabled with a unit. What the new
+//! config says about a unit itself takes precedence over another unit's `Also=` and over its template.
 
 use super::{
     error::ApplyError,
@@ -29,8 +29,8 @@ use std::{
     sync::Arc,
 };
 
-/// Adds the links of units that change; gives the units' names. `kept` are the paths that the new config declares itself;
-/// the links that any of its units asks for come to them.
+/// Plans the links of units that change, and returns the units' names. `kept` are the paths that the new config declares; the links
+/// of its units are added to them.
 pub(super) fn wanted(
     planner: &Planner<'_>,
     kept: &mut BTreeSet<Arc<Path>>,
@@ -51,7 +51,7 @@ pub(super) fn wanted(
     let mut changed = Vec::new();
     for (name, unit) in &planner.new.units {
         let old = planner.old.units.get(name);
-        // A template's or an `Also=` unit's [Install] section changes what a unit comes to.
+        // Another [Install] section of a template or of an `Also=` unit changes the links, too.
         let is_same =
             old.is_some_and(|old| says(old) == says(unit)) && links.effect(Side::Old, name) == after[name];
         if planner.everything || !is_same {
@@ -70,7 +70,7 @@ pub(super) fn wanted(
     Ok(changed)
 }
 
-/// What a unit says, whoever says it.
+/// What is declared about a unit, without its sources.
 fn says(unit: &RenderedUnit) -> impl PartialEq + use<> {
     let value = |part: &Option<Sourced<bool>>| part.as_ref().map(|part| part.value);
     let dropins: Vec<_> =
@@ -89,7 +89,7 @@ enum Side {
     New,
 }
 
-/// What a config's word on a unit comes to.
+/// What a config's declaration of a unit results in.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Effect {
     /// The links by which it is enabled.
@@ -103,11 +103,11 @@ struct Links<'a, 'b> {
     planner: &'a Planner<'a>,
     kept: &'b BTreeSet<Arc<Path>>,
     wanted: &'b mut BTreeMap<PathBuf, PlannedState>,
-    /// Links that some unit of the new config asks for.
+    /// Links that a unit of the new config needs.
     needed: BTreeSet<PathBuf>,
     /// Units that the new config disables or masks.
     unwanted: BTreeSet<String>,
-    /// Links that Holdfast wrote or removed: where they led before, or lead now. Read when they are needed.
+    /// Links that Holdfast wrote or removed, with their former or present targets. Read when they are needed.
     originals: Option<Vec<(PathBuf, PathBuf)>>,
 }
 
@@ -118,7 +118,7 @@ impl Links<'_, '_> {
         let old = self.planner.old.units.get(name);
         let was_masked = old.is_some_and(|old| is(old.mask.as_ref()) == Some(true));
         let was_decided = was_masked || old.is_some_and(|old| is(old.enabled.as_ref()).is_some());
-        // What the old config did to links of these may have to be taken back.
+        // What the old config did to links of these units may have to be reverted.
         let mut others = if was_decided { self.together(Side::Old, name) } else { Vec::new() };
         if is(unit.mask.as_ref()) == Some(true) {
             self.take_away(&[name.to_owned()])?;
@@ -132,7 +132,7 @@ impl Links<'_, '_> {
         let may_be_masked = mask.is_none() && enabled != Some(true);
         if mask == Some(false) || was_masked {
             for link in units::mask_links(observer, name) {
-                // What was there before our own mask comes back, a mask only where nothing forbids one.
+                // The original before Holdfast's mask is restored; an original mask only if nothing forbids one.
                 let is_ours = was_masked && link == own;
                 let comes_back = is_ours && (may_be_masked || !self.was_mask(&own)?);
                 let to = if comes_back { PlannedState::Original } else { PlannedState::Gone };
@@ -150,8 +150,8 @@ impl Links<'_, '_> {
                 if was_decided {
                     others.extend(self.together(Side::New, name));
                 }
-                // Instances of a template that somebody enabled one by one stay, or come back. Of any other unit the links
-                // of an [Install] section that said something else go.
+                // Instances of a template that somebody enabled one by one stay or are restored. For any other unit the links
+                // of a former [Install] section are removed.
                 if !is_template(name) {
                     self.take_away(&[name.to_owned()])?;
                     others.retain(|other| other != name);
@@ -169,13 +169,13 @@ impl Links<'_, '_> {
                 others.retain(|other| !units.contains(other));
                 self.give_back(&others)?;
             }
-            // Nothing says any more that links should be there, or gone; masking took some away, too.
+            // No config decides about the links any more. A mask may have removed some, too.
             None => self.give_back(&others)?,
         }
         Ok(())
     }
 
-    /// A unit that nothing declares any more: its links go back to what they were before Holdfast wrote them.
+    /// Restores the links of a unit that no config declares any more.
     fn removed(&mut self, name: &str, unit: &RenderedUnit) -> Result<(), ApplyError> {
         let own = Path::new(SYSTEMD_DIRECTORY).join(name);
         let observer = self.planner.observer;
@@ -184,7 +184,7 @@ impl Links<'_, '_> {
             Some(false) => self.give_back_masks(name)?,
             None => {}
         }
-        // Links to a file of ours lead nowhere when it goes for good; others are none of our business.
+        // Links to a file that Holdfast removes for good would lead nowhere. Other links stay.
         let is_ours = unit.contents.as_ref().is_some_and(|part| !part.value.is_empty());
         if is_ours && self.planner.original(&own)? == Image::Absent {
             for link in units::enabling_links(observer, name) {
@@ -203,7 +203,7 @@ impl Links<'_, '_> {
         Ok(matches!(original, Some(Image::Link(link)) if link.target == Path::new("/dev/null")))
     }
 
-    /// Masks that Holdfast took away come back, but for those that a boot ends.
+    /// Restores masks that Holdfast removed, except those that end with a boot.
     fn give_back_masks(&mut self, name: &str) -> Result<(), ApplyError> {
         for link in units::lasting_mask_links(name) {
             if self.was_mask(&link)? && self.may_go(&link) {
@@ -213,7 +213,7 @@ impl Links<'_, '_> {
         Ok(())
     }
 
-    /// No link enables one of these units, also none that another unit's end would give back.
+    /// Removes all links that enable one of these units, also those that the end of another unit would restore.
     fn take_away(&mut self, units: &[String]) -> Result<(), ApplyError> {
         let written = self.written_for(units)?;
         let mut links: Vec<PathBuf> = written.into_iter().map(|(link, _)| link).collect();
@@ -221,7 +221,7 @@ impl Links<'_, '_> {
             links.extend(units::enabling_links(self.planner.observer, unit));
         }
         let planner = self.planner;
-        // What somebody put in the place of one is no link of ours.
+        // An object that replaced a link is not Holdfast's.
         links.retain(|link| {
             self.may_go(link) && matches!(planner.image(link), Ok(Image::Absent | Image::Link(_)))
         });
@@ -229,7 +229,7 @@ impl Links<'_, '_> {
         Ok(())
     }
 
-    /// Links that enable one of these units become what they were before Holdfast removed or wrote them.
+    /// Restores the links that enable one of these units to their originals.
     fn give_back(&mut self, units: &[String]) -> Result<(), ApplyError> {
         let links = self.written_for(units)?;
         self.back_to_original(links);
@@ -239,7 +239,7 @@ impl Links<'_, '_> {
     fn back_to_original(&mut self, links: Vec<(PathBuf, PathBuf)>) {
         for (link, target) in links {
             if self.may_go(&link) {
-                // Whoever had it, the new config has none of it.
+                // The new config disables or masks the unit, so its original link is not restored.
                 let is_unwanted = self.unwanted.iter().any(|unit| units::enables(&link, &target, unit));
                 let to = if is_unwanted { PlannedState::Gone } else { PlannedState::Original };
                 self.wanted.entry(link).or_insert(to);
@@ -247,12 +247,12 @@ impl Links<'_, '_> {
         }
     }
 
-    /// Whether the new config asks for a link in no other way.
+    /// Whether the new config does not need a link for another reason.
     fn may_go(&self, link: &Path) -> bool {
         !self.needed.contains(link) && !self.kept.contains(link)
     }
 
-    /// Links that Holdfast wrote or removed, and that enable one of these units; with where they lead.
+    /// Links that Holdfast wrote or removed and that enable one of these units, with their targets.
     fn written_for(&mut self, units: &[String]) -> Result<Vec<(PathBuf, PathBuf)>, ApplyError> {
         if units.is_empty() {
             return Ok(Vec::new());
@@ -300,7 +300,7 @@ impl Links<'_, '_> {
             .map_err(|error| error.to_string())
     }
 
-    /// What a config's word on a unit comes to; why one cannot be enabled is said where that is what changes.
+    /// What a config's declaration of a unit results in. An error is reported where the unit is enabled.
     fn effect(&self, side: Side, name: &str) -> Effect {
         let unit = self.rendered(side).units.get(name);
         let is_disabled = unit.is_some_and(|unit| {
@@ -313,13 +313,13 @@ impl Links<'_, '_> {
     fn together(&self, side: Side, name: &str) -> Vec<String> {
         let apart = |unit: &str| self.is_apart(side, unit);
         let mut units = units::together(name, &|unit| self.find(side, unit), &apart);
-        // What the new config says of a unit itself is done for its own sake; what the old one reached through it is not.
+        // The new config decides about these units itself, so they are handled on their own.
         units.retain(|unit| unit == name || !self.is_apart(Side::New, unit));
         units
     }
 
     fn is_apart(&self, side: Side, unit: &str) -> bool {
-        // A mask of the old config's is about to go, or the new one says it again.
+        // A mask of the old config is removed, or the new config declares it again.
         let is_ours = self.planner.old.units.get(unit).is_some_and(|old| is(old.mask.as_ref()) == Some(true));
         units::is_decided(self.rendered(side), unit)
             || (!is_ours && !units::mask_links(self.planner.observer, unit).is_empty())
@@ -355,7 +355,7 @@ impl Links<'_, '_> {
         if side == Side::Old || contents(Side::Old).is_none() {
             return units::unit_file(observer, name, None);
         }
-        // The old config's file is still there, and what was there before comes back.
+        // The old config's file is still there, and its original is restored later.
         if let Ok(Image::File(file)) = self.planner.original(&own)
             && let Ok(bytes) = self.planner.store.content(&file.sha256)
         {

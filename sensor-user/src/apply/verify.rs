@@ -1,7 +1,7 @@
-//! Whether the host is what a config says: the sensor's compare over everything.
+//! The comparison of the host with a config.
 //!
-//! In: expectations, the drift policy and the host. Out: every difference in words, those apart that the policy leaves alone. The
-//! same look as the daemon's and as `check`'s.
+//! In: expectations, the drift policy and the host. Out: every difference as text, with those that the policy tolerates apart. The
+//! daemon and `check` observe and compare in the same way.
 
 use super::password;
 use crate::{
@@ -24,7 +24,7 @@ use std::{path::Path, sync::Arc};
 pub(super) enum What {
     /// Also what is booted.
     WithOs,
-    /// Only what is on the disk: nothing is run, so nothing is booted either.
+    /// Only what is on the disk: without acts nothing is booted.
     Disk,
 }
 
@@ -40,11 +40,11 @@ impl What {
 pub struct Differences {
     /// What is drift.
     pub problems: Vec<String>,
-    /// What the drift policy ignores or only observes, and which rule says so.
+    /// What the drift policy ignores or only observes, and its rule.
     pub tolerated: Vec<String>,
 }
 
-/// Why drift of a path neither keeps an apply from its beginning nor sends it back; `None` where it does.
+/// Why drift of a path neither stops an apply nor causes a rollback; `None` where it does.
 fn tolerance(policy: &DriftPolicy, path: &Path) -> Option<String> {
     let decision = policy.decide(path, None);
     let said = match decision.action {
@@ -91,7 +91,8 @@ impl<'a> Verifier<'a> {
         Self { observer, restorer, rendered, policy, os_counts: false, expectations, ids }
     }
 
-    /// Whether what is booted counts whatever the drift policy says: a change of the OS is no drift, and not done without it.
+    /// Whether a difference of the booted OS is a problem whatever the drift policy says: an apply that changes the OS has failed
+    /// without it.
     pub(super) fn with_os_counted(self, os_counts: bool) -> Self {
         Self { os_counts, ..self }
     }
@@ -117,14 +118,14 @@ impl<'a> Verifier<'a> {
         let opened = self.observer.root().open_at(Path::new(password::SHADOW), flags);
         let read =
             opened.map_err(Unreadable::from).and_then(|file| bounded::read_open(file, bounded::ACCOUNTS));
-        // What cannot be read has no hash in it, which is then said.
+        // A file that cannot be read counts as one without hashes, and the missing hash is reported.
         let shadow = read.unwrap_or_default();
         let user = password::missing(self.rendered, &shadow)?;
         Some(format!("password hash mismatch for user {user:?}"))
     }
 }
 
-/// Puts differences of a path where they belong.
+/// Adds differences of a path to the problems, or to what the policy tolerates.
 pub(super) fn sort(
     policy: &DriftPolicy,
     path: &Path,

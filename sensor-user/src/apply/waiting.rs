@@ -1,7 +1,7 @@
 //! Kernel arguments that wait for the next boot, on this host.
 //!
-//! In: the state directory, and the boot. Out: what waits under the config that is current, and what will once an apply is
-//! done. In another boot nothing does.
+//! In: the state directory, and the boot. Out: the arguments that wait under the current config, and those that will wait after an
+//! apply. In another boot none wait.
 
 use super::{error::ApplyError, os, request::Request};
 use crate::{clock::boot_id, observation::Observer, store::Store};
@@ -20,7 +20,7 @@ use std::path::Path;
 /// A file that cannot be read or is none of ours.
 pub fn waits(state: &Path) -> Result<Vec<WaitingArgument>, ApplyError> {
     let store = match Store::look(state) {
-        // Who names a config may compare with it without rights on what was applied.
+        // A user without rights on the store may still compare with a config of their own.
         Err(error) if error.is_denied() => None,
         store => store?,
     };
@@ -65,7 +65,7 @@ pub(super) fn expected(
     Ok(expected)
 }
 
-/// What an apply does about the OS, with what waited; `None` when nothing.
+/// How an apply changes the OS, with the arguments that waited; `None` where it does not.
 pub(super) fn os_change(request: &Request, waited: &Waiting, observer: &Observer) -> Option<OsChange> {
     let (old, new) = (&request.old, &request.new);
     let change = if request.force { os::forced(old, new, observer) } else { os::change(old, new) };

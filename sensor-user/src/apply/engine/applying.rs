@@ -17,7 +17,7 @@ use crate::{
         planner::Planner,
         preflight::Mco,
         request::Request,
-        run::{Progress, ResumeLimit, Run, Tying, changing},
+        run::{DaemonNotice, Progress, ResumeLimit, Run, changing},
         verify::{Differences, Verifier, What},
         waiting,
     },
@@ -40,7 +40,7 @@ impl Engine {
     /// Applies a config.
     ///
     /// # Errors
-    /// Why nothing was begun. What went wrong later is in the result.
+    /// Why nothing was begun. A later failure is in the result.
     pub async fn apply(
         &self,
         request: Request,
@@ -83,13 +83,13 @@ impl Engine {
             today: now.as_second() / 86_400,
         };
         let writes = planner.writes().inspect_err(|error| {
-            // What was kept so far may fill the disk; what cannot be removed goes with the next start.
+            // The contents may fill the disk. The next start removes those that cannot be removed now.
             let _ = self.store.forget_contents();
             self.refused(&error.to_string());
         })?;
         let waited = waiting::before(&self.store, &self.boot_id)?;
         let os = waiting::os_change(&request, &waited, &self.observer);
-        // Nothing but a policy keeps the OS from the reboot, and only kernel arguments.
+        // Only a policy can leave the reboot out, and only for kernel arguments.
         let stays = request.plan.reconcilable && !request.plan.reboot && !request.force;
         let reboot = request.act && !(stays && os.as_ref().is_none_or(OsChange::is_of_arguments));
         let put_again = planner.put_again(&writes, os.as_ref())?;
@@ -158,7 +158,7 @@ impl Engine {
             shadow,
             reach: ResumeLimit::None,
             boot: &boot,
-            tie: Tying::of(&self.options),
+            daemon: DaemonNotice::of(&self.options),
             mco: Mco::of(&self.options),
             waits: None,
             unsynced: true,
@@ -187,7 +187,7 @@ impl Engine {
         let what = What::of(acts);
         let expected = configs.new.and_then(|rendered| {
             let mut expectations = expectations(rendered).map_err(|error| error.to_string())?;
-            // Where it cannot be read, nothing waits, and what is not there leads to the way back.
+            // If the file cannot be read, no argument waits, and a missing argument causes a rollback.
             let waiting = self.store.waiting(run.begin.id, &self.boot_id).unwrap_or_default();
             note(&mut expectations, &waiting);
             let root = &self.options.root;
@@ -198,7 +198,7 @@ impl Engine {
         let (back, found) = self.compare(&run, &rest, configs.old, what, ending).await;
         let machine = &run.machine;
         let reason = match &rest {
-            // All that went wrong, the first of it first.
+            // All failures, the first one first.
             Rest::Halted(reason) => reason.clone(),
             Rest::Rebooting if !machine.is_going_back() => machine.failure().unwrap_or_default().to_owned(),
             Rest::Closed(Ended::Abandoned) => machine.problems().join("; "),

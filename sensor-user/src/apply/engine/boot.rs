@@ -1,11 +1,11 @@
-//! Which boot runs, and whether it is the one that a journal asked for.
+//! The present boot, and whether it is the one that a journal asked for.
 
 use super::host::Engine;
 use crate::apply::{act_runner::ActRunner, os};
 use sensor_model::journal::{Boot, Brings, Record, codec::Parsed};
 
 impl Engine {
-    /// What runs: the kernel's boot, what systemd started anew since, and the deployment.
+    /// The present boot: the kernel's boot id, the number of soft reboots since, and the deployment.
     pub(super) async fn boot(&self, actor: &mut dyn ActRunner) -> Boot {
         let soft_reboots = actor.soft_reboots().await.unwrap_or_else(|reason| {
             tracing::warn!(reason, "It is not known whether there was a soft reboot.");

@@ -16,47 +16,47 @@ use std::{
     sync::Arc,
 };
 
-/// What became of an apply.
+/// The result of an apply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Applied {
     /// Its number.
     pub id: u64,
-    /// How it came to rest.
+    /// How it ended.
     pub rest: Rest,
-    /// The old config is there, or on its way.
+    /// Whether it rolls back or has rolled back.
     pub goes_back: bool,
-    /// Why it went back, could not go on, or reboots although no plan says so.
+    /// Why it rolled back, cannot go on, or reboots although the plan does not.
     pub reason: String,
-    /// What was left as somebody else wrote it, acts that were skipped, what failed on the way back, and how the host differs
-    /// from the old config.
+    /// Paths that were left as another process wrote them, skipped acts, failures of the rollback, and differences from the
+    /// old config.
     pub problems: Vec<String>,
-    /// What differs at the end and the drift policy ignores or only observes.
+    /// Differences at the end that the drift policy ignores or only observes.
     pub tolerated: Vec<String>,
-    /// What the comparison with the config that came back found.
+    /// The comparison with the old config after a rollback.
     pub back: AfterRollback,
 }
 
-/// What became of an apply that was interrupted.
+/// The result of going on with an interrupted apply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recovered {
-    /// None was.
+    /// No apply was interrupted.
     Nothing,
-    /// It was not even begun, or is over now.
+    /// It ended now, or stopped where it may not go on.
     Over(Applied),
-    /// Another process is at work on it.
+    /// Another process has the lock.
     AtWork,
 }
 
-/// How a host stands to the config that came back.
+/// How a host compares with the config that was restored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterRollback {
-    /// None came back, or it is not over.
+    /// Nothing was rolled back, or not to its end.
     No,
-    /// The host is as it says.
+    /// The host is as the config says.
     AsDeclared,
-    /// The host differs from it.
+    /// The host differs from the config.
     Differs,
-    /// No config was kept, or it cannot be read.
+    /// The store has no such config, or it cannot be read.
     Uncompared,
 }
 
@@ -73,10 +73,10 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// For the host of the options.
+    /// An engine for the host of the options.
     ///
     /// # Errors
-    /// A state directory that cannot be made.
+    /// The state directory cannot be made.
     pub fn new(options: Options, observer: &Arc<Observer>) -> Result<Self, ApplyError> {
         let store = Store::open(&options.state)?;
         let proc = Path::new("/proc");
@@ -91,26 +91,26 @@ impl Engine {
         })
     }
 
-    /// With signals that ask it to stop.
+    /// Makes signals stop its applies at a safe point.
     #[must_use]
     pub fn heeding(mut self, interrupts: &Interrupts) -> Self {
         self.interrupts = Some(interrupts.clone());
         self
     }
 
-    /// With other drift policies than those of the host's service; none changes nothing.
+    /// Uses other drift policies than those of the host's service, where any are given.
     #[must_use]
     pub fn with_policies(mut self, policies: &[PathBuf]) -> Self {
         self.policies = policies.to_vec();
         self
     }
 
-    /// What it keeps.
+    /// Its store.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// A plan starts from the config that it was made for, and from no other.
+    /// Checks that the config for which a plan was made is still the current one.
     pub(super) fn is_current(&self, planned: Option<u64>) -> Result<(), ApplyError> {
         match self.store.current()?.map(|(id, _)| id) {
             current if current == planned => Ok(()),
@@ -125,7 +125,7 @@ impl Engine {
         }
     }
 
-    /// The lock of the shadow file.
+    /// Takes the lock of the shadow file.
     pub(super) async fn shadow(&self) -> Result<ShadowLock, ApplyError> {
         let mut waited = false;
         let mut told = |what: &str| {

@@ -1,7 +1,7 @@
-//! State and history, kept in step with the journal.
+//! The node's state and the history, kept in step with the journal.
 //!
-//! In: what happens to an apply. Out: how the node stands, the config that is current, originals, the history. What cannot
-//! be noted of the state is an error in the log, and nothing else.
+//! In: the events of an apply. Out: the node's state, the current config, originals, the history. A state that cannot be written is
+//! logged as an error and does not stop the apply.
 
 use super::host::Engine;
 use crate::{
@@ -16,7 +16,7 @@ use sensor_model::{
 };
 use std::{collections::BTreeSet, path::PathBuf};
 
-/// Takes note of everything about one apply.
+/// Writes the notes of one apply to the store.
 pub(super) struct StoreNotes<'a> {
     engine: &'a Engine,
     begin: &'a Begin,
@@ -27,7 +27,7 @@ impl<'a> StoreNotes<'a> {
         Self { engine, begin }
     }
 
-    /// What was found when it was over.
+    /// Adds what the comparison found after its end.
     pub(super) fn found(&self, problems: &[String]) {
         if problems.is_empty() {
             return;

@@ -1,6 +1,6 @@
-//! What is looked at before an apply, and where there is nothing to apply.
+//! The checks before an apply, and the comparison where there is nothing to apply.
 //!
-//! In: what is asked for, the host, the drift policy. Out: everything that stands in the way, in words.
+//! In: the request, the host, the drift policy. Out: every reason against the apply, as text.
 
 use super::host::Engine;
 use crate::{
@@ -23,7 +23,7 @@ use sensor_model::{
 };
 
 impl Engine {
-    /// The drift policy, that of the host's service where no other was named.
+    /// The drift policy: the given one, else that of the host's service.
     pub(super) fn policy(&self) -> Result<DriftPolicy, DesiredError> {
         match &self.policies[..] {
             [] => desired::service_policy(&self.options.root),
@@ -31,7 +31,7 @@ impl Engine {
         }
     }
 
-    /// For what was begun before: with a mistake in it nothing of it counts.
+    /// The drift policy for an apply that has begun already. One that cannot be read tolerates nothing.
     pub(super) fn policy_or_none(&self) -> DriftPolicy {
         self.policy().unwrap_or_else(|error| {
             tracing::warn!(
@@ -73,10 +73,10 @@ impl Engine {
         Ok(found)
     }
 
-    /// Compares the host with the config that is current; where nothing differs the node is Done, whatever it was before.
+    /// Compares the host with the current config. If nothing differs, the node's state becomes Done.
     ///
     /// # Errors
-    /// Another config is current, or another process is at work.
+    /// Another config is current, or another process has the lock.
     pub async fn confirm(
         &self,
         current: &Rendered,

@@ -15,7 +15,7 @@ use crate::{
         interrupts::Interrupts,
         os_update,
         preflight::Mco,
-        run::{Progress, ResumeLimit, Run, RunNotes as _, Tying, changing},
+        run::{DaemonNotice, Progress, ResumeLimit, Run, RunNotes as _, changing},
     },
     desired::{self, StateSource, Unknown},
     store,
@@ -27,10 +27,10 @@ use sensor_model::{
 };
 
 impl Engine {
-    /// Finishes or gives back an apply that was interrupted.
+    /// Finishes an interrupted apply or rolls it back.
     ///
     /// # Errors
-    /// A journal that cannot be relied on; nothing is changed then.
+    /// The journal was changed; nothing is written then.
     pub async fn recover(
         &self,
         actor: &mut dyn ActRunner,
@@ -68,7 +68,7 @@ impl Engine {
         }
         let again = os_update::targets(&self.observer, &begin.put_again);
         let machine = Machine::resume(&begin, &parsed.records, &boot).with_image(&again);
-        // Nothing else is touched before services start, and nothing else is noted.
+        // Before services start nothing else is written or noted.
         if reach == ResumeLimit::BeforeServices && !machine.puts_again() {
             return Ok(Recovered::Nothing);
         }
@@ -82,7 +82,7 @@ impl Engine {
             shadow: None,
             reach,
             boot: &boot,
-            tie: Tying::of(&self.options),
+            daemon: DaemonNotice::of(&self.options),
             mco,
             waits: None,
             unsynced: true,
@@ -91,18 +91,18 @@ impl Engine {
             interrupts: self.interrupts.as_ref(),
             tolerated: Vec::new(),
         };
-        // The way back needs the journal alone; what cannot be compared with its config goes back.
+        // A rollback needs only the journal. An apply whose config cannot be read is rolled back.
         let rendered = self.rendered_of(begin.id).map_err(|error| error.to_string());
         let old = begin.previous.map(|id| self.rendered_of(id)).transpose();
         let old = old.map_err(|error| error.to_string());
         let configs = Configs { old, new: rendered.as_ref().map_err(Clone::clone) };
-        // A large future, which is not to make those of the daemon larger.
+        // The future is large, and boxing keeps the daemon's futures small.
         let applied = Box::pin(self.drive(run, configs, actor, &mut ending, progress)).await;
         Ok(Recovered::Over(applied))
     }
 
-    /// Without a journal nothing is under way: what a process left that died before it began one, or after it was
-    /// closed, goes away.
+    /// Without a journal no apply is in progress. Removes what a process left that died before it began a journal or after it
+    /// closed one.
     fn tidy(&self) -> Result<(), ApplyError> {
         self.store.forget_new_journal()?;
         self.store.forget_contents()?;
@@ -120,7 +120,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The merge of a generation's manifests.
+    /// The merged manifests of a generation.
     fn rendered_of(&self, id: u64) -> Result<Rendered, ApplyError> {
         let path = self.store.config(id);
         let source = StateSource::applied((id, path.clone()).into());

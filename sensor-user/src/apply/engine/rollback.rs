@@ -1,7 +1,6 @@
-//! What an apply leaves when it is over: whether the old config, given back, is what the host is.
+//! The comparison after a rollback.
 //!
-//! In: the old config. Out: the same comparison as that of `check`, and hard links that came apart. Nothing is said of a
-//! host that was not compared.
+//! In: the old config. Out: the same differences as those of `check`, and hard links that came apart.
 
 use super::{
     host::{AfterRollback, Engine},
@@ -19,13 +18,13 @@ use sensor_model::{
 
 /// The two configs of an apply, or why there is none.
 pub(super) struct Configs<'a> {
-    /// `None` where none is kept.
+    /// `None` where the store has none.
     pub(super) old: Result<Option<Rendered>, String>,
     pub(super) new: Result<&'a Rendered, String>,
 }
 
 impl Engine {
-    /// Compares the host with the config that came back; reports what differs and which hard links came apart.
+    /// Compares the host with the config that was restored; reports differences and hard links that came apart.
     pub(super) async fn compare(
         &self,
         run: &Run<'_>,

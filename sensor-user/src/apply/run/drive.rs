@@ -3,7 +3,7 @@
 //! In: a machine and the records on which it rests. Out: how it ended. Each request is one step; what the machine decides is in
 //! `sensor_model::journal` and is checked there.
 
-use super::state::{NO_OS, NOT_BY_SOFT, Progress, ResumeLimit, Run, RunNotes, Tying, WRITTEN, failed};
+use super::state::{DaemonNotice, NO_OS, NOT_BY_SOFT, Progress, ResumeLimit, Run, RunNotes, WRITTEN, failed};
 use crate::{
     apply::{
         act_runner::{ActResult, ActRunner, UndoResult, UnitAfterBoot},
@@ -22,7 +22,7 @@ use sensor_model::{
 };
 
 impl Run<'_> {
-    /// Works until the machine rests. Without a verifier, why there is none is what the comparison says.
+    /// Works until the machine has ended. Without a verifier the comparison fails, with this reason.
     pub(in crate::apply) async fn drive(
         &mut self,
         actor: &mut dyn ActRunner,
@@ -34,7 +34,7 @@ impl Run<'_> {
             if let Some(rest) = self.leaves(&request, ending) {
                 return rest;
             }
-            self.tie(ending, &mut *progress).await;
+            self.notify_daemon(ending, &mut *progress).await;
             self.tell_wait(&request, ending);
             if let Some(line) = self.line(&request) {
                 progress(&line);
@@ -54,7 +54,7 @@ impl Run<'_> {
                 }
                 Request::Append(record) => {
                     if matches!(record, Record::Written | Record::RolledBack { .. }) {
-                        // What acts may have users to make.
+                        // Acts may create users, which takes the same lock.
                         self.shadow = None;
                     }
                     match self.make_durable(&record) {
@@ -67,8 +67,8 @@ impl Run<'_> {
                     Ok(()) => self.step(number, step),
                     Err(error) => failed(error),
                 },
-                // What runs since another boot was started with what is written already. A job now would only stand in
-                // the way of the boot's own.
+                // Units of another boot started with the new files already. A job now would only conflict with the boot's
+                // own jobs.
                 Request::Act(act) | Request::Await(act) if self.awaits(&request) => {
                     self.unit_after_boot(actor, act).await
                 }
@@ -134,7 +134,7 @@ impl Run<'_> {
         rest
     }
 
-    /// How it comes to rest where it may not go on; `None` where it may.
+    /// The end of the apply where it may not go on; `None` where it may.
     fn leaves(&mut self, request: &Request, ending: &mut dyn RunNotes) -> Option<Rest> {
         if self.reach == ResumeLimit::BeforeServices && !self.machine.puts_again() {
             return Some(
@@ -161,9 +161,9 @@ impl Run<'_> {
         }
     }
 
-    /// Before anything is written the daemon watches it.
-    async fn tie(&mut self, ending: &mut dyn RunNotes, progress: Progress<'_>) {
-        let (Some(_), Tying::Due(state)) = (&self.journal, &self.tie) else { return };
+    /// Notifies the daemon before anything is written, so that it watches the paths.
+    async fn notify_daemon(&mut self, ending: &mut dyn RunNotes, progress: Progress<'_>) {
+        let (Some(_), DaemonNotice::Due(state)) = (&self.journal, &self.daemon) else { return };
         if tie::socket(state).exists() {
             ending.waits(
                 Wait::Daemon,
@@ -173,11 +173,11 @@ impl Run<'_> {
         }
         let hello = Hello { apply: Some(self.begin.id), ..Hello::default() };
         let tie = Tie::make(state, &hello, &mut *progress).await;
-        self.tie = Tying::Told { _tie: tie };
+        self.daemon = DaemonNotice::Sent { _tie: tie };
     }
 
-    /// Looks at an act's unit after a boot. Where nobody can tell how it is there is nothing to be done, not even to go
-    /// back: the next start asks again.
+    /// Reads the state of an act's unit after a boot. Where it cannot be read, the apply neither goes on nor rolls back: the next
+    /// start reads it again.
     async fn unit_after_boot(&self, actor: &mut dyn ActRunner, act: usize) -> Outcome {
         match actor.unit_after_boot(&self.begin.acts[act], self.begin).await {
             Ok(UnitAfterBoot::Settled) => Outcome::Done,
@@ -187,7 +187,7 @@ impl Run<'_> {
     }
 
     fn begin(&mut self) -> Outcome {
-        // The preflight took a while, and what did not run then may do so by now.
+        // The preflight took a while, and the operator's daemon may have started since.
         if let Some(reason) = self.mco.refuses() {
             return Outcome::Failed(reason);
         }
@@ -211,12 +211,12 @@ impl Run<'_> {
 
     fn close(&mut self) -> Result<(), ApplyError> {
         if self.journal.is_some() {
-            // Without the journal the config that is current, history and originals have to be there.
+            // Nothing but the journal could restore the current link, the history and the originals.
             self.store.sync()?;
         }
         self.store.close()?;
         self.journal = None;
-        // Contents that stay behind are removed by the next apply, and are readable to root alone.
+        // The next apply removes contents that stay, and only root can read them.
         if let Err(error) = self.store.forget_contents() {
             tracing::warn!(%error, "Contents of an apply that is over stay in the store.");
         }

@@ -1,7 +1,7 @@
-//! What was written is made durable before the journal builds on it.
+//! Making targets durable before the journal relies on them.
 //!
-//! In: the record that is due. Out: nothing, once the disks have what it claims. Each step syncs its file and its directory;
-//! on some file systems a cut of the power takes a rename back all the same.
+//! In: the record that is due. Out: disks that hold what the record claims. Each step syncs its file and its directory, but on some
+//! file systems a loss of power undoes a rename all the same.
 
 use super::state::Run;
 use crate::apply::{error::ApplyError, preflight::nearest};
@@ -10,9 +10,9 @@ use sensor_model::journal::Record;
 use std::collections::BTreeSet;
 
 impl Run<'_> {
-    /// Makes the disks of all targets durable, where a record claims that something is written and steps came before it.
+    /// Makes the disks of all targets durable, if the record claims that steps before it are done.
     pub(super) fn make_durable(&mut self, record: &Record) -> Result<(), ApplyError> {
-        // What begins or goes on with a way back claims nothing: the next start looks at every target again.
+        // These records claim nothing: the next start looks at every target again.
         let claims = !matches!(record, Record::Begin(_) | Record::RollingBack { .. });
         if !claims || !self.unsynced {
             return Ok(());

@@ -1,6 +1,6 @@
-//! The targets of an apply, and what has to be done before a step of one.
+//! What comes before a step of a target.
 //!
-//! In: a target's number. Out: the target; a note of what is put again; the lock of the shadow file.
+//! In: a target's number. Out: a note of a path that is written again; the lock of the shadow file.
 
 use super::state::{Run, RunNotes};
 use crate::apply::{
@@ -11,21 +11,21 @@ use sensor_model::{journal::settle::Settling, node_state::Wait};
 use std::path::Path;
 
 impl Run<'_> {
-    /// What has to be so before a step of a target: what is put again is noted, and the shadow file is locked.
+    /// Notes a path that is written again, and locks the shadow file.
     pub(super) async fn before_step(
         &mut self,
         number: usize,
         step: Settling,
         ending: &mut dyn RunNotes,
     ) -> Result<(), ApplyError> {
-        let comes = matches!(step, Settling::PutIn | Settling::Swap | Settling::Set(_));
-        if comes && number >= self.begin.targets.len() {
+        let writes = matches!(step, Settling::PutIn | Settling::Swap | Settling::Set(_));
+        if writes && number >= self.begin.targets.len() {
             ending.put_again(self.target(number))?;
         }
         self.lock_shadow(number, ending).await
     }
 
-    /// On the way back, and after a death, the shadow file is written without having been read before.
+    /// Locks the shadow file. A rollback, and an apply after a death, writes it without reading it first.
     async fn lock_shadow(&mut self, target: usize, ending: &mut dyn RunNotes) -> Result<(), ApplyError> {
         if self.target(target).path == Path::new(password::SHADOW) && self.shadow.is_none() {
             let waits = &mut self.waits;

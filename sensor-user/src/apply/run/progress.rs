@@ -1,6 +1,6 @@
-//! What is told of a request before it is done.
+//! The line that is shown for a request, and the wait that the node's state names.
 //!
-//! In: the request. Out: a line for a person, and what the node waits for, for its state. Nothing is done here.
+//! In: a request of the journal's machine. Out: texts. Nothing is done here.
 
 use super::state::{Run, RunNotes, WRITTEN};
 use crate::apply::act_runner::describe;
@@ -13,7 +13,7 @@ use sensor_model::{
 };
 
 impl Run<'_> {
-    /// Says what a request waits for, where that is something else than before.
+    /// Notes what a request waits for, if that differs from the last note.
     pub(super) fn tell_wait(&mut self, request: &Request, ending: &mut dyn RunNotes) {
         let wait = match request {
             Request::Look(_) | Request::Step(..) if self.machine.is_going_back() => {
@@ -39,13 +39,13 @@ impl Run<'_> {
         }
     }
 
-    /// Whether nothing is done and a unit is awaited.
+    /// Whether the request only waits for a unit.
     pub(super) fn awaits(&self, request: &Request) -> bool {
         matches!(request, Request::Await(_))
             || matches!(request, Request::Act(act) if self.booted_since() && !self.is_of_os(*act))
     }
 
-    /// What is done about an act.
+    /// The words for an act that is run or undone.
     fn doing(&self, request: &Request, act: usize) -> String {
         let said = describe(&self.begin.acts[act]);
         match request {
@@ -55,7 +55,7 @@ impl Run<'_> {
         }
     }
 
-    /// What a person is told before a request.
+    /// The line for a person before a request.
     pub(super) fn line(&self, request: &Request) -> Option<String> {
         let path = |target: usize| self.target(target).path.display().to_string();
         Some(match request {

@@ -17,53 +17,53 @@ use sensor_model::{
 };
 use std::{collections::BTreeSet, ffi::OsString, path::PathBuf};
 
-/// Told how it goes on, one line for each step.
+/// Receives one line for each step.
 pub(in crate::apply) type Progress<'a> = &'a mut dyn FnMut(&str);
 
-/// Who takes note of what happens, besides the journal.
+/// What an apply notes besides its journal.
 pub(in crate::apply) trait RunNotes {
     /// The node's state changes.
     fn happened(&mut self, event: NodeEvent, reason: &str, waiting_for: &str);
-    /// It waits for something, in the same state.
+    /// The apply waits for something; the node's state stays.
     fn waits(&mut self, wait: Wait, what: &str);
-    /// What an update of the OS took back is about to be put again.
+    /// A path that an update of the OS replaced is about to be written again.
     fn put_again(&mut self, target: &Target) -> Result<(), ApplyError>;
-    /// The config that holds now becomes the current one, and the history says so. May be called twice.
+    /// The config of the host becomes the current one, and the history gets the result. May be called twice.
     fn commit(&mut self, ended: Ended, machine: &Machine) -> Result<(), ApplyError>;
 }
 
-/// One apply under way.
+/// One apply in progress.
 #[derive(Debug)]
 pub(in crate::apply) struct Run<'a> {
     pub(in crate::apply) observer: &'a Observer,
     pub(in crate::apply) store: &'a Store,
     pub(in crate::apply) begin: &'a Begin,
-    /// What is put again after an update of the OS, numbered behind the journal's targets.
+    /// Targets that are written again after an update of the OS, numbered after the journal's targets.
     pub(in crate::apply) again: &'a [Target],
     pub(in crate::apply) machine: Machine,
     /// Absent until the first record is written.
     pub(in crate::apply) journal: Option<JournalFile>,
-    /// Kept from the reading of the shadow file until it is written.
+    /// Held from the reading of the shadow file until it is written.
     pub(in crate::apply) shadow: Option<ShadowLock>,
     /// How far it may go now.
     pub(in crate::apply) reach: ResumeLimit,
     /// The boot that runs.
     pub(in crate::apply) boot: &'a Boot,
-    /// How it stands with the daemon.
-    pub(in crate::apply) tie: Tying,
-    /// And with the Machine Config Operator's.
+    /// Whether the daemon knows of the apply.
+    pub(in crate::apply) daemon: DaemonNotice,
+    /// Whether the Machine Config Operator's daemon allows it.
     pub(in crate::apply) mco: Mco<'a>,
-    /// What was told last that it waits for.
+    /// The wait that was noted last.
     pub(in crate::apply) waits: Option<(Wait, String)>,
-    /// Steps may have been taken since the disks were last made durable; also by a process that is dead.
+    /// Steps may have been taken since the disks were last made durable, also by a process that died.
     pub(in crate::apply) unsynced: bool,
-    /// Paths that are a directory before or after it, and something else on the other side.
+    /// Paths that are a directory on one side of the apply and something else on the other.
     pub(in crate::apply) changing: BTreeSet<PathBuf>,
     /// It did not change the OS because [`ResumeLimit::NoOsChange`] forbids that.
     pub(in crate::apply) refused_os_change: bool,
     /// Signals that ask it to stop.
     pub(in crate::apply) interrupts: Option<&'a Interrupts>,
-    /// What the drift policy left alone in the comparison.
+    /// Differences that the drift policy tolerates.
     pub(in crate::apply) tolerated: Vec<String>,
 }
 
@@ -81,36 +81,36 @@ pub enum ResumeLimit {
     NoOsChange,
 }
 
-/// What waits for a reboot after a soft one says so: that left the kernel running, or was not what was to come.
+/// Added where a soft reboot happened: it left the kernel running, or did not boot the new OS.
 pub(super) const NOT_BY_SOFT: &str =
     "; the soft reboot since then has not brought the new OS or its kernel arguments";
 
-/// What leaves the OS as it is says so.
+/// Why the OS is not changed.
 pub(super) const NO_OS: &str = "the daemon changes no OS; `holdfast apply --resume` does it";
 
-/// The daemon beside us.
+/// Whether the daemon knows of the apply.
 #[derive(Debug)]
-pub(in crate::apply) enum Tying {
-    /// It is to be told before anything is written; this is the state directory.
+pub(in crate::apply) enum DaemonNotice {
+    /// It is to be notified before anything is written; this is the state directory.
     Due(PathBuf),
-    /// It was told, where there is one, and learns of our end by the end of this.
-    Told { _tie: Option<Tie> },
-    /// We are the daemon.
-    Never,
+    /// It was notified, if one runs. The end of the connection tells it that the apply has ended.
+    Sent { _tie: Option<Tie> },
+    /// The daemon itself applies.
+    Own,
 }
 
-impl Tying {
-    /// As the options want it.
+impl DaemonNotice {
+    /// As the options say.
     pub(in crate::apply) fn of(options: &Options) -> Self {
-        if options.asks_daemon { Self::Due(options.state.clone()) } else { Self::Never }
+        if options.asks_daemon { Self::Due(options.state.clone()) } else { Self::Own }
     }
 }
 
-/// What is waited for at first.
+/// The first wait of an apply.
 pub(super) const WRITTEN: &str = "files to be written";
 
 impl Run<'_> {
-    /// A target of the journal, or behind those one that is put again.
+    /// A target of the journal, or after those one that is written again.
     pub(in crate::apply) fn target(&self, number: usize) -> &Target {
         let targets = &self.begin.targets;
         targets.get(number).unwrap_or_else(|| &self.again[number - targets.len()])
