@@ -12,7 +12,10 @@ use super::{
 use crate::{
     disk::Place,
     observation::Observer,
-    repair::unit::{self as units, Enabling},
+    repair::{
+        RepairError,
+        unit::{self as units, Enabling},
+    },
 };
 use sensor_model::{
     expectation::SYSTEMD_DIRECTORY,
@@ -288,7 +291,7 @@ impl Links<'_, '_> {
     }
 
     /// The links by which a config enables a unit; none where it does not.
-    fn asked(&self, side: Side, name: &str) -> Result<Vec<Enabling>, String> {
+    fn asked(&self, side: Side, name: &str) -> Result<Vec<Enabling>, RepairError> {
         let unit = self.rendered(side).units.get(name);
         let is_enabled = unit.is_some_and(|unit| {
             is(unit.enabled.as_ref()) == Some(true) && is(unit.mask.as_ref()) != Some(true)
@@ -297,7 +300,6 @@ impl Links<'_, '_> {
             return Ok(Vec::new());
         }
         units::links_to_enable(name, &|unit| self.find(side, unit), &|unit| self.is_apart(side, unit))
-            .map_err(|error| error.to_string())
     }
 
     /// What a config's declaration of a unit results in. An error is reported where the unit is enabled.

@@ -44,8 +44,8 @@ impl Host<'_> {
             if stat.st_mode & nix::libc::S_IFMT != nix::libc::S_IFREG {
                 return Err(DiskError::Replaced { path: path.to_owned() }.into());
             }
-            // Where others can write, they may have put a file of root's there since it was looked at. The path gets a new file
-            // with the declared content instead.
+            // Users who can write the directory may have put a file of root's there since the last look. So the path gets a new
+            // file with the declared content.
             let is_of_others = place.is_of_others()?;
             if !is_of_others {
                 return Ok(texts(set_existing(&file, path, &wanted)?));
@@ -65,7 +65,7 @@ impl Host<'_> {
         }
         let bytes = match expected.content {
             Some(_) => self.bytes(path)?,
-            // Ignition makes an empty file where nothing is declared of the content and nothing is there.
+            // Ignition makes an empty file where no content is declared and nothing is there.
             None if has(DifferenceKind::Missing) => Vec::new(),
             None => {
                 return Err(RepairError::refused(
@@ -79,16 +79,16 @@ impl Host<'_> {
         Ok(vec![if has(DifferenceKind::Missing) { "file made" } else { "content written" }.to_owned()])
     }
 
-    /// The declared bytes, checked against the expectation's digest by the look that follows.
+    /// The declared bytes; the next look checks them against the expectation's digest.
     fn bytes(&self, path: &Path) -> Result<Vec<u8>, RepairError> {
-        // Keys that are declared as none are an empty file.
+        // An empty list of declared keys is an empty file.
         let is_keys = path.ends_with("authorized_keys.d/ignition");
         expected_bytes(self.rendered, path)
             .or_else(|| is_keys.then(Vec::new))
             .ok_or_else(|| RepairError::refused(path, "no MachineConfig declares its content any more"))
     }
 
-    /// A user's own file of keys: undeclared keys and lines that are none are taken out.
+    /// A user's own file of keys: removes undeclared keys and invalid lines.
     pub(super) fn authorized_keys(
         &self,
         path: &Path,
@@ -111,7 +111,7 @@ impl Host<'_> {
             .map_err(|error| RepairError::refused(path, format!("read: {error}; move it away first")))?;
         let (kept, removed) = declared_lines(&bytes, declared);
         if let (0, Some(label)) = (removed, label) {
-            // Nothing else of it is anybody's but the user's.
+            // Everything else of the file is the user's.
             set_label(&file, path, label)?;
             return Ok(vec!["label set".to_owned()]);
         }

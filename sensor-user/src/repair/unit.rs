@@ -1,7 +1,7 @@
-//! Enablement and mask of units.
+//! Enablement and masks of units.
 //!
-//! Masks are links and are made as links. Enabling and disabling is left to a running systemd, which
-//! knows presets and drop-ins; without one it is done by the links that the `[Install]` section asks for.
+//! In: a unit's expectation. Out: links made or removed. A mask is a link. A running systemd enables and disables units, because it
+//! knows presets and drop-ins. Without one, the links of the `[Install]` section are made or removed.
 
 use super::{error::RepairError, host::Host};
 use crate::{
@@ -27,10 +27,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where links that enable or mask can be.
+/// Directories of links that enable or mask.
 const LINK_DIRECTORIES: [&str; 3] = [SYSTEMD_DIRECTORY, "/run/systemd/system", "/etc/systemd/system.control"];
 
-/// Where unit files are, the one that wins first.
+/// Directories of unit files, in systemd's order of precedence.
 const UNIT_DIRECTORIES: [&str; 5] = [
     SYSTEMD_DIRECTORY,
     "/run/systemd/system",
@@ -39,12 +39,12 @@ const UNIT_DIRECTORIES: [&str; 5] = [
     "/lib/systemd/system",
 ];
 
-/// Directories of links that enable.
+/// Endings of directories whose links enable.
 const LINK_SUFFIXES: [&str; 3] = [".wants", ".requires", ".upholds"];
 
 const DEV_NULL: &str = "/dev/null";
 
-/// Makes a unit's state the declared one.
+/// Makes a unit's enablement and mask as declared.
 pub(super) async fn restore(
     host: &Host<'_>,
     units: &mut UnitStates,
@@ -85,7 +85,7 @@ pub(super) async fn restore(
     Ok(actions)
 }
 
-/// Lets a running systemd read its units again.
+/// Makes a running systemd read its units again.
 pub(super) async fn reload(units: &mut UnitStates) -> Result<bool, RepairError> {
     let Some(manager) = units.manager().await else { return Ok(false) };
     manager.reload().await.map_err(|error| systemd("daemon-reload", &error))?;
@@ -124,7 +124,7 @@ pub(crate) fn mask_links(observer: &Observer, name: &str) -> Vec<PathBuf> {
     links.into_iter().filter(is_mask).collect()
 }
 
-/// Where a mask can be that outlives a boot.
+/// Where a mask can be that stays after a boot.
 pub(crate) fn lasting_mask_links(name: &str) -> impl Iterator<Item = PathBuf> {
     let lasting = LINK_DIRECTORIES.into_iter().filter(|directory| !directory.starts_with("/run/"));
     lasting.map(move |directory| Path::new(directory).join(name))
@@ -136,17 +136,17 @@ pub(crate) struct Enabling {
     pub(crate) link: PathBuf,
     /// What it points to.
     pub(crate) target: PathBuf,
-    /// The unit that asks for it: the one that is enabled, or one that is enabled with it.
+    /// The unit whose `[Install]` section has it: the enabled unit, or one that is enabled with it.
     pub(crate) unit: String,
 }
 
 /// Finds a unit's file, and what its `[Install]` sections say; for an instance those of its template.
 pub(crate) type Find<'a> = &'a dyn Fn(&str) -> Option<(PathBuf, Install)>;
 
-/// Whether a unit is left alone where another one's `Also=` names it.
+/// Whether a unit is left alone although another unit's `Also=` names it.
 pub(crate) type Apart<'a> = &'a dyn Fn(&str) -> bool;
 
-/// Whether a config itself says whether a unit is enabled.
+/// Whether a config itself decides if a unit is enabled.
 pub(crate) fn is_decided(rendered: &Rendered, name: &str) -> bool {
     rendered
         .units
@@ -154,7 +154,7 @@ pub(crate) fn is_decided(rendered: &Rendered, name: &str) -> bool {
         .is_some_and(|unit| unit.enabled.is_some() || unit.mask.as_ref().is_some_and(|masked| masked.value))
 }
 
-/// Makes the links that the unit's `[Install]` section asks for.
+/// Makes the links of the unit's `[Install]` section.
 fn enable(host: &Host<'_>, name: &str) -> Result<(), RepairError> {
     let find = |name: &str| on_host(host.observer, name);
     for enabling in links_to_enable(name, &find, &|unit| is_apart(host, unit))? {
@@ -165,12 +165,12 @@ fn enable(host: &Host<'_>, name: &str) -> Result<(), RepairError> {
     Ok(())
 }
 
-/// Removes the links that enable the unit, and those that `Also=` names.
+/// Removes the links that enable the unit or the units in its `Also=`.
 fn disable(host: &Host<'_>, name: &str) -> Result<(), RepairError> {
     let find = |name: &str| on_host(host.observer, name);
     for unit in together(name, &find, &|unit| is_apart(host, unit)) {
         let mut links = enabling_links(host.observer, &unit);
-        // An instance that is declared itself stays when its template is disabled.
+        // A declared instance stays when its template is disabled.
         links.retain(|link| {
             let linked = link.file_name().and_then(|linked| linked.to_str());
             linked == Some(&*unit) || linked.is_none_or(|linked| !is_decided(host.rendered, linked))
@@ -184,7 +184,7 @@ fn is_apart(host: &Host<'_>, unit: &str) -> bool {
     is_decided(host.rendered, unit) || !mask_links(host.observer, unit).is_empty()
 }
 
-/// The links that enable a unit and what its `Also=` names.
+/// The links that enable a unit and the units in its `Also=`.
 pub(crate) fn links_to_enable(
     name: &str,
     find: Find<'_>,
@@ -210,7 +210,7 @@ pub(crate) fn links_to_enable(
     Ok(links)
 }
 
-/// A unit and those that are enabled and disabled with it, as `Also=` says; the latter only where they have a file.
+/// A unit, and the units in its `Also=` that have a file.
 pub(crate) fn together(name: &str, find: Find<'_>, apart: Apart<'_>) -> Vec<String> {
     let mut met = BTreeSet::new();
     let mut all = Vec::new();
@@ -229,10 +229,10 @@ pub(crate) fn together(name: &str, find: Find<'_>, apart: Apart<'_>) -> Vec<Stri
     all
 }
 
-/// The links that one unit's `[Install]` sections ask for.
+/// The links of one unit's `[Install]` sections.
 fn asked(unit: &str, file: &Path, install: &Install) -> Vec<Enabling> {
     let system = Path::new(SYSTEMD_DIRECTORY);
-    // Nothing starts a template: its instance is linked, where it names one.
+    // A template cannot be started: its default instance is linked, if it has one.
     let linked = match &install.default_instance {
         _ if !is_template(unit) => Some(unit.to_owned()),
         Some(instance) => with_instance(unit, instance),
@@ -258,7 +258,7 @@ fn asked(unit: &str, file: &Path, install: &Install) -> Vec<Enabling> {
         .collect()
 }
 
-/// Links that enable a unit, wherever they are; those of a template's instances are the template's, too.
+/// All links that enable a unit. Links of a template's instances are the template's, too.
 pub(crate) fn enabling_links(observer: &Observer, name: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for directory in LINK_DIRECTORIES.map(Path::new) {
@@ -322,7 +322,7 @@ pub(crate) fn link_target(observer: &Observer, path: &Path) -> Option<PathBuf> {
     crate::observation::resolve::link_target(std::os::fd::AsFd::as_fd(&handle)).ok()?.map(PathBuf::from)
 }
 
-/// What the host's own file of a unit says; that of its template for an instance.
+/// The `[Install]` section of a unit's file on the host; for an instance that of its template.
 fn on_host(observer: &Observer, name: &str) -> Option<(PathBuf, Install)> {
     let (path, text) = [Some(name.to_owned()), template_of(name)]
         .into_iter()
@@ -333,7 +333,7 @@ fn on_host(observer: &Observer, name: &str) -> Option<(PathBuf, Install)> {
     Some((path, install))
 }
 
-/// The host's file of exactly this name, and its text. A mask is none, and `passed_over` counts as gone.
+/// The host's unit file of exactly this name, and its text. A mask does not count, and `passed_over` counts as missing.
 pub(crate) fn unit_file(
     observer: &Observer,
     name: &str,

@@ -1,9 +1,9 @@
-//! Which syncs make what was written durable.
+//! Which syncs make a write durable.
 //!
-//! In: an open file or directory. Out: whether `fsync` is enough on its file system. Cuts of the power in a virtual machine
-//! tell (scenario `power-cut`): ext4 and XFS keep every name whose directory was synced. On btrfs the rename of a file that
-//! was synced in the same transaction writes the directory to the log tree without the inodes of its other new names, so a
-//! link that was exchanged before can be gone after the cut, the old one and the new one.
+//! In: an open file or directory. Out: whether `fsync` is enough on its file system. The scenario `power-cut` tests this: ext4 and
+//! XFS keep every name whose directory was synced. On btrfs the rename of a file that was synced in the same transaction writes the
+//! directory to the log tree without the inodes of its other new names. After a loss of power a link that was exchanged before can
+//! be missing, both the old one and the new one.
 
 use nix::{
     errno::Errno,
@@ -11,7 +11,7 @@ use nix::{
 };
 use std::os::fd::AsFd;
 
-/// Whether `fsync` of files and directories is enough there. Where it is not, or nobody has tried, only `syncfs` is.
+/// Whether `fsync` of files and directories is enough. On other file systems, and on untested ones, only `syncfs` is.
 ///
 /// # Errors
 ///
