@@ -1,12 +1,14 @@
 //! The lines between a guest and the host, on the second serial port.
 //!
-//! In: messages of the guest, or lines that the host read. Out: one line for each message, `HF` and JSON. Only these
-//! lines use the port, so that no kernel message can split one.
+//! In: messages of the guest, or lines that the host read. Out: one line for each message, `HF` and JSON. The host sends
+//! one line after each hello: the scenario to run. Only these lines use the port, so that no kernel message can split one.
 
 use serde::{Deserialize, Serialize};
 
-/// First word of each line.
+/// First word of each line of the guest.
 const MARK: &str = "HF ";
+/// First word of the host's line.
+const RUN: &str = "run ";
 
 /// How one check of a scenario ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,11 +40,13 @@ pub struct ResultLine {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Message {
-    /// The guest program runs. Without this message the guest never started.
+    /// The guest program runs and waits for the name of its scenario.
     Hello {
         /// The kernel's release, as in `uname -r`.
         release: String,
     },
+    /// The program has the name of its scenario, and begins it. Without this message the guest never came up.
+    Begun,
     /// Progress of the scenario, for people. It also resets the watchdog.
     Note {
         /// The text.
@@ -69,6 +73,18 @@ impl Message {
     }
 }
 
+/// The host's line that starts a scenario, without a line break.
+#[must_use]
+pub fn start(scenario: &str) -> String {
+    format!("{RUN}{scenario}")
+}
+
+/// The scenario that the host's line starts.
+#[must_use]
+pub fn started(line: &str) -> Option<&str> {
+    line.trim().strip_prefix(RUN)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,6 +100,12 @@ mod tests {
         let line = message.to_line();
         assert_eq!(line.lines().count(), 1);
         assert_eq!(Message::from_line(&format!("{line}\r\n")), Some(message));
+    }
+
+    #[test]
+    fn the_hosts_line_names_the_scenario() {
+        assert_eq!(started(&format!("{}\n", start("apply-watched"))), Some("apply-watched"));
+        assert_eq!(started("HF {\"is\":\"done\"}"), None);
     }
 
     #[test]

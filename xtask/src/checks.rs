@@ -1,91 +1,82 @@
-//! The tests of the project, in the order in which a mistake is found soonest.
+//! The tests of the project.
 //!
-//! Comes in: the working tree. Goes out: success only if every part passed. All parts run even after one failed, so
-//! that one run shows everything; the closing lines repeat which.
+//! Comes in: the working tree. Goes out: success only if every part passed. All parts run even after one failed, so that
+//! one run shows everything. Two lanes of parts run beside each other, since a compiler, a linker or a test seldom keeps
+//! two processors busy. Virtual machines start when both lanes have ended: a guest without its share of the processors
+//! would miss its time limits.
 
 use std::process::Command;
-use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 
+use crate::dist::{self, Profile};
 use crate::matrix::Selection;
-use crate::run::{cargo, output, say, show};
-use crate::{alerts, cache::Cache, dist, fuzz, kernels, reference, toolchain::EbpfToolchain, tools};
+use crate::parts::Parts;
+use crate::run::{self, cargo, output, show};
+use crate::{alerts, cache::Cache, fuzz, kernels, reference, toolchain::EbpfToolchain, tools};
 
-/// The build feature for tests that makes an apply's system calls fail.
+/// The build feature for tests that makes an apply's system calls fail. It only adds code, so lints and tests run with it
+/// alone; the virtual machines get the program without it.
 const FAULTS: &str = "--features=sensor-user/fault-injection";
 
 /// Version of cargo-deny.
 const CARGO_DENY: &str = "0.20.2";
 
-/// The parts that ran, and what came of each.
-#[derive(Debug, Default)]
-struct Parts(Vec<(&'static str, Result<()>)>);
-
-impl Parts {
-    /// Runs a part, and says how long it took.
-    fn run(&mut self, name: &'static str, work: impl FnOnce() -> Result<()>) {
-        say("test", name);
-        let start = Instant::now();
-        let result = work();
-        let came_of_it = if result.is_ok() { "passed" } else { "FAILED" };
-        say(came_of_it, &format!("{name} ({:.0} s)", start.elapsed().as_secs_f64()));
-        if let Err(error) = &result {
-            // At once, too: whoever reads only a piece of a long output still sees why.
-            say("", &format!("{error:#}"));
-        }
-        self.0.push((name, result));
-    }
-
-    /// An error that names those that failed.
-    fn finish(self) -> Result<()> {
-        let failed: Vec<String> = self
-            .0
-            .into_iter()
-            .filter_map(|(name, result)| result.err().map(|error| format!("{name}: {error:#}")))
-            .collect();
-        if failed.is_empty() {
-            say("test", "everything passed");
-            return Ok(());
-        }
-        bail!("these parts failed:\n  {}", failed.join("\n  "))
-    }
-}
-
-/// Runs them: the quick ones, and those on real kernels unless `quick`. What takes long runs only on some kernels
-/// unless these are given or the run is to be `full`.
+/// Runs them: the quick ones, and those on real kernels unless `quick`. A scenario runs only on the kernels where it finds
+/// most, unless kernels are given or the run is to be `full`.
 pub(crate) fn run(quick: bool, kernels: &[String], full: bool) -> Result<()> {
-    let mut parts = Parts::default();
-    // The test that resolves every field and hook against each kernel's BTF must not pass for want of one.
-    let blobs = if quick { None } else { Some(("HOLDFAST_REQUIRE_BTF", "1")) };
+    let parts = Parts::new(dist::root().join("target/test-logs"))?;
     if !quick {
         parts.run("kernels", all_kernels);
     }
+    let profile = if full { Profile::Release } else { Profile::Merge };
+    std::thread::scope(|scope| {
+        scope.spawn(|| workspace(&parts, quick));
+        others(&parts, quick, profile);
+    });
+    if !quick {
+        let full = full || !kernels.is_empty();
+        let selection = Selection { kernels: kernels.to_vec(), full, profile, ..Selection::default() };
+        parts.run("virtual machines", || selection.run());
+    }
+    parts.finish()
+}
+
+/// The lane of what is built by the development profile.
+fn workspace(parts: &Parts, quick: bool) {
+    // The test that resolves every field and hook against each kernel's BTF must not pass for want of one.
+    let blobs = if quick { None } else { Some(("HOLDFAST_REQUIRE_BTF", "1")) };
     for (name, arguments) in [
         ("format", &["fmt", "--all", "--check"][..]),
-        ("lints", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"][..]),
-        (
-            "lints of the fault injection",
-            &["clippy", "-p", "sensor-user", FAULTS, "--all-targets", "--quiet", "--", "-D", "warnings"][..],
-        ),
-        // With an apply that is killed, stopped and failing at every call; otherwise the program is the same.
-        // All of them, also after one failed.
+        ("lints", &["clippy", "--workspace", FAULTS, "--all-targets", "--quiet", "--", "-D", "warnings"][..]),
+        // All tests, also after one failed.
         ("tests", &["test", "--workspace", FAULTS, "--quiet", "--no-fail-fast"][..]),
     ] {
         let environment = blobs.into_iter().chain(seed());
         parts.run(name, || show(cargo().args(arguments).envs(environment).current_dir(dist::root())));
     }
     parts.run("generated files", || reference::generate(true, Some(FAULTS)));
+}
+
+/// The lane of everything else, each with a build folder of its own.
+fn others(parts: &Parts, quick: bool, profile: Profile) {
     parts.run("kernel programs: format and lints", kernel_programs);
     if !quick {
+        parts.run("programs for guests", || programs_for_guests(profile));
         parts.run("dependencies", dependencies);
-        parts.run("fuzz targets", || fuzz::run(&[], fuzz::RUNS_IN_TESTS, fuzz::Corpus::Fresh));
         parts.run("alerts", alerts::test);
-        let full = full || !kernels.is_empty();
-        let selection = Selection { kernels: kernels.to_vec(), full, ..Selection::default() };
-        parts.run("virtual machines", || selection.run());
+        parts.run("fuzz targets", || fuzz::run(&[], fuzz::RUNS_IN_TESTS, fuzz::Corpus::Fresh));
     }
-    parts.finish()
+}
+
+/// What the virtual machines run. No lint sees the product without the feature for tests, so warnings are errors here.
+fn programs_for_guests(profile: Profile) -> Result<()> {
+    dist::build_guest(Profile::Dev)?;
+    dist::build_holdfast(profile)?;
+    let log = run::written()?;
+    let warnings: Vec<&str> = log.lines().filter(|line| line.starts_with("warning: ")).collect();
+    ensure!(warnings.is_empty(), "the compiler warns: {}", warnings.join("; "));
+    Ok(())
 }
 
 /// What the property tests draw their cases from, unless the caller says: the same everywhere, as for the fuzz targets, so

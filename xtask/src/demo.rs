@@ -31,7 +31,7 @@ pub(crate) fn run(series: &str, profile: Profile) -> Result<()> {
     vm.narrate = Some(tell);
     say("demo", &format!("a virtual machine with kernel {series} and systemd boots (half a minute)"));
     let start = Instant::now();
-    let outcome = vm.run(&parts)?;
+    let outcome = vm.run(&parts, None)?;
     println!();
     let problems = problems("demo", &outcome);
     if problems.is_empty() {

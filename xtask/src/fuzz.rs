@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, Result, bail};
 
 use crate::dist;
-use crate::run::{cargo, output, quiet, say, show};
+use crate::run::{self, cargo, output, quiet, say, show};
 
 /// Inputs for each target in the tests: enough to leave the seeds' neighbourhood, short enough for each run.
 pub(crate) const RUNS_IN_TESTS: u64 = 20_000;
@@ -64,20 +64,22 @@ pub(crate) fn run(targets: &[String], runs: u64, corpus: Corpus) -> Result<()> {
     let broken = Mutex::new(Vec::new());
     // A target is one thread.
     let workers = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let log = run::log();
+    let worker = || {
+        // Both values are changed in single steps, so a worker that panicked left them whole.
+        let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        while let Some(name) = next() {
+            say("fuzz", &format!("{name}: {runs} inputs"));
+            if let Err(error) = one(name, &programs.join(name), &folder, &workspace, runs, corpus) {
+                say("FAILED", &format!("fuzz {name}"));
+                let mut broken = broken.lock().unwrap_or_else(PoisonError::into_inner);
+                broken.push(format!("{name}: {error:#}"));
+            }
+        }
+    };
     std::thread::scope(|scope| {
         for _ in 0..workers {
-            scope.spawn(|| {
-                // Both values are changed in single steps, so a worker that panicked left them whole.
-                let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-                while let Some(name) = next() {
-                    say("fuzz", &format!("{name}: {runs} inputs"));
-                    if let Err(error) = one(name, &programs.join(name), &folder, &workspace, runs, corpus) {
-                        say("FAILED", &format!("fuzz {name}"));
-                        let mut broken = broken.lock().unwrap_or_else(PoisonError::into_inner);
-                        broken.push(format!("{name}: {error:#}"));
-                    }
-                }
-            });
+            scope.spawn(|| run::with_log(log.clone(), worker));
         }
     });
     let broken = broken.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -16,7 +16,9 @@ mod fuzz;
 mod kernels;
 mod layers;
 mod matrix;
+mod parts;
 mod qemu;
+mod queue;
 mod reference;
 mod run;
 mod toolchain;
@@ -75,7 +77,10 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Run the tests: everything, or only what needs no kernel.
+    /// Run the tests: what a merge needs, only what needs no kernel, or everything.
+    ///
+    /// Each part writes a log to `target/test-logs`, each virtual machine one to `target/vm-logs`. A table with the time
+    /// of each part comes at the end, and behind it the cause of each failure.
     Test {
         /// Only formatting, lints and the tests that need no virtual machine.
         #[arg(long)]
@@ -83,7 +88,7 @@ enum Command {
         /// Only these kernel series, and everything that can run on them.
         #[arg(long, conflicts_with = "quick")]
         kernel: Vec<String>,
-        /// Every scenario on every kernel that it can run on, which takes three quarters of an hour.
+        /// Every scenario on every kernel that it can run on. Only `docs/vectors.md` and a release need it.
         #[arg(long, conflicts_with = "quick")]
         full: bool,
     },

@@ -1,11 +1,12 @@
 //! Which scenarios run on which kernels, and what came of it.
 //!
 //! Comes in: a selection from the table of scenarios and the kernel series. Goes out: every combination run, a few
-//! at a time, a line for each one, and at the end all failures again. A failure never keeps the others from running.
+//! at a time, a line for each one, and at the end all failures again. Combinations with the same guest, kernel and kernel
+//! parameters start from one saved boot. A failure never keeps the others from running.
 
 use std::cmp::Reverse;
-use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use vm_tests::guest::agent::HOLDFAST;
@@ -16,9 +17,10 @@ use crate::cache::Cache;
 use crate::coverage;
 use crate::dist;
 use crate::kernels::{self, Kernel};
-use crate::run::say;
+use crate::queue::{Next, Queue};
+use crate::run::{self, print, say};
 use crate::vm::console::End;
-use crate::vm::{Outcome, Parts, Vm};
+use crate::vm::{Outcome, Parts, Saved, Vm};
 
 /// How many guests run at once unless told otherwise. Each has two CPUs, and often waits for disks and timers.
 pub(crate) const AT_ONCE: usize = 2;
@@ -99,7 +101,7 @@ impl Selection {
         } else {
             None
         };
-        let mut queue = VecDeque::new();
+        let mut runs = Vec::new();
         for (round, scenario) in
             (1..=self.rounds).flat_map(|round| scenarios.iter().map(move |s| (round, *s)))
         {
@@ -108,31 +110,52 @@ impl Selection {
                 vm.round = (self.rounds > 1).then_some(round);
                 vm.icount = self.icount;
                 vm.verbose = self.verbose;
-                if let Some(program) = holdfast.iter().find(|_| scenario.needs_holdfast) {
+                // All guests get it, also those of scenarios without it, which share a boot with others.
+                if let Some(program) = &holdfast {
                     vm.add_file(program.clone(), HOLDFAST)?;
                 }
-                queue.push_back(vm);
+                runs.push((vm.boot_name(), vm));
             }
         }
-        let single = queue.len() == 1;
-        let workers = self.at_once.clamp(1, queue.len().max(1));
-        say("vm", &format!("{} to boot, {workers} at a time", queue.len()));
-        let queue = Mutex::new(queue);
+        let single = runs.len() == 1;
+        let workers = self.at_once.clamp(1, runs.len().max(1));
+        say("vm", &format!("{} to run, {workers} at a time", runs.len()));
         let tally = Mutex::new(Tally::default());
+        let queue = Queue::new(runs);
+        let log = run::log();
         std::thread::scope(|scope| {
             for _ in 0..workers {
                 scope.spawn(|| {
-                    // Both values are changed in single steps, so a worker that panicked left them whole.
-                    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-                    while let Some(vm) = next() {
-                        let outcome = vm.run(&parts);
-                        let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
-                        tally.count(&vm.name(), outcome, single);
-                    }
+                    run::with_log(log.clone(), || {
+                        while let Some(next) = queue.next() {
+                            step(next, &queue, &parts, &tally, single);
+                        }
+                    });
                 });
             }
         });
         tally.into_inner().unwrap_or_else(PoisonError::into_inner).finish()
+    }
+}
+
+/// Makes a boot, or runs a scenario.
+fn step(next: Next<Vm, Saved>, queue: &Queue<Vm, Saved>, parts: &Parts, tally: &Mutex<Tally>, detail: bool) {
+    // It is changed in single steps, so a worker that panicked left it whole.
+    let tally = || tally.lock().unwrap_or_else(PoisonError::into_inner);
+    match next {
+        Next::Boot(vm) => {
+            let (name, saved) = (vm.boot_name(), Saved::make(&vm, parts));
+            match &saved {
+                Ok(saved) => tally().count_boot(&name, saved),
+                // Each of its runs boots for itself then, and tells what is wrong.
+                Err(error) => say("vm", &format!("{name}: {error:#}")),
+            }
+            queue.made(&name, saved.ok());
+        }
+        Next::Run(vm, saved) => {
+            let outcome = vm.run(parts, saved.as_deref());
+            tally().count(&vm.name(), outcome, detail);
+        }
     }
 }
 
@@ -142,11 +165,25 @@ struct Tally {
     passed: usize,
     failed: usize,
     retries: u32,
+    /// Boots that were saved.
+    boots: usize,
+    /// How long all guests took, and the processor time of their emulators.
+    took: Duration,
+    cpu: Duration,
     failures: Vec<String>,
 }
 
 impl Tally {
-    /// Adds the outcome of a boot, and says in one line what it was; in `detail` a line for each check before that.
+    /// Adds a boot that was saved, and says how long it took.
+    fn count_boot(&mut self, name: &str, saved: &Saved) {
+        self.boots += 1;
+        self.retries += saved.retries;
+        self.took += saved.took;
+        self.cpu += saved.cpu;
+        say("booted", &format!("{name} ({:.1} s)", saved.took.as_secs_f64()));
+    }
+
+    /// Adds the outcome of a run, and says in one line what it was; in `detail` a line for each check before that.
     fn count(&mut self, name: &str, outcome: Result<Outcome>, detail: bool) {
         let outcome = match outcome {
             Ok(outcome) => outcome,
@@ -159,7 +196,7 @@ impl Tally {
         };
         if detail {
             for result in &outcome.seen.results {
-                println!("{:>8} {}: {}", word(result.ending), result.name, result.detail);
+                print(&format!("{:>8} {}: {}", word(result.ending), result.name, result.detail));
             }
         }
         let mut problems = problems(name, &outcome);
@@ -167,9 +204,15 @@ impl Tally {
             problems.push(format!("{name}: {error:#}"));
         }
         self.retries += outcome.retries;
+        self.took += outcome.took;
+        self.cpu += outcome.seen.cpu;
         let release = outcome.seen.release.as_deref().unwrap_or("no kernel");
-        let what =
-            format!("{} checks, {:.1} s, {release}", outcome.seen.results.len(), outcome.took.as_secs_f64());
+        let what = format!(
+            "{} checks, {:.1} s, {:.1} s of CPU, {release}",
+            outcome.seen.results.len(),
+            outcome.took.as_secs_f64(),
+            outcome.seen.cpu.as_secs_f64()
+        );
         if problems.is_empty() {
             self.passed += 1;
             say("passed", &format!("{name} ({what})"));
@@ -186,15 +229,15 @@ impl Tally {
 
     /// The last lines: all failures again, and the sums.
     fn finish(self) -> Result<()> {
-        for failure in &self.failures {
-            println!("  {failure}");
-        }
         if self.retries > 0 {
-            println!("{} started twice", self.retries);
+            print(&format!("{} started twice", self.retries));
         }
-        println!("{} passed, {} failed", self.passed, self.failed);
+        let (took, cpu) = (self.took.as_secs_f64(), self.cpu.as_secs_f64());
+        print(&format!("{} boots shared; guests took {took:.0} s, {cpu:.0} s of CPU", self.boots));
+        print(&format!("{} passed, {} failed", self.passed, self.failed));
         if self.failed > 0 {
-            bail!("{} of {} virtual machines failed", self.failed, self.failed + self.passed);
+            let all = self.failed + self.passed;
+            bail!("{} of {all} virtual machines failed:\n  {}", self.failed, self.failures.join("\n  "));
         }
         Ok(())
     }
@@ -213,6 +256,7 @@ pub(crate) fn problems(name: &str, outcome: &Outcome) -> Vec<String> {
         End::Panic(line) => problems.push(format!("{name}: the kernel panicked: {line}")),
         End::Died => problems.push(format!("{name}: the guest ended before its scenario did")),
         End::Silent(seconds) => problems.push(format!("{name}: no line for {seconds} s")),
+        End::Ready => problems.push(format!("{name}: its scenario was not started")),
         End::TooLong(seconds) => problems.push(format!("{name}: not done after {seconds} s")),
     }
     problems
@@ -228,8 +272,6 @@ fn word(ending: Ending) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use vm_tests::protocol::ResultLine;
 
     use super::*;
@@ -245,7 +287,7 @@ mod tests {
                 data: serde_json::Value::Null,
             })
             .collect();
-        let seen = Seen { results, release: None, booting: false, end };
+        let seen = Seen { results, release: None, begun: true, booting: false, end, cpu: Duration::ZERO };
         Outcome { seen, log: "log".into(), retries: 0, took: Duration::ZERO }
     }
 

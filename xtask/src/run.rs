@@ -1,21 +1,85 @@
-//! Running other programs, and telling what is being done.
+//! Running other programs, and printing what is being done.
 //!
-//! Comes in: a prepared `Command`. Goes out: success, its output, or an error that holds the command line, its
-//! exit status and the end of what it printed. Nothing here knows what the programs are for.
+//! Comes in: a prepared `Command`. Goes out: success, its output, or an error that holds the command line, its exit status
+//! and the end of what it printed. A thread with a log writes there what it would otherwise print. Nothing here knows
+//! what the programs are for.
 
+use std::cell::RefCell;
 use std::ffi::OsStr;
-use std::io::IsTerminal;
+use std::fs::File;
+use std::io::{IsTerminal, Write as _};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 
 /// Lines of a failed program's output that an error message repeats.
 const TAIL_LINES: usize = 30;
+/// Lines of the cause of a failure that an error message repeats at most.
+const CAUSE_LINES: usize = 100;
+
+thread_local! {
+    /// Where this thread writes what it would otherwise print.
+    static LOG: RefCell<Option<Arc<Log>>> = const { RefCell::new(None) };
+}
+
+/// Where a thread writes what it would otherwise print.
+#[derive(Debug)]
+pub(crate) struct Log {
+    path: PathBuf,
+    file: File,
+}
+
+impl Log {
+    /// An empty log.
+    pub(crate) fn create(path: PathBuf) -> Result<Arc<Self>> {
+        let file = File::options().create(true).append(true).open(&path);
+        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Arc::new(Self { path, file }))
+    }
+
+    /// What was written behind a length.
+    fn since(&self, length: u64) -> Result<String> {
+        let text =
+            std::fs::read(&self.path).with_context(|| format!("cannot read {}", self.path.display()))?;
+        let start = usize::try_from(length).unwrap_or_default().min(text.len());
+        Ok(String::from_utf8_lossy(&text[start..]).into_owned())
+    }
+}
+
+/// What this thread's log holds so far; nothing without one.
+pub(crate) fn written() -> Result<String> {
+    log().map_or(Ok(String::new()), |log| log.since(0))
+}
+
+/// Runs work with a log; without one it prints.
+pub(crate) fn with_log<T>(log: Option<Arc<Log>>, work: impl FnOnce() -> T) -> T {
+    let before = LOG.replace(log);
+    let done = work();
+    LOG.set(before);
+    done
+}
+
+/// The log of this thread, for the threads that it starts.
+pub(crate) fn log() -> Option<Arc<Log>> {
+    LOG.with_borrow(Clone::clone)
+}
+
+/// Prints a line on standard output, or writes it to the thread's log.
+pub(crate) fn print(line: &str) {
+    match log() {
+        // A full disk fails the parts that need one.
+        Some(log) => drop(writeln!(&log.file, "{line}")),
+        None => println!("{line}"),
+    }
+}
 
 /// Says on standard error what is about to be done, and for which part.
 pub(crate) fn say(part: &str, what: &str) {
-    if std::io::stderr().is_terminal() {
+    if log().is_some() {
+        print(&format!("{part:>12} {what}"));
+    } else if std::io::stderr().is_terminal() {
         eprintln!("\x1b[1;32m{part:>12}\x1b[0m {what}");
     } else {
         eprintln!("{part:>12} {what}");
@@ -24,7 +88,7 @@ pub(crate) fn say(part: &str, what: &str) {
 
 /// What keeps cargo from showing its progress, where nobody would see it.
 pub(crate) fn quiet() -> Option<&'static str> {
-    (!std::io::stderr().is_terminal()).then_some("--quiet")
+    (log().is_some() || !std::io::stderr().is_terminal()).then_some("--quiet")
 }
 
 /// The command line as a person would type it, for messages.
@@ -36,8 +100,21 @@ fn display(command: &Command) -> String {
         .join(" ")
 }
 
-/// Runs a program whose output the user should see as it comes.
+/// Runs a program whose output the user should see as it comes, or find in the thread's log.
 pub(crate) fn show(command: &mut Command) -> Result<()> {
+    if let Some(log) = log() {
+        let before = log.file.metadata()?.len();
+        command.stdin(Stdio::null()).stdout(log.file.try_clone()?).stderr(log.file.try_clone()?);
+        let status = command.status().with_context(|| format!("cannot start `{}`", display(command)))?;
+        if !status.success() {
+            bail!(
+                "`{}` failed: {status}\n    {}",
+                display(command),
+                cause(&log.since(before)?).join("\n    ")
+            );
+        }
+        return Ok(());
+    }
     let status = command.status().with_context(|| format!("cannot start `{}`", display(command)))?;
     if !status.success() {
         bail!("`{}` failed: {status}", display(command));
@@ -61,6 +138,27 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     bail!("`{}` failed: {}\n    {tail}", display(command), out.status)
 }
 
+/// The lines of a failed program's output that say why it failed: the failures of cargo's tests, else what begins with
+/// an error, else the end.
+fn cause(text: &str) -> Vec<&str> {
+    let lines: Vec<&str> = text.lines().collect();
+    let (mut failures, mut inside) = (Vec::new(), false);
+    for line in &lines {
+        // Each list of failures comes twice: with what the tests printed, and by name.
+        inside = (inside || *line == "failures:") && !line.starts_with("test result: ");
+        if inside && !line.is_empty() {
+            failures.push(*line);
+        }
+    }
+    let error = lines.iter().position(|line| line.starts_with("error"));
+    let chosen = match error {
+        _ if !failures.is_empty() => failures.as_slice(),
+        Some(start) => &lines[start..],
+        None => &lines[lines.len().saturating_sub(TAIL_LINES)..],
+    };
+    chosen[..chosen.len().min(CAUSE_LINES)].to_vec()
+}
+
 /// Where a program is found on the search path (the administrator's folders included), if anywhere.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -80,4 +178,36 @@ pub(crate) fn cargo() -> Command {
         }
     }
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cause_of_failed_tests_is_what_they_printed_wherever_it_stands() {
+        let text = "running 2 tests\n.F\nfailures:\n\n---- a ----\npanicked\n\nfailures:\n    a\n\n\
+                    test result: FAILED. 1 passed; 1 failed\nrunning 1 test\n.\ntest result: ok. 1 passed\n\
+                    error: 1 target failed";
+        assert_eq!(cause(text), ["failures:", "---- a ----", "panicked", "failures:", "    a"]);
+    }
+
+    #[test]
+    fn the_cause_of_a_failed_build_begins_with_its_first_error_and_else_is_the_end() {
+        assert_eq!(cause("checking\nerror[E0001]: no\n --> here"), ["error[E0001]: no", " --> here"]);
+        let many = (0..50).map(|n| n.to_string()).collect::<Vec<_>>().join("\n");
+        assert_eq!(cause(&many).first(), Some(&"20"));
+    }
+
+    #[test]
+    fn a_program_that_fails_with_a_log_says_why_from_its_own_output_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = Log::create(folder.path().join("log")).expect("a log");
+        let error = with_log(Some(log), || {
+            print("error: of what ran before");
+            show(Command::new("sh").args(["-c", "echo error: mine; exit 3"]))
+        });
+        let error = format!("{:#}", error.expect_err("it ends with 3"));
+        assert!(error.contains("error: mine") && !error.contains("before"), "{error}");
+    }
 }

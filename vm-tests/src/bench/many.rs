@@ -16,19 +16,15 @@ use super::stage::{LOG, SETTLE, UNMANAGED, one, prepare};
 use super::{files, usage};
 use crate::guest::agent::Agent;
 use crate::guest::{Context, wait};
-use crate::scenarios::{Guest, Scenario};
+use crate::scenarios::Scenario;
 
 /// The scenario, which is in no test run.
 pub const SCENARIO: Scenario = Scenario {
     name: "bench-many",
     shows: "what opens cost while 100,000 inodes are enrolled, in executed instructions",
-    guest: Guest::Bare,
-    kernels: &[],
-    by_default: None,
-    parameters: &[],
-    needs_holdfast: true,
     limit: 1800,
     run,
+    ..Scenario::USUAL
 };
 
 /// Managed files.

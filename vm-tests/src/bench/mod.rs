@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::guest::agent::Agent;
 use crate::guest::{Context, wait};
-use crate::scenarios::{Guest, Scenario};
+use crate::scenarios::Scenario;
 use changes::{APART, QUIET, TURN_FILES};
 use files::Target;
 use stage::{FILES, LOG, SETTLE, changes, one, operations, prepare};
@@ -31,13 +31,9 @@ use usage::Busy;
 pub const SCENARIO: Scenario = Scenario {
     name: "bench",
     shows: "what watching costs, in executed instructions",
-    guest: Guest::Bare,
-    kernels: &[],
-    by_default: None,
-    parameters: &[],
-    needs_holdfast: true,
     limit: 1800,
     run,
+    ..Scenario::USUAL
 };
 
 /// Where the daemon pins its programs.

@@ -1,9 +1,12 @@
 //! The guest side: from the kernel's start of `/init` to the last line and power off.
 //!
-//! Comes in: kernel parameters (`hf.scenario`, `hf.guest`, `hf.kernel`). Goes out: messages on the second serial
-//! port. Helpers for scenarios live beside this file: `agent` for the daemon, `service` for a node that runs it under
-//! systemd, `status` and `page` for what it tells, `disks` for file systems, `bus` for what others send there, `wait` for things that take a moment. Runs only in a guest: it mounts, loads
-//! modules and powers off.
+//! Comes in: kernel parameters (`hf.guest`, `hf.kernel`), and on the second serial port the name of the scenario. Goes
+//! out: messages on the same port. Between its hello and the name the program changes nothing, so that the host can save
+//! the guest there and start each scenario from the saved state.
+//!
+//! Helpers for scenarios live beside this file: `agent` for the daemon, `service` for a node that runs it under systemd,
+//! `status` and `page` for what the daemon publishes, `disks` for file systems, `bus` for messages of others on D-Bus,
+//! `wait` for conditions. Runs only in a guest: it mounts, loads modules and powers off.
 
 pub mod agent;
 pub mod boot;
@@ -17,14 +20,16 @@ pub mod status;
 pub mod wait;
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{BufRead as _, BufReader, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
+use nix::fcntl::OFlag;
 use nix::sys::termios::tcdrain;
 
-use crate::protocol::{Ending, Message, ResultLine};
+use crate::protocol::{self, Ending, Message, ResultLine};
 use crate::scenarios;
 
 /// Where messages go.
@@ -40,10 +45,14 @@ pub struct Context {
 }
 
 impl Context {
-    /// Opens the port and says hello.
+    /// Opens the port.
     fn open() -> Result<Self> {
-        let port =
-            OpenOptions::new().write(true).open(PORT).with_context(|| format!("cannot open {PORT}"))?;
+        let port = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(OFlag::O_NOCTTY.bits())
+            .open(PORT)
+            .with_context(|| format!("cannot open {PORT}"))?;
         let kernel = parameter("hf.kernel").unwrap_or_default();
         Ok(Self { port, kernel, failed: 0 })
     }
@@ -51,6 +60,15 @@ impl Context {
     fn send(&mut self, message: &Message) {
         // Without the port there is nobody left to tell; the host sees that the last line is missing.
         let _ = self.port.write_all(format!("{}\n", message.to_line()).as_bytes());
+    }
+
+    /// Waits for the host's line with the name of the scenario.
+    fn scenario(&self) -> Result<String> {
+        let mut line = String::new();
+        BufReader::new(&self.port).read_line(&mut line).with_context(|| format!("cannot read {PORT}"))?;
+        let name =
+            protocol::started(&line).with_context(|| format!("the host named no scenario: {line:?}"))?;
+        Ok(name.to_owned())
     }
 
     /// Waits until the host has all of it: what the driver still holds when the guest is powered off is lost.
@@ -107,13 +125,14 @@ pub fn parameter(name: &str) -> Option<String> {
         .map(|(_, v)| v.to_owned())
 }
 
-/// Runs the scenario that the kernel parameters name, reports it, and powers off.
+/// Runs the scenario that the host names, reports it, and powers off.
 pub fn run_and_power_off() -> Result<()> {
     let mut context = Context::open()?;
     let release = fs::read_to_string("/proc/sys/kernel/osrelease")?.trim().to_owned();
     context.send(&Message::Hello { release });
     let guest = parameter("hf.guest").unwrap_or_default();
-    let name = parameter("hf.scenario").unwrap_or_default();
+    let name = context.scenario()?;
+    context.send(&Message::Begun);
     let result = match scenarios::find(&guest, &name) {
         None => Err(anyhow::anyhow!("no scenario {name} for the guest {guest}")),
         Some(scenario) => catch_unwind(AssertUnwindSafe(|| (scenario.run)(&mut context)))

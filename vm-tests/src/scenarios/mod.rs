@@ -1,8 +1,8 @@
 //! The table of scenarios.
 //!
-//! Comes in: nothing. Goes out: for each scenario its guest, its kernels and what the kernel is told at boot; the
-//! host reads the table to start guests, the guest reads it to find the function. A scenario reports each of its
-//! checks; an error or a panic in it is a failed check of its own.
+//! Comes in: nothing. Goes out: for each scenario its guest, its kernels and the kernel parameters of its boot. The host
+//! reads the table to start guests, the guest reads it to find the function. A scenario reports each of its checks. An
+//! error or a panic in a scenario is a failed check of its own.
 
 mod apply;
 mod blindness;
@@ -62,12 +62,12 @@ impl Guest {
     }
 }
 
-/// A part of the kernels, for tests that take long: everything together is to take a quarter of an hour.
+/// The kernels on which `cargo xtask test` runs a scenario before each merge. The others are left to `--full`.
 #[derive(Debug)]
 pub struct ByDefault {
     /// Kernel series.
     pub kernels: &'static [&'static str],
-    /// Why these are enough before each merge. All others run with `cargo xtask test --full`.
+    /// Why these are enough before each merge.
     pub because: &'static str,
 }
 
@@ -80,12 +80,15 @@ pub struct Scenario {
     pub shows: &'static str,
     /// Where it runs.
     pub guest: Guest,
-    /// The kernel series it runs on; empty means all.
+    /// The kernel series it can run on; empty means all.
     pub kernels: &'static [&'static str],
-    /// Where `cargo xtask test` runs it of those, and why not on all; `None` means on all of them.
+    /// Where `cargo xtask test` runs it of those; `None` means on all of them.
     pub by_default: Option<ByDefault>,
-    /// More kernel parameters; a later one overrides an earlier one of the same name.
+    /// More kernel parameters; a later one overrides an earlier one of the same name. Scenarios with the same guest,
+    /// kernel and parameters share one boot.
     pub parameters: &'static [&'static str],
+    /// Whether the scenario reboots its guest. A guest that reboots without this has failed.
+    pub reboots: bool,
     /// Whether the guest gets the `holdfast` binary.
     pub needs_holdfast: bool,
     /// Seconds after which the host gives up.
@@ -95,6 +98,20 @@ pub struct Scenario {
 }
 
 impl Scenario {
+    /// What a row of the table has unless it says otherwise.
+    pub(crate) const USUAL: Self = Self {
+        name: "",
+        shows: "",
+        guest: Guest::Bare,
+        kernels: &[],
+        by_default: None,
+        parameters: &[],
+        reboots: false,
+        needs_holdfast: true,
+        limit: 240,
+        run: |_| anyhow::bail!("this row of the table has no function"),
+    };
+
     /// Whether it runs on a kernel series; with `full` wherever it can, else where it does by default.
     pub fn runs_on(&self, series: &str, full: bool) -> bool {
         let can = self.kernels.is_empty() || self.kernels.contains(&series);
@@ -103,335 +120,238 @@ impl Scenario {
     }
 }
 
+/// For a row that runs on some kernels before each merge, with the reason.
+const fn only(kernels: &'static [&'static str], because: &'static str) -> ByDefault {
+    ByDefault { kernels, because }
+}
+
 /// Security modules without `bpf`.
 const WITHOUT_BPF: &str = "lsm=lockdown,yama,apparmor";
 
 /// SELinux among the security modules, before `bpf`.
 const WITH_SELINUX: &[&str] = &["lsm=landlock,lockdown,yama,selinux,bpf", "selinux=1"];
 
-/// All scenarios, in the order in which they are run.
+/// All scenarios, in the order in which they are worth reading.
 pub static SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "smoke",
         shows: "the bare guest has what the other scenarios build on",
-        guest: Guest::Bare,
-        kernels: &[],
-        by_default: None,
-        parameters: &[],
+        by_default: Some(only(&["6.12"], "`doctor` and `thread` boot the same guest on the other kernels")),
         needs_holdfast: false,
         limit: 120,
         run: smoke::bare,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "smoke",
         shows: "systemd, a real login and sudo work in the systemd guest",
         guest: Guest::Systemd,
-        kernels: &[],
-        by_default: Some(ByDefault {
-            kernels: &["5.10", "6.18"],
-            because: "on the others a longer scenario boots the same guest and logs in",
-        }),
-        parameters: &[],
+        by_default: Some(only(&["5.10"], "on 6.12 longer scenarios boot the same guest and log in")),
         needs_holdfast: false,
         limit: 180,
         run: smoke::systemd,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "doctor",
         shows: "the kernel takes every program, in both modes",
-        guest: Guest::Bare,
-        kernels: &[],
-        by_default: None,
-        parameters: &[],
-        needs_holdfast: true,
         limit: 180,
         run: doctor::bare,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "groups",
         shows: "with control groups of version 1, containers, pods and units of processes that are gone",
-        guest: Guest::Bare,
-        kernels: &[],
-        by_default: Some(ByDefault {
-            kernels: &["5.10", "6.12"],
-            because: "the oldest, on which such hosts run, and the one of the budgets",
-        }),
-        parameters: &[],
-        needs_holdfast: true,
+        by_default: Some(only(&["5.10"], "hosts with such control groups run the oldest kernels")),
         limit: 180,
         run: groups::bare,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "ways",
         shows: "real paths of mounts, directories that enable units and foreign file systems hide nothing",
-        guest: Guest::Bare,
-        kernels: &[],
-        by_default: Some(ByDefault { kernels: &["6.12"], because: "what it shows is decided in user space" }),
-        parameters: &[],
-        needs_holdfast: true,
+        by_default: Some(only(&["6.12"], "what it shows is decided in user space")),
         limit: 300,
         run: ways::bare,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "deny",
         shows: "a deny rule refuses changes to all but the allowed actors, and records them",
-        guest: Guest::Bare,
-        kernels: &[],
-        by_default: Some(ByDefault {
-            kernels: &["5.10", "6.12", "7.x"],
-            because: "those left out lie between them",
-        }),
-        parameters: &[],
-        needs_holdfast: true,
-        limit: 240,
+        by_default: Some(only(
+            &["5.10", "7.x"],
+            "the oldest and the newest kernel; the others lie between them",
+        )),
         run: deny::bare,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "thread",
         shows: "one edit of one file: drift with its actor, recovery, touch, and nothing else",
-        guest: Guest::Bare,
-        kernels: &[],
-        by_default: None,
-        parameters: &[],
-        needs_holdfast: true,
-        limit: 240,
         run: thread::bare,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "demo",
         shows: "the main job: an edit behind a login and sudo, its drift, record, metric, repair and recovery",
         guest: Guest::Systemd,
         kernels: &["6.1", "6.12", "7.x"],
-        by_default: Some(ByDefault {
-            kernels: &["6.12"],
-            because: "it is for people; `node` shows the same and more",
-        }),
-        parameters: &[],
-        needs_holdfast: true,
+        by_default: Some(only(&["6.12"], "it is for people; `node` shows the same and more")),
         limit: 300,
         run: demo::systemd,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "node",
         shows: "units, logins, services, containers and editors on a node with systemd",
         guest: Guest::Systemd,
         kernels: &["6.1", "6.12", "7.x"],
-        by_default: Some(ByDefault {
-            kernels: &["6.12"],
-            because: "three minutes each; what differs between kernels is shown by `thread` and `vectors`",
-        }),
-        parameters: &[],
-        needs_holdfast: true,
+        by_default: Some(only(&["6.12"], "`thread` and `vectors` show what differs between kernels")),
         limit: 900,
         run: node::systemd,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "apply",
         shows: "configs applied under a real systemd: every act, a failing and a hanging one, and a reboot",
         guest: Guest::Systemd,
         kernels: &["6.1", "6.12", "7.x"],
-        by_default: Some(ByDefault {
-            kernels: &["6.1", "7.x"],
-            because: "what acts is systemd, the same on all",
-        }),
-        parameters: &["hf.reboots=1"],
-        needs_holdfast: true,
+        by_default: Some(only(&["6.12"], "systemd acts, and it is the same on all")),
+        reboots: true,
         limit: 400,
         run: apply::systemd,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "apply-watched",
         shows: "an apply with the daemon beside it: its own writes are no drift, somebody else's are, with their actor",
-        guest: Guest::Bare,
         kernels: &["6.1", "6.12", "6.18", "7.x"],
-        by_default: Some(ByDefault {
-            kernels: &["6.12"],
-            because: "the journal and the socket are the same on all",
-        }),
-        parameters: &[],
-        needs_holdfast: true,
-        limit: 240,
+        by_default: Some(only(&["6.12"], "the journal and the socket are the same on all")),
         run: watched::bare,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "apply-node",
         shows: "an apply of units, drop-ins and keys beside the daemon's service is no news in its log",
         guest: Guest::Systemd,
         kernels: &["6.1", "6.12", "7.x"],
-        by_default: Some(ByDefault { kernels: &["6.12"], because: "systemd is the same on all" }),
-        parameters: &[],
-        needs_holdfast: true,
+        by_default: Some(only(&["6.12"], "systemd is the same on all")),
         limit: 300,
         run: watched_node::systemd,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "faulty-disk",
         shows: "applies on a full, a failing and a read-only disk, and cuts of the power, leave everything old or everything new",
-        guest: Guest::Bare,
         kernels: &["6.1", "6.12", "6.18", "7.x"],
-        by_default: Some(ByDefault { kernels: &["6.12"], because: "the errors are the same on all" }),
-        parameters: &[],
-        needs_holdfast: true,
+        by_default: Some(only(&["6.12"], "the errors are the same on all")),
         limit: 300,
         run: faulty::bare,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "power-cut",
         shows: "cuts of the power behind each line of an apply leave everything old or everything new",
-        guest: Guest::Bare,
         kernels: &["6.1", "6.12", "6.18", "7.x"],
-        by_default: Some(ByDefault {
-            kernels: &[],
-            because: "`faulty-disk` cuts behind the lines that matter most",
-        }),
+        by_default: Some(only(&[], "`faulty-disk` cuts behind the lines that matter most")),
         parameters: &["hf.cuts=24"],
-        needs_holdfast: true,
         limit: 600,
         run: power::many,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "ostree",
         shows: "an ostree host is upgraded, rolled back and brought back from failed upgrades, each by a real reboot",
         guest: Guest::Ostree,
-        // That of the boot loader alone: the host's own are those of its two versions.
+        // The kernel of the boot loader alone: the host's own kernels are those of its two versions.
         kernels: &["6.1"],
-        by_default: None,
-        parameters: &["hf.reboots=1"],
-        needs_holdfast: true,
+        reboots: true,
         limit: 1800,
         run: ostree::upgrade,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "selinux",
         shows: "labels are compared with the policy of a host that runs SELinux, written by it and put back",
         guest: Guest::Selinux,
-        kernels: &[],
-        by_default: Some(ByDefault {
-            kernels: &["6.1", "6.12"],
-            because: "the policy is the guest's, the same on all",
-        }),
+        by_default: Some(only(&["6.12"], "the policy is the guest's, the same on all")),
         parameters: WITH_SELINUX,
-        needs_holdfast: true,
         limit: 900,
         run: selinux::labels,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "vectors",
         shows: "every vector on every file system is reported with its actor, or swept",
-        guest: Guest::Bare,
-        kernels: &[],
-        by_default: Some(ByDefault {
-            kernels: &["6.1", "6.12", "7.x"],
-            because: "a minute each; the oldest and the one between are run before a release",
-        }),
-        parameters: &[],
-        needs_holdfast: true,
+        by_default: Some(only(&["7.x"], "the newest kernel; `vectors-fentry` runs the table on the oldest")),
         limit: 500,
         run: vectors::bare,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "vectors-fentry",
         shows: "the same without bpf among the security modules, where fentry sees them",
-        guest: Guest::Bare,
-        kernels: &[],
-        by_default: Some(ByDefault {
-            kernels: &["5.10"],
-            because: "its list of security modules has no bpf unless it is told so",
-        }),
+        by_default: Some(only(&["5.10"], "the oldest kernel, whose own list of security modules has no bpf")),
         parameters: &[WITHOUT_BPF],
-        needs_holdfast: true,
         limit: 500,
         run: vectors::by_fentry,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "blindness",
         shows: "what blinds the sensor ends in a gap or in adoption, never in a wrong word or a panic",
-        guest: Guest::Bare,
-        kernels: &[],
-        by_default: Some(ByDefault {
-            kernels: &["6.12", "6.18"],
-            because: "where an anonymous mapping panicked; the other ways are alike on all",
-        }),
-        parameters: &[],
-        needs_holdfast: true,
+        by_default: Some(only(&["6.18"], "an anonymous mapping panicked there; the rest is the same on all")),
         limit: 400,
         run: blindness::bare,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "hanging",
         shows: "a file system that does not answer hides nothing but what lies on it",
-        guest: Guest::Bare,
-        kernels: &[],
-        by_default: Some(ByDefault { kernels: &["6.12"], because: "what it shows is decided in user space" }),
-        parameters: &[],
-        needs_holdfast: true,
+        by_default: Some(only(&["6.12"], "what it shows is decided in user space")),
         limit: 300,
         run: hanging::bare,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "without-lsm",
         shows: "without bpf among the security modules the daemon sees through fentry",
-        guest: Guest::Bare,
-        kernels: &[],
-        by_default: Some(ByDefault {
-            kernels: &["6.12"],
-            because: "`doctor` loads the same programs on all",
-        }),
+        by_default: Some(only(&["6.12"], "`doctor` loads the same programs on all")),
         parameters: &[WITHOUT_BPF],
-        needs_holdfast: true,
-        limit: 240,
         run: blindness::without_lsm,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "fanotify",
         shows: "where the kernel takes no program, changes are seen through fanotify, and that is said",
-        guest: Guest::Bare,
         // On 5.10 a tmpfs, which the guest's root is, has no number by which fanotify could name it.
         kernels: &["6.1", "6.12", "6.18", "7.x"],
-        by_default: Some(ByDefault {
-            kernels: &["6.12"],
-            because: "a fallback; the events are the same since 5.9",
-        }),
+        by_default: Some(only(&["6.12"], "a fallback; the events are the same since 5.9")),
         parameters: &["lsm=lockdown", "lockdown=confidentiality"],
-        needs_holdfast: true,
-        limit: 240,
         run: fanotify::bare,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "upgrade",
         shows: "a daemon that finds the pins of another version puts its own in their place, and says what it missed",
-        guest: Guest::Bare,
-        kernels: &[],
-        by_default: Some(ByDefault { kernels: &["6.12"], because: "pins are the same on all" }),
-        parameters: &[],
-        needs_holdfast: true,
-        limit: 240,
+        by_default: Some(only(&["6.12"], "pins are the same on all")),
         run: upgrade::bare,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "burst",
         shows: "a flood of changes by several writers hides no drift",
-        guest: Guest::Bare,
-        kernels: &[],
-        by_default: Some(ByDefault {
-            kernels: &["6.12"],
-            because: "the number of changes decides, not the kernel",
-        }),
-        parameters: &[],
-        needs_holdfast: true,
+        by_default: Some(only(&["6.12"], "the number of changes decides, not the kernel")),
         limit: 500,
         run: burst::bare,
+        ..Scenario::USUAL
     },
     Scenario {
         name: "flood",
         shows: "a user who is refused without end takes no room from others, in the ring, the log and memory",
-        guest: Guest::Bare,
-        kernels: &[],
-        by_default: Some(ByDefault { kernels: &["6.12"], because: "what it costs is decided in user space" }),
-        parameters: &[],
-        needs_holdfast: true,
-        limit: 240,
+        by_default: Some(only(&["6.12"], "what it costs is decided in user space")),
         run: flood::bare,
+        ..Scenario::USUAL
     },
 ];
 
@@ -445,11 +365,41 @@ pub fn find(guest: &str, name: &str) -> Option<&'static Scenario> {
 mod tests {
     use super::*;
 
+    /// The matrix; `xtask` knows how to fetch each of them.
+    const ALL: [&str; 5] = ["5.10", "6.1", "6.12", "6.18", "7.x"];
+
+    /// Kernels on which a scenario runs before each merge.
+    fn by_default(guest: Guest, name: &str) -> Vec<&'static str> {
+        let scenario = find(guest.name(), name).expect(name);
+        ALL.into_iter().filter(|series| scenario.runs_on(series, false)).collect()
+    }
+
     #[test]
     fn each_scenario_is_found_by_its_guest_and_name_and_no_two_share_them() {
         for scenario in SCENARIOS {
             let found = find(scenario.guest.name(), scenario.name).expect("in the table");
             assert!(std::ptr::eq(found, scenario), "{} is there twice", scenario.name);
+        }
+    }
+
+    #[test]
+    fn before_a_merge_each_kernel_takes_and_uses_the_programs_and_the_oldest_and_newest_do_more() {
+        for name in ["doctor", "thread"] {
+            assert_eq!(by_default(Guest::Bare, name), ALL, "{name}");
+        }
+        assert_eq!(by_default(Guest::Bare, "vectors"), ["7.x"]);
+        assert_eq!(by_default(Guest::Bare, "vectors-fentry"), ["5.10"]);
+        assert_eq!(by_default(Guest::Bare, "deny"), ["5.10", "7.x"]);
+    }
+
+    #[test]
+    fn every_other_scenario_runs_on_one_kernel_before_a_merge_and_on_all_it_can_with_full() {
+        for scenario in SCENARIOS {
+            let everywhere = ALL.iter().filter(|series| scenario.runs_on(series, true)).count();
+            assert!(everywhere >= 1 && (scenario.kernels.is_empty() == (everywhere == ALL.len())));
+            if !["doctor", "thread", "deny", "power-cut"].contains(&scenario.name) {
+                assert_eq!(by_default(scenario.guest, scenario.name).len(), 1, "{}", scenario.name);
+            }
         }
     }
 }

@@ -90,7 +90,7 @@ impl Bench {
 
 /// Boots a guest and adds what it measured; gives the release of its kernel.
 fn boot(vm: &Vm, parts: &Parts, measured: &mut Measured) -> Result<String> {
-    let outcome = vm.run(parts)?;
+    let outcome = vm.run(parts, None)?;
     for result in outcome.seen.results {
         if result.ending == Ending::Fail {
             bail!("{}: {}; log: {}", result.name, result.detail, outcome.log.display());

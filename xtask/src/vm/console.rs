@@ -1,17 +1,18 @@
 //! Watching a running guest.
 //!
 //! Comes in: the console and the message port, byte by byte. Goes out: the messages, and how the guest ended. Every
-//! line is kept in a log, without the escape codes that firmware sends. A guest that says nothing for too long, or
-//! takes too long in all, is killed.
+//! line is kept in a log, without the escape codes that firmware sends. The watch ends when a guest prints nothing for
+//! too long or takes too long in all; the caller then ends the emulator.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::Child;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::io::Write as _;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use vm_tests::protocol::{Message, ResultLine};
+use vm_tests::protocol::{Ending, Message, ResultLine};
+
+use super::machine::Machine;
 
 /// How a guest ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub(crate) enum End {
     Silent(u64),
     /// It was not done after this many seconds.
     TooLong(u64),
+    /// Its program runs and waits for a scenario, and the watch was to go no further.
+    Ready,
 }
 
 /// What came out of a guest.
@@ -35,10 +38,14 @@ pub(crate) struct Seen {
     pub(crate) results: Vec<ResultLine>,
     /// The release of its kernel, once its program ran.
     pub(crate) release: Option<String>,
-    /// A kernel has begun to boot, for the first time or again, and the program has not run since.
+    /// The scenario began, after the first boot at least.
+    pub(crate) begun: bool,
+    /// A kernel has begun to boot, for the first time or again, and the scenario has not begun since.
     pub(crate) booting: bool,
     /// How it ended.
     pub(crate) end: End,
+    /// Processor time of the emulator.
+    pub(crate) cpu: Duration,
 }
 
 /// The two limits of a run.
@@ -50,40 +57,40 @@ pub(crate) struct Limits {
     pub(crate) total: Duration,
 }
 
-/// Reads lines in a thread of its own until the stream ends.
-pub(crate) fn read_lines(stream: impl Read + Send + 'static, lines: Sender<String>) {
-    std::thread::spawn(move || {
-        let mut reader = BufReader::new(stream);
-        let mut line = Vec::new();
-        while reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
-            if lines.send(plain(&String::from_utf8_lossy(&line))).is_err() {
-                return;
-            }
-            line.clear();
-        }
-    });
+/// Where lines go beside the results, and what limits a watch.
+#[derive(Debug)]
+pub(crate) struct Watch<'a> {
+    /// When the watch ends.
+    pub(crate) limits: Limits,
+    /// Gets every line.
+    pub(crate) log: &'a mut File,
+    /// The name under which each line is repeated on standard error.
+    pub(crate) mirror: Option<&'a str>,
+    /// Is given the scenario's notes as they come.
+    pub(crate) narrate: Option<fn(&str)>,
 }
 
-/// A pair for `read_lines` and `watch`.
-pub(crate) fn lines() -> (Sender<String>, Receiver<String>) {
-    channel()
-}
-
-/// Follows a guest to its end. `mirror` is the name under which each line is repeated on standard error; `narrate` is
-/// given the scenario's notes as they come.
-pub(crate) fn watch(
-    guest: &mut Child,
-    lines: &Receiver<String>,
-    limits: Limits,
-    log: &mut File,
-    mirror: Option<&str>,
-    narrate: Option<fn(&str)>,
+/// Follows a guest to its end. `hello` is called whenever the guest's program starts, after each boot, and gives whether
+/// the watch goes on. A guest that runs already has a `release`.
+pub(super) fn watch(
+    machine: &mut Machine,
+    watch: Watch<'_>,
+    release: Option<String>,
+    hello: &mut dyn FnMut(&mut Machine) -> Result<bool>,
 ) -> Result<Seen> {
+    let Watch { limits, log, mirror, narrate } = watch;
     let start = Instant::now();
-    let mut seen = Seen { results: Vec::new(), release: None, booting: true, end: End::Died };
+    let mut seen = Seen {
+        results: Vec::new(),
+        release,
+        begun: false,
+        booting: true,
+        end: End::Died,
+        cpu: Duration::ZERO,
+    };
     loop {
         let left = limits.total.saturating_sub(start.elapsed());
-        let line = match lines.recv_timeout(left.min(limits.silence)) {
+        let line = match machine.lines.recv_timeout(left.min(limits.silence)) {
             Ok(line) => line,
             // Both streams are closed: the emulator ended.
             Err(RecvTimeoutError::Disconnected) => break,
@@ -93,7 +100,6 @@ pub(crate) fn watch(
                 } else {
                     End::Silent(limits.silence.as_secs())
                 };
-                guest.kill()?;
                 break;
             }
         };
@@ -104,6 +110,13 @@ pub(crate) fn watch(
         match Message::from_line(&line) {
             Some(Message::Hello { release }) => {
                 seen.release = Some(release);
+                if !hello(machine)? {
+                    seen.end = End::Ready;
+                    return Ok(seen);
+                }
+            }
+            Some(Message::Begun) => {
+                seen.begun = true;
                 seen.booting = false;
             }
             Some(Message::Result(result)) => seen.results.push(result),
@@ -114,16 +127,31 @@ pub(crate) fn watch(
             Some(_) | None => {}
         }
     }
-    guest.wait()?;
+    // The kernel keeps the numbers until the process is waited for.
+    seen.cpu = cpu_time(machine.child.id());
     Ok(seen)
 }
 
 impl Seen {
-    /// Whether it is the emulator's doing rather than the guest's: nothing of ours ran yet, or a later boot stood still
-    /// before anything of ours ran. (With two CPUs the emulated timers lose a wake-up now and then.)
+    /// Whether the guest is started once more: it never came up, or a later boot of it stood still before the scenario
+    /// began again. (With two CPUs the emulated timers lose a wake-up now and then.) A check that failed is never repeated.
     pub(crate) fn is_worth_another_try(&self) -> bool {
-        self.release.is_none() || (self.booting && matches!(self.end, End::Silent(_)))
+        let failed = self.results.iter().any(|result| result.ending == Ending::Fail);
+        !failed && (!self.begun || (self.booting && matches!(self.end, End::Silent(_))))
     }
+}
+
+/// Processor time that a process has used; nothing where it is gone.
+pub(crate) fn cpu_time(pid: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    ticks(&stat).map_or(Duration::ZERO, |ticks| Duration::from_millis(ticks * 10))
+}
+
+/// User and system time of a line of `/proc/PID/stat`, in hundredths of a second.
+fn ticks(stat: &str) -> Option<u64> {
+    // The name of the program, which may hold anything, ends with the last bracket; the times are fields 14 and 15.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(11);
+    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
 }
 
 /// Whether the kernel gives up with this line.
@@ -131,48 +159,49 @@ fn is_panic(line: &str) -> bool {
     line.contains("Kernel panic - not syncing") && !line.contains("end Kernel panic")
 }
 
-/// A line without escape sequences and control characters.
-fn plain(line: &str) -> String {
-    let mut out = String::with_capacity(line.len());
-    let mut rest = line.chars().peekable();
-    while let Some(c) = rest.next() {
-        if c != '\x1b' {
-            if !c.is_control() || c == '\t' {
-                out.push(c);
-            }
-            continue;
-        }
-        if rest.next_if_eq(&'[').is_some() {
-            // Parameters, then one letter that ends the sequence.
-            while rest.next().is_some_and(|c| !('@'..='~').contains(&c)) {}
-        } else {
-            rest.next();
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn escape_codes_of_the_firmware_are_gone_and_text_stays() {
-        assert_eq!(plain("\x1b[2J\x1b[01;01H\x1bcHF {\"is\":\"done\"}\r\n"), "HF {\"is\":\"done\"}");
+    fn seen(begun: bool, booting: bool, end: End) -> Seen {
+        Seen { results: Vec::new(), release: None, begun, booting, end, cpu: Duration::ZERO }
     }
 
     #[test]
-    fn a_boot_that_stands_still_is_tried_again_and_a_program_that_does_is_not() {
-        let seen = |release: Option<&str>, booting, end| Seen {
-            results: Vec::new(),
-            release: release.map(str::to_owned),
-            booting,
-            end,
+    fn a_guest_that_never_came_up_is_started_again_and_one_whose_scenario_began_is_not() {
+        for end in [End::Died, End::Silent(120), End::Panic("p".into())] {
+            assert!(seen(false, true, end.clone()).is_worth_another_try(), "{end:?}");
+            assert!(!seen(true, false, end.clone()).is_worth_another_try(), "{end:?}");
+        }
+    }
+
+    #[test]
+    fn a_later_boot_that_stands_still_is_started_again_and_one_that_ends_is_not() {
+        assert!(seen(true, true, End::Silent(120)).is_worth_another_try());
+        assert!(!seen(true, true, End::Panic("p".into())).is_worth_another_try());
+        assert!(!seen(true, true, End::Died).is_worth_another_try());
+    }
+
+    #[test]
+    fn a_check_that_failed_is_not_repeated_whatever_came_after_it() {
+        let with = |ending| {
+            let line = ResultLine {
+                name: "check".into(),
+                ending,
+                detail: String::new(),
+                data: serde_json::Value::Null,
+            };
+            Seen { results: vec![line], ..seen(true, true, End::Silent(120)) }
         };
-        assert!(seen(None, true, End::Died).is_worth_another_try());
-        assert!(seen(Some("6.1"), true, End::Silent(120)).is_worth_another_try());
-        assert!(!seen(Some("6.1"), false, End::Silent(120)).is_worth_another_try());
-        assert!(!seen(Some("6.1"), true, End::Panic("p".into())).is_worth_another_try());
+        assert!(with(Ending::Pass).is_worth_another_try());
+        assert!(!with(Ending::Fail).is_worth_another_try());
+    }
+
+    #[test]
+    fn processor_time_is_read_behind_a_name_with_spaces_and_brackets() {
+        let stat = "7 (qemu) S 1 (x) S 2 3 4 5 6 7 8 9 10 11 250 50 0 0";
+        assert_eq!(ticks(stat), Some(300));
+        assert_eq!(ticks("7 (qemu"), None);
     }
 
     #[test]

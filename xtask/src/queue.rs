@@ -1,0 +1,158 @@
+//! Runs of scenarios that wait for a worker, and the boots that they share.
+//!
+//! Comes in: runs, each with the name of its boot. Goes out: for each worker the next thing to do. A boot that several
+//! runs share is made once, by the first worker that needs it; meanwhile the others take runs of other boots. A boot that
+//! one run needs is not saved: that run boots for itself.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// What a worker does next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next<R, S> {
+    /// Make the boot that this run and others start from, and tell the queue.
+    Boot(R),
+    /// Run it, from a saved boot or from its own.
+    Run(R, Option<Arc<S>>),
+}
+
+/// A boot.
+#[derive(Debug)]
+enum Boot<S> {
+    /// Several runs need it.
+    Shared,
+    /// A worker makes it.
+    Making,
+    /// It is saved.
+    Saved(Arc<S>),
+    /// Each run makes its own.
+    Own,
+}
+
+#[derive(Debug)]
+struct State<R, S> {
+    /// Runs with the names of their boots.
+    waiting: VecDeque<(String, R)>,
+    boots: HashMap<String, Boot<S>>,
+}
+
+/// The queue; workers share it.
+#[derive(Debug)]
+pub(crate) struct Queue<R, S> {
+    state: Mutex<State<R, S>>,
+    changed: Condvar,
+}
+
+impl<R: Clone, S> Queue<R, S> {
+    /// A queue of runs with the names of their boots, in the order in which they begin where nothing is in the way.
+    pub(crate) fn new(runs: Vec<(String, R)>) -> Self {
+        let mut boots = HashMap::new();
+        for (name, _) in &runs {
+            boots.entry(name.clone()).and_modify(|boot| *boot = Boot::Shared).or_insert(Boot::Own);
+        }
+        Self { state: Mutex::new(State { waiting: runs.into(), boots }), changed: Condvar::new() }
+    }
+
+    /// The next thing to do; `None` when everything is taken. Waits while all that is left needs a boot in the making.
+    pub(crate) fn next(&self) -> Option<Next<R, S>> {
+        let mut state = self.lock();
+        loop {
+            if state.waiting.is_empty() {
+                return None;
+            }
+            if let Some(next) = state.next() {
+                return Some(next);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// A boot was made. Without one each run that needs it boots for itself.
+    pub(crate) fn made(&self, name: &str, saved: Option<S>) {
+        let boot = saved.map_or(Boot::Own, |saved| Boot::Saved(Arc::new(saved)));
+        self.lock().boots.insert(name.to_owned(), boot);
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<R, S>> {
+        // It is changed in single steps, so a worker that panicked left it whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<R: Clone, S> State<R, S> {
+    fn next(&mut self) -> Option<Next<R, S>> {
+        let ready = |boot: Option<&Boot<S>>| !matches!(boot, Some(Boot::Making));
+        let at = self.waiting.iter().position(|(name, _)| ready(self.boots.get(name)))?;
+        let name = self.waiting[at].0.clone();
+        let saved = match self.boots.get_mut(&name) {
+            Some(boot @ Boot::Shared) => {
+                *boot = Boot::Making;
+                return Some(Next::Boot(self.waiting[at].1.clone()));
+            }
+            Some(Boot::Saved(saved)) => Some(Arc::clone(saved)),
+            _ => None,
+        };
+        let (_, run) = self.waiting.remove(at)?;
+        if self.waiting.iter().all(|(other, _)| *other != name) {
+            // The last run of a saved boot removes its files.
+            self.boots.remove(&name);
+        }
+        Some(Next::Run(run, saved))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(runs: &[(&str, u8)]) -> Queue<u8, &'static str> {
+        Queue::new(runs.iter().map(|(boot, run)| ((*boot).to_owned(), *run)).collect())
+    }
+
+    #[test]
+    fn a_boot_that_several_runs_share_is_made_once_and_each_run_starts_from_it() {
+        let queue = queue(&[("bare", 1), ("bare", 2)]);
+        assert_eq!(queue.next(), Some(Next::Boot(1)));
+        queue.made("bare", Some("state"));
+        assert_eq!(queue.next(), Some(Next::Run(1, Some(Arc::new("state")))));
+        assert_eq!(queue.next(), Some(Next::Run(2, Some(Arc::new("state")))));
+        assert_eq!(queue.next(), None);
+    }
+
+    #[test]
+    fn a_run_that_shares_its_boot_with_no_other_boots_for_itself() {
+        assert_eq!(queue(&[("ostree", 1)]).next(), Some(Next::Run(1, None)));
+    }
+
+    #[test]
+    fn while_a_boot_is_made_workers_take_runs_of_other_boots_and_the_last_waits_for_it() {
+        let queue = queue(&[("bare", 1), ("bare", 2), ("ostree", 3)]);
+        assert_eq!(queue.next(), Some(Next::Boot(1)));
+        assert_eq!(queue.next(), Some(Next::Run(3, None)));
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| queue.next());
+            queue.made("bare", Some("state"));
+            assert!(matches!(other.join(), Ok(Some(Next::Run(1, Some(_))))));
+        });
+    }
+
+    #[test]
+    fn where_a_boot_cannot_be_saved_each_of_its_runs_boots_for_itself() {
+        let queue = queue(&[("bare", 1), ("bare", 2)]);
+        assert_eq!(queue.next(), Some(Next::Boot(1)));
+        queue.made("bare", None);
+        assert_eq!(queue.next(), Some(Next::Run(1, None)));
+        assert_eq!(queue.next(), Some(Next::Run(2, None)));
+    }
+
+    #[test]
+    fn the_last_run_of_a_boot_is_the_last_owner_of_its_state() {
+        let queue = queue(&[("bare", 1), ("bare", 2)]);
+        queue.next();
+        queue.made("bare", Some("state"));
+        drop(queue.next());
+        let Some(Next::Run(2, Some(state))) = queue.next() else { panic!("a run from the state") };
+        assert_eq!(Arc::strong_count(&state), 1);
+    }
+}

@@ -1,0 +1,254 @@
+//! What a guest is made of: its kernel, its files, its disks and the emulator's command line.
+//!
+//! Comes in: a kernel, a scenario and files. Goes out: the first root file system and the command that starts QEMU. Nothing
+//! is started here.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use vm_tests::scenarios::{Guest, Scenario};
+
+use super::{cpio, images, ostree, selinux};
+use crate::cache::Cache;
+use crate::dist;
+use crate::kernels::Kernel;
+use crate::qemu::Qemu;
+
+/// Longest time without a line before a guest counts as stuck.
+pub(super) const SILENCE: Duration = Duration::from_mins(2);
+/// What the emulator can do, without a fifth level of page tables: a guest of a gigabyte has no use for it, and each
+/// walk through the tables is the emulator's work.
+const CPU: &str = "max,la57=off";
+/// The order of security modules where a kernel's own does not end in `bpf`.
+const LSM_5_10: &str = "lsm=lockdown,yama,apparmor,bpf";
+
+/// Everything that guests are made of, ready for any number of boots at once.
+#[derive(Debug, Clone)]
+pub(crate) struct Parts {
+    qemu: Qemu,
+    busybox: PathBuf,
+    disks: Vec<(&'static str, PathBuf)>,
+    /// Root disks of the guests that have one.
+    roots: Vec<(Guest, PathBuf)>,
+    guest_program: PathBuf,
+}
+
+impl Parts {
+    /// Finds, fetches and builds them; root disks only for the guests that are asked for. The cache is closed before
+    /// the build, so that nobody waits for a compiler.
+    pub(crate) fn ensure(cache: Cache, guests: &[Guest]) -> Result<Self> {
+        Self::ensure_with(cache, guests, dist::Profile::Dev)
+    }
+
+    /// The same with a choice of how the guest's own program is built.
+    pub(crate) fn ensure_with(cache: Cache, guests: &[Guest], guest: dist::Profile) -> Result<Self> {
+        let qemu = Qemu::ensure(&cache)?;
+        let busybox = images::busybox(&cache)?;
+        let disks = images::file_systems(&cache)?;
+        let mut roots = Vec::new();
+        if guests.contains(&Guest::Systemd) {
+            roots.push((Guest::Systemd, images::systemd_root(&cache)?));
+        }
+        if guests.contains(&Guest::Ostree) {
+            roots.push((Guest::Ostree, ostree::root(&cache)?));
+        }
+        if guests.contains(&Guest::Selinux) {
+            roots.push((Guest::Selinux, selinux::root(&cache)?));
+        }
+        drop(cache);
+        Ok(Self { qemu, busybox, disks, roots, guest_program: dist::build_guest(guest)? })
+    }
+
+    /// The root disk of a guest that has one.
+    pub(super) fn root(&self, guest: Guest) -> Option<&Path> {
+        self.roots.iter().find(|(known, _)| *known == guest).map(|(_, image)| image.as_path())
+    }
+}
+
+/// A file that the guest gets.
+#[derive(Debug, Clone)]
+pub(crate) struct Payload {
+    /// Where it is here.
+    pub(crate) source: PathBuf,
+    /// Where it will be in the guest.
+    pub(crate) place: String,
+    /// Its permission bits there.
+    pub(crate) mode: u32,
+}
+
+/// One run of a scenario.
+#[derive(Debug, Clone)]
+pub(crate) struct Vm {
+    /// Which kernel.
+    pub(crate) kernel: Kernel,
+    /// What to run, in which guest, with which parameters and limit.
+    pub(crate) scenario: &'static Scenario,
+    /// More kernel parameters, after those of the scenario.
+    pub(crate) parameters: Vec<String>,
+    /// Files for the guest.
+    pub(crate) files: Vec<Payload>,
+    /// Count instructions: one CPU, and the guest's nanoseconds are executed instructions.
+    pub(crate) icount: bool,
+    /// Repeat every line on standard error.
+    pub(crate) verbose: bool,
+    /// Who is given the scenario's notes as they come.
+    pub(crate) narrate: Option<fn(&str)>,
+    /// Which of several boots of the same combination this is.
+    pub(crate) round: Option<usize>,
+}
+
+impl Vm {
+    /// A run with nothing special.
+    pub(crate) fn new(kernel: Kernel, scenario: &'static Scenario) -> Self {
+        Self {
+            kernel,
+            scenario,
+            parameters: Vec::new(),
+            files: Vec::new(),
+            icount: false,
+            verbose: false,
+            narrate: None,
+            round: None,
+        }
+    }
+
+    /// Name in messages and of the log.
+    pub(crate) fn name(&self) -> String {
+        let name = format!("{}-{}-{}", self.kernel.series, self.scenario.guest.name(), self.scenario.name);
+        self.round.map(|round| format!("{name}.{round}")).unwrap_or(name)
+    }
+
+    /// Names of the boots from whose saved state this run can start are equal.
+    pub(crate) fn boot_name(&self) -> String {
+        let parameters = [self.scenario.parameters.join("-"), self.parameters.join("-")].concat();
+        let parameters = parameters.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+        let icount = if self.icount { "-icount" } else { "" };
+        let parts = [&self.kernel.series, self.scenario.guest.name(), &parameters].map(str::to_owned);
+        let parts: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+        format!("{}{icount}-boot", parts.join("-"))
+    }
+
+    /// The command that starts QEMU, without its ports.
+    pub(super) fn command(&self, parts: &Parts, archive: &Path, disk: Disk<'_>) -> Command {
+        let mut command = parts.qemu.command();
+        if self.icount {
+            command.args(["-accel", "tcg", "-icount", "shift=0,sleep=off"]);
+        } else {
+            command.args(["-accel", "tcg,thread=multi"]);
+        }
+        command
+            .args(["-cpu", CPU, "-smp", &self.cpus().to_string(), "-m", "1G", "-kernel"])
+            .arg(self.kernel.image())
+            .arg("-initrd")
+            .arg(archive)
+            .args(["-append", &self.command_line()]);
+        // A guest that reboots where its scenario does not ask for it has failed.
+        if !self.scenario.reboots {
+            command.arg("-no-reboot");
+        }
+        let (own, snapshot) = match disk {
+            Disk::Scratch(own) => (own, "on"),
+            Disk::Kept(own) => (Some(own), "off"),
+        };
+        let root = parts.root(self.scenario.guest).map(|image| ("root", own.unwrap_or(image), snapshot));
+        let others = parts.disks.iter().map(|(name, image)| (*name, image.as_path(), "on"));
+        for (name, image, snapshot) in root.into_iter().chain(others) {
+            command
+                .arg("-drive")
+                .arg(format!(
+                    "id={name},if=none,format=raw,snapshot={snapshot},cache=unsafe,file={}",
+                    image.display()
+                ))
+                .args(["-device", &format!("virtio-blk-pci,drive={name},serial={name}")]);
+        }
+        command
+    }
+
+    fn cpus(&self) -> u32 {
+        if self.icount { 1 } else { 2 }
+    }
+
+    /// The kernel's parameters.
+    fn command_line(&self) -> String {
+        let mut words =
+            vec!["console=ttyS0".to_owned(), "panic=-1".to_owned(), "systemd.getty_auto=no".to_owned()];
+        if self.kernel.series == "5.10" {
+            words.push(LSM_5_10.to_owned());
+        }
+        if self.icount {
+            // Where a stack happens to lie makes a difference of thousands of instructions in an execution.
+            words.extend(["tsc=reliable", "clocksource=tsc", "norandmaps"].map(str::to_owned));
+        }
+        words.push(format!("hf.kernel={}", self.kernel.series));
+        words.push(format!("hf.guest={}", self.scenario.guest.name()));
+        words.push(format!("hf.cpus={}", self.cpus()));
+        if self.verbose {
+            words.push("hf.verbose=1".to_owned());
+        }
+        words.extend(self.scenario.parameters.iter().map(|&p| p.to_owned()));
+        words.extend(self.parameters.iter().cloned());
+        words.join(" ")
+    }
+
+    /// The first root file system: the whole bare guest, or what brings up the root disk.
+    pub(super) fn initramfs(&self, parts: &Parts) -> Result<Vec<u8>> {
+        let mut archive = cpio::Archive::default();
+        let read = |path: &PathBuf| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+        archive.console();
+        archive.file("init", 0o755, read(&parts.guest_program)?);
+        archive.file("bin/busybox", 0o755, read(&parts.busybox)?);
+        archive.link("bin/sh", "busybox");
+        archive.folder("newroot");
+        for entry in fs::read_dir(self.kernel.modules())? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            archive.file(&format!("opt/holdfast/modules/{name}"), 0o644, read(&path)?);
+        }
+        let below = match self.scenario.guest {
+            Guest::Bare => "",
+            Guest::Systemd | Guest::Ostree | Guest::Selinux => "payload/",
+        };
+        archive.folder("payload");
+        for file in &self.files {
+            archive.file(
+                &format!("{below}{}", file.place.trim_start_matches('/')),
+                file.mode,
+                read(&file.source)?,
+            );
+        }
+        Ok(archive.finish())
+    }
+
+    /// Gives the guest a file with the permission bits that it has here.
+    pub(crate) fn add_file(&mut self, source: PathBuf, place: &str) -> Result<()> {
+        let mode = fs::metadata(&source)
+            .with_context(|| format!("cannot read {}", source.display()))?
+            .permissions()
+            .mode();
+        if !place.starts_with('/') {
+            bail!("{place} is no absolute path in the guest");
+        }
+        self.files.push(Payload { source, place: place.to_owned(), mode });
+        Ok(())
+    }
+}
+
+/// The root disk of a guest that has one.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Disk<'a> {
+    /// What is written to it ends with the guest; with another image than that of the parts.
+    Scratch(Option<&'a Path>),
+    /// This image keeps what is written to it.
+    Kept(&'a Path),
+}
+
+/// The folder of the logs.
+pub(super) fn logs() -> Result<PathBuf> {
+    let folder = dist::root().join("target/vm-logs");
+    fs::create_dir_all(&folder)?;
+    Ok(folder)
+}

@@ -1,0 +1,78 @@
+//! One run of a scenario, from a boot or from a saved guest.
+//!
+//! Comes in: a `Vm`. Goes out: the results of its scenario, or how it failed to give them; and a log of everything that the
+//! guest printed. A guest that never comes up is started once more, and that is counted. A guest that dies later has failed.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use vm_tests::protocol;
+
+use super::console::{self, Limits, Seen, Watch};
+use super::guest::{Disk, Parts, SILENCE, Vm, logs};
+use super::machine::Machine;
+use super::saved::Saved;
+use crate::run::say;
+
+/// What a run gave.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// What the guest said and how it ended.
+    pub(crate) seen: Seen,
+    /// Where everything it printed is.
+    pub(crate) log: PathBuf,
+    /// How often it had to be started again.
+    pub(crate) retries: u32,
+    /// How long it took, the last time.
+    pub(crate) took: Duration,
+}
+
+impl Vm {
+    /// Runs the scenario, from a saved state if there is one, and once more from a boot if the guest did not come up.
+    pub(crate) fn run(&self, parts: &Parts, saved: Option<&Saved>) -> Result<Outcome> {
+        let path = logs()?.join(format!("{}.log", self.name()));
+        let start = Instant::now();
+        let first = self.once(parts, saved, &path);
+        let why = match (&first, saved) {
+            (Ok(seen), _) if seen.is_worth_another_try() => format!("{:?}", seen.end),
+            // A state that cannot be loaded; the scenario has not begun.
+            (Err(error), Some(_)) => format!("{error:#}"),
+            _ => return first.map(|seen| Outcome { seen, log: path, retries: 0, took: start.elapsed() }),
+        };
+        say("vm", &format!("{} did not come up ({why}): once more", self.name()));
+        fs::rename(&path, path.with_extension("first-try.log"))?;
+        let start = Instant::now();
+        let seen = self.once(parts, None, &path)?;
+        Ok(Outcome { seen, log: path, retries: 1, took: start.elapsed() })
+    }
+
+    /// One start of the scenario.
+    fn once(&self, parts: &Parts, saved: Option<&Saved>, log: &Path) -> Result<Seen> {
+        let mut log = File::create(log)?;
+        let folder = tempfile::tempdir()?;
+        let mut machine = match saved {
+            Some(saved) => saved.load(self, parts, folder.path(), &mut log)?,
+            None => {
+                let archive = folder.path().join("initramfs");
+                fs::write(&archive, self.initramfs(parts)?)?;
+                Machine::start(&mut self.command(parts, &archive, Disk::Scratch(None)), folder.path())?
+            }
+        };
+        let order = protocol::start(self.scenario.name);
+        if saved.is_some() {
+            machine.send(&order)?;
+        }
+        let name = self.name();
+        let watch = Watch {
+            limits: Limits { silence: SILENCE, total: Duration::from_secs(self.scenario.limit) },
+            log: &mut log,
+            mirror: self.verbose.then_some(name.as_str()),
+            narrate: self.narrate,
+        };
+        let release = saved.map(|saved| saved.release.clone());
+        console::watch(&mut machine, watch, release, &mut |machine| machine.send(&order).map(|()| true))
+            .with_context(|| format!("virtual machine {name}"))
+    }
+}
