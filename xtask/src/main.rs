@@ -182,7 +182,7 @@ fn work(command: Command) -> Result<()> {
         Command::Layers => layers::check(),
         Command::Coverage => coverage::write(),
         Command::Fuzz { target, runs } => fuzz::run(&target, runs, fuzz::Corpus::Kept),
-        Command::Generate { check } => reference::generate(check, None),
+        Command::Generate { check } => reference::generate(check, &[]),
         Command::Test { quick, kernel, full } => checks::run(quick, &kernel, full),
         Command::Bench { output, write_docs, compare: true, .. } => bench::compare::run(output, write_docs),
         Command::Bench { kernel, output, write_docs, verbose, only_many, compare: false } => {

@@ -15,15 +15,15 @@ use crate::run::{cargo, say, show};
 /// The generated file that is kept.
 const KEPT: &str = "docs/cli.md";
 
-/// Makes everything; with `check` only says whether the kept file is what it should be. The features are those that
-/// other work was built with already, so that nothing is built twice; they change nothing of the command line.
-pub(crate) fn generate(check: bool, features: Option<&str>) -> Result<()> {
+/// Makes everything; with `check` only says whether the kept file is what it should be. The options of
+/// Cargo are those of other builds, so that nothing is built twice. They change nothing of the command line.
+pub(crate) fn generate(check: bool, options: &[&str]) -> Result<()> {
     let folder = dist::target_dir().join("dist");
     say("generate", "command line reference, man pages, completions");
     show(
         cargo()
             .args(["build", "--quiet", "--workspace", "--example", "reference"])
-            .args(features)
+            .args(options)
             .current_dir(dist::root()),
     )?;
     let program = dist::target_dir().join("debug/examples/reference");
