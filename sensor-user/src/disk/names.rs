@@ -74,37 +74,61 @@ impl Place {
         }
     }
 
-    /// Prepares a rename over the path: removes an empty directory there, and clears the flags of a file that would refuse it.
-    pub(crate) fn clear_way(&self, observer: &Observer) -> Result<(), DiskError> {
+    /// Checks that the path can get another object, and clears the flags of a file there that would refuse it. A directory is
+    /// replaced only if it is empty.
+    pub(crate) fn prepare_replacement(&self, observer: &Observer) -> Result<(), DiskError> {
         let Some(stat) = self.stat()? else { return Ok(()) };
         if kind(&stat) == SFlag::S_IFREG {
             clear_flags(&self.open(observer)?, &self.path)?;
+        } else if kind(&stat) == SFlag::S_IFDIR && !self.is_empty_directory()? {
+            return Err(self.full_directory());
         }
-        if kind(&stat) != SFlag::S_IFDIR {
-            return Ok(());
-        }
-        match sys::remove(&self.directory, &self.name, true) {
-            Ok(()) | Err(Errno::ENOENT) => Ok(()),
-            Err(Errno::ENOTEMPTY | Errno::EEXIST) => Err(DiskError::refused(
-                &self.path,
-                "a directory that is not empty is in its place; move it away first",
-            )),
-            Err(errno) => Err(self.failed("remove the directory in its place")(errno)),
-        }
+        Ok(())
     }
 
     /// Removes the path; a directory only if it is empty. `false` when it was gone already.
     pub(crate) fn remove(&self, observer: &Observer) -> Result<bool, DiskError> {
         let Some(stat) = self.stat()? else { return Ok(false) };
-        self.clear_way(observer)?;
-        if kind(&stat) == SFlag::S_IFDIR {
-            return Ok(true);
-        }
-        match sys::remove(&self.directory, &self.name, false) {
+        let is_directory = kind(&stat) == SFlag::S_IFDIR;
+        self.prepare_replacement(observer)?;
+        match sys::remove(&self.directory, &self.name, is_directory) {
             Ok(()) => Ok(true),
-            Err(Errno::ENOENT) => Ok(false),
-            Err(errno) => Err(self.failed("remove")(errno)),
+            Err(Errno::ENOENT) => Ok(is_directory),
+            Err(errno) => Err(self.no_directory_removed(is_directory, "remove", errno)),
         }
+    }
+
+    /// Replaces the empty directory of the path by the object of a temporary name. They are exchanged, so that the path is never
+    /// missing, where the file system can do that.
+    pub(super) fn replace_directory(&self, name: &OsStr) -> Result<(), DiskError> {
+        let removing = "remove the directory in its place";
+        match sys::exchange(&self.directory, name, &self.name) {
+            Ok(()) => {}
+            Err(Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP) => {
+                sys::remove(&self.directory, &self.name, true)
+                    .map_err(|errno| self.no_directory_removed(true, removing, errno))?;
+                return sys::rename_over(&self.directory, name, &self.name)
+                    .map_err(self.failed("rename into place"));
+            }
+            Err(errno) => return Err(self.failed("rename into place")(errno)),
+        }
+        sys::remove(&self.directory, name, true).map_err(|errno| {
+            // The directory gets its name back, and the temporary name the new object.
+            let _ = sys::exchange(&self.directory, name, &self.name);
+            self.no_directory_removed(true, removing, errno)
+        })
+    }
+
+    fn no_directory_removed(&self, is_directory: bool, operation: &'static str, errno: Errno) -> DiskError {
+        match errno {
+            Errno::ENOTEMPTY | Errno::EEXIST if is_directory => self.full_directory(),
+            errno => self.failed(operation)(errno),
+        }
+    }
+
+    fn full_directory(&self) -> DiskError {
+        let reason = "a directory that is not empty is in its place; move it away first";
+        DiskError::refused(&self.path, reason)
     }
 
     fn name_failed(&self, operation: &'static str) -> impl Fn(Errno) -> DiskError {

@@ -76,8 +76,12 @@ impl Place {
         if found.is_none_or(|found| (found.st_dev, found.st_ino) != (made.st_dev, made.st_ino)) {
             return Err(self.replaced());
         }
-        sys::rename_over(&self.directory, &temporary.name, &self.name)
-            .map_err(self.failed("rename into place"))?;
+        if self.is_directory(&self.name)? == Some(true) {
+            self.replace_directory(&temporary.name)?;
+        } else {
+            sys::rename_over(&self.directory, &temporary.name, &self.name)
+                .map_err(self.failed("rename into place"))?;
+        }
         // rename(2) does nothing for two names of one inode, and then the temporary one has to go.
         temporary.renamed = !matches!(self.stat_name(&temporary.name), Ok(Some(_)));
         drop(temporary);

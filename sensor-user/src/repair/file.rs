@@ -74,7 +74,7 @@ impl Host<'_> {
                 ));
             }
         };
-        place.clear_way(self.observer)?;
+        place.prepare_replacement(self.observer)?;
         place.replace_by_file(&bytes, &wanted)?;
         Ok(vec![if has(DifferenceKind::Missing) { "file made" } else { "content written" }.to_owned()])
     }
@@ -115,7 +115,7 @@ impl Host<'_> {
             set_label(&file, path, label)?;
             return Ok(vec!["label set".to_owned()]);
         }
-        place.clear_way(self.observer)?;
+        place.prepare_replacement(self.observer)?;
         let (mode, uid, gid) = (Some(object.mode), Some(object.uid), Some(object.gid));
         place.replace_by_file(&kept, &NewMetadata { mode, uid, gid, xattrs: Xattrs::Declared { label } })?;
         Ok(vec![format!("{removed} undeclared line{} removed", if removed == 1 { "" } else { "s" })])

@@ -62,12 +62,12 @@ impl Host<'_> {
                         format!("the target of the hard link, {}, is missing", target.display()),
                     )
                 })?;
-            place.clear_way(self.observer)?;
+            place.prepare_replacement(self.observer)?;
             place.replace_by_hard_link(&from)?;
             return Ok(vec!["hard link made".to_owned()]);
         }
         let (user, group) = self.owners(path, &expected.user, &expected.group)?;
-        place.clear_way(self.observer)?;
+        place.prepare_replacement(self.observer)?;
         place.replace_by_link(expected.target.as_os_str(), (user, group), label)?;
         Ok(vec!["link made".to_owned()])
     }

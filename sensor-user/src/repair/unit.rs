@@ -57,7 +57,7 @@ pub(super) async fn restore(
     if differences.iter().any(|difference| difference.kind == DifferenceKind::UnitMask) {
         if expected.masked == Some(true) {
             let place = host.place(&Path::new(SYSTEMD_DIRECTORY).join(name), None)?;
-            place.clear_way(host.observer)?;
+            place.prepare_replacement(host.observer)?;
             place.replace_by_link(DEV_NULL.as_ref(), (Some(0), Some(0)), None)?;
             actions.push("masked".to_owned());
         } else {
@@ -159,7 +159,7 @@ fn enable(host: &Host<'_>, name: &str) -> Result<(), RepairError> {
     let find = |name: &str| on_host(host.observer, name);
     for enabling in links_to_enable(name, &find, &|unit| is_apart(host, unit))? {
         let place = host.place(&enabling.link, None)?;
-        place.clear_way(host.observer)?;
+        place.prepare_replacement(host.observer)?;
         place.replace_by_link(enabling.target.as_os_str(), (Some(0), Some(0)), None)?;
     }
     Ok(())
