@@ -8,5 +8,7 @@ pub mod act;
 pub mod bench;
 pub mod guest;
 pub mod protocol;
+pub mod run;
+pub mod scenario;
 pub mod scenarios;
 pub mod vectors;

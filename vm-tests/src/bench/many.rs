@@ -16,7 +16,7 @@ use super::stage::{LOG, SETTLE, UNMANAGED, one, prepare};
 use super::{files, usage};
 use crate::guest::agent::Agent;
 use crate::guest::{Context, wait};
-use crate::scenarios::Scenario;
+use crate::scenario::Scenario;
 
 /// The scenario, which is in no test run.
 pub const SCENARIO: Scenario = Scenario {

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::guest::agent::Agent;
 use crate::guest::{Context, wait};
-use crate::scenarios::Scenario;
+use crate::scenario::Scenario;
 use changes::{APART, QUIET, TURN_FILES};
 use files::Target;
 use stage::{FILES, LOG, SETTLE, changes, one, operations, prepare};

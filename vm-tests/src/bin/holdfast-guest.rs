@@ -2,7 +2,7 @@
 //! `holdfast-guest act ID PATH` performs a vector, and `holdfast-guest measure` is the bench's measuring process.
 
 use anyhow::Result;
-use vm_tests::{act, bench::operations, guest};
+use vm_tests::{act, bench::operations, guest, run};
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -10,6 +10,6 @@ fn main() -> Result<()> {
         Some((verb, rest)) if verb == operations::ARGUMENT => operations::main(rest),
         Some((verb, rest)) if verb == "act" => std::process::exit(act::perform(rest)?),
         _ if std::process::id() == 1 => guest::boot::init(),
-        _ => guest::run_and_power_off(),
+        _ => run::run_and_power_off(),
     }
 }

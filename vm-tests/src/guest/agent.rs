@@ -20,8 +20,6 @@ use super::{parameter, wait};
 
 /// The program in every guest whose scenario needs it.
 pub const HOLDFAST: &str = "/usr/local/bin/holdfast";
-/// Consent to every apply and its reboot: a scenario has no terminal to be asked on.
-pub const CONSENT: [(&str, &str); 2] = [("HOLDFAST_YES", "1"), ("HOLDFAST_REBOOT", "1")];
 /// Where the daemon writes its records unless told otherwise.
 const FORENSIC_LOG: &str = "/var/log/holdfast/forensic.jsonl";
 /// Where what it prints goes.

@@ -4,23 +4,21 @@
 //! runs the scenario, with this process as its init; in the systemd guest the root disk with our files copied in and
 //! systemd as its init. Errors end in a panic of the kernel, which the host sees.
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::{chroot, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use nix::kmod::{ModuleInitFlags, finit_module};
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use super::files::{MODULES, copy_tree, load_module, mount_pseudo};
 use super::{disks, parameter};
 
-/// Where the kernel's modules are kept in every guest, with the file `order` that says what each one needs.
-const MODULES: &str = "/opt/holdfast/modules";
 /// What the host wants copied into the systemd guest, as a tree.
 const PAYLOAD: &str = "/payload";
 const NEW_ROOT: &str = "/newroot";
@@ -54,14 +52,6 @@ pub fn init() -> Result<()> {
 fn early_parameter(name: &str) -> Result<Option<String>> {
     mount_pseudo("proc", "/proc")?;
     Ok(parameter(name))
-}
-
-pub(super) fn mount_pseudo(kind: &str, place: &str) -> Result<()> {
-    fs::create_dir_all(place)?;
-    match mount(Some(kind), place, Some(kind), MsFlags::empty(), None::<&str>) {
-        Ok(()) | Err(nix::Error::EBUSY) => Ok(()),
-        Err(error) => Err(error).with_context(|| format!("cannot mount {kind} on {place}")),
-    }
 }
 
 fn run_bare() -> Result<()> {
@@ -133,43 +123,6 @@ fn become_systemd() -> Result<()> {
     chroot(".")?;
     std::env::set_current_dir("/")?;
     Err(Command::new("/sbin/init").env_clear().exec()).context("cannot start systemd")
-}
-
-/// Copies a tree, with its modes, over another.
-pub(super) fn copy_tree(from: &Path, to: &Path) -> Result<()> {
-    if !from.exists() {
-        return Ok(());
-    }
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let (source, target) = (entry.path(), to.join(entry.file_name()));
-        let kind = entry.file_type()?;
-        if kind.is_dir() {
-            copy_tree(&source, &target)?;
-        } else if kind.is_symlink() {
-            symlink(fs::read_link(&source)?, &target)?;
-        } else {
-            fs::copy(&source, &target).with_context(|| format!("cannot write {}", target.display()))?;
-        }
-    }
-    Ok(())
-}
-
-/// Loads a kernel module with what it needs. One that this kernel has built in is not in the list and is fine.
-pub fn load_module(name: &str) -> Result<()> {
-    let order = fs::read_to_string(format!("{MODULES}/order")).context("no kernel modules in this guest")?;
-    let chain =
-        order.lines().filter_map(|line| line.split_once(": ")).find(|(n, _)| *n == name).map(|(_, c)| c);
-    for module in chain.unwrap_or_default().split(' ').filter(|module| !module.is_empty()) {
-        let file =
-            File::open(format!("{MODULES}/{module}.ko")).with_context(|| format!("module {module}"))?;
-        match finit_module(&file, c"", ModuleInitFlags::empty()) {
-            Ok(()) | Err(nix::Error::EEXIST) => {}
-            Err(error) => return Err(error).with_context(|| format!("cannot load the module {module}")),
-        }
-    }
-    Ok(())
 }
 
 /// Ends the guest.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use nix::mount::{MsFlags, mount, umount};
 
-use super::boot::load_module;
+use super::files::load_module;
 
 /// A kind of file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 
-use super::boot::load_module;
+use super::files::load_module;
 
 /// Bytes of a request before what belongs to its operation.
 const HEADER: usize = 40;

@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail};
 use nix::mount::{MsFlags, mount, umount};
 use nix::sys::reboot::{RebootMode, reboot};
 
-use super::boot::{copy_tree, load_module};
 use super::disks;
+use super::files::{copy_tree, load_module, mount_pseudo};
 
 /// One version of the tree.
 #[derive(Debug)]
@@ -42,8 +42,8 @@ const DISK: &str = "/newroot";
 
 /// Boots what the disk's first entry says.
 pub(super) fn boot(payload: &Path) -> Result<()> {
-    super::boot::mount_pseudo("sysfs", "/sys")?;
-    super::boot::mount_pseudo("devtmpfs", "/dev")?;
+    mount_pseudo("sysfs", "/sys")?;
+    mount_pseudo("devtmpfs", "/dev")?;
     let disk = disks::find("root")?;
     load_module("ext4")?;
     fs::create_dir_all(DISK)?;

@@ -129,7 +129,7 @@ impl Node {
     /// Runs a command of holdfast's; gives what it printed if it ended with the exit code that is expected.
     pub fn holdfast(&self, code: i32, arguments: &[&str]) -> Result<String> {
         let out =
-            Command::new(super::agent::HOLDFAST).args(arguments).envs(super::agent::CONSENT).output()?;
+            Command::new(super::agent::HOLDFAST).args(arguments).envs(super::command::CONSENT).output()?;
         let (said, error) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
         ensure!(out.status.code() == Some(code), "holdfast {arguments:?}: {}: {said}{error}", out.status);
         Ok(said.trim_end().to_owned())

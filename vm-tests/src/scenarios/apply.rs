@@ -14,7 +14,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::guest::agent::{CONSENT, HOLDFAST};
+use crate::guest::agent::HOLDFAST;
+use crate::guest::command::CONSENT;
 use crate::guest::{Context, bus, run, wait};
 use node::{APPLY, Wish, apply, apply_manifest, enabled, file, property, write_down};
 pub(super) use node::{history, holdfast, result};

@@ -11,9 +11,10 @@ use nix::sys::signal::Signal;
 
 use super::deny_node::{FILE, POLICY, refused};
 use super::{deny_actors, deny_ways, watched};
-use crate::guest::agent::{Agent, CONSENT, HOLDFAST};
-use crate::guest::boot::load_module;
+use crate::guest::agent::{Agent, HOLDFAST};
+use crate::guest::command::CONSENT;
 use crate::guest::disks::{FileSystem, find};
+use crate::guest::files::load_module;
 use crate::guest::{Context, run, shell, status, wait};
 use crate::vectors::prepare;
 

@@ -13,8 +13,8 @@ use anyhow::{Result, ensure};
 use super::faulty_disk::{CURRENT, FAULTY, apply, ballast, ends, faulty, found, limited, mounted, unmount};
 use super::watched::{FIRST, holdfast};
 use super::{faulty_state, power};
-use crate::guest::boot::load_module;
 use crate::guest::disks::FileSystem;
+use crate::guest::files::load_module;
 use crate::guest::{Context, shell};
 
 /// The scenario.

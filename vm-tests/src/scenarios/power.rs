@@ -18,9 +18,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Whence, lseek};
 
 use super::watched::{CONFIG, holdfast};
-use crate::guest::agent::{CONSENT, HOLDFAST};
-use crate::guest::boot::load_module;
+use crate::guest::agent::HOLDFAST;
+use crate::guest::command::CONSENT;
 use crate::guest::disks::{self, FileSystem};
+use crate::guest::files::load_module;
 use crate::guest::{Context, parameter, shell};
 
 /// Targets and state are on this disk, which loses its power.

@@ -12,7 +12,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::guest::agent::{Agent, CONSENT, HOLDFAST};
+use crate::guest::agent::{Agent, HOLDFAST};
+use crate::guest::command::CONSENT;
 use crate::guest::disks::FileSystem;
 use crate::guest::{Context, shell, status, wait};
 

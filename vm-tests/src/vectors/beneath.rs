@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail};
 use nix::sys::stat::{Mode, SFlag, mknod};
 
 use super::vector::{Does, Expected, Target, Vector, Who};
-use crate::guest::boot::load_module;
 use crate::guest::disks::FileSystem;
+use crate::guest::files::load_module;
 use crate::guest::run;
 
 /// The vectors of this family.

@@ -7,7 +7,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::guest::agent::{CONSENT, HOLDFAST};
+use crate::guest::agent::HOLDFAST;
+use crate::guest::command::CONSENT;
 use crate::guest::run;
 
 pub(super) const HEAD: &str = "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\n\

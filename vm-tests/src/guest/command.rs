@@ -1,0 +1,38 @@
+//! Kernel parameters, and programs that are run to their end.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+/// Consent to every apply and its reboot: a scenario has no terminal to be asked on.
+pub const CONSENT: [(&str, &str); 2] = [("HOLDFAST_YES", "1"), ("HOLDFAST_REBOOT", "1")];
+
+/// The value of a kernel parameter.
+pub fn parameter(name: &str) -> Option<String> {
+    let line = fs::read_to_string("/proc/cmdline").ok()?;
+    line.split_whitespace()
+        .filter_map(|word| word.split_once('='))
+        .find(|(n, _)| *n == name)
+        .map(|(_, v)| v.to_owned())
+}
+
+/// Runs a program to its end; gives what it printed, or an error that holds it.
+pub fn run(program: &str, arguments: &[&str]) -> Result<String> {
+    let out = Command::new(program)
+        .args(arguments)
+        .envs(CONSENT)
+        .output()
+        .with_context(|| format!("cannot start {program} {}", arguments.join(" ")))?;
+    let stdout = String::from_utf8_lossy(&out.stdout).into_owned();
+    if !out.status.success() {
+        let stderr = String::from_utf8_lossy(&out.stderr);
+        bail!("{program} {}: {}: {}{}", arguments.join(" "), out.status, stdout.trim(), stderr.trim());
+    }
+    Ok(stdout)
+}
+
+/// Runs a line of shell to its end; gives what it printed, or an error that holds it.
+pub fn shell(line: &str) -> Result<String> {
+    run("/bin/sh", &["-c", line])
+}

@@ -1,0 +1,57 @@
+//! Files and kernel modules that a guest begins with.
+
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use nix::kmod::{ModuleInitFlags, finit_module};
+use nix::mount::{MsFlags, mount};
+
+/// Where the kernel's modules are kept in every guest, with the file `order` that says what each one needs.
+pub(super) const MODULES: &str = "/opt/holdfast/modules";
+
+pub(super) fn mount_pseudo(kind: &str, place: &str) -> Result<()> {
+    fs::create_dir_all(place)?;
+    match mount(Some(kind), place, Some(kind), MsFlags::empty(), None::<&str>) {
+        Ok(()) | Err(nix::Error::EBUSY) => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("cannot mount {kind} on {place}")),
+    }
+}
+
+/// Copies a tree, with its modes, over another.
+pub(super) fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+    if !from.exists() {
+        return Ok(());
+    }
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            copy_tree(&source, &target)?;
+        } else if kind.is_symlink() {
+            symlink(fs::read_link(&source)?, &target)?;
+        } else {
+            fs::copy(&source, &target).with_context(|| format!("cannot write {}", target.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Loads a kernel module with what it needs. One that this kernel has built in is not in the list and is fine.
+pub fn load_module(name: &str) -> Result<()> {
+    let order = fs::read_to_string(format!("{MODULES}/order")).context("no kernel modules in this guest")?;
+    let chain =
+        order.lines().filter_map(|line| line.split_once(": ")).find(|(n, _)| *n == name).map(|(_, c)| c);
+    for module in chain.unwrap_or_default().split(' ').filter(|module| !module.is_empty()) {
+        let file =
+            File::open(format!("{MODULES}/{module}.ko")).with_context(|| format!("module {module}"))?;
+        match finit_module(&file, c"", ModuleInitFlags::empty()) {
+            Ok(()) | Err(nix::Error::EEXIST) => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot load the module {module}")),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! A row of the table of scenarios.
+//!
+//! Comes in: the constants of the table. Goes out: what the host needs to start a guest, and the function that the guest runs.
+
+use crate::guest::Context;
+
+/// What kind of system the scenario needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guest {
+    /// An initramfs with busybox; boots in a few seconds.
+    Bare,
+    /// Debian with systemd, D-Bus, sudo and sshd, and a user `alice` who may use sudo.
+    Systemd,
+    /// The same as an ostree host: two versions in the disk's repository, the first one deployed.
+    Ostree,
+    /// The same with SELinux's policy, every file labelled by it.
+    Selinux,
+}
+
+impl Guest {
+    /// Its name on command lines and in logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bare => "bare",
+            Self::Systemd => "systemd",
+            Self::Ostree => "ostree",
+            Self::Selinux => "selinux",
+        }
+    }
+}
+
+/// The kernels on which `cargo xtask test` runs a scenario before each merge. The others are left to `--full`.
+#[derive(Debug)]
+pub struct ByDefault {
+    /// Kernel series.
+    pub kernels: &'static [&'static str],
+    /// Why these are enough before each merge.
+    pub because: &'static str,
+}
+
+/// One thing that is shown in a virtual machine.
+#[derive(Debug)]
+pub struct Scenario {
+    /// Its name, unique among those of the same guest.
+    pub name: &'static str,
+    /// What it shows, in one line.
+    pub shows: &'static str,
+    /// Where it runs.
+    pub guest: Guest,
+    /// The kernel series it can run on; empty means all.
+    pub kernels: &'static [&'static str],
+    /// Where `cargo xtask test` runs it of those; `None` means on all of them.
+    pub by_default: Option<ByDefault>,
+    /// More kernel parameters; a later one overrides an earlier one of the same name. Scenarios with the same guest,
+    /// kernel and parameters share one boot.
+    pub parameters: &'static [&'static str],
+    /// Whether the scenario reboots its guest. A guest that reboots without this has failed.
+    pub reboots: bool,
+    /// Whether the guest gets the `holdfast` binary.
+    pub needs_holdfast: bool,
+    /// Seconds after which the host gives up.
+    pub limit: u64,
+    /// What is done.
+    pub run: fn(&mut Context) -> anyhow::Result<()>,
+}
+
+impl Scenario {
+    /// What a row of the table has unless it says otherwise.
+    pub(crate) const USUAL: Self = Self {
+        name: "",
+        shows: "",
+        guest: Guest::Bare,
+        kernels: &[],
+        by_default: None,
+        parameters: &[],
+        reboots: false,
+        needs_holdfast: true,
+        limit: 240,
+        run: |_| anyhow::bail!("this row of the table has no function"),
+    };
+
+    /// Whether it runs on a kernel series; with `full` wherever it can, else where it does by default.
+    pub fn runs_on(&self, series: &str, full: bool) -> bool {
+        let can = self.kernels.is_empty() || self.kernels.contains(&series);
+        let does = self.by_default.as_ref().is_none_or(|by_default| by_default.kernels.contains(&series));
+        can && (full || does)
+    }
+}
