@@ -170,7 +170,7 @@ impl Looker {
             |path| observer.way(path),
             |unit| observer.install_directories(unit),
         );
-        let units = UnitStates::new(Arc::clone(&observer), root);
+        let units = UnitStates::new(root);
         let links = links(&desired.expectations).collect();
         Self {
             observer,

@@ -16,7 +16,7 @@ mod tests;
 pub use error::RepairError;
 pub(crate) use file::declared_lines;
 
-use crate::{observation::Observer, systemd::UnitStates};
+use crate::observation::{Observer, host::HostObserver};
 use host::Host;
 use sensor_model::{
     compare::{Ids, compare},
@@ -41,13 +41,13 @@ pub struct Restored {
 #[derive(Debug)]
 pub struct Restorer {
     observer: Arc<Observer>,
-    units: UnitStates,
+    units: HostObserver,
 }
 
 impl Restorer {
     /// Repairs the host that the observer reads; its root is the directory `root`.
     pub fn new(observer: Arc<Observer>, root: &Path) -> Self {
-        let units = UnitStates::new(Arc::clone(&observer), root);
+        let units = HostObserver::new(Arc::clone(&observer), root);
         Self { observer, units }
     }
 
@@ -97,7 +97,9 @@ impl Restorer {
             Expected::Directory(directory) => host.declared_directory(&path, directory, &before, label)?,
             Expected::Link(link) => host.link(&path, link, label)?,
             Expected::ClosedDirectory(closed) => host.closed_directory(&path, closed)?,
-            Expected::Unit(unit) => unit::restore(&host, &mut self.units, expectation, unit, &before).await?,
+            Expected::Unit(unit) => {
+                unit::restore(&host, self.units.units(), expectation, unit, &before).await?
+            }
             Expected::KernelArguments(_) | Expected::OsImage(_) => {
                 let reason =
                     "what is booted changes only with a reboot; `holdfast apply --force` brings it back";
@@ -117,7 +119,7 @@ impl Restorer {
     /// # Errors
     /// [`RepairError::Systemd`].
     pub async fn reload_units(&mut self) -> Result<bool, RepairError> {
-        unit::reload(&mut self.units).await
+        unit::reload(self.units.units()).await
     }
 }
 

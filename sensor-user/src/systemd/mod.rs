@@ -1,108 +1,42 @@
-//! What the running systemd says about units.
+//! States of units, from the running systemd.
 //!
-//! In: a unit's expectation. Out: its observation with the state that the manager itself reports, so
-//! that presets, generators and newer rules than ours are in it. Where no manager can be asked (a bare
-//! guest, a container without the bus, a manager that hangs) the links on the disk tell, as
-//! [`crate::observation`] reads them. It only asks; it never starts, stops or enables anything.
+//! In: a unit's name. Out: its state as the manager reports it, which covers presets, generators and rules newer than ours;
+//! `None` where no manager answers (a bare guest, a container without the bus, a manager that hangs). It only asks; it never
+//! starts, stops or enables anything.
 
-#[cfg(test)]
-mod tests;
-
-use crate::observation::{Observed, Observer, Served, worker};
-use sensor_model::{
-    expectation::{Expectation, Thing},
-    observation::Observation,
-};
 use std::{
-    collections::HashSet,
-    io,
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
 use tokio::time::{Instant, timeout};
 use zbus::{Connection, connection::Builder, fdo};
 use zbus_systemd::systemd1::ManagerProxy;
 
-/// systemd's own socket: it works before and without a bus, for root.
-const PRIVATE_SOCKET: &str = "run/systemd/private";
+/// systemd's own socket. Root can use it before and without a bus.
+pub(crate) const PRIVATE_SOCKET: &str = "run/systemd/private";
 
 /// The system bus.
 const BUS_SOCKET: &str = "run/dbus/system_bus_socket";
 
-/// A manager that does not answer by then is not waited for: detection goes on without it.
+/// How long a question waits for the manager; detection goes on without an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Pause after a failed attempt to reach the manager.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// Who told the states of units.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UnitSource {
-    /// The manager, over its socket or the bus.
-    Manager,
-    /// The links on the disk.
-    Links,
-}
-
-/// Asks for states of units, over a connection that is kept.
+/// Asks for states of units over one connection.
 #[derive(Debug)]
 pub struct UnitStates {
-    observer: Arc<Observer>,
     root: PathBuf,
     manager: Option<ManagerProxy<'static>>,
-    /// When reaching the manager may be tried again.
+    /// When the next attempt to connect may begin, after a failed one.
     retry_at: Option<Instant>,
-    /// File systems that did not answer, while it is waited for those that a server answers for.
-    hung: Option<HashSet<Served>>,
 }
 
 impl UnitStates {
-    /// Units of the host at `root`. Nothing is connected before the first question.
-    pub fn new(observer: Arc<Observer>, root: &Path) -> Self {
-        Self { observer, root: root.to_owned(), manager: None, retry_at: None, hung: None }
-    }
-
-    /// From now on it waits for file systems that a server answers for, a few seconds for each.
-    pub fn wait_for_servers(&mut self) {
-        self.hung.get_or_insert_default();
-    }
-
-    /// Has a process look at what the observer may not touch.
-    fn ask(&mut self, served: Served, expectation: &Expectation) -> Observation {
-        let hung = self.hung.get_or_insert_default();
-        let path = expectation.thing.path();
-        let asked = if hung.contains(&served) {
-            Err(io::ErrorKind::TimedOut.into())
-        } else {
-            worker::ask(&self.root, expectation, worker::patience(expectation))
-        };
-        asked.unwrap_or_else(|error| {
-            hung.insert(served);
-            let reason = match error.kind() {
-                io::ErrorKind::TimedOut => "its file system does not answer".to_owned(),
-                _ => format!("the process that looks at it failed: {error}"),
-            };
-            Observation::Unreadable { error: format!("{}: {reason}", path.display()) }
-        })
-    }
-
-    /// Looks at a unit: links through the observer, and the state from the manager where it answers.
-    /// Things that are no units are left to the observer altogether.
-    pub async fn observe(&mut self, expectation: &Expectation) -> (Observed, UnitSource) {
-        let mut observed = self.observer.observe(expectation);
-        if let (Some(served), Some(_)) = (observed.served, &self.hung) {
-            observed.observation = self.ask(served, expectation);
-        }
-        let mut source = UnitSource::Links;
-        if let (Thing::Unit { name }, Observation::Unit(unit)) =
-            (&expectation.thing, &mut observed.observation)
-            && let Some(state) = self.state(name).await
-        {
-            unit.file_state = state;
-            source = UnitSource::Manager;
-        }
-        (observed, source)
+    /// Units of the host at `root`. It connects at the first question.
+    pub fn new(root: &Path) -> Self {
+        Self { root: root.to_owned(), manager: None, retry_at: None }
     }
 
     /// The manager's state of a unit file: `Some(None)` when it knows no such unit, `None` when the
@@ -114,9 +48,9 @@ impl UnitStates {
             match timeout(PATIENCE, manager.get_unit_file_state(name.to_owned())).await {
                 Ok(Ok(state)) => return Some(Some(state).filter(|state| !state.is_empty())),
                 Ok(Err(error)) if is_no_such_unit(&error) => return Some(None),
-                // It answered, but not for this unit (a loop of links, say): the links are told as they are.
+                // The manager has no answer for this unit only (a loop of links, for one): the links show its state.
                 Ok(Err(error)) if is_about_the_unit(&error) => return None,
-                // A connection that was kept may have ended since; a new one that ends at once is no use.
+                // An old connection may have ended since its last use. A new one that ends at once would end again.
                 Ok(Err(_)) if was_connected => self.manager = None,
                 Ok(Err(error)) => {
                     self.lose(&error.to_string());
@@ -130,8 +64,8 @@ impl UnitStates {
         }
     }
 
-    /// The manager for those who want something done. Over the bus where there is one: once systemd reads its units
-    /// again it says so on its own socket, as a sender that zbus takes for no name, and that ends the connection.
+    /// The manager, for changes. Over the bus where there is one: when systemd reads its units again, it signals that on its
+    /// own socket with a sender that zbus does not accept as a name, which ends the connection.
     pub(crate) async fn manager(&mut self) -> Option<ManagerProxy<'static>> {
         let address = format!("unix:path={}", self.root.join(BUS_SOCKET).display());
         let on_the_bus = async { ManagerProxy::new(&bus(&address).await?).await };
@@ -141,7 +75,7 @@ impl UnitStates {
         self.asked().await
     }
 
-    /// The manager for questions, over a connection that is kept.
+    /// The manager, for questions over one connection.
     async fn asked(&mut self) -> Option<ManagerProxy<'static>> {
         if let Some(manager) = &self.manager {
             return Some(manager.clone());
@@ -167,13 +101,13 @@ impl UnitStates {
     }
 
     fn lose(&mut self, reason: &str) {
-        tracing::info!(reason, "systemd cannot be asked; unit states come from links");
+        tracing::info!(reason, "systemd does not answer; states of units come from links.");
         self.manager = None;
         self.retry_at = Some(Instant::now() + RETRY);
     }
 }
 
-/// Whether the manager says that it has no such unit file.
+/// Whether the manager reports that it has no such unit file.
 fn is_no_such_unit(error: &zbus::Error) -> bool {
     match error {
         zbus::Error::FDO(error) => matches!(**error, fdo::Error::FileNotFound(_)),
@@ -182,7 +116,7 @@ fn is_no_such_unit(error: &zbus::Error) -> bool {
     }
 }
 
-/// Whether the manager itself answered, so that asking it for other units may go on.
+/// Whether the manager itself answered, so that it can be asked for other units.
 fn is_about_the_unit(error: &zbus::Error) -> bool {
     match error {
         zbus::Error::MethodError(..) => true,
@@ -193,13 +127,13 @@ fn is_about_the_unit(error: &zbus::Error) -> bool {
     }
 }
 
-/// The bus first: on its own socket systemd tells of every job, as a sender that zbus takes for no name, and that ends
-/// the connection. Early in a boot there is no bus yet, and one that hangs is not waited for.
+/// The bus first: on its own socket systemd signals every job with a sender that zbus does not accept as a name, which ends
+/// the connection. Early in a boot there is no bus yet, and a bus may hang.
 async fn connect(root: &Path) -> zbus::Result<ManagerProxy<'static>> {
     let address = |socket: &str| format!("unix:path={}", root.join(socket).display());
     let connection = match timeout(PATIENCE / 2, bus(&address(BUS_SOCKET))).await {
         Ok(Ok(connection)) => connection,
-        // That socket talks peer to peer: there is no bus that would answer a greeting.
+        // That socket is peer to peer, so no bus answers the greeting.
         Ok(Err(_)) | Err(_) => Builder::address(address(PRIVATE_SOCKET).as_str()).p2p().build().await?,
     };
     ManagerProxy::new(&connection).await

@@ -1,11 +1,12 @@
 //! A manager played by this test, at the place of systemd's own socket.
 
 use super::*;
+use crate::systemd::PRIVATE_SOCKET;
 use sensor_model::expectation::{Expected, Source, UnitExpectation};
 use std::fs;
 use tempfile::TempDir;
 use tokio::{net::UnixListener, task::JoinHandle};
-use zbus::{Guid, interface};
+use zbus::{Guid, connection::Builder, fdo, interface};
 
 struct Manager;
 
@@ -23,7 +24,7 @@ impl Manager {
 
 struct Host {
     root: TempDir,
-    units: UnitStates,
+    units: HostObserver,
 }
 
 fn host() -> Host {
@@ -34,7 +35,7 @@ fn host() -> Host {
         fs::write(units.join(name), "[Install]\nWantedBy=x.target\n").unwrap();
     }
     let observer = Arc::new(Observer::new(root.path()).unwrap());
-    let units = UnitStates::new(observer, root.path());
+    let units = HostObserver::new(observer, root.path());
     Host { root, units }
 }
 
