@@ -1,8 +1,8 @@
 //! Whole files, read up to a limit.
 //!
-//! In: a path or an open file, and the most bytes that may be read. Out: all bytes, or why not: the limit is looked at before
-//! anything is read. Root reads files that others can write: a sparse file of a terabyte or a link to `/dev/zero` costs
-//! nothing here. A device is never opened.
+//! In: a path or an open file, and a limit in bytes. Out: all bytes, or why not. The size is compared with the limit before
+//! a byte is read: root reads files that other users can write, such as a sparse file of a terabyte or a link to `/dev/zero`.
+//! This module never opens a device.
 
 use nix::{
     errno::Errno,
@@ -19,9 +19,9 @@ use std::{
 
 /// A manifest, a policy or an Ignition config. A cluster's objects are below 2 MiB; an Ignition config may hold more.
 pub const CONFIG: u64 = 64 << 20;
-/// A file that Holdfast keeps for itself: a journal, a history, a status.
+/// A file of Holdfast's own: a journal, a history, a status.
 pub const OWN: u64 = sensor_model::journal::codec::MAXIMUM_BYTES as u64;
-/// The content of a file that an apply displaces and keeps to give it back.
+/// The content of a file that an apply replaces and keeps, so that it can be restored.
 pub const CONTENT: u64 = 256 << 20;
 /// A database of accounts: `/etc/passwd`, `/etc/group`, `/etc/shadow`.
 pub const ACCOUNTS: u64 = 16 << 20;
@@ -29,10 +29,10 @@ pub const ACCOUNTS: u64 = 16 << 20;
 pub const KEYS: u64 = 4 << 20;
 /// A unit or a drop-in.
 pub const UNIT: u64 = 1 << 20;
-/// A table of the kernel's, the table of mounts for one. `fs.mount-max` and the length of names bound it.
+/// A table of the kernel, such as the table of mounts, whose size `fs.mount-max` and the length of names bound.
 pub const TABLE: u64 = 64 << 20;
 
-/// What is no file.
+/// An object that is not a regular file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A directory.
@@ -62,27 +62,27 @@ pub enum Unreadable {
     /// The kernel refused.
     #[error("{}", .0.desc())]
     Refused(Errno),
-    /// It is no file.
+    /// The object is not a regular file.
     #[error("it is {}, not a file", .0.words())]
     Kind(Kind),
-    /// It is too large.
+    /// The file is too large.
     #[error("it has {size} bytes, and {limit} bytes are the limit")]
     TooLarge {
-        /// Its size.
+        /// The file's size.
         size: u64,
-        /// Most that is read.
+        /// The limit.
         limit: u64,
     },
-    /// It shows no size, and goes on behind the limit.
+    /// The file shows no size, and has more bytes than the limit.
     #[error("it has more than {limit} bytes, which are the limit")]
     Endless {
-        /// Most that is read.
+        /// The limit.
         limit: u64,
     },
 }
 
 impl Unreadable {
-    /// The error number that says it best.
+    /// The error number with the same meaning.
     pub fn errno(&self) -> Errno {
         match self {
             Self::Refused(errno) => *errno,
@@ -111,12 +111,12 @@ impl From<Unreadable> for io::Error {
     }
 }
 
-/// Reads a file or a pipe that somebody names.
+/// Reads a file or a pipe that the command line names.
 ///
 /// # Errors
 /// A file that is not there, cannot be read, is of another type, or is larger than the limit.
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    // Looked at first: to open a device may be enough to set something off.
+    // The type is checked before the open: open(2) of a device can have side effects.
     let seen = stat(path)?;
     if !is_pipe(&seen) {
         check(&seen, limit)?;
@@ -126,7 +126,7 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     if !is_pipe(&fstat(&file)?) {
         return Ok(read_open(file, limit)?);
     }
-    // It was opened without waiting for somebody who writes to it.
+    // `O_NONBLOCK` opens a pipe that has no writer yet.
     let ready = &mut [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
     while let Err(Errno::EINTR) = poll(ready, PollTimeout::NONE) {}
     fcntl(&file, FcntlArg::F_SETFL(OFlag::empty()))?;
@@ -170,7 +170,7 @@ fn is_pipe(stat: &FileStat) -> bool {
     stat.st_mode & nix::libc::S_IFMT == nix::libc::S_IFIFO
 }
 
-/// Files of procfs show no size, and others may grow while they are read.
+/// Files of procfs show no size, and other files may grow during the read.
 fn to_end(file: OwnedFd, size: u64, limit: u64) -> Result<Vec<u8>, Unreadable> {
     let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
     let read = File::from(file).take(limit.saturating_add(1)).read_to_end(&mut bytes);

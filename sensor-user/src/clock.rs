@@ -7,17 +7,17 @@ use jiff::Timestamp;
 use nix::time::{ClockId, clock_gettime};
 use std::{fmt::Debug, io, path::Path, time::Duration};
 
-/// Where times come from.
+/// A source of times.
 pub trait Clock: Debug + Send + Sync {
     /// Wall-clock time.
     fn now(&self) -> Timestamp;
 
-    /// Nanoseconds since boot, suspended time included (`CLOCK_BOOTTIME`): what `bpf_ktime_get_boot_ns`
-    /// and `task_struct.start_boottime` count.
+    /// Nanoseconds since boot, suspended time included (`CLOCK_BOOTTIME`), as `bpf_ktime_get_boot_ns` and
+    /// `task_struct.start_boottime` have them.
     fn boot_ns(&self) -> u64;
 
-    /// The wall-clock time of a moment in boot-time nanoseconds, by today's difference between the
-    /// two clocks. A moment that the wall clock cannot express is given as now.
+    /// The wall-clock time of a moment in boot-time nanoseconds, by the present difference between the two clocks; the present
+    /// time for a moment that the wall clock cannot express.
     fn wall_at(&self, boot_ns: u64) -> Timestamp {
         let now = self.now();
         let here = self.boot_ns();
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn a_moment_beyond_the_wall_clock_is_given_as_now() {
         // 2^64 ns are 584 years; no fixed clock of this century reaches the end of jiff's range with
-        // that, so the guard is exercised through a clock that stands at the end.
+        // that, so the test uses a clock at the end of the range.
         #[derive(Debug)]
         struct End;
         impl Clock for End {

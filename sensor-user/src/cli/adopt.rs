@@ -22,23 +22,23 @@ use std::{
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Adopt {
-    /// Paths on the host; that of a unit's file for a unit.
+    /// Paths on the host; for a unit, the path of its file.
     #[arg(value_parser = host_path, required = true)]
     path: Vec<PathBuf>,
-    /// Name of the MachineConfig; of two the later by name wins. [default: 99-<ROLE>-adopted]
+    /// Name of the MachineConfig; MachineConfigs are merged by name, and the last one wins. [default: 99-<ROLE>-adopted]
     #[arg(long, value_parser = name)]
     name: Option<String>,
     /// Role of the pools that select it.
     #[arg(long, default_value = "worker", value_parser = name)]
     role: String,
-    /// Also contents that the drift policy marks as secret.
+    /// Print contents that the drift policy marks as secret, too.
     #[arg(long)]
     secrets: bool,
     #[command(flatten)]
     sources: Sources,
 }
 
-/// What is there, and what is declared of it.
+/// What is at a path, and what declares it.
 #[derive(Debug)]
 struct Seen {
     path: PathBuf,
@@ -59,7 +59,7 @@ fn name(text: &str) -> Result<String, String> {
 }
 
 impl Adopt {
-    /// Looks and prints the manifest; what it cannot say goes to standard error.
+    /// Looks and prints the manifest. Standard error names what the manifest cannot declare.
     ///
     /// # Errors
     /// Bad input, and a file that changes while it is read.
@@ -109,7 +109,7 @@ impl Adopt {
             _ => false,
         });
         if withheld {
-            say("hint: `--secrets` gives contents that the drift policy marks as secret");
+            say("hint: `--secrets` prints contents that the drift policy marks as secret");
         }
         Ok(if fragment.left_out.is_empty() { IN_SYNC } else { DRIFT })
     }
@@ -136,7 +136,7 @@ impl Adopt {
     }
 }
 
-/// How something is looked at that nobody declares.
+/// The expectation by which a path without a declaration is looked at.
 fn unmanaged(path: &Path) -> Expectation {
     Expectation {
         thing: Thing::file(path),

@@ -8,11 +8,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where links and maps are pinned.
+/// The directory in which links and maps are pinned.
 pub const PINS: &str = "/sys/fs/bpf/holdfast";
-/// Where the status file goes.
+/// The directory of the status file.
 pub const RUN: &str = "/run/holdfast";
-/// Where the forensic log goes.
+/// The directory of the forensic log.
 pub const LOG: &str = "/var/log/holdfast";
 
 /// Arguments.
@@ -22,50 +22,50 @@ pub struct Agent {
     /// Run on one host without a cluster.
     #[arg(long, required = true)]
     standalone: bool,
-    /// MachineConfig manifests or Ignition configs: files, or directories of them. Without any,
-    /// /etc/holdfast/machine-configs, with the policies in /etc/holdfast/policies. What was applied last counts more.
+    /// MachineConfig manifests or Ignition configs: files, or directories of them. After the first `holdfast apply` the daemon
+    /// uses the applied config instead. [default: /etc/holdfast/machine-configs, with the policies in /etc/holdfast/policies]
     #[arg(long, num_args = 1.., value_name = "PATH")]
     config: Vec<PathBuf>,
-    /// Drift policies: files, or directories of them. Without any, all drift degrades.
+    /// Drift policies: files, or directories of them. Without one, all drift degrades the node.
     #[arg(long, num_args = 1.., value_name = "PATH")]
     policy: Vec<PathBuf>,
-    /// Warn of unknown fields in configs instead of refusing them.
+    /// Log a warning about unknown fields in configs instead of refusing the configs.
     #[arg(long)]
     allow_unknown: bool,
-    /// Take configs that declare nothing after some that declared something.
+    /// Accept configs that declare nothing after configs that declared something.
     #[arg(long)]
     allow_empty: bool,
     /// Root of the host's file system.
     #[arg(long, default_value = "/", value_name = "DIRECTORY")]
     host_root: PathBuf,
-    /// Where the canary file lives, and what was applied. [default: /var/lib/holdfast of that host]
+    /// State directory: applied configs, and the canary file. [default: /var/lib/holdfast below the host's root]
     #[arg(long, value_name = "DIRECTORY")]
     state: Option<PathBuf>,
-    /// Where the status file goes.
+    /// Directory of the status file.
     #[arg(long, default_value = RUN, value_name = "DIRECTORY")]
     run: PathBuf,
-    /// Where the forensic log goes.
+    /// Directory of the forensic log.
     #[arg(long, default_value = LOG, value_name = "DIRECTORY")]
     log: PathBuf,
-    /// Where the kernel programs are pinned, so that detection outlives the daemon.
+    /// BPF file system directory in which the kernel programs are pinned, so that they run on without the daemon.
     #[arg(long, default_value = PINS, value_name = "DIRECTORY")]
     pins: PathBuf,
-    /// Do not pin: detection ends with the daemon.
+    /// Do not pin the kernel programs: they end with the daemon.
     #[arg(long)]
     no_pins: bool,
-    /// Address of the metrics and health pages; `none` for no pages.
+    /// Address of the metrics and health pages; `none` serves no pages.
     #[arg(long, default_value_t = DEFAULT_ADDRESS.to_string(), value_name = "ADDRESS:PORT")]
     listen: String,
     /// Seconds between full verifications.
     #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     verify_every: u64,
-    /// Seconds between canaries.
+    /// Seconds between writes of the canary file.
     #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     canary_every: u64,
 }
 
 impl Agent {
-    /// Runs until a signal.
+    /// Runs until a signal ends it.
     pub fn run(self) -> anyhow::Result<u8> {
         let listen: Option<SocketAddr> = match self.listen.as_str() {
             "none" => None,

@@ -1,4 +1,4 @@
-//! `holdfast apply`: brings the host to a config, or back.
+//! `holdfast apply`: applies a config to this host.
 
 mod asked;
 mod planned;
@@ -38,59 +38,59 @@ use told::Report;
 pub(super) use wanted::Wanted;
 
 /// What is said of a step that only a cluster can take.
-const NO_DRAIN: &str = "this host is applied to by itself, in no cluster: nothing is drained";
+const NO_DRAIN: &str = "on a single host Holdfast does not drain; move workloads away first";
 
-/// Where the host is and what is known of it.
+/// The host, and its state directory.
 #[derive(Debug, clap::Args)]
 pub struct Place {
     /// Root of the host's file system.
     #[arg(long, default_value = "/", value_name = "DIRECTORY")]
     pub host_root: PathBuf,
-    /// Where journal, history and originals are kept. [default: /var/lib/holdfast of that host]
+    /// State directory: journal, history and originals. [default: /var/lib/holdfast below the host's root]
     #[arg(long, value_name = "DIRECTORY")]
     pub state: Option<PathBuf>,
-    /// How it is printed.
+    /// Output format.
     #[command(flatten)]
     pub output: Output,
 }
 
 impl Place {
-    /// Where journal, history and originals are.
+    /// The state directory.
     pub fn state(&self) -> PathBuf {
         state_directory(self.state.as_deref(), &self.host_root)
     }
 }
 
-/// How it is carried out.
+/// Options of an apply.
 #[expect(clippy::struct_excessive_bools, reason = "one for each option")]
 #[derive(Debug, clap::Args)]
 pub struct How {
     /// Disruption policies (`MachineConfiguration` or `DisruptionPolicy`): a file, or a directory of them; may be repeated.
     #[arg(long, value_name = "PATH")]
     pub policy: Vec<PathBuf>,
-    /// Drift policies: a file, or a directory of them; may be repeated. What they ignore or only observe neither keeps an
-    /// apply from its beginning nor sends it back. [default: /etc/holdfast/policies of that host]
+    /// Drift policies: a file, or a directory of them; may be repeated. Drift that they ignore or only observe does not stop an
+    /// apply. [default: /etc/holdfast/policies below the host's root]
     #[arg(long, value_name = "PATH")]
     pub drift_policy: Vec<PathBuf>,
-    /// The node's pool, for policies that are about certain pools. [default: that of NEW's name or role]
+    /// The node's pool, for policies that apply to certain pools. [default: from NEW's name or role]
     #[arg(long, value_name = "NAME")]
     pub pool: Option<String>,
     /// Print the plan and change nothing.
     #[arg(long)]
     pub dry_run: bool,
-    /// Begin without a question; `HOLDFAST_YES=1` says the same. Needed where there is no terminal.
+    /// Start without asking, as does `HOLDFAST_YES=1`. Required without a terminal.
     #[arg(short, long)]
     pub yes: bool,
-    /// Consent to the reboot of a plan that has one; `HOLDFAST_REBOOT=1` says the same. Needed where there is no terminal.
+    /// Allow the reboot of a plan that has one, as does `HOLDFAST_REBOOT=1`. Required without a terminal.
     #[arg(long)]
     pub reboot: bool,
-    /// Bring everything to its declared state, drift or not, and reboot.
+    /// Write every declared path whether or not it has drifted, and reboot.
     #[arg(long)]
     pub force: bool,
-    /// Write and run nothing: no reload, no restart, no reboot. For a root that is not running.
+    /// Write files only: no reload, no restart, no reboot. For the root of a host that is not running.
     #[arg(long)]
     pub no_acts: bool,
-    /// Write although the Machine Config Operator's daemon runs on this host.
+    /// Write even though the Machine Config Operator's daemon runs on this host.
     #[arg(long)]
     pub beside_mco: bool,
 }
@@ -102,19 +102,19 @@ pub struct Apply {
     /// The new config: MachineConfig manifests or Ignition configs, files or directories of them.
     #[arg(required_unless_present = "resume", conflicts_with = "resume", value_name = "NEW")]
     new: Vec<PathBuf>,
-    /// The config that the host has, where none was applied yet. May be repeated.
+    /// The present config of a host to which none was applied yet; may be repeated.
     #[arg(long, value_name = "PATH")]
     current: Vec<PathBuf>,
-    /// Finish or give back an apply that was interrupted, with the reboot that it needs; begin nothing new.
+    /// Finish an interrupted apply or restore the old config, with a reboot where that needs one; start nothing new.
     #[arg(long, conflicts_with_all = ["dry_run", "force", "current"])]
     resume: bool,
-    /// With `--resume`: put again what an update of the OS took back, and do nothing else. For the unit that runs before services.
+    /// With `--resume`: only write again the files that an update of the OS replaced. For the unit that runs before services.
     #[arg(long, requires = "resume")]
     early: bool,
-    /// Warn of unknown fields in configs instead of refusing them.
+    /// Log a warning about unknown fields in configs instead of refusing the configs.
     #[arg(long)]
     allow_unknown: bool,
-    /// Apply a config that declares nothing to a host whose config declares something: all of that goes.
+    /// Apply a config that declares nothing, which removes everything that the present config declares.
     #[arg(long)]
     allow_empty: bool,
     #[command(flatten)]
@@ -124,10 +124,10 @@ pub struct Apply {
 }
 
 impl Apply {
-    /// Plans, asks, does it and reports.
+    /// Plans, asks, applies and reports.
     ///
     /// # Errors
-    /// Bad input, and why nothing was begun. What happened later is in the report.
+    /// Bad input, and why the apply did not start. The report has what happened later.
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         let site = Site::open(&self.place, &self.how, screen)?;
         if self.early {
@@ -141,7 +141,7 @@ impl Apply {
     }
 }
 
-/// The host and everything that works on it.
+/// The host, and the options of the apply.
 pub(super) struct Site<'a> {
     observer: Arc<Observer>,
     state: PathBuf,
@@ -152,7 +152,7 @@ pub(super) struct Site<'a> {
 
 impl<'a> Site<'a> {
     pub(super) fn open(place: &'a Place, how: &'a How, screen: &mut Screen) -> anyhow::Result<Self> {
-        // The exit code says what became of the host, and a reader that goes away does not change that.
+        // The exit code is that of the apply, also where the reader closes standard output.
         screen.outlive_readers();
         let observer = Observer::new(&place.host_root)
             .map_err(|error| BadInput::wrap(anyhow::Error::from(error).context("--host-root")))?;
@@ -160,7 +160,7 @@ impl<'a> Site<'a> {
         Ok(Self { observer: Arc::new(observer), state: place.state(), how, place, interrupts })
     }
 
-    /// What does it; makes the directories that it keeps things in.
+    /// The engine of applies. It makes its directories.
     fn engine(&self) -> Result<Engine, ApplyError> {
         let options = Options {
             root: self.place.host_root.clone(),
@@ -172,20 +172,21 @@ impl<'a> Site<'a> {
         Ok(engine.with_policies(&self.how.drift_policy))
     }
 
-    /// What was applied so far, if anything was.
+    /// The store of applies; `None` where nothing was applied yet.
     pub(super) fn store(&self) -> Result<Option<Store>, StoreError> {
         Store::look(&self.state)
     }
 
-    /// The config that is current, and its number.
+    /// The current config, and its number.
     pub(super) fn current(&self) -> Result<Option<(u64, PathBuf)>, StoreError> {
         Store::current_in(&self.state)
     }
 
-    /// What the host is: the config that is current, but of the OS, unless it is so booted, that of the last apply with acts.
+    /// The present state of the host: the current config, and of the OS the last one that was applied with acts, unless the current
+    /// one is booted.
     ///
     /// # Errors
-    /// A config that was kept and cannot be used.
+    /// A damaged config in the store.
     pub(super) fn there(&self, id: u64) -> anyhow::Result<Rendered> {
         let Some(store) = self.store()? else { return Ok(Rendered::default()) };
         let kept = |id| generation((id, store.config(id)).into());
@@ -209,18 +210,18 @@ impl<'a> Site<'a> {
             return Box::new(NoActs);
         }
         let mut systemd = Systemd::new(&self.place.host_root);
-        systemd.inhibit("a config is being applied").await;
+        systemd.inhibit("Holdfast applies a config").await;
         Box::new(systemd)
     }
 
-    /// The policies that count for the new config's pool.
+    /// The disruption policy for the pool of the new config.
     fn policy(&self, new: &Rendered) -> anyhow::Result<Policy> {
         let files = disruption_policies(&self.how.policy).map_err(BadInput::wrap)?;
         let pool = self.how.pool.as_deref().or_else(|| new.pool());
         disruption_policy(&files, pool).map_err(BadInput::wrap)
     }
 
-    /// The way from one config to another, on this host.
+    /// The plan from one config to another, on this host.
     fn plan(&self, old: &Rendered, new: &Rendered) -> anyhow::Result<Plan> {
         let mut plan = plan(Some(old), Some(new), &self.policy(new)?).context("plan")?;
         if self.place.host_root == Path::new("/") {
@@ -254,19 +255,21 @@ impl<'a> Site<'a> {
             let open = self.store()?.map(|store| store.open_journal()).transpose()?.flatten();
             if let Some(journal) = &open {
                 let id = journal.begin.id;
-                say(&format!("number {id} is not over; it is finished or given back first"));
+                say(&format!(
+                    "note: apply number {id} was interrupted; Holdfast finishes it or restores the old config first"
+                ));
             }
             return self.print(screen, &plan, open.is_some());
         }
         if plan.is_empty() && !force && previous.is_some() {
             return self.unchanged(screen, &new, previous, plan);
         }
-        // A plan that cannot be reconciled is refused below, with all its reasons.
+        // The engine refuses a plan that is not reconcilable, with all its reasons.
         if plan.reconcilable && !self.may_begin(screen, &plan)? {
             return Ok(DRIFT);
         }
         if plan.drain {
-            say(NO_DRAIN);
+            say(&format!("note: the plan has a drain; {NO_DRAIN}"));
         }
         if self.how.no_acts
             && let Some(left) = left_out(&plan)
@@ -283,7 +286,7 @@ impl<'a> Site<'a> {
             Ok(applied) => {
                 let force_file = self.force_file();
                 if force_file.exists() {
-                    // It asked for one rewrite, and this was it.
+                    // The file asks for one rewrite.
                     fs::remove_file(&force_file)
                         .with_context(|| format!("remove {}", force_file.display()))?;
                 }
@@ -297,7 +300,7 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// Both configs say the same; whether the host is so is another matter.
+    /// Both configs are equal; the host may still differ from them.
     fn unchanged(
         &self,
         screen: &mut Screen,
@@ -312,7 +315,7 @@ impl<'a> Site<'a> {
         self.report(screen, Report { problems, tolerated, plan: Some(plan), ..Report::of(result) })
     }
 
-    /// Works off an apply that was interrupted, without a reboot. A dry run leaves it as it is.
+    /// Finishes an interrupted apply or restores the old config, without a reboot. A dry run does nothing.
     pub(super) fn recover(&self) -> anyhow::Result<()> {
         if self.how.dry_run {
             return Ok(());
@@ -328,13 +331,13 @@ impl<'a> Site<'a> {
                 Err(ApplyError::Unfinished(format!("number {id}: {reason}")).into())
             }
             Recovered::Over(_) | Recovered::Nothing => match self.interrupts.reason() {
-                Some(reason) => Err(anyhow::anyhow!("{reason}; nothing new was begun")),
+                Some(reason) => Err(anyhow::anyhow!("{reason}; no new apply was started")),
                 None => Ok(()),
             },
         }
     }
 
-    /// Puts again what an update of the OS took back. It runs before there is a bus to ask, and before a daemon.
+    /// Writes again what an update of the OS replaced. It runs before the bus and the daemon start.
     fn put_again(&self) -> anyhow::Result<u8> {
         if self.store()?.is_none() {
             return Ok(IN_SYNC);
@@ -344,7 +347,7 @@ impl<'a> Site<'a> {
             runtime()?.block_on(engine.recover(&mut NoActs, ResumeLimit::BeforeServices, &mut say))?;
         match recovered {
             Recovered::Nothing => Ok(IN_SYNC),
-            // Whoever goes on with it tells what went wrong, and goes back for it.
+            // The daemon or `--resume` reports the error, and restores the old config.
             Recovered::Over(applied) => Ok(if applied.goes_back { FAILURE } else { IN_SYNC }),
             Recovered::AtWork => Err(ApplyError::Locked(engine.store().path().join("lock")).into()),
         }

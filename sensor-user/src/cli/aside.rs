@@ -1,8 +1,8 @@
-//! Lines for a person that hold nothing up.
+//! Lines on standard error that do not block an apply.
 //!
-//! In: bytes for a writer that may block: a terminal that was stopped with Ctrl-S, a full pipe that nobody reads. Out: a thread
-//! writes them and is waited for, so that order and completeness are those of a plain write, but not for longer than the
-//! patience. What comes while the writer still blocks is left out. How many lines that were is said when it writes again.
+//! In: bytes for a writer that may block: a terminal stopped with Ctrl-S, or a full pipe without a reader. Out: a thread writes
+//! them. The command waits for each write, so that lines keep their order, but only for [`PATIENCE`]. It leaves out lines while
+//! the writer still blocks, and prints their number with the next line that is written.
 
 use super::output::{Lasting, count};
 use std::{
@@ -15,25 +15,25 @@ use std::{
     time::Duration,
 };
 
-/// How long a writer may block at first; a slow serial line writes some thousand characters in this time.
+/// How long a write may block at first. A slow serial line writes some thousand characters in this time.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long it may block once it has used that up.
+/// How long a write may block after one took longer than [`PATIENCE`].
 const LESS_PATIENCE: Duration = Duration::from_millis(100);
 
-/// Standard error of a command that must not be held up; `None` for all others, which write to it themselves.
+/// Standard error of a command that must not block; `None` for all others, which write without a thread.
 static ERRORS: Mutex<Option<Aside>> = Mutex::new(None);
 
-/// From now on standard error holds this process up no more.
+/// From now on standard error does not block this process.
 pub(super) fn begin() {
     let mut errors = ERRORS.lock().unwrap_or_else(PoisonError::into_inner);
     if errors.is_none() {
-        // Without another thread it is written to as before.
+        // If no thread can be started, writes go on without one.
         *errors = Aside::new(io::stderr()).ok();
     }
 }
 
-/// Writes to standard error; with `to_end` all of it, however long that takes.
+/// Writes to standard error; with `to_end` it waits until everything is written.
 pub(super) fn write(bytes: &[u8], to_end: bool) {
     let mut errors = ERRORS.lock().unwrap_or_else(PoisonError::into_inner);
     match errors.as_mut() {
@@ -43,20 +43,20 @@ pub(super) fn write(bytes: &[u8], to_end: bool) {
             aside.write(bytes, Some(patience));
         }
         None => {
-            // It cannot fail.
+            // `Lasting` never fails.
             let _ = Lasting(io::stderr()).write_all(bytes);
         }
     }
 }
 
-/// A writer with a thread of its own.
+/// A writer on a thread of its own.
 #[derive(Debug)]
 struct Aside {
     bytes: Sender<Vec<u8>>,
     written: Receiver<()>,
-    /// The thread still writes what it was given last.
+    /// The thread still writes the last line.
     is_busy: bool,
-    /// It was busy for longer than the patience.
+    /// A write took longer than the patience.
     has_blocked: bool,
     left_out: usize,
 }
@@ -68,7 +68,7 @@ impl Aside {
         thread::Builder::new().name("output".to_owned()).spawn(move || {
             let mut to = Lasting(to);
             for bytes in given {
-                // It cannot fail.
+                // `Lasting` never fails.
                 let _ = to.write_all(&bytes);
                 if done.send(()).is_err() {
                     return;
@@ -78,7 +78,7 @@ impl Aside {
         Ok(Self { bytes, written, is_busy: false, has_blocked: false, left_out: 0 })
     }
 
-    /// Writes a line, or leaves it out. `None`: waits as long as it takes.
+    /// Writes a line, or leaves it out. Without a patience it waits until the line is written.
     fn write(&mut self, line: &[u8], patience: Option<Duration>) {
         if self.is_busy {
             let is_done = match patience {
@@ -98,7 +98,7 @@ impl Aside {
         }
         bytes.extend_from_slice(line);
         self.left_out = 0;
-        // A thread that is gone is one that is busy for ever.
+        // A thread that ended counts as one that blocks for ever.
         let is_given = self.bytes.send(bytes).is_ok();
         self.is_busy = !is_given
             || match patience {

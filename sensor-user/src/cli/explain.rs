@@ -1,4 +1,4 @@
-//! `holdfast explain`: all that is known of one path.
+//! `holdfast explain`: everything about one path.
 
 use super::{
     BadInput, DRIFT, IN_SYNC, log,
@@ -30,12 +30,12 @@ pub const SCHEMA: &str = "holdfast.explain/v1";
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Explain {
-    /// The path on the host; that of a unit's file for a unit.
+    /// The path on the host; for a unit, the path of its file.
     #[arg(value_parser = host_path)]
     path: PathBuf,
     #[command(flatten)]
     sources: Sources,
-    /// Where the forensic log is.
+    /// Directory of the forensic log.
     #[arg(long, default_value = super::agent::LOG, value_name = "DIRECTORY")]
     log: PathBuf,
     #[command(flatten)]
@@ -177,7 +177,7 @@ fn verdict(compliant: bool) -> VerdictKind {
 fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
     let path = clean(&report.path);
     if !report.managed {
-        screen.line(&format!("{path} is not managed: no MachineConfig declares anything of it"))?;
+        screen.line(&format!("{path} is not managed: no MachineConfig declares it"))?;
     }
     for stands in &report.things {
         let good = stands.verdict == VerdictKind::Compliant;

@@ -66,13 +66,13 @@ impl History {
 
 fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
     let standing = &report.standing;
-    let mut line = format!("{}: ", standing.state.name());
+    let mut line = format!("state {}", standing.state.name());
     let waits = ["waits for ", &clean(&standing.waiting_for)].concat();
     match (standing.reason.is_empty(), standing.waiting_for.is_empty()) {
-        (true, true) => line += "nothing is under way",
-        (false, true) => line += &clean(&standing.reason),
-        (true, false) => line += &waits,
-        (false, false) => line += &[&*clean(&standing.reason), "; ", &waits].concat(),
+        (true, true) => line += ", no apply in progress",
+        (false, true) => line += &[": ", &*clean(&standing.reason)].concat(),
+        (true, false) => line += &[": ", &*waits].concat(),
+        (false, false) => line += &[": ", &*clean(&standing.reason), "; ", &waits].concat(),
     }
     screen.line(&line)?;
     let mut rows = Vec::new();
@@ -80,8 +80,8 @@ fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
         let (word, tone) = match entry.result {
             Some(Ended::Done) => ("done", Tone::Good),
             Some(Ended::RolledBack) => ("rolled back", Tone::Bad),
-            Some(Ended::Abandoned) => ("nothing begun", Tone::Bad),
-            None => ("not over", Tone::Notable),
+            Some(Ended::Abandoned) => ("not started", Tone::Bad),
+            None => ("in progress", Tone::Notable),
         };
         let current = if report.current == Some(entry.id) { "current" } else { "" };
         let took = entry.seconds().map(|seconds| format!("{seconds} s")).unwrap_or_default();
@@ -90,7 +90,10 @@ fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
         for taken in &entry.put_again {
             let path = taken.path.display().to_string();
             let comma = if told.is_empty() { "" } else { "; " };
-            told = format!("{told}{comma}put again, since the update took it back: {}", clean(&path));
+            told = format!(
+                "{told}{comma}written again, since the update of the OS replaced it: {}",
+                clean(&path)
+            );
         }
         rows.push((
             Some(tone),

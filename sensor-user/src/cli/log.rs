@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Log {
-    /// What to do with it.
+    /// The subcommand.
     #[command(subcommand)]
     command: Command,
 }
@@ -37,10 +37,10 @@ pub struct Log {
 enum Command {
     /// Print the newest entries.
     Tail {
-        /// How many.
+        /// Number of entries.
         #[arg(short = 'n', long = "lines", default_value_t = 10, value_name = "NUMBER")]
         lines: usize,
-        /// Go on with entries as they are written.
+        /// Print new entries as the daemon writes them.
         #[arg(short, long)]
         follow: bool,
         #[command(flatten)]
@@ -48,19 +48,19 @@ enum Command {
     },
     /// Print entries.
     Show {
-        /// Only entries about this path, or what is below it.
+        /// Only entries about this path, or about paths below it.
         #[arg(long, value_parser = host_path)]
         path: Option<PathBuf>,
         /// Only entries of this kind; may be repeated.
         #[arg(long, value_parser = kind)]
         kind: Vec<RecordKind>,
-        /// Only entries from then on: RFC 3339, or a time span before now such as `90m` or `24h`.
+        /// Only entries since this time: RFC 3339, or a time span before now such as `90m` or `24h`.
         #[arg(long, value_parser = since, value_name = "TIME")]
         since: Option<Timestamp>,
         #[command(flatten)]
         place: Place,
     },
-    /// Check that every entry is what was written, and name the first that is not.
+    /// Check the hash chain, and name the first entry that does not match it.
     Verify {
         #[command(flatten)]
         place: Place,
@@ -69,10 +69,10 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Place {
-    /// Where the forensic log is.
+    /// Directory of the forensic log.
     #[arg(long, default_value = super::agent::LOG, value_name = "DIRECTORY")]
     log: PathBuf,
-    /// Where the daemon notes the log's last entry.
+    /// State directory, in which the daemon keeps the number of the log's last entry.
     #[arg(long, default_value = crate::apply::STATE, value_name = "DIRECTORY")]
     state: PathBuf,
     #[command(flatten)]
@@ -363,7 +363,8 @@ fn text(found: &Verification, screen: &mut Screen) -> io::Result<()> {
     if let Some(fault) = &found.fault {
         let word = screen.paint(Tone::Bad, "broken");
         screen.line(&format!("{word}: {}", clean(&fault.told())))?;
-        return screen.line(&format!("{entries} before it are what was written"));
+        return screen
+            .line(&format!("{entries} before it {} intact", if found.entries == 1 { "is" } else { "are" }));
     }
     if let Some(doubt) = found.doubt() {
         return screen.line(&format!("{}: {doubt}", screen.paint(Tone::Bad, "not sound")));

@@ -1,4 +1,4 @@
-//! `holdfast look`: what the daemon asks of a process of its own; nothing for people.
+//! `holdfast look`: looks at things for the daemon, in a process of its own.
 
 use super::IN_SYNC;
 use crate::observation::worker;
@@ -13,10 +13,10 @@ pub struct Look {
 }
 
 impl Look {
-    /// Looks at what it is asked to until nobody asks any more.
+    /// Answers questions until the daemon closes the pipe.
     ///
     /// # Errors
-    /// A host root that cannot be opened, or nobody who takes the answers.
+    /// A host root that cannot be opened, or a closed pipe.
     pub fn run(&self) -> anyhow::Result<u8> {
         worker::serve(&self.host_root, io::stdin().lock(), io::stdout().lock())?;
         Ok(IN_SYNC)

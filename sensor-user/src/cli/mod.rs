@@ -1,8 +1,7 @@
 //! The command line: parsing, and one module for each command.
 //!
-//! In: arguments. Out: text or JSON on standard output, an exit code. Each command reads what it needs,
-//! says what it found and ends; only `agent` stays, and only `repair`, `apply` and
-//! `rollback` write.
+//! In: arguments. Out: text or JSON on standard output, an exit code. Each command reads what it needs, prints what it found and
+//! ends. Only `agent` keeps running, and only `agent`, `repair`, `apply` and `rollback` change the host.
 
 pub mod adopt;
 pub mod agent;
@@ -63,36 +62,36 @@ pub enum Command {
     Agent(Box<agent::Agent>),
     /// Compare the host with its configuration once, without the daemon.
     Check(check::Check),
-    /// Say how the host stands, by the running daemon.
+    /// Show the verdict of the running daemon: what has drifted, since when and by whom.
     Status(status::Status),
-    /// Say who changed a path last, when and how.
+    /// Show who changed a path last, when and how.
     Who(who::Who),
-    /// Say what is declared of a path and by whom, how it stands, and what is done about drift of it.
+    /// Show what declares a path, how it differs now, and what happens when it drifts.
     Explain(explain::Explain),
     /// Read and check the forensic log.
     Log(log::Log),
-    /// Bring the host from its config to another one, or back if that fails.
+    /// Apply a config to this host; restore the old one if that fails.
     Apply(apply::Apply),
-    /// List what was applied, with plan, duration and result.
+    /// List past applies with plan, duration and result.
     History(history::History),
-    /// Apply the config that was there before the current one.
+    /// Apply an earlier config again: the one before the current one by default.
     Rollback(rollback::Rollback),
     /// Write the expected state back.
     Repair(repair::Repair),
-    /// Print the MachineConfig that would make the present state the declared one.
+    /// Print a MachineConfig that declares the present state of paths.
     Adopt(adopt::Adopt),
-    /// Say what changes from one config to another, in which steps, and how much that disturbs.
+    /// Show what changes from one config to another, in which steps, and whether they drain or reboot the node.
     Plan(Box<plan::PlanCommand>),
     /// Print a pool's rendered MachineConfig.
     Render(render::Render),
-    /// Say what this kernel offers, which backend will be used and what is not seen here.
+    /// Test what this kernel offers, which backend the daemon would use, and what it cannot see here.
     Doctor(doctor::Doctor),
     /// Print a completion script for a shell.
     Completions(completions::Completions),
     /// Read configs and policies for the daemon.
     #[command(hide = true)]
     Desired(desired::Read),
-    /// Look for the daemon at things on file systems that may not answer.
+    /// Look at things on file systems that may not answer, for the daemon.
     #[command(hide = true)]
     Look(look::Look),
 }
@@ -103,12 +102,12 @@ pub enum Command {
 pub struct BadInput(anyhow::Error);
 
 impl BadInput {
-    /// Says what is wrong with an input.
+    /// An input is wrong for this reason.
     pub fn because(reason: impl Into<String>) -> anyhow::Error {
         Self(anyhow::Error::msg(reason.into())).into()
     }
 
-    /// Says that an error is the input's.
+    /// An error is caused by an input.
     pub fn wrap(error: impl Into<anyhow::Error>) -> anyhow::Error {
         Self(error.into()).into()
     }
@@ -116,7 +115,7 @@ impl BadInput {
 
 /// The whole command line. Parsers, completions and documentation all come from here.
 pub fn command() -> clap::Command {
-    // A list that ends with the next flag is handy, but would swallow a path that comes after it.
+    // Lists of values suit `check`. In commands with a path argument they would take that path as one more value.
     Cli::command().mut_subcommand("check", |check| {
         check.mut_arg("config", |arg| arg.num_args(1..)).mut_arg("policy", |arg| arg.num_args(1..))
     })
@@ -134,7 +133,7 @@ pub fn parse() -> Cli {
 /// Runs a command; gives the exit code.
 ///
 /// # Errors
-/// What kept the command from its answer; [`exit_code`] tells whose fault it is.
+/// Why the command has no answer; [`exit_code`] tells input errors from failures.
 pub fn run(command: Command, screen: &mut Screen) -> anyhow::Result<u8> {
     match command {
         Command::Agent(agent) => agent.run(),
@@ -157,7 +156,7 @@ pub fn run(command: Command, screen: &mut Screen) -> anyhow::Result<u8> {
     }
 }
 
-/// An error with its causes in one line. Some errors tell their cause in their own text; it is said once.
+/// An error with its causes in one line. A cause that its error already contains is not repeated.
 pub fn told(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -222,7 +221,7 @@ mod tests {
         assert_eq!(exit_code(&anyhow::anyhow!("no")), FAILURE);
         let manifest = sensor_model::machine_config::parse("a.yaml", b"kind: MachineConfig").unwrap_err();
         assert_eq!(exit_code(&manifest.into()), USAGE);
-        // That of standard output never gets here.
+        // A broken pipe of standard output never reaches this function.
         let gone = io::Error::from(io::ErrorKind::BrokenPipe);
         assert_eq!(exit_code(&anyhow::Error::from(gone).context("ask the daemon")), FAILURE);
     }

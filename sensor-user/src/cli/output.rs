@@ -1,7 +1,7 @@
-//! What commands print: one line for each thing said, aligned tables, or JSON.
+//! What commands print: lines, aligned tables, or JSON.
 //!
-//! In: texts and values. Out: standard output, with colour only where a person looks on. Text that came
-//! from elsewhere is never allowed to speak to the terminal: control characters are shown, not sent.
+//! In: texts and values. Out: standard output, with colour on a terminal only. Control characters in text from elsewhere are
+//! shown as escapes and never reach the terminal.
 
 use super::aside;
 use serde::Serialize;
@@ -12,7 +12,7 @@ use std::{
     rc::Rc,
 };
 
-/// How a command answers.
+/// The format of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Format {
     /// For people.
@@ -22,22 +22,22 @@ pub enum Format {
     Json,
 }
 
-/// The option that chooses.
+/// The option that chooses the format.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Output {
-    /// How to answer.
+    /// Output format.
     #[arg(short = 'o', long = "output", value_name = "FORMAT", value_enum, default_value_t)]
     pub format: Format,
 }
 
 impl Output {
-    /// Whether programs read it.
+    /// Whether the answer is JSON.
     pub fn is_json(self) -> bool {
         self.format == Format::Json
     }
 }
 
-/// What a word means. Colours repeat what the word says and never say more.
+/// The colour of a word. A colour adds nothing to the meaning of the word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
     /// As it should be.
@@ -50,8 +50,8 @@ pub enum Tone {
     Quiet,
 }
 
-/// A writer whose errors end nothing: a reader that is gone, or a disk that is full, must not stop what is under way. The print
-/// macros of the standard library panic instead.
+/// A writer that ignores errors: a closed pipe or a full disk must not stop an apply. The print macros of the standard library
+/// panic instead.
 #[derive(Debug)]
 pub struct Lasting<W>(pub W);
 
@@ -69,15 +69,15 @@ impl<W: Write> Write for Lasting<W> {
     }
 }
 
-/// A writer to a reader that may go away, as `head` does: what is written after that is dropped, and is no error. A full disk
-/// still is one.
+/// A writer to a pipe that its reader may close, as `head` does. It drops what is written after that, without an error. A full
+/// disk is an error.
 struct Heard<W> {
     to: W,
     is_gone: Rc<Cell<bool>>,
 }
 
 impl<W: Write> Heard<W> {
-    /// Does it while there is a reader; without one it gives `dropped`.
+    /// Calls `act` while there is a reader, and gives `dropped` after that.
     fn unless_gone<T>(&mut self, act: impl FnOnce(&mut W) -> io::Result<T>, dropped: T) -> io::Result<T> {
         if self.is_gone.get() {
             return Ok(dropped);
@@ -102,8 +102,8 @@ impl<W: Write> Write for Heard<W> {
     }
 }
 
-/// Standard error. After [`Screen::outlive_readers`] a reader that does not read holds nothing up: what it is too slow for is left
-/// out.
+/// Standard error. After [`Screen::outlive_readers`] a slow reader does not block the command: lines that it does not read in
+/// time are left out.
 #[derive(Debug)]
 pub struct Errors;
 
@@ -118,17 +118,17 @@ impl Write for Errors {
     }
 }
 
-/// Prints a line on standard error, for a person.
+/// Prints a line on standard error.
 pub fn say(line: &str) {
     aside::write(format!("{}\n", clean(line)).as_bytes(), false);
 }
 
-/// The same when nothing is under way any more: nothing of it is left out.
+/// The same at the end of a command: the line is never left out.
 pub fn say_last(line: &str) {
     aside::write(format!("{}\n", clean(line)).as_bytes(), true);
 }
 
-/// Where a command prints to.
+/// Standard output of a command.
 pub struct Screen {
     to: Box<dyn Write>,
     colour: bool,
@@ -142,42 +142,42 @@ impl std::fmt::Debug for Screen {
 }
 
 impl Screen {
-    /// Standard output, with colour on a terminal unless `NO_COLOR` is set. A reader that goes away changes no exit code.
+    /// Standard output, with colour on a terminal unless `NO_COLOR` is set. A closed pipe changes no exit code.
     pub fn stdout() -> Self {
         let colour = io::stdout().is_terminal() && wants_colour();
         Self { colour, ..Self::heard(io::stdout()) }
     }
 
-    /// A reader that may go away, without colour.
+    /// A pipe that its reader may close, without colour.
     fn heard(to: impl Write + 'static) -> Self {
         let is_gone = Rc::default();
         Self { to: Box::new(Heard { to, is_gone: Rc::clone(&is_gone) }), colour: false, is_gone }
     }
 
-    /// Anything else, without colour.
+    /// Any other writer, without colour.
     pub fn plain(to: Box<dyn Write>) -> Self {
         Self { to, colour: false, is_gone: Rc::default() }
     }
 
-    /// Whether the reader of standard output went away.
+    /// Whether the reader closed standard output.
     pub fn is_unheard(&self) -> bool {
         self.is_gone.get()
     }
 
-    /// From now on no error of the writer's is an error of the command's, and no reader of standard error holds the command up.
-    /// Those of the writer do: what is under way has to be over before anything is printed on it.
+    /// From now on errors of standard output do not end the command, and a slow reader of standard error does not block it. A slow
+    /// reader of standard output does, so a command prints there only when its work is over.
     pub fn outlive_readers(&mut self) {
         aside::begin();
         let to = std::mem::replace(&mut self.to, Box::new(io::sink()));
         self.to = Box::new(Lasting(to));
     }
 
-    /// Where to write.
+    /// The writer.
     pub fn writer(&mut self) -> &mut dyn Write {
         &mut self.to
     }
 
-    /// A word in its tone.
+    /// A word in its colour.
     pub fn paint(&self, tone: Tone, word: &str) -> String {
         if !self.colour {
             return word.to_owned();
@@ -199,7 +199,7 @@ impl Screen {
         writeln!(self.to, "{text}")
     }
 
-    /// Prints rows with their columns aligned, the first column in the row's tone.
+    /// Prints rows with aligned columns, the first column in the row's colour.
     ///
     /// # Errors
     /// Those of the writer.
@@ -237,7 +237,7 @@ impl Screen {
         self.line("")
     }
 
-    /// Hands over everything that was printed.
+    /// Writes everything that is still buffered.
     ///
     /// # Errors
     /// Those of the writer.
@@ -252,8 +252,8 @@ pub fn wants_colour() -> bool {
         && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Text from elsewhere with its control characters shown: a file name or an argument may hold the
-/// sequences that move a terminal's cursor.
+/// Text from elsewhere with its control characters escaped: a file name or an argument may hold sequences that move the
+/// terminal's cursor.
 pub fn clean(text: &str) -> String {
     let mut cleaned = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,7 +1,7 @@
-//! `holdfast render`: what the MachineConfigs of a pool say together.
+//! `holdfast render`: the rendered MachineConfig of a pool.
 //!
-//! In: MachineConfigs and MachineConfigPools, from files and directories. Out: the pool's rendered
-//! MachineConfig, under the name that its content has. Nothing is applied.
+//! In: MachineConfigs and MachineConfigPools, from files and directories. Out: the pool's rendered MachineConfig, whose name has
+//! the hash of its content. It changes nothing.
 
 use super::{BadInput, IN_SYNC, output::Screen};
 use crate::desired::{Unknown, objects};
@@ -14,13 +14,13 @@ pub struct Render {
     /// MachineConfigs and MachineConfigPools: files, or directories of them.
     #[arg(required = true, value_name = "PATH")]
     path: Vec<PathBuf>,
-    /// The pool to render; needed where there are several.
+    /// The pool to render; required if there are several.
     #[arg(long, value_name = "NAME")]
     pool: Option<String>,
-    /// Warn of unknown fields instead of refusing them.
+    /// Log a warning about unknown fields in configs instead of refusing the configs.
     #[arg(long)]
     allow_unknown: bool,
-    /// How to print it.
+    /// Output format.
     #[arg(short = 'o', long = "output", value_name = "FORMAT", value_enum, default_value_t)]
     format: Format,
 }
@@ -69,10 +69,10 @@ impl Render {
         match (&self.pool, pools) {
             (_, []) => refuse("no MachineConfigPool among the objects".to_owned()),
             (None, [pool]) => Ok(pool),
-            (None, _) => refuse(format!("there are several pools, say which with --pool: {names}")),
+            (None, _) => refuse(format!("there are several pools; name one with --pool: {names}")),
             (Some(name), _) => match pools.iter().find(|pool| pool.name == *name) {
                 Some(pool) => Ok(pool),
-                None => refuse(format!("--pool: there is no pool {name:?}, there are: {names}")),
+                None => refuse(format!("--pool: there is no pool {name:?}; the objects have: {names}")),
             },
         }
     }

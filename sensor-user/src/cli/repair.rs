@@ -29,20 +29,20 @@ use std::{
 /// The value of [`Report::schema`].
 pub const SCHEMA: &str = "holdfast.repair/v1";
 
-/// Why nothing is written beside a daemon that would call the outcome drift.
-const UNEXPECTED: &str = "the daemon beside it expects something else of what would be written: it runs with another \
-    config or policy; nothing was written. Without --config and --policy the repair takes those that count";
+/// Why nothing is written beside a daemon that would report the result as drift.
+const UNEXPECTED: &str = "the running daemon expects another state of these paths, because it runs with another config or policy; \
+    nothing was written. Without --config and --policy the repair uses those that are in force";
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Repair {
-    /// Paths on the host; that of a unit's file for a unit.
+    /// Paths on the host; for a unit, the path of its file.
     #[arg(value_parser = host_path, required_unless_present = "all", conflicts_with = "all")]
     path: Vec<PathBuf>,
-    /// Everything that has drifted.
+    /// Repair everything that has drifted.
     #[arg(long)]
     all: bool,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(short, long)]
     yes: bool,
     #[command(flatten)]
@@ -86,7 +86,7 @@ impl Repair {
         screen.outlive_readers();
         let state = self.sources.state();
         let store = Store::look(&state)?;
-        // What an apply writes meanwhile, or has left half written, is for it to finish or to give back.
+        // An apply under way, or an interrupted one, has to finish or to restore its own paths.
         let lock = match &store {
             Some(store) => Some(alone(store)?),
             None => None,
@@ -109,9 +109,9 @@ impl Repair {
             return Ok(DRIFT);
         }
         let report = runtime.block_on(async {
-            // So that no deny rule refuses what the daemon itself expects. Where it does not, that is told by what fails.
+            // The daemon lets this process pass its deny rules. Without a daemon, writes that they refuse fail.
             let repair = drifted.iter().map(|(expectation, _)| expectation);
-            // What the policy ignores the daemon does not know of.
+            // The daemon does not watch what the policy ignores.
             let known = repair.filter(|known| loaded.decision(&known.thing.path()).action != Action::Ignore);
             let hello = Hello { repair: known.map(tie::digest).collect(), ..Hello::default() };
             let tie = Tie::make(&state, &hello, &mut |line| tracing::info!(line)).await;
@@ -119,11 +119,11 @@ impl Repair {
                 return Err(anyhow::anyhow!(UNEXPECTED));
             }
             let report = restore(&mut restorer, &loaded, &drifted).await;
-            // As long as it lives the daemon lets us write.
+            // The daemon lets this process write while the connection lives.
             drop(tie);
             Ok(report)
         })?;
-        // Whoever reads the report holds nobody else up.
+        // A slow reader of the report must not keep applies waiting.
         drop(lock);
         if self.output.is_json() {
             screen.json(&report)?;
@@ -133,19 +133,19 @@ impl Repair {
         Ok(if report.verdict == VerdictKind::Compliant { IN_SYNC } else { DRIFT })
     }
 
-    /// The things that are meant, in the order in which they have to be restored.
+    /// The things to repair, in the order in which they have to be restored.
     fn things(&self, loaded: &Loaded) -> anyhow::Result<Vec<Expectation>> {
         let mut things = if self.all { loaded.desired().expectations.clone() } else { Vec::new() };
         for path in &self.path {
             let found = loaded.things_at(path)?;
             if found.is_empty() {
-                let reason = format!("{}: no MachineConfig declares anything of it", path.display());
+                let reason = format!("{}: no MachineConfig declares it", path.display());
                 return Err(BadInput::because(reason));
             }
             if let Some(closed) = found.iter().find(|expectation| *expectation.thing.path() != **path) {
                 let directory = closed.thing.path();
                 return Err(BadInput::because(format!(
-                    "{}: nothing declares it; `repair {}` removes all that is not declared there",
+                    "{}: no MachineConfig declares it; `repair {}` removes everything in that directory that is not declared",
                     path.display(),
                     directory.display()
                 )));
@@ -158,7 +158,7 @@ impl Repair {
     }
 }
 
-/// Keeps applies away, for as long as the lock lives.
+/// Keeps applies from starting, for as long as the lock lives.
 fn alone(store: &Store) -> anyhow::Result<Flock<File>> {
     let Some(lock) = store.lock()? else {
         return Err(ApplyError::Locked(store.path().join("lock")).into());
@@ -166,7 +166,8 @@ fn alone(store: &Store) -> anyhow::Result<Flock<File>> {
     match store.open_journal()? {
         Some(journal) => {
             let id = journal.begin.id;
-            let reason = format!("number {id}; `holdfast apply --resume` finishes it or gives it back");
+            let reason =
+                format!("number {id}; `holdfast apply --resume` finishes it or restores the old config");
             Err(ApplyError::Unfinished(reason).into())
         }
         None => Ok(lock),
@@ -176,7 +177,7 @@ fn alone(store: &Store) -> anyhow::Result<Flock<File>> {
 /// Shows what is to be repaired and asks.
 fn ask(drifted: &[(Expectation, Vec<Difference>)]) -> anyhow::Result<bool> {
     if !io::stdin().is_terminal() {
-        return Err(BadInput::because("nobody can be asked without a terminal; give `--yes` to repair"));
+        return Err(BadInput::because("there is no terminal to ask on; add `--yes` to repair"));
     }
     let mut to = io::stderr().lock();
     for (expectation, differences) in drifted {
@@ -226,7 +227,7 @@ async fn restore(
 fn text(report: &Report, screen: &mut Screen) -> io::Result<()> {
     for thing in &report.repaired {
         let word = screen.paint(Tone::Good, "repaired");
-        // Restored on the way: a closed directory whose intruder went with something else.
+        // Another repair restored it already: a closed directory whose undeclared file was removed.
         let actions =
             if thing.actions.is_empty() { "as declared".to_owned() } else { thing.actions.join(", ") };
         screen.line(&format!("{word} {}: {}", clean(&thing.path), clean(&actions)))?;

@@ -11,7 +11,7 @@ use sensor_model::journal::Ended;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Rollback {
-    /// The apply whose config comes back (`holdfast history` lists them); the one before the current one if not given.
+    /// Number of the apply whose config is applied again; see `holdfast history`. [default: the one before the current one]
     #[arg(long, value_name = "NUMBER")]
     to: Option<u64>,
     #[command(flatten)]
@@ -37,13 +37,15 @@ impl Rollback {
         let to = match self.to {
             Some(id) if done(id) => id,
             Some(id) => {
-                return Err(BadInput::because(format!("--to {id}: that config never was this node's")));
+                return Err(BadInput::because(format!(
+                    "--to {id}: apply number {id} does not exist or never completed; see `holdfast history`"
+                )));
             }
             None => {
                 let previous = store.history(current)?.and_then(|entry| entry.previous);
                 previous.filter(|id| done(*id)).ok_or_else(|| {
                     BadInput::because(format!(
-                        "the current config, number {current}, is the first that was applied"
+                        "the current config, number {current}, is the first one that was applied"
                     ))
                 })?
             }

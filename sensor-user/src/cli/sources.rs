@@ -16,22 +16,21 @@ use std::{
 /// Options of every command that compares.
 #[derive(Debug, clap::Args)]
 pub struct Sources {
-    /// MachineConfig manifests or Ignition configs: a file, or a directory of them; may be repeated. Without any, those
-    /// that were applied last, else those of the host's service: /etc/holdfast/machine-configs; with the policies
-    /// in /etc/holdfast/policies.
+    /// MachineConfig manifests or Ignition configs: a file, or a directory of them; may be repeated. [default: the config that
+    /// was applied last, else /etc/holdfast/machine-configs; with the policies in /etc/holdfast/policies]
     #[arg(long, value_name = "PATH")]
     pub config: Vec<PathBuf>,
-    /// Drift policies: a file, or a directory of them; may be repeated. Without any, all drift degrades.
+    /// Drift policies: a file, or a directory of them; may be repeated. Without one, all drift degrades the node.
     #[arg(long, value_name = "PATH")]
     pub policy: Vec<PathBuf>,
-    /// Warn of unknown fields in configs instead of refusing them.
+    /// Log a warning about unknown fields in configs instead of refusing the configs.
     #[arg(long)]
     pub allow_unknown: bool,
     /// Root of the host's file system.
     #[arg(long, default_value = "/", value_name = "DIRECTORY")]
     pub host_root: PathBuf,
-    /// Where it is kept what was applied, and which kernel arguments wait for the next boot. [default:
-    /// /var/lib/holdfast of that host]
+    /// State directory: applied configs, and kernel arguments that wait for the next boot. [default: /var/lib/holdfast below
+    /// the host's root]
     #[arg(long, value_name = "DIRECTORY")]
     pub state: Option<PathBuf>,
 }
@@ -100,7 +99,7 @@ impl Sources {
 /// The config that was applied last, with its number.
 fn applied(state: &Path) -> anyhow::Result<Option<(u64, PathBuf)>> {
     Store::current_in(state).context(
-        "without --config, the config that was applied last counts, and which one that is cannot be read; run this as root, \
+        "without --config, Holdfast uses the config that was applied last, and cannot read which one that is; run this as root, \
          or name a config by --config",
     )
 }

@@ -1,4 +1,4 @@
-//! `holdfast who`: the last changes of a path, by the forensic log.
+//! `holdfast who`: the last changes of a path, from the forensic log.
 
 use super::{
     log,
@@ -27,13 +27,13 @@ pub struct Who {
     /// The path on the host.
     #[arg(value_parser = host_path)]
     path: PathBuf,
-    /// How many changes, the newest first.
+    /// Number of changes, the newest first.
     #[arg(short = 'n', long = "lines", default_value_t = 10, value_name = "NUMBER")]
     lines: usize,
-    /// Where the forensic log is.
+    /// Directory of the forensic log.
     #[arg(long, default_value = super::agent::LOG, value_name = "DIRECTORY")]
     log: PathBuf,
-    /// Where the daemon notes the log's last entry.
+    /// State directory, in which the daemon keeps the number of the log's last entry.
     #[arg(long, default_value = crate::apply::STATE, value_name = "DIRECTORY")]
     state: PathBuf,
     #[command(flatten)]

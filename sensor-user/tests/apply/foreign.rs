@@ -355,7 +355,7 @@ fn while_an_apply_is_held_no_other_begins_and_a_dry_run_only_reports_it() {
     for arguments in [&["apply", &nothing, "--dry-run"][..], &["rollback", "--dry-run"]] {
         let said = world.run(arguments, "");
         assert_eq!(said.code, Some(1), "{arguments:?}: {}", text(&said));
-        assert!(text(&said).contains("number 3 is not over"), "{arguments:?}: {}", text(&said));
+        assert!(text(&said).contains("number 3 was interrupted"), "{arguments:?}: {}", text(&said));
     }
     assert_eq!((world.snapshot(), world.contents()), before, "somebody wrote beside it");
     kill_process(rustix::process::Pid::from_raw(pid.as_raw()).unwrap(), Signal::CONT).unwrap();

@@ -191,5 +191,5 @@ fn a_planned_drain_is_reported_as_not_done() {
     assert!(said.out.contains("drain (this host is applied to by itself"), "{}", said.out);
     let said = world.apply(&["new"], "");
     assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
-    assert!(said.err.contains("nothing is drained"), "{}", said.err);
+    assert!(said.err.contains("does not drain"), "{}", said.err);
 }

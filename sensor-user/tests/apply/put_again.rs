@@ -79,7 +79,10 @@ fn what_an_update_overwrote_is_written_again_and_causes_no_rollback() {
     assert_eq!(put_again(&world), [(PATH.to_owned(), "file".to_owned())]);
     assert_eq!(temporaries(&world), [""; 0]);
     let history = world.run(&["history"], "").out;
-    assert!(history.contains(&format!("put again, since the update took it back: {PATH}")), "{history}");
+    assert!(
+        history.contains(&format!("written again, since the update of the OS replaced it: {PATH}")),
+        "{history}"
+    );
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn whenever_an_apply_is_interrupted_it_ends_old_or_new_without_a_journal_and_say
             let Some(said) = interrupted(&world, call, signals) else { return false };
             let told = format!("{signals:?} at {call}: {:?} {}{}", said.code, said.out, said.err);
             // If the signal comes while it looks for an earlier apply, it begins nothing and has nothing to report.
-            let is_early = said.out.is_empty() && said.err.contains("nothing new was begun");
+            let is_early = said.out.is_empty() && said.err.contains("no new apply was started");
             let result =
                 if is_early { "abandoned" } else { said.out.split_whitespace().next().unwrap_or_default() };
             let result = result.to_owned();

@@ -143,7 +143,7 @@ fn a_wait_for_a_reboot_names_its_reason_and_any_boot_ends_it() {
     let new = world.at("../new.yaml").display().to_string();
     let said = world.run(&["apply", &new, "--dry-run"], "");
     assert_eq!(said.code, Some(1), "{}{}", said.out, said.err);
-    assert!(said.err.contains("number 2 is not over"), "{}", said.err);
+    assert!(said.err.contains("number 2 was interrupted"), "{}", said.err);
     assert!(world.has_journal() && world.snapshot() == before);
 }
 

@@ -112,7 +112,7 @@ fn log_verify_names_the_first_changed_entry() {
         "{}",
         said.golden()
     );
-    assert!(said.out.ends_with("1 entry before it are what was written\n"), "{}", said.golden());
+    assert!(said.out.ends_with("1 entry before it is intact\n"), "{}", said.golden());
     let report = world.run(&["log", "verify", "-o", "json", "LOG"]).json("log-verify");
     assert_eq!((&report["fault"]["line"], &report["fault"]["seq"]), (&2.into(), &2.into()));
 }

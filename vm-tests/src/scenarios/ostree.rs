@@ -327,7 +327,8 @@ fn foreseen() -> Result<String> {
     let (said, error) = holdfast(1, &["apply", "/root/new.yaml", "--dry-run"])?;
     let line = said.lines().find(|line| line.starts_with(PINNED)).unwrap_or_default();
     ensure!(
-        line.contains("it is put again after the reboot") && !said.contains(&format!("{FILE}: as")),
+        line.contains("Holdfast writes it again after the reboot")
+            && !said.contains(&format!("{FILE}: equals")),
         "{said}{error}"
     );
     Ok(line.to_owned())

@@ -1,7 +1,7 @@
-//! Consent to an apply: the plan and a question on a terminal, or the options that answer it before.
+//! Consent to an apply: the plan and a question on a terminal, or the options that answer the question.
 //!
-//! In: the plan. Out: whether the apply may begin. Nothing was written so far, and no lock is held while a person reads:
-//! an apply that ends meanwhile is noticed when this one begins.
+//! In: the plan. Out: whether the apply may start. Nothing is written yet, and no lock is held while a person reads: the
+//! engine notices at its start if another apply ended in the meantime.
 
 use super::{How, Site};
 use crate::cli::{
@@ -11,12 +11,12 @@ use crate::cli::{
 use sensor_model::{changes::Operation, plan::Plan};
 use std::io::{self, BufRead, IsTerminal as _, Write};
 
-/// The environment's answer to the question, as `--yes`.
+/// The variable that answers the question, as `--yes` does.
 const YES: &str = "HOLDFAST_YES";
-/// The environment's consent to a reboot, as `--reboot`.
+/// The variable that allows a reboot, as `--reboot` does.
 const REBOOT: &str = "HOLDFAST_REBOOT";
 
-/// What is still to be consented to.
+/// The consent that is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Missing {
     yes: bool,
@@ -32,13 +32,13 @@ impl Missing {
         }
     }
 
-    /// What to add to the command.
+    /// What to add to the command line.
     fn refusal(self) -> String {
         let yes = self.yes.then(|| format!("`--yes` (or {YES}=1)"));
         let reboot =
             self.reboot.then(|| format!("`--reboot` (or {REBOOT}=1), since the plan reboots the host"));
         let add: Vec<String> = yes.into_iter().chain(reboot).collect();
-        format!("nothing was begun: there is no terminal to ask on; add {}", add.join(" and "))
+        format!("nothing was started: there is no terminal to ask on; add {}", add.join(" and "))
     }
 }
 
@@ -57,7 +57,7 @@ fn question(plan: &Plan, reboots: bool) -> String {
 }
 
 impl Site<'_> {
-    /// Whether the apply may begin. Without a terminal the options have to say so; else the plan is printed and refused.
+    /// Whether the apply may start. Without a terminal and the options, it prints the plan and refuses.
     pub(super) fn may_begin(&self, screen: &mut Screen, plan: &Plan) -> anyhow::Result<bool> {
         let missing = Missing::of(self.how, plan);
         if !missing.yes && !missing.reboot {
@@ -67,12 +67,12 @@ impl Site<'_> {
             self.print(screen, plan, false)?;
             return Err(BadInput::because(missing.refusal()));
         }
-        // Standard output has the report alone.
+        // Standard output holds the report only.
         self.text(&mut Screen::plain(Box::new(io::stderr())), plan)?;
         let question = question(plan, plan.reboot && !self.how.no_acts);
         let yes = ask(&question, &mut io::stdin().lock(), &mut io::stderr().lock())?;
         if !yes {
-            super::say("nothing was begun");
+            super::say("nothing was started");
         }
         Ok(yes)
     }
@@ -84,7 +84,7 @@ fn ask(question: &str, from: &mut impl BufRead, to: &mut impl Write) -> io::Resu
     let mut answer = String::new();
     from.read_line(&mut answer)?;
     if !answer.ends_with('\n') {
-        // Whoever ends the input there has not ended the line.
+        // At the end of the input, the line on the terminal is not ended yet.
         writeln!(to)?;
     }
     Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))

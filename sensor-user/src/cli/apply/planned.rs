@@ -1,4 +1,4 @@
-//! What an apply would do, and what one without acts leaves.
+//! The plan of an apply for people, and what an apply without acts leaves out.
 
 use super::{NO_DRAIN, Site};
 use crate::cli::{
@@ -10,15 +10,15 @@ use sensor_model::{
     plan::{Disruption, Plan, StepAction},
 };
 
-/// What is said of a declared path that is as the image ships it.
+/// The note on a declared path that equals the file of the OS image.
 const TAKEN_BACK: &str =
-    "as the image ships it, so the update would take this back; it is put again after the reboot";
+    "equals the file of the OS image, so the update replaces it; Holdfast writes it again after the reboot";
 
-/// What is said of what no config declares and a forced apply removes.
+/// The note on what a forced apply removes although no config declares it.
 const FORCED: &str = "not declared, and the apply is forced";
 
 impl Site<'_> {
-    /// The plan; `open` where an earlier apply is to be worked off before it.
+    /// The plan; `open` where an earlier apply has to be finished before.
     pub(super) fn print(&self, screen: &mut Screen, plan: &Plan, open: bool) -> anyhow::Result<u8> {
         let nothing = plan.is_empty() && plan.steps.is_empty();
         let forced = plan.forced_removals();
@@ -42,7 +42,7 @@ impl Site<'_> {
         })
     }
 
-    /// The plan for people: removals first, since they are what a person regrets.
+    /// The plan for people, with removals first, since they lose data.
     pub(super) fn text(&self, screen: &mut Screen, plan: &Plan) -> std::io::Result<()> {
         for removed in &plan.removed_by_force {
             let path = clean(&removed.path.display().to_string());
@@ -74,14 +74,13 @@ impl Site<'_> {
             screen.line(&format!("{}: {TAKEN_BACK}", clean(&path.display().to_string())))?;
         }
         if self.forced() {
-            screen
-                .line("forced: everything that is declared is brought to its declared state, drift or not")?;
+            screen.line("forced: every declared path is written, whether or not it has drifted")?;
         }
         Ok(())
     }
 }
 
-/// What an apply without acts leaves for one with them.
+/// What an apply without acts leaves to one with acts.
 pub(super) fn left_out(plan: &Plan) -> Option<String> {
     let is_of_os =
         |kind| matches!(kind, Kind::KernelArgument | Kind::KernelType | Kind::Extension | Kind::OsImage);
@@ -91,6 +90,6 @@ pub(super) fn left_out(plan: &Plan) -> Option<String> {
         .map(|change| format!("{} {} {}", change.operation.word(), change.kind.word(), change.name))
         .collect();
     (!left.is_empty()).then(|| {
-        format!("--no-acts leaves the OS as it is; left for an apply with acts: {}", left.join(", "))
+        format!("--no-acts does not change the OS; an apply without --no-acts does this: {}", left.join(", "))
     })
 }

@@ -1,7 +1,7 @@
-//! What an apply is to bring about: the new config, and the one that the host has.
+//! The new config of an apply, and the present one.
 //!
-//! In: files, and what was applied before. Out: both configs. An unknown field in NEW is an error, and so is a NEW that declares
-//! nothing after a config that declared something: both are typing errors that would remove what the host has.
+//! In: files, and the store of applies. Out: both configs. An unknown field in NEW is an error, and so is a NEW that declares
+//! nothing after a config that declared something: both are usually typing errors, and would remove files from the host.
 
 use super::{Apply, Site};
 use crate::{
@@ -11,36 +11,36 @@ use crate::{
 use sensor_model::{ignition::Purpose, merge::Rendered};
 
 /// Why a config that declares nothing is refused.
-const EMPTY: &str = "NEW declares nothing, and the present config declares something, which would all be removed; \
-                     `--allow-empty` if that is meant";
+const EMPTY: &str = "NEW declares nothing, so everything that the present config declares would be removed; add `--allow-empty` if \
+                     that is intended";
 
-/// What is wanted, and from where.
+/// The configs of an apply.
 pub(in crate::cli) struct Wanted {
     pub(in crate::cli) manifests: Files,
-    /// The config that the host has, and its number.
+    /// The present config, and its number.
     pub(in crate::cli) old: Rendered,
     pub(in crate::cli) previous: Option<u64>,
     pub(in crate::cli) new: Rendered,
-    /// The generation that comes back.
+    /// The generation that a rollback applies again.
     pub(in crate::cli) rollback_to: Option<u64>,
 }
 
 impl Apply {
-    /// Reads both configs. What an interrupted apply left is worked off in between.
+    /// Reads both configs. In between it finishes an interrupted apply or restores the old config.
     ///
     /// # Errors
-    /// Bad input, or an earlier apply that is not over.
+    /// Bad input, or an earlier apply that cannot be finished.
     pub(super) fn wanted(&self, site: &Site<'_>) -> anyhow::Result<Wanted> {
-        // Read once: what is planned is what is kept.
+        // The files are read once, so that the store keeps what was planned.
         let read = read(&self.new).map_err(BadInput::wrap)?;
         let unknown = Unknown::allowed(self.allow_unknown);
         let compared = merged(&read, Purpose::Compare, unknown).map_err(BadInput::wrap)?;
-        // What an earlier one left decides which config is the current one.
+        // The end of an interrupted apply decides which config is the current one.
         site.recover()?;
         let current = site.current()?;
         if let (Some((id, _)), false) = (&current, self.current.is_empty()) {
             say(&format!(
-                "hint: `--current` does not count: the host has what was applied last, number {id}"
+                "hint: `--current` is ignored: apply number {id} decides which config is the present one"
             ));
         }
         let old = match &current {
@@ -49,9 +49,9 @@ impl Apply {
             None => desired::rendered(&StateSource::named(self.current.clone()), unknown)
                 .map_err(BadInput::wrap)?,
         };
-        // What cannot be reconciled is told with all its reasons, as by `plan`, and not as bad input.
+        // A config that is not reconcilable is refused with all its reasons, as `plan` prints them, and not as bad input.
         let possible = site.plan(&old, &compared)?.reconcilable;
-        // What is unknown was told above.
+        // The read above has reported unknown fields.
         let verified = || merged(&read, Purpose::Verify, Unknown::Ignore).map_err(BadInput::wrap);
         let new = if possible { verified()? } else { compared };
         if new.declares_nothing() && !old.declares_nothing() && !self.allow_empty {

@@ -1,7 +1,7 @@
-//! `holdfast plan`: what changes between two configs, and what that takes.
+//! `holdfast plan`: what changes between two configs, and which steps that needs.
 //!
-//! In: two MachineConfigs and policies, from files. Out: the differences, the steps, and why; the exit code
-//! says whether there is anything to do and whether it can be done. Nothing is done.
+//! In: two MachineConfigs and policies, from files. Out: the differences, the steps, and why. The exit code shows whether there
+//! is a change, and whether it is reconcilable. It changes nothing.
 
 mod diff;
 mod past;
@@ -24,32 +24,32 @@ use std::{fs, io, path::PathBuf};
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct PlanCommand {
-    /// The config that a node has: a MachineConfig manifest, YAML or JSON. Several are merged as a pool's.
+    /// The present config of a node: a MachineConfig manifest, YAML or JSON. Several are merged as a pool's.
     #[arg(value_name = "OLD")]
     old: PathBuf,
-    /// The config that it is to have.
+    /// The new config.
     #[arg(value_name = "NEW")]
     new: PathBuf,
-    /// Which action a change needs: a MachineConfiguration (operator.openshift.io/v1) or DisruptionPolicy
-    /// (holdfast.dev/v1alpha1), merged over the shipped defaults; may be repeated.
+    /// Disruption policy, which says what action a change needs: a MachineConfiguration (operator.openshift.io/v1) or
+    /// DisruptionPolicy (holdfast.dev/v1alpha1), merged over the shipped defaults; may be repeated.
     #[arg(long, value_name = "FILE")]
     policy: Vec<PathBuf>,
-    /// The node's pool, for policies that are about certain pools. [default: that of NEW's name or role]
+    /// The node's pool, for policies that apply to certain pools. [default: from NEW's name or role]
     #[arg(long, value_name = "NAME")]
     pool: Option<String>,
-    /// Also say what this host cannot take: another FIPS mode, another architecture's kernel.
+    /// Also check what this host cannot change to: another FIPS mode, a kernel of another architecture.
     #[arg(long)]
     node: bool,
-    /// Which contents may be shown: drift policies, of which `secret: false` counts. Without any, the shipped one.
+    /// Drift policy, whose `secret: false` allows contents to be shown; may be repeated. [default: the shipped one]
     #[arg(long, value_name = "FILE")]
     drift_policy: Vec<PathBuf>,
-    /// Where applies on this host are kept: how long the last ones took comes from there.
+    /// State directory, whose history has the duration of past applies.
     #[arg(long, default_value = "/var/lib/holdfast", value_name = "DIRECTORY")]
     state: PathBuf,
-    /// Warn of unknown fields in configs instead of refusing them.
+    /// Log a warning about unknown fields in configs instead of refusing the configs.
     #[arg(long)]
     allow_unknown: bool,
-    /// Show all contents, secret ones too. Password hashes and ssh keys stay hidden.
+    /// Show secret contents, too. Password hashes and ssh keys stay hidden.
     #[arg(long)]
     secrets: bool,
     #[command(flatten)]
@@ -130,7 +130,11 @@ fn text(report: &Report<'_>, differ: &Differ<'_>, screen: &mut Screen) -> anyhow
     let plan = report.plan;
     if plan.is_empty() {
         let word = screen.paint(Tone::Good, "no change");
-        screen.line(&format!("{word}: {} and {} say the same", clean(&report.from), clean(&report.to)))?;
+        screen.line(&format!(
+            "{word}: {} and {} declare the same",
+            clean(&report.from),
+            clean(&report.to)
+        ))?;
         return Ok(());
     }
     let changes = count(plan.changes.len(), "change");
@@ -141,11 +145,11 @@ fn text(report: &Report<'_>, differ: &Differ<'_>, screen: &mut Screen) -> anyhow
     }
     screen.line("")?;
     for reason in &plan.overridden {
-        screen.line(&format!("stays as it is on running nodes, by override: {}", clean(reason)))?;
+        screen.line(&format!("not changed on running nodes, by override: {}", clean(reason)))?;
     }
     if !plan.reconcilable {
         let word = screen.paint(Tone::Bad, "not reconcilable");
-        screen.line(&format!("{word}: a running node cannot be brought there"))?;
+        screen.line(&format!("{word}: a running node cannot change to this config"))?;
         for reason in &plan.reasons {
             screen.line(&format!("  {}", clean(reason)))?;
         }
@@ -159,7 +163,10 @@ fn text(report: &Report<'_>, differ: &Differ<'_>, screen: &mut Screen) -> anyhow
     screen.line(&format!("drain: {}, reboot: {}", word(plan.drain), word(plan.reboot)))?;
     if !report.last_seconds.is_empty() {
         let took: Vec<String> = report.last_seconds.iter().map(|seconds| format!("{seconds} s")).collect();
-        screen.line(&format!("the last ones like it took, the newest first: {}", took.join(", ")))?;
+        screen.line(&format!(
+            "past applies with the same disruption took, the newest first: {}",
+            took.join(", ")
+        ))?;
     }
     Ok(())
 }
@@ -192,7 +199,7 @@ fn one_change(change: &PlannedChange, differ: &Differ<'_>, screen: &mut Screen) 
 }
 
 fn one_step(number: usize, step: &Step, screen: &mut Screen) -> io::Result<()> {
-    /// More names would hide the steps.
+    /// A longer list would hide the steps.
     const MOST_NAMES: usize = 5;
     let target = step.target.as_ref().map_or_else(String::new, |target| format!(" {target}"));
     let mut because: Vec<String> = step.because.iter().take(MOST_NAMES).map(|name| clean(name)).collect();
