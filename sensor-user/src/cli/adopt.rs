@@ -1,9 +1,8 @@
 //! `holdfast adopt`: the present state as a MachineConfig.
 
 use super::{
-    BadInput, DRIFT, IN_SYNC,
+    exit::{BadInput, DRIFT, IN_SYNC, runtime},
     output::{Screen, say},
-    runtime,
     sources::{Loaded, Sources, host_path},
 };
 use crate::{bounded, repair::Restorer};

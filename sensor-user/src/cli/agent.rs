@@ -73,7 +73,7 @@ impl Agent {
                 Ok(address) => Some(address),
                 Err(error) => {
                     tracing::error!(%error, address, "`--listen` needs an address and a port, or `none`.");
-                    return Ok(super::USAGE);
+                    return Ok(super::exit::USAGE);
                 }
             },
         };
@@ -100,6 +100,6 @@ impl Agent {
             canary_every: Duration::from_secs(self.canary_every),
         };
         run(options)?;
-        Ok(super::IN_SYNC)
+        Ok(super::exit::IN_SYNC)
     }
 }

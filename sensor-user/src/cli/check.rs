@@ -1,9 +1,8 @@
-//! `holdfast check`: one comparison of everything, without daemon and kernel programs.
+//! `holdfast check`: compares the host with its config once, without the daemon and the kernel programs.
 
 use super::{
-    DRIFT, FAILURE, IN_SYNC,
+    exit::{DRIFT, FAILURE, IN_SYNC, runtime},
     output::{Output, Screen, Tone, clean, count},
-    runtime,
     sources::Sources,
 };
 use crate::{observation::Observer, repair::Restorer};
@@ -111,7 +110,7 @@ impl Check {
             text(&report, screen)?;
         }
         Ok(match report.verdict {
-            // The state of what was not read is unknown, which is a failure.
+            // A thing that cannot be read has an unknown state, which is a failure.
             _ if !report.unreadable.is_empty() => FAILURE,
             VerdictKind::Compliant => IN_SYNC,
             _ => DRIFT,

@@ -1,6 +1,6 @@
 //! `holdfast completions`: scripts for shells.
 
-use super::{IN_SYNC, output::Screen};
+use super::{exit::IN_SYNC, output::Screen};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -10,14 +10,14 @@ pub struct Completions {
 }
 
 impl Completions {
-    /// Prints the script.
+    /// Prints the script for the whole command line.
     ///
     /// # Errors
     /// Those of the writer.
-    pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
-        // The generator takes any failed write for a bug, so it writes to memory.
+    pub fn run(&self, command: &mut clap::Command, screen: &mut Screen) -> anyhow::Result<u8> {
+        // The generator panics if a write fails, so it writes to memory.
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut super::command(), "holdfast", &mut script);
+        clap_complete::generate(self.shell, command, "holdfast", &mut script);
         screen.writer().write_all(&script)?;
         Ok(IN_SYNC)
     }

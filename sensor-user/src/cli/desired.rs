@@ -1,6 +1,6 @@
 //! `holdfast desired`: reads configs for the daemon, in a process of its own.
 
-use super::{IN_SYNC, output::Screen};
+use super::{exit::IN_SYNC, output::Screen};
 use crate::{
     apply::waits_or_none,
     desired::{self, Inputs, MachineConfigs, Refused, StateSource, apart::give},

@@ -1,14 +1,19 @@
 //! `holdfast explain`: everything about one path.
 
 use super::{
-    BadInput, DRIFT, IN_SYNC, log,
+    doubt,
+    exit::{BadInput, DRIFT, IN_SYNC, runtime, told},
     output::{Output, Screen, Tone, clean},
-    people, runtime,
+    people,
     sources::{Loaded, Sources, host_path},
-    told,
     who::{self, Change},
 };
-use crate::{apply::STATE, observation::snapshot, repair::Restorer, report::forensic::End};
+use crate::{
+    apply::STATE,
+    observation::snapshot,
+    repair::Restorer,
+    report::forensic::{self, End},
+};
 use anyhow::Context as _;
 use sensor_model::{
     difference::Difference,
@@ -151,7 +156,7 @@ impl Explain {
             text(&report, screen)?;
         }
         screen.flush()?;
-        log::doubted(doubt?, screen)?;
+        doubt::doubted(doubt?, screen)?;
         Ok(if report.verdict == VerdictKind::Compliant { IN_SYNC } else { DRIFT })
     }
 }
@@ -164,7 +169,9 @@ impl Explain {
         match who::checked(&self.log, state, &self.path, 1) {
             Ok((changes, doubt)) => (changes.into_iter().next(), Ok(doubt)),
             // Without a log nothing is known of changes, and the rest is still worth saying; unless there was one.
-            Err(error) if error.is::<BadInput>() => (None, log::cut(End::read(state, &self.log), 0)),
+            Err(error) if error.is::<BadInput>() => {
+                (None, forensic::cut(End::read(state, &self.log), 0).map_err(doubt::unreadable))
+            }
             Err(error) => (None, Err(error).context("the last change is not known")),
         }
     }

@@ -1,8 +1,8 @@
 //! `holdfast history`: what was applied, when, how and with which result.
 
 use super::{
-    IN_SYNC,
-    apply::Place,
+    apply::site::Place,
+    exit::IN_SYNC,
     output::{Screen, Tone, clean},
     people,
 };

@@ -1,19 +1,18 @@
 //! `holdfast log`: the forensic log, read and checked.
 
 use super::{
-    BadInput, DRIFT, FAILURE, IN_SYNC,
+    doubt::{doubted, unreadable},
+    exit::{DRIFT, FAILURE, IN_SYNC},
     output::{Output, Screen, Tone, clean, count},
     sources::host_path,
     who::{self, Change},
 };
-use crate::report::forensic::{self, End, EndError, Entry, Filter, Verification};
+use crate::report::forensic::{self, End, EndError, Entry, Filter, Follower, Verification, canonical};
 use anyhow::Context as _;
-use canon_json::CanonJsonSerialize as _;
 use jiff::{SignedDuration, Timestamp};
 use sensor_model::record::RecordKind;
 use serde::Serialize;
 use std::{
-    collections::VecDeque,
     io,
     path::{Path, PathBuf},
     time::Duration,
@@ -135,16 +134,13 @@ impl Log {
         match &self.command {
             Command::Tail { lines, follow, place } => {
                 let end = place.end();
-                let (entries, found) = newest(&place.log, *lines)?;
-                let doubt = doubt(end, &found)?;
-                let mut newest = entries.last().map_or(0, |entry| entry.seq);
-                if entries.is_empty() && *follow {
-                    // With `-n 0` only what is new counts.
-                    newest = newest_of(&place.log)?;
-                }
+                let (entries, found) = forensic::newest(&place.log, *lines).map_err(unreadable)?;
+                let doubt = forensic::doubt(end, &found).map_err(unreadable)?;
+                // Taken before the entries are printed, so that it misses none that is added meanwhile.
+                let follower = follow.then(|| Follower::after(&place.log, &entries).map_err(unreadable));
                 print(&entries, place.output, screen)?;
-                if *follow {
-                    self::follow(place, newest, screen)?;
+                if let Some(follower) = follower {
+                    self::follow(follower?, place.output, screen)?;
                 }
                 doubted(doubt, screen)
             }
@@ -159,13 +155,17 @@ impl Log {
                 })
                 .map_err(unreadable)?;
                 written?;
-                doubted(doubt(end, &found)?, screen)
+                doubted(forensic::doubt(end, &found).map_err(unreadable)?, screen)
             }
             Command::Verify { place } => {
                 let end = place.end();
                 let mut found = forensic::verify(&place.log).map_err(unreadable)?;
                 let emptied = found.fault.is_none() && found.doubt().is_some();
-                compare_with_note(&mut found, end, &place.log)?;
+                let is_copy = place.log != Path::new(super::agent::LOG);
+                found.compare_with_note(end, is_copy).map_err(|error| match error {
+                    EndError::Log(error) => unreadable(error),
+                    error @ EndError::Note { .. } => error.into(),
+                })?;
                 if place.output.is_json() {
                     screen.json(&report(&found))?;
                 } else {
@@ -181,90 +181,8 @@ impl Log {
     }
 }
 
-/// A whole chain may lack its newest entries: the daemon's note of the last one shows that.
-fn compare_with_note(found: &mut Verification, end: End, log: &Path) -> anyhow::Result<()> {
-    if found.fault.is_some() {
-        return Ok(());
-    }
-    let shortfall = match end.compare(found.last_seq.unwrap_or_default()) {
-        // A copy of a log can be checked without rights on the node.
-        Err(EndError::Note { source, .. })
-            if source.kind() == io::ErrorKind::PermissionDenied && log != Path::new(super::agent::LOG) =>
-        {
-            return Ok(());
-        }
-        Err(EndError::Log(error)) => return Err(unreadable(error)),
-        compared => compared?,
-    };
-    found.fault = shortfall.map(|shortfall| forensic::Fault {
-        file: shortfall.file,
-        line: None,
-        seq: shortfall.note.map(|note| note.seq),
-        reason: shortfall.reason,
-    });
-    Ok(())
-}
-
-/// Why a log that was read is not sound, by its chain, and by the note of its end where this user may read that.
-///
-/// # Errors
-/// The log cannot be read.
-pub(super) fn doubt(end: End, found: &Verification) -> anyhow::Result<Option<String>> {
-    match found.doubt() {
-        None => cut(end, found.last_seq.unwrap_or_default()),
-        doubt => Ok(doubt),
-    }
-}
-
-/// Why a log that ends with entry `last` may lack its newest entries.
-///
-/// # Errors
-/// The log cannot be read.
-pub(super) fn cut(end: End, last: u64) -> anyhow::Result<Option<String>> {
-    match end.compare(last) {
-        Ok(shortfall) => Ok(shortfall.map(|shortfall| shortfall.told())),
-        Err(EndError::Note { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => Ok(None),
-        Err(error @ EndError::Note { .. }) => Ok(Some(error.to_string())),
-        Err(EndError::Log(error)) => Err(unreadable(error)),
-    }
-}
-
-/// Ends an answer from a log that is not sound: the answer was given, and need not be true.
-///
-/// # Errors
-/// Those of the writer.
-pub(super) fn doubted(doubt: Option<String>, screen: &mut Screen) -> anyhow::Result<u8> {
-    let Some(doubt) = doubt else { return Ok(IN_SYNC) };
-    screen.flush()?;
-    anyhow::bail!("the log is not sound, so this answer may be false or not all of it: {doubt}")
-}
-
-/// The newest entries, and what the check of all found.
-fn newest(log: &Path, number: usize) -> anyhow::Result<(Vec<Entry>, Verification)> {
-    let mut newest = VecDeque::new();
-    let found = forensic::show_checked(log, &Filter::default(), &mut |entry| {
-        newest.push_back(entry);
-        if newest.len() > number {
-            newest.pop_front();
-        }
-    });
-    Ok((newest.into(), found.map_err(unreadable)?))
-}
-
-pub(super) fn unreadable(error: forensic::ReadError) -> anyhow::Error {
-    if error.source.kind() == io::ErrorKind::NotFound {
-        return BadInput::wrap(anyhow::Error::from(error).context("--log"));
-    }
-    error.into()
-}
-
-fn newest_of(log: &Path) -> anyhow::Result<u64> {
-    Ok(forensic::tail(log, 1, &Filter::default()).map_err(unreadable)?.last().map_or(0, |entry| entry.seq))
-}
-
-/// Prints what is newer than an entry, as it comes, over rotations, until the reader goes away.
-fn follow(place: &Place, mut newest: u64, screen: &mut Screen) -> anyhow::Result<()> {
-    let mut size = None;
+/// Prints entries as they are added, until the reader closes standard output.
+fn follow(mut follower: Follower<'_>, output: Output, screen: &mut Screen) -> anyhow::Result<()> {
     loop {
         screen.flush()?;
         if screen.is_unheard() {
@@ -275,28 +193,7 @@ fn follow(place: &Place, mut newest: u64, screen: &mut Screen) -> anyhow::Result
             reason = "a reader beside the daemon has nothing else to wait for"
         )]
         std::thread::sleep(PAUSE);
-        // Reading all of a log that did not grow would be waste.
-        let files = forensic::files(&place.log).map_err(unreadable)?;
-        let now: Vec<(PathBuf, u64)> = files
-            .into_iter()
-            .map(|file| {
-                let length = std::fs::metadata(&file).map_or(0, |metadata| metadata.len());
-                (file, length)
-            })
-            .collect();
-        if size.as_ref() == Some(&now) {
-            continue;
-        }
-        size = Some(now);
-        let mut fresh = Vec::new();
-        forensic::show(&place.log, &Filter::default(), &mut |entry| {
-            if entry.seq > newest {
-                fresh.push(entry);
-            }
-        })
-        .map_err(unreadable)?;
-        newest = fresh.last().map_or(newest, |entry| entry.seq);
-        print(&fresh, place.output, screen)?;
+        print(&follower.added().map_err(unreadable)?, output, screen)?;
     }
 }
 
@@ -304,7 +201,7 @@ fn follow(place: &Place, mut newest: u64, screen: &mut Screen) -> anyhow::Result
 fn print(entries: &[Entry], output: Output, screen: &mut Screen) -> anyhow::Result<()> {
     for entry in entries {
         if output.is_json() {
-            screen.line(&line(entry)?)?;
+            screen.line(&canonical(entry).context("write an entry")?)?;
             continue;
         }
         if let Some(path) = &entry.record.path {
@@ -322,18 +219,6 @@ fn print(entries: &[Entry], output: Output, screen: &mut Screen) -> anyhow::Resu
         screen.line(&clean(&text))?;
     }
     Ok(())
-}
-
-/// The entry in the form in which it was written: its hash can be checked.
-fn line(entry: &Entry) -> anyhow::Result<String> {
-    let mut value = serde_json::to_value(&entry.record)?;
-    if let Some(map) = value.as_object_mut() {
-        map.insert("seq".into(), entry.seq.into());
-        map.insert("previous_hash".into(), entry.previous_hash.clone().into());
-        map.insert("hash".into(), entry.hash.clone().into());
-    }
-    let bytes = value.to_canon_json_vec().context("write an entry")?;
-    Ok(String::from_utf8(bytes)?)
 }
 
 fn report(found: &Verification) -> Report<'_> {

@@ -1,6 +1,6 @@
 //! `holdfast look`: looks at things for the daemon, in a process of its own.
 
-use super::IN_SYNC;
+use super::exit::IN_SYNC;
 use crate::observation::worker;
 use std::{io, path::PathBuf};
 

@@ -11,8 +11,11 @@ pub mod check;
 pub mod completions;
 pub mod desired;
 pub mod doctor;
+mod doubt;
+pub mod exit;
 pub mod explain;
 pub mod history;
+mod lasting;
 pub mod log;
 pub mod look;
 pub mod output;
@@ -23,26 +26,13 @@ pub mod repair;
 pub mod rollback;
 pub mod sources;
 pub mod status;
+mod text;
 pub mod who;
 
-use crate::desired::DesiredError;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use output::Screen;
-use sensor_model::{
-    drift_policy::DriftPolicyError, expectations::ExpectationError, machine_config::ManifestError,
-    merge::MergeError,
-};
 
-/// Exit codes: in sync.
-pub const IN_SYNC: u8 = 0;
-/// Drift, or a difference.
-pub const DRIFT: u8 = 1;
-/// The command line or an input is wrong.
-pub const USAGE: u8 = 2;
-/// Something failed.
-pub const FAILURE: u8 = 3;
-/// A config cannot be applied to a running node.
-pub const NOT_RECONCILABLE: u8 = 4;
+pub use exit::{BadInput, DRIFT, FAILURE, IN_SYNC, NOT_RECONCILABLE, USAGE, exit_code, told};
 
 /// Node security and drift sensor.
 ///
@@ -96,23 +86,6 @@ pub enum Command {
     Look(look::Look),
 }
 
-/// An input that is wrong: a flag's value, or a file that it names.
-#[derive(Debug, thiserror::Error)]
-#[error("{}", told(.0))]
-pub struct BadInput(anyhow::Error);
-
-impl BadInput {
-    /// An input is wrong for this reason.
-    pub fn because(reason: impl Into<String>) -> anyhow::Error {
-        Self(anyhow::Error::msg(reason.into())).into()
-    }
-
-    /// An error is caused by an input.
-    pub fn wrap(error: impl Into<anyhow::Error>) -> anyhow::Error {
-        Self(error.into()).into()
-    }
-}
-
 /// The whole command line. Parsers, completions and documentation all come from here.
 pub fn command() -> clap::Command {
     // Lists of values suit `check`. In commands with a path argument they would take that path as one more value.
@@ -150,39 +123,10 @@ pub fn run(command: Command, screen: &mut Screen) -> anyhow::Result<u8> {
         Command::Plan(plan) => plan.run(screen),
         Command::Render(render) => render.run(screen),
         Command::Doctor(doctor) => doctor.run(screen),
-        Command::Completions(completions) => completions.run(screen),
+        Command::Completions(completions) => completions.run(&mut self::command(), screen),
         Command::Desired(read) => read.run(screen),
         Command::Look(look) => look.run(),
     }
-}
-
-/// An error with its causes in one line. A cause that its error already contains is not repeated.
-pub fn told(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if text.is_empty() {
-            text = cause;
-        } else if !text.ends_with(&cause) {
-            text.extend([": ", &cause]);
-        }
-    }
-    text
-}
-
-/// The exit code of an error.
-pub fn exit_code(error: &anyhow::Error) -> u8 {
-    for cause in error.chain() {
-        let input = cause.is::<BadInput>()
-            || cause.is::<ManifestError>()
-            || cause.is::<MergeError>()
-            || cause.is::<ExpectationError>()
-            || cause.is::<DriftPolicyError>()
-            || cause.downcast_ref::<DesiredError>().is_some_and(DesiredError::is_input);
-        if input {
-            return USAGE;
-        }
-    }
-    FAILURE
 }
 
 /// Version and the hash of the embedded kernel programs.
@@ -190,39 +134,12 @@ fn version() -> &'static str {
     concat!(env!("CARGO_PKG_VERSION"), " (eBPF object ", env!("HOLDFAST_EBPF_SHA256"), ")")
 }
 
-/// A runtime for commands that have to ask systemd.
-fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io;
 
     #[test]
     fn the_command_line_is_consistent() {
         command().debug_assert();
-    }
-
-    #[test]
-    fn a_cause_is_told_once() {
-        let cause = || io::Error::from(io::ErrorKind::NotFound);
-        let opened = crate::observation::RootError { root: "/x".into(), source: cause() };
-        let error = anyhow::Error::from(opened).context("--host-root");
-        assert_eq!(told(&error), format!("--host-root: cannot open the host root /x: {}", cause()));
-        assert_eq!(told(&anyhow::Error::from(cause()).context("read")), format!("read: {}", cause()));
-    }
-
-    #[test]
-    fn only_bad_input_is_the_users_fault() {
-        assert_eq!(exit_code(&BadInput::because("no")), USAGE);
-        assert_eq!(exit_code(&BadInput::because("no").context("more")), USAGE);
-        assert_eq!(exit_code(&anyhow::anyhow!("no")), FAILURE);
-        let manifest = sensor_model::machine_config::parse("a.yaml", b"kind: MachineConfig").unwrap_err();
-        assert_eq!(exit_code(&manifest.into()), USAGE);
-        // A broken pipe of standard output never reaches this function.
-        let gone = io::Error::from(io::ErrorKind::BrokenPipe);
-        assert_eq!(exit_code(&anyhow::Error::from(gone).context("ask the daemon")), FAILURE);
     }
 }

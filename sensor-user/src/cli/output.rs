@@ -3,14 +3,15 @@
 //! In: texts and values. Out: standard output, with colour on a terminal only. Control characters in text from elsewhere are
 //! shown as escapes and never reach the terminal.
 
-use super::aside;
+use super::{aside, lasting::Lasting};
 use serde::Serialize;
 use std::{
     cell::Cell,
-    fmt::Write as _,
     io::{self, IsTerminal as _, Write},
     rc::Rc,
 };
+
+pub use super::text::{clean, count};
 
 /// The format of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -48,25 +49,6 @@ pub enum Tone {
     Notable,
     /// Less important.
     Quiet,
-}
-
-/// A writer that ignores errors: a closed pipe or a full disk must not stop an apply. The print macros of the standard library
-/// panic instead.
-#[derive(Debug)]
-pub struct Lasting<W>(pub W);
-
-impl<W: Write> Write for Lasting<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self.0.write(bytes) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),
-            written => Ok(written.unwrap_or(bytes.len())),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        let _ = self.0.flush();
-        Ok(())
-    }
 }
 
 /// A writer to a pipe that its reader may close, as `head` does. It drops what is written after that, without an error. A full
@@ -252,37 +234,9 @@ pub fn wants_colour() -> bool {
         && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Text from elsewhere with its control characters escaped: a file name or an argument may hold sequences that move the
-/// terminal's cursor.
-pub fn clean(text: &str) -> String {
-    let mut cleaned = String::with_capacity(text.len());
-    for character in text.chars() {
-        let hidden = character.is_control()
-            || matches!(character, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        if hidden {
-            // Writing to a string cannot fail.
-            let _ = write!(cleaned, "{}", character.escape_unicode());
-        } else {
-            cleaned.push(character);
-        }
-    }
-    cleaned
-}
-
-/// `1 thing`, `2 things`.
-pub fn count(number: usize, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn text_from_elsewhere_cannot_drive_the_terminal() {
-        assert_eq!(clean("/etc/\x1b[2Jx\n\u{202e}y"), "/etc/\\u{1b}[2Jx\\u{a}\\u{202e}y");
-        assert_eq!(clean("/etc/grüße"), "/etc/grüße");
-    }
 
     /// A pipe whose reader is gone, and a line that was interrupted before.
     struct Broken(bool);
@@ -331,13 +285,5 @@ mod tests {
         assert!(screen.is_unheard());
         let mut screen = Screen::heard(Full);
         assert!(screen.line("a").is_err() && !screen.is_unheard());
-    }
-
-    #[test]
-    fn numbers_agree_with_their_nouns() {
-        assert_eq!(
-            [count(0, "thing"), count(1, "thing"), count(2, "thing")],
-            ["0 things", "1 thing", "2 things"]
-        );
     }
 }

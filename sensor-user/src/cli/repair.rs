@@ -1,26 +1,18 @@
 //! `holdfast repair`: writes the expected state back, after asking.
 
 use super::{
-    BadInput, DRIFT, IN_SYNC,
+    exit::{BadInput, DRIFT, IN_SYNC, runtime},
     output::{Output, Screen, Tone, clean, count},
-    runtime,
     sources::{Loaded, Sources, host_path},
 };
-use crate::apply::{
-    ApplyError, Store,
-    tie::{self, Hello, Tie},
+use crate::{
+    apply::repairs::{self, Differing, Repaired},
+    desired::declared_things,
+    repair::Restorer,
 };
-use crate::repair::{Restorer, order};
-use nix::fcntl::Flock;
-use sensor_model::{
-    difference::Difference,
-    drift_policy::Action,
-    expectation::{Expectation, SYSTEMD_DIRECTORY, Thing},
-    verdict::VerdictKind,
-};
+use sensor_model::{difference::Difference, expectation::Expectation, verdict::VerdictKind};
 use serde::Serialize;
 use std::{
-    fs::File,
     io::{self, BufRead as _, IsTerminal as _, Write as _},
     path::PathBuf,
     sync::Arc,
@@ -28,10 +20,6 @@ use std::{
 
 /// The value of [`Report::schema`].
 pub const SCHEMA: &str = "holdfast.repair/v1";
-
-/// Why nothing is written beside a daemon that would report the result as drift.
-const UNEXPECTED: &str = "the running daemon expects another state of these paths, because it runs with another config or policy; \
-    nothing was written. Without --config and --policy the repair uses those that are in force";
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -57,12 +45,12 @@ struct Report {
     schema: &'static str,
     /// Compliant when everything that was to be repaired is as declared now.
     verdict: VerdictKind,
-    repaired: Vec<Repaired>,
+    repaired: Vec<RepairedThing>,
     refused: Vec<Refused>,
 }
 
 #[derive(Debug, Serialize)]
-struct Repaired {
+struct RepairedThing {
     path: String,
     /// How it differed.
     differences: Vec<Difference>,
@@ -85,44 +73,17 @@ impl Repair {
     pub fn run(&self, screen: &mut Screen) -> anyhow::Result<u8> {
         screen.outlive_readers();
         let state = self.sources.state();
-        let store = Store::look(&state)?;
-        // An apply under way, or an interrupted one, has to finish or to restore its own paths.
-        let lock = match &store {
-            Some(store) => Some(alone(store)?),
-            None => None,
-        };
+        let lock = repairs::keep_applies_away(&state)?;
         let loaded = self.sources.load()?;
         let things = self.things(&loaded)?;
         let runtime = runtime()?;
         let mut restorer = Restorer::new(Arc::clone(&loaded.observer), &loaded.root);
-        let drifted = runtime.block_on(async {
-            let mut drifted = Vec::new();
-            for expectation in things {
-                let (_, differences) = restorer.look(&expectation, &loaded.desired().ids).await;
-                if !differences.is_empty() {
-                    drifted.push((expectation, differences));
-                }
-            }
-            drifted
-        });
+        let drifted = runtime.block_on(repairs::differing(&mut restorer, things, &loaded.desired().ids));
         if !drifted.is_empty() && !self.yes && !ask(&drifted)? {
             return Ok(DRIFT);
         }
-        let report = runtime.block_on(async {
-            // The daemon lets this process pass its deny rules. Without a daemon, writes that they refuse fail.
-            let repair = drifted.iter().map(|(expectation, _)| expectation);
-            // The daemon does not watch what the policy ignores.
-            let known = repair.filter(|known| loaded.decision(&known.thing.path()).action != Action::Ignore);
-            let hello = Hello { repair: known.map(tie::digest).collect(), ..Hello::default() };
-            let tie = Tie::make(&state, &hello, &mut |line| tracing::info!(line)).await;
-            if tie.as_ref().is_some_and(|tie| tie.unexpected) {
-                return Err(anyhow::anyhow!(UNEXPECTED));
-            }
-            let report = restore(&mut restorer, &loaded, &drifted).await;
-            // The daemon lets this process write while the connection lives.
-            drop(tie);
-            Ok(report)
-        })?;
+        let report =
+            Report::of(runtime.block_on(repairs::repair(&mut restorer, &state, &loaded.whole, &drifted))?);
         // A slow reader of the report must not keep applies waiting.
         drop(lock);
         if self.output.is_json() {
@@ -133,54 +94,38 @@ impl Repair {
         Ok(if report.verdict == VerdictKind::Compliant { IN_SYNC } else { DRIFT })
     }
 
-    /// The things to repair, in the order in which they have to be restored.
+    /// The things to repair.
     fn things(&self, loaded: &Loaded) -> anyhow::Result<Vec<Expectation>> {
-        let mut things = if self.all { loaded.desired().expectations.clone() } else { Vec::new() };
-        for path in &self.path {
-            let found = loaded.things_at(path)?;
-            if found.is_empty() {
-                let reason = format!("{}: no MachineConfig declares it", path.display());
-                return Err(BadInput::because(reason));
-            }
-            if let Some(closed) = found.iter().find(|expectation| *expectation.thing.path() != **path) {
-                let directory = closed.thing.path();
-                return Err(BadInput::because(format!(
-                    "{}: no MachineConfig declares it; `repair {}` removes everything in that directory that is not declared",
-                    path.display(),
-                    directory.display()
-                )));
-            }
-            things.extend(found);
+        if self.all {
+            return Ok(loaded.desired().expectations.clone());
         }
-        things.sort_by_key(order);
-        things.dedup_by(|later, earlier| later.thing == earlier.thing);
-        Ok(things)
+        Ok(declared_things(&loaded.whole, &self.path, &*loaded.observer)?)
     }
 }
 
-/// Keeps applies from starting, for as long as the lock lives.
-fn alone(store: &Store) -> anyhow::Result<Flock<File>> {
-    let Some(lock) = store.lock()? else {
-        return Err(ApplyError::Locked(store.path().join("lock")).into());
-    };
-    match store.open_journal()? {
-        Some(journal) => {
-            let id = journal.begin.id;
-            let reason =
-                format!("number {id}; `holdfast apply --resume` finishes it or restores the old config");
-            Err(ApplyError::Unfinished(reason).into())
-        }
-        None => Ok(lock),
+impl Report {
+    fn of(done: Repaired<'_>) -> Self {
+        let repaired = done.restored.into_iter().map(|(expectation, restored)| RepairedThing {
+            path: expectation.thing.path().to_string_lossy().into_owned(),
+            differences: restored.before,
+            actions: restored.actions,
+            source: expectation.source.machine_config.to_string(),
+        });
+        let refused = done.refused.into_iter();
+        let refused: Vec<Refused> =
+            refused.map(|(path, error)| Refused { path, reason: error.to_string() }).collect();
+        let verdict = if refused.is_empty() { VerdictKind::Compliant } else { VerdictKind::Drifted };
+        Self { schema: SCHEMA, verdict, repaired: repaired.collect(), refused }
     }
 }
 
 /// Shows what is to be repaired and asks.
-fn ask(drifted: &[(Expectation, Vec<Difference>)]) -> anyhow::Result<bool> {
+fn ask(drifted: &[Differing]) -> anyhow::Result<bool> {
     if !io::stdin().is_terminal() {
         return Err(BadInput::because("there is no terminal to ask on; add `--yes` to repair"));
     }
     let mut to = io::stderr().lock();
-    for (expectation, differences) in drifted {
+    for Differing { expectation, differences } in drifted {
         writeln!(to, "{}", clean(&expectation.thing.path().to_string_lossy()))?;
         for difference in differences {
             writeln!(to, "  {}", clean(&difference.text))?;
@@ -191,37 +136,6 @@ fn ask(drifted: &[(Expectation, Vec<Difference>)]) -> anyhow::Result<bool> {
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer)?;
     Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
-}
-
-async fn restore(
-    restorer: &mut Restorer,
-    loaded: &Loaded,
-    drifted: &[(Expectation, Vec<Difference>)],
-) -> Report {
-    let mut repaired = Vec::new();
-    let mut refused = Vec::new();
-    let mut units = false;
-    for (expectation, _) in drifted {
-        let path = expectation.thing.path().to_string_lossy().into_owned();
-        match restorer.restore(&loaded.whole.rendered, expectation, &loaded.desired().ids).await {
-            Ok(done) => {
-                units |=
-                    !matches!(expectation.thing, Thing::Unit { .. }) && path.starts_with(SYSTEMD_DIRECTORY);
-                repaired.push(Repaired {
-                    path,
-                    differences: done.before,
-                    actions: done.actions,
-                    source: expectation.source.machine_config.to_string(),
-                });
-            }
-            Err(error) => refused.push(Refused { path, reason: error.to_string() }),
-        }
-    }
-    if units && let Err(error) = restorer.reload_units().await {
-        refused.push(Refused { path: SYSTEMD_DIRECTORY.to_owned(), reason: error.to_string() });
-    }
-    let verdict = if refused.is_empty() { VerdictKind::Compliant } else { VerdictKind::Drifted };
-    Report { schema: SCHEMA, verdict, repaired, refused }
 }
 
 fn text(report: &Report, screen: &mut Screen) -> io::Result<()> {

@@ -1,12 +1,17 @@
 //! `holdfast rollback`: applies the config that was there before.
 
 use super::{
-    BadInput,
-    apply::{How, Place, Site, Wanted},
+    apply::{
+        site::{How, Place, Site},
+        wanted::Wanted,
+    },
+    exit::BadInput,
     output::Screen,
 };
-use crate::desired::{Kept, generation};
-use sensor_model::journal::Ended;
+use crate::{
+    apply::rollback_target,
+    desired::{Kept, generation},
+};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -32,24 +37,8 @@ impl Rollback {
         let Some((current, store)) = site.current()?.map(|(id, _)| id).zip(store) else {
             return Err(BadInput::because("no config was applied yet, so there is none to go back to"));
         };
-        let done =
-            |id: u64| store.history(id).ok().flatten().is_some_and(|entry| entry.result == Some(Ended::Done));
-        let to = match self.to {
-            Some(id) if done(id) => id,
-            Some(id) => {
-                return Err(BadInput::because(format!(
-                    "--to {id}: apply number {id} does not exist or never completed; see `holdfast history`"
-                )));
-            }
-            None => {
-                let previous = store.history(current)?.and_then(|entry| entry.previous);
-                previous.filter(|id| done(*id)).ok_or_else(|| {
-                    BadInput::because(format!(
-                        "the current config, number {current}, is the first one that was applied"
-                    ))
-                })?
-            }
-        };
+        let to = rollback_target(&store, current, self.to)
+            .map_err(|error| if error.is_input() { BadInput::wrap(error) } else { error.into() })?;
         let old = site.there(current)?;
         let Kept { manifests, rendered: new } = generation((to, store.config(to)).into())?;
         let previous = Some(current);

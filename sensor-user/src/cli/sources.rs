@@ -1,6 +1,6 @@
 //! Where a command's expectations come from, and the host that they are about.
 
-use super::BadInput;
+use super::exit::BadInput;
 use crate::{
     apply::{Store, waits_or_none},
     desired::{self, Desired, Inputs, NotChecked, Whole, choose, state_directory},

@@ -1,7 +1,7 @@
-//! `holdfast status`: what the daemon said last, and whether it still runs.
+//! `holdfast status`: the last status that the daemon wrote, and whether the daemon still runs.
 
 use super::{
-    DRIFT, FAILURE, IN_SYNC,
+    exit::{DRIFT, FAILURE, IN_SYNC},
     output::{Output, Screen, Tone, clean, count},
     people,
 };
@@ -22,7 +22,7 @@ use std::{
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Status {
-    /// Where the daemon writes its status.
+    /// Directory of the status file.
     #[arg(long, default_value = super::agent::RUN, value_name = "DIRECTORY")]
     run: PathBuf,
     /// Where procfs is.
@@ -67,7 +67,10 @@ impl Status {
         let (mut status, mut reason) = match read {
             Ok(status) => (status, None),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                (nothing_said(), Some("it has not said anything in this boot".to_owned()))
+                let file = self.run.join(FILE);
+                let reason =
+                    format!("there is no {} since boot; see `systemctl status holdfast`", file.display());
+                (nothing_said(), Some(reason))
             }
             Err(error) => {
                 return Err(error).with_context(|| format!("read {}", self.run.join(FILE).display()));
@@ -77,23 +80,23 @@ impl Status {
             reason = self.gone(&status).or_else(|| self.stands(&status));
         }
         if reason.is_some() {
-            // What was true then need not be true now.
+            // The status may be outdated.
             status.verdict = VerdictKind::Unknown;
         }
         Ok(Report { running: reason.is_none(), reason, status })
     }
 
-    /// Why the daemon that wrote the status is not there any more; `None` when it is.
+    /// Why the daemon that wrote the status does not run any more; `None` if it runs.
     fn gone(&self, status: &status::Status) -> Option<String> {
         match boot_id(&self.proc) {
-            Ok(boot) if boot != status.boot_id => return Some("its status is of another boot".to_owned()),
+            Ok(boot) if boot != status.boot_id => return Some("its status is from another boot".to_owned()),
             Ok(_) => {}
             Err(error) => return Some(format!("the boot id cannot be read: {error}")),
         }
         (!is_holdfast(&self.proc, status.pid)).then(|| format!("process {} is gone", status.pid))
     }
 
-    /// Why the daemon is there and its word does not count: it was stopped, or hangs.
+    /// Why the status of a running daemon is outdated: the daemon was stopped, or hangs.
     fn stands(&self, status: &status::Status) -> Option<String> {
         if status.beat_seconds == 0 {
             return None;
@@ -102,16 +105,16 @@ impl Status {
         match status::age(&self.run) {
             Ok(age) if age <= patience => None,
             Ok(age) => Some(format!(
-                "process {} has shown no sign of life for {} seconds",
+                "process {} has not updated its status for {} seconds",
                 status.pid,
                 age.as_secs()
             )),
-            Err(error) => Some(format!("the age of its status cannot be told: {error}")),
+            Err(error) => Some(format!("the age of its status is not known: {error}")),
         }
     }
 }
 
-/// Whether a process is ours: another one may have got the number since.
+/// Whether a process is Holdfast's: the kernel may have given its number to another one.
 fn is_holdfast(proc: &Path, pid: u32) -> bool {
     let comm = fs::read_to_string(proc.join(pid.to_string()).join("comm"));
     comm.is_ok_and(|comm| comm.trim_end().starts_with("holdfast"))
@@ -146,7 +149,7 @@ fn text(report: &Report, screen: &mut Screen) -> io::Result<()> {
         if status.time.is_empty() {
             return Ok(());
         }
-        screen.line(&format!("what it said at {}:", people::time(&status.time)))?;
+        screen.line(&format!("its last status, from {}:", people::time(&status.time)))?;
     }
     let things = status.counters.get("managed").copied().unwrap_or(0);
     let things = count(usize::try_from(things).unwrap_or(usize::MAX), "thing");

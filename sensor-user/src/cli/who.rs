@@ -1,22 +1,19 @@
 //! `holdfast who`: the last changes of a path, from the forensic log.
 
 use super::{
-    log,
+    doubt,
     output::{Output, Screen, Tone, clean, count},
     people,
     sources::host_path,
 };
-use crate::report::forensic::{self, End, Entry, Filter, Verification};
+use crate::report::forensic::{self, End, Entry};
 use sensor_model::{
     difference::Difference,
     record::{Actor, RecordKind, ThingKind},
     verdict::VerdictKind,
 };
 use serde::Serialize;
-use std::{
-    collections::VecDeque,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 /// The value of [`Report::schema`].
 pub const SCHEMA: &str = "holdfast.who/v1";
@@ -113,7 +110,8 @@ impl From<Entry> for Change {
 /// # Errors
 /// A log that cannot be read.
 pub fn changes(log: &Path, path: &Path, number: usize) -> Result<Vec<Change>, forensic::ReadError> {
-    read(log, path, number).map(|(changes, _)| changes)
+    let (entries, _) = forensic::newest_about(log, path, number)?;
+    Ok(entries.into_iter().map(Change::from).collect())
 }
 
 /// The same, and why the log is not sound, by its chain and by the note of its end in the state directory.
@@ -127,22 +125,9 @@ pub fn checked(
     number: usize,
 ) -> anyhow::Result<(Vec<Change>, Option<String>)> {
     let end = End::read(state, log);
-    let (changes, found) = read(log, path, number).map_err(log::unreadable)?;
-    Ok((changes, log::doubt(end, &found)?))
-}
-
-/// The same, and what the check of the chain found.
-fn read(log: &Path, path: &Path, number: usize) -> Result<(Vec<Change>, Verification), forensic::ReadError> {
-    let filter = Filter { path: Some(path.to_owned()), ..Filter::default() };
-    let mut newest: VecDeque<Entry> = VecDeque::new();
-    let found = forensic::show_checked(log, &filter, &mut |entry| {
-        // The filter lets everything below the path through as well.
-        if entry.record.path.as_deref().map(Path::new) == Some(path) && number > 0 {
-            newest.truncate(number - 1);
-            newest.push_front(entry);
-        }
-    })?;
-    Ok((newest.into_iter().map(Change::from).collect(), found))
+    let (entries, found) = forensic::newest_about(log, path, number).map_err(doubt::unreadable)?;
+    let doubt = forensic::doubt(end, &found).map_err(doubt::unreadable)?;
+    Ok((entries.into_iter().map(Change::from).collect(), doubt))
 }
 
 impl Who {
@@ -155,18 +140,18 @@ impl Who {
         let report = Report { schema: SCHEMA, path: self.path.to_string_lossy().into_owned(), changes };
         if self.output.is_json() {
             screen.json(&report)?;
-            return log::doubted(doubt, screen);
+            return doubt::doubted(doubt, screen);
         }
         if report.changes.is_empty() {
             screen.line(&format!("no change of {} is in the log", clean(&report.path)))?;
-            return log::doubted(doubt, screen);
+            return doubt::doubted(doubt, screen);
         }
         for change in &report.changes {
             text(change, screen)?;
         }
         let changes = count(report.changes.len(), "change");
         screen.line(&screen.paint(Tone::Quiet, &format!("{changes}, the newest first")))?;
-        log::doubted(doubt, screen)
+        doubt::doubted(doubt, screen)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use sensor_model::{
     drift_policy::DriftPolicyError, expectations::ExpectationError, machine_config::ManifestError,
-    merge::MergeError,
+    merge::MergeError, pool::RenderError,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -38,8 +38,13 @@ pub enum DesiredError {
     #[error(transparent)]
     DriftPolicy(#[from] DriftPolicyError),
     /// The files hold no config.
-    #[error("no MachineConfig or Ignition config in {}", .0.join(", "))]
-    NoConfig(Vec<String>),
+    #[error("no MachineConfig or Ignition config in {}{}", files.join(", "), found(others))]
+    NoConfig {
+        /// The files and directories.
+        files: Vec<String>,
+        /// The kinds and versions of the objects in them.
+        others: Vec<String>,
+    },
     /// No config is named, none was applied, and the service has none.
     #[error(
         "no configuration found: no config was applied yet, and {} does not exist; name a config with --config PATH",
@@ -70,6 +75,38 @@ pub enum DesiredError {
     UnknownPool {
         /// The file of the policy.
         policy: String,
+    },
+    /// Nothing declares a path.
+    #[error("{}: no MachineConfig declares it", .0.display())]
+    NotDeclared(PathBuf),
+    /// Only the closed directory of a path is declared.
+    #[error(
+        "{}: no MachineConfig declares it; `repair {}` removes everything in that directory that is not declared",
+        path.display(),
+        directory.display()
+    )]
+    OnlyItsDirectory {
+        /// The path.
+        path: PathBuf,
+        /// Its directory.
+        directory: PathBuf,
+    },
+    /// A pool cannot be rendered.
+    #[error(transparent)]
+    Render(#[from] RenderError),
+    /// There is no pool to render.
+    #[error("no MachineConfigPool among the objects")]
+    NoPool,
+    /// There are several pools, and none is named.
+    #[error("there are several pools; name one with --pool: {}", .0.join(", "))]
+    SeveralPools(Vec<String>),
+    /// The pool that is named does not exist.
+    #[error("--pool: there is no pool {name:?}; the objects have: {}", pools.join(", "))]
+    OtherPools {
+        /// The name.
+        name: String,
+        /// The pools that exist.
+        pools: Vec<String>,
     },
     /// Configs declare nothing after others that declared something.
     #[error(
@@ -129,6 +166,10 @@ pub enum ReaderError {
     Wait(io::Error),
 }
 
+fn found(others: &[String]) -> String {
+    if others.is_empty() { String::new() } else { format!("; found {}", others.join(", ")) }
+}
+
 fn after(status: Option<&ExitStatus>) -> String {
     status.map(|status| format!(", and failed: {status}")).unwrap_or_default()
 }
@@ -145,11 +186,17 @@ impl DesiredError {
             | Self::Merge(_)
             | Self::Expectation(_)
             | Self::DriftPolicy(_)
+            | Self::NotDeclared(_)
+            | Self::OnlyItsDirectory { .. }
+            | Self::Render(_)
+            | Self::NoPool
+            | Self::SeveralPools(_)
+            | Self::OtherPools { .. }
             | Self::UnknownPool { .. } => true,
             Self::Refused(refused) => refused.is_input,
             Self::Chosen { error, .. } => error.is_input(),
             Self::Read { .. }
-            | Self::NoConfig(_)
+            | Self::NoConfig { .. }
             | Self::NoneOfService(_)
             | Self::Generation { .. }
             | Self::DeclaresNothing

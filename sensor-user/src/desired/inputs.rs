@@ -25,16 +25,16 @@ pub struct Inputs {
     pub allow_empty: bool,
     /// A process of its own reads the files.
     pub apart: bool,
-    /// The directory in which [`super::load`] keeps the files as the last valid ones; `None` keeps nothing.
+    /// The directory in which [`super::load`] keeps the files as the last usable ones; `None` keeps nothing.
     pub keep: Option<PathBuf>,
     /// Which kernel arguments wait for the next boot.
     pub waits: Waits,
-    /// What was to be read, while the last valid files are read instead.
+    /// What was to be read, while the last usable files are read instead.
     pub replaced: Option<(StateSource, Vec<PathBuf>)>,
 }
 
 impl Inputs {
-    /// Reads what is in force again, as the daemon does at its start, unless the last valid files replace it.
+    /// Reads what is in force again, as the daemon does at its start, unless the last usable files replace it.
     #[must_use]
     pub fn as_given(&self) -> Self {
         let mut inputs = self.clone();
@@ -42,14 +42,14 @@ impl Inputs {
         inputs
     }
 
-    /// Names again what was to be read, where the last valid files replace it.
+    /// Names again what was to be read, where the last usable files replace it.
     pub fn restore(&mut self) {
         if let Some((source, policies)) = self.replaced.take() {
             (self.source, self.policies) = (source, policies);
         }
     }
 
-    /// Whether the last valid files replace what was to be read.
+    /// Whether the last usable files replace what was to be read.
     pub fn is_replaced(&self) -> bool {
         self.replaced.is_some()
     }

@@ -1,4 +1,4 @@
-//! The last valid configs and policies, for a start that finds unusable ones.
+//! The last usable configs and policies, for a start that finds unusable ones.
 //!
 //! In: the files of each successful read of `--config` and `--policy`. Out: copies of them in the state directory, which only
 //! root may read. The store of applies keeps the configs that `holdfast apply` applied; beside those only policies are kept
@@ -21,7 +21,7 @@ pub(crate) fn directory(state: &Path) -> PathBuf {
     state.join(DIRECTORY)
 }
 
-/// Keeps files as the last valid ones; all of them or none.
+/// Keeps files as the last usable ones; all of them or none.
 pub(super) fn keep(directory: &Path, configs: &Files, policies: &Files) -> Result<(), DesiredError> {
     let wanted: Vec<(PathBuf, &[u8])> = [(CONFIGS, configs), (POLICIES, policies)]
         .into_iter()

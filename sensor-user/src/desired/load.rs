@@ -16,7 +16,7 @@ use sensor_model::{
     os::arguments,
     waiting::{WaitingArgument, note, wanted},
 };
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The desired state of a node.
 #[derive(Debug, Default)]
@@ -124,6 +124,30 @@ pub fn things_at(whole: &Whole, path: &Path, host: &dyn HostFacts) -> Result<Vec
     }
     host.label(&mut all, &whole.desired.policy);
     Ok(all)
+}
+
+/// Everything that is declared of paths, each by itself.
+///
+/// # Errors
+/// A path that nothing declares, one that only its closed directory is about, and contents that cannot be decoded.
+pub fn declared_things(
+    whole: &Whole,
+    paths: &[PathBuf],
+    host: &dyn HostFacts,
+) -> Result<Vec<Expectation>, DesiredError> {
+    let mut things = Vec::new();
+    for path in paths {
+        let found = things_at(whole, path, host)?;
+        if found.is_empty() {
+            return Err(DesiredError::NotDeclared(path.clone()));
+        }
+        if let Some(closed) = found.iter().find(|expectation| *expectation.thing.path() != **path) {
+            let directory = closed.thing.path().to_path_buf();
+            return Err(DesiredError::OnlyItsDirectory { path: path.clone(), directory });
+        }
+        things.extend(found);
+    }
+    Ok(things)
 }
 
 /// A field of a MachineConfig that is declared and not compared.

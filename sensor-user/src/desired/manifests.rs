@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 ///
 /// # Errors
 /// A file that cannot be read or used.
-pub fn objects(paths: &[PathBuf], unknown: Unknown) -> Result<Manifest, DesiredError> {
+pub(super) fn objects(paths: &[PathBuf], unknown: Unknown) -> Result<Manifest, DesiredError> {
     parsed(&files::read(paths)?, Purpose::Compare, unknown)
 }
 
@@ -30,7 +30,7 @@ pub fn rendered(source: &StateSource, unknown: Unknown) -> Result<Rendered, Desi
 /// The rendered config of files that were read from `paths`.
 pub(super) fn of_files(paths: &[PathBuf], files: &Files, unknown: Unknown) -> Result<Rendered, DesiredError> {
     let names = || paths.iter().map(|path| path.display().to_string()).collect();
-    merge_all(files, Purpose::Verify, unknown)?.ok_or_else(|| DesiredError::NoConfig(names()))
+    merge_all(files, Purpose::Verify, unknown, names)
 }
 
 /// The rendered config of files that were read already.
@@ -38,8 +38,7 @@ pub(super) fn of_files(paths: &[PathBuf], files: &Files, unknown: Unknown) -> Re
 /// # Errors
 /// A file that cannot be used, and files without any config.
 pub fn merged(files: &Files, purpose: Purpose, unknown: Unknown) -> Result<Rendered, DesiredError> {
-    let names = || files.iter().map(|(name, _)| name.clone()).collect();
-    merge_all(files, purpose, unknown)?.ok_or_else(|| DesiredError::NoConfig(names()))
+    merge_all(files, purpose, unknown, || files.iter().map(|(name, _)| name.clone()).collect())
 }
 
 /// One side of a comparison of configs.
@@ -47,10 +46,8 @@ pub fn merged(files: &Files, purpose: Purpose, unknown: Unknown) -> Result<Rende
 /// # Errors
 /// A file that cannot be read or used, and one without any config.
 pub fn compared(path: &Path, unknown: Unknown) -> Result<Rendered, DesiredError> {
-    merged(&files::read(&[path.to_owned()])?, Purpose::Compare, unknown).map_err(|error| match error {
-        DesiredError::NoConfig(_) => DesiredError::NoConfig(vec![path.display().to_string()]),
-        error => error,
-    })
+    let files = files::read(&[path.to_owned()])?;
+    merge_all(&files, Purpose::Compare, unknown, || vec![path.display().to_string()])
 }
 
 /// The name of one side of a comparison: its MachineConfig's, or its file's where there are several.
@@ -63,14 +60,26 @@ pub fn side_name(side: &Rendered, path: &Path) -> String {
     }
 }
 
-/// The merge of files; `None` where they hold no config.
-fn merge_all(files: &Files, purpose: Purpose, unknown: Unknown) -> Result<Option<Rendered>, DesiredError> {
-    let mut configs = parsed(files, purpose, unknown)?.machine_configs;
-    if configs.len() > 1 {
-        return Ok(Some(merge::merge(configs)?));
+/// The merge of files, which an error calls by these names.
+fn merge_all(
+    files: &Files,
+    purpose: Purpose,
+    unknown: Unknown,
+    names: impl FnOnce() -> Vec<String>,
+) -> Result<Rendered, DesiredError> {
+    let Manifest { mut machine_configs, others, .. } = parsed(files, purpose, unknown)?;
+    if machine_configs.len() > 1 {
+        return Ok(merge::merge(machine_configs)?);
     }
+    let Some(config) = machine_configs.pop() else {
+        let mut others: Vec<String> =
+            others.iter().map(|object| format!("{} ({})", object.kind, object.api_version)).collect();
+        others.sort_unstable();
+        others.dedup();
+        return Err(DesiredError::NoConfig { files: names(), others });
+    };
     // A single config may be a rendered one, which also holds what a merge takes from no single config.
-    Ok(configs.pop().map(merge::rendered).transpose()?)
+    Ok(merge::rendered(config)?)
 }
 
 fn parsed(files: &Files, purpose: Purpose, unknown: Unknown) -> Result<Manifest, DesiredError> {

@@ -18,6 +18,7 @@ pub(crate) mod last_valid;
 mod load;
 mod manifests;
 mod policies;
+mod pools;
 mod source;
 mod start;
 mod unknown;
@@ -29,11 +30,12 @@ pub use files::{Files, read};
 pub use generation::{Kept, as_kept, generation};
 pub use inputs::{Inputs, Waits};
 pub(crate) use load::kernel_arguments;
-pub use load::{Desired, NotChecked, Whole, load, load_whole, not_checked, things_at};
-pub use manifests::{compared, merged, objects, rendered, side_name};
+pub use load::{Desired, NotChecked, Whole, declared_things, load, load_whole, not_checked, things_at};
+pub use manifests::{compared, merged, rendered, side_name};
 pub use policies::{
     disruption_policies, disruption_policy, drift_policies, drift_policy, service_policy, shown_policy,
 };
+pub use pools::render_pool;
 pub use source::{Generation, MachineConfigs, STATE, StateSource, choose, state_directory};
 pub use start::{CONFIG, start};
 pub use unknown::Unknown;

@@ -36,7 +36,7 @@ pub enum MachineConfigs {
     /// The config that `holdfast apply` applied last.
     Applied(Generation),
     /// Copies of the last files that could be used.
-    LastValid(Vec<PathBuf>),
+    LastUsable(Vec<PathBuf>),
 }
 
 /// A config that `holdfast apply` keeps.
@@ -69,7 +69,7 @@ impl StateSource {
     pub fn manifests(&self) -> &[PathBuf] {
         let Self::MachineConfigs(configs) = self;
         match configs {
-            MachineConfigs::Named(paths) | MachineConfigs::LastValid(paths) => paths,
+            MachineConfigs::Named(paths) | MachineConfigs::LastUsable(paths) => paths,
             MachineConfigs::Service(path) => std::slice::from_ref(path),
             MachineConfigs::Applied(generation) => std::slice::from_ref(&generation.manifests),
         }
@@ -90,14 +90,14 @@ impl StateSource {
 
     /// Whether the config was accepted before, so that an unknown field in it is no reason to refuse it.
     pub(super) fn was_accepted(&self) -> bool {
-        matches!(self, Self::MachineConfigs(MachineConfigs::Applied(_) | MachineConfigs::LastValid(_)))
+        matches!(self, Self::MachineConfigs(MachineConfigs::Applied(_) | MachineConfigs::LastUsable(_)))
     }
 
     /// Says in an error which config Holdfast chose where nobody named one.
     pub(super) fn explain(&self, error: DesiredError) -> DesiredError {
         let Self::MachineConfigs(configs) = self;
         let chosen = match configs {
-            MachineConfigs::Named(_) | MachineConfigs::LastValid(_) => return error,
+            MachineConfigs::Named(_) | MachineConfigs::LastUsable(_) => return error,
             MachineConfigs::Applied(generation) => {
                 format!("the config that was applied last, number {}", generation.number)
             }

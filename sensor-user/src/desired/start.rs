@@ -1,4 +1,4 @@
-//! The daemon's start: the desired state, or the last valid one.
+//! The daemon's start: the desired state, or the last usable one.
 
 use super::{
     apart, error::DesiredError, facts::HostFacts, inputs::Inputs, last_valid, load::Desired,
@@ -8,7 +8,7 @@ use super::{
 /// The subject for which a daemon without usable configs is not ready.
 pub const CONFIG: &str = "config";
 
-/// Reads what the inputs name. Where that cannot be used, reads the last valid files, and the inputs name those from then on;
+/// Reads what the inputs name. Where that cannot be used, reads the last usable files, and the inputs name those from then on;
 /// then the daemon is not ready, for the reason that comes with the desired state.
 ///
 /// # Errors
@@ -23,7 +23,7 @@ pub fn start(
     let fallback = match last_valid::configs(&kept) {
         Some(_) if is_applied => Some(inputs.source.clone()),
         Some(files) if !files.is_empty() => {
-            Some(StateSource::MachineConfigs(MachineConfigs::LastValid(files)))
+            Some(StateSource::MachineConfigs(MachineConfigs::LastUsable(files)))
         }
         _ => None,
     };
@@ -43,12 +43,12 @@ pub fn start(
             tracing::error!(
                 kept = %kept.display(),
                 error = %refused,
-                "The configs or policies cannot be used; the last valid ones stay in force."
+                "The configs or policies cannot be used; the last usable ones stay in force."
             );
             Ok((desired, Some(refused)))
         }
         Err(error) => {
-            tracing::error!(%error, "The last valid configs cannot be used either.");
+            tracing::error!(%error, "The last usable configs cannot be used either.");
             Err(refused)
         }
     }

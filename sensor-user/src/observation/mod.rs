@@ -11,6 +11,7 @@ mod identity;
 mod lends;
 mod lies;
 mod names;
+pub mod node;
 mod object;
 mod os;
 pub(crate) mod resolve;

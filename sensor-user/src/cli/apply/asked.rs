@@ -3,10 +3,10 @@
 //! In: the plan. Out: whether the apply may start. Nothing is written yet, and no lock is held while a person reads: the
 //! engine notices at its start if another apply ended in the meantime.
 
-use super::{How, Site};
+use super::site::{How, Site};
 use crate::cli::{
-    BadInput,
-    output::{Screen, count},
+    exit::BadInput,
+    output::{Screen, count, say},
 };
 use sensor_model::{changes::Operation, plan::Plan};
 use std::io::{self, BufRead, IsTerminal as _, Write};
@@ -72,7 +72,7 @@ impl Site<'_> {
         let question = question(plan, plan.reboot && !self.how.no_acts);
         let yes = ask(&question, &mut io::stdin().lock(), &mut io::stderr().lock())?;
         if !yes {
-            super::say("nothing was started");
+            say("nothing was started");
         }
         Ok(yes)
     }

@@ -1,8 +1,8 @@
 //! The plan of an apply for people, and what an apply without acts leaves out.
 
-use super::{NO_DRAIN, Site};
+use super::site::{NO_DRAIN, Site};
 use crate::cli::{
-    DRIFT, IN_SYNC, NOT_RECONCILABLE,
+    exit::{DRIFT, IN_SYNC, NOT_RECONCILABLE},
     output::{Screen, Tone, clean, count},
 };
 use sensor_model::{

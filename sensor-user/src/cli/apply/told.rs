@@ -1,12 +1,13 @@
-//! What became of an apply, for a person and for programs.
+//! The report of an apply, for people and for programs.
 //!
-//! In: the result. Out: the report and the exit code. Nothing is done here.
+//! In: the result. Out: the report and the exit code. It changes nothing.
 
-use super::Site;
+use super::site::Site;
 use crate::{
     apply::{AfterRollback, Applied, waits},
     cli::{
-        DRIFT, FAILURE, IN_SYNC, agent,
+        agent,
+        exit::{DRIFT, FAILURE, IN_SYNC},
         output::{Screen, Tone, clean},
         people, who,
     },
@@ -25,14 +26,60 @@ use std::path::Path;
 /// The value of [`Report::schema`].
 const SCHEMA: &str = "holdfast.apply/v1";
 
-/// What became of it.
+/// The result of an apply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(in crate::cli) enum Outcome {
+    /// The new config is applied.
+    Done,
+    /// Both configs are equal, and so is the host.
+    Unchanged,
+    /// Both configs are equal, and the host differs from them.
+    Drifted,
+    /// A reboot is under way.
+    Rebooting,
+    /// The old config was restored.
+    RolledBack,
+    /// Nothing was written.
+    Abandoned,
+    /// The apply can neither go on nor back now.
+    Halted,
+}
+
+impl Outcome {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Unchanged => "unchanged",
+            Self::Drifted => "drifted",
+            Self::Rebooting => "rebooting",
+            Self::RolledBack => "rolled-back",
+            Self::Abandoned => "abandoned",
+            Self::Halted => "halted",
+        }
+    }
+}
+
+impl From<&Rest> for Outcome {
+    fn from(rest: &Rest) -> Self {
+        match rest {
+            Rest::Closed(Ended::Done) => Self::Done,
+            Rest::Closed(Ended::RolledBack) => Self::RolledBack,
+            Rest::Closed(Ended::Abandoned) => Self::Abandoned,
+            Rest::Rebooting => Self::Rebooting,
+            Rest::Halted(_) => Self::Halted,
+        }
+    }
+}
+
+/// What an apply did.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) schema: &'static str,
     /// Number of the apply; null when there was nothing to do.
     pub(super) id: Option<u64>,
     /// `done`, `unchanged`, `drifted`, `rebooting`, `rolled-back`, `abandoned`, `halted`.
-    pub(super) result: &'static str,
+    pub(super) result: Outcome,
     /// Why it went back, could not go on, or reboots although no plan says so; empty when it did nothing of that.
     pub(super) reason: String,
     /// What was left as somebody else wrote it, acts that were skipped, what failed on the way back, how the host differs.
@@ -53,7 +100,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn of(result: &'static str) -> Self {
+    pub(super) fn of(result: Outcome) -> Self {
         Self {
             schema: SCHEMA,
             id: None,
@@ -70,20 +117,14 @@ impl Report {
 }
 
 impl Site<'_> {
-    /// Tells how an apply came to rest.
+    /// Reports how an apply ended.
     pub(super) fn told(
         &self,
         screen: &mut Screen,
         applied: &Applied,
         plan: Option<Plan>,
     ) -> anyhow::Result<u8> {
-        let result = match &applied.rest {
-            Rest::Closed(Ended::Done) => "done",
-            Rest::Closed(Ended::RolledBack) => "rolled-back",
-            Rest::Closed(Ended::Abandoned) => "abandoned",
-            Rest::Rebooting => "rebooting",
-            Rest::Halted(_) => "halted",
-        };
+        let result = Outcome::from(&applied.rest);
         let Applied { id, goes_back, reason, problems, tolerated, back, .. } = applied.clone();
         let report =
             Report { id: Some(id), goes_back, reason, problems, tolerated, plan, back, ..Report::of(result) };
@@ -92,15 +133,19 @@ impl Site<'_> {
 
     /// Prints a report; gives the exit code.
     pub(super) fn report(&self, screen: &mut Screen, mut report: Report) -> anyhow::Result<u8> {
-        // What became of the apply is told whatever can be read of this.
+        // The report is printed also if the arguments that wait cannot be read.
         report.waiting =
             waits(&self.place.state()).unwrap_or_default().into_iter().map(Waits::from).collect();
         let Report { result, reason, problems, tolerated, waiting, .. } = &report;
-        // A reboot with a reason is one on the way back, or in the place of an act that failed.
-        let good = matches!(*result, "done" | "unchanged") || *result == "rebooting" && reason.is_empty();
-        let code = match *result {
+        // A reboot with a reason brings the old OS back, or replaces an action that failed.
+        let good = match result {
+            Outcome::Done | Outcome::Unchanged => true,
+            Outcome::Rebooting => reason.is_empty(),
+            _ => false,
+        };
+        let code = match result {
             _ if good => IN_SYNC,
-            "drifted" => DRIFT,
+            Outcome::Drifted => DRIFT,
             _ => FAILURE,
         };
         if self.place.output.is_json() {
@@ -109,32 +154,32 @@ impl Site<'_> {
         }
         let tone = if good { Tone::Good } else { Tone::Bad };
         let number = report.id.map(|id| format!(" (number {id})")).unwrap_or_default();
-        let text = match *result {
-            "done" => "the host is as the new config says",
-            "unchanged" => "there was nothing to do",
-            "drifted" => {
+        let text = match result {
+            Outcome::Done => "the host is as the new config says",
+            Outcome::Unchanged => "there was nothing to do",
+            Outcome::Drifted => {
                 "this config is the current one, and the host is not as it says; `holdfast repair --all` or `--force` brings it there"
             }
-            "rebooting" if good => "the reboot is under way; after it everything is compared",
-            "rebooting" if report.goes_back => "the reboot is under way that brings the old OS back",
-            "rebooting" => {
+            Outcome::Rebooting if good => "the reboot is under way; after it everything is compared",
+            Outcome::Rebooting if report.goes_back => "the reboot is under way that brings the old OS back",
+            Outcome::Rebooting => {
                 "the reboot is under way; after it what failed is looked at, and everything is compared"
             }
-            "rolled-back" => match report.back {
+            Outcome::RolledBack => match report.back {
                 AfterRollback::AsDeclared => "the host is as the old config says",
                 AfterRollback::Differs => {
                     "what was written was given back, but the host differs from the old config"
                 }
                 _ => "what was written was given back; the host was not compared with an old config",
             },
-            "abandoned" => "nothing was written",
-            _ => "it can go neither on nor back now; the next start tries again",
+            Outcome::Abandoned => "nothing was written",
+            Outcome::Halted => "it can go neither on nor back now; the next start tries again",
         };
-        screen.line(&format!("{}{number}: {text}", screen.paint(tone, result)))?;
+        screen.line(&format!("{}{number}: {text}", screen.paint(tone, result.as_str())))?;
         if !reason.is_empty() {
             screen.line(&format!("  because: {}", clean(reason)))?;
         }
-        // What is in the reason is said already, but not who did it.
+        // The reason contains the problem already, but not who caused it.
         let is_news = |problem: &&String| !reason.contains(problem.as_str()) || problem.ends_with(LEFT);
         for problem in problems.iter().filter(is_news) {
             screen.line(&format!("  {}", clean(problem)))?;
@@ -152,7 +197,7 @@ impl Site<'_> {
     }
 }
 
-/// Who wrote what was left, by the daemon's log; `None` where it says nothing.
+/// Who wrote what the apply did not overwrite, from the daemon's log; `None` where the log does not have it.
 fn culprit(problem: &str) -> Option<String> {
     let path = problem.strip_suffix(LEFT)?;
     let changes = who::changes(Path::new(agent::LOG), Path::new(path), 1).ok()?;

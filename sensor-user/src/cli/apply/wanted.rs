@@ -3,16 +3,34 @@
 //! In: files, and the store of applies. Out: both configs. An unknown field in NEW is an error, and so is a NEW that declares
 //! nothing after a config that declared something: both are usually typing errors, and would remove files from the host.
 
-use super::{Apply, Site};
+use super::site::Site;
 use crate::{
-    cli::{BadInput, output::say},
+    cli::{exit::BadInput, output::say},
     desired::{self, Files, StateSource, Unknown, as_kept, merged, read},
 };
 use sensor_model::{ignition::Purpose, merge::Rendered};
+use std::path::PathBuf;
 
 /// Why a config that declares nothing is refused.
 const EMPTY: &str = "NEW declares nothing, so everything that the present config declares would be removed; add `--allow-empty` if \
                      that is intended";
+
+/// The arguments that name configs.
+#[derive(Debug, clap::Args)]
+pub(super) struct Configs {
+    /// The new config: MachineConfig manifests or Ignition configs, files or directories of them.
+    #[arg(required_unless_present = "resume", conflicts_with = "resume", value_name = "NEW")]
+    new: Vec<PathBuf>,
+    /// The present config of a host to which none was applied yet; may be repeated.
+    #[arg(long, value_name = "PATH")]
+    current: Vec<PathBuf>,
+    /// Log a warning about unknown fields in configs instead of refusing the configs.
+    #[arg(long)]
+    allow_unknown: bool,
+    /// Apply a config that declares nothing, which removes everything that the present config declares.
+    #[arg(long)]
+    allow_empty: bool,
+}
 
 /// The configs of an apply.
 pub(in crate::cli) struct Wanted {
@@ -25,7 +43,7 @@ pub(in crate::cli) struct Wanted {
     pub(in crate::cli) rollback_to: Option<u64>,
 }
 
-impl Apply {
+impl Configs {
     /// Reads both configs. In between it finishes an interrupted apply or restores the old config.
     ///
     /// # Errors
@@ -55,7 +73,7 @@ impl Apply {
         let verified = || merged(&read, Purpose::Verify, Unknown::Ignore).map_err(BadInput::wrap);
         let new = if possible { verified()? } else { compared };
         if new.declares_nothing() && !old.declares_nothing() && !self.allow_empty {
-            if !self.how.dry_run {
+            if !site.how.dry_run {
                 return Err(BadInput::because(EMPTY));
             }
             say(&format!("hint: {EMPTY}"));

@@ -1,7 +1,6 @@
-//! What the kernel says of itself.
+//! Facts of the kernel on which detection depends.
 //!
-//! In: procfs and sysfs. Out: one fact for each thing that decides whether and how changes are seen,
-//! with what to do about it where it is not as it should be. It only reads.
+//! In: procfs and sysfs. Out: one fact for each of them, with advice where it limits detection. It only reads.
 
 use super::super::output::Tone;
 use crate::bounded;
@@ -186,7 +185,7 @@ fn unprivileged(root: &Path) -> Fact {
     }
 }
 
-/// Matters before 5.11 only, where maps count against it.
+/// Before 5.11 the kernel charged maps to this limit.
 fn locked_memory() -> Fact {
     match getrlimit(Resource::RLIMIT_MEMLOCK) {
         Ok((soft, _)) if soft == RLIM_INFINITY => fact("locked memory", "unlimited", State::Good, ""),

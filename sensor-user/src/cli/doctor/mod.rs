@@ -1,12 +1,12 @@
-//! `holdfast doctor`: tries what the daemon would do, and says what came of it.
+//! `holdfast doctor`: tests what the daemon would do on this host.
 //!
-//! In: the kernel. Out: what it offers, each hook in both modes, which backend the daemon would use, what
-//! is not seen here and what to do about it. What it loads goes away with it; nothing is pinned.
+//! In: the kernel. Out: what it offers, each hook in both modes, the backend that the daemon would use, what it cannot see here,
+//! and what to do about that. The programs that it loads end with it; it pins nothing.
 
 mod facts;
 
 use super::{
-    DRIFT, IN_SYNC,
+    exit::{DRIFT, IN_SYNC},
     output::{Output, Screen, Tone, clean, count},
 };
 use crate::{
@@ -32,11 +32,11 @@ use std::{fs, io, os::unix::fs::DirBuilderExt as _, path::Path, sync::Arc};
 /// The value of [`Report::schema`].
 pub const SCHEMA: &str = "holdfast.doctor/v1";
 
-/// What no backend sees as it happens.
+/// The changes that no backend sees when they happen.
 const SWEPT: &str = "stores through mappings, raw writes to a block device, changes of mount attributes and edits \
 while the host was off are found by the periodic verification, without an actor";
 
-/// Records that are read while the canary is listened for; others may be on the ring before it.
+/// Records that are read until that of the canary; others may be on the ring before it.
 const RECORDS: usize = 4096;
 
 /// Arguments.
@@ -71,7 +71,7 @@ struct Keeps {
     why: &'static str,
 }
 
-/// What came of one backend.
+/// The test of one backend.
 #[derive(Debug, Serialize)]
 struct Tried {
     mode: &'static str,
@@ -94,7 +94,7 @@ struct TriedHook {
     line: String,
 }
 
-/// Something that is not seen on this host.
+/// Changes that the daemon cannot see on this host.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct NotSeen {
     what: String,
@@ -103,7 +103,7 @@ struct NotSeen {
 }
 
 impl Doctor {
-    /// Loads the programs in both modes, listens for a canary, and reports.
+    /// Loads the programs in both modes, waits for the record of a canary, and reports.
     ///
     /// # Errors
     /// No directory for the canary.
@@ -191,7 +191,7 @@ impl Doctor {
     }
 }
 
-/// A directory for the canary, which a daemon that runs does not share.
+/// A directory for the canary, apart from that of a running daemon.
 #[derive(Debug)]
 struct Nest(std::path::PathBuf);
 
@@ -205,12 +205,12 @@ impl Nest {
 
 impl Drop for Nest {
     fn drop(&mut self) {
-        // A leftover in the temporary directory is all that a failure costs.
+        // A failure leaves a directory in the temporary directory, and nothing else.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Loads the programs in a mode and listens for a canary, as the daemon does.
+/// Loads the programs in a mode and waits for the record of a canary, as the daemon does.
 fn attempt(mode: Mode, nest: &Path, observer: &Observer) -> Tried {
     let mut tried = Tried { mode: mode.prefix(), usable: false, reason: None, hooks: Vec::new() };
     let loaded = match load::load(mode, None, Some(0)) {
@@ -265,7 +265,7 @@ fn fanotify(observer: &Arc<Observer>) -> Tried {
     Tried { mode: "fanotify", usable: reason.is_none(), reason, hooks: Vec::new() }
 }
 
-/// What the daemon would keep of its capabilities on the chosen backend.
+/// The capabilities that the daemon would keep on the chosen backend.
 fn keeps(chosen: Option<&Tried>) -> Vec<Keeps> {
     let Some(chosen) = chosen else { return Vec::new() };
     let mode = [HookMode::Lsm, HookMode::Fentry].into_iter().find(|mode| mode.name() == chosen.mode);
@@ -274,7 +274,7 @@ fn keeps(chosen: Option<&Tried>) -> Vec<Keeps> {
         .collect()
 }
 
-/// What the chosen backend does not see here, and could see elsewhere.
+/// What the chosen backend cannot see here, and could see on another kernel.
 fn not_seen(chosen: Option<&Tried>) -> Vec<NotSeen> {
     let Some(chosen) = chosen else {
         return vec![NotSeen {

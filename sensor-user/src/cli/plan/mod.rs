@@ -4,22 +4,24 @@
 //! is a change, and whether it is reconcilable. It changes nothing.
 
 mod diff;
-mod past;
 
 use super::{
-    BadInput, DRIFT, IN_SYNC, NOT_RECONCILABLE,
+    exit::{BadInput, DRIFT, IN_SYNC, NOT_RECONCILABLE},
     output::{Output, Screen, Tone, clean, count},
 };
+use crate::apply::past;
 use crate::desired::{self, DesiredError, Unknown, compared, side_name};
+use crate::observation::node;
+use anyhow::Context as _;
 use diff::Differ;
 use sensor_model::{
     changes::Operation,
     node_disruption::Fallback,
     plan::{Disruption, Plan, PlannedChange, Step, plan},
-    reconcile::{self, NodeFacts},
+    reconcile,
 };
 use serde::Serialize;
-use std::{fs, io, path::PathBuf};
+use std::{io, path::PathBuf};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -87,7 +89,8 @@ impl PlanCommand {
         let policy = desired::disruption_policy(&policies, pool.as_deref()).map_err(bad)?;
         let mut plan = plan(Some(&old), Some(&new), &policy)?;
         if self.node {
-            plan.refuse(reconcile::against_node(&facts()?, &new));
+            let facts = node::facts().with_context(|| format!("read {}", node::FIPS))?;
+            plan.refuse(reconcile::against_node(&facts, &new));
         }
         let report = Report {
             plan: &plan,
@@ -113,17 +116,6 @@ impl PlanCommand {
             (true, false) => DRIFT,
         })
     }
-}
-
-/// What this host is.
-pub(super) fn facts() -> anyhow::Result<NodeFacts> {
-    let fips = match fs::read_to_string("/proc/sys/crypto/fips_enabled") {
-        Ok(text) => Some(text.trim() == "1"),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(anyhow::Error::from(error).context("read /proc/sys/crypto/fips_enabled")),
-    };
-    let machine = rustix::system::uname().machine().to_string_lossy().into_owned();
-    Ok(NodeFacts { fips, architecture: machine })
 }
 
 fn text(report: &Report<'_>, differ: &Differ<'_>, screen: &mut Screen) -> anyhow::Result<()> {

@@ -5,7 +5,9 @@
 //! that is not what was written. When the disk refuses, the newest records are kept in memory up to a
 //! bound and written later, in order, once. It never rewrites an entry and never holds file contents.
 
+mod doubt;
 mod end;
+mod newest;
 mod read;
 mod segment;
 mod writer;
@@ -35,7 +37,9 @@ use std::{
     time::Duration,
 };
 
+pub use doubt::{cut, doubt};
 pub use end::{End, EndError, NOTE, Note, Shortfall};
+pub use newest::{Follower, canonical, newest, newest_about};
 pub use read::{
     Fault, Filter, OpenDrift, ReadError, Verification, files, open_drifts, show, show_checked, tail, verify,
 };

@@ -1,15 +1,14 @@
-//! How long applies like this one took on this host.
+//! How long applies with the same disruption took on this host.
 //!
-//! In: the directory in which applies are kept, and a plan. Out: seconds, the newest first, of those that ended well
-//! with a drain and a reboot as this one would. Where nothing was applied yet there is nothing to say, and what
-//! cannot be read is passed over: a plan does not fail for the past's sake.
+//! In: the state directory, and a plan. Out: seconds, the newest first, of completed applies with the same drain and reboot. It
+//! skips what it cannot read, so that a plan never fails for the history's sake.
 
 use crate::bounded;
 use sensor_model::plan::Plan;
 use serde::Deserialize;
 use std::{fs, path::Path};
 
-/// How many are told.
+/// How many are given.
 const MOST: usize = 3;
 
 /// What is read of an apply.
@@ -22,8 +21,8 @@ struct Apply {
     plan: Plan,
 }
 
-/// Seconds that the last applies took which disturbed as much.
-pub(super) fn seconds(state: &Path, plan: &Plan) -> Vec<i64> {
+/// Seconds of the last applies with the same disruption.
+pub fn seconds(state: &Path, plan: &Plan) -> Vec<i64> {
     let Ok(generations) = fs::read_dir(state.join("apply/generations")) else { return Vec::new() };
     let mut alike: Vec<(u64, i64)> = generations
         .filter_map(|entry| {

@@ -1,0 +1,108 @@
+//! The newest entries of a log.
+//!
+//! In: a log. Out: its newest entries, those about one path, or those that are added while it is read.
+
+use super::{Entry, Filter, ReadError, Verification, files, show, show_checked, tail};
+use canon_json::CanonJsonSerialize as _;
+use std::{
+    collections::VecDeque,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// The newest entries, and what the check of all found.
+///
+/// # Errors
+/// A log that cannot be read.
+pub fn newest(log: &Path, number: usize) -> Result<(Vec<Entry>, Verification), ReadError> {
+    let mut newest = VecDeque::new();
+    let found = show_checked(log, &Filter::default(), &mut |entry| {
+        newest.push_back(entry);
+        if newest.len() > number {
+            newest.pop_front();
+        }
+    })?;
+    Ok((newest.into(), found))
+}
+
+/// The newest entries about exactly this path, the newest first, and what the check of all found.
+///
+/// # Errors
+/// A log that cannot be read.
+pub fn newest_about(log: &Path, path: &Path, number: usize) -> Result<(Vec<Entry>, Verification), ReadError> {
+    let filter = Filter { path: Some(path.to_owned()), ..Filter::default() };
+    let mut newest: VecDeque<Entry> = VecDeque::new();
+    let found = show_checked(log, &filter, &mut |entry| {
+        // The filter also matches everything below the path.
+        if entry.record.path.as_deref().map(Path::new) == Some(path) && number > 0 {
+            newest.truncate(number - 1);
+            newest.push_front(entry);
+        }
+    })?;
+    Ok((newest.into(), found))
+}
+
+/// Reads what is added to a log, also over rotations.
+#[derive(Debug)]
+pub struct Follower<'a> {
+    log: &'a Path,
+    /// Number of the newest entry that was given.
+    newest: u64,
+    /// The log's files and their sizes at the last read.
+    seen: Option<Vec<(PathBuf, u64)>>,
+}
+
+impl<'a> Follower<'a> {
+    /// Begins after these entries, or after the newest one of the log where there are none.
+    ///
+    /// # Errors
+    /// A log that cannot be read.
+    pub fn after(log: &'a Path, entries: &[Entry]) -> Result<Self, ReadError> {
+        let newest = match entries.last() {
+            Some(entry) => entry.seq,
+            None => tail(log, 1, &Filter::default())?.last().map_or(0, |entry| entry.seq),
+        };
+        Ok(Self { log, newest, seen: None })
+    }
+
+    /// The entries that were added since the last call.
+    ///
+    /// # Errors
+    /// A log that cannot be read.
+    pub fn added(&mut self) -> Result<Vec<Entry>, ReadError> {
+        // A log whose files did not grow is not read again.
+        let sizes = files(self.log)?
+            .into_iter()
+            .map(|file| {
+                let length = fs::metadata(&file).map_or(0, |metadata| metadata.len());
+                (file, length)
+            })
+            .collect();
+        if self.seen.as_ref() == Some(&sizes) {
+            return Ok(Vec::new());
+        }
+        self.seen = Some(sizes);
+        let mut added = Vec::new();
+        show(self.log, &Filter::default(), &mut |entry| {
+            if entry.seq > self.newest {
+                added.push(entry);
+            }
+        })?;
+        self.newest = added.last().map_or(self.newest, |entry| entry.seq);
+        Ok(added)
+    }
+}
+
+/// An entry in the form in which it was written, so that its hash can be checked.
+///
+/// # Errors
+/// A number that canonical JSON does not have.
+pub fn canonical(entry: &Entry) -> io::Result<String> {
+    let mut value = serde_json::to_value(&entry.record)?;
+    if let Some(map) = value.as_object_mut() {
+        map.insert("seq".into(), entry.seq.into());
+        map.insert("previous_hash".into(), entry.previous_hash.clone().into());
+        map.insert("hash".into(), entry.hash.clone().into());
+    }
+    value.to_canon_json_string()
+}
