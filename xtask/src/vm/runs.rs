@@ -52,13 +52,12 @@ impl Vm {
     fn once(&self, parts: &Parts, saved: Option<&Saved>, log: &Path) -> Result<Seen> {
         let mut log = File::create(log)?;
         let folder = tempfile::tempdir()?;
-        let mut machine = match saved {
-            Some(saved) => saved.load(self, parts, folder.path(), &mut log)?,
-            None => {
-                let archive = folder.path().join("initramfs");
-                fs::write(&archive, self.initramfs(parts)?)?;
-                Machine::start(&mut self.command(parts, &archive, Disk::Scratch(None)), folder.path())?
-            }
+        let mut machine = if let Some(saved) = saved {
+            saved.load(self, parts, folder.path(), &mut log)?
+        } else {
+            let archive = folder.path().join("initramfs");
+            fs::write(&archive, self.initramfs(parts)?)?;
+            Machine::start(&mut self.command(parts, &archive, Disk::Scratch(None)), folder.path())?
         };
         let order = protocol::start(self.scenario.name);
         if saved.is_some() {
