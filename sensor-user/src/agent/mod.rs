@@ -9,7 +9,7 @@ mod budgets;
 pub mod canary;
 mod deny;
 mod diff;
-mod drifts;
+mod open_drift;
 mod episode;
 mod events;
 mod executions;
@@ -22,7 +22,7 @@ pub mod privileges;
 mod refusals;
 pub mod registry;
 mod reload;
-pub(crate) mod reports;
+pub(crate) mod verdicts;
 mod revert;
 mod served;
 mod service;
@@ -153,7 +153,7 @@ struct Agent {
     diffs: diff::Diffs,
     /// The newest change of each thing in an episode.
     changes: HashMap<u32, episode::Noted>,
-    drifts: drifts::Drifts,
+    drifts: open_drift::Drifts,
     /// Things to be written back, and when each was before.
     reverts: revert::Reverts,
     blindness: Option<(u32, String)>,

@@ -6,7 +6,7 @@
 use super::Agent;
 use super::budgets::Budgets;
 use super::deny::DenyRules;
-use super::drifts::Drifts;
+use super::open_drift::Drifts;
 use super::episode::Noted;
 use super::refusals::KernelsCounts;
 use super::served::Workers;

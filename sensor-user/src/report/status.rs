@@ -4,7 +4,7 @@
 //! In: the detector's state. Out: `status.json`, replaced atomically when something is new, and touched at each beat of the
 //! loop, so that its age tells a reader whether the loop still turns.
 
-use crate::agent::reports::Standing as Numbers;
+use crate::agent::verdicts::Standing as Numbers;
 use crate::bounded;
 use sensor_model::difference::Difference;
 use sensor_model::node_state::Standing;

@@ -163,5 +163,5 @@ fn same(one: &[Difference], other: &[Difference]) -> bool {
 }
 
 #[cfg(test)]
-#[path = "drifts_tests.rs"]
+#[path = "open_drift_tests.rs"]
 mod tests;

@@ -1,7 +1,7 @@
 //! From the detector's reports to the outside: forensic records, metrics, status.
 
 use super::diff::{declared, shown};
-use super::drifts::{MORE_ACTORS, Open};
+use super::open_drift::{MORE_ACTORS, Open};
 use super::episode::{ACTORS, Deed, Noted, brief};
 use super::look::{self, Sight};
 use super::reload::LOG_CUT;
