@@ -213,6 +213,29 @@ pub struct Record {
 }
 
 impl Record {
+    /// A record of this kind, with everything else empty. `time` is RFC 3339, `monotonic_ns` counts from the boot of that id.
+    pub fn new(kind: RecordKind, time: String, boot_id: String, monotonic_ns: u64) -> Self {
+        Self {
+            schema: SCHEMA.to_owned(),
+            kind,
+            time,
+            boot_id,
+            monotonic_ns,
+            path: None,
+            operation: None,
+            actor: None,
+            actors: Vec::new(),
+            differences: Vec::new(),
+            verdict: None,
+            source: None,
+            before: None,
+            after: None,
+            diff: None,
+            thing: None,
+            detail: serde_json::Map::new(),
+        }
+    }
+
     /// The thing that it is about; `None` for records about the sensor itself.
     pub fn name(&self) -> Option<ThingName> {
         Some(ThingName { path: self.path.clone()?, kind: self.thing? })

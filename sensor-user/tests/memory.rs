@@ -88,10 +88,10 @@ async fn a_managed_file_takes_no_more_memory_than_its_budget() {
     }
     let mut now = 1_000_000_000;
     while let [thing, ..] = detector.due(now, 1)[..] {
-        let Looked::Seen(sight) = looker.look(thing, &desired).await.unwrap() else { panic!("it is local") };
+        let Looked::Seen(seen) = looker.look(thing, &desired).await.unwrap() else { panic!("it is local") };
         now += 1;
-        assert!(detector.conclude(thing, now, &sight.outcome).decided);
-        looker.decided(thing, &sight);
+        assert!(detector.conclude(thing, now, &seen.outcome).decided);
+        looker.decided(thing, &seen);
     }
     assert_eq!(detector.next_deadline(), None, "nothing is left to be looked at");
     let all_done = live();
@@ -173,8 +173,8 @@ fn a_tree_that_is_watched_live_takes_few_bytes_for_each_entry_and_finds_each_by_
         assert_eq!(registry.tree_entry(id), Some((7, entry)));
         assert_eq!(registry.concerned(&about, None, false, false).direct, [7]);
         let own = About { inode, is_name: false, moves: false };
-        assert!(registry.speaks(id, &own), "the record names the actor");
+        assert!(registry.matches(id, &own), "the record names the actor");
         let reused = About { inode: Inode { generation: inode.generation + 1, ..inode }, ..own };
-        assert!(!registry.speaks(id, &reused), "a later inode of the same number is another one");
+        assert!(!registry.matches(id, &reused), "a later inode of the same number is another one");
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A timer that rings once for each time that it is set to.
+/// A timer that expires once for each time that it is set to.
 #[derive(Debug)]
 pub(super) struct Alarm {
     timer: AsyncFd<Timer>,
@@ -59,7 +59,7 @@ impl Alarm {
     }
 
     /// Waits for its time. It may be given up at any time.
-    pub(super) async fn rings(&mut self) -> io::Result<()> {
+    pub(super) async fn expired(&mut self) -> io::Result<()> {
         self.timer.readable_mut().await?.clear_ready();
         self.at = None;
         Ok(())
@@ -77,7 +77,7 @@ mod tests {
         for pause in [0, 300_000, 2_000_000] {
             let at = SystemClock.boot_ns() + pause;
             alarm.set(Some(at)).unwrap();
-            alarm.rings().await.unwrap();
+            alarm.expired().await.unwrap();
             assert!(SystemClock.boot_ns() >= at);
         }
     }

@@ -1,10 +1,11 @@
 //! Choosing a backend: by what loads and fires, never by a version.
 //!
-//! In: a state directory for the canary. Out: a loaded sensor whose canary was heard, or every reason
-//! why there is none.
+//! In: a state directory for the canary. Out: a loaded sensor that answers the canary, or every reason why there is none.
 
-use super::canary::{Canary, FTRACE_DISABLED, Pulse, UNHEARD};
+use super::canary::{Canary, CanaryState};
 use super::look::Witness;
+use super::reasons::{CANARY_NOT_HEARD, FTRACE_DISABLED};
+use super::reports::HookMode;
 use crate::attribution::{NoTable, ProcessTable};
 use crate::clock::Clock;
 use crate::event;
@@ -14,7 +15,6 @@ use crate::kernel::load::{self, HookState, Sensor};
 use crate::kernel::maps::{ProcessMaps, Ring};
 use crate::kernel::recursion::Recursion;
 use crate::observation::Observer;
-use crate::report::metrics::HookMode;
 use bytes::Bytes;
 use sensor_common::map::Counter;
 use std::fs;
@@ -32,18 +32,18 @@ const BACKLOG: usize = 8192;
 const SECURITY_MODULES: &str = "/sys/kernel/security/lsm";
 
 /// Canaries that are tried while others fill the ring faster than it is read.
-const SONGS: usize = 3;
+const ATTEMPTS: usize = 3;
 
-/// What tells of changes.
+/// What detects changes.
 #[derive(Debug)]
 pub enum Backend {
-    /// Kernel programs that were heard.
+    /// Kernel programs that answer the canary.
     Programs(Box<Programs>),
     /// Fanotify, and why no program works.
     Fanotify(Box<FanotifyBackend>),
 }
 
-/// Kernel programs that were heard.
+/// Kernel programs that answer the canary.
 #[derive(Debug)]
 pub struct Programs {
     /// Programs and links.
@@ -62,15 +62,23 @@ pub struct Programs {
     pub adopted: bool,
 }
 
-/// Tries LSM where the kernel calls it, then fentry, then fanotify. `Err` holds one reason for each. The canary lives in
-/// the first of the `nests` that can be written to. `things`: how many are declared, if that is known.
+/// No backend works on this host, with one reason for each.
+#[derive(Debug, thiserror::Error)]
+#[error("no backend works on this host: {}", .0.join("; "))]
+pub struct NoBackend(Vec<String>);
+
+/// Tries LSM where the kernel calls it, then fentry, then fanotify. The canary file is in the first of the `directories` that
+/// can be written to. `things`: how many are declared, if that is known.
+///
+/// # Errors
+/// None of them works.
 pub fn choose(
-    nests: &[&Path],
+    directories: &[&Path],
     pins: Option<&Path>,
     things: Option<usize>,
     observer: &Arc<Observer>,
     clock: &Arc<dyn Clock>,
-) -> Result<Backend, Vec<String>> {
+) -> Result<Backend, NoBackend> {
     let mut reasons = Vec::new();
     let mut backlog = Vec::new();
     let active = is_lsm_active(Path::new(SECURITY_MODULES));
@@ -82,10 +90,10 @@ pub fn choose(
     let modes =
         [Mode::Lsm, Mode::Fentry].into_iter().filter(|mode| *mode != Mode::Lsm || active != Some(false));
     for mode in modes {
-        let mut tried = attempt(mode, active, nests, pins, things, observer, &mut backlog);
+        let mut tried = attempt(mode, active, directories, pins, things, observer, &mut backlog);
         if let Err(Failure { reason, adopted: true }) = &tried {
             tracing::warn!(mode = mode.prefix(), reason, "The programs of an earlier daemon do not answer.");
-            tried = attempt(mode, active, nests, pins, things, observer, &mut backlog);
+            tried = attempt(mode, active, directories, pins, things, observer, &mut backlog);
         }
         match tried {
             Ok(programs) => return Ok(Backend::Programs(programs)),
@@ -104,7 +112,7 @@ pub fn choose(
         }
         Err(error) => {
             reasons.push(format!("fanotify: {error}"));
-            Err(reasons)
+            Err(NoBackend(reasons))
         }
     }
 }
@@ -136,7 +144,7 @@ impl From<String> for Failure {
 fn attempt(
     mode: Mode,
     active: Option<bool>,
-    nests: &[&Path],
+    directories: &[&Path],
     pins: Option<&Path>,
     things: Option<usize>,
     observer: &Observer,
@@ -145,23 +153,23 @@ fn attempt(
     let loaded = in_a_thread(|| load::load(mode, pins, things)).map_err(|error| error.to_string())?;
     let mut witness = Witness::new(loaded.maps);
     let mut ring = loaded.ring;
-    let mut canary = Canary::new(nests, observer, &mut witness).map_err(|error| error.to_string())?;
-    let mut pulse = Pulse::Alive;
-    for _ in 0..SONGS {
+    let mut canary = Canary::new(directories, observer, &mut witness).map_err(|error| error.to_string())?;
+    let mut state = CanaryState::Alive;
+    for _ in 0..ATTEMPTS {
         let lost = lost(&mut witness)?;
         // What came while no daemon ran goes first: in a full ring there is no room for the canary.
         read(&mut ring, &mut canary, backlog);
-        canary.sing(observer, &mut witness);
+        canary.write(observer, &mut witness);
         read(&mut ring, &mut canary, backlog);
-        pulse = canary.listen(&mut witness);
-        if pulse == Pulse::Drowned && self::lost(&mut witness)? == lost {
-            pulse = Pulse::Blind(UNHEARD.to_owned());
+        state = canary.check(&mut witness);
+        if state == CanaryState::RecordLost && self::lost(&mut witness)? == lost {
+            state = CanaryState::Blind(CANARY_NOT_HEARD);
         }
-        if pulse != Pulse::Drowned {
+        if state != CanaryState::RecordLost {
             break;
         }
     }
-    if let Pulse::Blind(reason) = pulse {
+    if let CanaryState::Blind(reason) = state {
         let runs_later =
             reason == FTRACE_DISABLED && (mode == Mode::Fentry || loaded.adopted || active == Some(true));
         if !runs_later {
@@ -172,9 +180,9 @@ fn attempt(
             }
             let adopted = loaded.sensor.has_adopted();
             loaded.sensor.detach();
-            return Err(Failure { reason, adopted });
+            return Err(Failure { reason: reason.to_owned(), adopted });
         }
-        // When somebody switches tracing on again. Until then nothing is called compliant, and other sets stay.
+        // Once tracing is switched on again. Until then no verdict is compliant, and other sets stay attached.
         canary.begins_blind();
     } else {
         // The programs run: they answered the daemon's look at the canary, which no other set does. Where the record of its
@@ -194,7 +202,7 @@ fn attempt(
 }
 
 /// Whether the kernel calls programs on security hooks: `bpf` is among the active modules. `None` where the list cannot be
-/// read, as without securityfs; then only trying tells.
+/// read, as without securityfs: then only a try shows it.
 fn is_lsm_active(modules: &Path) -> Option<bool> {
     let modules = fs::read_to_string(modules).ok()?;
     Some(modules.trim().split(',').any(|module| module == "bpf"))
@@ -207,7 +215,7 @@ fn lost(witness: &mut Witness) -> Result<u64, String> {
 /// What a longer backlog leaves in the ring is read by the loop.
 fn read(ring: &mut Ring, canary: &mut Canary, backlog: &mut Vec<Bytes>) {
     ring.drain(BACKLOG, |bytes| match event::decode(bytes) {
-        Ok(change) if change.record.id == super::canary::CANARY_ID => canary.heard(),
+        Ok(change) if change.record.id == super::canary::CANARY_ID => canary.received(),
         // Malformed ones too: they are counted where all records are.
         _ => backlog.push(Bytes::copy_from_slice(bytes)),
     });
@@ -217,9 +225,9 @@ fn read(ring: &mut Ring, canary: &mut Canary, backlog: &mut Vec<Bytes>) {
 pub(super) enum Changes {
     Ring(Box<Ring>),
     Fanotify(Box<FanotifyBackend>),
-    /// A test tells of them itself.
+    /// A test makes the changes known itself.
     #[cfg(test)]
-    Told,
+    Test,
 }
 
 impl Changes {
@@ -229,7 +237,7 @@ impl Changes {
             Self::Ring(ring) => ring.alarms().map(Some),
             Self::Fanotify(_) => Ok(None),
             #[cfg(test)]
-            Self::Told => Ok(None),
+            Self::Test => Ok(None),
         }
     }
 }
@@ -240,7 +248,7 @@ impl AsRawFd for Changes {
             Self::Ring(ring) => ring.as_raw_fd(),
             Self::Fanotify(backend) => backend.as_raw_fd(),
             #[cfg(test)]
-            Self::Told => -1,
+            Self::Test => -1,
         }
     }
 }

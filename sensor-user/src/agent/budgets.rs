@@ -1,7 +1,7 @@
-//! How much of the log each user may fill with what needs no rights: denials and executions.
+//! How much of the log each user may fill with records that need no rights: denials and executions.
 //!
-//! In: a user, the size of an entry, the time. Out: whether there is room for it, and the counts of that for which there was
-//! none. One user's entries take no room from another's, and none from changes, which have no budget. No I/O.
+//! In: a user, the size of an entry, the time. Out: whether the entry fits, and the counts of entries that did not. One user's
+//! entries take no room from another's, and none from changes, which have no budget. No I/O.
 
 use sensor_model::record::{Actor, RecordKind};
 use std::collections::{BTreeMap, HashMap};
@@ -9,15 +9,15 @@ use std::collections::{BTreeMap, HashMap};
 /// Bytes that a user may fill at once.
 const AT_ONCE: u64 = 256 << 10;
 
-/// In this time they come back.
+/// Time in which an empty budget refills.
 const REFILL_NS: u64 = 3600 * SECOND_NS;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Users who are told apart; those who come later share one budget.
+/// Users with a budget of their own; later ones share one.
 const USERS: usize = 32;
 
-/// From one count of what had no room to the next.
+/// Time between two records that count what did not fit.
 const COUNT_EVERY_NS: u64 = 600 * SECOND_NS;
 
 /// Budgets of all users.
@@ -29,11 +29,11 @@ pub(super) struct Budgets {
 /// Whose budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Account {
-    /// Root's, which has no end: root could write to the log itself.
+    /// Root's, without a limit: root could write to the log itself.
     Root,
     /// A user's.
     User(u32),
-    /// That of all who came when there were many.
+    /// The budget that later users share.
     Others,
 }
 
@@ -57,9 +57,9 @@ pub(super) struct Over {
 }
 
 impl Account {
-    /// Whose budget an actor's entries take. `is_named`: the host knows a user of that number. Others (those of a user
-    /// namespace, of which one user may have thousands) count as the one who logged in. A named user's login does not count,
-    /// since whoever never logged in may set any.
+    /// The budget of an actor's entries. `is_named`: the host has a user of that number. Other numbers belong to user namespaces,
+    /// of which one user may have thousands; they count as the user that logged in. A named user's login does not count: a
+    /// process that never logged in can set any.
     pub(super) fn of(actor: &Actor, is_named: bool) -> Self {
         match (actor.uid, actor.login_uid) {
             (0, _) => Self::Root,
@@ -81,7 +81,7 @@ impl Budgets {
         rest.is_some()
     }
 
-    /// Counts what had no room, and what the kernel programs told only by its number.
+    /// Counts entries that did not fit, and refusals that the kernel programs only counted.
     pub(super) fn count(&mut self, over: Over, now: u64) {
         let (account, budget) = self.budget(over.account, now);
         if budget.over.is_empty() {
@@ -92,7 +92,7 @@ impl Budgets {
         before.last_ns = over.last_ns;
     }
 
-    /// What was counted and is to be told; with `u64::MAX` everything.
+    /// Counts that are due for a record; with `u64::MAX` all of them.
     pub(super) fn ended(&mut self, now: u64) -> Vec<Over> {
         let due = |budget: &&mut Budget| now.saturating_sub(budget.counted_ns) >= COUNT_EVERY_NS;
         let mut over: Vec<Over> = self
@@ -107,7 +107,7 @@ impl Budgets {
 
     fn budget(&mut self, mut account: Account, now: u64) -> (Account, &mut Budget) {
         if self.accounts.len() >= USERS && !self.accounts.contains_key(&account) {
-            // Whoever has all of it has lost nothing.
+            // A full budget carries no information.
             self.accounts.retain(|_, budget| {
                 budget.refill(now);
                 budget.left < AT_ONCE || !budget.over.is_empty()

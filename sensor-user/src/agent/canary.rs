@@ -1,9 +1,10 @@
-//! Is anybody there? The daemon changes a file of its own and wants to hear of it from the kernel.
+//! Whether changes arrive: the daemon changes a file of its own, and the record of that change has to come back.
 //!
-//! In: the maps, the ring (through the count of canary records drained), `ftrace_enabled`. Out: alive,
-//! or blind and why. It exercises the whole chain: hook, map, ring, decode.
+//! In: the maps, the ring (through the count of canary records drained), `ftrace_enabled`. Out: alive, or blind and why. It
+//! exercises the whole chain: hook, map, ring, decoder.
 
 use super::look::Witness;
+use super::reasons;
 use super::registry::FIRST_OWN;
 use crate::kernel::maps::MapsError;
 use crate::observation::Observer;
@@ -25,9 +26,6 @@ pub const DEVICES_ID: u32 = FIRST_OWN * 2 - 1;
 /// What switches the kernel's function tracing, and with it the programs, off.
 pub const FTRACE_ENABLED: &str = "/proc/sys/kernel/ftrace_enabled";
 
-/// Why nothing is seen while function tracing is off.
-pub const FTRACE_DISABLED: &str = "ftrace-disabled";
-
 /// The daemon's own watched objects.
 #[derive(Debug)]
 pub struct Canary {
@@ -35,46 +33,43 @@ pub struct Canary {
     key: Option<InodeKey>,
     expected: u64,
     /// Canary records drained since the last tick.
-    heard: bool,
-    sung: Sung,
-    silence: Silence,
+    is_received: bool,
+    last_write: LastWrite,
+    unanswered: UnansweredBeats,
     /// Kept open so that the inodes, and so their numbers, stay: procfs makes new ones otherwise.
     held: Vec<File>,
     tamper: Vec<PathBuf>,
     /// The tunable among them, where this kernel has it.
     switch: Option<InodeKey>,
     /// Its counter when it was last looked at.
-    switched: Option<u64>,
-    /// The programs were never heard, since they cannot run for now.
+    switch_counter: Option<u64>,
+    /// No change ever arrived, since the programs cannot run for now.
     began_blind: bool,
 }
 
 /// Beats without an answer after which another backend is looked for.
-const SILENT_BEATS: u32 = 3;
+const MOST_UNANSWERED: u32 = 3;
 
 /// Beats in a row at which the file was changed and the programs did not answer.
 #[derive(Debug, Default)]
-struct Silence(u32);
+struct UnansweredBeats(u32);
 
-impl Silence {
-    fn beat(&mut self, silent: bool) {
-        self.0 = if silent { self.0.saturating_add(1) } else { 0 };
+impl UnansweredBeats {
+    fn beat(&mut self, is_unanswered: bool) {
+        self.0 = if is_unanswered { self.0.saturating_add(1) } else { 0 };
     }
 
     fn is_for_good(&self) -> bool {
-        self.0 >= SILENT_BEATS
+        self.0 >= MOST_UNANSWERED
     }
 }
 
 /// Its record comes through the ring that no flood of changes can fill.
 const ROLES: u32 = ROLE_FILE | ROLE_TAMPER;
 
-/// Why a node is blind whose ring does not bring the canary's record.
-pub const UNHEARD: &str = "canary-not-heard";
-
 /// How the last beat went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sung {
+enum LastWrite {
     /// The file could not be changed.
     NotWritten,
     /// The programs did not answer the daemon's look at the file. Only the set that the daemon asks answers; a change is
@@ -86,30 +81,30 @@ enum Sung {
 
 /// What a tick found.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Pulse {
+pub enum CanaryState {
     /// The last change came back.
     Alive,
-    /// It was counted, and its record did not come: nobody reads the ring, or it had no room.
-    Drowned,
+    /// It was counted, and its record did not arrive: the ring had no room.
+    RecordLost,
     /// It did not, and why that may be.
-    Blind(String),
+    Blind(&'static str),
 }
 
 impl Canary {
-    /// Makes the file, in the first of the `nests` that can be written to, and enrols it, the mount table, the block
+    /// Makes the file, in the first of the `directories` that can be written to, and enrols it, the mount table, the block
     /// devices and the tunable.
-    pub fn new(nests: &[&Path], observer: &Observer, witness: &mut Witness) -> Result<Self, MapsError> {
+    pub fn new(directories: &[&Path], observer: &Observer, witness: &mut Witness) -> Result<Self, MapsError> {
         let mut canary = Self {
-            path: nest(nests),
+            path: choose_path(directories),
             key: None,
             expected: 0,
-            heard: false,
-            sung: Sung::NotWritten,
-            silence: Silence::default(),
+            is_received: false,
+            last_write: LastWrite::NotWritten,
+            unanswered: UnansweredBeats::default(),
             held: Vec::new(),
             tamper: Vec::new(),
             switch: None,
-            switched: None,
+            switch_counter: None,
             began_blind: false,
         };
         witness.maps().enrol(MOUNTS_KEY, MOUNTS_ID, ROLE_MOUNTS)?;
@@ -127,12 +122,12 @@ impl Canary {
         self.began_blind = true;
     }
 
-    /// Whether nothing was ever heard of them.
+    /// Whether no change ever arrived.
     pub fn is_blind(&self) -> bool {
         self.began_blind
     }
 
-    /// Whether the programs began to run only now; asked when they are heard. Says so once.
+    /// Whether the programs began to run only now; asked when a change arrived. `true` once.
     pub fn begins_to_see(&mut self, observer: &Observer, witness: &mut Witness) -> Result<bool, MapsError> {
         if !std::mem::take(&mut self.began_blind) {
             return Ok(false);
@@ -173,27 +168,27 @@ impl Canary {
         self.switch.is_some() && id == TAMPER_ID
     }
 
-    /// Whether nobody can have switched the programs off since the last call, nor can without a record: nobody has
-    /// opened the tunable for writing since, or has it open. That the programs see this look tells that they run
-    /// at the very moment at which they count the writers.
+    /// Whether no process can have switched the programs off since the last call, nor can without a record: no process has
+    /// opened the tunable for writing since, or has it open. The programs see this look, so they run at the very moment at
+    /// which they count the writers.
     pub fn is_out_of_reach(&mut self, observer: &Observer, witness: &mut Witness) -> bool {
         let Some(key) = self.switch else { return true };
         let (Some(entry), _) = look_at(key, observer, witness) else { return false };
-        let before = self.switched.replace(entry.observed_counter);
+        let before = self.switch_counter.replace(entry.observed_counter);
         entry.observed & OBSERVED_WRITERS == 0 && before.is_none_or(|before| before == entry.observed_counter)
     }
 
     /// A canary record came through the ring.
-    pub fn heard(&mut self) {
-        self.heard = true;
+    pub fn received(&mut self) {
+        self.is_received = true;
     }
 
-    /// Changes the file. [`Canary::listen`] tells, after the ring was drained, whether it was heard.
-    pub fn sing(&mut self, observer: &Observer, witness: &mut Witness) {
-        self.heard = false;
+    /// Changes the file. After the ring was drained, [`Canary::check`] finds whether the change arrived.
+    pub fn write(&mut self, observer: &Observer, witness: &mut Witness) {
+        self.is_received = false;
         // The marked open takes the dirty bit away, so that the change pushes a record.
         let identified = observer.open(&self.path).ok().and_then(|_| witness.identity());
-        let answered = if identified.is_some() { Sung::Answered } else { Sung::NotAnswered };
+        let answered = if identified.is_some() { LastWrite::Answered } else { LastWrite::NotAnswered };
         if identified.is_some() && identified != self.key {
             self.key = identified;
             if let Some(key) = self.key
@@ -205,7 +200,7 @@ impl Canary {
         self.expected = self.counter(witness).unwrap_or(0);
         let write = OpenOptions::new().write(true).create(true).truncate(false).open(&self.path);
         let written = write.and_then(|mut file| file.write_all(b"1"));
-        self.sung = if written.is_ok() { answered } else { Sung::NotWritten };
+        self.last_write = if written.is_ok() { answered } else { LastWrite::NotWritten };
         if let Err(error) = written {
             tracing::warn!(path = %self.path.display(), %error, "Cannot write the canary file.");
         }
@@ -216,33 +211,41 @@ impl Canary {
     }
 
     /// Whether the change was counted and its record came.
-    pub fn listen(&mut self, witness: &mut Witness) -> Pulse {
+    pub fn check(&mut self, witness: &mut Witness) -> CanaryState {
         if fs::read_to_string(FTRACE_ENABLED).is_ok_and(|text| text.trim() == "0") {
-            self.silence.beat(false);
-            return Pulse::Blind(FTRACE_DISABLED.to_owned());
+            self.unanswered.beat(false);
+            return CanaryState::Blind(reasons::FTRACE_DISABLED);
         }
-        let (pulse, silent) = pulse(self.sung, self.counter(witness), self.expected, self.heard);
-        self.silence.beat(silent);
-        pulse
+        let (state, is_unanswered) =
+            state_after(self.last_write, self.counter(witness), self.expected, self.is_received);
+        self.unanswered.beat(is_unanswered);
+        state
     }
 
     /// Whether the backend stopped answering for good. A beat or two may fall on a moment at which the file was replaced.
-    pub fn is_silent(&self) -> bool {
-        self.silence.is_for_good()
+    pub fn is_unanswered(&self) -> bool {
+        self.unanswered.is_for_good()
     }
 }
 
 /// How a beat went: by the canary's counter in the map, what it was before, and whether the record came. And whether the
 /// programs did not answer, though there was something to answer.
-fn pulse(sung: Sung, counter: Option<u64>, before: u64, heard: bool) -> (Pulse, bool) {
+fn state_after(
+    last_write: LastWrite,
+    counter: Option<u64>,
+    before: u64,
+    is_received: bool,
+) -> (CanaryState, bool) {
     match counter {
-        None => (Pulse::Blind("canary-not-enrolled".to_owned()), false),
-        Some(_) if sung == Sung::NotWritten => (Pulse::Blind("canary-not-written".to_owned()), false),
-        Some(counter) if counter <= before || sung == Sung::NotAnswered => {
-            (Pulse::Blind("canary-not-seen".to_owned()), true)
+        None => (CanaryState::Blind(reasons::CANARY_NOT_ENROLLED), false),
+        Some(_) if last_write == LastWrite::NotWritten => {
+            (CanaryState::Blind(reasons::CANARY_NOT_WRITTEN), false)
         }
-        Some(_) if !heard => (Pulse::Drowned, false),
-        Some(_) => (Pulse::Alive, false),
+        Some(counter) if counter <= before || last_write == LastWrite::NotAnswered => {
+            (CanaryState::Blind(reasons::CANARY_NOT_SEEN), true)
+        }
+        Some(_) if !is_received => (CanaryState::RecordLost, false),
+        Some(_) => (CanaryState::Alive, false),
     }
 }
 
@@ -257,8 +260,8 @@ fn look_at(key: InodeKey, observer: &Observer, witness: &mut Witness) -> (Option
 }
 
 /// Where the canary lives.
-fn nest(nests: &[&Path]) -> PathBuf {
-    let mut paths = nests.iter().map(|nest| nest.join("canary"));
+fn choose_path(directories: &[&Path]) -> PathBuf {
+    let mut paths = directories.iter().map(|directory| directory.join("canary"));
     let mut first = None;
     for path in paths.by_ref() {
         match fs::write(&path, b"0") {
@@ -278,27 +281,34 @@ mod tests {
     fn the_canary_lives_where_it_can_be_written() {
         let run = tempfile::tempdir().unwrap();
         let state = run.path().join("missing");
-        assert_eq!(nest(&[&state, run.path()]), run.path().join("canary"));
+        assert_eq!(choose_path(&[&state, run.path()]), run.path().join("canary"));
         assert!(run.path().join("canary").exists());
     }
 
     #[test]
     fn where_nothing_can_be_written_the_first_place_is_named() {
-        assert_eq!(nest(&[Path::new("/missing/a"), Path::new("/missing/b")]), Path::new("/missing/a/canary"));
+        assert_eq!(
+            choose_path(&[Path::new("/missing/a"), Path::new("/missing/b")]),
+            Path::new("/missing/a/canary")
+        );
     }
 
     #[test]
     fn only_a_beat_without_an_answer_counts_as_silence_and_three_in_a_row_end_the_backend() {
-        let silent = |sung, counter, heard| pulse(sung, counter, 7, heard).1;
-        assert!(silent(Sung::NotAnswered, Some(8), true), "another set of programs counted the change");
-        assert!(silent(Sung::Answered, Some(7), false), "nobody counted the change");
-        assert!(!silent(Sung::Answered, Some(8), false), "its record was crowded out");
-        assert!(!silent(Sung::NotWritten, Some(7), false), "there was nothing to answer");
-        assert!(!silent(Sung::NotAnswered, None, false), "its entry is gone");
-        assert_eq!(pulse(Sung::Answered, Some(8), 7, true), (Pulse::Alive, false));
+        let is_unanswered =
+            |last_write, counter, is_received| state_after(last_write, counter, 7, is_received).1;
+        assert!(
+            is_unanswered(LastWrite::NotAnswered, Some(8), true),
+            "another set of programs counted the change"
+        );
+        assert!(is_unanswered(LastWrite::Answered, Some(7), false), "nobody counted the change");
+        assert!(!is_unanswered(LastWrite::Answered, Some(8), false), "its record was crowded out");
+        assert!(!is_unanswered(LastWrite::NotWritten, Some(7), false), "there was nothing to answer");
+        assert!(!is_unanswered(LastWrite::NotAnswered, None, false), "its entry is gone");
+        assert_eq!(state_after(LastWrite::Answered, Some(8), 7, true), (CanaryState::Alive, false));
 
-        let mut silence = Silence::default();
-        for (silent, is_for_good) in [
+        let mut unanswered = UnansweredBeats::default();
+        for (is_unanswered, is_for_good) in [
             (true, false),
             (true, false),
             (false, false),
@@ -307,8 +317,8 @@ mod tests {
             (true, true),
             (false, false),
         ] {
-            silence.beat(silent);
-            assert_eq!(silence.is_for_good(), is_for_good);
+            unanswered.beat(is_unanswered);
+            assert_eq!(unanswered.is_for_good(), is_for_good);
         }
     }
 }

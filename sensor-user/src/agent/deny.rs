@@ -36,12 +36,12 @@ pub(super) struct DenyRules {
     numbers: Numbers,
     /// By thing, the rule that protects it.
     things: HashMap<u32, u32>,
-    /// What the kernel was told.
-    told: Allowances,
+    /// What was written to the map.
+    written: Allowances,
     /// The kernel knows nothing else.
     cleared: bool,
     /// Inodes may still be protected by rules of before, whose actors stay allowed.
-    begins: bool,
+    keeps_earlier: bool,
 }
 
 /// Allowed actors with their bits, as the kernel has them.
@@ -62,7 +62,7 @@ impl DenyRules {
         deny
     }
 
-    /// Before the things of a run are enrolled: nobody who was allowed is refused meanwhile. What an earlier daemon
+    /// Before the things of a run are enrolled: no actor that was allowed is refused meanwhile. What an earlier daemon
     /// allowed, whose rules had other numbers, is taken away.
     pub(super) fn begin(&mut self, witness: Option<&mut Witness>) -> Result<(), MapsError> {
         if let Some(witness) = witness.filter(|_| !self.cleared) {
@@ -70,13 +70,13 @@ impl DenyRules {
             witness.maps().remove(GROUPS_KEY)?;
         }
         self.cleared = true;
-        self.begins = true;
+        self.keeps_earlier = true;
         Ok(())
     }
 
     /// All things are enrolled: only today's rules count.
     pub(super) fn begun(&mut self) {
-        self.begins = false;
+        self.keeps_earlier = false;
     }
 
     /// Adds things, numbered on from `first`. Rules that are known keep their numbers.
@@ -98,17 +98,17 @@ impl DenyRules {
         self.things.get(&thing).copied()
     }
 
-    /// A control group was made: whoever is allowed by it need not wait for the next [`DenyRules::refresh`].
+    /// A control group was made: an actor that it allows need not wait for the next [`DenyRules::refresh`].
     pub(super) fn group_made(&mut self, witness: &mut Witness, path: &str, id: u64) {
         let sets: BTreeSet<u32> = self.numbers.sets().into_iter().map(|(number, _)| number).collect();
         let mut wanted: Allowances =
-            self.told.iter().filter(|(e, _)| !sets.contains(&e.rule)).map(|(e, b)| (*e, *b)).collect();
+            self.written.iter().filter(|(e, _)| !sets.contains(&e.rule)).map(|(e, b)| (*e, *b)).collect();
         wanted.extend(
             self.allowing(path).into_iter().map(|number| (entry(number, ALLOWED_CGROUP, id), ALLOWED_ALL)),
         );
         self.add_sets(&mut wanted);
         for (actor, bits) in wanted {
-            if self.told.insert(actor, bits) != Some(bits) {
+            if self.written.insert(actor, bits) != Some(bits) {
                 allow(witness, actor, bits);
             }
         }
@@ -144,7 +144,7 @@ impl DenyRules {
         wanted.extend(of_sets);
     }
 
-    /// The rules in use that allow whoever is in the control group of this path.
+    /// The rules in use that allow the processes in the control group of this path.
     fn allowing(&self, path: &str) -> Vec<u32> {
         let placement = Placement::of_path(path);
         let subject = Subject {
@@ -157,14 +157,14 @@ impl DenyRules {
         allowing.map(|(number, _)| number).collect()
     }
 
-    /// Whether to be told of each control group that is made.
+    /// Whether a rule names units or pods, so that the daemon needs a record of each new control group.
     fn names_groups(&self) -> bool {
         let names =
             |rule: &Rule| !rule.allowed_actors.units.is_empty() || !rule.allowed_actors.pods.is_empty();
         self.used().iter().any(|(_, rule)| names(rule))
     }
 
-    /// Brings the kernel's list of allowed actors up to date. Units get new cgroups when they start: those are told,
+    /// Brings the kernel's list of allowed actors up to date. Units get new cgroups when they start: those are reported,
     /// and found here where that was lost. `ours`: processes of Holdfast's that write now, by number and start; no rule
     /// applies to them.
     pub(super) fn refresh(
@@ -174,13 +174,13 @@ impl DenyRules {
         witness: &mut Witness,
         ours: impl Iterator<Item = (u32, u64)>,
     ) {
-        if self.things.is_empty() && self.told.is_empty() {
+        if self.things.is_empty() && self.written.is_empty() {
             return;
         }
         let mut wanted: Allowances = ours
             .map(|(tgid, start)| (Allowed { dev: tgid, ..entry(0, ALLOWED_PROCESS, start) }, ALLOWED_ALL))
             .collect();
-        self.tell_of_groups(witness);
+        self.watch_groups(witness);
         if self.names_groups() {
             let mount = cgroup::mount(groups::hierarchy(), root, Path::new("/proc"));
             for (path, id) in mount.iter().flat_map(|mount| cgroups(mount)) {
@@ -190,7 +190,7 @@ impl DenyRules {
         }
         for (number, rule) in self.used() {
             for exe in &rule.allowed_actors.exes {
-                // A glob has no inode: such actors are told apart after the fact only.
+                // A glob has no inode: such actors are known only after the change.
                 if let Some(Inode { key, generation }) = witness.executable(observer, Path::new(exe)) {
                     let InodeKey { ino, dev, volume } = key;
                     let actor = Allowed { dev, generation, volume, ..entry(number, ALLOWED_EXE, ino) };
@@ -204,22 +204,22 @@ impl DenyRules {
             }
         }
         self.add_sets(&mut wanted);
-        let wanted = self.with_those_of_before(wanted);
-        for actor in self.told.keys().filter(|actor| !wanted.contains_key(*actor)) {
+        let wanted = self.keeping_earlier(wanted);
+        for actor in self.written.keys().filter(|actor| !wanted.contains_key(*actor)) {
             if let Err(error) = witness.maps().disallow(*actor) {
                 tracing::warn!(%error, "Cannot remove an allowed actor.");
             }
         }
         for (actor, bits) in &wanted {
-            if self.told.get(actor) != Some(bits) {
+            if self.written.get(actor) != Some(bits) {
                 allow(witness, *actor, *bits);
             }
         }
-        self.told = wanted;
+        self.written = wanted;
     }
 
     /// Has the programs tell of control groups only while a rule asks for it: on a busy node many are made.
-    fn tell_of_groups(&self, witness: &mut Witness) {
+    fn watch_groups(&self, witness: &mut Witness) {
         let maps = witness.maps();
         let done = if self.names_groups() {
             maps.enrol(GROUPS_KEY, GROUPS_ID, ROLE_MOUNTS)
@@ -231,9 +231,9 @@ impl DenyRules {
         }
     }
 
-    fn with_those_of_before(&self, mut wanted: Allowances) -> Allowances {
-        if self.begins {
-            for (entry, bits) in &self.told {
+    fn keeping_earlier(&self, mut wanted: Allowances) -> Allowances {
+        if self.keeps_earlier {
+            for (entry, bits) in &self.written {
                 *wanted.entry(*entry).or_default() |= bits;
             }
         }
@@ -320,14 +320,14 @@ mod tests {
 
     #[test]
     fn nobody_who_was_allowed_is_refused_while_things_are_enrolled_anew() {
-        let told = Allowances::from([(entry(1, ALLOWED_LOGIN, 1000), ALLOWED_ALL)]);
-        let mut deny = DenyRules { told: told.clone(), ..DenyRules::default() };
+        let written = Allowances::from([(entry(1, ALLOWED_LOGIN, 1000), ALLOWED_ALL)]);
+        let mut deny = DenyRules { written: written.clone(), ..DenyRules::default() };
         deny.begin(None).unwrap();
         let wanted = Allowances::from([(entry(2, ALLOWED_LOGIN, 0), ALLOWED_ALL)]);
-        let both = deny.with_those_of_before(wanted.clone());
-        assert!(told.iter().all(|(entry, bits)| both.get(entry) == Some(bits)), "{both:?}");
+        let both = deny.keeping_earlier(wanted.clone());
+        assert!(written.iter().all(|(entry, bits)| both.get(entry) == Some(bits)), "{both:?}");
         deny.begun();
-        assert_eq!(deny.with_those_of_before(wanted.clone()), wanted);
+        assert_eq!(deny.keeping_earlier(wanted.clone()), wanted);
     }
 
     #[test]
@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(wanted[&of(set, by_first)] | wanted[&of(set, by_second)], ALLOWED_ALL);
         let before = wanted.clone();
         deny.add_sets(&mut wanted);
-        assert_eq!(wanted, before, "what was told already comes to the same");
+        assert_eq!(wanted, before, "what was written already comes to the same");
     }
 
     #[test]

@@ -5,9 +5,9 @@
 //! record, bounded in size. No content is shown of a path that no rule with `secret: false` is for, of keys, or of anything
 //! that is not the text that was looked at.
 
-use super::Agent;
-use super::look::Sight;
-use crate::desired::{self, Unknown};
+use super::look::LookResult;
+use crate::clock::Clock;
+use crate::desired::{self, Desired, StateSource, Unknown};
 use crate::observation::{Observer, snapshot};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -16,6 +16,7 @@ use sensor_model::expectation::{Expectation, Expected, Owner};
 use sensor_model::expectations::expected_bytes;
 use sensor_model::merge::Rendered;
 use sensor_model::observation::{FileType, Observation};
+use sensor_model::record::Record;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use similar::TextDiff;
@@ -27,7 +28,7 @@ use std::time::Duration;
 /// Names in a directory that a record shows; others are counted.
 const MOST_NAMES: usize = 64;
 
-/// Larger contents are told by their digests alone.
+/// Of larger contents a record has only the digests.
 const MOST_BYTES: usize = 64 << 10;
 
 /// Bytes of a diff; what is more is cut at the end of a line.
@@ -56,39 +57,39 @@ struct Wanted {
     found: [u8; 32],
 }
 
-impl Agent {
-    /// The next record of the group is about content that was found, and may be shown how that differs.
-    pub(super) fn want_diff(&mut self, thing: u32, sight: &Sight) {
-        let expectation = &self.desired.expectations[thing as usize];
-        let content = sight.differences.iter().any(|difference| difference.kind == DifferenceKind::Content);
-        let Observation::Object(object) = &sight.observation else { return };
+impl Diffs {
+    /// The record with this index in the group is about content. It may show how the content differs.
+    pub(super) fn want(&mut self, record: usize, thing: u32, desired: &Desired, seen: &LookResult) {
+        let expectation = &desired.expectations[thing as usize];
+        let content = seen.differences.iter().any(|difference| difference.kind == DifferenceKind::Content);
+        let Observation::Object(object) = &seen.observation else { return };
         if let (Expected::File(_), true, false) = (&expectation.expected, content, expectation.ssh_keys)
             && let (FileType::Regular, Some(found)) = (object.file_type, object.sha256)
-            && !self.desired.policy.decide(&expectation.thing.path(), None).secret
+            && !desired.policy.decide(&expectation.thing.path(), None).secret
         {
-            self.diffs.wanted.push(Wanted { record: self.group.len(), thing, found });
+            self.wanted.push(Wanted { record, thing, found });
         }
     }
 
-    /// Makes the diffs of this turn. A record without the one that its policy allows says why.
-    pub(super) fn add_diffs(&mut self) {
-        let wanted = std::mem::take(&mut self.diffs.wanted);
+    /// Makes the diffs of this turn. A record without the diff that its policy allows says why.
+    pub(super) fn add(&mut self, records: &mut [Record], sources: &Sources<'_>, clock: &dyn Clock) {
+        let wanted = std::mem::take(&mut self.wanted);
         if wanted.is_empty() {
             return;
         }
-        let began = self.clock.boot_ns();
+        let began = clock.boot_ns();
         let mut rendered = Err("too many changes at once");
-        if began >= self.diffs.not_before {
-            rendered = desired::rendered(&self.options.inputs.source, Unknown::Ignore)
+        if began >= self.not_before {
+            rendered = desired::rendered(sources.source, Unknown::Ignore)
                 .map_err(|_| "the config cannot be read now");
         }
         for Wanted { record, thing, found } in wanted {
-            let expectation = &self.desired.expectations[thing as usize];
+            let expectation = &sources.desired.expectations[thing as usize];
             let diff = match &rendered {
-                Ok(rendered) => unified(rendered, expectation, &self.looker.observer, &found),
+                Ok(rendered) => unified(rendered, expectation, sources.observer, &found),
                 Err(reason) => Err(*reason),
             };
-            let Some(record) = self.group.get_mut(record) else { continue };
+            let Some(record) = records.get_mut(record) else { continue };
             match diff {
                 Ok(diff) => record.diff = Some(diff),
                 Err(reason) => {
@@ -97,10 +98,20 @@ impl Agent {
             }
         }
         if rendered.is_ok() {
-            let now = self.clock.boot_ns();
-            self.diffs.not_before = now.saturating_add(now.saturating_sub(began).saturating_mul(PART));
+            let now = clock.boot_ns();
+            self.not_before = now.saturating_add(now.saturating_sub(began).saturating_mul(PART));
         }
     }
+}
+
+/// What diffs are made from.
+pub(super) struct Sources<'a> {
+    /// The config.
+    pub(super) source: &'a StateSource,
+    /// What was read from them.
+    pub(super) desired: &'a Desired,
+    /// The host's files.
+    pub(super) observer: &'a Observer,
 }
 
 /// From what is declared to what was found, or why that is not shown.
@@ -162,7 +173,7 @@ fn bounded(declared: &str, found: &str) -> String {
     shown
 }
 
-/// What was found, as a record shows it: that nothing is there is something to be told, too.
+/// What was found, as a record shows it. A missing object is a finding, too.
 pub(super) fn shown(observation: &Observation) -> Option<Value> {
     match observation {
         Observation::Missing => Some(json!({ "seen": "missing" })),

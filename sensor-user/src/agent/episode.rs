@@ -1,7 +1,7 @@
-//! Who changed a thing since it was last at rest.
+//! Who changed a thing since it was last verified.
 //!
 //! In: announced changes of one thing, each with its actor and whether the kernel would let that actor. Out: all of them, and
-//! the newest. One that keeps the file open goes on changing it without being told again, so nobody is forgotten before the
+//! the newest. One that keeps the file open goes on changing it without another record, so no actor is forgotten before the
 //! thing is at rest. No I/O.
 
 use sensor_model::record::Actor;
@@ -14,7 +14,7 @@ const ARGUMENTS: usize = 128;
 
 /// What an actor did last.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Deed {
+pub(super) struct AttributedChange {
     /// `None` where no process could be named.
     pub(super) actor: Option<Actor>,
     pub(super) operation: &'static str,
@@ -22,11 +22,11 @@ pub(super) struct Deed {
     pub(super) at_ns: u64,
 }
 
-impl Deed {
+impl AttributedChange {
     /// Whether the two are of one actor: a process that executes another program is another.
     fn is_by_same(&self, other: &Self) -> bool {
-        let who = |deed: &Self| {
-            deed.actor.as_ref().map(|actor| (actor.pid, actor.start_ns, actor.exe.clone(), actor.uid))
+        let who = |change: &Self| {
+            change.actor.as_ref().map(|actor| (actor.pid, actor.start_ns, actor.exe.clone(), actor.uid))
         };
         who(self) == who(other)
     }
@@ -34,89 +34,89 @@ impl Deed {
 
 /// The changes of a thing, kept until it is at rest.
 #[derive(Debug, Clone)]
-pub(super) struct Noted {
+pub(super) struct Episode {
     /// One for each actor, the newest last.
-    deeds: Vec<Deed>,
+    changes: Vec<AttributedChange>,
     /// Actors for which there was no room, and changes whose records were lost.
     more: u64,
     /// An attempt that the kernel refused, as far as owner and capabilities tell. It is no change.
-    refused: Option<Deed>,
+    refused: Option<AttributedChange>,
     /// Time of the first change that no record names, for the latency.
     pub(super) first_ns: u64,
-    /// A record named all of them; they are kept for what may still come of them without another change being told.
-    pub(super) told: bool,
+    /// A record named all of them; they are kept, since they may go on changing the thing without another record.
+    pub(super) reported: bool,
 }
 
-impl Noted {
+impl Episode {
     /// Begins with a change.
-    pub(super) fn new(deed: Deed) -> Self {
-        let first_ns = deed.at_ns;
-        Self { deeds: vec![deed], more: 0, refused: None, first_ns, told: false }
+    pub(super) fn new(change: AttributedChange) -> Self {
+        let first_ns = change.at_ns;
+        Self { changes: vec![change], more: 0, refused: None, first_ns, reported: false }
     }
 
     /// Begins with an attempt that was refused.
-    pub(super) fn attempted(deed: Deed) -> Self {
-        Self { deeds: Vec::new(), more: 0, first_ns: deed.at_ns, refused: Some(deed), told: true }
+    pub(super) fn attempted(change: AttributedChange) -> Self {
+        Self { changes: Vec::new(), more: 0, first_ns: change.at_ns, refused: Some(change), reported: true }
     }
 
-    /// Begins with a change of which nobody was told.
+    /// Begins with a change whose record was lost.
     pub(super) fn lost(at_ns: u64) -> Self {
-        Self { deeds: Vec::new(), more: 1, first_ns: at_ns, refused: None, told: true }
+        Self { changes: Vec::new(), more: 1, first_ns: at_ns, refused: None, reported: true }
     }
 
-    /// Somebody else may have changed it too, of whom nobody was told.
-    pub(super) fn lose(&mut self) {
+    /// An actor whose record was lost may have changed it, too.
+    pub(super) fn add_unnamed(&mut self) {
         self.more = self.more.saturating_add(1);
     }
 
     /// One more change.
-    pub(super) fn add(&mut self, deed: Deed) {
-        if self.told {
-            self.told = false;
-            self.first_ns = deed.at_ns;
+    pub(super) fn add(&mut self, change: AttributedChange) {
+        if self.reported {
+            self.reported = false;
+            self.first_ns = change.at_ns;
         }
-        if let Some(at) = self.deeds.iter().position(|known| known.is_by_same(&deed)) {
-            self.deeds.remove(at);
-        } else if self.deeds.len() == ACTORS {
+        if let Some(at) = self.changes.iter().position(|known| known.is_by_same(&change)) {
+            self.changes.remove(at);
+        } else if self.changes.len() == ACTORS {
             // The newest is always named.
-            self.deeds.pop();
+            self.changes.pop();
             self.more += 1;
         }
-        self.deeds.push(deed);
+        self.changes.push(change);
     }
 
     /// One more attempt that was refused.
-    pub(super) fn attempt(&mut self, deed: Deed) {
-        self.refused = Some(deed);
+    pub(super) fn attempt(&mut self, change: AttributedChange) {
+        self.refused = Some(change);
     }
 
     /// The newest change; `None` where there were only attempts.
-    pub(super) fn newest(&self) -> Option<&Deed> {
-        self.deeds.last()
+    pub(super) fn newest(&self) -> Option<&AttributedChange> {
+        self.changes.last()
     }
 
     /// All changes, the newest first.
-    pub(super) fn deeds(&self) -> impl Iterator<Item = &Deed> {
-        self.deeds.iter().rev()
+    pub(super) fn changes(&self) -> impl Iterator<Item = &AttributedChange> {
+        self.changes.iter().rev()
     }
 
-    /// How many actors there was no room for, or nobody told of.
+    /// How many actors there was no room for, or whose record was lost.
     pub(super) fn more(&self) -> u64 {
         self.more
     }
 
     /// Who tried and was refused, where no process changed anything.
     pub(super) fn refused(&self) -> Option<&Actor> {
-        self.refused.as_ref().filter(|_| self.deeds.is_empty())?.actor.as_ref()
+        self.refused.as_ref().filter(|_| self.changes.is_empty())?.actor.as_ref()
     }
 
     /// All who could be named, the first first, as a record names them beside each other; none where there is no more than
     /// one to be named.
     pub(super) fn actors(&self) -> Vec<Actor> {
-        if self.deeds.len() < 2 {
+        if self.changes.len() < 2 {
             return Vec::new();
         }
-        self.deeds.iter().filter_map(|deed| deed.actor.as_ref()).map(brief).collect()
+        self.changes.iter().filter_map(|change| change.actor.as_ref()).map(brief).collect()
     }
 }
 
@@ -141,21 +141,21 @@ pub(super) fn brief(actor: &Actor) -> Actor {
 mod tests {
     use super::*;
 
-    fn deed(pid: u32, at_ns: u64) -> Deed {
+    fn change(pid: u32, at_ns: u64) -> AttributedChange {
         let actor = Actor { pid, ..Actor::default() };
-        Deed { actor: Some(actor), operation: "write", at_ns }
+        AttributedChange { actor: Some(actor), operation: "write", at_ns }
     }
 
-    fn pids(noted: &Noted) -> Vec<u32> {
-        noted.deeds().filter_map(|deed| deed.actor.as_ref()).map(|actor| actor.pid).collect()
+    fn pids(noted: &Episode) -> Vec<u32> {
+        noted.changes().filter_map(|change| change.actor.as_ref()).map(|actor| actor.pid).collect()
     }
 
     #[test]
     fn each_actor_is_kept_once_and_the_newest_is_the_last_that_changed_something() {
-        let mut noted = Noted::new(deed(1, 10));
+        let mut noted = Episode::new(change(1, 10));
         assert_eq!(noted.actors(), []);
         for (pid, at) in [(2, 20), (1, 30), (3, 40), (1, 50)] {
-            noted.add(deed(pid, at));
+            noted.add(change(pid, at));
         }
         assert_eq!(pids(&noted), [1, 3, 2]);
         assert_eq!((noted.newest().unwrap().at_ns, noted.first_ns, noted.actors().len()), (50, 10, 3));
@@ -163,37 +163,37 @@ mod tests {
 
     #[test]
     fn whoever_was_told_stays_and_the_latency_begins_anew() {
-        let mut noted = Noted::new(deed(1, 10));
-        noted.told = true;
-        noted.add(deed(2, 90));
-        assert_eq!((pids(&noted), noted.first_ns, noted.told), (vec![2, 1], 90, false));
+        let mut noted = Episode::new(change(1, 10));
+        noted.reported = true;
+        noted.add(change(2, 90));
+        assert_eq!((pids(&noted), noted.first_ns, noted.reported), (vec![2, 1], 90, false));
     }
 
     #[test]
     fn more_actors_than_there_is_room_for_are_counted_and_the_newest_is_named() {
-        let mut noted = Noted::new(deed(0, 0));
+        let mut noted = Episode::new(change(0, 0));
         for pid in 1..40 {
-            noted.add(deed(pid, u64::from(pid)));
+            noted.add(change(pid, u64::from(pid)));
         }
         assert_eq!((noted.actors().len(), noted.more(), pids(&noted)[0]), (ACTORS, 24, 39));
     }
 
     #[test]
     fn a_change_whose_record_was_lost_counts_as_an_actor_who_is_not_named() {
-        let mut noted = Noted::lost(10);
+        let mut noted = Episode::lost(10);
         assert_eq!((noted.newest(), noted.more()), (None, 1));
-        noted.add(deed(2, 90));
-        noted.lose();
+        noted.add(change(2, 90));
+        noted.add_unnamed();
         assert_eq!((pids(&noted), noted.more(), noted.first_ns), (vec![2], 2, 90));
     }
 
     #[test]
     fn a_refused_attempt_is_named_only_where_nobody_changed_anything_and_is_no_news() {
-        let mut noted = Noted::attempted(deed(1, 10));
-        assert!(noted.told && noted.newest().is_none());
+        let mut noted = Episode::attempted(change(1, 10));
+        assert!(noted.reported && noted.newest().is_none());
         assert_eq!(noted.refused().map(|actor| actor.pid), Some(1));
-        noted.add(deed(2, 90));
-        noted.attempt(deed(1, 95));
+        noted.add(change(2, 90));
+        noted.attempt(change(1, 95));
         assert_eq!((pids(&noted), noted.refused(), noted.first_ns), (vec![2], None, 90));
     }
 
@@ -201,7 +201,7 @@ mod tests {
     fn an_actor_beside_others_takes_little_room() {
         let ancestors = vec![Actor::default(); 8];
         let argv = vec!["x".repeat(100), "y".repeat(100), "z".to_owned()];
-        let told = brief(&Actor { argv, ancestors, ..Actor::default() });
-        assert_eq!((told.argv.len(), told.argv_cut, told.ancestors.len()), (1, true, 0));
+        let reported = brief(&Actor { argv, ancestors, ..Actor::default() });
+        assert_eq!((reported.argv.len(), reported.argv_cut, reported.ancestors.len()), (1, true, 0));
     }
 }

@@ -1,49 +1,40 @@
-//! The daemon and `holdfast apply`: which config counts, and what an apply under way may do.
+//! The daemon and `holdfast apply`: which config is current, and what an open apply may change.
 //!
-//! In: the store of applies. Out: the configs to start with, whether another one is current by now, and whether a
-//! difference is a step of an apply under way: both images that its journal names for a path are then as declared,
-//! a third is drift as ever. Detection is never paused. It writes nothing, but works off an apply that died.
+//! In: the applies of the host. Out: the configs to start with, whether another one is current by now, and whether a difference
+//! is a step of an open apply. Both images that its journal names for a path match the declaration then; any other image is
+//! drift. Detection is never paused. It writes nothing, but recovers an apply whose process is gone.
 
-use super::{Options, service};
-use crate::{
-    apply::{self, Engine, Recovered, ResumeLimit, Store, Systemd},
-    observation::Observer,
+use super::{
+    applies::{Applies, JournalVersion, Overwritten},
+    options::Options,
+    service,
 };
+use crate::observation::Observer;
 use sensor_model::{
     expectation::{Expectation, Expected, Thing},
     journal::{Begin, Image, Metadata, Record, TEMPORARY},
     node_state::Standing,
     observation::{FileType, ObjectObservation, Observation},
 };
-use std::{
-    collections::HashMap,
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
-
-/// Which journal was read: its inode, and since when it is that one.
-type Version = (u64, i64, i64);
+use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
 /// Follows applies on one host.
-#[derive(Debug, Default)]
 pub(super) struct Follow {
-    store: Option<Store>,
-    state: PathBuf,
+    applies: Box<dyn Applies>,
     /// The generation that the daemon runs with.
     generation: Option<u64>,
-    open: Option<(Version, Transition)>,
+    open: Option<(JournalVersion, Transition)>,
     /// An apply was seen whose end was not.
     under_way: bool,
     /// The apply whose things are watched, and why not all of them are.
     widened: Option<(u64, String)>,
-    /// The journal as it was left when it was worked off last: what could not be ended then is for a person or the next start.
-    left: Option<Version>,
+    /// The journal as the last recovery left it. Only a person or the next start of the daemon ends it.
+    left: Option<JournalVersion>,
 }
 
-/// What is new of applies.
+/// What changed since the last question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Moved {
+pub(super) enum ApplyChange {
     /// Nothing.
     Not,
     /// One has begun, with this number.
@@ -62,97 +53,62 @@ struct Transition {
     os: bool,
 }
 
-/// What was applied; a start says why that cannot be read, and what is asked for each change does not.
-fn existing(state: &Path) -> Option<Store> {
-    Store::look(state).ok().flatten()
-}
-
-/// Whether an apply has to be worked off before anything else.
-pub(super) fn is_interrupted(options: &Options) -> bool {
-    let store = existing(&options.inputs.state);
-    store.is_some_and(|store| matches!(store.open_journal(), Ok(Some(_)) | Err(_)))
-}
-
-/// Works off an apply that died, without a reboot, and chooses the configs: those that were applied last, else those
-/// that the daemon was given.
-pub(super) async fn start(options: &mut Options, observer: &Arc<Observer>) -> Follow {
-    let state = options.inputs.state.clone();
-    let mut follow = Follow { store: existing(&state), state, ..Follow::default() };
-    if is_interrupted(options) && recover(options, observer).await {
-        follow.left = follow.version();
-    }
-    let current = Store::current_in(&follow.state).unwrap_or_else(|error| {
-        tracing::error!(%error, "It cannot be read which config was applied last; the one of --config counts.");
-        None
-    });
-    let Some((id, path)) = current else { return follow };
-    if options.inputs.follow((id, path.clone()).into()) {
-        tracing::warn!(apply = id, config = %path.display(), "The config that was applied last counts, not --config.");
-    }
-    follow.generation = Some(id);
-    follow
-}
-
-/// Whether it is this daemon's to work off.
-async fn recover(options: &Options, observer: &Arc<Observer>) -> bool {
-    let to = apply::Options {
-        root: options.inputs.root.clone(),
-        state: options.inputs.state.clone(),
-        beside_mco: false,
-        asks_daemon: false,
-    };
-    let mut say = |line: &str| tracing::info!(line, "An interrupted apply.");
-    // What it was to write may lie on a file system that a server answers for: it goes on as it began.
-    let everywhere = Observer::new(&options.inputs.root).map_or_else(|_| Arc::clone(observer), Arc::new);
-    let recovered = match Engine::new(to, &everywhere) {
-        Ok(engine) => {
-            let engine = engine.with_policies(&options.inputs.policies);
-            let mut actor = Systemd::new(&options.inputs.root);
-            actor.inhibit("an apply that was interrupted is worked off").await;
-            // Acts may take longer than systemd waits for a start, or for a sign of life.
-            let recovery = engine.recover(&mut actor, ResumeLimit::NoOsChange, &mut say);
-            let recovered =
-                service::patiently(recovery, service::SIGN_OF_LIFE, &service::still_at_work).await;
-            service::work_is_over();
-            recovered
-        }
-        Err(error) => Err(error),
-    };
-    let is_ours = !matches!(recovered, Ok(Recovered::AtWork));
-    match recovered {
-        Ok(Recovered::Over(over)) => {
-            tracing::warn!(apply = over.id, rest = ?over.rest, reason = over.reason, "An apply was interrupted.");
-        }
-        Ok(Recovered::Nothing | Recovered::AtWork) => {}
-        Err(error) => tracing::error!(%error, "An interrupted apply could not be worked off."),
-    }
-    is_ours
-}
-
 impl Follow {
-    /// The config that was applied last, which the daemon runs with whatever it was given.
-    pub(super) fn counts(&self) -> Option<(u64, PathBuf)> {
+    /// Follows nothing yet; see [`Follow::start`].
+    pub(super) fn new(applies: Box<dyn Applies>) -> Self {
+        Self { applies, generation: None, open: None, under_way: false, widened: None, left: None }
+    }
+
+    /// Whether an apply has to be recovered before anything else.
+    pub(super) fn is_interrupted(&self) -> bool {
+        matches!(self.applies.journal(), Ok(Some(_)) | Err(_))
+    }
+
+    /// Recovers an apply whose process is gone, without a reboot, and chooses the configs: those that were applied last, else
+    /// those that the daemon was given.
+    pub(super) async fn start(self, options: &mut Options, observer: &Arc<Observer>) -> Self {
+        let mut follow = Self::new(self.applies);
+        if follow.is_interrupted() {
+            let recovery = follow.applies.recover(observer, &options.inputs.policies);
+            // Actions may take longer than systemd waits for a start, or for the watchdog.
+            let is_ours = service::patiently(recovery, service::WATCHDOG_PAUSE, &service::work_goes_on).await;
+            service::work_is_over();
+            if is_ours {
+                follow.left = follow.applies.journal_version();
+            }
+        }
+        let current = follow.applies.current().unwrap_or_else(|error| {
+            tracing::error!(%error, "Cannot read which config was applied last: the daemon uses the one of --config.");
+            None
+        });
+        let Some((id, path)) = current else { return follow };
+        if options.inputs.follow((id, path.clone()).into()) {
+            tracing::warn!(apply = id, config = %path.display(), "The daemon uses the config that was applied last, not --config.");
+        }
+        follow.generation = Some(id);
+        follow
+    }
+
+    /// The config that was applied last. The daemon uses it instead of `--config`.
+    pub(super) fn applied(&self) -> Option<(u64, PathBuf)> {
         self.generation.map(|id| (id, self.config(id)))
     }
 
     /// Whether another config is current than the one that the daemon runs with.
     pub(super) fn has_moved(&mut self) -> bool {
-        if self.store.is_none() {
-            self.store = existing(&self.state);
-        }
-        let current = self.store.as_ref().and_then(|store| store.current().ok()?).map(|(id, _)| id);
+        let current = self.applies.current().ok().flatten().map(|(id, _)| id);
         current.is_some() && current != self.generation
     }
 
     /// What is new of applies since the last call.
-    pub(super) fn moved(&mut self) -> Moved {
+    pub(super) fn moved(&mut self) -> ApplyChange {
         self.refresh();
         match &self.open {
             Some((_, transition)) if self.widened.as_ref().is_none_or(|(id, _)| *id != transition.id) => {
-                Moved::Began(transition.id)
+                ApplyChange::Began(transition.id)
             }
-            None if std::mem::take(&mut self.under_way) => Moved::Over,
-            _ => Moved::Not,
+            None if std::mem::take(&mut self.under_way) => ApplyChange::Over,
+            _ => ApplyChange::Not,
         }
     }
 
@@ -162,15 +118,15 @@ impl Follow {
         self.open.is_some()
     }
 
-    /// Whether the process of the apply under way is gone and left it unfinished. One that waits for the reboot of this boot
-    /// is none, and one that could not be ended before is not tried again.
+    /// Whether the process of the open apply is gone before the apply is over. An apply that waits for a reboot has no process,
+    /// and one that could not be recovered before is not tried again.
     pub(super) fn is_abandoned(&mut self) -> bool {
         self.refresh();
-        let (Some((version, _)), Some(store)) = (&self.open, &self.store) else { return false };
-        if self.left.as_ref() == Some(version) || !matches!(store.lock(), Ok(Some(_))) {
+        let Some((version, _)) = &self.open else { return false };
+        if self.left.as_ref() == Some(version) || !self.applies.is_idle() {
             return false;
         }
-        let last = store.open_journal().ok().flatten().and_then(|mut journal| journal.records.pop());
+        let last = self.applies.journal().ok().flatten().and_then(|mut journal| journal.records.pop());
         let is_over = last.is_none();
         let waits = matches!(last, Some(Record::RebootRequested { .. } | Record::ReturnRequested { .. }));
         if waits {
@@ -179,12 +135,7 @@ impl Follow {
         !waits && !is_over
     }
 
-    fn version(&self) -> Option<Version> {
-        let journal = std::fs::metadata(self.store.as_ref()?.path().join("journal")).ok()?;
-        Some((journal.ino(), journal.ctime(), journal.ctime_nsec()))
-    }
-
-    /// Its things are watched, but for a reason.
+    /// The things of an apply are watched, or not, for this reason.
     pub(super) fn widened(&mut self, id: u64, unwatched: String) {
         self.widened = Some((id, unwatched));
     }
@@ -205,7 +156,7 @@ impl Follow {
 
     /// Where the config of an apply is.
     pub(super) fn config(&self, id: u64) -> PathBuf {
-        self.store.as_ref().map(|store| store.config(id)).unwrap_or_default()
+        self.applies.config(id)
     }
 
     /// Paths that the apply under way writes, with what they shall be.
@@ -225,29 +176,21 @@ impl Follow {
         })
     }
 
-    /// What updates of the OS took back and no record names yet, with the apply that put it again.
-    pub(super) fn taken_back(&mut self) -> Vec<(u64, crate::store::PutAgainEntry)> {
-        // The history of one that is not over is its own to write.
+    /// Paths that OS updates overwrote and no record names yet.
+    pub(super) fn overwritten(&mut self) -> Vec<Overwritten> {
+        // An apply that goes on writes its own history.
         if self.is_at_work() {
             return Vec::new();
         }
-        let Some(store) = &self.store else { return Vec::new() };
-        let last = store.generations().ok().and_then(|generations| generations.last().copied());
-        let taken = last.map(|id| {
-            (
-                id,
-                store.take_unrecorded(id).unwrap_or_else(|error| {
-                    tracing::error!(%error, "What an update of the OS took back cannot be recorded.");
-                    Vec::new()
-                }),
-            )
-        });
-        taken.into_iter().flat_map(|(id, taken)| taken.into_iter().map(move |taken| (id, taken))).collect()
+        self.applies.take_overwritten().unwrap_or_else(|error| {
+            tracing::error!(%error, "Cannot record which paths an OS update overwrote.");
+            Vec::new()
+        })
     }
 
     /// How the node stands with its config.
     pub(super) fn standing(&self) -> Option<Standing> {
-        self.store.as_ref()?.standing().ok().flatten()
+        self.applies.node_state()
     }
 
     /// Whether a difference is a step of an apply under way, or of one that was over a moment ago.
@@ -261,14 +204,11 @@ impl Follow {
     }
 
     fn refresh(&mut self) {
-        if self.store.is_none() {
-            self.store = existing(&self.state);
-        }
-        let version = self.version();
+        let version = self.applies.journal_version();
         if version == self.open.as_ref().map(|(version, _)| *version) {
             return;
         }
-        let begin = self.store.as_ref().and_then(|store| Some(store.open_journal().ok()??.begin));
+        let begin = self.applies.journal().ok().flatten().map(|journal| journal.begin);
         self.open = version.zip(begin.map(Transition::from));
         self.under_way |= self.open.is_some();
     }
@@ -291,7 +231,7 @@ impl Transition {
                 let is_ours = |name: &String| {
                     name.starts_with(&temporary) || self.images.contains_key(&path.join(name))
                 };
-                // Of names that were only counted nobody knows whose they are.
+                // Names that were only counted may be any.
                 *more == 0
                     && names.iter().all(|name| is_ours(name) || may_be_there(&expectation.expected, name))
             }
@@ -314,7 +254,7 @@ fn may_be_there(expected: &Expected, name: &str) -> bool {
     !closed.is_unexpected(name)
 }
 
-/// Whether an image was seen, as far as an observation tells.
+/// Whether an observation matches an image.
 fn is(image: &Image, seen: &Observation) -> bool {
     let (Image::Absent, Observation::Missing) = (image, seen) else {
         let Observation::Object(object) = seen else { return false };
@@ -346,6 +286,7 @@ fn is_object(image: &Image, object: &ObjectObservation) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::apply::{Store, agent_view::AgentView};
     use sensor_model::journal::{Boot, FileImage, LinkImage, codec};
     use std::path::Path;
 
@@ -382,7 +323,7 @@ mod tests {
     {
         let state = tempfile::tempdir().unwrap();
         store(state.path(), None);
-        let follow = || Follow { state: state.path().to_owned(), ..Follow::default() };
+        let follow = || Follow::new(Box::new(AgentView::new(Path::new("/"), state.path())));
         let other = Store::look(state.path()).unwrap().unwrap();
         let lock = other.lock().unwrap();
         let mut beside = follow();
@@ -390,7 +331,7 @@ mod tests {
         drop(lock);
         assert!(beside.is_abandoned() && beside.is_abandoned());
         assert!(other.lock().unwrap().is_some(), "who looks keeps nobody out");
-        beside.left = beside.version();
+        beside.left = beside.applies.journal_version();
         assert!(!beside.is_abandoned(), "it was left so");
         store(state.path(), Some(Record::RebootRequested { boot: Boot::default() }));
         assert!(!follow().is_abandoned(), "it waits for the reboot");

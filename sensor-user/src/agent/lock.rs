@@ -3,7 +3,7 @@
 //! In: the daemon's directories. Out: locks that the kernel releases when the process ends, or the error that names the
 //! holder. A second daemon would take the control socket and the kernel programs from the first.
 
-use super::Options;
+use super::options::Options;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::libc::O_NOFOLLOW;
@@ -22,7 +22,7 @@ const LOCKS: &str = "/proc/locks";
 
 /// The daemon cannot be the only one.
 #[derive(Debug, Error)]
-pub(super) enum LockError {
+pub enum LockError {
     /// There is another one.
     #[error(
         "`{path}` belongs to the daemon that runs as {holder}: stop that one, or give this one its own --state, --run \

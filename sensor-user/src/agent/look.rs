@@ -9,6 +9,7 @@ mod enrol;
 mod foreign;
 mod served;
 
+use super::reasons::{FOREIGN, UNWATCHED};
 use super::registry::{self, Identity, Inode, Registry};
 use crate::desired::Desired;
 use crate::kernel::maps::{Maps, MapsError};
@@ -31,15 +32,6 @@ use std::sync::Arc;
 /// Looks at one thing until its inode is enrolled, so many times at most.
 const ATTEMPTS: usize = 4;
 
-/// Why nobody vouches for what lies on one of those.
-pub const FOREIGN: &str = "foreign-file-system";
-
-/// Why nothing is known of what lies on a file system that does not answer.
-pub const HANGS: &str = "file-system-hangs";
-
-/// Why nobody vouches for what fanotify cannot be told of.
-pub const UNWATCHED: &str = "fanotify-unwatched";
-
 /// The kernel side of looking: absent on the fanotify backend.
 #[derive(Debug)]
 pub struct Witness {
@@ -50,7 +42,7 @@ pub struct Witness {
 impl Witness {
     /// Wraps the maps of a loaded sensor.
     pub fn new(maps: Maps) -> Self {
-        // Maps of an earlier run hold its last answer, which is none to this daemon.
+        // Maps of an earlier run hold the answer to its last look.
         let sequence = maps.identity().map_or(0, |identity| identity.sequence);
         Self { maps, sequence }
     }
@@ -68,7 +60,7 @@ impl Witness {
     /// The next link that is read is one that is looked at.
     fn expect_link(&mut self) {
         if let Err(error) = self.maps.forget_link() {
-            tracing::warn!(%error, "A link cannot be looked at.");
+            tracing::warn!(%error, "Cannot reset the map of links: a link cannot be identified.");
         }
     }
 
@@ -98,26 +90,26 @@ impl Witness {
 
 /// What one look gave.
 #[derive(Debug)]
-pub struct Sight {
+pub struct LookResult {
     /// What was seen.
     pub observation: Observation,
     /// Every difference.
     pub differences: Vec<Difference>,
     /// For the protocol.
     pub outcome: Outcome,
-    /// An earlier look decided how the thing stands.
+    /// An earlier look reached a verdict.
     pub known: bool,
-    /// Why nobody tells of changes to it; `None` when they are told.
-    pub unvouched: Option<&'static str>,
+    /// Why its changes may go unseen; `None` if they are seen.
+    pub unseen_because: Option<&'static str>,
     /// Which inode it was, and when that last changed.
-    seen: Known,
+    object: Known,
 }
 
 /// What became of a look.
 #[derive(Debug)]
 pub enum Looked {
     /// It was made.
-    Seen(Box<Sight>),
+    Seen(Box<LookResult>),
     /// Not by this process: a server answers for the file system that the thing is on, and may never answer.
     Served(Served),
 }
@@ -130,9 +122,9 @@ struct Known {
     changed_ns: i64,
 }
 
-/// Protected names as the programs know them, by their directories, with the numbers of their rules.
+/// Protected names in the map, by their directories, with the numbers of their rules.
 #[derive(Debug, Default)]
-struct Told(HashMap<InodeKey, BTreeMap<OsString, u32>>);
+struct EnrolledNames(HashMap<InodeKey, BTreeMap<OsString, u32>>);
 
 /// Looks at things.
 #[derive(Debug)]
@@ -150,16 +142,16 @@ pub struct Looker {
     next_check: u32,
     /// Paths that are declared as symbolic links.
     links: HashSet<Arc<Path>>,
-    /// Things that may be reached by other directories than before.
-    astray: HashSet<u32>,
-    /// Watches that came since [`Looker::fresh`] was asked.
-    fresh: Vec<u32>,
-    /// Watches that the fanotify backend cannot be told of.
-    unwatched: HashSet<u32>,
-    /// Things that those concern; `None` since another watch, thing or way came.
-    untold: Option<HashSet<u32>>,
-    /// The names that the programs were told of.
-    names: Box<Told>,
+    /// Things to which other directories than before may lead.
+    rerouted: HashSet<u32>,
+    /// Watches that came since [`Looker::take_new_watches`] was asked.
+    new_watches: Vec<u32>,
+    /// Watches without a fanotify mark.
+    unmarked: HashSet<u32>,
+    /// Things that those concern; `None` until it is worked out again.
+    with_unmarked_paths: Option<HashSet<u32>>,
+    /// The protected names in the map.
+    names: Box<EnrolledNames>,
 }
 
 impl Looker {
@@ -180,17 +172,17 @@ impl Looker {
             known: vec![None; desired.expectations.len()],
             next_check: 0,
             links,
-            astray: HashSet::new(),
-            fresh: Vec::new(),
-            unwatched: HashSet::new(),
-            untold: None,
+            rerouted: HashSet::new(),
+            new_watches: Vec::new(),
+            unmarked: HashSet::new(),
+            with_unmarked_paths: None,
             names: Box::default(),
         }
     }
 
     /// Adds things that are looked at from now on. Gives the watches that are to be enrolled.
     pub fn extend(&mut self, expectations: &[Expectation]) -> Vec<u32> {
-        self.untold = None;
+        self.with_unmarked_paths = None;
         self.links.extend(links(expectations));
         self.known.reserve_exact(expectations.len());
         self.known.resize(self.known.len() + expectations.len(), None);
@@ -228,33 +220,32 @@ impl Looker {
         !self.links.is_empty()
     }
 
-    /// Something happened on the way to these things: they may be reached by other directories now, which the next
-    /// look finds out.
-    pub fn stray(&mut self, things: impl IntoIterator<Item = u32>) {
-        self.astray.extend(things);
+    /// Something changed on the way to these things: other directories may lead to them now, which the next look finds out.
+    pub fn reroute(&mut self, things: impl IntoIterator<Item = u32>) {
+        self.rerouted.extend(things);
     }
 
-    /// Watches that came since the last call, for a backend that is told of each by its path.
-    pub fn fresh(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.fresh)
+    /// Watches that came since the last call, for a backend that marks each path.
+    pub fn take_new_watches(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.new_watches)
     }
 
-    /// Whether changes at a watch are told of. Of those that are not, [`Sight::unvouched`] says so.
-    pub fn is_watched(&mut self, watch: u32, told: bool) {
-        let is_news = if told { self.unwatched.remove(&watch) } else { self.unwatched.insert(watch) };
+    /// Whether the fanotify mark of a watch is set. [`LookResult::unseen_because`] names those that are not.
+    pub fn set_marked(&mut self, watch: u32, is_marked: bool) {
+        let is_news = if is_marked { self.unmarked.remove(&watch) } else { self.unmarked.insert(watch) };
         if is_news {
-            self.untold = None;
+            self.with_unmarked_paths = None;
         }
     }
 
-    /// Whether changes of a thing may not be told of.
-    fn is_untold(&mut self, thing: u32) -> bool {
-        let (registry, unwatched) = (&self.registry, &self.unwatched);
-        let untold = self.untold.get_or_insert_with(|| {
-            let concerned = unwatched.iter().map(|watch| registry.all_concerned(&[*watch]));
+    /// Whether a path on the way to a thing has no fanotify mark.
+    fn has_unmarked_path(&mut self, thing: u32) -> bool {
+        let (registry, unmarked) = (&self.registry, &self.unmarked);
+        let with_unmarked_paths = self.with_unmarked_paths.get_or_insert_with(|| {
+            let concerned = unmarked.iter().map(|watch| registry.all_concerned(&[*watch]));
             concerned.flat_map(|(direct, beyond)| direct.into_iter().chain(beyond)).collect()
         });
-        untold.contains(&thing)
+        with_unmarked_paths.contains(&thing)
     }
 
     /// Looks at a thing.
@@ -262,11 +253,11 @@ impl Looker {
         let expectation = &desired.expectations[thing as usize];
         let path = expectation.thing.path();
         let own = self.registry.find(&path);
-        let mut strange = None;
+        let mut foreign_name = None;
         let (mut observation, mut keys) = (Observation::Missing, Keys::default());
         for _ in 0..ATTEMPTS {
             keys = Keys::default();
-            strange = None;
+            foreign_name = None;
             let mut opened_as = None;
             let mut directories = Vec::new();
             let (witness, observer) = (&mut self.witness, &self.observer);
@@ -284,7 +275,7 @@ impl Looker {
                     directories.push((opened.path.clone(), identified.map(|(inode, _)| inode)));
                 }
                 let Some((inode, magic)) = identified else { return };
-                strange = strange.or_else(|| foreign(magic, observer, &opened.path));
+                foreign_name = foreign_name.or_else(|| foreign(magic, observer, &opened.path));
                 match opened.kind {
                     OpenedKind::Parent if keys.parent.is_none() => keys.parent = Some(inode),
                     OpenedKind::Parent => {}
@@ -301,40 +292,40 @@ impl Looker {
                 // Replaced between look-up and open: what was read is not what is there.
                 continue;
             }
-            let is_way_known = self.settle_way(thing, &path, keys, &directories)?;
-            if self.settle_keys(&path, own, &observation, keys)? && is_way_known {
+            let is_way_known = self.enrol_route(thing, &path, keys, &directories)?;
+            if self.enrol_keys(&path, own, &observation, keys)? && is_way_known {
                 break;
             }
         }
-        // Where not even its directory is there, the programs saw nothing that could tell.
+        // If not even its directory exists, the programs saw no open.
         if self.witness.is_none() || (keys.parent, keys.object) == (None, None) {
             let magic = self.observer.file_system(&path);
-            strange = magic.and_then(|magic| foreign(magic, &self.observer, &path));
+            foreign_name = magic.and_then(|magic| foreign(magic, &self.observer, &path));
         }
-        tracing::debug!(path = %path.display(), strange, "Looked.");
+        tracing::debug!(path = %path.display(), foreign_name, "Looked.");
         let evidence = match expectation.thing {
-            // What systemd says of a unit is not one inode's affair.
+            // A unit's state depends on more than one inode.
             Thing::Unit { .. } => None,
-            // The counters know only of what this kernel did.
-            _ if strange.is_some() => None,
+            // The counters show only what this kernel did.
+            _ if foreign_name.is_some() => None,
             _ => self.evidence(keys, &observation)?,
         };
-        let unvouched = strange.map(|_| FOREIGN);
+        let unseen_because = foreign_name.map(|_| FOREIGN);
         Ok(Looked::Seen(Box::new(
-            self.sight(thing, desired, observation, keys.object, evidence, unvouched).await,
+            self.result(thing, desired, observation, keys.object, evidence, unseen_because).await,
         )))
     }
 
     /// What follows from what was seen.
-    async fn sight(
+    async fn result(
         &mut self,
         thing: u32,
         desired: &Desired,
         mut observation: Observation,
         object: Option<Inode>,
         evidence: Option<Evidence>,
-        unvouched: Option<&'static str>,
-    ) -> Sight {
+        unseen_because: Option<&'static str>,
+    ) -> LookResult {
         let expectation = &desired.expectations[thing as usize];
         if let (Thing::Unit { name }, Observation::Unit(unit)) = (&expectation.thing, &mut observation)
             && let Some(state) = self.units.state(name).await
@@ -347,7 +338,7 @@ impl Looker {
             _ => 0,
         };
         let seen = Known { inode: object.map(Identity::from), changed_ns };
-        // Looks that decided nothing do not count: a change that one of them met half done is still a change.
+        // Only looks that reached a verdict count: another one may have met a change half done.
         let before = self.known.get(thing as usize).copied().flatten();
         let finding = if differences.is_empty() {
             Finding::Compliant { untouched: changed_ns != 0 && before == Some(seen) }
@@ -360,33 +351,33 @@ impl Looker {
                 transient: is_transient(&differences, new_inode),
             }
         };
-        let untold = self.is_untold(thing).then_some(UNWATCHED);
-        Sight {
+        let unmarked = self.has_unmarked_path(thing).then_some(UNWATCHED);
+        LookResult {
             observation,
             differences,
             outcome: Outcome { finding, evidence },
             known: before.is_some(),
-            unvouched: unvouched.or(untold),
-            seen,
+            unseen_because: unseen_because.or(unmarked),
+            object: seen,
         }
     }
 
     /// Remembers what a look saw that decided how its thing stands.
-    pub fn decided(&mut self, thing: u32, sight: &Sight) {
+    pub fn decided(&mut self, thing: u32, seen: &LookResult) {
         if let Some(known) = self.known.get_mut(thing as usize) {
-            *known = Some(sight.seen);
+            *known = Some(seen.object);
         }
     }
 
-    /// Nothing is to be looked at of a thing any more: what its last look knew of the way to it counts. A look that only
-    /// confirmed a difference is none that came after the change was done: a change is told before its effect is there.
-    pub fn rests(&mut self, thing: u32) {
-        self.astray.remove(&thing);
+    /// The thing has no pending verification, so the directories that its last look met are current. An unchanged difference does
+    /// not prove that: the hook runs before the change takes effect.
+    pub fn settled(&mut self, thing: u32) {
+        self.rerouted.remove(&thing);
     }
 
-    /// Watches the directories by which a look reached its thing, where they are others than before. `true` when
-    /// they were all watched already, and so the look counts.
-    fn settle_way(
+    /// Watches the directories through which a look reached its thing, if they are new. `true` if all of them were watched
+    /// already, so that the look counts.
+    fn enrol_route(
         &mut self,
         thing: u32,
         path: &Path,
@@ -397,14 +388,14 @@ impl Looker {
         for (directory, met) in units.iter().filter(|(directory, _)| registry::may_enable(directory)) {
             added.extend(self.registry.units_in(directory, *met));
         }
-        // A parent that nobody knows was reached by a way that nobody watches. (A unit has many.)
+        // An unenrolled parent means that the path resolved through a directory without a watch. Units resolve through several.
         let parent = keys.parent.filter(|_| units.is_empty());
         let is_unknown = parent.is_some_and(|parent| self.registry.enrolment(parent.key).is_none());
-        if is_unknown || self.astray.contains(&thing) {
+        if is_unknown || self.rerouted.contains(&thing) {
             let way = self.observer.way(path);
             added.extend(self.registry.reached(thing, path, &way));
             self.registry.ends_at(thing, way.missing);
-            self.guard_anew()?;
+            self.write_guards()?;
             // One of them may be another directory by now.
             let known = way.directories.iter().filter_map(|directory| self.registry.find(directory));
             let known: Vec<u32> = known.filter(|id| !added.contains(id)).collect();
@@ -421,15 +412,15 @@ impl Looker {
         }
         let is_known = added.is_empty();
         if !is_known {
-            self.untold = None;
+            self.with_unmarked_paths = None;
         }
-        self.fresh.extend(added);
+        self.new_watches.extend(added);
         Ok(is_known)
     }
 
     /// Enrols what the look met for the first time. `true` when everything was enrolled already, and so
     /// the look counts.
-    fn settle_keys(
+    fn enrol_keys(
         &mut self,
         path: &Path,
         own: Option<u32>,
@@ -458,8 +449,8 @@ impl Looker {
         Ok(settled)
     }
 
-    /// The kernel's word: on the object's own inode (which covers its directory's lock too), or, where
-    /// there is none that can be opened, on the directory in which the name was looked up.
+    /// The map entry of the object's own inode, which covers its directory's lock too. Without an object that can be opened, the
+    /// entry of the directory in which the name was looked up.
     fn evidence(&self, keys: Keys, observation: &Observation) -> Result<Option<Evidence>, MapsError> {
         let Some(witness) = &self.witness else { return Ok(None) };
         let key = match (keys.object, observation) {
@@ -472,7 +463,7 @@ impl Looker {
     }
 }
 
-/// What the kernel told of the two opens of a look.
+/// The identities that the kernel gave for the two opens of a look.
 #[derive(Debug, Clone, Copy, Default)]
 struct Keys {
     parent: Option<Inode>,

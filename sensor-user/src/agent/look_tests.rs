@@ -23,9 +23,9 @@ fn file(path: &str, owner: (u32, u32)) -> Expectation {
     }
 }
 
-fn seen(looked: Result<Looked, MapsError>) -> Sight {
+fn seen(looked: Result<Looked, MapsError>) -> LookResult {
     match looked.unwrap() {
-        Looked::Seen(sight) => *sight,
+        Looked::Seen(seen) => *seen,
         Looked::Served(served) => panic!("{served:?}"),
     }
 }
@@ -56,9 +56,9 @@ async fn a_change_met_by_a_look_that_decided_nothing_is_still_a_change_to_the_ne
     };
     let observer = Arc::new(Observer::new(root.path()).unwrap());
     let mut looker = Looker::new(observer, root.path(), None, &desired);
-    let untouched = |sight: &Sight| match sight.outcome.finding {
+    let untouched = |seen: &LookResult| match seen.outcome.finding {
         Finding::Compliant { untouched } => untouched,
-        Finding::Differs { .. } => panic!("{:?}", sight.differences),
+        Finding::Differs { .. } => panic!("{:?}", seen.differences),
     };
 
     let first = seen(looker.look(0, &desired).await);
@@ -90,17 +90,20 @@ async fn the_directories_behind_a_link_that_came_are_watched_after_the_next_look
     fs::write(at("etc/foo/a"), "same").unwrap();
     let (mut looker, desired) = looker(root.path(), vec![file("/etc/foo/a", (0, 0))]);
     seen(looker.look(0, &desired).await);
-    assert_eq!(looker.fresh(), [] as [u32; 0]);
+    assert_eq!(looker.take_new_watches(), [] as [u32; 0]);
 
     fs::rename(at("etc/foo"), at("tmp/foo")).unwrap();
     std::os::unix::fs::symlink("/tmp/foo", at("etc/foo")).unwrap();
-    looker.stray([0]);
+    looker.reroute([0]);
     seen(looker.look(0, &desired).await);
-    let fresh: Vec<PathBuf> =
-        looker.fresh().into_iter().map(|id| looker.registry.get(id).unwrap().path.to_path_buf()).collect();
+    let fresh: Vec<PathBuf> = looker
+        .take_new_watches()
+        .into_iter()
+        .map(|id| looker.registry.get(id).unwrap().path.to_path_buf())
+        .collect();
     assert_eq!(fresh, [Path::new("/tmp"), Path::new("/tmp/foo")]);
     seen(looker.look(0, &desired).await);
-    assert_eq!(looker.fresh(), [] as [u32; 0], "it is known now");
+    assert_eq!(looker.take_new_watches(), [] as [u32; 0], "it is known now");
 }
 
 #[tokio::test]
@@ -115,18 +118,18 @@ async fn a_way_is_looked_at_until_nothing_is_to_be_looked_at_and_not_until_a_loo
     let parent = looker.registry.find(Path::new("/var/home")).unwrap();
     let told = |looker: &mut Looker| {
         let concerned = looker.registry.concerned(&[parent], Some(OsStr::new("core")), false, false);
-        looker.stray(concerned.beyond);
+        looker.reroute(concerned.beyond);
     };
     told(&mut looker);
-    let sight = seen(looker.look(0, &desired).await);
-    looker.decided(0, &sight);
+    let result = seen(looker.look(0, &desired).await);
+    looker.decided(0, &result);
     // It is there only now.
     fs::create_dir(at("var/home/core")).unwrap();
-    let sight = seen(looker.look(0, &desired).await);
-    looker.decided(0, &sight);
-    looker.rests(0);
+    let result = seen(looker.look(0, &desired).await);
+    looker.decided(0, &result);
+    looker.settled(0);
     let core = looker.registry.find(Path::new("/var/home/core")).unwrap();
-    assert_eq!(looker.fresh(), [core]);
+    assert_eq!(looker.take_new_watches(), [core]);
 }
 
 #[tokio::test]
@@ -138,17 +141,21 @@ async fn nobody_vouches_for_what_cannot_be_watched_until_it_can() {
     let (mut looker, desired) = looker(root.path(), vec![file("/etc/a", (0, 0)), file("/etc/b", (0, 0))]);
     let own = looker.registry.find(Path::new("/etc/a")).unwrap();
     let parent = looker.registry.find(Path::new("/etc")).unwrap();
-    looker.is_watched(own, false);
-    looker.is_watched(own, false);
-    assert_eq!(seen(looker.look(0, &desired).await).unvouched, Some(UNWATCHED));
-    assert_eq!(seen(looker.look(1, &desired).await).unvouched, None);
-    looker.is_watched(parent, false);
-    assert_eq!(seen(looker.look(1, &desired).await).unvouched, Some(UNWATCHED));
-    looker.is_watched(parent, true);
-    assert_eq!(seen(looker.look(1, &desired).await).unvouched, None);
-    assert_eq!(seen(looker.look(0, &desired).await).unvouched, Some(UNWATCHED), "its own mark is missing");
-    looker.is_watched(own, true);
-    assert_eq!(seen(looker.look(0, &desired).await).unvouched, None);
+    looker.set_marked(own, false);
+    looker.set_marked(own, false);
+    assert_eq!(seen(looker.look(0, &desired).await).unseen_because, Some(UNWATCHED));
+    assert_eq!(seen(looker.look(1, &desired).await).unseen_because, None);
+    looker.set_marked(parent, false);
+    assert_eq!(seen(looker.look(1, &desired).await).unseen_because, Some(UNWATCHED));
+    looker.set_marked(parent, true);
+    assert_eq!(seen(looker.look(1, &desired).await).unseen_because, None);
+    assert_eq!(
+        seen(looker.look(0, &desired).await).unseen_because,
+        Some(UNWATCHED),
+        "its own mark is missing"
+    );
+    looker.set_marked(own, true);
+    assert_eq!(seen(looker.look(0, &desired).await).unseen_because, None);
 }
 
 #[test]
@@ -187,7 +194,7 @@ async fn a_directory_that_enables_units_is_watched_once_a_look_has_met_it() {
     fs::create_dir(system.join("other.target.wants")).unwrap();
     seen(looker.look(0, &desired).await);
     let id = looker.registry.find(wants).unwrap();
-    assert_eq!(looker.fresh(), [id]);
+    assert_eq!(looker.take_new_watches(), [id]);
     let concerned = looker.registry.concerned(&[id], Some(OsStr::new("x.service")), false, true);
     assert_eq!(concerned.direct, [0]);
 }

@@ -1,15 +1,20 @@
 //! The mount table, compared to see where something was mounted or unmounted.
 //!
-//! In: `/proc/self/mountinfo`. Out: mount points that differ. Needed because some of the calls that
-//! change mounts fire no hook at all (`mount_setattr`, propagation). And, in: records of mounts. Out: which of
-//! them made a difference.
+//! In: `/proc/self/mountinfo`, and records of mounts. Out: mount points that differ, and who mounted there. The table is needed
+//! since some system calls that change mounts fire no hook (`mount_setattr`, propagation).
 
+use super::episode::AttributedChange;
+use super::look::Looker;
+use super::reasons;
+use super::verdicts::Verdicts;
 use crate::bounded;
 use sensor_common::map::InodeKey;
 use sensor_common::op::Operation;
 use sensor_model::host::mountinfo;
+use sensor_model::protocol::{Event, Scope};
 use sensor_model::record::Actor;
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -58,19 +63,19 @@ impl MountTable {
     }
 }
 
-/// How long after its record a mount may show in the table and be told as its actor's.
+/// How long after its record a mount may appear in the table and still be attributed to the record's actor.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
 /// Pause before a table that could not be read is tried again.
-pub const RETRY_NS: u64 = 1_000_000_000;
+const RETRY_NS: u64 = 1_000_000_000;
 
 /// First pause before the table is compared again; the pauses double, roughly.
 const PAUSE_NS: u64 = 50_000_000;
 
-/// A mount or unmount that a record told of.
+/// A mount or unmount that a record announced.
 #[derive(Debug, Clone)]
 pub struct Announced {
-    /// The object mounted over, or the root of what is taken away; no inode's where it was not told.
+    /// The object mounted over, or the root of what is unmounted; zero if the record does not name it.
     pub key: InodeKey,
     /// By whom.
     pub actor: Actor,
@@ -80,7 +85,7 @@ pub struct Announced {
     pub at_ns: u64,
 }
 
-/// Those whose effect the table may still have to show, oldest first.
+/// Announced mounts that the table does not show yet, oldest first.
 #[derive(Debug, Default)]
 pub struct Announcements {
     waiting: Vec<(Announced, bool)>,
@@ -92,8 +97,8 @@ impl Announcements {
         self.waiting.push((announced, false));
     }
 
-    /// The one that made a difference at a mount point, by the inodes that are or were there. Where none names
-    /// that point, it is the newest if one process alone was at work, and else nobody can be named.
+    /// The announcement of a difference at a mount point, by the inodes that are or were there. If none names that point, it is
+    /// the newest one, provided that one process made all of them.
     pub fn of(&mut self, keys: &[InodeKey]) -> Option<&Announced> {
         let by_key = self.waiting.iter().rposition(|(announced, _)| keys.contains(&announced.key));
         let process = |at: &(Announced, bool)| (at.0.actor.pid, at.0.actor.start_ns);
@@ -104,12 +109,12 @@ impl Announcements {
         Some(announced)
     }
 
-    /// Whether the table has nothing to show any more that was announced.
+    /// Whether the table shows all that was announced.
     pub fn are_shown(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// The table was compared: forgets those that it showed, and those that it will not show any more.
+    /// The table was compared: removes what it showed, and what it will not show any more.
     pub fn shown(&mut self, now: u64) {
         self.waiting.retain(|(announced, shown)| !shown && now.saturating_sub(announced.at_ns) < PATIENCE_NS);
     }
@@ -122,13 +127,104 @@ impl Announcements {
     }
 }
 
-/// A mount point as a path below the host root; `None` when it is on no way into it. Both are without links.
-pub fn below(root: &Path, point: &Path) -> Option<PathBuf> {
+/// A mount point as a path below the host root; `None` if it is neither below nor above the root. Both are without links.
+fn below(root: &Path, point: &Path) -> Option<PathBuf> {
     if let Ok(below) = point.strip_prefix(root) {
         return Some(Path::new("/").join(below));
     }
-    // Over a directory that leads to the root: everything below it may be another file system's.
+    // Mounted above the root: everything below may lie on another file system.
     root.starts_with(point).then(|| PathBuf::from("/"))
+}
+
+/// What the loop knows of mounts.
+pub(super) struct Mounts {
+    table: MountTable,
+    /// Where the table is read.
+    pub(super) file: PathBuf,
+    /// When to compare the table again, boot time.
+    pub(super) due: Option<u64>,
+    /// The gap that is open while the table cannot be read.
+    unread: Option<u32>,
+    pub(super) announced: Announcements,
+}
+
+impl Mounts {
+    /// From the present table.
+    pub(super) fn new(file: &Path) -> Self {
+        Self {
+            table: MountTable::read(file).unwrap_or_default(),
+            file: file.to_owned(),
+            due: None,
+            unread: None,
+            announced: Announcements::default(),
+        }
+    }
+
+    /// A record announced a mount or unmount, which takes effect after the hook.
+    pub(super) fn announce(&mut self, announced: Announced, now: u64) {
+        self.announced.push(announced);
+        self.due = Some(now);
+    }
+
+    /// Whether to compare the table now.
+    pub(super) fn is_due(&self, now: u64) -> bool {
+        self.due.is_some_and(|due| due <= now)
+    }
+
+    /// Reads the table. `None` if it cannot be read: then everything is unknown until it can.
+    pub(super) fn read(&mut self, verdicts: &mut Verdicts) -> Option<MountTable> {
+        match MountTable::read(&self.file) {
+            Ok(table) => {
+                if let Some(number) = self.unread.take() {
+                    verdicts.end_lasting_gap(number);
+                }
+                Some(table)
+            }
+            Err(error) => {
+                if self.unread.is_none() {
+                    tracing::error!(file = %self.file.display(), %error, "Cannot read the mount table.");
+                    let number = verdicts.open_lasting_gap(Scope::All, reasons::MOUNTS_UNREADABLE);
+                    self.unread = Some(number);
+                }
+                self.due = Some(verdicts.now().saturating_add(RETRY_NS));
+                None
+            }
+        }
+    }
+
+    /// Mount points at which a table differs from the last one.
+    pub(super) fn differences(&self, table: &MountTable) -> Vec<PathBuf> {
+        self.table.differences(table)
+    }
+
+    /// Has everything looked at that the differing mount points touch, and names who mounted there.
+    pub(super) fn compared(
+        &mut self,
+        table: MountTable,
+        points: &[PathBuf],
+        root: &Path,
+        looker: &mut Looker,
+        verdicts: &mut Verdicts,
+    ) {
+        self.table = table;
+        let now = verdicts.now();
+        let root = fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
+        for point in points.iter().filter_map(|point| below(&root, point)) {
+            let keys: Vec<_> = looker.registry.keys_at(&point).collect();
+            let announced = self.announced.of(&keys).cloned();
+            let touched = looker.registry.under_mount(&point);
+            looker.reroute(touched.iter().copied());
+            for thing in touched {
+                if let Some(Announced { actor, operation, at_ns, .. }) = announced.clone() {
+                    let made = AttributedChange { actor: Some(actor), operation: operation.name(), at_ns };
+                    verdicts.note(thing, made, false);
+                }
+                verdicts.changed([thing], Event { own: false, beyond: true });
+            }
+        }
+        self.announced.shown(now);
+        self.due = self.announced.due(now);
+    }
 }
 
 #[cfg(test)]

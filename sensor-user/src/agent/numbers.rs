@@ -1,7 +1,7 @@
 //! Numbers under which the kernel's entries name deny rules.
 //!
-//! In: rules, and sets of rules that count together. Out: a number for each, the same one as long as the daemon runs: what
-//! the kernel knows by it goes on to be protected by it until it is enrolled anew. No I/O.
+//! In: rules, and sets of rules that apply together. Out: a number for each, which stays the same as long as the daemon runs:
+//! inodes in the map stay protected by it until they are enrolled again. No I/O.
 
 use sensor_common::op::RULE_MASK;
 use sensor_model::drift_policy::Rule;
@@ -9,11 +9,11 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// What nobody but Holdfast may change: for rules for which there are no numbers left.
-pub const NOBODYS: u32 = RULE_MASK;
+/// A rule that allows only Holdfast: for rules for which there are no numbers left.
+pub const HOLDFAST_ONLY: u32 = RULE_MASK;
 
-/// Numbers are given out anew long before there are none left.
-const MOST: u32 = NOBODYS / 2;
+/// Numbers are assigned anew long before none are left.
+const MOST: u32 = HOLDFAST_ONLY / 2;
 
 /// All numbers. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -29,39 +29,39 @@ struct Known {
 
 impl Known {
     fn next(&mut self) -> u32 {
-        self.last = (self.last + 1).min(NOBODYS);
+        self.last = (self.last + 1).min(HOLDFAST_ONLY);
         self.last
     }
 }
 
 impl Numbers {
-    /// Whether it is time to give them out anew.
+    /// Whether it is time to assign them anew.
     pub fn are_many(&self) -> bool {
         self.0.borrow().last > MOST
     }
 
-    /// The number of a rule; [`NOBODYS`] when there are none left.
+    /// The number of a rule; [`HOLDFAST_ONLY`] when there are none left.
     pub fn of_rule(&self, rule: &Rule) -> u32 {
         let known = &mut *self.0.borrow_mut();
         if let Some((number, _)) = known.rules.iter().find(|(_, known)| known == rule) {
             return *number;
         }
         let number = known.next();
-        if number != NOBODYS {
+        if number != HOLDFAST_ONLY {
             known.rules.push((number, rule.clone()));
         }
         number
     }
 
-    /// The number of rules that count together, by theirs: whoever is let through is allowed by each of them. `None` for no
-    /// rule, and a rule's own number for that rule alone.
+    /// The number of rules that apply together: an actor has to be allowed by each of them. `None` for no rule, and the rule's
+    /// own number for one rule.
     pub fn of_all(&self, rules: &BTreeSet<u32>) -> Option<u32> {
         let first = *rules.first()?;
         if rules.len() == 1 {
             return Some(first);
         }
-        if rules.contains(&NOBODYS) {
-            return Some(NOBODYS);
+        if rules.contains(&HOLDFAST_ONLY) {
+            return Some(HOLDFAST_ONLY);
         }
         let members: Vec<u32> = rules.iter().copied().collect();
         let known = &mut *self.0.borrow_mut();
@@ -69,7 +69,7 @@ impl Numbers {
             return Some(*number);
         }
         let number = known.next();
-        if number != NOBODYS {
+        if number != HOLDFAST_ONLY {
             known.sets.insert(members, number);
         }
         Some(number)
@@ -98,7 +98,7 @@ impl Numbers {
         self.0.borrow().rules.clone()
     }
 
-    /// Every set of rules that count together, with its number.
+    /// Every set of rules that apply together, with its number.
     pub fn sets(&self) -> Vec<(u32, Vec<u32>)> {
         self.0.borrow().sets.iter().map(|(members, number)| (*number, members.clone())).collect()
     }
@@ -132,11 +132,11 @@ mod tests {
 
     #[test]
     fn without_a_number_left_nobody_is_let_through() {
-        let numbers = Numbers::after(NOBODYS - 1);
-        assert_eq!(numbers.of_all(&BTreeSet::from([1, 2])), Some(NOBODYS));
-        assert_eq!(numbers.of_all(&BTreeSet::from([1, 3])), Some(NOBODYS));
+        let numbers = Numbers::after(HOLDFAST_ONLY - 1);
+        assert_eq!(numbers.of_all(&BTreeSet::from([1, 2])), Some(HOLDFAST_ONLY));
+        assert_eq!(numbers.of_all(&BTreeSet::from([1, 3])), Some(HOLDFAST_ONLY));
         assert!(numbers.sets().is_empty(), "whom it lets through is never told");
-        assert_eq!(numbers.of_union([1, NOBODYS]), Some(NOBODYS));
+        assert_eq!(numbers.of_union([1, HOLDFAST_ONLY]), Some(HOLDFAST_ONLY));
         assert!(numbers.are_many());
     }
 }

@@ -1,165 +1,135 @@
-//! Drifts that are open, by thing: who did them, since when, and what is done about them.
+//! Open drifts, by thing: who caused each, since when it is open, and which action the policy asks for.
 //!
-//! In: what was told of drifts, by this run of the loop, by the one before it, or by the log after a restart. Out: whether a
-//! look found something new, and what is known of who did it. What was open before is kept until a look of this run
-//! tells how it stands. No I/O.
+//! In: reports of drift and recovery. Out: whether a drift was reported before, and who caused it. The picture of the node
+//! owns them and keeps them across configs and restarts; the loop only reads them. No I/O.
 
-use crate::report::forensic::OpenDrift;
-use crate::report::metrics;
+use jiff::Timestamp;
 use sensor_model::difference::Difference;
 use sensor_model::drift_policy::Action;
 use sensor_model::record::{Actor, ThingName};
 use serde_json::Value;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 /// In a record's `detail`: how many actors there are besides those that it names.
-pub(super) const MORE_ACTORS: &str = "more_actors";
+pub const MORE_ACTORS: &str = "more_actors";
 
-/// An open drift.
+/// One open drift.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Open {
-    pub(super) differences: Vec<Difference>,
-    /// RFC 3339.
-    pub(super) since: String,
-    pub(super) actor: Option<Actor>,
-    /// All who could have made it, where there are several.
-    pub(super) actors: Vec<Actor>,
-    /// And there were more than those.
-    pub(super) more: bool,
-    /// All of them were allowed to when that was told: what their executables were then need not be there any more.
-    pub(super) allowed: bool,
-    /// The MachineConfig that said what it should be.
-    pub(super) source: String,
-    /// What is done about it by the policy that counts now; what it was is not known after a restart.
-    pub(super) action: Option<Action>,
-    /// What was found.
-    pub(super) found: Option<Value>,
-    /// A look of this run found it.
-    pub(super) seen: bool,
+pub struct OpenDrift {
+    /// How the thing departs from its expectation.
+    pub differences: Vec<Difference>,
+    /// When it drifted.
+    pub since: Timestamp,
+    /// The actor that the record names first.
+    pub actor: Option<Actor>,
+    /// All actors that could have caused it, where there are several.
+    pub actors: Vec<Actor>,
+    /// There were more actors than those.
+    pub more_actors: bool,
+    /// The policy allowed all of them when the drift was reported. Their executables may be gone since.
+    pub allowed: bool,
+    /// The MachineConfig that declares the thing.
+    pub source: String,
+    /// What the present policy asks for. `None` after a restart, until the first look at the thing.
+    pub action: Option<Action>,
+    /// What the look found.
+    pub found: Option<Value>,
+    /// A look of this run of the loop found it.
+    pub confirmed: bool,
+}
+
+impl OpenDrift {
+    /// Whether these are the differences that were reported. The sentences do not count: another version may have worded them.
+    pub fn has(&self, differences: &[Difference]) -> bool {
+        let facts = |differences: &[Difference]| {
+            let mut facts: Vec<_> = differences
+                .iter()
+                .map(|difference| (difference.kind, difference.expected.clone(), difference.found.clone()))
+                .collect();
+            facts.sort_unstable();
+            facts
+        };
+        facts(&self.differences) == facts(differences)
+    }
+
+    /// Whether its actor caused all of these differences. The expectation may have changed since: only what was found counts.
+    fn explains(&self, differences: &[Difference]) -> bool {
+        let was_found = |difference: &Difference| {
+            let known =
+                |known: &Difference| (known.kind, &known.found) == (difference.kind, &difference.found);
+            self.differences.iter().any(known)
+        };
+        self.actor.is_some() && !differences.is_empty() && differences.iter().all(was_found)
+    }
 }
 
 /// All open drifts.
 #[derive(Debug, Default)]
-pub(super) struct Drifts {
-    open: BTreeMap<ThingName, Open>,
+pub struct OpenDrifts {
+    open: BTreeMap<ThingName, OpenDrift>,
 }
 
-impl Drifts {
-    /// What the log says was open.
-    pub(super) fn of_log(open: BTreeMap<ThingName, OpenDrift>) -> Self {
-        let open = open.into_iter().map(|(name, OpenDrift { since, last })| {
-            let open = Open {
-                allowed: last.detail.get("allowed").is_some_and(|allowed| *allowed == true),
-                differences: last.differences,
-                since,
-                more: last.detail.contains_key(MORE_ACTORS),
-                actor: last.actor,
-                actors: last.actors,
-                source: last.source.unwrap_or_default(),
-                action: None,
-                found: last.after,
-                seen: false,
-            };
-            (name, open)
-        });
-        Self { open: open.collect() }
+impl FromIterator<(ThingName, OpenDrift)> for OpenDrifts {
+    fn from_iter<I: IntoIterator<Item = (ThingName, OpenDrift)>>(open: I) -> Self {
+        Self { open: open.into_iter().collect() }
     }
+}
 
-    /// For the next run, which has looked at nothing yet.
-    pub(super) fn carry(mut self) -> Self {
+impl OpenDrifts {
+    /// Another run of the loop begins, which has looked at nothing yet.
+    pub fn unconfirm(&mut self) {
         for open in self.open.values_mut() {
-            open.seen = false;
+            open.confirmed = false;
         }
-        self
     }
 
-    /// What the gauges start from.
-    pub(super) fn for_metrics(&self) -> impl Iterator<Item = (ThingName, metrics::OpenDrift)> {
-        self.open.iter().map(|(name, open)| {
-            let mut kinds: Vec<_> = open.differences.iter().map(|difference| difference.kind).collect();
-            kinds.sort_unstable();
-            let since = open.since.parse().unwrap_or_default();
-            (name.clone(), metrics::OpenDrift { kinds, since })
-        })
-    }
-
-    /// An open drift.
-    pub(super) fn get(&self, name: &ThingName) -> Option<&Open> {
+    /// One open drift.
+    pub fn get(&self, name: &ThingName) -> Option<&OpenDrift> {
         self.open.get(name)
     }
 
     /// All of them, by path.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&ThingName, &Open)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&ThingName, &OpenDrift)> {
         self.open.iter()
     }
 
-    /// Whether a look of this run has still to tell how a thing stands that had drifted before.
-    pub(super) fn is_unseen(&self, name: &ThingName) -> bool {
-        self.open.get(name).is_some_and(|open| !open.seen)
+    /// Whether nothing is open.
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
     }
 
-    /// The first look of this run found what was told before it: nothing is new. Gives the drift.
-    pub(super) fn resume(&mut self, name: &ThingName, differences: &[Difference]) -> Option<&mut Open> {
-        let open = self.open.get_mut(name)?;
-        if open.seen || !same(&open.differences, differences) {
-            return None;
-        }
-        open.seen = true;
-        Some(open)
+    /// Whether a thing had drifted before this run of the loop, and no look of this run was at it yet.
+    pub fn is_unconfirmed(&self, name: &ThingName) -> bool {
+        self.open.get(name).is_some_and(|open| !open.confirmed)
     }
 
-    /// What is done about a drift.
-    pub(super) fn decide(&mut self, name: &ThingName, action: Action) {
+    /// The drift, if it was reported before this run with just these differences.
+    pub fn reported(&self, name: &ThingName, differences: &[Difference]) -> Option<&OpenDrift> {
+        self.open.get(name).filter(|open| !open.confirmed && open.has(differences))
+    }
+
+    /// The drift whose actor caused all of what was found now. For a thing without a known change since.
+    pub fn cause(&self, name: &ThingName, differences: &[Difference]) -> Option<&OpenDrift> {
+        self.open.get(name).filter(|open| open.explains(differences))
+    }
+
+    /// A look of this run found what was reported before; the present policy asks for this action.
+    pub fn confirm(&mut self, name: &ThingName, action: Action) {
         if let Some(open) = self.open.get_mut(name) {
+            open.confirmed = true;
             open.action = Some(action);
         }
     }
 
-    /// Who made what is found now though it is told in another way, because what is declared changed: whoever made
-    /// all of what is found. For a thing that nobody was told to have changed since.
-    pub(super) fn maker(&self, name: &ThingName, differences: &[Difference]) -> Option<&Open> {
-        let open = self.open.get(name)?;
-        let was_found = |difference: &Difference| {
-            open.differences
-                .iter()
-                .any(|known| (known.kind, &known.found) == (difference.kind, &difference.found))
-        };
-        let is_known = open.actor.is_some() && !differences.is_empty();
-        (is_known && differences.iter().all(was_found)).then_some(open)
-    }
-
     /// A thing drifted, or in another way than before.
-    pub(super) fn set(&mut self, name: ThingName, open: Open) {
+    pub fn insert(&mut self, name: ThingName, open: OpenDrift) {
         self.open.insert(name, open);
     }
 
-    /// It is as declared again.
-    pub(super) fn close(&mut self, name: &ThingName) -> Option<Open> {
+    /// The thing matches its expectation again, or nothing declares it any more.
+    pub fn remove(&mut self, name: &ThingName) -> Option<OpenDrift> {
         self.open.remove(name)
     }
-
-    /// Takes out what nothing declares any more, by path.
-    pub(super) fn release(&mut self, declared: &HashSet<ThingName>) -> Vec<(ThingName, Open)> {
-        self.open.extract_if(.., |name, _| !declared.contains(name)).collect()
-    }
-
-    /// Whether nothing is open.
-    pub(super) fn is_empty(&self) -> bool {
-        self.open.is_empty()
-    }
-}
-
-/// Whether the same departs from the same; the sentences may be another version's.
-fn same(one: &[Difference], other: &[Difference]) -> bool {
-    let bare = |differences: &[Difference]| {
-        let mut bare: Vec<_> = differences
-            .iter()
-            .map(|difference| (difference.kind, difference.expected.clone(), difference.found.clone()))
-            .collect();
-        bare.sort_unstable();
-        bare
-    };
-    bare(one) == bare(other)
 }
 
 #[cfg(test)]

@@ -15,71 +15,70 @@ fn content(expected: &str, found: &str) -> Difference {
     difference(DifferenceKind::Content, expected, found)
 }
 
-fn open(differences: Vec<Difference>) -> Open {
-    Open {
+fn drift(differences: Vec<Difference>) -> OpenDrift {
+    OpenDrift {
         differences,
-        since: "2026-01-02T03:04:05Z".to_owned(),
+        since: "2026-01-02T03:04:05Z".parse().unwrap(),
         actor: Some(Actor { pid: 7, ..Actor::default() }),
         actors: Vec::new(),
-        more: false,
+        more_actors: false,
         allowed: false,
         source: "50-a".to_owned(),
         action: Some(Action::Observe),
         found: None,
-        seen: true,
+        confirmed: true,
     }
 }
 
-fn carried(differences: Vec<Difference>) -> Drifts {
-    let mut drifts = Drifts::default();
-    drifts.set(name(ThingKind::File), open(differences));
-    drifts.carry()
+/// Drifts of the run before.
+fn earlier(differences: Vec<Difference>) -> OpenDrifts {
+    let mut drifts = OpenDrifts::default();
+    drifts.insert(name(ThingKind::File), drift(differences));
+    drifts.unconfirm();
+    drifts
 }
 
 #[test]
-fn what_was_told_before_is_found_once_as_it_was_and_is_news_when_it_differs() {
+fn what_was_reported_before_is_found_once_as_it_was_and_is_news_when_it_differs() {
     let file = name(ThingKind::File);
-    let mut drifts = carried(vec![content("a", "b")]);
-    assert!(drifts.is_unseen(&file));
-    assert_eq!(drifts.resume(&file, &[content("a", "c")]), None);
-    let resumed = drifts.resume(&file, &[content("a", "b")]).unwrap();
-    assert_eq!(resumed.actor.as_ref().map(|actor| actor.pid), Some(7));
-    assert!(!drifts.is_unseen(&file));
-    assert_eq!(drifts.resume(&file, &[content("a", "b")]), None, "the detector tells only news from here on");
+    let mut drifts = earlier(vec![content("a", "b")]);
+    assert!(drifts.is_unconfirmed(&file));
+    assert_eq!(drifts.reported(&file, &[content("a", "c")]), None);
+    let known = drifts.reported(&file, &[content("a", "b")]).unwrap();
+    assert_eq!(known.actor.as_ref().map(|actor| actor.pid), Some(7));
+    drifts.confirm(&file, Action::Revert);
+    assert!(!drifts.is_unconfirmed(&file));
+    assert_eq!(drifts.get(&file).unwrap().action, Some(Action::Revert));
+    assert_eq!(
+        drifts.reported(&file, &[content("a", "b")]),
+        None,
+        "the detector reports only news from here on"
+    );
 }
 
 #[test]
 fn a_sentence_that_another_version_has_for_it_is_no_news() {
     let mut before = content("a", "b");
-    before.text = "as it was said once".to_owned();
-    assert!(carried(vec![before]).resume(&name(ThingKind::File), &[content("a", "b")]).is_some());
+    before.text = "as it was worded once".to_owned();
+    assert!(earlier(vec![before]).reported(&name(ThingKind::File), &[content("a", "b")]).is_some());
 }
 
 #[test]
-fn things_at_one_path_are_told_apart() {
-    let mut drifts = carried(vec![content("a", "b")]);
+fn things_at_one_path_are_kept_apart() {
+    let mut drifts = earlier(vec![content("a", "b")]);
     let unit = name(ThingKind::Unit);
-    assert!(!drifts.is_unseen(&unit) && drifts.get(&unit).is_none());
-    assert_eq!(drifts.close(&unit), None);
+    assert!(!drifts.is_unconfirmed(&unit) && drifts.get(&unit).is_none());
+    assert_eq!(drifts.remove(&unit), None);
     assert!(drifts.get(&name(ThingKind::File)).is_some());
 }
 
 #[test]
 fn whoever_made_all_of_what_is_found_made_it_also_for_another_expectation() {
     let file = name(ThingKind::File);
-    let drifts = carried(vec![content("a", "b"), difference(DifferenceKind::Mode, "0644", "0600")]);
-    assert!(drifts.maker(&file, &[content("z", "b")]).is_some());
-    assert!(drifts.maker(&file, &[content("a", "c")]).is_none(), "somebody else may have");
+    let drifts = earlier(vec![content("a", "b"), difference(DifferenceKind::Mode, "0644", "0600")]);
+    assert!(drifts.cause(&file, &[content("z", "b")]).is_some());
+    assert!(drifts.cause(&file, &[content("a", "c")]).is_none(), "somebody else may have");
     let owner = difference(DifferenceKind::Owner, "root", "alice");
-    assert!(drifts.maker(&file, &[content("z", "b"), owner]).is_none());
-    assert!(drifts.maker(&name(ThingKind::Unit), &[content("z", "b")]).is_none());
-}
-
-#[test]
-fn what_nothing_declares_any_more_is_let_go() {
-    let mut drifts = carried(vec![content("a", "b")]);
-    assert_eq!(drifts.release(&HashSet::from([name(ThingKind::File)])), []);
-    let released = drifts.release(&HashSet::from([name(ThingKind::Unit)]));
-    assert_eq!(released[0].0, name(ThingKind::File));
-    assert!(drifts.is_empty());
+    assert!(drifts.cause(&file, &[content("z", "b"), owner]).is_none());
+    assert!(drifts.cause(&name(ThingKind::Unit), &[content("z", "b")]).is_none());
 }

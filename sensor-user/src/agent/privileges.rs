@@ -4,7 +4,7 @@
 //! other, in no set, and that no program it runs can get more of. Capabilities are a thread's own, so this is
 //! done while there is one thread; it never gives one back.
 
-use crate::report::metrics::HookMode;
+use super::reports::HookMode;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
@@ -117,7 +117,7 @@ fn all<'a>(kept: impl Iterator<Item = &'a Kept>) -> CapabilitySet {
 
 /// Gives up what is not needed to go on watching with this backend: in the effective, permitted, inheritable,
 /// ambient and bounding sets; and the right to gain anything by executing a program. Gives the names of what
-/// is held now, which is less than [`kept_with`] tells where the process was started with less.
+/// is held now, which is less than [`kept_with`] gives if the process was started with less.
 pub fn give_up(mode: HookMode) -> Result<Vec<String>, PrivilegesError> {
     alone()?;
     let refused =
@@ -165,7 +165,10 @@ fn bounding() -> impl Iterator<Item = CapabilitySet> {
 }
 
 /// Waits for threads that have ended and that the kernel still counts.
-#[expect(clippy::disallowed_methods, reason = "the kernel tells nobody, and no runtime is there")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the kernel has no notification for it, and no runtime exists yet"
+)]
 fn alone() -> Result<(), PrivilegesError> {
     let threads = || fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
     let began = Instant::now();

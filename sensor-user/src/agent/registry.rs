@@ -3,7 +3,6 @@
 //! In: expectations, and identities that the kernel gave. Out: for a record, the things it may concern;
 //! for the maps, keys with roles. No I/O.
 
-use super::numbers::Numbers;
 use crate::observation::Way;
 use sensor_common::map::InodeKey;
 use sensor_common::op::{
@@ -19,49 +18,18 @@ use std::sync::Arc;
 
 mod concerns;
 mod guard;
+mod guards;
+mod inode;
 pub mod trees;
 mod watch;
 
 pub use concerns::may_enable;
+pub use inode::{About, Concerned, FIRST_OWN, Inode};
 pub(super) use watch::Identity;
 pub use watch::Watch;
 
-/// Numbers from here on are the sensor's own watches (canary, mount table, tunables).
-pub const FIRST_OWN: u32 = 1 << 30;
-
 /// So many watches, and inodes that watches led to before, have room without being asked for.
 const FEW: usize = 32;
-
-/// An inode, told from earlier ones of the same number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Inode {
-    /// Number and device.
-    pub key: InodeKey,
-    /// `i_generation`; always zero on some file systems.
-    pub generation: u32,
-}
-
-/// What a record is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct About {
-    /// The inode.
-    pub inode: Inode,
-    /// A name in it, not the object itself.
-    pub is_name: bool,
-    /// The object's own name goes, comes or changes.
-    pub moves: bool,
-}
-
-/// What a record concerns.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Concerned {
-    /// Things whose own inode or directory it is about.
-    pub direct: Vec<u32>,
-    /// Things below a directory that moved, vanished or appeared: their evidence does not cover it.
-    pub beyond: Vec<u32>,
-    /// Watches to be enrolled anew.
-    pub stale: Vec<u32>,
-}
 
 /// All watches. Ten thousand things have as many: what most watches don't have is kept beside them.
 #[derive(Debug, Default)]
@@ -79,7 +47,7 @@ pub struct Registry {
     /// Things that a deny rule protects, and its number.
     deny: HashMap<u32, u32>,
     /// What that means for the ways to them.
-    guards: Box<guard::Guards>,
+    guards: Box<guards::Guards>,
     /// Units by their names, and by the names of the templates that they are instances of.
     units: BTreeMap<OsString, Vec<u32>>,
     /// Sealed trees, whose entries have no watches.
@@ -430,7 +398,7 @@ impl Registry {
 
     /// Whether a record tells who changed what the watch's path leads to. It does not when the number of an
     /// inode that was removed went to another one, nor when the inode is at another path by now.
-    pub fn speaks(&mut self, id: u32, about: &About) -> bool {
+    pub fn matches(&mut self, id: u32, about: &About) -> bool {
         let Some(watch) = self.watches.get_mut(id as usize) else {
             return self.trees.inode(id) == Some(about.inode);
         };

@@ -195,11 +195,11 @@ fn an_inode_that_got_a_removed_ones_number_does_not_speak_for_its_path() {
     let mut registry = resolved(&["/etc/a"]);
     let a = registry.find(Path::new("/etc/a")).unwrap();
     let old = registry.get(a).unwrap().inode().unwrap();
-    assert!(registry.speaks(a, &about(old, true)), "its removal");
-    assert!(!registry.speaks(a, &about(old, false)), "it has left");
-    assert!(!registry.speaks(a, &about(Inode { generation: 2, ..old }, false)), "another inode");
+    assert!(registry.matches(a, &about(old, true)), "its removal");
+    assert!(!registry.matches(a, &about(old, false)), "it has left");
+    assert!(!registry.matches(a, &about(Inode { generation: 2, ..old }, false)), "another inode");
     registry.resolved(a, Some(old));
-    assert!(registry.speaks(a, &about(old, false)), "it turned out to be there still");
+    assert!(registry.matches(a, &about(old, false)), "it turned out to be there still");
 }
 
 #[test]
@@ -208,10 +208,10 @@ fn the_record_of_a_move_that_a_look_has_overtaken_speaks_once() {
     let a = registry.find(Path::new("/etc/a")).unwrap();
     let old = registry.get(a).unwrap().inode().unwrap();
     registry.resolved(a, inode(99));
-    assert!(!registry.speaks(a, &about(old, false)), "a write to an inode that is elsewhere");
-    assert!(registry.speaks(a, &about(old, true)));
-    assert!(!registry.speaks(a, &about(old, true)), "it is moved on by somebody else");
-    assert!(registry.speaks(a, &about(inode(99).unwrap(), false)));
+    assert!(!registry.matches(a, &about(old, false)), "a write to an inode that is elsewhere");
+    assert!(registry.matches(a, &about(old, true)));
+    assert!(!registry.matches(a, &about(old, true)), "it is moved on by somebody else");
+    assert!(registry.matches(a, &about(inode(99).unwrap(), false)));
 }
 
 #[test]
@@ -221,10 +221,10 @@ fn names_in_a_directory_that_was_removed_speak_until_its_removal_was_told() {
     let old = registry.get(d).unwrap().inode().unwrap();
     let name = |inode| About { inode, is_name: true, moves: true };
     registry.resolved(d, None);
-    assert!(registry.speaks(d, &name(old)), "the file in it was removed first");
-    assert!(registry.speaks(d, &about(old, true)), "then the directory");
-    assert!(!registry.speaks(d, &name(Inode { generation: 2, ..old })), "its number is another directory's");
-    assert!(!registry.speaks(d, &name(old)));
+    assert!(registry.matches(d, &name(old)), "the file in it was removed first");
+    assert!(registry.matches(d, &about(old, true)), "then the directory");
+    assert!(!registry.matches(d, &name(Inode { generation: 2, ..old })), "its number is another directory's");
+    assert!(!registry.matches(d, &name(old)));
 }
 
 #[test]

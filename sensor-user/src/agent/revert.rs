@@ -1,19 +1,15 @@
 //! The `revert` policy: the declared state is written back, and the log says so.
 //!
 //! In: things that drifted under a revert rule. Out: repaired things, `reverted` records. What failed is tried again, less
-//! and less often, while the thing is drifted; one that somebody else keeps changing is written back a few times a minute
+//! and less often, while the thing is drifted; a thing that another process keeps changing is written back a few times a minute
 //! and stays drifted in between.
 
-use super::Agent;
-use crate::desired::{self, Unknown};
-use crate::repair::{Restored, Restorer};
-use sensor_model::drift_policy::Action;
+use super::write_back::WriteBackError;
+use crate::desired::{self, DesiredError, StateSource, Unknown};
 use sensor_model::expectation::Expectation;
-use sensor_model::expectations::expectations;
-use sensor_model::protocol::Scope;
-use sensor_model::record::RecordKind;
+use sensor_model::expectations::{ExpectationError, expectations};
+use sensor_model::merge::Rendered;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 
 /// Reverts of one thing within [`WINDOW_NS`] before it is left alone for a while.
 const ATTEMPTS: usize = 3;
@@ -27,9 +23,9 @@ const FIRST_PAUSE_NS: u64 = 1_000_000_000;
 /// The longest one.
 const LONGEST_PAUSE_NS: u64 = 300_000_000_000;
 
-/// What is to be written back, and when.
+/// When each thing is due.
 #[derive(Debug, Default)]
-pub(super) struct Reverts {
+pub(super) struct Schedule {
     due: BTreeSet<(u64, u32)>,
     things: HashMap<u32, Attempts>,
 }
@@ -43,10 +39,27 @@ struct Attempts {
     due: Option<u64>,
 }
 
-impl Reverts {
+/// A thing was not written back.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RevertError {
+    /// The config cannot be read now.
+    #[error(transparent)]
+    Config(#[from] DesiredError),
+    /// It cannot be verified.
+    #[error(transparent)]
+    Expectation(#[from] ExpectationError),
+    /// The config changed since it was read.
+    #[error("the MachineConfig no longer says what it said when the daemon started")]
+    Changed,
+    /// It could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteBackError),
+}
+
+impl Schedule {
     /// A thing drifted, or in another way: it is written back as soon as it may be.
     /// Gives the time of that.
-    fn ask(&mut self, id: u32, now: u64) -> u64 {
+    pub(super) fn ask(&mut self, id: u32, now: u64) -> u64 {
         let attempts = self.things.entry(id).or_default();
         attempts.times.retain(|at| now.saturating_sub(*at) < WINDOW_NS);
         let number = attempts.times.len();
@@ -72,7 +85,7 @@ impl Reverts {
     }
 
     /// What is due. Each is due again after a pause, unless it is done until then.
-    fn due(&mut self, now: u64) -> Vec<u32> {
+    pub(super) fn due(&mut self, now: u64) -> Vec<u32> {
         let mut ids = Vec::new();
         while let Some(&(at, id)) = self.due.first()
             && at <= now
@@ -97,65 +110,16 @@ impl Reverts {
     }
 }
 
-impl Agent {
-    /// A thing is to be written back.
-    pub(super) fn ask_revert(&mut self, id: u32) {
-        let now = self.clock.boot_ns();
-        let at = self.reverts.ask(id, now);
-        if at > now {
-            let (path, seconds) = (self.name(id).path, (at - now).div_ceil(1_000_000_000));
-            tracing::error!(path, seconds, "Reverted too often; it stays as it is for a while.");
-        }
-    }
-
-    /// Writes back everything that is due.
-    pub(super) async fn revert(&mut self) {
-        for id in self.reverts.due(self.clock.boot_ns()) {
-            if self.drift_of(id).is_none_or(|open| open.action != Some(Action::Revert)) {
-                self.reverts.done(id);
-                continue;
-            }
-            if self.follow.concerns(&self.desired.expectations[id as usize].thing) {
-                // An apply brings it to one of its images; two writers would undo each other.
-                continue;
-            }
-            let result = self.restore(id).await;
-            let name = self.name(id);
-            let path = name.path.clone();
-            let mut record = self.log.record(RecordKind::Reverted);
-            record.before = self.drift_of(id).and_then(|open| open.found.clone());
-            record.set_name(name);
-            record.operation = Some("revert".to_owned());
-            record.source = Some(self.desired.expectations[id as usize].source.machine_config.to_string());
-            match &result {
-                Ok(restored) => {
-                    record.differences.clone_from(&restored.before);
-                    record.detail.insert("actions".into(), restored.actions.clone().into());
-                    self.telemetry.reverted(&path, Ok(()));
-                }
-                Err(error) => {
-                    record.detail.insert("error".into(), format!("{error:#}").into());
-                    self.telemetry.reverted(&path, Err(error.as_ref()));
-                }
-            }
-            self.group.push(record);
-            // Our own observation opens took the dirty bit away; whoever wrote meanwhile is seen anyhow.
-            self.detector.recheck(Scope::Thing(id), self.clock.boot_ns());
-        }
-    }
-
-    async fn restore(&mut self, id: u32) -> anyhow::Result<Restored> {
-        // Contents are not kept in memory: they are decoded again, and must still say the same.
-        let rendered = desired::rendered(&self.options.inputs.source, Unknown::Ignore)?;
-        let expectation = &self.desired.expectations[id as usize];
-        // The label is not the config's to say.
-        let declared = Expectation { label: None, ..expectation.clone() };
-        if !expectations(&rendered)?.contains(&declared) {
-            anyhow::bail!("the MachineConfig no longer says what it said when the daemon started");
-        }
-        let mut restorer = Restorer::new(Arc::clone(&self.looker.observer), &self.options.inputs.root);
-        Ok(restorer.restore(&rendered, expectation, &self.desired.ids).await?)
-    }
+/// Reads the config again, with contents. It has to declare the thing as it did.
+pub(super) fn still_declared(
+    expectation: &Expectation,
+    source: &StateSource,
+) -> Result<Rendered, RevertError> {
+    let config = desired::rendered(source, Unknown::Ignore)?;
+    let declared = expectations(&config)?;
+    // The SELinux policy says the label, not the config.
+    let unlabelled = Expectation { label: None, ..expectation.clone() };
+    if declared.contains(&unlabelled) { Ok(config) } else { Err(RevertError::Changed) }
 }
 
 #[cfg(test)]
@@ -165,7 +129,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     /// Times of all attempts at a thing that nothing helps, within an hour.
-    fn attempts(mut reverts: Reverts) -> Vec<u64> {
+    fn attempts(mut reverts: Schedule) -> Vec<u64> {
         let mut times = Vec::new();
         while let Some(at) = reverts.next().filter(|at| *at < 3600 * SECOND) {
             assert_eq!(reverts.due(at), [1]);
@@ -176,7 +140,7 @@ mod tests {
 
     #[test]
     fn what_failed_is_tried_again_less_and_less_often_and_never_given_up() {
-        let mut reverts = Reverts::default();
+        let mut reverts = Schedule::default();
         reverts.ask(1, 0);
         let times = attempts(reverts);
         assert_eq!(times[..4], [0, SECOND, 3 * SECOND, 7 * SECOND]);
@@ -187,7 +151,7 @@ mod tests {
 
     #[test]
     fn what_is_done_is_not_tried_again() {
-        let mut reverts = Reverts::default();
+        let mut reverts = Schedule::default();
         reverts.ask(1, 5);
         assert_eq!(reverts.due(5), [1]);
         reverts.done(1);
@@ -196,7 +160,7 @@ mod tests {
 
     #[test]
     fn somebody_who_keeps_changing_a_thing_is_answered_a_few_times_a_minute() {
-        let mut reverts = Reverts::default();
+        let mut reverts = Schedule::default();
         let mut times = Vec::new();
         for now in (0..600).map(|second| second * SECOND) {
             // It was written back, and is changed again at once.

@@ -1,4 +1,4 @@
-//! What the daemon and systemd tell each other.
+//! Signals, and the notifications of systemd (`sd_notify(3)`).
 //!
 //! In: the environment that systemd gives. Out: notifications, where it asked for any.
 
@@ -15,7 +15,7 @@ pub(super) enum Asked {
     Reload,
 }
 
-/// Requests, heard from the first moment on.
+/// Signals, received from the first moment on.
 #[derive(Debug)]
 pub(super) struct Signals {
     terminate: Signal,
@@ -32,7 +32,7 @@ impl Signals {
         })
     }
 
-    /// Waits for one. It may be given up at any time.
+    /// Waits for one. May be dropped at any point.
     pub(super) async fn next(&mut self) -> Asked {
         tokio::select! {
             _ = self.terminate.recv() => Asked::Stop,
@@ -50,19 +50,19 @@ pub(super) fn watchdog_pause() -> Duration {
         .map_or(Duration::from_hours(1), |micros: u64| Duration::from_micros(micros / 2))
 }
 
-/// Pause between two signs of life during work before the loop.
-pub(super) const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
+/// Pause between two watchdog notifications during work before the loop.
+pub(super) const WATCHDOG_PAUSE: Duration = Duration::from_secs(10);
 
 /// The shipped unit's limit for a start.
 const START: Duration = Duration::from_mins(5);
 
-/// Awaits work and tells meanwhile that it goes on, at once and after every pause.
+/// Awaits work, and calls `tell` at once and after every pause meanwhile.
 pub(super) async fn patiently<T>(work: impl Future<Output = T>, pause: Duration, tell: &dyn Fn()) -> T {
     let mut work = pin!(work);
     let mut pauses = tokio::time::interval(pause);
     loop {
         tokio::select! {
-            // Work that is done is not told of once more, however many pauses went by meanwhile.
+            // No notification after the work is done, however many pauses went by meanwhile.
             biased;
             done = &mut work => return done,
             _ = pauses.tick() => tell(),
@@ -70,23 +70,23 @@ pub(super) async fn patiently<T>(work: impl Future<Output = T>, pause: Duration,
     }
 }
 
-/// Tells systemd to wait longer than the unit says for the start, and that the process lives.
-pub(super) fn still_at_work() {
-    let patience = u32::try_from(SIGN_OF_LIFE.as_micros().saturating_mul(6)).unwrap_or(u32::MAX);
+/// Asks systemd to wait longer for the start than the unit says, and resets its watchdog.
+pub(super) fn work_goes_on() {
+    let patience = u32::try_from(WATCHDOG_PAUSE.as_micros().saturating_mul(6)).unwrap_or(u32::MAX);
     notify(&[
         NotifyState::ExtendTimeoutUsec(patience),
         NotifyState::Watchdog,
-        NotifyState::Status("working off an apply that was interrupted"),
+        NotifyState::Status("recovering an interrupted apply"),
     ]);
 }
 
-/// Takes back what was said of work. What is left of the start has as long as the unit gives all of it.
+/// Clears the status of the work. The rest of the start has as long as the unit grants for all of it.
 pub(super) fn work_is_over() {
     let start = u32::try_from(START.as_micros()).unwrap_or(u32::MAX);
     notify(&[NotifyState::ExtendTimeoutUsec(start), NotifyState::Status("")]);
 }
 
-/// Tells systemd, where it asked to be told.
+/// Notifies systemd, if it set a socket for that.
 pub(super) fn notify(states: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "Cannot notify systemd.");

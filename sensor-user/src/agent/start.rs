@@ -1,68 +1,78 @@
 //! From the command line to a running loop, and from one config to the next.
 //!
-//! In: what the daemon is told. Out: attached programs, given-up capabilities, and one run of the loop for each
-//! config. The programs are loaded once; the runs hand them on to each other.
+//! In: the options, and what other rooms implement. Out: attached programs, given-up capabilities, and one run of the loop for
+//! each config. The programs are loaded once; the runs hand them on to each other.
 
+use super::applies::Applies;
 use super::backend::{self, Changes, Parts};
-use super::canary::{Canary, FTRACE_DISABLED};
+use super::blindness::Blindness;
+use super::canary::Canary;
+use super::denials::Denials;
 use super::deny::DenyRules;
-use super::diff::Diffs;
-use super::executions::Executions;
+use super::ended::Ended;
+use super::error::AgentError;
+use super::follow::Follow;
+use super::hooks::Hooks;
+use super::intake::Intake;
 use super::look::Looker;
-use super::mounts::{self, Announcements, MountTable};
-use super::reload::{Carried, Ended};
-use super::revert::Reverts;
-use super::served::Workers;
+use super::looks::Looks;
+use super::mounts::{self, Mounts};
+use super::options::Options;
+use super::reasons::FTRACE_DISABLED;
+use super::reload::Carried;
+use super::reports::{AgentEvent, DaemonFacts, HookMode, Reports, RunFacts};
 use super::service::Signals;
-use super::tamper::Beneath;
-use super::ties::Ties;
-use super::{Agent, Options, follow, lock, privileges};
+use super::state::Agent;
+use super::verdicts::Verdicts;
+use super::workers::Workers;
+use super::write_back::WriteBack;
+use super::writers::Writers;
+use super::{lock, privileges};
 use crate::attribution::Attributor;
 use crate::clock::{Clock, SystemClock, boot_id};
 use crate::desired::{self, Desired};
-use crate::kernel::object::OBJECT_SHA256;
 use crate::kernel::recursion::Recursion;
 use crate::observation::Observer;
-use crate::report::forensic::{ForensicLog, Limits, Writer};
-use crate::report::http::Readiness;
-use crate::report::metrics::{BuildInfo, HookMode, Telemetry};
-use crate::report::status::StatusFile;
-use anyhow::Context;
-use follow::Follow;
-use sensor_model::protocol::{Config, Detector};
-use std::collections::HashMap;
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::fmt;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use tokio::runtime::Runtime;
+
+/// What the daemon starts in other rooms.
+pub struct Services {
+    /// Takes what the loop reports.
+    pub reports: Box<dyn Reports>,
+    /// The applies of this host.
+    pub applies: Box<dyn Applies>,
+    /// Writes declared state back.
+    pub write_back: Box<dyn WriteBack>,
+}
+
+impl fmt::Debug for Services {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Services").finish_non_exhaustive()
+    }
+}
 
 /// What stays the same from one config to the next.
 pub(super) struct Host {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) observer: Arc<Observer>,
     pub(super) boot_id: String,
-    /// Bound while every port may be bound.
-    pub(super) listener: Option<TcpListener>,
-    /// What was kept of the capabilities.
-    pub(super) capabilities: Vec<String>,
-    /// Counts on from one config to the next.
-    pub(super) telemetry: Arc<Telemetry>,
 }
 
-/// What is heard from the first moment on and outlives a beginning with another config.
-struct Kept {
-    ties: Ties,
-    signals: Signals,
-}
+/// Expectations and policies, and why they are not those that the daemon was given.
+type Loaded = (Desired, Option<String>);
 
-/// Runs the daemon until it is told to stop.
+/// Runs the daemon until a signal stops it.
 ///
 /// # Errors
-/// A config or policy with a mistake, no backend that works, or a failure that the loop cannot go on from.
-pub fn run(mut options: Options) -> anyhow::Result<()> {
-    // Huge pages would hold what was given back between what is kept, and the kernel would work at making them.
+/// A config or policy with a mistake, no backend that works, or a failure from which the loop cannot go on.
+pub fn run(mut options: Options, services: Services) -> Result<(), AgentError> {
+    // Huge pages would keep memory that was freed between allocations that stay.
     if let Err(error) = nix::sys::prctl::set_thp_disable(true) {
-        tracing::info!(%error, "Huge pages stay on.");
+        tracing::info!(%error, "Cannot switch huge pages off for this process.");
     }
     for directory in [&options.inputs.state, &options.run] {
         make_directory(directory)?;
@@ -71,167 +81,66 @@ pub fn run(mut options: Options) -> anyhow::Result<()> {
     let _locks = lock::take(&options)?;
     let observer = Arc::new(Observer::guarded(&options.inputs.root)?);
     let runtime = self::runtime()?;
-    let kept = runtime.block_on(async {
-        anyhow::Ok(Kept { ties: Ties::listen(&options.inputs.state), signals: Signals::new()? })
+    let Services { mut reports, applies, write_back } = services;
+    let follow = Follow::new(applies);
+    let (writers, mut signals) = runtime.block_on(async {
+        let signals = Signals::new().map_err(|source| AgentError::io("receive signals", source))?;
+        Ok::<_, AgentError>((Writers::listen(&options.inputs.state), signals))
     })?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let choose = |options: &Options, things| {
-        let directories = [&*options.inputs.state, &*options.run];
+        let directories = [options.inputs.state.as_path(), options.run.as_path()];
         backend::choose(&directories, options.pins.as_deref(), things, &observer, &clock)
-            .map_err(|reasons| anyhow::anyhow!("no backend works on this host: {}", reasons.join("; ")))
     };
-    // Deny rules that are pinned refuse whoever is not known to them, and to work off an apply is to write: the kernel
-    // programs learn first which process the daemon is. Without a backend it is worked off all the same.
-    let backend = follow::is_interrupted(&options).then(|| choose(&options, None));
+    // Pinned deny rules refuse every process that they do not know, and a recovery writes: so the kernel programs first learn
+    // which process the daemon is. Without a backend the apply is recovered all the same.
+    let backend = follow.is_interrupted().then(|| choose(&options, None));
     let first = self::runtime()?;
-    let follow = first.block_on(follow::start(&mut options, &observer));
-    let (desired, refused) = read(&mut options, &observer)?;
-    let mut host = Host {
-        clock: Arc::clone(&clock),
-        boot_id: boot_id(Path::new("/proc")).context("read the boot id")?,
-        listener: listener(&options)?,
-        capabilities: Vec::new(),
-        telemetry: self::telemetry()?,
-        observer: Arc::clone(&observer),
-    };
-    let backend = backend.unwrap_or_else(|| choose(&options, Some(desired.expectations.len())))?;
-    let mut parts = Parts::of(backend);
+    let follow = first.block_on(follow.start(&mut options, &observer));
+    let loaded = load(&mut options, &observer)?;
+    let boot_id = boot_id(Path::new("/proc")).map_err(|source| AgentError::io("read the boot id", source))?;
+    let host = Host { clock: Arc::clone(&clock), boot_id, observer: Arc::clone(&observer) };
+    reports.prepare()?;
+    let things = loaded.0.expectations.len();
+    let mut parts = Parts::of(backend.unwrap_or_else(|| choose(&options, Some(things)))?);
     if parts.mode == HookMode::Fentry {
-        parts.recursion = Some(Recursion::watch().context("find the fentry programs")?);
+        let recursion = Recursion::watch().map_err(io::Error::other);
+        parts.recursion =
+            Some(recursion.map_err(|source| AgentError::io("find the fentry programs", source))?);
     }
     // Its threads end with it, and the other one has none yet.
     drop(first);
-    host.capabilities = privileges::give_up(parts.mode)?;
-    tracing::info!(
-        kept = host.capabilities.join(" "),
-        "Capabilities that are not needed any more are given up."
-    );
-    runtime.block_on(keep_running(options, host, kept, parts, follow, (desired, refused)))
-}
-
-fn telemetry() -> anyhow::Result<Arc<Telemetry>> {
-    let build = BuildInfo {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        commit: option_env!("HOLDFAST_COMMIT").unwrap_or("unknown").to_owned(),
-        object: OBJECT_SHA256.to_owned(),
-        kernel: nix::sys::utsname::uname()?.release().to_string_lossy().into_owned(),
-    };
-    Ok(Arc::new(Telemetry::new(build, SystemClock.now())))
-}
-
-/// One thread: the budget for memory and for a change's cost counts every switch.
-fn runtime() -> std::io::Result<Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()
-}
-
-/// The desired state, and why it is not what the options name.
-pub(super) fn read(options: &mut Options, observer: &Observer) -> anyhow::Result<(Desired, Option<String>)> {
-    let (desired, refused) = desired::start(&mut options.inputs, observer)?;
-    Ok((desired, refused.map(|error| error.to_string())))
-}
-
-async fn keep_running(
-    mut options: Options,
-    host: Host,
-    kept: Kept,
-    mut parts: Parts,
-    mut follow: Follow,
-    desired: (Desired, Option<String>),
-) -> anyhow::Result<()> {
-    let (mut desired, mut refused) = desired;
-    let Kept { mut ties, mut signals } = kept;
-    let mut carried = Carried::of_log(&options.log);
-    if parts.canary.as_ref().is_some_and(Canary::is_blind) {
-        carried.blind(FTRACE_DISABLED);
-    }
-    let mut log = ForensicLog::open(
-        &options.log,
-        Limits::default(),
-        Arc::clone(&host.clock),
-        host.boot_id.clone(),
-        Arc::clone(&host.telemetry),
-    )?;
-    carried.log_was_cut = log.note_end(&options.inputs.state).is_some();
-    loop {
-        let run = Run { options: options.clone(), parts, follow, ties, desired, refused, carried, log };
-        let (ended, back) = Box::pin(run.finish(&host, &mut signals)).await?;
-        parts = back.parts;
-        ties = back.ties;
-        carried = back.carried;
-        // What a disk refused waits in it.
-        log = back.log;
-        // What is loaded goes on seeing in between.
-        (follow, (desired, refused)) = match ended {
-            Ended::Stopped | Ended::Silent => {
-                close(&mut log, &mut parts);
-                anyhow::ensure!(
-                    matches!(ended, Ended::Stopped),
-                    "the kernel programs ({}) do not answer any more, which the canary shows: the daemon ends, and its next \
-                     start takes the first backend that answers",
-                    parts.mode.name()
-                );
-                return Ok(());
-            }
-            Ended::Applied => {
-                tracing::info!(
-                    "An apply is over, or was left by its process; the daemon begins again with the config that is current."
-                );
-                let follow = follow::start(&mut options, &host.observer).await;
-                let desired = read(&mut options, &host.observer)?;
-                host.telemetry.reloaded(desired.1.is_none());
-                (follow, desired)
-            }
-            Ended::Seeing => {
-                tracing::info!("The kernel programs run now; the daemon begins again with them.");
-                parts.adopted = false;
-                if let Some(sensor) = &parts.sensor {
-                    sensor.retire_others();
-                }
-                (back.follow, read(&mut options, &host.observer)?)
-            }
-            Ended::Reloaded(desired) => {
-                options.inputs.restore();
-                (back.follow, (*desired, None))
-            }
-        };
-        // Loading anew takes capabilities that were given up. What is attached counts changes until the next start.
-        if let Some(witness) = &mut parts.witness
-            && let Err(outgrown) = witness.maps().hold(desired.expectations.len())
-        {
-            close(&mut log, &mut parts);
-            return Err(outgrown.into());
+    let capabilities = privileges::give_up(parts.mode)?;
+    tracing::info!(kept = capabilities.join(" "), "Gave up all other capabilities.");
+    runtime.block_on(async {
+        let facts = DaemonFacts { boot_id: host.boot_id.clone(), capabilities, beat: options.canary_every };
+        // This may start threads, which have only the capabilities that were kept.
+        let log_is_cut = reports.open(facts)?.log_is_cut;
+        let mut carried = Carried::at_start(log_is_cut);
+        if parts.canary.as_ref().is_some_and(Canary::is_blind) {
+            carried.blind(FTRACE_DISABLED);
         }
-    }
+        let run = Run { options, parts, follow, writers, loaded, carried, reports, write_back };
+        run.keep_running(&host, &mut signals).await
+    })
 }
 
-/// The end of a daemon whose programs stay attached.
-fn close(log: &mut ForensicLog, parts: &mut Parts) {
-    log.close();
-    if let Some(witness) = &mut parts.witness
-        && let Err(error) = witness.maps().forget_agent()
-    {
-        tracing::warn!(%error, "The kernel programs still know the daemon's process.");
-    }
-    let lost = log.pending().count();
-    if lost > 0 {
-        let reason = log.degraded();
-        tracing::error!(lost, reason, "Records could not be written and are lost.");
-    }
+/// One thread: the budgets for memory and for a change's cost count every switch.
+fn runtime() -> Result<Runtime, AgentError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|source| AgentError::io("start the async runtime", source))
 }
 
-fn make_directory(path: &Path) -> anyhow::Result<()> {
+fn make_directory(path: &Path) -> Result<(), AgentError> {
     use std::os::unix::fs::DirBuilderExt;
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.with_context(|| format!("make directory {}", path.display()))
+    made.map_err(|source| AgentError::Directory { path: path.to_owned(), source })
 }
 
-fn listener(options: &Options) -> anyhow::Result<Option<TcpListener>> {
-    let Some(address) = options.listen else { return Ok(None) };
-    let bound = TcpListener::bind(address).and_then(|listener| {
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    });
-    Ok(Some(bound.with_context(|| format!("listen on {address} for metrics"))?))
+/// Reads configs and policies, or the last usable ones.
+pub(super) fn load(options: &mut Options, observer: &Observer) -> Result<Loaded, AgentError> {
+    let (desired, refused) = desired::start(&mut options.inputs, observer)?;
+    Ok((desired, refused.map(|error| error.to_string())))
 }
 
 /// What one run of the loop begins with.
@@ -239,138 +148,149 @@ pub(super) struct Run {
     pub(super) options: Options,
     pub(super) parts: Parts,
     pub(super) follow: Follow,
-    pub(super) ties: Ties,
-    pub(super) desired: Desired,
-    /// Why the configs that were given are not in force; the last that could be used are.
-    pub(super) refused: Option<String>,
+    pub(super) writers: Writers,
+    pub(super) loaded: Loaded,
     pub(super) carried: Carried,
-    pub(super) log: ForensicLog,
+    pub(super) reports: Box<dyn Reports>,
+    pub(super) write_back: Box<dyn WriteBack>,
 }
 
 /// What it leaves to the next one.
-struct Back {
+struct Left {
+    options: Options,
     parts: Parts,
     follow: Follow,
-    ties: Ties,
+    writers: Writers,
     carried: Carried,
-    log: ForensicLog,
+    reports: Box<dyn Reports>,
+    write_back: Box<dyn WriteBack>,
 }
 
 impl Run {
-    async fn finish(self, host: &Host, signals: &mut Signals) -> anyhow::Result<(Ended, Back)> {
+    /// Runs the loop again and again, until a signal stops it or the programs no longer answer.
+    async fn keep_running(mut self, host: &Host, signals: &mut Signals) -> Result<(), AgentError> {
+        loop {
+            let (ended, mut left) = Box::pin(self.finish(host, signals)).await?;
+            let loaded = match ended {
+                Ended::Stopped => return left.close().await,
+                Ended::Silent => {
+                    let mode = left.parts.mode.name();
+                    left.close().await?;
+                    return Err(AgentError::Silent { mode });
+                }
+                Ended::Applied => {
+                    tracing::info!(
+                        "An apply is over, or its process is gone: the daemon begins a new run with the current config."
+                    );
+                    left.follow = left.follow.start(&mut left.options, &host.observer).await;
+                    let loaded = load(&mut left.options, &host.observer)?;
+                    left.reports.report(AgentEvent::ConfigsRead(loaded.1.is_none()));
+                    loaded
+                }
+                Ended::Seeing => {
+                    tracing::info!("The kernel programs run now: the daemon begins a new run with them.");
+                    left.parts.adopted = false;
+                    if let Some(sensor) = &left.parts.sensor {
+                        sensor.retire_others();
+                    }
+                    load(&mut left.options, &host.observer)?
+                }
+                Ended::Reloaded(desired) => {
+                    left.options.inputs.restore();
+                    (*desired, None)
+                }
+            };
+            // The programs go on counting changes in between.
+            if let Some(witness) = &mut left.parts.witness
+                && let Err(outgrown) = witness.maps().hold(loaded.0.expectations.len())
+            {
+                // Loading larger maps takes capabilities that the daemon gave up; the next start has them.
+                left.close().await?;
+                return Err(outgrown.into());
+            }
+            let Left { options, parts, follow, writers, carried, reports, write_back } = left;
+            self = Self { options, parts, follow, writers, loaded, carried, reports, write_back };
+        }
+    }
+
+    async fn finish(self, host: &Host, signals: &mut Signals) -> Result<(Ended, Left), AgentError> {
         let (mut agent, changes) = self.begin(host)?;
-        let changes = agent.serve(changes, host, signals).await?;
+        let changes = agent.serve(changes, signals).await?;
         let mut carried = agent.carry();
         let Agent {
-            workers,
-            mode,
-            sensor,
-            canary,
-            recursion,
-            processes,
-            looker,
+            options,
+            intake,
+            blindness,
+            looks,
+            hooks,
+            verdicts,
+            writers,
             follow,
-            ties,
+            write_back,
             ended,
-            log,
             ..
         } = agent;
-        carried.workers = Some(workers.let_go());
-        let log = log.finish().await?;
+        carried.workers = Some(looks.workers.end_all());
         let parts = Parts {
-            mode,
-            sensor,
-            witness: looker.witness,
-            canary,
-            recursion,
-            processes,
+            mode: hooks.mode,
+            sensor: hooks.sensor,
+            witness: looks.looker.witness,
+            canary: blindness.canary,
+            recursion: blindness.recursion,
+            processes: intake.processes,
             changes,
             backlog: Vec::new(),
             adopted: true,
         };
-        Ok((ended.unwrap_or(Ended::Stopped), Back { parts, follow, ties, carried, log }))
+        let reports = verdicts.reports;
+        let left = Left { options, parts, follow, writers, carried, reports, write_back };
+        Ok((ended.unwrap_or(Ended::Stopped), left))
     }
 
     /// The loop's state, with everything enrolled and nothing looked at.
-    pub(super) fn begin(self, host: &Host) -> anyhow::Result<(Agent, Changes)> {
-        let Self { options, parts, follow, ties, desired, refused, mut carried, log } = self;
+    pub(super) fn begin(self, host: &Host) -> Result<(Agent, Changes), AgentError> {
+        let Self { options, parts, follow, writers, loaded, mut carried, mut reports, write_back } = self;
+        let (desired, refused) = loaded;
         let (clock, observer) = (&host.clock, &host.observer);
-        let (drifts, deny, [lost_records, lost_processes]) = carried.parts();
-        let (budgets, untold) = (std::mem::take(&mut carried.budgets), std::mem::take(&mut carried.untold));
-        host.telemetry.restore(drifts.for_metrics());
-        let mut looker = Looker::new(Arc::clone(observer), &options.inputs.root, parts.witness, &desired);
+        if refused.is_some() {
+            reports.report(AgentEvent::ConfigsRead(false));
+        }
+        reports.report(AgentEvent::RunBegan(RunFacts {
+            mode: parts.mode,
+            sources: desired.sources.clone(),
+            waiting: desired.waiting.clone(),
+            refused,
+        }));
         for argument in &desired.waiting {
             tracing::info!("{}", argument.text());
         }
+        let mut looker = Looker::new(Arc::clone(observer), &options.inputs.root, parts.witness, &desired);
+        let known = std::mem::take(&mut carried.rules);
         let mut rules = DenyRules::default();
         if parts.mode == HookMode::Lsm {
-            rules = deny.renewed(&desired.policy, &desired.expectations);
+            rules = known.renewed(&desired.policy, &desired.expectations);
         }
         looker.registry.number_by(rules.numbers());
         let things = (0..).take(desired.expectations.len());
         looker.protect(things.filter_map(|thing| Some((thing, rules.protects(thing)?))))?;
-        let attributor = Attributor::new(
-            Arc::clone(observer),
-            &options.inputs.root,
-            Path::new("/proc"),
-            std::process::id(),
-        )?;
-        let readiness = Readiness::default();
-        readiness.not_ready("verification", "the first full verification is not finished");
-        if let Some(reason) = refused {
-            readiness.not_ready(desired::CONFIG, reason);
-            host.telemetry.reloaded(false);
-        }
+        let (proc, root) = (Path::new("/proc"), &options.inputs.root);
+        let attributor = Attributor::new(Arc::clone(observer), root, proc, std::process::id())?;
+        let workers = carried.workers.take();
+        let workers = workers.unwrap_or_else(|| Workers::new(options.inputs.root.clone(), Arc::clone(clock)));
+        let budgets = std::mem::take(&mut carried.budgets);
+        let in_kernel = std::mem::take(&mut carried.in_kernel);
         let mut agent = Agent {
-            mounts: MountTable::read(Path::new(mounts::TABLE)).unwrap_or_default(),
-            mount_table: PathBuf::from(mounts::TABLE),
-            deny: rules,
-            clock: Arc::clone(clock),
-            boot_id: host.boot_id.clone(),
-            capabilities: host.capabilities.clone(),
-            telemetry: Arc::clone(&host.telemetry),
-            readiness,
-            desired,
-            looker,
-            detector: Detector::new(Config::default()),
-            mode: parts.mode,
-            sensor: parts.sensor,
-            canary: parts.canary,
-            recursion: parts.recursion,
-            processes: parts.processes,
-            attributor,
-            log: Writer::new(log),
-            node: follow.standing(),
+            intake: Intake::new(parts.processes, attributor, carried.losses),
+            mounts: Mounts::new(Path::new(mounts::TABLE)),
+            blindness: Blindness::new(parts.canary, parts.recursion),
+            looks: Looks::new(looker, workers),
+            hooks: Hooks::new(parts.mode, parts.sensor),
+            denials: Denials::new(rules, budgets, in_kernel),
+            verdicts: Verdicts::new(Arc::clone(clock), host.boot_id.clone(), desired, reports),
+            writers,
             follow,
-            ties,
+            write_back,
             ended: None,
-            group: Vec::new(),
-            executions: Executions::default(),
-            denials: super::refusals::Denials::default(),
-            budgets,
-            untold,
-            diffs: Diffs::default(),
-            changes: HashMap::new(),
-            drifts,
-            reverts: Reverts::default(),
-            blindness: None,
-            lost_processes,
-            lost_records,
-            swept: super::sweep::Swept::default(),
-            mounts_due: None,
-            mounts_unread: None,
-            beneath: Beneath::default(),
-            announced: Announcements::default(),
-            writers_since: None,
-            no_writers_since: None,
-            verification: None,
-            workers: carried
-                .workers
-                .take()
-                .unwrap_or_else(|| Workers::new(options.inputs.root.clone(), Arc::clone(clock))),
-            hung: HashMap::new(),
-            status_file: StatusFile::new(&options.run),
-            changed: true,
             options,
         };
         agent.begin(parts.adopted)?;
@@ -379,5 +299,18 @@ impl Run {
             agent.record(bytes)?;
         }
         Ok((agent, parts.changes))
+    }
+}
+
+impl Left {
+    /// Writes what waits, and ends.
+    async fn close(mut self) -> Result<(), AgentError> {
+        self.reports.close().await?;
+        if let Some(witness) = &mut self.parts.witness
+            && let Err(error) = witness.maps().forget_agent()
+        {
+            tracing::warn!(%error, "Cannot remove the daemon's process from the maps: deny rules still let it through.");
+        }
+        Ok(())
     }
 }

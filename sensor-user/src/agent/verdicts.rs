@@ -1,95 +1,72 @@
-//! From the detector's reports to the outside: forensic records, metrics, status.
+//! The verdict of each thing, and what follows from it: records, open drifts, what is to be written back.
+//!
+//! In: changes with their actors, looks, gaps. Out: events and records for the room `report`. It runs the detection protocol
+//! and knows no ring, no map and no mount table.
 
-use super::diff::{declared, shown};
-use super::open_drift::{MORE_ACTORS, Open};
-use super::episode::{ACTORS, Deed, Noted, brief};
-use super::look::{self, Sight};
-use super::reload::LOG_CUT;
-use super::{Agent, backend::Changes, rfc3339};
-use crate::desired::CONFIG;
-use crate::report::status::{Drifted, OpenGap, SCHEMA, Status};
+use super::actors::{decide, decide_of_all, is_same, with_earlier};
+use super::diff::{Diffs, declared, shown};
+use super::episode::{AttributedChange, Episode, brief};
+use super::look::{LookResult, Looker};
+use super::open_drift::{MORE_ACTORS, OpenDrift};
+use super::reports::{AgentEvent, Reports, Tally};
+use super::revert::Schedule;
+use crate::clock::{Clock, rfc3339};
+use crate::desired::Desired;
+use crate::event::Change;
 use sensor_model::difference::Difference;
-use sensor_model::drift_policy::{Action, Subject};
-use sensor_model::protocol::{Gap, Report, Scope};
+use sensor_model::drift_policy::Action;
+use sensor_model::protocol::{Config, Detector, Event, Gap, Report, Scope};
 use sensor_model::record::{Actor, Record, RecordKind, ThingName};
 use sensor_model::verdict::VerdictKind;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-/// The verdict of the node, and how many things are compliant, drifted and unknown.
-pub(crate) type Standing = (VerdictKind, [usize; 3]);
+/// The verdicts of one run of the loop.
+pub(super) struct Verdicts {
+    pub(super) clock: Arc<dyn Clock>,
+    boot_id: String,
+    pub(super) desired: Desired,
+    pub(super) detector: Detector,
+    /// Who changed each thing since it was last verified.
+    pub(super) episodes: HashMap<u32, Episode>,
+    pub(super) reports: Box<dyn Reports>,
+    /// Records of this turn, written as one group.
+    pub(super) records: Vec<Record>,
+    pub(super) diffs: Diffs,
+    /// Things to be written back.
+    pub(super) reverts: Schedule,
+}
 
-impl Agent {
-    /// How the node stands, in numbers.
-    pub(super) fn standing(&self) -> Standing {
-        let kinds = [VerdictKind::Compliant, VerdictKind::Drifted, VerdictKind::Unknown];
-        (self.detector.node_verdict(), kinds.map(|kind| self.detector.count(kind)))
-    }
-
-    /// Tells what a look, a gap or its end gave.
-    pub(super) fn tell(&mut self, reports: Vec<Report>, sight: Option<&Sight>) {
-        for report in reports {
-            // A touch leaves everything as it stood.
-            self.changed |= !matches!(report, Report::Touched { .. });
-            match report {
-                Report::Drifted { id, .. } => self.drifted(id, sight),
-                Report::Touched { id } => self.touched(id, sight),
-                Report::Recovered { id } => self.recovered(id, sight),
-                Report::GapOpened(gap) => self.gap(&gap, true),
-                Report::GapClosed(gap) => self.gap(&gap, false),
-            }
-        }
-    }
-
-    /// Judges what a look saw.
-    pub(super) fn looked(&mut self, id: u32, mut sight: Sight, changes: &mut Changes) -> anyhow::Result<()> {
-        if !sight.differences.is_empty() && !self.excuse(id, &mut sight) {
-            // Another config counts by now: what this one says of the thing is nothing to be told.
-            return Ok(());
-        }
-        let now = self.clock.boot_ns();
-        self.hear(changes)?;
-        if sight.differences.is_empty() || self.announced.are_shown() {
-            self.follow_mounts(changes)?;
-        } else {
-            // What was seen may be a mount that was announced before it was there.
-            self.compare_mounts(changes)?;
-        }
-        self.answers(id);
-        let told = self.detector.vouch(id, sight.unvouched, now);
-        self.tell(told, None);
-        let conclusion = self.detector.conclude(id, now, &sight.outcome);
-        if conclusion.decided {
-            self.looker.decided(id, &sight);
-        }
-        self.settled(id, &sight, conclusion.decided);
-        self.tell(conclusion.reports, Some(&sight));
-        self.forget(id);
-        Ok(())
-    }
-
-    /// After each look: forgets who changed a thing that is quiet again, and closes drifts that were
-    /// open when the last daemon stopped.
-    pub(super) fn settled(&mut self, id: u32, sight: &Sight, decided: bool) {
-        let Some(standing) = self.detector.standing(id) else { return };
-        // What nobody vouches for stays unknown; that it departs no more was seen all the same.
-        let departs_no_more = decided && sight.unvouched.is_some() && sight.differences.is_empty();
-        if standing.verdict != VerdictKind::Compliant && !departs_no_more {
-            return;
-        }
-        if !self.drifts.is_empty() && self.drifts.is_unseen(&self.name(id)) {
-            self.recovered(id, Some(sight));
-            self.changed = true;
+impl Verdicts {
+    /// Nothing has a verdict yet.
+    pub(super) fn new(
+        clock: Arc<dyn Clock>,
+        boot_id: String,
+        desired: Desired,
+        reports: Box<dyn Reports>,
+    ) -> Self {
+        Self {
+            clock,
+            boot_id,
+            desired,
+            detector: Detector::new(Config::default()),
+            episodes: HashMap::new(),
+            reports,
+            records: Vec::new(),
+            diffs: Diffs::default(),
+            reverts: Schedule::default(),
         }
     }
 
-    /// Forgets who changed a thing, and that it may be reached in another way, once it is decided and quiet: the next
-    /// episode has its own actor.
-    pub(super) fn forget(&mut self, id: u32) {
-        if self.detector.standing(id).is_some_and(|standing| !standing.in_flux) {
-            self.looker.rests(id);
-            self.changes.remove(&id);
-        }
+    /// Boot time in nanoseconds.
+    pub(super) fn now(&self) -> u64 {
+        self.clock.boot_ns()
+    }
+
+    /// A boot time on the wall clock, RFC 3339.
+    pub(super) fn wall(&self, boot_ns: u64) -> String {
+        rfc3339(self.clock.wall_at(boot_ns))
     }
 
     /// How records name a thing.
@@ -97,100 +74,280 @@ impl Agent {
         ThingName::from(&self.desired.expectations[id as usize].thing)
     }
 
-    /// The drift of a thing, while one is open.
-    pub(super) fn drift_of(&self, id: u32) -> Option<&Open> {
-        // Nothing is to be paid for a name while nothing drifts.
-        if self.drifts.is_empty() { None } else { self.drifts.get(&self.name(id)) }
+    /// The open drift of a thing.
+    pub(super) fn open_drift(&self, id: u32) -> Option<&OpenDrift> {
+        let drifts = self.reports.drifts();
+        // A name costs an allocation, which is not needed while nothing drifts.
+        if drifts.is_empty() { None } else { drifts.get(&self.name(id)) }
+    }
+
+    /// The verdict at this moment. A compliant thing that changed since its last look is unknown.
+    pub(super) fn verdict_now(&self, id: u32) -> Option<VerdictKind> {
+        let standing = self.detector.standing(id)?;
+        let is_open = standing.verdict == VerdictKind::Compliant && standing.in_flux;
+        Some(if is_open { VerdictKind::Unknown } else { standing.verdict })
+    }
+
+    /// The node in numbers.
+    pub(super) fn tally(&self, records_lost: u64, is_verifying: bool) -> Tally {
+        let count = |verdict| self.detector.count(verdict);
+        Tally {
+            verdict: self.detector.node_verdict(),
+            managed: self.desired.expectations.len(),
+            compliant: count(VerdictKind::Compliant),
+            drifted: count(VerdictKind::Drifted),
+            unknown: count(VerdictKind::Unknown),
+            records_lost,
+            is_verifying,
+        }
+    }
+
+    /// A record of this kind, with the time and nothing else.
+    pub(super) fn new_record(&self, kind: RecordKind) -> Record {
+        Record::new(kind, rfc3339(self.clock.now()), self.boot_id.clone(), self.clock.boot_ns())
+    }
+
+    /// A record about a thing at the moment of a change that is not itself a change of the thing.
+    pub(super) fn record_about(&self, kind: RecordKind, id: u32, change: &Change, actor: &Actor) -> Record {
+        let mut record = self.new_record(kind);
+        record.monotonic_ns = change.record.time_ns;
+        record.time = self.wall(change.record.time_ns);
+        record.set_name(self.name(id));
+        record.operation = Some(change.operation.name().to_owned());
+        record.actor = Some(actor.clone());
+        record.verdict = self.detector.standing(id).map(|standing| standing.verdict);
+        record.source = Some(self.source(id));
+        if let Some(open) = self.open_drift(id) {
+            record.differences.clone_from(&open.differences);
+        }
+        record
+    }
+
+    /// A record that counts what happened from one time to another, boot-time nanoseconds.
+    pub(super) fn record_of_count(
+        &self,
+        kind: RecordKind,
+        id: Option<u32>,
+        count: u64,
+        first_ns: u64,
+        last_ns: u64,
+    ) -> Record {
+        let mut record = self.new_record(kind);
+        if let Some(id) = id {
+            record.source = Some(self.source(id));
+            record.set_name(self.name(id));
+        }
+        record.monotonic_ns = last_ns;
+        record.time = self.wall(last_ns);
+        record.detail.insert("count".into(), count.into());
+        record.detail.insert("since".into(), self.wall(first_ns).into());
+        record
+    }
+
+    /// The MachineConfig that declares a thing.
+    pub(super) fn source(&self, id: u32) -> String {
+        self.desired.expectations[id as usize].source.machine_config.to_string()
+    }
+
+    /// A change of a thing. `refused`: the kernel refuses it, as far as owner and capabilities show.
+    pub(super) fn note(&mut self, id: u32, change: AttributedChange, refused: bool) {
+        match (self.episodes.get_mut(&id), refused) {
+            (Some(episode), false) => episode.add(change),
+            (Some(episode), true) => episode.attempt(change),
+            (None, false) => drop(self.episodes.insert(id, Episode::new(change))),
+            (None, true) => drop(self.episodes.insert(id, Episode::attempted(change))),
+        }
+    }
+
+    /// A change of a thing whose record was lost, and with it the actor.
+    pub(super) fn note_lost(&mut self, id: u32) {
+        let now = self.now();
+        self.episodes.entry(id).and_modify(Episode::add_unnamed).or_insert_with(|| Episode::lost(now));
+    }
+
+    /// Things are to be looked at since they may have changed.
+    pub(super) fn changed(&mut self, ids: impl IntoIterator<Item = u32>, event: Event) {
+        let now = self.now();
+        for id in ids {
+            self.detector.event(id, now, event);
+        }
+    }
+
+    /// A change of anything may have been missed. Its unknown actor counts for every thing that changes now.
+    pub(super) fn missed(&mut self, reason: &str) {
+        self.episodes.values_mut().for_each(Episode::add_unnamed);
+        self.open_gap(Scope::All, reason);
+    }
+
+    /// Opens a gap, which closes when everything that it touches was verified.
+    pub(super) fn open_gap(&mut self, scope: Scope, reason: &str) {
+        let reports = self.detector.open_gap(scope, reason, self.now());
+        self.report_gaps(reports);
+    }
+
+    /// Opens a gap that lasts until [`Verdicts::end_lasting_gap`] with the number that this gives.
+    pub(super) fn open_lasting_gap(&mut self, scope: Scope, reason: &str) -> u32 {
+        let gap = self.detector.open_blindness(scope, reason, self.now());
+        let number = gap.number;
+        self.report_gaps(vec![Report::GapOpened(gap)]);
+        number
+    }
+
+    /// The cause of a lasting gap is over.
+    pub(super) fn end_lasting_gap(&mut self, number: u32) {
+        let reports = self.detector.end_blindness(number, self.now());
+        self.report_gaps(reports);
+    }
+
+    /// Changes of a thing may go unseen, for this reason, or are seen.
+    pub(super) fn set_unseen(&mut self, id: u32, reason: Option<&str>) {
+        let reports = self.detector.vouch(id, reason, self.now());
+        self.report_gaps(reports);
+    }
+
+    /// A thing could not be looked at. It is looked at again at this boot time.
+    pub(super) fn unanswered(&mut self, id: u32, again: u64) {
+        let reports = self.detector.unanswered(id, self.now(), again);
+        self.report_gaps(reports);
+    }
+
+    /// Follows from a look, once all changes that came before it are noted. `now`: when the look ended.
+    pub(super) fn conclude(&mut self, id: u32, seen: &LookResult, now: u64, looker: &mut Looker) {
+        let reports = self.detector.vouch(id, seen.unseen_because, now);
+        self.report_gaps(reports);
+        let conclusion = self.detector.conclude(id, now, &seen.outcome);
+        if conclusion.decided {
+            looker.decided(id, seen);
+        }
+        self.confirm_recovery(id, seen, conclusion.decided);
+        for report in conclusion.reports {
+            match report {
+                Report::Drifted { id, .. } => self.drifted(id, seen, looker),
+                Report::Touched { id } => self.touched(id, seen),
+                Report::Recovered { id } => self.recovered(id, seen),
+                Report::GapOpened(gap) => self.gap(&gap, true),
+                Report::GapClosed(gap) => self.gap(&gap, false),
+            }
+        }
+        // The next episode has its own actors.
+        if self.detector.standing(id).is_some_and(|standing| !standing.in_flux) {
+            looker.settled(id);
+            self.episodes.remove(&id);
+        }
+    }
+
+    fn report_gaps(&mut self, reports: Vec<Report>) {
+        for report in reports {
+            match report {
+                Report::GapOpened(gap) => self.gap(&gap, true),
+                Report::GapClosed(gap) => self.gap(&gap, false),
+                Report::Drifted { .. } | Report::Touched { .. } | Report::Recovered { .. } => {}
+            }
+        }
+    }
+
+    /// Closes a drift of an earlier run that this run's first look did not find.
+    fn confirm_recovery(&mut self, id: u32, seen: &LookResult, decided: bool) {
+        let Some(standing) = self.detector.standing(id) else { return };
+        // A thing whose changes may go unseen stays unknown; its look found no difference all the same.
+        let has_no_difference = decided && seen.unseen_because.is_some() && seen.differences.is_empty();
+        if standing.verdict != VerdictKind::Compliant && !has_no_difference {
+            return;
+        }
+        let drifts = self.reports.drifts();
+        if !drifts.is_empty() && drifts.is_unconfirmed(&self.name(id)) {
+            self.recovered(id, seen);
+        }
     }
 
     /// A record about a thing, with who changed it last and how it is.
-    fn describe(&mut self, kind: RecordKind, id: u32, sight: Option<&Sight>) -> Record {
-        let mut record = self.log.record(kind);
-        let noted = self.changes.get_mut(&id).map(|noted| {
-            // Kept until the thing is quiet: whoever still has it open, or mapped, can change it unannounced.
-            let before = noted.clone();
-            noted.told = true;
+    fn describe(&mut self, kind: RecordKind, id: u32, seen: &LookResult) -> Record {
+        let mut record = self.new_record(kind);
+        let episode = self.episodes.get_mut(&id).map(|episode| {
+            // Kept until the episode ends: an actor that has the file open or mapped changes it without another record.
+            let before = episode.clone();
+            episode.reported = true;
             before
         });
         record.set_name(self.name(id));
         record.operation = Some("sweep".to_owned());
-        if let Some(noted) = &noted {
-            if let Some(deed) = noted.newest() {
-                self.ascribe(&mut record, deed);
+        if let Some(episode) = &episode {
+            if let Some(change) = episode.newest() {
+                self.ascribe(&mut record, change);
             }
-            record.actors = noted.actors();
-            if noted.more() > 0 {
-                record.detail.insert(MORE_ACTORS.into(), noted.more().into());
+            record.actors = episode.actors();
+            if episode.more() > 0 {
+                record.detail.insert(MORE_ACTORS.into(), episode.more().into());
             }
-            if let Some(actor) = noted.refused() {
+            if let Some(actor) = episode.refused() {
                 let actor = serde_json::to_value(brief(actor)).unwrap_or_default();
                 record.detail.insert("attempt".into(), actor);
             }
         }
-        record.source = Some(self.desired.expectations[id as usize].source.machine_config.to_string());
-        record.before = match self.drift_of(id) {
+        record.source = Some(self.source(id));
+        record.before = match self.open_drift(id) {
             Some(open) => open.found.clone(),
-            // It was as declared when it was last looked at; before the first look nobody knows.
-            None if sight.is_some_and(|sight| sight.known) => {
-                declared(&self.desired.expectations[id as usize])
-            }
+            // The last look found it as declared. Before the first look nothing is known.
+            None if seen.known => declared(&self.desired.expectations[id as usize]),
             None => None,
         };
-        record.after = sight.and_then(|sight| shown(&sight.observation));
-        let latency = noted
-            .filter(|noted| !noted.told)
-            .map(|noted| Duration::from_nanos(self.clock.boot_ns().saturating_sub(noted.first_ns)));
+        record.after = shown(&seen.observation);
+        let latency = episode
+            .filter(|episode| !episode.reported)
+            .map(|episode| Duration::from_nanos(self.now().saturating_sub(episode.first_ns)));
         let verdict = match kind {
             RecordKind::Drift => VerdictKind::Drifted,
             RecordKind::Touched => VerdictKind::Touched,
             _ => VerdictKind::Compliant,
         };
         record.verdict = Some(verdict);
-        self.telemetry.verdict(verdict, latency);
+        self.reports.report(AgentEvent::Verdict(verdict, latency));
         record
     }
 
-    fn drifted(&mut self, id: u32, sight: Option<&Sight>) {
+    fn drifted(&mut self, id: u32, seen: &LookResult, looker: &mut Looker) {
         let name = self.name(id);
-        let differences = sight.map(|sight| sight.differences.clone()).unwrap_or_default();
-        // Whoever changed it since it was told is news, though it departs in the same way as before.
-        let somebody = self
-            .changes
-            .get(&id)
-            .is_some_and(|noted| !noted.told && noted.newest().is_some_and(|deed| deed.actor.is_some()));
-        if !somebody && self.resumed(id, &name, &differences) {
+        let differences = seen.differences.clone();
+        // A new actor is news, even if the thing departs in the same way as before.
+        let has_new_actor = self.episodes.get(&id).is_some_and(|episode| {
+            !episode.reported && episode.newest().is_some_and(|change| change.actor.is_some())
+        });
+        if !has_new_actor && self.was_reported(id, &name, &differences, looker) {
             return;
         }
-        let mut record = self.describe(RecordKind::Drift, id, sight);
-        let deeds: Vec<Deed> = self.changes.get(&id).into_iter().flat_map(Noted::deeds).cloned().collect();
-        let mut told = false;
-        if deeds.is_empty()
-            && let Some(maker) = self.drifts.maker(&name, &differences)
+        let mut record = self.describe(RecordKind::Drift, id, seen);
+        let made: Vec<AttributedChange> =
+            self.episodes.get(&id).into_iter().flat_map(Episode::changes).cloned().collect();
+        let mut was_allowed = false;
+        if made.is_empty()
+            && let Some(cause) = self.reports.drifts().cause(&name, &differences)
         {
-            told = maker.allowed;
-            record.actor.clone_from(&maker.actor);
-            record.actors.clone_from(&maker.actors);
-            if maker.more {
+            was_allowed = cause.allowed;
+            record.actor.clone_from(&cause.actor);
+            record.actors.clone_from(&cause.actors);
+            if cause.more_actors {
                 record.detail.insert(MORE_ACTORS.into(), true.into());
             }
             record.operation = Some("config".to_owned());
         }
         let ours = |actor: &Actor| actor.holdfast;
-        // What we write is as declared, or a step of an apply, which is no drift: somebody changed it after that before
-        // its new inode was known to the kernel programs.
+        // What Holdfast writes is as declared, or a step of an apply, which is no drift. So another process changed it after
+        // that, before the kernel programs knew the new inode.
         if record.actor.as_ref().is_some_and(ours) {
             record.actor = None;
             record.operation = Some("sweep".to_owned());
         } else {
-            let others = deeds.iter().filter(|deed| !deed.actor.as_ref().is_some_and(ours));
-            // Of several, who was not allowed to.
-            if let Some(deed) = others.into_iter().find(|deed| !self.decide(id, deed.actor.as_ref(), false).1)
-            {
-                self.ascribe(&mut record, deed);
+            let others = made.iter().filter(|change| !change.actor.as_ref().is_some_and(ours));
+            // Of several actors, the record names one that was not allowed.
+            let unallowed = others
+                .into_iter()
+                .find(|change| !decide(&self.desired, id, change.actor.as_ref(), false, looker).1);
+            if let Some(change) = unallowed {
+                self.ascribe(&mut record, change);
             }
         }
         record.actors.retain(|actor| !actor.holdfast);
-        if let Some(open) = self.drifts.get(&name) {
+        if let Some(open) = self.reports.drifts().get(&name) {
             with_earlier(&mut record, open);
         }
         if record.actors.len() == 1
@@ -199,241 +356,112 @@ impl Agent {
             record.actors.clear();
         }
         record.differences = differences;
-        let more = record.detail.contains_key(MORE_ACTORS);
-        let (action, allowed) = self.decide_of_all(id, record.actor.as_ref(), &record.actors, more, told);
+        let more_actors = record.detail.contains_key(MORE_ACTORS);
+        let actor = record.actor.as_ref();
+        let (action, allowed) =
+            decide_of_all(&self.desired, id, actor, &record.actors, more_actors, was_allowed, looker);
         record.detail.insert("policy".into(), serde_json::to_value(action).unwrap_or_default());
         if allowed {
             record.detail.insert("allowed".into(), true.into());
         }
-        let since = self.drifts.get(&name).map_or_else(|| record.time.clone(), |open| open.since.clone());
-        let source = record.source.clone();
-        self.telemetry.drift(
-            &name,
-            &record.differences,
-            source.as_deref(),
-            record.actor.as_ref(),
-            self.clock.now(),
-        );
+        let began = || record.time.parse().unwrap_or_default();
+        let since = self.reports.drifts().get(&name).map_or_else(began, |open| open.since);
         if action == Action::Revert {
             self.ask_revert(id);
         }
-        let open = Open {
+        let open = OpenDrift {
             differences: record.differences.clone(),
             since,
             actor: record.actor.clone(),
             actors: record.actors.clone(),
-            more,
+            more_actors,
             allowed,
-            source: source.unwrap_or_default(),
+            source: record.source.clone().unwrap_or_default(),
             action: Some(action),
             found: record.after.clone(),
-            seen: true,
+            confirmed: true,
         };
-        self.drifts.set(name, open);
-        if let Some(sight) = sight {
-            self.want_diff(id, sight);
-        }
-        self.group.push(record);
+        self.reports.report(AgentEvent::Drifted(name, Box::new(open)));
+        self.diffs.want(self.records.len(), id, &self.desired, seen);
+        self.records.push(record);
     }
 
-    /// Whether a drift was told already, by the last run or the last daemon. It goes on as it was, under the policy that
-    /// counts now.
-    fn resumed(&mut self, id: u32, name: &ThingName, differences: &[Difference]) -> bool {
-        let Some(open) = self.drifts.resume(name, differences) else { return false };
-        let (actor, actors, more) = (open.actor.clone(), open.actors.clone(), open.more);
-        let told = open.allowed;
-        let (action, _) = self.decide_of_all(id, actor.as_ref(), &actors, more, told);
-        self.drifts.decide(name, action);
+    /// Whether the drift was reported by an earlier run or daemon. It goes on as it was, under the present policy.
+    fn was_reported(
+        &mut self,
+        id: u32,
+        name: &ThingName,
+        differences: &[Difference],
+        looker: &mut Looker,
+    ) -> bool {
+        let Some(open) = self.reports.drifts().reported(name, differences) else { return false };
+        let (actor, actors, more) = (open.actor.clone(), open.actors.clone(), open.more_actors);
+        let allowed = open.allowed;
+        let (action, _) = decide_of_all(&self.desired, id, actor.as_ref(), &actors, more, allowed, looker);
+        self.reports.report(AgentEvent::DriftConfirmed(name, action));
         if action == Action::Revert {
             self.ask_revert(id);
         }
         true
     }
 
-    /// What the policy says of a drift of a thing by somebody, and whether they are allowed to make it. `told`: they were
-    /// when it was told, and the executable was the right one then.
-    fn decide(&mut self, id: u32, actor: Option<&Actor>, told: bool) -> (Action, bool) {
-        let thing = self.desired.expectations[id as usize].thing.path();
-        // An older version's record may name us; see [`Agent::drifted`].
-        let subject = actor.filter(|actor| !actor.holdfast).map(Subject::from);
-        let policy = &self.desired.policy;
-        let without = subject.map(|subject| Subject { exe: None, ..subject });
-        let decision = policy.decide(&thing, without.as_ref());
-        if decision.allowed {
-            return (decision.action, true);
-        }
-        let by_exe = policy.decide(&thing, subject.as_ref());
-        // Only a file that the policy names is looked at, and not what anybody executes.
-        if by_exe.allowed && (told || actor.is_some_and(|actor| self.looker.is_host_file(actor))) {
-            return (by_exe.action, true);
-        }
-        (decision.action, false)
+    /// Names the actor and the time of a change in a record.
+    fn ascribe(&self, record: &mut Record, change: &AttributedChange) {
+        record.time = self.wall(change.at_ns);
+        record.monotonic_ns = change.at_ns;
+        record.operation = Some(change.operation.to_owned());
+        record.actor.clone_from(&change.actor);
     }
 
-    /// The same of all who could have made it, of whom each has to be allowed. `more`: there are some that are not named.
-    fn decide_of_all(
-        &mut self,
-        id: u32,
-        actor: Option<&Actor>,
-        actors: &[Actor],
-        more: bool,
-        told: bool,
-    ) -> (Action, bool) {
-        for actor in actors {
-            let decided = self.decide(id, Some(actor), told);
-            if !decided.1 {
-                return decided;
-            }
-        }
-        self.decide(id, actor.filter(|_| !more), told)
+    fn touched(&mut self, id: u32, seen: &LookResult) {
+        let record = self.describe(RecordKind::Touched, id, seen);
+        let path = record.path.as_deref().unwrap_or_default();
+        self.reports.report(AgentEvent::Touched(path, record.actor.as_ref()));
+        self.records.push(record);
     }
 
-    /// Says whose change a record is about, and when it was.
-    fn ascribe(&self, record: &mut Record, deed: &Deed) {
-        record.time = self.wall(deed.at_ns);
-        record.monotonic_ns = deed.at_ns;
-        record.operation = Some(deed.operation.to_owned());
-        record.actor.clone_from(&deed.actor);
-    }
-
-    fn touched(&mut self, id: u32, sight: Option<&Sight>) {
-        let record = self.describe(RecordKind::Touched, id, sight);
-        self.telemetry.touched(record.path.as_deref().unwrap_or_default(), record.actor.as_ref());
-        self.group.push(record);
-    }
-
-    fn recovered(&mut self, id: u32, sight: Option<&Sight>) {
-        let mut record = self.describe(RecordKind::Recovered, id, sight);
+    fn recovered(&mut self, id: u32, seen: &LookResult) {
+        let mut record = self.describe(RecordKind::Recovered, id, seen);
         let name = self.name(id);
-        if let Some(open) = self.drifts.close(&name) {
-            record.detail.insert("since".into(), open.since.into());
+        if let Some(open) = self.reports.drifts().get(&name) {
+            record.detail.insert("since".into(), rfc3339(open.since).into());
         }
         self.reverts.done(id);
-        self.telemetry.recovered(&name);
-        self.group.push(record);
+        self.reports.report(AgentEvent::Recovered(&name));
+        self.records.push(record);
+    }
+
+    /// A thing is to be written back.
+    fn ask_revert(&mut self, id: u32) {
+        let now = self.now();
+        let at = self.reverts.ask(id, now);
+        if at > now {
+            let (path, seconds) = (self.name(id).path, (at - now).div_ceil(1_000_000_000));
+            tracing::error!(path, seconds, "Wrote the path back too often: the next attempt has to wait.");
+        }
     }
 
     fn gap(&mut self, gap: &Gap, opened: bool) {
-        let mut record = self.log.record(RecordKind::Gap);
+        let mut record = self.new_record(RecordKind::Gap);
         record.detail.insert("reason".into(), gap.reason.clone().into());
         record.detail.insert("number".into(), gap.number.into());
-        if let Scope::Thing(id) = gap.scope {
-            record.set_name(self.name(id));
+        let name = match gap.scope {
+            Scope::Thing(id) => Some(self.name(id)),
+            Scope::All | Scope::Some => None,
+        };
+        if let Some(name) = &name {
+            record.set_name(name.clone());
         }
         record.detail.insert("since".into(), self.wall(gap.since).into());
         if let Some(until) = gap.until {
             record.detail.insert("until".into(), self.wall(until).into());
         }
         record.verdict = Some(if opened { VerdictKind::Unknown } else { self.detector.node_verdict() });
-        let reason = known_reason(&gap.reason);
-        if opened {
-            self.telemetry.gap_opened(reason);
+        self.reports.report(if opened {
+            AgentEvent::GapOpened(gap, name)
         } else {
-            self.telemetry.gap_closed(reason);
-        }
-        self.group.push(record);
-    }
-
-    /// How the node stands now.
-    pub(super) fn status(&self) -> Status {
-        // Also what was open before and was not looked at since: nobody has seen it recover.
-        let drifted = self.drifts.iter().map(|(name, open)| Drifted {
-            path: name.path.clone(),
-            thing: Some(name.kind),
-            differences: open.differences.clone(),
-            since: open.since.clone(),
-            actor: open.actor.clone(),
-            source: open.source.clone(),
+            AgentEvent::GapClosed(gap)
         });
-        let drifted = drifted.collect();
-        let count = |verdict| self.detector.count(verdict) as u64;
-        let counters = BTreeMap::from([
-            ("managed".to_owned(), self.desired.expectations.len() as u64),
-            ("compliant".to_owned(), count(VerdictKind::Compliant)),
-            ("drifted".to_owned(), count(VerdictKind::Drifted)),
-            ("unknown".to_owned(), count(VerdictKind::Unknown)),
-            ("records_lost".to_owned(), self.lost_records),
-        ]);
-        let gaps = self
-            .detector
-            .gaps()
-            .map(|gap| OpenGap {
-                since: self.wall(gap.since),
-                until: None,
-                reason: gap.reason.clone(),
-                path: match gap.scope {
-                    Scope::Thing(id) => Some(self.name(id).path),
-                    Scope::All | Scope::Some => None,
-                },
-            })
-            .collect();
-        Status {
-            schema: SCHEMA.to_owned(),
-            verdict: self.detector.node_verdict(),
-            degraded: self.drifts.iter().any(|(_, open)| open.action >= Some(Action::Degrade)),
-            backend: self.mode.name().to_owned(),
-            capabilities: self.capabilities.clone(),
-            time: rfc3339(self.clock.now()),
-            pid: std::process::id(),
-            boot_id: self.boot_id.clone(),
-            beat_seconds: self.options.canary_every.as_secs(),
-            sources: self.desired.sources.clone(),
-            config_refused: self.readiness.reasons().remove(CONFIG),
-            drifted,
-            gaps,
-            node: self.node.clone(),
-            waiting: self.desired.waiting.iter().cloned().map(Into::into).collect(),
-            counters,
-        }
+        self.records.push(record);
     }
-}
-
-/// Adds whoever made a drift that is still open to those who changed the thing since: what is found now may be theirs.
-fn with_earlier(record: &mut Record, open: &Open) {
-    let mut actors: Vec<Actor> =
-        if open.actors.is_empty() { open.actor.iter().map(brief).collect() } else { open.actors.clone() };
-    let since = if record.actors.is_empty() {
-        record.actor.iter().map(brief).collect()
-    } else {
-        record.actors.clone()
-    };
-    for actor in since {
-        actors.retain(|earlier| !is_same(earlier, &actor));
-        actors.push(actor);
-    }
-    // The newest are named.
-    let beyond = actors.len().saturating_sub(ACTORS);
-    actors.drain(..beyond);
-    // Nobody knows who made a drift that has no actor.
-    if (beyond > 0 || open.more || open.actor.is_none()) && !record.detail.contains_key(MORE_ACTORS) {
-        record.detail.insert(MORE_ACTORS.into(), beyond.max(1).into());
-    }
-    record.actors = actors;
-}
-
-/// Whether two are one process.
-fn is_same(one: &Actor, other: &Actor) -> bool {
-    (one.pid, one.start_ns) == (other.pid, other.start_ns)
-}
-
-/// The metric's label is a word from a closed list.
-fn known_reason(reason: &str) -> &'static str {
-    const KNOWN: [&str; 15] = [
-        "fanotify-overflow",
-        look::UNWATCHED,
-        look::FOREIGN,
-        look::HANGS,
-        "mounts-unreadable",
-        "sensor-start",
-        LOG_CUT,
-        "entry-removed",
-        "recursion-missed",
-        "ftrace-disabled",
-        "ftrace-opened",
-        "canary-not-seen",
-        "canary-not-heard",
-        "canary-not-written",
-        "canary-not-enrolled",
-    ];
-    KNOWN.into_iter().find(|known| *known == reason).unwrap_or("other")
 }

@@ -7,6 +7,7 @@
 mod act_runner;
 mod actions;
 mod acts;
+pub mod agent_view;
 mod engine;
 mod error;
 mod generations;
@@ -25,12 +26,12 @@ pub mod repairs;
 mod request;
 mod run;
 mod targets;
-pub(crate) mod tie;
 mod type_changes;
 mod unit_links;
 mod verify;
 mod waiting;
 
+pub(crate) use crate::agent::writer_protocol as tie;
 pub use crate::desired::STATE;
 pub use crate::store::Store;
 pub use act_runner::{ActResult, ActRunner, NoActs, UndoResult, UnitAfterBoot};

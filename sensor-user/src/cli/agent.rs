@@ -1,11 +1,17 @@
 //! `holdfast agent`: the daemon.
 
-use crate::agent::{Options, run};
-use crate::apply::waits_or_none;
+use crate::agent::{Options, Services, run};
+use crate::apply::{agent_view::AgentView, waits_or_none};
+use crate::clock::{Clock as _, SystemClock};
 use crate::desired::{Inputs, choose, state_directory};
+use crate::kernel::object::OBJECT_SHA256;
+use crate::repair::revert::Reverter;
 use crate::report::http::DEFAULT_ADDRESS;
+use crate::report::metrics::{BuildInfo, Telemetry};
+use crate::report::reporter::{Places, Reporter};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The directory in which links and maps are pinned.
@@ -90,16 +96,31 @@ impl Agent {
             waits: waits_or_none,
             replaced: None,
         };
+        let places = Places { log: self.log, state: inputs.state.clone(), run: self.run.clone(), listen };
+        let services = Services {
+            reports: Box::new(Reporter::new(places, Arc::new(SystemClock), Arc::new(telemetry()?))),
+            applies: Box::new(AgentView::new(&inputs.root, &inputs.state)),
+            write_back: Box::new(Reverter::new(&inputs.root)),
+        };
         let options = Options {
             inputs,
             run: self.run,
-            log: self.log,
             pins: (!self.no_pins).then_some(self.pins),
-            listen,
             verify_every: Duration::from_secs(self.verify_every),
             canary_every: Duration::from_secs(self.canary_every),
         };
-        run(options)?;
+        run(options, services)?;
         Ok(super::exit::IN_SYNC)
     }
+}
+
+/// Metrics that say what runs where.
+fn telemetry() -> anyhow::Result<Telemetry> {
+    let build = BuildInfo {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: option_env!("HOLDFAST_COMMIT").unwrap_or("unknown").to_owned(),
+        object: OBJECT_SHA256.to_owned(),
+        kernel: nix::sys::utsname::uname()?.release().to_string_lossy().into_owned(),
+    };
+    Ok(Telemetry::new(build, SystemClock.now()))
 }

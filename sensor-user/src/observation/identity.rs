@@ -20,7 +20,7 @@ const FRESH: Duration = Duration::from_secs(1);
 const USERS: [&str; 2] = ["/etc/passwd", "/usr/lib/passwd"];
 const GROUPS: [&str; 2] = ["/etc/group", "/usr/lib/group"];
 
-/// What tells one version of a file from another.
+/// What distinguishes one version of a file from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -42,7 +42,7 @@ impl Database {
         self.looked = Some(Instant::now());
         if root.guard().is_some_and(|guard| paths.iter().any(|path| guard.served(Path::new(path)).is_some()))
         {
-            // Somebody mounted over it what may never answer: names are what they were.
+            // A file system that may never answer is mounted over it: the names stay as they were.
             return;
         }
         let files = paths.map(|path| root.open_at(Path::new(path), OFlag::O_RDONLY | OFlag::O_NONBLOCK));

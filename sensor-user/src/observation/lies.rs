@@ -39,7 +39,7 @@ impl Observer {
     }
 
     /// Whether a path, or else its nearest directory, lies on layers (overlayfs) of which one is written to. `true`
-    /// also where that cannot be told.
+    /// also where that is not known.
     pub fn has_upper_layer(&self, path: &Path) -> bool {
         let mount = self.nearest(path).and_then(|there| stat_handle(there.as_fd(), StatxFlags::MNT_ID).ok());
         let (Some(mount), Ok(table)) = (mount, bounded::read(Path::new(MOUNTS), bounded::TABLE)) else {

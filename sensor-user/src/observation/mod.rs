@@ -13,6 +13,7 @@ mod lies;
 mod names;
 pub mod node;
 mod object;
+mod opened;
 mod os;
 pub(crate) mod resolve;
 pub(crate) mod served;
@@ -23,9 +24,10 @@ pub mod worker;
 mod tests;
 
 use identity::Identities;
-use names::{Listed, list_closed, list_names};
+use names::{Listed, list_closed};
 use nix::{errno::Errno, fcntl::OFlag};
 use object::{Found, KEYS_BYTES, Reader, Refused, Want, device, stat_handle, without_access_time};
+use opened::open_directory;
 use resolve::{HANDLE, Root};
 use rustix::fs::StatxFlags;
 use sensor_model::{
@@ -43,6 +45,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+pub use opened::{OpenedKind, OpenedObject};
 pub use served::Served;
 pub use unit::UnitFileState;
 
@@ -58,9 +61,6 @@ const MOUNTS: &str = "/proc/self/mountinfo";
 /// How often an object that was replaced between two looks is looked at again.
 const ATTEMPTS: usize = 4;
 
-/// What is not done below a directory that others than root can write.
-const FOLLOW: &str = "follow a link that others than root can change, on the way to";
-
 /// The host root could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open the host root {}: {source}", root.display())]
@@ -69,31 +69,6 @@ pub struct RootError {
     pub root: PathBuf,
     /// Why not.
     pub source: io::Error,
-}
-
-/// Why an object was opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum OpenedKind {
-    /// A directory in which the thing's name was looked up.
-    Parent,
-    /// The thing itself.
-    Object,
-}
-
-/// A directory or file that was opened with the observation flags, or a symbolic link that was read, and so
-/// was seen by the kernel programs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OpenedObject {
-    /// Why.
-    pub kind: OpenedKind,
-    /// By which path, below the host root; links in it were followed.
-    pub path: PathBuf,
-    /// Regular file, directory or symbolic link.
-    pub file_type: FileType,
-    /// `st_dev`.
-    pub device: u64,
-    /// `st_ino`.
-    pub inode: u64,
 }
 
 /// An observation and what was opened for it.
@@ -168,7 +143,7 @@ impl Observer {
     }
 
     /// Looks at the expectation's thing and calls `on_open` right after each marked open, while what
-    /// the kernel programs told about that open is still the newest they told.
+    /// the kernel programs wrote about that open is still the newest.
     pub fn observe_with(
         &self,
         expectation: &Expectation,
@@ -332,7 +307,7 @@ impl Observer {
             Expected::File(file) => file.content.map(|content| content.size),
             _ => None,
         };
-        // Whoever owns a file of keys may make it of any length.
+        // The owner of a file of keys may make it of any length.
         let most = matches!(expectation.expected, Expected::AuthorizedKeys(_)).then_some(KEYS_BYTES as u64);
         let mut object = self.reader.read(&found, Want { size, keys: expectation.ssh_keys, most })?;
         self.name_owners(&mut object, &expectation.expected);
@@ -385,7 +360,7 @@ impl Observer {
             .is_some_and(|stat| (device(&stat), stat.stx_ino) == (found.device(), found.stat.stx_ino))
     }
 
-    /// Names in a closed directory; an object of another type is told as what it is. Whoever owns it may fill it,
+    /// Names in a closed directory; an object of another type is reported as what it is. Its owner may fill it,
     /// so there is a limit to what is kept of what must not be there, and to the keys that are read in it.
     fn names(
         &self,
@@ -439,34 +414,6 @@ pub fn snapshot(observation: &Observation) -> Option<serde_json::Value> {
             map.retain(|_, value| !value.is_null() && !value.as_array().is_some_and(Vec::is_empty));
             Some(value)
         }
-    }
-}
-
-/// Opens a directory of the root for reading, with the observation flags. Where it may be passed
-/// through but not read, a handle for look-ups must do, and nothing was opened.
-fn open_directory(
-    root: &Root,
-    path: &Path,
-    on_open: &mut dyn FnMut(&OpenedObject),
-) -> Result<OwnedFd, Refused> {
-    let opened = without_access_time(|flags| root.open_at(path, flags | OFlag::O_DIRECTORY));
-    match opened {
-        Ok(directory) => {
-            let stat = stat_handle(directory.as_fd(), StatxFlags::INO)?;
-            on_open(&OpenedObject {
-                kind: OpenedKind::Parent,
-                path: path.to_owned(),
-                file_type: FileType::Directory,
-                device: device(&stat),
-                inode: stat.stx_ino,
-            });
-            Ok(directory)
-        }
-        Err(Errno::EACCES) => {
-            root.open_at(path, HANDLE | OFlag::O_DIRECTORY).map_err(Refused::at("open the directory of"))
-        }
-        Err(errno @ Errno::ELOOP) => Err(Refused { operation: FOLLOW, errno }),
-        Err(errno) => Err(Refused { operation: "open the directory of", errno }),
     }
 }
 

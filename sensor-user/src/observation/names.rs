@@ -1,7 +1,7 @@
 //! The names in a directory.
 //!
 //! In: an open directory. Out: its names, sorted; of a closed directory those that say something about it, with
-//! a limit, since whoever owns a directory may fill it. It opens nothing and never blocks.
+//! a limit, since the owner of a directory may fill it. It opens nothing and never blocks.
 
 use super::object::Refused;
 use nix::dir::Dir;

@@ -37,7 +37,7 @@ use std::{
 /// Bytes read at once.
 const CHUNK: usize = 64 << 10;
 
-/// Largest content that is hashed although it need not be: its size alone tells that it is not the declared one,
+/// Largest content that is hashed although it need not be: its size alone shows that it is not the declared one,
 /// or none is declared.
 const HASH_WHEN_SIZE_DIFFERS: u64 = 64 << 20;
 
@@ -101,7 +101,7 @@ pub(crate) struct Want {
 }
 
 impl Found {
-    /// Whether the kernel programs were told that a look begins: by an open, or by reading a link.
+    /// Whether the kernel programs saw that a look begins: by an open, or by reading a link.
     pub(crate) fn is_marked(&self) -> bool {
         self.file.is_some() || self.file_type == FileType::Symlink
     }
@@ -112,7 +112,7 @@ impl Found {
     }
 }
 
-/// The `st_dev` of what `statx` told.
+/// The `st_dev` that `statx` gave.
 pub(crate) fn device(stat: &Statx) -> u64 {
     rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor)
 }

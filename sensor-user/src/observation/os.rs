@@ -1,12 +1,12 @@
 //! What is booted: the kernel's arguments, and the deployment of an ostree host.
 //!
 //! In: the host's root. Out: the words of its kernel's command line, and the deployment that is its root, by ostree's own
-//! files; no tool is asked. What cannot be looked at on a host at all is told with the reason.
+//! files; no tool runs. What cannot be looked at on a host at all has a reason.
 
 use super::{
-    Refused,
+    names::list_names,
+    object::{Refused, device, stat_handle},
     resolve::{HANDLE, Root, reopen_directory},
-    stat_handle,
 };
 use crate::bounded;
 use nix::{errno::Errno, fcntl::OFlag};
@@ -70,7 +70,7 @@ pub(super) fn booted(root: &Root) -> Result<Observation, Refused> {
 /// The deployment that is the same directory as the root.
 fn deployment_of_root(root: &Root) -> Result<Option<PathBuf>, Refused> {
     let identity = |handle: std::os::fd::BorrowedFd<'_>| {
-        stat_handle(handle, StatxFlags::INO).map(|stat| (super::device(&stat), stat.stx_ino))
+        stat_handle(handle, StatxFlags::INO).map(|stat| (device(&stat), stat.stx_ino))
     };
     let own = identity(root.directory())?;
     for os in names(root, Path::new(DEPLOYMENTS))? {
@@ -102,7 +102,7 @@ fn names(root: &Root, folder: &Path) -> Result<Vec<PathBuf>, Refused> {
     };
     let readable = reopen_directory(handle, OFlag::O_RDONLY)
         .map_err(|errno| Refused { operation: "open a directory of", errno })?;
-    Ok(super::list_names(readable)?.into_iter().map(|name| folder.join(name)).collect())
+    Ok(list_names(readable)?.into_iter().map(|name| folder.join(name)).collect())
 }
 
 fn read(root: &Root, path: &Path) -> Result<String, Refused> {

@@ -201,7 +201,7 @@ impl Guard {
     pub(crate) fn check(&self, handle: impl AsFd) -> Result<(), Errno> {
         match mount_of(handle) {
             Some((mount, device)) => self.check_mount(mount, device),
-            // FUSE tells others than its owner nothing at all.
+            // FUSE answers only the user that mounted it, unless it was mounted with `allow_other`.
             None => Err(self.refuse(Served(0))),
         }
     }

@@ -6,9 +6,9 @@
 //! never asks the manager (`crate::systemd` does).
 
 use super::{
-    OpenedObject,
+    names::list_names,
     object::{Refused, stat_handle},
-    open_directory,
+    opened::{OpenedObject, open_directory},
     resolve::Root,
 };
 use crate::bounded::{self, Kind, Unreadable};
@@ -331,7 +331,7 @@ fn drop_ins(root: &Root, name: &str) -> Vec<String> {
     for directory in SEARCH_PATH {
         let directory = Path::new(directory).join(format!("{name}.d"));
         let Ok(handle) = root.open_at(&directory, OFlag::O_RDONLY | OFlag::O_DIRECTORY) else { continue };
-        let Ok(names) = super::list_names(handle) else { continue };
+        let Ok(names) = list_names(handle) else { continue };
         for file in names.into_iter().filter(|file| file.as_bytes().ends_with(b".conf")) {
             if texts.contains_key(&file) {
                 continue;
@@ -379,7 +379,7 @@ fn read_links(
         }
     }
     for name in found {
-        // Not a link after all (a file system that tells no types), or gone.
+        // Not a link after all (a file system without types in its directories), or gone.
         if let Ok(target) = readlinkat(&listed, name.as_str()) {
             links.aliases.push((name, PathBuf::from(target)));
         }

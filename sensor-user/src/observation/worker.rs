@@ -146,10 +146,10 @@ pub fn ask(root: &Path, expectation: &Expectation, patience: Duration) -> io::Re
     Ok(answer?.observation)
 }
 
-/// What such a process does: answers until nobody asks any more.
+/// What such a process does: answers questions until the connection is closed.
 ///
 /// # Errors
-/// A host root that cannot be opened, or nobody who takes the answers.
+/// The host root cannot be opened, or the connection is closed.
 pub fn serve(root: &Path, from: impl BufRead, mut to: impl Write) -> Result<(), ServeError> {
     let observer = Observer::new(root)?;
     for line in from.lines() {
@@ -176,7 +176,7 @@ pub enum ServeError {
     /// There is no host to look at.
     #[error(transparent)]
     Root(#[from] RootError),
-    /// Whoever asked is gone, or asked for something else.
+    /// The asking process is gone, or asked for something else.
     #[error("read a question or answer it: {0}")]
     Talk(#[from] io::Error),
 }

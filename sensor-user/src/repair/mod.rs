@@ -8,6 +8,7 @@ mod error;
 mod file;
 mod host;
 mod node;
+pub mod revert;
 pub(crate) mod unit;
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Where the server listens unless it is told otherwise: not reachable from elsewhere.
+/// Where the server listens by default: reachable from this host only.
 pub const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
 
 /// Connections served at once. One more ends the oldest one of the peer that has most of them, so that connections on
@@ -51,7 +51,7 @@ const STACK_BYTES: usize = 256 << 10;
 /// How long open connections may take to finish after the shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why the daemon is not ready, shared by all who know a reason. Ready is when nobody knows one.
+/// Why the daemon is not ready, shared by all that set a reason. Without a reason it is ready.
 #[derive(Debug, Clone, Default)]
 pub struct Readiness {
     reasons: Arc<Mutex<BTreeMap<&'static str, String>>>,

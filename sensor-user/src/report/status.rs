@@ -2,9 +2,8 @@
 //! when the daemon is dead, which the reader then says.
 //!
 //! In: the detector's state. Out: `status.json`, replaced atomically when something is new, and touched at each beat of the
-//! loop, so that its age tells a reader whether the loop still turns.
+//! loop, so that its age shows whether the loop still works.
 
-use crate::agent::verdicts::Standing as Numbers;
 use crate::bounded;
 use sensor_model::difference::Difference;
 use sensor_model::node_state::Standing;
@@ -108,6 +107,9 @@ pub fn write(directory: &Path, status: &Status) -> io::Result<()> {
     fs::rename(temporary, directory.join(FILE))
 }
 
+/// The verdict of the node, and how many things are compliant, drifted and unknown.
+pub(crate) type Numbers = (VerdictKind, [usize; 3]);
+
 /// The status file of a running daemon.
 #[derive(Debug)]
 pub(crate) struct StatusFile {
@@ -126,13 +128,12 @@ impl StatusFile {
         Self { directory: directory.to_owned(), written: None, outdated: true, failed: None }
     }
 
-    /// Something is to be told that the standing does not show.
+    /// The status shows something else than the numbers.
     pub(crate) fn outdate(&mut self) {
         self.outdated = true;
     }
 
-    /// Whether it has to be written. `steady`: the standing is not that of a verification under way, which is told at
-    /// its end.
+    /// Whether it has to be written. `steady`: no full verification goes on; its numbers are written at its end.
     pub(crate) fn is_due(&self, standing: Numbers, steady: bool) -> bool {
         self.failed.is_none() && (self.outdated || (steady && self.written != Some(standing)))
     }
@@ -167,7 +168,7 @@ impl StatusFile {
 }
 
 /// How long ago the loop last turned, by the file's time: a status that is older than it may be says nothing of now. A time
-/// that is yet to come says as little, since somebody set the clock.
+/// in the future means as little: the clock was set.
 pub fn age(directory: &Path) -> io::Result<Duration> {
     let modified = fs::metadata(directory.join(FILE))?.modified()?;
     let now = SystemTime::now();

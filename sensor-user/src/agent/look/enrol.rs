@@ -1,4 +1,4 @@
-//! Enrolling: what the kernel programs are told of watched paths and protected names.
+//! Enrolling: the map entries of watched paths and protected names.
 //!
 //! In: watches, and what each path leads to. Out: entries in the maps.
 
@@ -30,9 +30,9 @@ impl Looker {
         for key in stale {
             witness.maps.remove(key)?;
         }
-        let (told, names) = (&self.names.0, witness.maps.names());
+        let (written, names) = (&self.names.0, witness.maps.names());
         let is_told =
-            |at: &InodeKey, name: &OsString| told.get(at).is_some_and(|names| names.contains_key(name));
+            |at: &InodeKey, name: &OsString| written.get(at).is_some_and(|names| names.contains_key(name));
         let stale: Vec<_> = names.filter(|(at, name)| !is_told(at, name)).collect();
         for (directory, name) in stale {
             witness.maps.forget_name(directory, &name)?;
@@ -48,14 +48,14 @@ impl Looker {
                 self.registry.ends_at(thing, self.observer.way(&path).missing);
             }
         }
-        self.guard_anew()
+        self.write_guards()
     }
 
-    /// Tells the programs what deny rules mean for the ways to what they protect, after a change of any.
-    pub(super) fn guard_anew(&mut self) -> Result<(), MapsError> {
+    /// Writes what deny rules mean for the directories on the way to what they protect, after a change of any.
+    pub(super) fn write_guards(&mut self) -> Result<(), MapsError> {
         for id in self.registry.guard() {
             if let Some(key) = self.registry.get(id).and_then(registry::Watch::key) {
-                self.tell(key, self.registry.enrolment(key))?;
+                self.write_enrolment(key, self.registry.enrolment(key))?;
             }
         }
         Ok(())
@@ -72,7 +72,7 @@ impl Looker {
         self.observer.refused();
         let opened = self.observer.open(&watch.path);
         if self.observer.refused().is_some() {
-            // What it leads to is told by who looks at it.
+            // The process that looks at it names the inode.
             return Ok(());
         }
         let identified = match opened.map(|opened| opened.file_type) {
@@ -84,7 +84,7 @@ impl Looker {
     }
 
     /// Removes the entry of an inode to which no watched path leads: of what a rename that failed would have moved.
-    pub fn drop_stray(&mut self, key: InodeKey) -> Result<(), MapsError> {
+    pub fn remove_unused(&mut self, key: InodeKey) -> Result<(), MapsError> {
         match &mut self.witness {
             Some(witness) if key.ino != 0 && !self.registry.is_led_to(key) => witness.maps.remove(key),
             _ => Ok(()),
@@ -98,15 +98,15 @@ impl Looker {
         for (key, enrolment) in self.registry.resolved(id, inode) {
             // Its directory's names are what they were.
             if before != now && [before, now].contains(&Some(key)) {
-                self.tell(key, enrolment)?;
+                self.write_enrolment(key, enrolment)?;
             } else {
-                self.tell_entry(key, enrolment)?;
+                self.write_entry(key, enrolment)?;
             }
         }
         Ok(())
     }
 
-    fn tell_entry(&mut self, key: InodeKey, enrolment: Option<(u32, u32)>) -> Result<(), MapsError> {
+    fn write_entry(&mut self, key: InodeKey, enrolment: Option<(u32, u32)>) -> Result<(), MapsError> {
         match (&mut self.witness, enrolment) {
             (Some(witness), Some((id, roles))) => witness.maps.enrol(key, id, roles),
             (Some(witness), None) => witness.maps.remove(key),
@@ -114,14 +114,15 @@ impl Looker {
         }
     }
 
-    /// Tells the programs of an inode what the registry has of it: the names before the role that makes them look for
-    /// names, and the other way round.
-    fn tell(&mut self, key: InodeKey, enrolment: Option<(u32, u32)>) -> Result<(), MapsError> {
+    /// Writes what the registry has of an inode: the names before the role that makes the programs look for names, and the
+    /// other way round.
+    fn write_enrolment(&mut self, key: InodeKey, enrolment: Option<(u32, u32)>) -> Result<(), MapsError> {
         let Some(witness) = &mut self.witness else { return Ok(()) };
         let has_names = enrolment.is_some_and(|(_, roles)| roles & ROLE_NAMES != 0);
         let names = if has_names { self.registry.names_in(key) } else { BTreeMap::new() };
-        let told = self.names.0.get(&key);
-        let new = names.iter().filter(|(name, rules)| told.and_then(|told| told.get(*name)) != Some(*rules));
+        let written = self.names.0.get(&key);
+        let new =
+            names.iter().filter(|(name, rules)| written.and_then(|names| names.get(*name)) != Some(*rules));
         for (name, rules) in new {
             // There is room for so many; what is there already is protected all the same.
             if let Err(error) = witness.maps.protect_name(key, name, *rules) {
@@ -133,7 +134,7 @@ impl Looker {
             Some((id, roles)) => witness.maps.enrol(key, id, roles)?,
             None => witness.maps.remove(key)?,
         }
-        let gone = told.into_iter().flatten().filter(|(name, _)| !names.contains_key(*name));
+        let gone = written.into_iter().flatten().filter(|(name, _)| !names.contains_key(*name));
         for (name, _) in gone {
             witness.maps.forget_name(key, name)?;
         }
@@ -146,7 +147,7 @@ impl Looker {
     }
 
     /// Goes on through the watches, `count` of them, and puts back what is not in the maps as it was put there.
-    /// Gives the watches of which the programs may have told nothing for a while.
+    /// Gives the watches whose changes may have had no record for a while.
     pub fn check_entries(&mut self, count: u32) -> Result<Vec<u32>, MapsError> {
         let mut missing = Vec::new();
         let Some(witness) = &mut self.witness else { return Ok(missing) };

@@ -28,11 +28,11 @@ const FOREIGN_FILE_SYSTEMS: [(u64, &str); 17] = [
 ];
 
 /// overlayfs. A mapping of its file is one of the file in the layer below (`ovl_mmap`), whose stores and writers its own
-/// inode knows nothing of, and whoever writes in the upper directory passes by all of it.
+/// inode does not show, and a write in the upper directory bypasses all of it.
 const OVERLAY: u64 = 0x794c_7630;
 
 /// Whether two files there may have one number at once: each layer has numbers of its own, and no inode a generation. In
-/// layers that are only read, nobody makes a file to get another one's number.
+/// layers that are only read, no file is made that gets another one's number.
 pub(super) fn shares_numbers(magic: u64, observer: &Observer, path: &Path) -> bool {
     magic == OVERLAY && observer.has_upper_layer(path)
 }

@@ -2,7 +2,8 @@
 //!
 //! In: its answer. Out: the same as of a look of our own. It touches nothing.
 
-use super::{Desired, FOREIGN, Looker, MapsError, Sight, registry};
+use super::{Desired, LookResult, Looker, MapsError, registry};
+use crate::agent::reasons::FOREIGN;
 use crate::agent::registry::Inode;
 use crate::observation::worker::{Answer, Identified};
 use sensor_common::map::InodeKey;
@@ -10,12 +11,17 @@ use sensor_model::observation::{FileType, Observation};
 
 impl Looker {
     /// What follows from an answer about a thing.
-    pub async fn heard(&mut self, thing: u32, desired: &Desired, answer: Answer) -> Result<Sight, MapsError> {
+    pub async fn answered(
+        &mut self,
+        thing: u32,
+        desired: &Desired,
+        answer: Answer,
+    ) -> Result<LookResult, MapsError> {
         let path = desired.expectations[thing as usize].thing.path();
         let object = answer.inodes.iter().find(|found| found.path == *path).map(inode);
         if self.witness.is_some() {
             for found in &answer.inodes {
-                self.enrol_told(found)?;
+                self.enrol_answered(found)?;
             }
             if matches!(answer.observation, Observation::Missing)
                 && let Some(own) = self.registry.find(&path)
@@ -25,12 +31,12 @@ impl Looker {
             }
         }
         // Its own counters know only of what this kernel did.
-        Ok(self.sight(thing, desired, answer.observation, object, None, Some(FOREIGN)).await)
+        Ok(self.result(thing, desired, answer.observation, object, None, Some(FOREIGN)).await)
     }
 
-    /// Enrols what is watched there: what this kernel does to it is told. Only on such file systems: of all others the
-    /// kernel programs say themselves which inode it is.
-    fn enrol_told(&mut self, found: &Identified) -> Result<(), MapsError> {
+    /// Enrols what is watched there, so that changes by this kernel have records. Only on such file systems: on all others the
+    /// kernel programs identify the inode themselves.
+    fn enrol_answered(&mut self, found: &Identified) -> Result<(), MapsError> {
         let Some(watch) = self.registry.find(&found.path) else { return Ok(()) };
         let is_known = self.registry.get(watch).and_then(registry::Watch::inode) == Some(inode(found));
         let is_watchable = matches!(found.file_type, FileType::Regular | FileType::Directory)
@@ -42,7 +48,7 @@ impl Looker {
     }
 }
 
-/// The generation is not told; on these file systems it is zero, or a change has no actor until the next look.
+/// The generation is not known. On these file systems it is zero, or else a change has no actor until the next look.
 fn inode(found: &Identified) -> Inode {
     Inode { key: InodeKey { ino: found.ino, dev: found.dev, volume: 0 }, generation: 0 }
 }

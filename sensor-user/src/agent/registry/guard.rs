@@ -4,31 +4,13 @@
 //! link that leads through it, as one number; for a directory, the names that only those may make, take or replace whom these
 //! rules allow, whether anything is there or not. No I/O.
 
-use super::{Numbers, Registry, Watch};
+use super::guards::Guard;
+use super::{Registry, Watch};
+use crate::agent::numbers::Numbers;
 use sensor_common::map::InodeKey;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-
-/// What deny rules mean for all watches.
-#[derive(Debug, Default)]
-pub(super) struct Guards {
-    numbers: Numbers,
-    by_watch: HashMap<u32, Guard>,
-    /// By thing: the directory at which the way to it ends, and the name that is not there.
-    missing: HashMap<u32, (PathBuf, OsString)>,
-    /// Directories of which other names are such ends since the last [`Registry::guard`].
-    moved: BTreeSet<PathBuf>,
-}
-
-/// What they mean for one watch.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Guard {
-    /// The number of the rules of all that goes with it.
-    pub(super) rules: Option<u32>,
-    /// Some name in it is protected.
-    pub(super) has_names: bool,
-}
 
 impl Registry {
     /// Protects a thing's inode, and a closed directory's names, by a deny rule; [`Registry::guard`] does the rest.

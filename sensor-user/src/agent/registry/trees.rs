@@ -4,7 +4,8 @@
 //! that a record is about. An entry has no expectation and no watch of its own. A tree that is only scanned keeps nothing for
 //! an entry; a tree that is watched live keeps its inode and one number. No I/O.
 
-use super::{FIRST_OWN, Identity, Inode, watch};
+use super::inode::{FIRST_OWN, Inode};
+use super::watch::{self, Identity};
 use sensor_common::map::InodeKey;
 use sensor_common::op::{ROLE_ANCESTOR, ROLE_DIRECTORY, ROLE_FILE};
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 //! In: which things it matters to and how, and the inode that it leads to. Out: the same by question. Nearly all watches are
 //! of one declared file in a directory, and hold no more than that; what others have besides is in one box. No I/O.
 
-use super::Inode;
+use super::inode::Inode;
 use sensor_common::map::InodeKey;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

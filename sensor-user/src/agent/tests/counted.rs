@@ -10,13 +10,15 @@ use zerocopy::FromZeros as _;
 fn refuse(daemon: &mut Daemon, uid: u32, login_uid: u32) {
     let agent = &mut daemon.agent;
     let mut record = ChangeRecord::new_zeroed();
-    (record.time_ns, record.uid, record.login_uid) = (agent.clock.boot_ns(), uid, login_uid);
+    (record.time_ns, record.uid, record.login_uid) = (agent.verdicts.clock.boot_ns(), uid, login_uid);
     record.detail = Operation::OpenWrite as u64;
     let change = Change { record, operation: Operation::Denied };
-    let expectations = &agent.desired.expectations;
+    let expectations = &agent.verdicts.desired.expectations;
     let thing = expectations.iter().position(|expectation| expectation.thing == file()).unwrap();
     let concerned = Concerned { direct: vec![u32::try_from(thing).unwrap()], ..Concerned::default() };
-    agent.refused(&[], &concerned, &change);
+    let actor = agent.intake.actor(&change);
+    let looker = &agent.looks.looker;
+    agent.denials.refused(&[], &concerned, (&change, &actor), looker, &mut agent.verdicts);
 }
 
 fn is_counted(record: &Record) -> bool {
@@ -39,7 +41,7 @@ async fn refusals_of_a_user_fill_no_more_of_the_log_than_a_budget_and_none_is_le
         }
     }
     refuse(&mut daemon, 0, u32::MAX);
-    daemon.agent.tell_counted(u64::MAX);
+    daemon.agent.record_counts(u64::MAX);
     node.end(daemon).await;
     let filter = Filter { kinds: vec![RecordKind::Denied], ..Filter::default() };
     let told: Vec<Record> = forensic::tail(&node.path("log"), usize::MAX, &filter)
@@ -71,10 +73,14 @@ async fn the_first_refusals_are_told_at_once_and_the_others_in_one_entry_when_th
         refuse(&mut daemon, 1000, 1000);
     }
     daemon.agent.beat();
-    assert_eq!(daemon.agent.group.iter().filter(|record| record.kind == RecordKind::Denied).count(), 4);
+    assert_eq!(
+        daemon.agent.verdicts.records.iter().filter(|record| record.kind == RecordKind::Denied).count(),
+        4
+    );
     node.clock.0.fetch_add(61_000_000_000, Ordering::Relaxed);
     daemon.agent.beat();
-    let counted: Vec<&Record> = daemon.agent.group.iter().filter(|record| is_counted(record)).collect();
+    let counted: Vec<&Record> =
+        daemon.agent.verdicts.records.iter().filter(|record| is_counted(record)).collect();
     assert_eq!(counted.len(), 1);
     let record = counted[0];
     assert_eq!((&record.detail["count"], record.path.as_deref()), (&96.into(), Some(FILE)));

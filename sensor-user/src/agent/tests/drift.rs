@@ -27,7 +27,7 @@ async fn what_an_allowed_actor_changed_stays_over_reload_and_restart_and_so_does
     for carried in [carried.take(), None, None] {
         let daemon = node.begin(carried).await;
         assert_eq!(node.content(), "allowed\n");
-        let status = daemon.agent.status();
+        let status = node.status();
         let drifted = status.drifted.iter().find(|drifted| drifted.path == FILE).unwrap();
         assert_eq!(drifted.actor, Some(alice()));
         assert!(!drifted.differences.is_empty());
@@ -156,21 +156,22 @@ async fn what_is_found_after_our_own_write_is_somebody_elses_and_is_written_back
 async fn nothing_is_vouched_for_while_the_mount_table_cannot_be_read_and_everything_is_again_when_it_can() {
     let node = Node::new(&revert());
     let mut daemon = node.begin(None).await;
-    let reason =
-        |daemon: &Daemon| daemon.agent.detector.gaps().map(|gap| gap.reason.clone()).collect::<Vec<_>>();
+    let reason = |daemon: &Daemon| {
+        daemon.agent.verdicts.detector.gaps().map(|gap| gap.reason.clone()).collect::<Vec<_>>()
+    };
     let verdict = |daemon: &Daemon| {
-        let things = daemon.agent.desired.expectations.iter().map(|expectation| &expectation.thing);
+        let things = daemon.agent.verdicts.desired.expectations.iter().map(|expectation| &expectation.thing);
         let (id, _) = (0..).zip(things).find(|(_, thing)| **thing == file()).unwrap();
-        daemon.agent.detector.standing(id).unwrap().verdict
+        daemon.agent.verdicts.detector.standing(id).unwrap().verdict
     };
     assert_eq!(verdict(&daemon), VerdictKind::Compliant);
-    daemon.agent.mount_table = node.path("nothing");
+    daemon.agent.mounts.file = node.path("nothing");
     for _ in 0..2 {
         daemon.agent.compare_mounts(&mut daemon.changes).unwrap();
         node.settle(&mut daemon).await;
         assert_eq!(reason(&daemon), ["mounts-unreadable"]);
         assert_eq!(verdict(&daemon), VerdictKind::Unknown);
-        let again = daemon.agent.mounts_due.unwrap();
+        let again = daemon.agent.mounts.due.unwrap();
         assert!(again <= node.clock.boot_ns() + 1_000_000_000, "it is tried again within a second");
     }
     // Drift is found meanwhile.
@@ -195,19 +196,19 @@ async fn nothing_is_vouched_for_while_the_mount_table_cannot_be_read_and_everyth
 async fn a_mount_that_a_look_sees_before_the_table_is_read_again_is_its_makers() {
     let node = Node::new(&json!({ "path": FILE, "action": "observe" }));
     let mut daemon = node.begin(None).await;
-    daemon.agent.mount_table = node.path("table");
+    daemon.agent.mounts.file = node.path("table");
     fs::write(node.path("table"), "").unwrap();
     daemon.agent.compare_mounts(&mut daemon.changes).unwrap();
     node.settle(&mut daemon).await;
     // The record comes before the mount is there.
-    daemon.agent.announced.push(Announced {
+    daemon.agent.mounts.announced.push(Announced {
         key: InodeKey::default(),
         actor: mallory(),
         operation: Operation::MoveMount,
         at_ns: node.clock.boot_ns(),
     });
     daemon.agent.compare_mounts(&mut daemon.changes).unwrap();
-    let due = daemon.agent.mounts_due.as_mut().unwrap();
+    let due = daemon.agent.mounts.due.as_mut().unwrap();
     assert!(*due > node.clock.boot_ns(), "it is read again later");
     // Later than any look at what is mounted there.
     *due = u64::MAX;
@@ -215,10 +216,10 @@ async fn a_mount_that_a_look_sees_before_the_table_is_read_again_is_its_makers()
     let point = node.file().parent().unwrap().canonicalize().unwrap();
     fs::write(node.path("table"), format!("30 22 0:20 / {} rw - tmpfs tmpfs rw\n", point.display())).unwrap();
     node.write("mounted over\n");
-    let things = &daemon.agent.desired.expectations;
+    let things = &daemon.agent.verdicts.desired.expectations;
     let id = things.iter().position(|expectation| expectation.thing == file()).unwrap();
     let seen = Event { own: false, beyond: true };
-    daemon.agent.detector.event(u32::try_from(id).unwrap(), node.clock.boot_ns(), seen);
+    daemon.agent.verdicts.detector.event(u32::try_from(id).unwrap(), node.clock.boot_ns(), seen);
     daemon.agent.turn(&mut daemon.changes).await.unwrap();
     node.settle(&mut daemon).await;
     node.end(daemon).await;
@@ -234,16 +235,16 @@ async fn whoever_made_a_drift_that_is_open_is_not_covered_by_an_allowed_actor_wh
     let mut daemon = node.begin(None).await;
     node.write("forbidden\n");
     node.changed(&mut daemon, &file(), Some(mallory())).await;
-    assert!(daemon.agent.status().degraded);
+    assert!(node.status().degraded);
     node.write("forbidden\nallowed\n");
     node.changed(&mut daemon, &file(), Some(alice())).await;
-    assert!(daemon.agent.status().degraded);
+    assert!(node.status().degraded);
     // Once it is as declared again, the next drift is its maker's alone.
     node.write(DECLARED);
     node.changed(&mut daemon, &file(), Some(alice())).await;
     node.write("allowed\n");
     node.changed(&mut daemon, &file(), Some(alice())).await;
-    assert!(!daemon.agent.status().degraded);
+    assert!(!node.status().degraded);
     node.end(daemon).await;
     let told = of_file(node.told(RecordKind::Drift));
     let pids = |record: &Record| record.actors.iter().map(|actor| actor.pid).collect::<Vec<_>>();
@@ -259,9 +260,9 @@ async fn a_change_whose_record_was_lost_may_be_anybodys_and_is_not_allowed() {
     let mut daemon = node.begin(None).await;
     node.write("allowed\n");
     node.announced(&mut daemon, &file(), Some(alice()), false);
-    daemon.agent.missed("recursion-missed");
+    daemon.agent.verdicts.missed("recursion-missed");
     node.settle(&mut daemon).await;
-    assert!(daemon.agent.status().degraded);
+    assert!(node.status().degraded);
     node.end(daemon).await;
     let told = of_file(node.told(RecordKind::Drift));
     assert_eq!(told[0].actor, Some(alice()));
@@ -304,7 +305,7 @@ async fn a_drift_is_allowed_only_where_all_who_changed_the_file_are_and_names_wh
         }
         // A restart knows no more than the log.
         let daemon = node.begin(None).await;
-        assert_eq!(daemon.agent.status().degraded, !expected);
+        assert_eq!(node.status().degraded, !expected);
         node.end(daemon).await;
     }
 }
@@ -353,13 +354,13 @@ async fn a_drift_that_nobody_vouches_for_is_over_once_it_was_seen_to_be_after_a_
     node.changed(&mut daemon, &file(), Some(mallory())).await;
     node.end(daemon).await;
     let daemon = node.begin(None).await;
-    assert!(daemon.agent.status().degraded);
+    assert!(node.status().degraded);
     node.end(daemon).await;
     node.write(DECLARED);
     let daemon = node.begin(None).await;
-    let status = daemon.agent.status();
+    let status = node.status();
     assert!(!status.degraded && !status.drifted.iter().any(|drifted| drifted.path == FILE));
-    assert!(status.gaps.iter().any(|gap| gap.reason == look::UNWATCHED), "{:?}", status.gaps);
+    assert!(status.gaps.iter().any(|gap| gap.reason == reasons::UNWATCHED), "{:?}", status.gaps);
     node.end(daemon).await;
     assert_eq!(of_file(node.told(RecordKind::Recovered)).len(), 1);
 }
@@ -402,7 +403,7 @@ async fn the_end_of_an_apply_is_no_recovery_of_what_it_has_nothing_to_do_with() 
     assert!(matches!(daemon.agent.ended, Some(Ended::Applied)));
     let carried = node.end(daemon).await;
     let daemon = node.begin(Some(carried)).await;
-    assert_eq!(daemon.agent.status().drifted.iter().filter(|drifted| drifted.path == FILE).count(), 1);
+    assert_eq!(node.status().drifted.iter().filter(|drifted| drifted.path == FILE).count(), 1);
     node.end(daemon).await;
     assert_eq!(node.told(RecordKind::Recovered), []);
 }
@@ -435,14 +436,14 @@ async fn a_revert_that_failed_is_tried_again_while_the_thing_is_drifted() {
 async fn between_a_change_and_the_look_at_it_nobody_says_that_a_thing_is_as_declared() {
     let node = Node::new(&revert());
     let mut daemon = node.begin(None).await;
-    let expectations = &daemon.agent.desired.expectations;
+    let expectations = &daemon.agent.verdicts.desired.expectations;
     let id = expectations.iter().position(|expectation| expectation.thing == file()).unwrap();
     let id = u32::try_from(id).unwrap();
-    assert_eq!(daemon.agent.verdict_now(id), Some(VerdictKind::Compliant));
+    assert_eq!(daemon.agent.verdicts.verdict_now(id), Some(VerdictKind::Compliant));
     let changed = Event { own: false, beyond: false };
-    daemon.agent.detector.event(id, node.clock.boot_ns(), changed);
-    assert_eq!(daemon.agent.verdict_now(id), Some(VerdictKind::Unknown));
+    daemon.agent.verdicts.detector.event(id, node.clock.boot_ns(), changed);
+    assert_eq!(daemon.agent.verdicts.verdict_now(id), Some(VerdictKind::Unknown));
     node.settle(&mut daemon).await;
-    assert_eq!(daemon.agent.verdict_now(id), Some(VerdictKind::Compliant));
+    assert_eq!(daemon.agent.verdicts.verdict_now(id), Some(VerdictKind::Compliant));
     node.end(daemon).await;
 }

@@ -16,7 +16,7 @@ fn node() -> Node {
 fn load(node: &Node) -> anyhow::Result<(Options, Desired, Option<String>)> {
     let mut options = node.options();
     let observer = Observer::new(&options.inputs.root).unwrap();
-    let (desired, refused) = start::read(&mut options, &observer)?;
+    let (desired, refused) = start::load(&mut options, &observer)?;
     Ok((options, desired, refused))
 }
 
@@ -25,15 +25,15 @@ async fn a_start_with_an_unusable_config_keeps_the_last_usable_one_and_is_not_re
     let node = node();
     let daemon = node.begin(None).await;
     let all = |daemon: &Daemon| -> Vec<_> {
-        let expectations = daemon.agent.desired.expectations.iter();
+        let expectations = daemon.agent.verdicts.desired.expectations.iter();
         let said = |known: &Expectation| {
             (known.thing.clone(), known.expected.clone(), Arc::clone(&known.source.machine_config))
         };
         expectations.map(said).collect()
     };
     let before = all(&daemon);
-    assert!(!daemon.agent.readiness.reasons().contains_key("config"));
-    assert_eq!(daemon.agent.status().config_refused, None);
+    assert!(!daemon.readiness.reasons().contains_key("config"));
+    assert_eq!(node.status().config_refused, None);
     node.end(daemon).await;
     for (config, reason) in [
         (TYPO, "storge: unknown field; did you mean storage?"),
@@ -43,9 +43,9 @@ async fn a_start_with_an_unusable_config_keeps_the_last_usable_one_and_is_not_re
         fs::write(node.path("config/a.ign"), config).unwrap();
         let mut daemon = node.begin(None).await;
         assert_eq!(all(&daemon), before, "{config}");
-        let told = daemon.agent.readiness.reasons()["config"].clone();
+        let told = daemon.readiness.reasons()["config"].clone();
         assert!(told.contains(reason), "{told}");
-        assert_eq!(daemon.agent.status().config_refused, Some(told));
+        assert_eq!(node.status().config_refused, Some(told));
         // What is in force is what diffs and repairs are made from.
         let in_force =
             desired::rendered(&daemon.agent.options.inputs.source, desired::Unknown::Ignore).unwrap();
@@ -81,18 +81,18 @@ fn a_first_start_has_nothing_to_keep_and_what_is_allowed_is_taken() {
     let mut options = node.options();
     options.inputs.allow_unknown = true;
     let observer = Observer::new(&options.inputs.root).unwrap();
-    assert!(start::read(&mut options, &observer).unwrap().1.is_none());
+    assert!(start::load(&mut options, &observer).unwrap().1.is_none());
     node.declare(DECLARED);
     assert!(load(&node).unwrap().2.is_none());
     fs::write(node.path("config/a.ign"), EMPTY).unwrap();
     assert!(load(&node).unwrap().2.is_some());
     let mut options = node.options();
     options.inputs.allow_empty = true;
-    let (desired, refused) = start::read(&mut options, &observer).unwrap();
+    let (desired, refused) = start::load(&mut options, &observer).unwrap();
     assert!(desired.nothing && refused.is_none());
     // It is the last that could be used.
     fs::write(node.path("config/a.ign"), TYPO).unwrap();
-    let (desired, refused) = start::read(&mut options, &observer).unwrap();
+    let (desired, refused) = start::load(&mut options, &observer).unwrap();
     assert!(desired.nothing && refused.is_some());
 }
 
@@ -106,7 +106,7 @@ fn beside_an_applied_config_the_last_usable_policies_stay_in_force() {
         let mut options = node.options();
         options.inputs.source = StateSource::applied((1, applied.clone()).into());
         let observer = Observer::new(&options.inputs.root).unwrap();
-        let loaded = start::read(&mut options, &observer);
+        let loaded = start::load(&mut options, &observer);
         loaded.map(|(desired, refused)| (options, desired, refused))
     };
     assert_eq!(load().unwrap().2, None);

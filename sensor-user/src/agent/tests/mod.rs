@@ -8,25 +8,40 @@ mod served;
 mod shown;
 
 use super::backend::{Changes, Parts};
-use super::episode::Deed;
+use super::ended::Ended;
+use super::episode::AttributedChange;
+use super::follow::Follow;
+use super::options::Options;
+use super::reasons;
 use super::reload::Carried;
-use super::start::{Host, Run};
-use super::*;
+use super::reports::{DaemonFacts, HookMode, Reports as _};
+use super::start::{self, Host, Run};
+use super::state::Agent;
+use super::writers::Writers;
+use crate::apply::agent_view::AgentView;
 use crate::attribution::NoTable;
-use crate::desired::{Inputs, StateSource, last_valid};
+use crate::clock::Clock;
+use crate::desired::{Desired, Inputs, StateSource, last_valid};
 use crate::observation::Observer;
-use crate::report::forensic::{self, Entry, Filter, ForensicLog, Limits};
-use crate::report::metrics::BuildInfo;
+use crate::repair::revert::Reverter;
+use crate::report::forensic::{self, Entry, Filter};
+use crate::report::http::Readiness;
+use crate::report::metrics::{BuildInfo, Telemetry};
+use crate::report::reporter::{Places, Reporter};
+use crate::report::status::{self, Status};
 use jiff::Timestamp;
 use sensor_common::op::Operation;
 use sensor_model::expectation::Thing;
 use sensor_model::protocol::Event;
-use sensor_model::record::Actor;
+use sensor_model::record::{Actor, Record, RecordKind};
 use serde_json::json;
 use std::cell::Cell;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// A clock that stands until it is moved.
@@ -56,6 +71,7 @@ struct Node {
 struct Daemon {
     agent: Agent,
     changes: Changes,
+    readiness: Readiness,
 }
 
 const FILE: &str = "/etc/a.conf";
@@ -131,10 +147,19 @@ impl Node {
         fs::write(self.path("policy/a.json"), policy.to_string()).unwrap();
     }
 
-    fn log(&self) -> ForensicLog {
+    fn reporter(&self) -> Reporter {
+        let places =
+            Places { log: self.path("log"), state: self.path("state"), run: self.path("run"), listen: None };
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
-        let telemetry = Arc::clone(&self.telemetry);
-        ForensicLog::open(&self.path("log"), Limits::default(), clock, "boot".to_owned(), telemetry).unwrap()
+        let mut reporter = Reporter::new(places, clock, Arc::clone(&self.telemetry));
+        let facts = DaemonFacts { boot_id: "boot".to_owned(), ..DaemonFacts::default() };
+        reporter.open(facts).unwrap();
+        reporter
+    }
+
+    /// What the status file says.
+    fn status(&self) -> Status {
+        status::read(&self.path("run")).unwrap()
     }
 
     fn options(&self) -> Options {
@@ -152,9 +177,7 @@ impl Node {
                 replaced: None,
             },
             run: self.path("run"),
-            log: self.path("log"),
             pins: None,
-            listen: None,
             verify_every: Duration::from_mins(10),
             canary_every: Duration::from_secs(5),
         }
@@ -164,17 +187,12 @@ impl Node {
     async fn begin(&self, carried: Option<Carried>) -> Daemon {
         let mut options = self.options();
         let observer = Arc::new(Observer::guarded_by(&options.inputs.root, &self.path("mounts")).unwrap());
-        let follow = follow::start(&mut options, &observer).await;
-        let (desired, refused) = start::read(&mut options, &observer).unwrap();
-        let ties = ties::Ties::listen(&options.inputs.state);
-        let host = Host {
-            clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
-            observer,
-            boot_id: "boot".to_owned(),
-            listener: None,
-            capabilities: Vec::new(),
-            telemetry: Arc::clone(&self.telemetry),
-        };
+        let view = AgentView::new(&options.inputs.root, &options.inputs.state);
+        let follow = Follow::new(Box::new(view)).start(&mut options, &observer).await;
+        let loaded = start::load(&mut options, &observer).unwrap();
+        let writers = Writers::listen(&options.inputs.state);
+        let host =
+            Host { clock: Arc::clone(&self.clock) as Arc<dyn Clock>, observer, boot_id: "boot".to_owned() };
         let parts = Parts {
             mode: HookMode::Fanotify,
             sensor: None,
@@ -182,16 +200,21 @@ impl Node {
             canary: None,
             recursion: None,
             processes: Box::new(NoTable),
-            changes: Changes::Told,
+            changes: Changes::Test,
             backlog: Vec::new(),
             adopted: true,
         };
-        let carried = carried.unwrap_or_else(|| Carried::of_log(&options.log));
-        let run = Run { options, parts, follow, ties, desired, refused, carried, log: self.log() };
+        let carried = carried.unwrap_or_default();
+        // A reload goes on with the reporter that it has; one that starts from the log knows the same.
+        let reporter = self.reporter();
+        let readiness = reporter.readiness();
+        let reports = Box::new(reporter);
+        let write_back = Box::new(Reverter::new(&options.inputs.root));
+        let run = Run { options, parts, follow, writers, loaded, carried, reports, write_back };
         let (mut agent, changes) = run.begin(&host).unwrap();
-        let own = agent.looker.registry.find(FILE.as_ref()).unwrap();
-        agent.looker.is_watched(own, !self.unwatched.get());
-        let mut daemon = Daemon { agent, changes };
+        let own = agent.looks.looker.registry.find(FILE.as_ref()).unwrap();
+        agent.looks.looker.set_marked(own, !self.unwatched.get());
+        let mut daemon = Daemon { agent, changes, readiness };
         self.settle(&mut daemon).await;
         daemon
     }
@@ -201,7 +224,13 @@ impl Node {
         let end = self.clock.boot_ns() + 1_000_000_000;
         loop {
             daemon.agent.turn(&mut daemon.changes).await.unwrap();
-            let next = daemon.agent.detector.next_deadline().into_iter().chain(daemon.agent.reverts.next());
+            let next = daemon
+                .agent
+                .verdicts
+                .detector
+                .next_deadline()
+                .into_iter()
+                .chain(daemon.agent.verdicts.reverts.next());
             match next.min().filter(|at| *at < end) {
                 Some(at) => self.clock.0.fetch_max(at, Ordering::Relaxed),
                 None => break,
@@ -219,20 +248,19 @@ impl Node {
     /// Somebody is about to change a file, which is not looked at yet. `refused`: the kernel does not let them.
     fn announced(&self, daemon: &mut Daemon, thing: &Thing, actor: Option<Actor>, refused: bool) {
         let at_ns = self.clock.boot_ns();
-        let expectations = &daemon.agent.desired.expectations;
+        let expectations = &daemon.agent.verdicts.desired.expectations;
         let id = expectations.iter().position(|expectation| expectation.thing == *thing).unwrap();
         let id = u32::try_from(id).unwrap();
         let operation = Operation::Write.name();
-        daemon.agent.note(id, Deed { actor, operation, at_ns }, refused);
-        daemon.agent.detector.event(id, at_ns, Event { own: false, beyond: true });
+        daemon.agent.verdicts.note(id, AttributedChange { actor, operation, at_ns }, refused);
+        daemon.agent.verdicts.detector.event(id, at_ns, Event { own: false, beyond: true });
     }
 
     /// Ends a run of the loop.
     async fn end(&self, mut daemon: Daemon) -> Carried {
         let carried = daemon.agent.carry();
         daemon.agent.write();
-        let Agent { log, .. } = daemon.agent;
-        assert_eq!(log.finish().await.unwrap().pending().count(), 0);
+        daemon.agent.verdicts.reports.close().await.unwrap();
         carried
     }
 

@@ -1,11 +1,12 @@
 //! Things on a file system that does not answer. The processes that look at them are the tests' own.
 
-use super::super::look::{FOREIGN, HANGS};
-use super::super::served::{Process, Workers};
+use super::super::reasons::{FOREIGN, HANGS};
+use super::super::workers::{Process, Workers};
 use super::*;
 use crate::observation::worker;
 use nix::sys::stat::Mode;
 use rustix::fs::{AtFlags, StatxFlags, statx};
+use sensor_model::protocol::Scope;
 use sensor_model::verdict::VerdictKind;
 use std::sync::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -31,7 +32,7 @@ fn mounted(node: &Node, daemon: &Daemon, file_system: Option<&str>) {
         table.push_str(&over);
     }
     fs::write(node.path("mounts"), table).unwrap();
-    daemon.agent.looker.observer.mounts_changed();
+    daemon.agent.looks.looker.observer.mounts_changed();
 }
 
 fn peers(daemon: &mut Daemon, node: &Node) -> Peers {
@@ -42,22 +43,22 @@ fn peers(daemon: &mut Daemon, node: &Node) -> Peers {
         kept.lock().unwrap().push(theirs);
         Ok(Process { child: None, stream })
     };
-    daemon.agent.workers = Workers::with(Box::new(start), Arc::clone(&node.clock) as Arc<dyn Clock>);
+    daemon.agent.looks.workers = Workers::with(Box::new(start), Arc::clone(&node.clock) as Arc<dyn Clock>);
     peers
 }
 
 fn id(daemon: &Daemon, thing: &Thing) -> u32 {
-    let things = daemon.agent.desired.expectations.iter().map(|expectation| &expectation.thing);
+    let things = daemon.agent.verdicts.desired.expectations.iter().map(|expectation| &expectation.thing);
     (0..).zip(things).find(|(_, one)| *one == thing).unwrap().0
 }
 
 fn verdict(daemon: &Daemon, thing: &Thing) -> VerdictKind {
-    daemon.agent.detector.standing(id(daemon, thing)).unwrap().verdict
+    daemon.agent.verdicts.detector.standing(id(daemon, thing)).unwrap().verdict
 }
 
 /// The newest process looks and answers, until nothing is asked for any more.
 async fn answer(node: &Node, daemon: &mut Daemon, peers: &Peers) {
-    while daemon.agent.workers.next_deadline().is_some() {
+    while daemon.agent.looks.workers.next_deadline().is_some() {
         let mut peer = peers.lock().unwrap().pop().unwrap();
         let root = node.path("root");
         let looks = async {
@@ -69,8 +70,8 @@ async fn answer(node: &Node, daemon: &mut Daemon, peers: &Peers) {
             worker::serve(&root, question.as_slice(), &mut answer).unwrap();
             peer.write_all(&answer).await.unwrap();
         };
-        let (heard, ()) = tokio::join!(daemon.agent.workers.next(), looks);
-        daemon.agent.heard_of_worker(heard, &mut daemon.changes).await.unwrap();
+        let (heard, ()) = tokio::join!(daemon.agent.looks.workers.next(), looks);
+        daemon.agent.worker_answered(heard, &mut daemon.changes).await.unwrap();
         // A look that took a second is followed by the next one after another.
         node.settle(daemon).await;
         node.settle(daemon).await;
@@ -81,8 +82,8 @@ fn unit() -> Thing {
     Thing::Unit { name: "a.service".to_owned() }
 }
 
-fn gaps(daemon: &Daemon) -> Vec<(String, Option<String>)> {
-    daemon.agent.status().gaps.into_iter().map(|gap| (gap.reason, gap.path)).collect()
+fn gaps(node: &Node) -> Vec<(String, Option<String>)> {
+    node.status().gaps.into_iter().map(|gap| (gap.reason, gap.path)).collect()
 }
 
 #[tokio::test]
@@ -94,7 +95,7 @@ async fn what_does_not_answer_is_unknown_under_a_gap_of_its_own_and_all_else_goe
     assert_eq!(verdict(&daemon, &file()), VerdictKind::Compliant);
 
     mounted(&node, &daemon, Some("fuse.sshfs"));
-    daemon.agent.detector.recheck(Scope::All, node.clock.boot_ns());
+    daemon.agent.verdicts.detector.recheck(Scope::All, node.clock.boot_ns());
     node.settle(&mut daemon).await;
     assert_eq!(peers.lock().unwrap().len(), 1, "it is not touched, and a process is asked");
     assert_eq!(verdict(&daemon, &unit()), elsewhere, "all else was looked at meanwhile");
@@ -102,38 +103,41 @@ async fn what_does_not_answer_is_unknown_under_a_gap_of_its_own_and_all_else_goe
     node.clock.0.fetch_add(6 * SECONDS, Ordering::Relaxed);
     node.settle(&mut daemon).await;
     assert_eq!(verdict(&daemon, &file()), VerdictKind::Unknown);
-    assert_eq!(gaps(&daemon), [(HANGS.to_owned(), Some(FILE.to_owned()))]);
-    assert_eq!(daemon.agent.detector.undecided(), usize::from(elsewhere == VerdictKind::Unknown));
+    assert_eq!(gaps(&node), [(HANGS.to_owned(), Some(FILE.to_owned()))]);
+    assert_eq!(daemon.agent.verdicts.detector.undecided(), usize::from(elsewhere == VerdictKind::Unknown));
 
     // It answers when it is asked once more.
     node.clock.0.fetch_add(11 * SECONDS, Ordering::Relaxed);
     node.settle(&mut daemon).await;
     answer(&node, &mut daemon, &peers).await;
-    assert_eq!(gaps(&daemon), [(FOREIGN.to_owned(), None)]);
-    assert!(daemon.agent.drift_of(id(&daemon, &file())).is_none(), "nothing was made of not having seen it");
+    assert_eq!(gaps(&node), [(FOREIGN.to_owned(), None)]);
+    assert!(
+        daemon.agent.verdicts.open_drift(id(&daemon, &file())).is_none(),
+        "nothing was made of not having seen it"
+    );
 
     // It is found to have changed there.
     node.write("other\n");
-    daemon.agent.detector.recheck(Scope::All, node.clock.boot_ns());
+    daemon.agent.verdicts.detector.recheck(Scope::All, node.clock.boot_ns());
     node.settle(&mut daemon).await;
     answer(&node, &mut daemon, &peers).await;
     assert_eq!(verdict(&daemon, &file()), VerdictKind::Drifted);
 
     // What had drifted stays so while it hangs.
-    daemon.agent.detector.recheck(Scope::All, node.clock.boot_ns());
+    daemon.agent.verdicts.detector.recheck(Scope::All, node.clock.boot_ns());
     node.settle(&mut daemon).await;
     node.clock.0.fetch_add(6 * SECONDS, Ordering::Relaxed);
     node.settle(&mut daemon).await;
     assert_eq!(verdict(&daemon, &file()), VerdictKind::Drifted);
-    assert!(gaps(&daemon).iter().any(|(reason, _)| reason == HANGS));
+    assert!(gaps(&node).iter().any(|(reason, _)| reason == HANGS));
 
     // Unmounted, it is read as ever.
     node.write(DECLARED);
     mounted(&node, &daemon, None);
-    daemon.agent.detector.recheck(Scope::All, node.clock.boot_ns());
+    daemon.agent.verdicts.detector.recheck(Scope::All, node.clock.boot_ns());
     node.settle(&mut daemon).await;
     node.settle(&mut daemon).await;
-    assert_eq!((verdict(&daemon, &file()), gaps(&daemon)), (VerdictKind::Compliant, Vec::new()));
+    assert_eq!((verdict(&daemon, &file()), gaps(&node)), (VerdictKind::Compliant, Vec::new()));
     node.end(daemon).await;
 }
 
@@ -143,14 +147,14 @@ async fn what_lies_on_a_disk_of_this_node_when_the_answer_comes_is_looked_at_by_
     let mut daemon = node.begin(None).await;
     let peers = peers(&mut daemon, &node);
     mounted(&node, &daemon, Some("autofs"));
-    daemon.agent.detector.recheck(Scope::All, node.clock.boot_ns());
+    daemon.agent.verdicts.detector.recheck(Scope::All, node.clock.boot_ns());
     node.settle(&mut daemon).await;
     assert_eq!(peers.lock().unwrap().len(), 1);
     // By the look, and the table was not read since.
     let root = fs::canonicalize(node.path("root")).unwrap();
     fs::write(node.path("mounts"), format!("1 0 8:1 / {} rw - ext4 d rw\n", root.display())).unwrap();
     answer(&node, &mut daemon, &peers).await;
-    assert_eq!((verdict(&daemon, &file()), gaps(&daemon)), (VerdictKind::Compliant, Vec::new()));
+    assert_eq!((verdict(&daemon, &file()), gaps(&node)), (VerdictKind::Compliant, Vec::new()));
     node.end(daemon).await;
 }
 
@@ -160,12 +164,13 @@ async fn a_process_that_ends_without_an_answer_leaves_its_thing_unknown() {
     let mut daemon = node.begin(None).await;
     let peers = peers(&mut daemon, &node);
     mounted(&node, &daemon, Some("nfs4"));
-    daemon.agent.detector.recheck(Scope::All, node.clock.boot_ns());
+    daemon.agent.verdicts.detector.recheck(Scope::All, node.clock.boot_ns());
     node.settle(&mut daemon).await;
     peers.lock().unwrap().clear();
-    let heard = daemon.agent.workers.next().await;
-    daemon.agent.heard_of_worker(heard, &mut daemon.changes).await.unwrap();
+    let heard = daemon.agent.looks.workers.next().await;
+    daemon.agent.worker_answered(heard, &mut daemon.changes).await.unwrap();
     assert_eq!(verdict(&daemon, &file()), VerdictKind::Unknown);
-    assert_eq!(gaps(&daemon), [(HANGS.to_owned(), Some(FILE.to_owned()))]);
+    daemon.agent.write();
+    assert_eq!(gaps(&node), [(HANGS.to_owned(), Some(FILE.to_owned()))]);
     node.end(daemon).await;
 }

@@ -11,9 +11,11 @@ use super::{
 };
 use crate::{
     agent::{
-        canary::{CANARY_ID, Canary, Pulse, UNHEARD},
+        canary::{CANARY_ID, Canary, CanaryState},
         look::Witness,
         privileges,
+        reasons::CANARY_NOT_HEARD,
+        reports::HookMode,
     },
     clock::SystemClock,
     event,
@@ -23,7 +25,6 @@ use crate::{
         load::{self, HookState},
     },
     observation::Observer,
-    report::metrics::HookMode,
 };
 use facts::{Fact, State, facts};
 use serde::Serialize;
@@ -243,16 +244,16 @@ fn attempt(mode: Mode, nest: &Path, observer: &Observer) -> Tried {
             return tried;
         }
     };
-    canary.sing(observer, &mut witness);
+    canary.write(observer, &mut witness);
     ring.drain(RECORDS, |bytes| {
         if event::decode(bytes).is_ok_and(|change| change.record.id == CANARY_ID) {
-            canary.heard();
+            canary.received();
         }
     });
-    match canary.listen(&mut witness) {
-        Pulse::Alive => tried.usable = true,
-        Pulse::Drowned => tried.reason = Some(UNHEARD.to_owned()),
-        Pulse::Blind(reason) => tried.reason = Some(reason),
+    match canary.check(&mut witness) {
+        CanaryState::Alive => tried.usable = true,
+        CanaryState::RecordLost => tried.reason = Some(CANARY_NOT_HEARD.to_owned()),
+        CanaryState::Blind(reason) => tried.reason = Some(reason.to_owned()),
     }
     loaded.sensor.detach();
     tried

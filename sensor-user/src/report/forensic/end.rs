@@ -4,21 +4,13 @@
 //! at the next start what the log lacks of it. The chain alone cannot show that its newest entries were cut off.
 //! It never changes the log.
 
-use super::{
-    CURRENT, ForensicLog, detail,
-    read::{self, Filter},
-    show,
-};
-use crate::clock::rfc3339;
+use super::read::{self, Filter, show};
 use nix::{
     errno::Errno,
     fcntl::{OFlag, open},
     sys::stat::Mode,
 };
-use sensor_model::{
-    chain::Place,
-    record::{Record, RecordKind},
-};
+use sensor_model::{chain::Place, record::RecordKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::{
@@ -36,7 +28,7 @@ const SCHEMA: &str = "holdfast.forensic-end/v1";
 
 /// The field in the detail of `start` and `checkpoint` that names the log and the note of its end. By it a note that was
 /// removed is missed; in logs of versions that kept none it is not there.
-const NOTED: &str = "end_noted";
+pub(super) const NOTED: &str = "end_noted";
 
 /// Shortest time between two notes while entries are written.
 const PAUSE: Duration = Duration::from_mins(1);
@@ -131,7 +123,7 @@ fn real(directory: &Path) -> PathBuf {
 }
 
 /// The field that names a log and the note of its end.
-fn mark(state: &Path, log: &Path) -> Value {
+pub(super) fn mark(state: &Path, log: &Path) -> Value {
     json!({ "log": real(log).to_string_lossy(), "note": real(state).join(NOTE).to_string_lossy() })
 }
 
@@ -239,13 +231,13 @@ impl Shortfall {
 /// Keeps the note while the log is written.
 #[derive(Debug)]
 pub(super) struct Keeper {
-    state: PathBuf,
+    pub(super) state: PathBuf,
     /// Number of the last entry that is noted.
     noted: u64,
     /// Boot-time nanoseconds before which no further note is written.
     due_ns: u64,
     /// There is a note about the log, so entries may say so.
-    is_kept: bool,
+    pub(super) is_kept: bool,
 }
 
 impl Keeper {
@@ -267,12 +259,10 @@ impl Keeper {
         self.put(&note);
         tracing::info!(seq = note.seq, hash = note.hash, "The forensic log ends with this entry.");
     }
-}
 
-impl Keeper {
     /// Makes sure that there is a note before an entry says so: one that was never written would be missed as one that was
     /// removed.
-    fn begin(&mut self, log: &Path, place: &Place, time: String) {
+    pub(super) fn begin(&mut self, log: &Path, place: &Place, time: String) {
         if !self.is_kept && !matches!(Note::read(&self.state, log), Ok(Some(_))) {
             self.put(&Note::of(log, place, time));
         } else {
@@ -287,82 +277,6 @@ impl Keeper {
                 let path = self.state.join(NOTE);
                 tracing::error!(path = %path.display(), %error, "Cannot note where the forensic log ends.");
             }
-        }
-    }
-}
-
-impl ForensicLog {
-    /// Notes from now on in the state directory where the log ends. Gives what the log lacks of the last note, of which
-    /// the log gets a record.
-    pub fn note_end(&mut self, state: &Path) -> Option<Shortfall> {
-        let last = self.place.as_ref().map_or(0, |place| place.seq.saturating_sub(1));
-        let found = End::read(state, &self.path).compare(last);
-        self.end = Some(Keeper::new(state));
-        let shortfall = match found {
-            Ok(shortfall) => shortfall,
-            Err(EndError::Note { file, source }) => {
-                let reason = format!("the note of the log's end cannot be read: {source}");
-                Some(Shortfall { missing: 1, reason, file, note: None })
-            }
-            Err(EndError::Log(error)) => {
-                tracing::error!(%error, "Cannot compare the forensic log with the note of its end.");
-                None
-            }
-        };
-        if let Some(shortfall) = &shortfall {
-            self.tell_shortfall(shortfall);
-        }
-        let time = rfc3339(self.clock.now());
-        if let (Some(end), Some(place)) = (&mut self.end, &self.place) {
-            end.begin(&self.path, place, time);
-        }
-        shortfall
-    }
-
-    fn tell_shortfall(&mut self, shortfall: &Shortfall) {
-        tracing::error!(reason = shortfall.reason, "Entries of the forensic log are missing.");
-        self.telemetry.forensic_missing(shortfall.missing);
-        let mut record = self.record(RecordKind::Tamper);
-        record.detail = detail(match &shortfall.note {
-            Some(note) => json!({
-                "file": CURRENT,
-                "reason": shortfall.reason,
-                "missing": shortfall.missing,
-                "noted_seq": note.seq,
-                "noted_hash": note.hash,
-                "noted_at": note.time,
-            }),
-            None => json!({ "file": shortfall.file, "reason": shortfall.reason }),
-        });
-        self.append(&[record]);
-    }
-
-    /// A record as it is appended: a start and a checkpoint name the note of the end, once there is one.
-    pub(super) fn marked(&self, mut record: Record) -> Record {
-        if let (RecordKind::Start | RecordKind::Checkpoint, Some(end)) = (record.kind, &self.end)
-            && end.is_kept
-        {
-            record.detail.insert(NOTED.to_owned(), mark(&end.state, &self.path));
-        }
-        record
-    }
-
-    /// Notes where the log ends, whenever it was noted last: the daemon stops.
-    pub fn close(&mut self) {
-        if self.end_due_in().is_some() {
-            self.write_end();
-        }
-    }
-
-    /// How long after now a note of the end is due, if one is.
-    pub(super) fn end_due_in(&self) -> Option<Duration> {
-        self.end.as_ref()?.due_in(self.place.as_ref()?, self.clock.boot_ns())
-    }
-
-    pub(super) fn write_end(&mut self) {
-        let (now, time) = (self.clock.boot_ns(), rfc3339(self.clock.now()));
-        if let (Some(end), Some(place)) = (&mut self.end, &self.place) {
-            end.write(&self.path, place, now, time);
         }
     }
 }

@@ -8,6 +8,7 @@
 mod doubt;
 mod end;
 mod newest;
+mod note_end;
 mod read;
 mod segment;
 mod writer;
@@ -25,7 +26,7 @@ use segment::{CURRENT, Segment, Tail, open_directory};
 use sensor_model::{
     chain::{Place, seal},
     fit::{LONGEST_ENTRY, fitted},
-    record::{Record, RecordKind, SCHEMA},
+    record::{Record, RecordKind},
 };
 use serde_json::{Map, Value, json};
 use std::{
@@ -150,35 +151,12 @@ pub struct ForensicLog {
     in_doubt: Option<u64>,
     pending: Pending,
     refusal: Option<Refusal>,
-    /// The file was put aside, and that is not told yet.
+    /// The file was put aside, and no record says so yet.
     rotation: Option<Rotation>,
     /// Boot-time nanoseconds of the newest checkpoint, or of the start.
     checkpoint_ns: u64,
     /// Notes where the log ends, once it is asked to.
     end: Option<end::Keeper>,
-}
-
-/// A record with the time, the boot and the schema filled in and nothing else.
-fn blank(clock: &dyn Clock, boot_id: &str, kind: RecordKind) -> Record {
-    Record {
-        schema: SCHEMA.to_owned(),
-        kind,
-        time: rfc3339(clock.now()),
-        boot_id: boot_id.to_owned(),
-        monotonic_ns: clock.boot_ns(),
-        path: None,
-        operation: None,
-        actor: None,
-        actors: Vec::new(),
-        differences: Vec::new(),
-        verdict: None,
-        source: None,
-        before: None,
-        after: None,
-        diff: None,
-        thing: None,
-        detail: Map::new(),
-    }
 }
 
 impl ForensicLog {
@@ -223,7 +201,7 @@ impl ForensicLog {
 
     /// A record with the time, the boot and the schema filled in and nothing else.
     pub fn record(&self, kind: RecordKind) -> Record {
-        blank(&*self.clock, &self.boot_id, kind)
+        Record::new(kind, rfc3339(self.clock.now()), self.boot_id.clone(), self.clock.boot_ns())
     }
 
     /// Appends a group of records, all or none of them, and waits until the disk has them. What the
@@ -368,7 +346,7 @@ impl ForensicLog {
         self.marked(record)
     }
 
-    /// The record that tells of dropped ones.
+    /// The record that counts dropped ones.
     fn lost(&self) -> Option<Record> {
         let (first, last) = self.pending.dropped_between.as_ref()?;
         let mut record = self.record(RecordKind::Gap);
@@ -382,7 +360,7 @@ impl ForensicLog {
         Some(record)
     }
 
-    /// Opens directory and file, takes the chain up where it stands, and queues what has to be told:
+    /// Opens directory and file, takes the chain up where it stands, and queues records of what is wrong:
     /// a tail that was cut off, and entries that are not as they were written.
     fn reopen(&mut self, interference: Option<String>) -> io::Result<()> {
         let directory = open_directory(&self.path)?;
@@ -390,7 +368,7 @@ impl ForensicLog {
         // In a new file the chain goes on from the newest rotated one.
         let found = place.or_else(|| read::last_place(&self.path)).unwrap_or_default();
         let place = self.place.get_or_insert_with(|| found.clone());
-        // While this daemon runs nobody else writes: it knows where the chain stands.
+        // While this daemon runs no other process writes: it knows where the chain stands.
         let differs = (found != *place).then(|| {
             format!(
                 "the last entry should be number {}, but is {}",

@@ -122,7 +122,7 @@ impl Filter {
     }
 }
 
-/// Renames the current file by its last entry, so that names sort as entries do, and tells the new
+/// Renames the current file by its last entry, so that names sort as entries do, and gives the new
 /// name. A file that has that name already stays what it is.
 pub(super) fn put_aside(directory: &OwnedFd, last_seq: u64) -> io::Result<String> {
     let mut name = format!("forensic-{last_seq:020}.jsonl");
@@ -162,29 +162,29 @@ pub fn files(directory: &Path) -> Result<Vec<PathBuf>, ReadError> {
 pub(super) struct Removed {
     /// Names of those that are gone.
     pub(super) removed: Vec<String>,
-    /// Names of those that stay, and why. Somebody keeps them, which is no reason to write nothing more.
+    /// Names of those that stay, and why. Writing goes on all the same.
     pub(super) not_removed: BTreeMap<String, String>,
 }
 
 /// Removes the oldest rotated files beyond `keep`.
 pub(super) fn remove_oldest(directory: &Path, keep: usize) -> Removed {
-    let mut told = Removed::default();
+    let mut result = Removed::default();
     let mut rotated = match files(directory) {
         Ok(files) => files,
         Err(error) => {
-            told.not_removed.insert(".".to_owned(), error.source.to_string());
-            return told;
+            result.not_removed.insert(".".to_owned(), error.source.to_string());
+            return result;
         }
     };
     rotated.retain(|file| !file.ends_with(CURRENT));
     for file in &rotated[..rotated.len().saturating_sub(keep)] {
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         match fs::remove_file(file) {
-            Ok(()) => told.removed.push(name),
-            Err(error) => drop(told.not_removed.insert(name, error.to_string())),
+            Ok(()) => result.removed.push(name),
+            Err(error) => drop(result.not_removed.insert(name, error.to_string())),
         }
     }
-    told
+    result
 }
 
 /// Where the chain stands at the end of the rotated files.
@@ -301,7 +301,7 @@ fn read_all(directory: &Path, sink: &mut dyn FnMut(Entry)) -> Result<Verificatio
 pub struct OpenDrift {
     /// Since when, RFC 3339.
     pub since: String,
-    /// What was told of it last.
+    /// The last record about it.
     pub last: Record,
 }
 

@@ -4,12 +4,16 @@
 //! what comes in while one is under way is the next group. When the disk is so slow that too much waits, it
 //! says so, and the caller waits. It tries again by itself when a disk that refused is due for that.
 
-use super::{ForensicLog, blank};
-use crate::clock::Clock;
-use sensor_model::record::{Actor, Record, RecordKind};
-use std::{future::pending, sync::Arc, time::Duration};
+use super::ForensicLog;
+use sensor_model::record::{Actor, Record};
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Records that may wait for a write under way; a burst of changes fits. One with many differences counts as so many.
 const QUEUE: usize = 8192;
@@ -36,8 +40,6 @@ enum State {
 /// Writes a log from another thread.
 #[derive(Debug)]
 pub struct Writer {
-    clock: Arc<dyn Clock>,
-    boot_id: String,
     state: State,
     queue: Vec<Record>,
     /// What they count as.
@@ -47,28 +49,24 @@ pub struct Writer {
     degraded: Option<String>,
     /// When to write again though nothing new came: a disk that refused, or a checkpoint.
     again: Instant,
+    /// Waits for that.
+    pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl Writer {
     /// Takes over an open log.
     pub fn new(log: ForensicLog) -> Self {
         let mut writer = Self {
-            clock: Arc::clone(&log.clock),
-            boot_id: log.boot_id.clone(),
             state: State::Between,
             queue: Vec::new(),
             weight: 0,
             bytes: 0,
             degraded: None,
             again: Instant::now(),
+            pause: None,
         };
         writer.rest(Box::new(log));
         writer
-    }
-
-    /// A record with the time, the boot and the schema filled in and nothing else.
-    pub fn record(&self, kind: RecordKind) -> Record {
-        blank(&*self.clock, &self.boot_id, kind)
     }
 
     /// Takes a group of records to be written soon.
@@ -94,24 +92,37 @@ impl Writer {
         self.weight >= QUEUE || self.bytes >= QUEUE_BYTES
     }
 
-    /// Waits until a write under way has ended, or until it is time to try again; goes on with what waits.
-    /// For ever where there is nothing to wait for. It may be given up at any time.
+    /// Waits until a write has ended, or until it is time to try again; then writes what waits. It may be dropped at any
+    /// point.
+    ///
+    /// # Errors
+    /// The thread that writes has panicked.
     pub async fn progress(&mut self) -> Result<(), JoinError> {
+        poll_fn(|context| self.poll_progress(context)).await
+    }
+
+    /// [`Writer::progress`] as a poll.
+    pub fn poll_progress(&mut self, context: &mut Context<'_>) -> Poll<Result<(), JoinError>> {
         match &mut self.state {
             State::Busy(write) => {
-                let log = write.await?;
+                let log = ready!(Pin::new(write).poll(context))?;
                 self.rest(log);
                 if !self.queue.is_empty() {
                     self.start();
                 }
             }
             State::Idle(_) => {
-                sleep_until(self.again).await;
+                let again = self.again;
+                let pause = self.pause.get_or_insert_with(|| Box::pin(sleep_until(again)));
+                if pause.deadline() != again {
+                    pause.as_mut().reset(again);
+                }
+                ready!(pause.as_mut().poll(context));
                 self.start();
             }
-            State::Between => pending().await,
+            State::Between => return Poll::Pending,
         }
-        Ok(())
+        Poll::Ready(Ok(()))
     }
 
     /// Hands what waits to the log, and gives that back: what a disk refuses waits in it for the next writer.

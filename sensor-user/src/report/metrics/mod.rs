@@ -1,9 +1,7 @@
 //! Every happening that operators want to know of: one call logs it and counts it.
 //!
 //! In: happenings from all stages. Out: lines of the operational log (tracing) and the page of
-//! metrics in OpenMetrics text. It also keeps which drifts are open, since gauges must fall again
-//! when they close, also after a restart. It decides nothing, and nothing is ever read back from it
-//! to make a verdict.
+//! metrics in OpenMetrics text. It decides nothing, and nothing is ever read back from it to make a verdict.
 
 mod families;
 mod process;
@@ -12,6 +10,8 @@ mod words;
 #[cfg(test)]
 mod tests;
 
+use crate::agent::open_drift::{OpenDrift, OpenDrifts};
+use crate::agent::reports::{HookMode, LossStage};
 use families::{
     BackendLabels, BuildLabels, DriftLabels, Families, HookLabels, KindLabels, LossLabels, OperationLabels,
     ReasonLabels, ResultLabels, StateLabels, VerdictLabels, WaitLabels,
@@ -20,22 +20,16 @@ use jiff::Timestamp;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use sensor_common::op::{OPERATIONS, Operation};
 use sensor_model::{
-    difference::{Difference, DifferenceKind},
+    difference::DifferenceKind,
     node_state::{NodeState, Wait},
     record::{Actor, RecordKind, ThingName},
     verdict::VerdictKind,
 };
-use std::{
-    borrow::Cow,
-    collections::BTreeMap,
-    fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{borrow::Cow, collections::BTreeMap, fmt, time::Duration};
 use tracing::{debug, error, info, warn};
 use words::{DIFFERENCE_KINDS, difference_name, record_name, verdict_name};
 
-pub use words::{ActorClass, HookMode, LossStage};
+pub use words::ActorClass;
 
 /// Content type of the page.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -53,27 +47,10 @@ pub struct BuildInfo {
     pub kernel: String,
 }
 
-/// A drift that is open.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OpenDrift {
-    /// Kinds of its differences; one of a kind for each difference.
-    pub kinds: Vec<DifferenceKind>,
-    /// Since when.
-    pub since: Timestamp,
-}
-
-/// Drifts that are open, by thing, and when the newest one was detected.
-#[derive(Debug, Default)]
-struct Open {
-    drifts: BTreeMap<ThingName, OpenDrift>,
-    last: Option<Timestamp>,
-}
-
 /// Logs and counts happenings.
 pub struct Telemetry {
     registry: Registry,
     families: Families,
-    open: Mutex<Open>,
 }
 
 impl fmt::Debug for Telemetry {
@@ -100,7 +77,7 @@ impl Telemetry {
         families.reload_successful.set(1);
         let started = started.as_duration().as_secs_f64();
         registry.register_collector(Box::new(process::ProcessCollector { started }));
-        Self { registry, families, open: Mutex::default() }
+        Self { registry, families }
     }
 
     /// The page of metrics, in OpenMetrics text ending in `# EOF`.
@@ -132,56 +109,53 @@ impl Telemetry {
         }
     }
 
-    /// A thing departs from its expectation, newly or in another way than before. Told again with
-    /// nothing new it changes nothing, so that a full verification may tell all that it finds.
-    pub fn drift(
-        &self,
-        thing: &ThingName,
-        differences: &[Difference],
-        source: Option<&str>,
-        actor: Option<&Actor>,
-        at: Timestamp,
-    ) {
+    /// A thing drifted, or in another way than `before`. Gives whether a kind of difference is new.
+    pub fn drift(&self, thing: &ThingName, before: Option<&OpenDrift>, open: &OpenDrift) -> bool {
+        let actor = open.actor.as_ref();
         let class = ActorClass::of(actor).name();
-        let mut kinds: Vec<DifferenceKind> = differences.iter().map(|difference| difference.kind).collect();
-        kinds.sort_unstable();
-        let mut open = self.open();
-        let before = open.drifts.get(thing);
-        let mut known = before.map(|drift| drift.kinds.clone()).unwrap_or_default();
-        let since = before.map_or(at, |drift| drift.since);
-        let mut news = false;
-        for difference in differences {
+        let known = before.into_iter().flat_map(|before| &before.differences);
+        let mut known: Vec<DifferenceKind> = known.map(|difference| difference.kind).collect();
+        let mut is_new = false;
+        for difference in &open.differences {
             if let Some(position) = known.iter().position(|kind| *kind == difference.kind) {
                 known.swap_remove(position);
                 continue;
             }
-            news = true;
+            is_new = true;
             let kind = difference_name(difference.kind);
             warn!(
                 path = thing.path,
                 kind,
                 actor = class,
-                source,
+                source = open.source,
                 pid = actor.map(|actor| actor.pid),
                 "{}",
                 difference.text
             );
             self.families.drift_detected.get_or_create(&DriftLabels { kind, actor: class }).inc();
         }
-        open.drifts.insert(thing.clone(), OpenDrift { kinds, since });
-        if news {
-            open.last = open.last.max(Some(at));
-        }
-        self.show(&open);
+        is_new
     }
 
-    /// A thing that had drifted is as declared, or is no longer managed.
-    pub fn recovered(&self, thing: &ThingName) {
-        let mut open = self.open();
-        if open.drifts.remove(thing).is_some() {
-            info!(path = thing.path, "drift is gone");
-            self.show(&open);
+    /// Sets the gauges by the open drifts. `last`: when the newest drift was detected.
+    pub fn open_drifts(&self, drifts: &OpenDrifts, last: Option<Timestamp>) {
+        let mut counts: BTreeMap<DifferenceKind, i64> = BTreeMap::new();
+        for difference in drifts.iter().flat_map(|(_, open)| &open.differences) {
+            *counts.entry(difference.kind).or_default() += 1;
         }
+        for kind in DIFFERENCE_KINDS {
+            let labels = KindLabels { kind: difference_name(kind) };
+            self.families.node_drift.get_or_create(&labels).set(counts.get(&kind).copied().unwrap_or(0));
+        }
+        let oldest = drifts.iter().map(|(_, open)| open.since).min();
+        self.families.drift_open_since.set(oldest.map_or(0, Timestamp::as_second));
+        let last = last.filter(|_| !drifts.is_empty());
+        self.families.mcd_config_drift.set(last.map_or(0, Timestamp::as_second));
+    }
+
+    /// A thing that had drifted matches its expectation, or is no longer managed.
+    pub fn recovered(&self, thing: &ThingName) {
+        info!(path = thing.path, "drift is gone");
     }
 
     /// A thing was changed and is as declared again.
@@ -192,17 +166,6 @@ impl Telemetry {
             pid = actor.map(|actor| actor.pid),
             "changed and as declared"
         );
-    }
-
-    /// Takes over the drifts that were open when the daemon stopped (from the forensic log), without
-    /// counting them as new.
-    pub fn restore(&self, drifts: impl IntoIterator<Item = (ThingName, OpenDrift)>) {
-        let mut open = self.open();
-        for (thing, drift) in drifts {
-            open.last = open.last.max(Some(drift.since));
-            open.drifts.insert(thing, drift);
-        }
-        self.show(&open);
     }
 
     /// One thing was looked at and compared.
@@ -339,24 +302,5 @@ impl Telemetry {
     /// So many entries that were on the disk are not in the forensic log any more.
     pub fn forensic_missing(&self, entries: u64) {
         self.families.forensic_missing.set(i64::try_from(entries).unwrap_or(i64::MAX));
-    }
-
-    fn open(&self) -> MutexGuard<'_, Open> {
-        // Nothing between lock and unlock can leave half of a change: each is one map operation.
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sets the gauges by what is open.
-    fn show(&self, open: &Open) {
-        for kind in DIFFERENCE_KINDS {
-            let count =
-                open.drifts.values().flat_map(|drift| &drift.kinds).filter(|other| **other == kind).count();
-            let labels = KindLabels { kind: difference_name(kind) };
-            self.families.node_drift.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
-        }
-        let oldest = open.drifts.values().map(|drift| drift.since).min();
-        self.families.drift_open_since.set(oldest.map_or(0, Timestamp::as_second));
-        let last = open.last.filter(|_| !open.drifts.is_empty());
-        self.families.mcd_config_drift.set(last.map_or(0, Timestamp::as_second));
     }
 }

@@ -1,8 +1,12 @@
 //! The page of metrics.
 
 use super::*;
+use crate::agent::reports::{AgentEvent, DaemonFacts};
+use crate::clock::Clock;
+use crate::report::{forensic, picture::Picture};
 use sensor_model::difference::Difference;
-use sensor_model::record::ThingKind;
+use sensor_model::record::{Record, ThingKind};
+use std::cell::RefCell;
 
 fn telemetry() -> Telemetry {
     let build = BuildInfo {
@@ -12,6 +16,55 @@ fn telemetry() -> Telemetry {
         kernel: "6.12.0".to_owned(),
     };
     Telemetry::new(build, Timestamp::UNIX_EPOCH)
+}
+
+#[derive(Debug)]
+struct At(Timestamp);
+
+impl Clock for At {
+    fn now(&self) -> Timestamp {
+        self.0
+    }
+
+    fn boot_ns(&self) -> u64 {
+        0
+    }
+}
+
+/// A picture of a node, as the metrics show it.
+struct Shown {
+    telemetry: Telemetry,
+    picture: RefCell<Picture>,
+}
+
+impl Shown {
+    fn new() -> Self {
+        Self { telemetry: telemetry(), picture: RefCell::default() }
+    }
+
+    fn drift(&self, thing: &ThingName, differences: &[Difference], actor: Option<&Actor>, second: i64) {
+        let mut picture = self.picture.borrow_mut();
+        let since = picture.drifts().get(thing).map_or(at(second), |before| before.since);
+        let open = OpenDrift {
+            differences: differences.to_vec(),
+            since,
+            actor: actor.cloned(),
+            actors: Vec::new(),
+            more_actors: false,
+            allowed: false,
+            source: "50-a".to_owned(),
+            action: None,
+            found: None,
+            confirmed: true,
+        };
+        let event = AgentEvent::Drifted(thing.clone(), Box::new(open));
+        picture.take(event, &self.telemetry, &At(at(second)));
+    }
+
+    fn recovered(&self, thing: &ThingName) {
+        let event = AgentEvent::Recovered(thing);
+        self.picture.borrow_mut().take(event, &self.telemetry, &At(at(0)));
+    }
 }
 
 fn at(seconds: i64) -> Timestamp {
@@ -61,7 +114,8 @@ fn page(telemetry: &Telemetry) -> String {
 
 #[test]
 fn the_page_is_the_one_that_dashboards_and_alerts_are_written_for() {
-    let telemetry = telemetry();
+    let node = Shown::new();
+    let telemetry = &node.telemetry;
     let actor = Actor { login_uid: Some(1000), ..Actor::default() };
     telemetry.event(Operation::Write);
     telemetry.event(Operation::Rename);
@@ -69,7 +123,7 @@ fn the_page_is_the_one_that_dashboards_and_alerts_are_written_for() {
     telemetry.lost(LossStage::Ring, "full", 3);
     telemetry.verdict(VerdictKind::Drifted, Some(Duration::from_micros(1500)));
     let differences = [difference(DifferenceKind::Content), difference(DifferenceKind::Mode)];
-    telemetry.drift(&file("/etc/a"), &differences, Some("50-a"), Some(&actor), at(1));
+    node.drift(&file("/etc/a"), &differences, Some(&actor), 1);
     telemetry.verified(Duration::from_micros(90));
     telemetry.verified_all(12, Duration::from_millis(20), at(2));
     telemetry.hook("file_open", HookMode::Lsm, true);
@@ -84,7 +138,7 @@ fn the_page_is_the_one_that_dashboards_and_alerts_are_written_for() {
     telemetry.checkpoint(at(4));
     telemetry.forensic_missing(3);
     telemetry.forensic(Some("No space left on device"), 4, 2);
-    insta::assert_snapshot!(page(&telemetry));
+    insta::assert_snapshot!(page(telemetry));
 }
 
 #[test]
@@ -102,30 +156,30 @@ fn the_process_tells_of_itself() {
 
 #[test]
 fn gauges_of_drift_rise_once_and_fall_again() {
-    let telemetry = telemetry();
+    let node = Shown::new();
     let (content, mode) = (difference(DifferenceKind::Content), difference(DifferenceKind::Mode));
     let drift = |path: &str, differences: &[Difference], second| {
-        telemetry.drift(&file(path), differences, None, None, at(second));
+        node.drift(&file(path), differences, None, second);
     };
     drift("/etc/a", std::slice::from_ref(&content), 10);
     drift("/etc/a", std::slice::from_ref(&content), 11);
-    assert_eq!(value(&telemetry, "holdfast_node_drift{kind=\"content\"}").unwrap(), "1");
+    assert_eq!(value(&node.telemetry, "holdfast_node_drift{kind=\"content\"}").unwrap(), "1");
     let detected = "holdfast_drift_detected_total{kind=\"content\",actor=\"unknown\"}";
-    assert_eq!(value(&telemetry, detected).unwrap(), "1", "told twice, counted once");
+    assert_eq!(value(&node.telemetry, detected).unwrap(), "1", "told twice, counted once");
     drift("/etc/b", &[content.clone(), mode.clone()], 20);
-    assert_eq!(value(&telemetry, "holdfast_node_drift{kind=\"content\"}").unwrap(), "2");
+    assert_eq!(value(&node.telemetry, "holdfast_node_drift{kind=\"content\"}").unwrap(), "2");
     assert_eq!(
-        value(&telemetry, "holdfast_drift_open_since_timestamp_seconds").unwrap(),
+        value(&node.telemetry, "holdfast_drift_open_since_timestamp_seconds").unwrap(),
         at(10).as_second().to_string()
     );
     drift("/etc/b", &[mode], 30);
-    assert_eq!(value(&telemetry, "holdfast_node_drift{kind=\"content\"}").unwrap(), "1");
-    telemetry.recovered(&file("/etc/a"));
-    telemetry.recovered(&file("/etc/a"));
-    assert_eq!(value(&telemetry, "holdfast_node_drift{kind=\"content\"}").unwrap(), "0");
-    assert_eq!(value(&telemetry, "holdfast_node_drift{kind=\"mode\"}").unwrap(), "1");
-    telemetry.recovered(&file("/etc/b"));
-    assert_eq!(value(&telemetry, "holdfast_drift_open_since_timestamp_seconds").unwrap(), "0");
+    assert_eq!(value(&node.telemetry, "holdfast_node_drift{kind=\"content\"}").unwrap(), "1");
+    node.recovered(&file("/etc/a"));
+    node.recovered(&file("/etc/a"));
+    assert_eq!(value(&node.telemetry, "holdfast_node_drift{kind=\"content\"}").unwrap(), "0");
+    assert_eq!(value(&node.telemetry, "holdfast_node_drift{kind=\"mode\"}").unwrap(), "1");
+    node.recovered(&file("/etc/b"));
+    assert_eq!(value(&node.telemetry, "holdfast_drift_open_since_timestamp_seconds").unwrap(), "0");
 }
 
 #[test]
@@ -139,56 +193,62 @@ fn of_two_things_at_one_path_each_has_its_own_drift() {
             .map(|kind| value(telemetry, &format!("holdfast_node_drift{{kind=\"{kind}\"}}")).unwrap())
     };
     for file_first in [true, false] {
-        let telemetry = telemetry();
+        let node = Shown::new();
         let mut drifts = [(&of_file, &content), (&of_unit, &enablement)];
         if !file_first {
             drifts.reverse();
         }
         for (thing, differences) in drifts {
-            telemetry.drift(thing, differences, None, None, at(10));
+            node.drift(thing, differences, None, 10);
         }
-        assert_eq!(open(&telemetry), ["1", "1"]);
-        telemetry.recovered(drifts[1].0);
+        assert_eq!(open(&node.telemetry), ["1", "1"]);
+        node.recovered(drifts[1].0);
         let left = if file_first { ["1", "0"] } else { ["0", "1"] };
-        assert_eq!(open(&telemetry), left, "the other one is still as it was");
-        assert_ne!(value(&telemetry, "mcd_config_drift").unwrap(), "0");
-        telemetry.recovered(drifts[0].0);
-        assert_eq!(value(&telemetry, "mcd_config_drift").unwrap(), "0");
+        assert_eq!(open(&node.telemetry), left, "the other one is still as it was");
+        assert_ne!(value(&node.telemetry, "mcd_config_drift").unwrap(), "0");
+        node.recovered(drifts[0].0);
+        assert_eq!(value(&node.telemetry, "mcd_config_drift").unwrap(), "0");
     }
 }
 
 #[test]
 fn mcd_config_drift_is_the_last_drift_while_there_is_one_and_zero_otherwise() {
-    let telemetry = telemetry();
-    let shown = || value(&telemetry, "mcd_config_drift").unwrap();
+    let node = Shown::new();
+    let shown = || value(&node.telemetry, "mcd_config_drift").unwrap();
     assert_eq!(shown(), "0");
-    telemetry.drift(&file("/etc/a"), &[difference(DifferenceKind::Content)], None, None, at(10));
-    telemetry.drift(&file("/etc/b"), &[difference(DifferenceKind::Content)], None, None, at(20));
-    telemetry.drift(&file("/etc/b"), &[difference(DifferenceKind::Content)], None, None, at(25));
+    node.drift(&file("/etc/a"), &[difference(DifferenceKind::Content)], None, 10);
+    node.drift(&file("/etc/b"), &[difference(DifferenceKind::Content)], None, 20);
+    node.drift(&file("/etc/b"), &[difference(DifferenceKind::Content)], None, 25);
     assert_eq!(shown(), at(20).as_second().to_string());
-    telemetry.recovered(&file("/etc/b"));
+    node.recovered(&file("/etc/b"));
     assert_eq!(shown(), at(20).as_second().to_string(), "one is still open");
-    telemetry.recovered(&file("/etc/a"));
+    node.recovered(&file("/etc/a"));
     assert_eq!(shown(), "0");
 }
 
 #[test]
 fn drifts_that_were_open_before_a_restart_are_shown_and_cleared_but_not_counted() {
-    let telemetry = telemetry();
-    let open = |second| OpenDrift { kinds: vec![DifferenceKind::Missing], since: at(second) };
-    telemetry.restore([(file("/etc/a"), open(5)), (file("/etc/b"), open(7))]);
-    assert_eq!(value(&telemetry, "mcd_config_drift").unwrap(), at(7).as_second().to_string());
-    assert_eq!(value(&telemetry, "holdfast_node_drift{kind=\"missing\"}").unwrap(), "2");
+    let node = Shown::new();
+    let open = |path: &str, second| {
+        let mut last = Record::new(RecordKind::Drift, String::new(), String::new(), 0);
+        last.set_name(file(path));
+        last.differences = vec![difference(DifferenceKind::Missing)];
+        (file(path), forensic::OpenDrift { since: at(second).to_string(), last })
+    };
+    let drifts = [open("/etc/a", 5), open("/etc/b", 7)].into();
+    node.picture.borrow_mut().open(DaemonFacts::default(), drifts, &node.telemetry);
+    assert_eq!(value(&node.telemetry, "mcd_config_drift").unwrap(), at(7).as_second().to_string());
+    assert_eq!(value(&node.telemetry, "holdfast_node_drift{kind=\"missing\"}").unwrap(), "2");
     // The first full verification finds one of them still there, and the other gone.
-    telemetry.drift(&file("/etc/a"), &[difference(DifferenceKind::Missing)], None, None, at(100));
-    telemetry.recovered(&file("/etc/b"));
-    assert_eq!(value(&telemetry, "mcd_config_drift").unwrap(), at(7).as_second().to_string());
+    node.drift(&file("/etc/a"), &[difference(DifferenceKind::Missing)], None, 100);
+    node.recovered(&file("/etc/b"));
+    assert_eq!(value(&node.telemetry, "mcd_config_drift").unwrap(), at(7).as_second().to_string());
     assert!(
-        !telemetry.page().unwrap().contains("holdfast_drift_detected_total{"),
+        !node.telemetry.page().unwrap().contains("holdfast_drift_detected_total{"),
         "nothing new was detected"
     );
-    telemetry.recovered(&file("/etc/a"));
-    assert_eq!(value(&telemetry, "mcd_config_drift").unwrap(), "0");
+    node.recovered(&file("/etc/a"));
+    assert_eq!(value(&node.telemetry, "mcd_config_drift").unwrap(), "0");
 }
 
 #[test]

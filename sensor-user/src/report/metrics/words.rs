@@ -8,61 +8,6 @@ use sensor_model::{
     verdict::VerdictKind,
 };
 
-/// Where an event was lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LossStage {
-    /// The kernel's change ring.
-    Ring,
-    /// The kernel's process and execution maps.
-    Process,
-    /// Decoding of a record.
-    Decode,
-    /// A queue between two stages of the daemon.
-    Queue,
-    /// The fanotify queue.
-    Fanotify,
-    /// A kernel program that did not run (recursion).
-    Program,
-}
-
-impl LossStage {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Ring => "ring",
-            Self::Process => "process",
-            Self::Decode => "decode",
-            Self::Queue => "queue",
-            Self::Fanotify => "fanotify",
-            Self::Program => "program",
-        }
-    }
-}
-
-/// How a hook is attached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum HookMode {
-    /// As a BPF LSM program.
-    Lsm,
-    /// As an fentry program on a `security_*` function.
-    Fentry,
-    /// As a tracepoint program.
-    Tracepoint,
-    /// As a fanotify group.
-    Fanotify,
-}
-
-impl HookMode {
-    /// The word for it in metrics and reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Lsm => "lsm",
-            Self::Fentry => "fentry",
-            Self::Tracepoint => "tracepoint",
-            Self::Fanotify => "fanotify",
-        }
-    }
-}
-
 /// What kind of actor made a change: the `actor` label, which must stay a short closed list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ActorClass {
@@ -76,13 +21,13 @@ pub enum ActorClass {
     Unit,
     /// Some other process.
     Process,
-    /// Nobody could be named.
+    /// No actor is known.
     Unknown,
 }
 
 impl ActorClass {
     /// The class of an actor. A container wins over a login, since its processes inherit login ids of
-    /// whoever started the runtime.
+    /// the user that started the runtime.
     pub fn of(actor: Option<&Actor>) -> Self {
         let Some(actor) = actor else { return Self::Unknown };
         if actor.holdfast {

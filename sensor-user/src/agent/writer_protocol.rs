@@ -1,9 +1,8 @@
-//! The tie between a process that writes declared state and the daemon beside it.
+//! The protocol between a process of Holdfast that writes declared state and the daemon.
 //!
-//! In: what is about to be written, already in the journal. Out: the daemon's word that it has all of it under watch,
-//! and whether it takes the writer for one of ours. Nothing is written before that word, or before the wait is over. The
-//! tie lasts as long as the writer: its end tells the daemon at once that there is something to look at. Without a
-//! daemon there is no wait. Nobody but root reaches the socket.
+//! In: what is about to be written, already in the journal. Out: the daemon's answer: whether it watches all of it, and whether
+//! the writer counts as Holdfast. The writer writes after the answer, or when the wait is over. The connection lasts as long as
+//! the writer: when it is closed, the daemon looks. Without a daemon there is no wait. Only root reaches the socket.
 
 use sensor_model::expectation::Expectation;
 use serde::{Deserialize, Serialize};
@@ -55,7 +54,7 @@ pub(crate) struct Answer {
     pub(crate) unexpected: bool,
 }
 
-/// A digest of a thing and of what it should be, whoever says so.
+/// A digest of a thing and of what it should be, without its source.
 pub(crate) fn digest(expectation: &Expectation) -> String {
     let text = serde_json::to_vec(&(&expectation.thing, &expectation.expected)).unwrap_or_default();
     hex::encode(Sha256::digest(text))
@@ -70,8 +69,8 @@ pub(crate) struct Tie {
 }
 
 impl Tie {
-    /// Tells the daemon and waits for its word. `None` without a daemon; lines for a person about what is not as it should
-    /// be go to `say`. An unwilling daemon keeps nobody from writing: the wait is bounded.
+    /// Announces to the daemon, and waits for its answer. `None` without a daemon. Lines for a person about what is wrong go to
+    /// `say`. The wait is bounded, so that a daemon that hangs prevents no write.
     pub(crate) async fn make(state: &Path, hello: &Hello, say: &mut dyn FnMut(&str)) -> Option<Self> {
         let stream = match UnixStream::connect(socket(state)).await {
             Ok(stream) => stream,

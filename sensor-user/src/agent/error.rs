@@ -1,0 +1,84 @@
+//! Why the daemon ends early.
+
+use super::backend::NoBackend;
+use super::lock::LockError;
+use super::privileges::PrivilegesError;
+use super::reports::ReportError;
+use crate::attribution::ProcfsError;
+use crate::desired::DesiredError;
+use crate::fanotify::FanotifyError;
+use crate::kernel::maps::MapsError;
+use crate::kernel::size::Outgrown;
+use crate::observation::RootError;
+use std::io;
+use std::path::PathBuf;
+
+/// The daemon cannot start, or cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// Another daemon runs, or none can be kept out.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// Neither the programs nor fanotify work.
+    #[error(transparent)]
+    Backend(#[from] NoBackend),
+    /// The daemon keeps more capabilities than it needs.
+    #[error(transparent)]
+    Privileges(#[from] PrivilegesError),
+    /// The maps of the kernel programs cannot be read or written.
+    #[error(transparent)]
+    Maps(#[from] MapsError),
+    /// Reports cannot be kept or shown.
+    #[error(transparent)]
+    Report(#[from] ReportError),
+    /// A config or policy cannot be used.
+    #[error(transparent)]
+    Desired(#[from] DesiredError),
+    /// The programs stopped answering.
+    #[error(
+        "the kernel programs ({mode}) no longer answer, as the canary shows: the daemon ends, and its next start uses the first \
+         backend that answers"
+    )]
+    Silent {
+        /// How they were attached.
+        mode: &'static str,
+    },
+    /// The maps are too small for the declared things.
+    #[error(transparent)]
+    Outgrown(#[from] Outgrown),
+    /// More things than their numbers have room for.
+    #[error("more than {} managed things", u32::MAX)]
+    TooMany,
+    /// A directory of the daemon cannot be made.
+    #[error("cannot make directory {}: {source}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The host's root cannot be opened.
+    #[error(transparent)]
+    Root(#[from] RootError),
+    /// The host's procfs cannot be opened.
+    #[error(transparent)]
+    Procfs(#[from] ProcfsError),
+    /// The fanotify backend cannot go on.
+    #[error(transparent)]
+    Fanotify(#[from] FanotifyError),
+    /// The kernel refused an operation.
+    #[error("cannot {operation}: {source}")]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+impl AgentError {
+    /// An operation failed.
+    pub(super) fn io(operation: &'static str, source: io::Error) -> Self {
+        Self::Io { operation, source }
+    }
+}

@@ -1,0 +1,92 @@
+//! The attached programs, and the hooks that are needed only at times.
+//!
+//! In: whether links are managed, whether a managed file is open for writing. Out: hooks attached or detached.
+
+use super::reports::{AgentEvent, HookMode, Reports};
+use crate::kernel::hooks::{FUNCTIONS, TRACEPOINTS, When, hidden};
+use crate::kernel::load::{HookState, Sensor};
+use std::time::Duration;
+
+/// The hooks on every read and write are attached when a managed file still has writers after this
+/// long, so that an ordinary open, write and close never pays for attaching.
+const ATTACH_AFTER: Duration = Duration::from_millis(200);
+
+/// And detached when it has had none for this long.
+const DETACH_AFTER: Duration = Duration::from_secs(30);
+
+/// The programs of one backend.
+pub(super) struct Hooks {
+    pub(super) mode: HookMode,
+    /// Absent on the fanotify backend.
+    pub(super) sensor: Option<Sensor>,
+    /// Since when a managed file has writers, boot time.
+    writers_since: Option<u64>,
+    /// Since when none has.
+    no_writers_since: Option<u64>,
+}
+
+impl Hooks {
+    /// Of a backend.
+    pub(super) fn new(mode: HookMode, sensor: Option<Sensor>) -> Self {
+        Self { mode, sensor, writers_since: None, no_writers_since: None }
+    }
+
+    /// Reports which hooks are attached, and how many kinds of changes go unseen at first.
+    pub(super) fn report(&self, reports: &mut dyn Reports) {
+        let mut unseen_kinds = crate::fanotify::BLIND_SPOTS.len();
+        if let Some(sensor) = &self.sensor {
+            unseen_kinds = 0;
+            for (name, state) in &sensor.hooks {
+                let tracepoint = TRACEPOINTS.iter().any(|(_, tracepoint)| tracepoint == name);
+                let function = FUNCTIONS.iter().any(|function| function.name == *name);
+                let attached = matches!(state, HookState::Attached | HookState::Adopted);
+                let mode = match (tracepoint, function) {
+                    (true, _) => HookMode::Tracepoint,
+                    (_, true) => HookMode::Fentry,
+                    _ => self.mode,
+                };
+                reports.report(AgentEvent::Hook { name, mode, attached });
+                if let HookState::Off(reason) = state
+                    && let Some(unseen) = hidden(name, reason)
+                {
+                    unseen_kinds += 1;
+                    tracing::warn!(hook = name, ?reason, unseen, "This hook is off.");
+                }
+            }
+        }
+        reports.report(AgentEvent::BackendRuns(self.mode, unseen_kinds));
+    }
+
+    /// Attaches or detaches hooks that are needed only at times.
+    pub(super) fn need(&mut self, when: When, needed: bool, reports: &mut dyn Reports) {
+        let Some(sensor) = &mut self.sensor else { return };
+        match sensor.set(when, needed) {
+            Ok(changed) => {
+                for name in changed {
+                    tracing::debug!(
+                        hook = name,
+                        attached = needed,
+                        "A hook that is needed only at times changed."
+                    );
+                    reports.report(AgentEvent::Hook { name, mode: self.mode, attached: needed });
+                }
+            }
+            Err(error) => tracing::error!(%error, ?when, "Cannot attach the hooks."),
+        }
+    }
+
+    /// Attaches the hooks on reads and writes while a managed file stays open for writing.
+    pub(super) fn follow_writers(&mut self, has_writers: bool, now: u64, reports: &mut dyn Reports) {
+        let is_over = |since: u64, limit: Duration| u128::from(now.saturating_sub(since)) >= limit.as_nanos();
+        let (since, limit) = if has_writers {
+            self.no_writers_since = None;
+            (*self.writers_since.get_or_insert(now), ATTACH_AFTER)
+        } else {
+            self.writers_since = None;
+            (*self.no_writers_since.get_or_insert(now), DETACH_AFTER)
+        };
+        if is_over(since, limit) {
+            self.need(When::Writers, has_writers, reports);
+        }
+    }
+}

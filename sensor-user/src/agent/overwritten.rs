@@ -1,0 +1,30 @@
+//! What an OS update overwrote and an apply restored, as records.
+//!
+//! In: the history of the last apply. Out: one record for each path, with the update as its operation: no process of this host
+//! wrote what the update left there.
+
+use super::applies::Overwritten;
+use super::verdicts::Verdicts;
+use sensor_model::record::{RecordKind, ThingName};
+
+/// The operation of such a record.
+const OPERATION: &str = "os-update";
+
+/// Records what was restored since the last start.
+pub(super) fn record(overwritten: Vec<Overwritten>, verdicts: &mut Verdicts) {
+    for Overwritten { apply, path, time, found } in overwritten {
+        let mut record = verdicts.new_record(RecordKind::Reverted);
+        record.time = time;
+        record.operation = Some(OPERATION.to_owned());
+        match verdicts.desired.expectations.iter().find(|one| *one.thing.path() == *path) {
+            Some(declared) => {
+                record.set_name(ThingName::from(&declared.thing));
+                record.source = Some(declared.source.machine_config.to_string());
+            }
+            None => record.path = Some(path.display().to_string()),
+        }
+        record.detail.insert("found".into(), found.into());
+        record.detail.insert("apply".into(), apply.into());
+        verdicts.records.push(record);
+    }
+}

@@ -1,0 +1,38 @@
+//! Writing back for the daemon, under its `revert` policy.
+//!
+//! In: a thing that drifted, and the config. Out: [`WriteBack`], as the daemon's loop asks for it.
+
+use super::{Restored, Restorer};
+use crate::agent::write_back::{Wanted, WriteBack, WriteBackError, WrittenBack};
+use std::{
+    path::{Path, PathBuf},
+    pin::Pin,
+    sync::Arc,
+};
+
+/// Writes back on one host.
+#[derive(Debug)]
+pub struct Reverter {
+    root: PathBuf,
+}
+
+impl Reverter {
+    /// For the host at `root`.
+    pub fn new(root: &Path) -> Self {
+        Self { root: root.to_owned() }
+    }
+}
+
+impl WriteBack for Reverter {
+    fn write_back<'a>(
+        &'a mut self,
+        wanted: Wanted<'a>,
+    ) -> Pin<Box<dyn Future<Output = Result<WrittenBack, WriteBackError>> + 'a>> {
+        Box::pin(async move {
+            let mut restorer = Restorer::new(Arc::clone(wanted.observer), &self.root);
+            let result = restorer.restore(wanted.config, wanted.expectation, wanted.ids).await;
+            let Restored { before, actions } = result.map_err(WriteBackError::new)?;
+            Ok(WrittenBack { before, actions })
+        })
+    }
+}

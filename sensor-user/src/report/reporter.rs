@@ -1,0 +1,239 @@
+//! Takes what the loop reports, and keeps it: in the picture of the node, the forensic log, the metrics and the status file.
+//!
+//! In: events, and the records of each turn. Out: a hash-chained log, `status.json`, and the pages of metrics and health.
+
+use super::forensic::{self, ForensicError, ForensicLog, Limits, Writer};
+use super::http::{self, Pages, Readiness};
+use super::metrics::Telemetry;
+use super::picture::Picture;
+use super::status::StatusFile;
+use crate::agent::open_drift::OpenDrifts;
+use crate::agent::reports::{AgentEvent, DaemonFacts, Opened, ReportError, Reports, Subject, Tally};
+use crate::clock::Clock;
+use sensor_model::record::Record;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+use tokio::sync::watch;
+
+/// The subject for which the node is not ready while the forensic log cannot be written.
+const LOG: &str = "forensic-log";
+
+/// Where reports go.
+#[derive(Debug, Clone)]
+pub struct Places {
+    /// Directory of the forensic log.
+    pub log: PathBuf,
+    /// Directory of the note that names the log's last entry.
+    pub state: PathBuf,
+    /// Directory of the status file.
+    pub run: PathBuf,
+    /// Address of the pages; `None` for none.
+    pub listen: Option<SocketAddr>,
+}
+
+/// A report cannot be kept or shown.
+#[derive(Debug, thiserror::Error)]
+enum ReporterError {
+    /// Another process has the address, or there is none such.
+    #[error("cannot listen on {address} for the pages of metrics and health: {source}")]
+    Listen { address: SocketAddr, source: io::Error },
+    /// No thread.
+    #[error("cannot start the thread of the pages of metrics and health: {0}")]
+    Thread(io::Error),
+    /// The log cannot be used.
+    #[error(transparent)]
+    Forensic(#[from] ForensicError),
+    /// A thread that was waited for has panicked.
+    #[error("the thread that writes the forensic log ended early: {0}")]
+    Join(#[from] tokio::task::JoinError),
+}
+
+/// Keeps and shows what the loop reports.
+#[derive(Debug)]
+pub struct Reporter {
+    places: Places,
+    clock: Arc<dyn Clock>,
+    picture: Picture,
+    telemetry: Arc<Telemetry>,
+    readiness: Readiness,
+    status: StatusFile,
+    /// `None` before the log is open, and after it is closed.
+    writer: Option<Writer>,
+    listener: Option<TcpListener>,
+    pages: Option<(watch::Sender<bool>, JoinHandle<()>)>,
+}
+
+impl Reporter {
+    /// Keeps nothing before [`Reports::open`].
+    pub fn new(places: Places, clock: Arc<dyn Clock>, telemetry: Arc<Telemetry>) -> Self {
+        Self {
+            status: StatusFile::new(&places.run),
+            places,
+            clock,
+            picture: Picture::default(),
+            telemetry,
+            readiness: Readiness::default(),
+            writer: None,
+            listener: None,
+            pages: None,
+        }
+    }
+
+    /// How the node is.
+    pub fn picture(&self) -> &Picture {
+        &self.picture
+    }
+
+    /// Why the node is not ready, for the pages.
+    pub fn readiness(&self) -> Readiness {
+        self.readiness.clone()
+    }
+
+    fn opened(&mut self, facts: DaemonFacts) -> Result<Opened, ReporterError> {
+        let open = forensic::open_drifts(&self.places.log).unwrap_or_else(|error| {
+            // A log that does not exist yet is no error; for any other reason, opening it fails below.
+            tracing::warn!(%error, "Cannot read the open drifts from the forensic log: they are reported anew.");
+            BTreeMap::new()
+        });
+        let mut log = ForensicLog::open(
+            &self.places.log,
+            Limits::default(),
+            Arc::clone(&self.clock),
+            facts.boot_id.clone(),
+            Arc::clone(&self.telemetry),
+        )?;
+        self.picture.open(facts, open, &self.telemetry);
+        let log_is_cut = log.note_end(&self.places.state).is_some();
+        self.writer = Some(Writer::new(log));
+        self.begins();
+        if let Some(listener) = self.listener.take() {
+            let pages = Pages { telemetry: Arc::clone(&self.telemetry), readiness: self.readiness.clone() };
+            let (stop, stopped) = watch::channel(false);
+            let thread = http::serve_apart(listener, pages, stopped).map_err(ReporterError::Thread)?;
+            self.pages = Some((stop, thread));
+        }
+        Ok(Opened { log_is_cut })
+    }
+
+    /// Not ready before everything was verified under the config of this run.
+    fn begins(&self) {
+        self.readiness.not_ready(Subject::Verification.name(), "the first full verification is not finished");
+    }
+
+    /// Not ready while the records of what happened cannot be written.
+    fn show_log(&self) {
+        match self.writer.as_ref().and_then(Writer::degraded) {
+            Some(reason) => self.readiness.not_ready(LOG, reason),
+            None => self.readiness.ready(LOG),
+        }
+    }
+
+    fn write_status(&mut self) {
+        self.status.write(self.picture.numbers(), &self.picture.status(&*self.clock));
+    }
+
+    async fn closed(&mut self) -> Result<(), ReporterError> {
+        if let Some((stop, thread)) = self.pages.take() {
+            stop.send_replace(true);
+            // Connections have a few seconds to finish.
+            if tokio::task::spawn_blocking(move || thread.join()).await?.is_err() {
+                tracing::error!("The thread of the metrics page has panicked.");
+            }
+        }
+        let Some(writer) = self.writer.take() else { return Ok(()) };
+        let mut log = writer.finish().await?;
+        log.close();
+        let lost = log.pending().count();
+        if lost > 0 {
+            let reason = log.degraded();
+            tracing::error!(lost, reason, "Records of the forensic log could not be written and are lost.");
+        }
+        Ok(())
+    }
+}
+
+impl Reports for Reporter {
+    fn prepare(&mut self) -> Result<(), ReportError> {
+        let Some(address) = self.places.listen else { return Ok(()) };
+        let bound = TcpListener::bind(address).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        });
+        let listener = bound.map_err(|source| ReportError::new(ReporterError::Listen { address, source }))?;
+        self.listener = Some(listener);
+        Ok(())
+    }
+
+    fn open(&mut self, facts: DaemonFacts) -> Result<Opened, ReportError> {
+        self.opened(facts).map_err(ReportError::new)
+    }
+
+    fn report(&mut self, event: AgentEvent<'_>) {
+        match &event {
+            AgentEvent::RunBegan(run) => {
+                self.status.outdate();
+                for subject in [Subject::Canary, Subject::Config] {
+                    self.readiness.ready(subject.name());
+                }
+                self.begins();
+                if let Some(reason) = &run.refused {
+                    self.readiness.not_ready(Subject::Config.name(), reason.as_str());
+                }
+            }
+            AgentEvent::RunEnded => self.begins(),
+            AgentEvent::NotReady(subject, reason) => {
+                self.readiness.not_ready(subject.name(), reason.as_str());
+            }
+            AgentEvent::Ready(subject) => self.readiness.ready(subject.name()),
+            _ => {}
+        }
+        self.picture.take(event, &self.telemetry, &*self.clock);
+    }
+
+    fn drifts(&self) -> &OpenDrifts {
+        self.picture.drifts()
+    }
+
+    fn end_turn(&mut self, records: &mut Vec<Record>, tally: &Tally) {
+        if let Some(writer) = &mut self.writer {
+            writer.append(records.drain(..));
+        }
+        self.picture.count(tally);
+        if self.picture.has_changed() {
+            self.status.outdate();
+        }
+        // A thing can be decided without an event: the status has to follow all the same.
+        if self.status.is_due(self.picture.numbers(), !tally.is_verifying) {
+            self.write_status();
+        }
+        self.show_log();
+    }
+
+    fn beat(&mut self, tally: &Tally) {
+        if self.status.beat() {
+            self.picture.count(tally);
+            self.write_status();
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.writer.as_ref().is_some_and(Writer::is_full)
+    }
+
+    fn poll_progress(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ReportError>> {
+        let Some(writer) = &mut self.writer else { return Poll::Pending };
+        let progress = std::task::ready!(writer.poll_progress(context));
+        self.show_log();
+        Poll::Ready(progress.map_err(|error| ReportError::new(ReporterError::Join(error))))
+    }
+
+    fn close(&mut self) -> Pin<Box<dyn Future<Output = Result<(), ReportError>> + '_>> {
+        Box::pin(async { self.closed().await.map_err(ReportError::new) })
+    }
+}
