@@ -70,7 +70,7 @@ pub fn disruption_policies(paths: &[PathBuf]) -> Result<Vec<PolicyFile>, Desired
 pub fn disruption_policy(files: &[PolicyFile], pool: Option<&str>) -> Result<Policy, DesiredError> {
     let of_pools = files.iter().find(|file| matches!(file.scope, Scope::Pools(_)));
     if let (None, Some(file)) = (pool, of_pools) {
-        return Err(DesiredError::UnknownPool { policy: file.origin.to_string() });
+        return Err(DesiredError::UnknownPool { policy: file.origin.clone() });
     }
     Ok(Policy::merge(files, pool)?)
 }
