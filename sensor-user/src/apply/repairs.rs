@@ -108,10 +108,10 @@ pub async fn repair<'a>(
     for Differing { expectation, .. } in things {
         let path = expectation.thing.path();
         match restorer.restore(&whole.rendered, expectation, &whole.desired.ids).await {
-            Ok(restored) => {
+            Ok(written) => {
                 units |=
                     !matches!(expectation.thing, Thing::Unit { .. }) && path.starts_with(SYSTEMD_DIRECTORY);
-                done.restored.push((expectation, restored));
+                done.restored.push((expectation, written));
             }
             Err(error) => done.refused.push((path.to_string_lossy().into_owned(), error)),
         }
