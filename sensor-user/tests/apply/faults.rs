@@ -96,9 +96,9 @@ fn killed_at_any_call_the_next_start_finishes_or_restores_everything() {
         ends.check(&world, &format!("killed at call {number}: {}{}", said.out, said.err));
         // The node's state agrees, also if the process died before its first note of the state.
         let stood = if began && world.current().as_deref() != Some("generations/2/config") {
-            "Degraded: "
+            "state Degraded: "
         } else {
-            "Done: "
+            "state Done, "
         };
         let history = world.run(&["history"], "").out;
         assert!(history.starts_with(stood), "killed at call {number}: {history}");

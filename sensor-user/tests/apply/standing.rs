@@ -152,14 +152,14 @@ fn a_degraded_node_that_matches_again_is_done() {
     let world = World::old();
     world.write("/etc/app/stays", "tampered");
     assert_eq!(world.apply(&["new"], "").code, Some(3));
-    assert!(state(&world).starts_with("Degraded: "), "{}", state(&world));
+    assert!(state(&world).starts_with("state Degraded: "), "{}", state(&world));
     let said = world.apply(&["old", "-o", "json"], "");
     assert_eq!(said.code, Some(1), "{}{}", said.out, said.err);
     assert!(said.out.contains("\"drifted\"") && said.out.contains("/etc/app/stays"), "{}", said.out);
-    assert!(state(&world).starts_with("Degraded: "), "{}", state(&world));
+    assert!(state(&world).starts_with("state Degraded: "), "{}", state(&world));
     world.write("/etc/app/stays", "stays");
     assert_eq!(world.apply(&["old"], "").code, Some(0));
-    assert!(state(&world).starts_with("Done: "), "{}", state(&world));
+    assert!(state(&world).starts_with("state Done, "), "{}", state(&world));
 }
 
 #[test]

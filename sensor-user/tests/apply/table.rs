@@ -150,7 +150,7 @@ fn drift_stops_an_apply_and_is_reported_and_force_overrides_it() {
     assert!(said.err.contains("content mismatch for file \"/etc/app/stays\""), "{}", said.err);
     assert_eq!(world.snapshot(), before);
     let said = world.run(&["history"], "");
-    assert!(said.out.starts_with("Degraded: "), "{}", said.out);
+    assert!(said.out.starts_with("state Degraded: "), "{}", said.out);
     let said = world.apply(&["new", "--force"], "");
     assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
     assert_eq!(world.read("/etc/app/stays"), "stays");
