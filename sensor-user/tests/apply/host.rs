@@ -188,7 +188,7 @@ fn a_kernel_argument_that_waits_needs_an_os_backend() {
 fn a_planned_drain_is_reported_as_not_done() {
     let world = World::old();
     let said = world.apply(&["new", "--dry-run"], "");
-    assert!(said.out.contains("drain (this host is applied to by itself"), "{}", said.out);
+    assert!(said.out.contains("drain (on a single host Holdfast does not drain"), "{}", said.out);
     let said = world.apply(&["new"], "");
     assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
     assert!(said.err.contains("does not drain"), "{}", said.err);

@@ -183,7 +183,7 @@ fn a_plan_with_another_image_lists_what_the_update_would_overwrite() {
     let old = crate::world::OLD;
     world.config("update", &format!("{}\n  osImageURL: os/v2\n", old.trim_end()));
     let said = world.run(&["apply", world.config_file("update").to_str().unwrap(), "--dry-run"], "");
-    let lines: Vec<&str> = said.out.lines().filter(|line| line.contains("it is put again")).collect();
+    let lines: Vec<&str> = said.out.lines().filter(|line| line.contains("writes it again")).collect();
     assert_eq!(lines.len(), 1, "{}{}", said.out, said.err);
     assert!(lines[0].starts_with(&format!("{PATH}: ")), "{lines:?}");
     // Without another image there is no update.

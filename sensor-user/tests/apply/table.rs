@@ -229,7 +229,7 @@ fn a_config_that_is_not_reconcilable_changes_nothing_and_every_reason_is_reporte
     assert!(said.err.contains("Groups") && said.err.contains("non-core user"), "{}", said.err);
     assert_eq!(world.snapshot(), before);
     let said = world.run(&["history"], "");
-    assert!(said.out.starts_with("Unreconcilable: "), "{}", said.out);
+    assert!(said.out.starts_with("state Unreconcilable: "), "{}", said.out);
 }
 
 #[test]
