@@ -8,6 +8,7 @@
 //! ([`node_disruption`]) the changes give a [`plan`].
 #![forbid(unsafe_code)]
 
+pub mod action;
 pub mod adopt;
 pub mod authorized_keys;
 pub mod cgroup;

@@ -1,10 +1,11 @@
 //! Targets for what plans are made of: manifests, disruption policies, `registries.conf`.
 
 use crate::{
+    action::Action,
     ignition::Purpose,
     machine_config, merge,
-    node_disruption::{Policy, PolicyFile, Subject, Verb},
-    plan::{Plan, StepAction},
+    node_disruption::{Policy, PolicyFile, Request, Subject},
+    plan::Plan,
     registries as rules, selinux as labels,
 };
 
@@ -23,7 +24,7 @@ pub fn plan(data: &[u8]) {
             let text = serde_json::to_string(&plan).expect("a plan can be written");
             assert_eq!(serde_json::from_str::<Plan>(&text).ok().as_ref(), Some(&plan));
             assert!(plan.drain || !plan.reboot);
-            let writes = plan.steps.iter().filter(|step| step.action == StepAction::Write).count();
+            let writes = plan.steps.iter().filter(|step| step.action == Action::Write).count();
             assert_eq!(writes, usize::from(plan.reconcilable && !plan.changes.is_empty()));
         }
     }
@@ -43,8 +44,7 @@ pub fn node_disruption(data: &[u8]) {
         for entry in &file.entries {
             assert!(!entry.actions.is_empty());
             assert_eq!(entry.subject == Subject::SshKey, entry.pattern.is_empty());
-            let known = |verb: &Verb| !matches!(verb, Verb::Special | Verb::Unknown(_));
-            assert!(entry.actions.iter().all(|action| known(&action.verb)));
+            assert!(entry.actions.iter().all(|action| matches!(action.request, Request::Act { .. })));
         }
     }
     if let Ok(policy) = Policy::merge(&files, None) {

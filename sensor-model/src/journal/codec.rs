@@ -162,6 +162,9 @@ fn check(begin: &Begin) -> Result<(), String> {
         content(&again.image).map_err(|reason| format!("put_again: {path}: {reason}"))?;
     }
     for act in &begin.acts {
+        if !act.kind.is_act() {
+            return Err(format!("acts: kind: {} is not done after the files are written", act.kind.as_str()));
+        }
         if let Some(unit) = &act.unit {
             crate::path::check_name(unit).map_err(|reason| format!("acts: unit: {reason}"))?;
         }

@@ -16,7 +16,7 @@ pub use rest::Rest;
 #[cfg(test)]
 use super::mutation::Mutation;
 use super::{
-    Act, ActKind, Begin, Boot, Ended, Fallback, Kind, Record,
+    Act, Action, Begin, Boot, Ended, Fallback, Kind, Record,
     settle::{Settling, Side, Sight, settle},
 };
 use stage::{Phase, Stage};
@@ -391,6 +391,6 @@ impl Machine {
         if self.has(Mutation::ForgetUndo) {
             return false;
         }
-        self.acts[act].kind == ActKind::Os
+        self.acts[act].kind == Action::Os
     }
 }

@@ -17,6 +17,7 @@ mod mutation;
 #[cfg(test)]
 mod tests;
 
+pub use crate::action::{Action, Fallback};
 pub use boot::{Boot, Brings};
 pub use os_change::OsChange;
 
@@ -245,40 +246,11 @@ pub struct Kind {
     pub hard: bool,
 }
 
-/// What is done when an act fails or takes too long.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Fallback {
-    /// Reboot: everything starts anew with the new config.
-    #[default]
-    Reboot,
-    /// Give the old config back and degrade.
-    Rollback,
-}
-
-/// What is done; nothing outside this list ever is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ActKind {
-    /// systemd reads its units again.
-    DaemonReload,
-    /// A unit reloads.
-    Reload,
-    /// A unit is restarted; started where it did not run.
-    Restart,
-    /// A unit reloads where it can and is restarted where not.
-    ReloadOrRestart,
-    /// A unit is stopped: it was taken away or masked.
-    Stop,
-    /// Kernel arguments, kernel type, extensions or OS image, by the OS backend.
-    Os,
-}
-
 /// One act after the files are written.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Act {
     /// What.
-    pub kind: ActKind,
+    pub kind: Action,
     /// The unit, with its suffix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,

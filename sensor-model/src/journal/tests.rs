@@ -52,7 +52,7 @@ fn begin() -> Begin {
         put_again: Vec::new(),
         os: None,
         acts: vec![Act {
-            kind: ActKind::Reload,
+            kind: Action::Reload,
             unit: Some("a.service".to_owned()),
             timeout_s: 90,
             fallback: Fallback::Rollback,
@@ -269,7 +269,7 @@ fn an_act_that_is_skipped_keeps_nothing_from_its_end_and_is_among_the_problems()
 #[test]
 fn an_os_that_is_not_back_after_three_reboots_is_left_to_a_person_and_the_journal_stays() {
     let mut begin = begin();
-    begin.acts[0] = Act { kind: ActKind::Os, unit: None, ..begin.acts[0].clone() };
+    begin.acts[0] = Act { kind: Action::Os, unit: None, ..begin.acts[0].clone() };
     let mut records = vec![
         Record::Begin(Box::new(begin.clone())),
         Record::Written,

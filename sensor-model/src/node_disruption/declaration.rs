@@ -4,8 +4,8 @@
 //! of the policy's and the unit after it (`DaemonReload, Restart app.service`). Out come actions, or why not.
 //! An owner never declares more than an entry of `declarations` in an administrator's policy allows.
 
-use super::{Action, Verb, forms, matching::fits};
-use crate::merge::Declaration;
+use super::{EntryAction, Request, forms, matching::fits};
+use crate::{action::Action, merge::Declaration};
 use std::collections::BTreeMap;
 
 /// Which owners may declare what.
@@ -17,8 +17,8 @@ pub struct Allowance {
     pub match_labels: BTreeMap<String, String>,
     /// Paths, directories or globs that its content must be at; empty for all.
     pub paths: Vec<String>,
-    /// Words of actions that may be declared.
-    pub actions: Vec<String>,
+    /// Actions that may be declared.
+    pub actions: Vec<Action>,
     /// Names or globs of units that may be reloaded and restarted.
     pub units: Vec<String>,
     /// Where it stands, for messages.
@@ -26,31 +26,31 @@ pub struct Allowance {
 }
 
 /// Reads an annotation's value.
-pub(super) fn actions(text: &str) -> Result<Vec<Action>, String> {
+pub(super) fn actions(text: &str) -> Result<Vec<EntryAction>, String> {
     let mut actions = Vec::new();
     for part in text.split(',') {
         let mut words = part.split_ascii_whitespace();
-        let (word, unit, more) = (words.next(), words.next(), words.next());
-        let verb = match (word, unit, more) {
-            (Some("None"), None, _) => Verb::None,
-            (Some("Drain"), None, _) => Verb::Drain,
-            (Some("DaemonReload"), None, _) => Verb::DaemonReload,
-            (Some("Reboot"), None, _) => Verb::Reboot,
-            (Some("Reload"), Some(unit), None) => Verb::Reload(forms::unit(unit, false)?),
-            (Some("ReloadOrRestart"), Some(unit), None) => Verb::ReloadOrRestart(forms::unit(unit, false)?),
-            (Some("Restart"), Some(unit), None) => Verb::Restart(forms::unit(unit, false)?),
-            _ => {
-                return Err(format!(
-                    "{:?} is not an action: there are None, Drain, DaemonReload, Reload UNIT, \
-                     ReloadOrRestart UNIT, Restart UNIT, Reboot",
-                    part.trim()
-                ));
+        let action = words.next().and_then(|word| Action::of_policy_type(word, true));
+        let (unit, more) = (words.next(), words.next());
+        actions.push(match (action, unit, more) {
+            (Some(action), None, None) if !action.needs_unit() => EntryAction::plain(action),
+            (Some(action), Some(unit), None) if action.needs_unit() => {
+                EntryAction::of_unit(action, forms::unit(unit, false)?)
             }
-        };
-        actions.push(Action::plain(verb));
+            _ => return Err(format!("{:?} is not an action: there are {}", part.trim(), forms_of_actions())),
+        });
     }
     forms::standalone(&actions)?;
     Ok(actions)
+}
+
+/// `Reboot, Drain, Reload UNIT, …`.
+fn forms_of_actions() -> String {
+    let form = |action: Action| {
+        let unit = if action.needs_unit() { " UNIT" } else { "" };
+        format!("{}{unit}", action.policy_type())
+    };
+    Action::in_policies(true).map(form).collect::<Vec<_>>().join(", ")
 }
 
 impl Allowance {
@@ -68,21 +68,15 @@ impl Allowance {
     }
 
     /// Whether all these actions may be declared.
-    pub(super) fn allows(&self, actions: &[Action]) -> bool {
-        actions.iter().all(|action| {
-            let (word, unit) = match &action.verb {
-                Verb::None => ("None", None),
-                Verb::Drain => ("Drain", None),
-                Verb::DaemonReload => ("DaemonReload", None),
-                Verb::Reload(unit) => ("Reload", Some(unit)),
-                Verb::ReloadOrRestart(unit) => ("ReloadOrRestart", Some(unit)),
-                Verb::Restart(unit) => ("Restart", Some(unit)),
-                // Whoever asks for the most may have it.
-                Verb::Reboot => return true,
-                Verb::Special | Verb::Unknown(_) => return false,
-            };
-            let unit = unit.is_none_or(|unit| self.units.iter().any(|pattern| fits(pattern, unit)));
-            unit && self.actions.iter().any(|allowed| allowed == word)
+    pub(super) fn allows(&self, actions: &[EntryAction]) -> bool {
+        actions.iter().all(|wanted| match &wanted.request {
+            // A reboot is what an owner without a declaration gets.
+            Request::Act { action: Action::Reboot, .. } => true,
+            Request::Act { action, unit } => {
+                let fits_unit = |unit: &String| self.units.iter().any(|pattern| fits(pattern, unit));
+                self.actions.contains(action) && unit.as_ref().is_none_or(fits_unit)
+            }
+            Request::Special | Request::Unknown(_) => false,
         })
     }
 }

@@ -1,10 +1,10 @@
 //! The forms that names, paths and times in a policy must have.
 
 use super::{
-    Action, Verb,
+    EntryAction,
     matching::{glob, is_glob},
 };
-use crate::{ignition::UNIT_SUFFIXES, path::check_absolute, text::quote};
+use crate::{action::Action, ignition::UNIT_SUFFIXES, path::check_absolute, text::quote};
 use serde_json::Value;
 
 /// Longest name of a unit.
@@ -13,11 +13,12 @@ const MAXIMUM_UNIT: usize = 255;
 const MAXIMUM_TIMEOUT: u64 = 24 * 60 * 60;
 
 /// `None` and `Reboot` stand alone.
-pub(super) fn standalone(actions: &[Action]) -> Result<(), String> {
-    for (verb, word) in [(Verb::Reboot, "Reboot"), (Verb::None, "None")] {
-        if actions.len() > 1 && actions.iter().any(|action| action.verb == verb) {
+pub(super) fn standalone(actions: &[EntryAction]) -> Result<(), String> {
+    for alone in [Action::Reboot, Action::None] {
+        if actions.len() > 1 && actions.iter().any(|action| action.is(alone)) {
             return Err(format!(
-                "{word} action can only be specified standalone, as it will override any other actions"
+                "{} action can only be specified standalone, as it will override any other actions",
+                alone.policy_type()
             ));
         }
     }

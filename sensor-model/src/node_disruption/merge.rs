@@ -1,9 +1,10 @@
 //! From policy files to one policy, and from a change to what it needs.
 
 use super::{
-    Action, Allowance, Decision, Entry, PolicyFile, Scope, Subject, Verb, declaration, matching::Patterns,
+    Allowance, Decision, Entry, EntryAction, PolicyFile, Scope, Subject, declaration, matching::Patterns,
 };
 use crate::{
+    action::Action,
     changes::{Change, Kind},
     expectation::SYSTEMD_DIRECTORY,
     expectations::IGNORED_FILES,
@@ -115,7 +116,7 @@ impl Policy {
             // Nobody writes it by a config, and nobody compares it with one.
             Kind::File if IGNORED_FILES.contains(&name) => {
                 return Decision {
-                    actions: vec![Action::plain(Verb::None)],
+                    actions: vec![EntryAction::plain(Action::None)],
                     policy: "built in: the cluster's certificate writer writes it, and no config".to_owned(),
                 };
             }
@@ -130,7 +131,7 @@ impl Policy {
             // An image to take extensions from, on a node that takes none.
             Kind::Extension if new.extensions.is_empty() && old.extensions.is_empty() => {
                 return Decision {
-                    actions: vec![Action::plain(Verb::None)],
+                    actions: vec![EntryAction::plain(Action::None)],
                     policy: "built in: no extensions are installed".to_owned(),
                 };
             }

@@ -22,8 +22,10 @@ mod tests;
 pub use declaration::Allowance;
 pub use merge::Policy;
 
-use crate::reconcile::Overrides;
-use serde::{Deserialize, Serialize};
+use crate::{
+    action::{Action, Fallback},
+    reconcile::Overrides,
+};
 
 /// Version of Holdfast's own kind.
 pub const API_VERSION: &str = "holdfast.dev/v1alpha1";
@@ -34,54 +36,46 @@ pub const MCO_API_VERSION: &str = "operator.openshift.io/v1";
 /// The Machine Config Operator's kind.
 pub const MCO_KIND: &str = "MachineConfiguration";
 
-/// What may have to be done about a change.
+/// What an entry asks for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Verb {
-    /// Nothing.
-    None,
-    /// systemd reads its units again.
-    DaemonReload,
-    /// A unit reads its configuration again.
-    Reload(String),
-    /// The same, or a stop and start where the unit cannot do that. Only Holdfast's own policies know the word.
-    ReloadOrRestart(String),
-    /// A unit is stopped and started.
-    Restart(String),
-    /// What the content asks for, by rules of its own; only shipped defaults say so.
+pub enum Request {
+    /// An action.
+    Act {
+        /// Which.
+        action: Action,
+        /// The unit, with its suffix; `None` for an action without a unit.
+        unit: Option<String>,
+    },
+    /// What the content of the file needs, by rules of its own. Only shipped defaults ask for it.
     Special,
-    /// Workloads leave the node first.
-    Drain,
-    /// The node is rebooted, and drained before.
-    Reboot,
-    /// A word that is not known here, from a policy that somebody else checked: as good as a reboot.
+    /// A type that this version does not know, from a policy that the Machine Config Operator checked: a reboot.
     Unknown(String),
-}
-
-/// What is done when an action fails or takes too long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Fallback {
-    /// The node is rebooted.
-    Reboot,
-    /// The old config is put back and the node is degraded.
-    Rollback,
 }
 
 /// One action of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Action {
+pub struct EntryAction {
     /// What is done.
-    pub verb: Verb,
-    /// How many seconds it may take, where the policy says.
+    pub request: Request,
+    /// How many seconds it may take, if the policy has a limit.
     pub timeout_seconds: Option<u64>,
-    /// What is done when it fails or takes longer, where the policy says.
+    /// What is done when it fails or takes longer, if the policy has a fallback.
     pub fallback: Option<Fallback>,
 }
 
-impl Action {
-    /// An action without more.
-    pub fn plain(verb: Verb) -> Self {
-        Self { verb, timeout_seconds: None, fallback: None }
+impl EntryAction {
+    /// An action without a unit, a limit and a fallback.
+    pub fn plain(action: Action) -> Self {
+        Self { request: Request::Act { action, unit: None }, timeout_seconds: None, fallback: None }
+    }
+
+    /// An action on a unit, without a limit and a fallback.
+    pub fn of_unit(action: Action, unit: String) -> Self {
+        Self { request: Request::Act { action, unit: Some(unit) }, timeout_seconds: None, fallback: None }
+    }
+
+    fn is(&self, wanted: Action) -> bool {
+        matches!(self.request, Request::Act { action, .. } if action == wanted)
     }
 }
 
@@ -124,7 +118,7 @@ pub struct Entry {
     /// Path, name or glob; empty for ssh keys.
     pub pattern: String,
     /// What is done, never empty.
-    pub actions: Vec<Action>,
+    pub actions: Vec<EntryAction>,
     /// The file it is from, for messages.
     pub origin: String,
 }
@@ -169,13 +163,13 @@ pub struct PolicyFile {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
     /// The actions, never empty.
-    pub actions: Vec<Action>,
+    pub actions: Vec<EntryAction>,
     /// What decided, for people.
     pub policy: String,
 }
 
 impl Decision {
     fn reboot(policy: impl Into<String>) -> Self {
-        Self { actions: vec![Action::plain(Verb::Reboot)], policy: policy.into() }
+        Self { actions: vec![EntryAction::plain(Action::Reboot)], policy: policy.into() }
     }
 }

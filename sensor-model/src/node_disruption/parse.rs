@@ -5,12 +5,13 @@
 //! words for it. Keys that are not known are faults: a misspelt `actions` must not mean reboot in silence.
 
 use super::{
-    API_VERSION, Action, Allowance, Entry, Fallback, KIND, MCO_API_VERSION, MCO_KIND, PolicyFile, Scope,
-    Subject, Verb,
+    API_VERSION, Allowance, Entry, EntryAction, KIND, MCO_API_VERSION, MCO_KIND, PolicyFile, Request, Scope,
+    Subject,
     forms::{argument_pattern, path_pattern, standalone, timeout, unit},
     matching::{glob, is_glob},
 };
 use crate::{
+    action::{Action, Fallback},
     fields::{Parsed, fault, list, mapping, names, required, text, unsupported},
     machine_config::{self, ManifestError, OtherObject},
     reconcile::Overrides,
@@ -28,12 +29,8 @@ const MAXIMUM_STATUS_ENTRIES: usize = 100;
 const MAXIMUM_OWN_ENTRIES: usize = 1_000;
 /// Most actions of an entry.
 const MAXIMUM_ACTIONS: usize = 10;
-/// Types that a policy may name.
-const TYPES: [&str; 6] = ["Reboot", "Drain", "Reload", "Restart", "DaemonReload", "None"];
-
-/// Those of our own policies.
-const OWN_TYPES: [&str; 7] =
-    ["Reboot", "Drain", "Reload", "ReloadOrRestart", "Restart", "DaemonReload", "None"];
+/// What only shipped defaults and a cluster's status may ask for.
+const SPECIAL: &str = "Special";
 
 /// Fields of a `MachineConfiguration`'s `spec` that are about something else.
 const OTHER_SPEC_FIELDS: [&str; 10] = [
@@ -76,7 +73,7 @@ impl PolicyFile {
     }
 
     /// Reads what the Machine Config Operator made of a cluster's policy: `nodeDisruptionPolicyStatus` of its
-    /// `MachineConfiguration`. An action that is not known here becomes [`Verb::Unknown`].
+    /// `MachineConfiguration`. An action that is not known here becomes [`Request::Unknown`].
     ///
     /// # Errors
     /// The first fault, with its field.
@@ -257,17 +254,14 @@ fn allowances(value: &Value, at: &str, origin: &str) -> Parsed<Vec<Allowance>> {
                 Some(value) => paths(value, &format!("{at}.paths"))?,
                 None => Vec::new(),
             },
-            actions: names(required(map, "actions", &at)?, &format!("{at}.actions"), |name| {
-                if OWN_TYPES.contains(&name) { Ok(()) } else { Err(unsupported(name, &OWN_TYPES)) }
-            })?,
+            actions: allowed_actions(required(map, "actions", &at)?, &format!("{at}.actions"))?,
             units: patterns("units")?,
             label: format!("{origin}: declarations[{number}]"),
         };
         if allowance.machine_configs.is_empty() && allowance.match_labels.is_empty() {
             return Err((at, "machineConfigs or matchLabels must say whose declarations count".to_owned()));
         }
-        let of_units = ["Reload", "ReloadOrRestart", "Restart"];
-        let acts = allowance.actions.iter().any(|word| of_units.contains(&word.as_str()));
+        let acts = allowance.actions.iter().any(|action| action.needs_unit());
         if acts && allowance.units.is_empty() {
             return Err((
                 format!("{at}.units"),
@@ -277,6 +271,20 @@ fn allowances(value: &Value, at: &str, origin: &str) -> Parsed<Vec<Allowance>> {
         found.push(allowance);
     }
     Ok(found)
+}
+
+/// The values of `type` that a policy may have.
+fn types(own: bool) -> Vec<&'static str> {
+    Action::in_policies(own).map(Action::policy_type).collect()
+}
+
+fn allowed_actions(value: &Value, at: &str) -> Parsed<Vec<Action>> {
+    let known = |word: &str| Action::of_policy_type(word, true);
+    let words = names(value, at, |word| match known(word) {
+        Some(_) => Ok(()),
+        None => Err(unsupported(word, &types(true))),
+    })?;
+    Ok(words.iter().filter_map(|word| known(word)).collect())
 }
 
 fn paths(value: &Value, at: &str) -> Parsed<Vec<String>> {
@@ -347,7 +355,7 @@ impl Reader<'_> {
         Ok(entries)
     }
 
-    fn actions(&self, map: &Map<String, Value>, at: &str) -> Parsed<Vec<Action>> {
+    fn actions(&self, map: &Map<String, Value>, at: &str) -> Parsed<Vec<EntryAction>> {
         let listed = required(map, "actions", at)?;
         let at = format!("{at}.actions");
         let listed = list(listed, &at)?;
@@ -362,45 +370,30 @@ impl Reader<'_> {
             .iter()
             .enumerate()
             .map(|(number, value)| self.action(value, &format!("{at}[{number}]")))
-            .collect::<Parsed<Vec<Action>>>()?;
+            .collect::<Parsed<Vec<EntryAction>>>()?;
         standalone(&actions).map_err(|reason| (at, format!("Invalid value: {reason}")))?;
         Ok(actions)
     }
 
-    fn action(&self, value: &Value, at: &str) -> Parsed<Action> {
-        let keys = ["type", "reload", "restart", "timeout", "fallback", "reloadOrRestart"];
-        let map = mapping(value, at, if self.own { &keys } else { &keys[..5] })?;
+    fn action(&self, value: &Value, at: &str) -> Parsed<EntryAction> {
+        let unit_fields = Action::in_policies(false).filter_map(Action::unit_field);
+        let mut keys: Vec<&str> =
+            ["type"].into_iter().chain(unit_fields).chain(["timeout", "fallback"]).collect();
+        if self.own {
+            let own = Action::in_policies(true).filter_map(Action::unit_field);
+            let own: Vec<&str> = own.filter(|field| !keys.contains(field)).collect();
+            keys.extend(own);
+        }
+        let map = mapping(value, at, &keys)?;
         let field = format!("{at}.type");
         let word = text(required(map, "type", at)?, &field)?;
-        let service = |key: &str, only: &str| -> Parsed<String> {
-            let field = format!("{at}.{key}");
-            let service = match map.get(key).filter(|value| !value.is_null()) {
-                Some(value) if word == only => mapping(value, &field, &["serviceName"])?,
-                None if word != only => return Ok(String::new()),
-                _ => {
-                    let reason = format!("{key} is required when type is {only}, and forbidden otherwise");
-                    return Err((at.to_owned(), format!("Invalid value: {reason}")));
-                }
-            };
-            let name = text(required(service, "serviceName", &field)?, &format!("{field}.serviceName"))?;
-            unit(name, !self.own)
-                .map_err(|reason| (format!("{field}.serviceName"), format!("Invalid value: {reason}")))
-        };
-        let (reload, restart) = (service("reload", "Reload")?, service("restart", "Restart")?);
-        let either = if self.own { service("reloadOrRestart", "ReloadOrRestart")? } else { String::new() };
-        let verb = match word {
-            "Reboot" => Verb::Reboot,
-            "Drain" => Verb::Drain,
-            "Reload" => Verb::Reload(reload),
-            "ReloadOrRestart" if self.own => Verb::ReloadOrRestart(either),
-            "Restart" => Verb::Restart(restart),
-            "DaemonReload" => Verb::DaemonReload,
-            "None" => Verb::None,
-            "Special" if self.trust != Trust::File => Verb::Special,
+        let unit = self.unit(map, word, &keys, at)?;
+        let request = match Action::of_policy_type(word, self.own) {
+            Some(action) => Request::Act { action, unit },
+            None if word == SPECIAL && self.trust != Trust::File => Request::Special,
             // A newer operator may know more; what it asked for cannot be less than everything.
-            other if self.trust == Trust::Status => Verb::Unknown(other.to_owned()),
-            other if self.own => return Err((field, unsupported(other, &OWN_TYPES))),
-            other => return Err((field, unsupported(other, &TYPES))),
+            None if self.trust == Trust::Status => Request::Unknown(word.to_owned()),
+            None => return Err((field, unsupported(word, &types(self.own)))),
         };
         let timeout_seconds = match map.get("timeout") {
             None => None,
@@ -411,15 +404,42 @@ impl Reader<'_> {
         };
         let fallback = match map.get("fallback") {
             None => None,
-            Some(value) => match text(value, &format!("{at}.fallback"))? {
-                "reboot" => Some(Fallback::Reboot),
-                "rollback" => Some(Fallback::Rollback),
-                other => {
-                    return Err((format!("{at}.fallback"), unsupported(other, &["reboot", "rollback"])));
-                }
-            },
+            Some(value) => {
+                let word = text(value, &format!("{at}.fallback"))?;
+                let known = Fallback::ALL.into_iter().find(|fallback| fallback.as_str() == word);
+                let fault =
+                    || (format!("{at}.fallback"), unsupported(word, &Fallback::ALL.map(Fallback::as_str)));
+                Some(known.ok_or_else(fault)?)
+            }
         };
-        Ok(Action { verb, timeout_seconds, fallback })
+        Ok(EntryAction { request, timeout_seconds, fallback })
+    }
+
+    /// The unit of an action: in the field that its type asks for, and in no other.
+    fn unit(&self, map: &Map<String, Value>, word: &str, keys: &[&str], at: &str) -> Parsed<Option<String>> {
+        let mut named = None;
+        // In the order of the keys, which decides which of two faults is reported.
+        for key in keys {
+            let Some(action) = Action::in_policies(true).find(|action| action.unit_field() == Some(key))
+            else {
+                continue;
+            };
+            let only = action.policy_type();
+            let field = format!("{at}.{key}");
+            let service = match map.get(*key).filter(|value| !value.is_null()) {
+                Some(value) if word == only => mapping(value, &field, &["serviceName"])?,
+                None if word != only => continue,
+                _ => {
+                    let reason = format!("{key} is required when type is {only}, and forbidden otherwise");
+                    return Err((at.to_owned(), format!("Invalid value: {reason}")));
+                }
+            };
+            let name = text(required(service, "serviceName", &field)?, &format!("{field}.serviceName"))?;
+            let name = unit(name, !self.own)
+                .map_err(|reason| (format!("{field}.serviceName"), format!("Invalid value: {reason}")))?;
+            named = Some(name);
+        }
+        Ok(named)
     }
 
     fn unit_pattern(&self, name: &str) -> Result<String, String> {

@@ -48,9 +48,13 @@ fn decided(policy: &Policy, kind: Kind, name: &str) -> (String, String) {
     (decision.policy, words(&decision.actions))
 }
 
-fn words(actions: &[Action]) -> String {
-    let words: Vec<String> = actions.iter().map(|action| format!("{:?}", action.verb)).collect();
-    words.join(", ")
+fn words(actions: &[EntryAction]) -> String {
+    let word = |action: &EntryAction| match &action.request {
+        Request::Act { action, unit: Some(unit) } => format!("{action:?}({unit:?})"),
+        Request::Act { action, unit: None } => format!("{action:?}"),
+        other => format!("{other:?}"),
+    };
+    actions.iter().map(word).collect::<Vec<_>>().join(", ")
 }
 
 #[test]

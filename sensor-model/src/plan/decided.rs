@@ -1,6 +1,6 @@
 //! A change with what the policy decided about it.
 
-use crate::{changes::Change, node_disruption::Action};
+use crate::{changes::Change, node_disruption::EntryAction};
 
 /// Seconds that a step may take where no policy says.
 pub const ACT_SECONDS: u64 = 90;
@@ -9,7 +9,7 @@ pub const ACT_SECONDS: u64 = 90;
 #[derive(Debug)]
 pub(super) struct Decided {
     pub(super) change: Change,
-    pub(super) actions: Vec<Action>,
+    pub(super) actions: Vec<EntryAction>,
     pub(super) policy: String,
     pub(super) explanation: Vec<String>,
 }

@@ -11,13 +11,14 @@ mod tests;
 mod wire;
 
 pub use decided::ACT_SECONDS;
-pub use wire::{Disruption, Plan, PlannedAction, PlannedChange, RemovedByForce, SCHEMA, Step, StepAction};
+pub use wire::{Plan, PlannedAction, PlannedChange, RemovedByForce, SCHEMA, Step};
 
 use crate::{
+    action::Action,
     changes::{self, Change, Kind, Operation},
     expectations::{ExpectationError, expected_bytes},
     merge::Rendered,
-    node_disruption::{Action, Decision, Policy, Verb},
+    node_disruption::{Decision, EntryAction, Policy, Request},
     registries,
 };
 use decided::Decided;
@@ -41,7 +42,7 @@ pub fn plan(
     let mut decided: Vec<Decided> =
         found.changes.into_iter().map(|change| decide(change, old, new, policy)).collect();
     let steps = if found.reasons.is_empty() { steps::steps(&decided) } else { Vec::new() };
-    let reboot = steps.iter().any(|step| step.action == StepAction::Reboot);
+    let reboot = steps.iter().any(|step| step.action == Action::Reboot);
     if !reboot {
         decided.iter_mut().for_each(waits);
     }
@@ -50,7 +51,7 @@ pub fn plan(
         reconcilable: found.reasons.is_empty(),
         reasons: found.reasons,
         overridden: found.overridden,
-        drain: steps.iter().any(|step| step.action == StepAction::Drain),
+        drain: steps.iter().any(|step| step.action == Action::Drain),
         reboot,
         changes: decided.into_iter().map(planned).collect(),
         steps,
@@ -62,14 +63,16 @@ pub fn plan(
 fn decide(change: Change, old: &Rendered, new: &Rendered, policy: &Policy) -> Decided {
     let Decision { mut actions, policy } = policy.decide(&change, old, new);
     let mut explanation = Vec::new();
-    if actions.iter().any(|action| action.verb == Verb::Special) {
+    if actions.iter().any(|action| action.request == Request::Special) {
         actions = special(&change, old, new, &mut explanation);
     }
-    if let Some(Verb::Unknown(word)) =
-        actions.iter().map(|action| &action.verb).find(|verb| matches!(verb, Verb::Unknown(_)))
-    {
-        explanation.push(format!("action {word:?} is not known here: reboot"));
-        actions = vec![Action::plain(Verb::Reboot)];
+    let unknown = actions.iter().find_map(|action| match &action.request {
+        Request::Unknown(word) => Some(format!("action {word:?} is not known here: reboot")),
+        Request::Act { .. } | Request::Special => None,
+    });
+    if let Some(why) = unknown {
+        explanation.push(why);
+        actions = vec![EntryAction::plain(Action::Reboot)];
     }
     Decided { change, actions, policy, explanation }
 }
@@ -88,23 +91,28 @@ fn waits(decided: &mut Decided) {
 }
 
 /// What the content of `registries.conf` asks for; of anything else no such rules are known.
-fn special(change: &Change, old: &Rendered, new: &Rendered, explanation: &mut Vec<String>) -> Vec<Action> {
+fn special(
+    change: &Change,
+    old: &Rendered,
+    new: &Rendered,
+    explanation: &mut Vec<String>,
+) -> Vec<EntryAction> {
     if change.kind != Kind::File || change.name != registries::PATH {
         explanation.push("no rules for this file are known here: reboot".to_owned());
-        return vec![Action::plain(Verb::Reboot)];
+        return vec![EntryAction::plain(Action::Reboot)];
     }
     let path = Path::new(registries::PATH);
     let bytes = |rendered: &Rendered| expected_bytes(rendered, path).unwrap_or_default();
     match registries::judge(&bytes(old), &bytes(new)) {
         Ok(judgement) => {
-            let drain = (!judgement.safe).then(|| Action::plain(Verb::Drain));
+            let drain = (!judgement.safe).then(|| EntryAction::plain(Action::Drain));
             let word = if judgement.safe { "no drain" } else { "drain" };
             explanation.extend(judgement.because.into_iter().map(|why| format!("{why}: {word}")));
-            drain.into_iter().chain([Action::plain(Verb::Reload(CRIO.to_owned()))]).collect()
+            drain.into_iter().chain([EntryAction::of_unit(Action::Reload, CRIO.to_owned())]).collect()
         }
         Err(reason) => {
             explanation.push(format!("{reason}: reboot"));
-            vec![Action::plain(Verb::Reboot)]
+            vec![EntryAction::plain(Action::Reboot)]
         }
     }
 }
@@ -114,14 +122,10 @@ fn planned(decided: Decided) -> PlannedChange {
     let actions: Vec<PlannedAction> = actions
         .into_iter()
         .filter_map(|action| {
-            let (action, target) = match action.verb {
-                Verb::None => return None,
-                Verb::DaemonReload => (Disruption::DaemonReload, None),
-                Verb::Reload(unit) => (Disruption::Reload, Some(unit)),
-                Verb::ReloadOrRestart(unit) => (Disruption::ReloadOrRestart, Some(unit)),
-                Verb::Restart(unit) => (Disruption::Restart, Some(unit)),
-                Verb::Drain => (Disruption::Drain, None),
-                Verb::Reboot | Verb::Special | Verb::Unknown(_) => (Disruption::Reboot, None),
+            let (action, target) = match action.request {
+                Request::Act { action: Action::None, .. } => return None,
+                Request::Act { action, unit } => (action, unit),
+                Request::Special | Request::Unknown(_) => (Action::Reboot, None),
             };
             Some(PlannedAction { action, target })
         })
@@ -130,11 +134,16 @@ fn planned(decided: Decided) -> PlannedChange {
         kind: change.kind,
         name: change.name,
         operation: change.operation,
-        action: actions.iter().map(|action| action.action).max().unwrap_or(Disruption::None),
+        action: most_disruptive(&actions),
         policy,
         source: change.source.machine_config.to_string(),
         actions,
         details: change.details,
         explanation,
     }
+}
+
+fn most_disruptive(actions: &[PlannedAction]) -> Action {
+    let actions = actions.iter().map(|planned| planned.action);
+    actions.max_by_key(|action| action.disruption()).unwrap_or(Action::None)
 }

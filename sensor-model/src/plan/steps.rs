@@ -6,9 +6,12 @@
 
 use super::{
     decided::{ACT_SECONDS, Decided},
-    wire::{Plan, Step, StepAction},
+    wire::{Plan, Step},
 };
-use crate::node_disruption::{Action, Fallback, Verb};
+use crate::{
+    action::{Action, Fallback},
+    node_disruption::{EntryAction, Request},
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is known of a step before all changes were seen.
@@ -23,7 +26,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn add(&mut self, decided: &Decided, action: Option<&Action>) {
+    fn add(&mut self, decided: &Decided, action: Option<&EntryAction>) {
         if self.because.last() != Some(&decided.change.name) {
             self.because.push(decided.change.name.clone());
         }
@@ -37,7 +40,7 @@ impl Wanted {
         }
     }
 
-    fn step(self, action: StepAction, target: Option<String>) -> Step {
+    fn step(self, action: Action, target: Option<String>) -> Step {
         // A rollback only if nobody needs the reboot, be it by saying nothing.
         let all_roll_back = !self.fallbacks.is_empty()
             && self.fallbacks.iter().all(|fallback| *fallback == Some(Fallback::Rollback));
@@ -65,42 +68,34 @@ pub(super) fn steps(changes: &[Decided]) -> Vec<Step> {
     if changes.is_empty() {
         return Vec::new();
     }
-    let mut single: BTreeMap<StepAction, Wanted> = BTreeMap::new();
-    let (mut reloads, mut either, mut restarts) = (Units::default(), Units::default(), Units::default());
+    let mut single: BTreeMap<Action, Wanted> = BTreeMap::new();
+    let mut units: BTreeMap<Action, Units> = BTreeMap::new();
     for decided in changes {
-        single.entry(StepAction::Write).or_default().add(decided, None);
-        let mut add = |step: StepAction, action: &Action| {
-            single.entry(step).or_default().add(decided, Some(action));
-        };
-        for action in &decided.actions {
-            match &action.verb {
-                Verb::None => {}
-                Verb::DaemonReload => add(StepAction::DaemonReload, action),
-                Verb::Reload(unit) => reloads.add(unit, decided, action),
-                Verb::ReloadOrRestart(unit) => either.add(unit, decided, action),
-                Verb::Restart(unit) => restarts.add(unit, decided, action),
-                Verb::Drain => add(StepAction::Drain, action),
-                Verb::Reboot | Verb::Special | Verb::Unknown(_) => {
-                    add(StepAction::Drain, action);
-                    add(StepAction::Reboot, action);
+        single.entry(Action::Write).or_default().add(decided, None);
+        for wanted in &decided.actions {
+            let mut add = |step: Action| single.entry(step).or_default().add(decided, Some(wanted));
+            match &wanted.request {
+                Request::Act { action: Action::None, .. } => {}
+                Request::Act { action, unit: Some(unit) } => {
+                    units.entry(*action).or_default().add(unit, decided, wanted);
                 }
+                // A reboot is never without a drain.
+                Request::Act { action: Action::Reboot, .. } | Request::Special | Request::Unknown(_) => {
+                    add(Action::Drain);
+                    add(Action::Reboot);
+                }
+                Request::Act { action, unit: None } => add(*action),
             }
         }
-        reloads.end_of_change();
-        either.end_of_change();
-        restarts.end_of_change();
+        units.values_mut().for_each(Units::end_of_change);
     }
-    let reboot = single.contains_key(&StepAction::Reboot);
-    let mut steps: Vec<Step> = single
-        .into_iter()
-        .filter(|(action, _)| !(reboot && *action == StepAction::DaemonReload))
-        .map(|(action, wanted)| wanted.step(action, None))
-        .collect();
-    if !reboot {
-        steps.extend(reloads.steps(StepAction::Reload));
-        steps.extend(either.steps(StepAction::ReloadOrRestart));
-        steps.extend(restarts.steps(StepAction::Restart));
+    let mut steps: Vec<Step> = single.into_iter().map(|(action, wanted)| wanted.step(action, None)).collect();
+    steps.extend(units.into_iter().flat_map(|(action, units)| units.steps(action)));
+    if steps.iter().any(|step| step.action == Action::Reboot) {
+        steps.retain(|step| !step.action.is_act());
     }
+    // The sort is stable: the units of an action keep their order.
+    steps.sort_by_key(|step| step.action.place());
     steps
 }
 
@@ -112,7 +107,7 @@ impl Plan {
         if !self.reconcilable {
             return;
         }
-        for action in [StepAction::Drain, StepAction::Write, StepAction::Reboot] {
+        for action in [Action::Drain, Action::Write, Action::Reboot] {
             if self.steps.iter().all(|step| step.action != action) {
                 let mut wanted = Wanted::default();
                 wanted.because.push(BECAUSE.to_owned());
@@ -120,8 +115,8 @@ impl Plan {
                 self.steps.push(wanted.step(action, None));
             }
         }
-        self.steps.retain(|step| step.action != StepAction::DaemonReload && step.target.is_none());
-        self.steps.sort_by_key(|step| step.action);
+        self.steps.retain(|step| !step.action.is_act());
+        self.steps.sort_by_key(|step| step.action.place());
         (self.drain, self.reboot) = (true, true);
     }
 }
@@ -137,7 +132,7 @@ struct Units {
 }
 
 impl Units {
-    fn add(&mut self, unit: &str, decided: &Decided, action: &Action) {
+    fn add(&mut self, unit: &str, decided: &Decided, action: &EntryAction) {
         self.wanted.entry(unit.to_owned()).or_default().add(decided, Some(action));
         if let Some(last) = self.last.replace(unit.to_owned())
             && last != unit
@@ -152,7 +147,7 @@ impl Units {
 
     /// Each unit once, after all that have to come before it. Where entries contradict each other, the first
     /// by name is taken.
-    fn steps(mut self, action: StepAction) -> Vec<Step> {
+    fn steps(mut self, action: Action) -> Vec<Step> {
         let mut steps = Vec::with_capacity(self.wanted.len());
         while !self.wanted.is_empty() {
             let waits = |unit: &String| {

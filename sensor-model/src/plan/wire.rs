@@ -1,8 +1,8 @@
 //! A plan as it is written: `holdfast.plan/v1`.
 
 use crate::{
+    action::{Action, Fallback},
     changes::{Kind, Operation},
-    node_disruption::Fallback,
 };
 use serde::{Deserialize, Serialize};
 use std::{cmp::Reverse, path::PathBuf};
@@ -86,46 +86,11 @@ impl Plan {
     }
 }
 
-/// How much a change disturbs, the mildest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Disruption {
-    /// Not at all.
-    None,
-    /// systemd reads its units again.
-    DaemonReload,
-    /// Units read their configuration again.
-    Reload,
-    /// Units do that, or are restarted where they cannot.
-    ReloadOrRestart,
-    /// Units are restarted.
-    Restart,
-    /// Workloads leave the node.
-    Drain,
-    /// The node is rebooted.
-    Reboot,
-}
-
-impl Disruption {
-    /// The word for it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::DaemonReload => "daemon-reload",
-            Self::Reload => "reload",
-            Self::ReloadOrRestart => "reload-or-restart",
-            Self::Restart => "restart",
-            Self::Drain => "drain",
-            Self::Reboot => "reboot",
-        }
-    }
-}
-
 /// One action that a change needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedAction {
     /// What.
-    pub action: Disruption,
+    pub action: Action,
     /// The unit, with its suffix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
@@ -141,7 +106,7 @@ pub struct PlannedChange {
     /// What is done to it.
     pub operation: Operation,
     /// The most disruptive action that it needs.
-    pub action: Disruption,
+    pub action: Action,
     /// The policy's entry that decided.
     pub policy: String,
     /// The MachineConfig that says so.
@@ -157,46 +122,11 @@ pub struct PlannedChange {
     pub explanation: Vec<String>,
 }
 
-/// What a step does, in the order in which steps are taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum StepAction {
-    /// Workloads leave the node.
-    Drain,
-    /// Everything that changes is written, or staged for the next boot.
-    Write,
-    /// systemd reads its units again.
-    DaemonReload,
-    /// A unit reads its configuration again.
-    Reload,
-    /// A unit does that, or is restarted where it cannot.
-    ReloadOrRestart,
-    /// A unit is restarted.
-    Restart,
-    /// The node is rebooted.
-    Reboot,
-}
-
-impl StepAction {
-    /// The word for it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Drain => "drain",
-            Self::Write => "write",
-            Self::DaemonReload => "daemon-reload",
-            Self::Reload => "reload",
-            Self::ReloadOrRestart => "reload-or-restart",
-            Self::Restart => "restart",
-            Self::Reboot => "reboot",
-        }
-    }
-}
-
 /// One step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// What is done.
-    pub action: StepAction,
+    pub action: Action,
     /// To which unit, with its suffix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,

@@ -2,7 +2,7 @@
 //!
 //! In: an act of the journal. Out: typed results; the text of a failure is for people and decides nothing.
 
-use sensor_model::journal::{Act, ActKind, Begin, OsChange};
+use sensor_model::journal::{Act, Action, Begin, OsChange};
 use std::{future::Future, pin::Pin};
 
 pub(super) type Answer<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T, String>> + 'a>>;
@@ -85,14 +85,7 @@ impl ActRunner for NoActs {
 
 /// `reload chronyd.service`.
 pub(super) fn describe(act: &Act) -> String {
-    let verb = match act.kind {
-        ActKind::DaemonReload => "daemon-reload",
-        ActKind::Reload => "reload",
-        ActKind::Restart => "restart",
-        ActKind::ReloadOrRestart => "reload-or-restart",
-        ActKind::Stop => "stop",
-        ActKind::Os => "the change of the OS",
-    };
+    let verb = if act.kind == Action::Os { "the change of the OS" } else { act.kind.as_str() };
     match &act.unit {
         Some(unit) => format!("{verb} {unit}"),
         None => verb.to_owned(),

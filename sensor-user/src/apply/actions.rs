@@ -20,7 +20,7 @@ use super::{
 use jobs::{Job, WhenMasked};
 use sensor_model::{
     host::unit_name::template_of,
-    journal::{Act, ActKind, Begin, Image, OsChange},
+    journal::{Act, Action, Begin, Image, OsChange},
 };
 use std::{
     path::{Path, PathBuf},
@@ -87,13 +87,13 @@ impl Systemd {
     async fn run(&mut self, act: &Act, begin: &Begin, masked: WhenMasked) -> Result<ActResult, String> {
         let limit = Duration::from_secs(act.timeout_s);
         let what = describe(act);
-        if act.kind == ActKind::Os {
+        if act.kind == Action::Os {
             let change = begin.os.as_ref().ok_or("nothing is said of the OS change")?;
             let staged = self.os.stage(change, limit).await;
             return staged.map(|()| ActResult::Done).map_err(|error| format!("{what}: {error}"));
         }
         let told = |reason: String| format!("{what}: {reason}");
-        if act.kind == ActKind::DaemonReload {
+        if act.kind == Action::DaemonReload {
             // systemd answers after the reload, so the act's limit is that of the answer.
             let connection = bus::connect(&self.root, limit).await.map_err(told)?;
             let reloaded = manager(&connection).await.map_err(told)?.reload().await;
@@ -148,8 +148,9 @@ impl ActRunner for Systemd {
 
     fn unit_after_boot<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, UnitAfterBoot> {
         Box::pin(async move {
-            let runs = matches!(act.kind, ActKind::Reload | ActKind::Restart | ActKind::ReloadOrRestart);
-            let Some(unit) = act.unit.as_deref().filter(|_| runs) else { return Ok(UnitAfterBoot::Settled) };
+            let Some(unit) = act.unit.as_deref().filter(|_| act.kind.needs_unit()) else {
+                return Ok(UnitAfterBoot::Settled);
+            };
             let manager = self.manager().await?;
             let limit = Duration::from_secs(act.timeout_s);
             boot::unit_after_boot(&manager, unit, concerns(begin, unit), limit).await
@@ -158,7 +159,7 @@ impl ActRunner for Systemd {
 
     fn undo<'a>(&'a mut self, act: &'a Act, begin: &'a Begin) -> Answer<'a, UndoResult> {
         Box::pin(async move {
-            let Some(change) = begin.os.as_ref().filter(|_| act.kind == ActKind::Os) else {
+            let Some(change) = begin.os.as_ref().filter(|_| act.kind == Action::Os) else {
                 let again = act.unit.as_deref().is_some_and(|unit| masks_again(begin, unit));
                 let masked = match (again, act.masked) {
                     // Under the old config nothing could start the unit, and this apply did.

@@ -6,10 +6,9 @@
 use sensor_model::{
     expectation::SYSTEMD_DIRECTORY,
     host::unit_name::template_of,
-    journal::{Act, ActKind, Fallback},
+    journal::{Act, Action, Fallback},
     merge::Rendered,
-    node_disruption,
-    plan::{ACT_SECONDS, Plan, StepAction},
+    plan::{ACT_SECONDS, Plan},
 };
 
 /// The target of the link that masks a unit.
@@ -18,32 +17,20 @@ const NOTHING: &str = "/dev/null";
 /// The plan's steps as acts of the journal.
 pub(super) fn acts(plan: &Plan, new: &Rendered, os: bool) -> Vec<Act> {
     let os = os.then(|| Act {
-        kind: ActKind::Os,
+        kind: Action::Os,
         unit: None,
         timeout_s: 3600,
         fallback: Fallback::Rollback,
         because: Vec::new(),
         masked: false,
     });
-    let steps = plan.steps.iter().filter_map(|step| {
-        let kind = match step.action {
-            StepAction::DaemonReload => ActKind::DaemonReload,
-            StepAction::Reload => ActKind::Reload,
-            StepAction::ReloadOrRestart => ActKind::ReloadOrRestart,
-            StepAction::Restart => ActKind::Restart,
-            StepAction::Drain | StepAction::Write | StepAction::Reboot => return None,
-        };
-        Some(Act {
-            kind,
-            unit: step.target.clone(),
-            timeout_s: step.timeout_seconds.unwrap_or(ACT_SECONDS),
-            fallback: match step.fallback {
-                Some(node_disruption::Fallback::Rollback) => Fallback::Rollback,
-                Some(node_disruption::Fallback::Reboot) | None => Fallback::Reboot,
-            },
-            because: step.because.clone(),
-            masked: step.target.as_deref().is_some_and(|unit| masks(new, unit)),
-        })
+    let steps = plan.steps.iter().filter(|step| step.action.is_act()).map(|step| Act {
+        kind: step.action,
+        unit: step.target.clone(),
+        timeout_s: step.timeout_seconds.unwrap_or(ACT_SECONDS),
+        fallback: step.fallback.unwrap_or_default(),
+        because: step.because.clone(),
+        masked: step.target.as_deref().is_some_and(|unit| masks(new, unit)),
     });
     os.into_iter().chain(steps).collect()
 }

@@ -85,7 +85,7 @@ fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
         };
         let current = if report.current == Some(entry.id) { "current" } else { "" };
         let took = entry.seconds().map(|seconds| format!("{seconds} s")).unwrap_or_default();
-        let steps: Vec<&str> = entry.plan.steps.iter().map(|step| step.action.word()).collect();
+        let steps: Vec<&str> = entry.plan.steps.iter().map(|step| step.action.as_str()).collect();
         let mut told = clean(&entry.reason);
         for taken in &entry.put_again {
             let path = taken.path.display().to_string();

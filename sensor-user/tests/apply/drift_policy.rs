@@ -5,7 +5,7 @@ use crate::{
     world::World,
 };
 use holdfast::apply::ResumeLimit;
-use sensor_model::journal::{ActKind, Ended, Fallback, Record, machine::Rest};
+use sensor_model::journal::{Action, Ended, Fallback, Record, machine::Rest};
 use serde_json::Value;
 use std::fs;
 
@@ -91,7 +91,7 @@ fn tolerated_drift_causes_no_rollback() {
 
 #[test]
 fn an_apply_that_changes_the_os_is_not_done_without_it_whatever_the_policy_says() {
-    for (kind, ended) in [(ActKind::Os, Ended::RolledBack), (ActKind::Restart, Ended::Done)] {
+    for (kind, ended) in [(Action::Os, Ended::RolledBack), (Action::Restart, Ended::Done)] {
         let acts = vec![act(kind, "a.service", Fallback::Rollback)];
         let acted = [Record::Started { act: 0 }, Record::Finished { act: 0 }];
         let world = interrupted(begin(&this_boot(), acts), &acted);

@@ -10,7 +10,7 @@ use holdfast::{
     store::HistoryEntry,
 };
 use sensor_model::journal::{
-    ActKind, Begin, Boot, Ended, Fallback, FileImage, Image, Metadata, PutAgain, Record, machine::Rest,
+    Action, Begin, Boot, Ended, Fallback, FileImage, Image, Metadata, PutAgain, Record, machine::Rest,
 };
 use sha2::{Digest as _, Sha256};
 use std::{fs, os::unix::fs::PermissionsExt as _};
@@ -35,7 +35,7 @@ fn file(text: &str) -> Image {
 
 /// An apply staged an update in this boot, and foresees that the update overwrites the file.
 fn asked(boot: Boot) -> World {
-    let acts = vec![act(ActKind::Os, "", Fallback::Rollback)];
+    let acts = vec![act(Action::Os, "", Fallback::Rollback)];
     let again = PutAgain { path: PATH.into(), image: file(DECLARED) };
     let begin = Begin { boot: boot.clone(), reboot: true, put_again: vec![again], ..begin("", acts) };
     let records = [Record::Started { act: 0 }, Record::Finished { act: 0 }, Record::RebootRequested { boot }];

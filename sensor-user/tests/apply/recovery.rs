@@ -10,7 +10,7 @@ use holdfast::{
     store::note_event,
 };
 use sensor_model::{
-    journal::{Act, ActKind, Begin, Boot, Ended, Fallback, OsChange, Record, codec, machine::Rest},
+    journal::{Act, Action, Begin, Boot, Ended, Fallback, OsChange, Record, codec, machine::Rest},
     node_state::{NodeEvent, NodeState},
 };
 use std::{fs, process::Command};
@@ -69,14 +69,14 @@ pub(crate) fn this_boot() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim().to_owned()
 }
 
-pub(crate) fn act(kind: ActKind, unit: &str, fallback: Fallback) -> Act {
+pub(crate) fn act(kind: Action, unit: &str, fallback: Fallback) -> Act {
     let unit = Some(unit.to_owned()).filter(|unit| !unit.is_empty());
     Act { kind, unit, timeout_s: 30, fallback, because: Vec::new(), masked: false }
 }
 
 /// An apply with the number two that began in a boot, wrote nothing, and has these actions.
 pub(crate) fn begin(boot_id: &str, acts: Vec<Act>) -> Begin {
-    let os = acts.iter().any(|act| act.kind == ActKind::Os).then(OsChange::default);
+    let os = acts.iter().any(|act| act.kind == Action::Os).then(OsChange::default);
     Begin {
         id: 2,
         previous: Some(1),
@@ -128,7 +128,7 @@ pub(crate) fn recover(world: &World, host: &mut Host, reach: ResumeLimit) -> App
 }
 
 fn os() -> Vec<Act> {
-    vec![act(ActKind::Os, "", Fallback::Rollback), act(ActKind::Restart, "a.service", Fallback::Rollback)]
+    vec![act(Action::Os, "", Fallback::Rollback), act(Action::Restart, "a.service", Fallback::Rollback)]
 }
 
 fn started(acts: usize) -> Vec<Record> {
@@ -165,7 +165,7 @@ fn an_os_that_cannot_be_undone_keeps_the_journal_and_is_tried_again_at_the_next_
 
 #[test]
 fn a_unit_that_fails_during_the_rollback_does_not_keep_the_journal_open() {
-    let acts = vec![act(ActKind::Restart, "a.service", Fallback::Rollback)];
+    let acts = vec![act(Action::Restart, "a.service", Fallback::Rollback)];
     let back = Record::RollingBack { reason: "first".to_owned() };
     let world = interrupted(begin(&this_boot(), acts), &[started(0), vec![back]].concat());
     let applied =
@@ -203,7 +203,7 @@ fn an_os_that_was_being_changed_is_not_given_up_because_the_daemon_may_not_chang
 }
 
 fn restarts(fallback: Fallback) -> Vec<Act> {
-    ["a.service", "b.service"].map(|unit| act(ActKind::Restart, unit, fallback)).to_vec()
+    ["a.service", "b.service"].map(|unit| act(Action::Restart, unit, fallback)).to_vec()
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn a_soft_reboot_brings_no_other_os_and_the_node_keeps_waiting_and_reports_it() 
         OsChange { add_arguments: vec!["nosmt".to_owned()], ..OsChange::default() },
         OsChange { new_image: Some("b".to_owned()), ..OsChange::default() },
     ] {
-        let acts = vec![act(ActKind::Os, "", Fallback::Rollback)];
+        let acts = vec![act(Action::Os, "", Fallback::Rollback)];
         let begin = Begin { boot: softly(Some(0)), os: Some(os), ..begin("", acts) };
         let asked = Record::RebootRequested { boot: softly(Some(0)) };
         let world = interrupted(begin, &[started(0), vec![Record::Finished { act: 0 }, asked]].concat());

@@ -12,7 +12,7 @@ use holdfast::{
 };
 use nix::fcntl::{FcntlArg, fcntl};
 use sensor_model::{
-    journal::{ActKind, Boot, Fallback, Record, machine::Rest},
+    journal::{Action, Boot, Fallback, Record, machine::Rest},
     node_state::Wait,
 };
 use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
@@ -57,7 +57,7 @@ fn the_state_names_the_wait_for_files_and_for_the_comparison() {
 
 #[test]
 fn the_state_names_the_wait_for_an_action_its_rollback_and_its_unit_after_a_boot() {
-    let restart = || vec![act(ActKind::Restart, "a.service", Fallback::Rollback)];
+    let restart = || vec![act(Action::Restart, "a.service", Fallback::Rollback)];
     let world = interrupted(begin(&this_boot(), restart()), &[]);
     let told = steps(&world, |progress| {
         let mut host = Host { acts: Some("it failed"), ..Host::default() };
@@ -77,7 +77,7 @@ fn the_state_names_the_wait_for_an_action_its_rollback_and_its_unit_after_a_boot
 
 #[test]
 fn the_state_names_the_wait_for_the_os_a_reboot_and_the_next_start() {
-    let os = || vec![act(ActKind::Os, "", Fallback::Rollback)];
+    let os = || vec![act(Action::Os, "", Fallback::Rollback)];
     let back = [Record::Started { act: 0 }, Record::RollingBack { reason: "first".to_owned() }];
     let world = interrupted(begin(&this_boot(), os()), &back);
     let mut seen = BTreeSet::new();

@@ -1,6 +1,6 @@
 //! What is applied in each of the checker's worlds.
 
-use super::super::{Act, ActKind, Begin, Boot, Fallback, FileImage, Image, Metadata, PutAgain, Target};
+use super::super::{Act, Action, Begin, Boot, Fallback, FileImage, Image, Metadata, PutAgain, Target};
 
 /// What is somewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -130,7 +130,7 @@ impl Setting {
             })
             .collect();
         let act = |fallback| Act {
-            kind: if self.os { ActKind::Os } else { ActKind::Restart },
+            kind: if self.os { Action::Os } else { Action::Restart },
             unit: (!self.os).then(|| "a.service".to_owned()),
             timeout_s: 1,
             fallback,

@@ -3,7 +3,7 @@
 //! In: the records of the dead one, and the boot. Out: a machine at the request that is due now.
 
 use super::{Machine, stage::Stage};
-use crate::journal::{ActKind, Begin, Boot, Brings, Ended, Record};
+use crate::journal::{Action, Begin, Boot, Brings, Ended, Record};
 
 /// Reboots that are asked for to bring the old OS back. A shutdown that does not finish what is staged, or a boot loader
 /// that takes another entry, gets that many chances; then it is a person's turn.
@@ -81,7 +81,7 @@ impl Machine {
                 .halt(&format!("{reason}, after {RETURNS} reboots for that; it has to be booted by hand"));
         }
         for (begun, act) in self.begun.iter_mut().zip(&self.acts) {
-            *begun &= act.kind == ActKind::Os;
+            *begun &= act.kind == Action::Os;
         }
         self.undo(0)
     }

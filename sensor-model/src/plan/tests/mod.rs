@@ -41,8 +41,8 @@ fn words(plan: &Plan) -> Vec<String> {
     plan.steps
         .iter()
         .map(|step| match &step.target {
-            Some(target) => format!("{} {target}", step.action.word()),
-            None => step.action.word().to_owned(),
+            Some(target) => format!("{} {target}", step.action.as_str()),
+            None => step.action.as_str().to_owned(),
         })
         .collect()
 }
@@ -80,7 +80,7 @@ fn each_kind_of_change_without_an_entry_drains_and_reboots() {
             assert_eq!(words(&plan), ["drain", "write", "reboot"], "{old} -> {new}");
             assert!(plan.drain && plan.reboot && plan.reconcilable);
             assert_eq!(plan.changes.len(), 1);
-            assert_eq!(plan.changes[0].action, Disruption::Reboot);
+            assert_eq!(plan.changes[0].action, Action::Reboot);
         }
     }
 }
@@ -95,7 +95,7 @@ fn only_changes_that_need_nothing_are_only_written() {
     let plan = planned(&ignition(&user("k1")), &ignition(&new));
     assert_eq!(words(&plan), ["write"]);
     assert!(!plan.drain && !plan.reboot);
-    assert!(plan.changes.iter().all(|change| change.action == Disruption::None), "{plan:#?}");
+    assert!(plan.changes.iter().all(|change| change.action == Action::None), "{plan:#?}");
     assert_eq!(plan.steps[0].because.len(), 4, "every change is written: {:?}", plan.steps[0].because);
 }
 
@@ -162,7 +162,7 @@ fn a_reboot_makes_everything_but_the_drain_superfluous() {
     assert_eq!(plan.steps[1].because, ["/etc/containers/policy.json", "/etc/unknown"]);
     assert_eq!(plan.steps[2].because, ["/etc/unknown"]);
     // What the change alone would have needed is still told.
-    assert_eq!(plan.changes[0].action, Disruption::Reload);
+    assert_eq!(plan.changes[0].action, Action::Reload);
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn registries_are_drained_for_only_where_their_content_may_hurt() {
     );
     let unsafe_one = planned(&registries(""), &registries(&mirror("tag-only")));
     assert_eq!(words(&unsafe_one), ["drain", "write", "reload crio.service"]);
-    assert_eq!(unsafe_one.changes[0].action, Disruption::Drain);
+    assert_eq!(unsafe_one.changes[0].action, Action::Drain);
     let unreadable = planned(&registries(""), &registries("location ="));
     assert_eq!(words(&unreadable), ["drain", "write", "reboot"]);
 }
@@ -313,15 +313,15 @@ fn an_action_that_is_not_known_at_run_time_means_reboot() {
         source: config(&json!({})).sources[0].clone(),
         others: Vec::new(),
     };
-    let decided = |verb| Decided {
+    let decided = |request| Decided {
         change: change.clone(),
-        actions: vec![Action::plain(verb)],
+        actions: vec![EntryAction { request, timeout_seconds: None, fallback: None }],
         policy: String::new(),
         explanation: Vec::new(),
     };
-    let steps = steps::steps(&[decided(Verb::Unknown("Explode".to_owned()))]);
-    let actions: Vec<StepAction> = steps.iter().map(|step| step.action).collect();
-    assert_eq!(actions, [StepAction::Drain, StepAction::Write, StepAction::Reboot]);
+    let steps = steps::steps(&[decided(Request::Unknown("Explode".to_owned()))]);
+    let actions: Vec<Action> = steps.iter().map(|step| step.action).collect();
+    assert_eq!(actions, [Action::Drain, Action::Write, Action::Reboot]);
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn a_forced_plan_writes_everything_and_reboots_also_where_nothing_changes() {
     assert!(plan.is_empty() && plan.steps.is_empty());
     plan.force();
     let actions: Vec<_> = plan.steps.iter().map(|step| step.action).collect();
-    assert_eq!(actions, [StepAction::Drain, StepAction::Write, StepAction::Reboot]);
+    assert_eq!(actions, [Action::Drain, Action::Write, Action::Reboot]);
     assert!(plan.drain && plan.reboot);
     let mut refused = planned(&json!({}), &json!({ "fips": true }));
     refused.force();

@@ -160,7 +160,7 @@ fn grown(old: &Parts, new: &Parts, more: More) -> Option<Parts> {
 }
 
 /// Every step as action and unit.
-fn done(plan: &Plan) -> Vec<(StepAction, Option<String>)> {
+fn done(plan: &Plan) -> Vec<(Action, Option<String>)> {
     plan.steps.iter().map(|step| (step.action, step.target.clone())).collect()
 }
 
@@ -189,17 +189,17 @@ proptest! {
         unique.sort();
         unique.dedup();
         prop_assert_eq!(unique.len(), steps.len());
-        prop_assert!(steps.windows(2).all(|pair| pair[0].0 <= pair[1].0), "{:?}", steps);
+        prop_assert!(steps.windows(2).all(|pair| pair[0].0.place() <= pair[1].0.place()), "{:?}", steps);
         let names: Vec<&str> = plan.changes.iter().map(|change| change.name.as_str()).collect();
         for step in &plan.steps {
-            prop_assert!(!step.because.is_empty() && !step.policies.is_empty() || step.action == StepAction::Write);
+            prop_assert!(!step.because.is_empty() && !step.policies.is_empty() || step.action == Action::Write);
             prop_assert!(step.because.iter().all(|name| names.contains(&name.as_str())));
             let units =
-                [StepAction::Reload, StepAction::ReloadOrRestart, StepAction::Restart].contains(&step.action);
+                [Action::Reload, Action::ReloadOrRestart, Action::Restart].contains(&step.action);
             prop_assert_eq!(step.target.is_some(), units);
         }
-        prop_assert_eq!(plan.drain, steps.iter().any(|(action, _)| *action == StepAction::Drain));
-        prop_assert_eq!(plan.reboot, steps.iter().any(|(action, _)| *action == StepAction::Reboot));
+        prop_assert_eq!(plan.drain, steps.iter().any(|(action, _)| *action == Action::Drain));
+        prop_assert_eq!(plan.reboot, steps.iter().any(|(action, _)| *action == Action::Reboot));
         prop_assert!(!plan.reboot || plan.drain);
     }
 

@@ -5,7 +5,7 @@
 
 use super::{bus::SYSTEMD, results::Results};
 use crate::apply::act_runner::ActResult;
-use sensor_model::journal::ActKind;
+use sensor_model::journal::Action;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use zbus_systemd::systemd1::{ManagerProxy, ServiceProxy, UnitProxy};
@@ -20,7 +20,7 @@ const LOOKS: u32 = 10;
 /// A job, and how its unit is judged.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Job<'a> {
-    pub(super) kind: ActKind,
+    pub(super) kind: Action,
     pub(super) unit: &'a str,
     /// Whether the unit may be missing, because the apply removes it.
     pub(super) may_be_gone: bool,
@@ -67,18 +67,18 @@ async fn wait(
     let skipped = |now| Ok(ActResult::Skipped(format!("skipped: the config masks the unit, and {now}")));
     let kind = match (load.as_str(), job.masked) {
         // What has no file any more can only be stopped.
-        ("not-found", _) if job.may_be_gone => ActKind::Stop,
+        ("not-found", _) if job.may_be_gone => Action::Stop,
         ("not-found", _) => return Err("there is no such unit".to_owned()),
-        ("masked", _) if job.kind == ActKind::Stop => ActKind::Stop,
-        ("masked", WhenMasked::Stop) => ActKind::Stop,
+        ("masked", _) if job.kind == Action::Stop => Action::Stop,
+        ("masked", WhenMasked::Stop) => Action::Stop,
         ("masked", WhenMasked::Skip) if is_running => return skipped("it runs on until it is stopped"),
         ("masked", WhenMasked::Skip) => return skipped("it does not run"),
         // Systemd has not read the mask yet, or the way back took it away: a restart would start what did not run.
-        (_, WhenMasked::Skip) if active == "inactive" && job.kind != ActKind::Stop => {
+        (_, WhenMasked::Skip) if active == "inactive" && job.kind != Action::Stop => {
             return skipped("it does not run");
         }
         // A unit that does not run has nothing to reload.
-        ("masked", WhenMasked::Fail) if job.kind != ActKind::Reload || is_running => {
+        ("masked", WhenMasked::Fail) if job.kind != Action::Reload || is_running => {
             return Err(format!(
                 "the unit is masked, and not by the config; `systemctl unmask {}` lets systemd start it",
                 job.unit
@@ -88,10 +88,10 @@ async fn wait(
     };
     match kind {
         // What has failed does not use the new content, whatever it is asked to read.
-        ActKind::Reload if active == "failed" => {
+        Action::Reload if active == "failed" => {
             return Err("the unit has failed, so there is nothing to reload".to_owned());
         }
-        ActKind::Reload if !is_running => {
+        Action::Reload if !is_running => {
             tracing::warn!(
                 unit = job.unit,
                 state = active,
@@ -99,17 +99,20 @@ async fn wait(
             );
             return Ok(ActResult::Done);
         }
-        ActKind::Stop if !is_running => return Ok(ActResult::Done),
+        Action::Stop if !is_running => return Ok(ActResult::Done),
         _ => {}
     }
     let mut results = Results::of(manager, unit.id().await.map_err(text)?).await?;
     let (name, mode) = (job.unit.to_owned(), "replace".to_owned());
     let queued = match kind {
-        ActKind::Reload => manager.reload_unit(name, mode).await,
-        ActKind::Restart => manager.restart_unit(name, mode).await,
-        ActKind::ReloadOrRestart => manager.reload_or_restart_unit(name, mode).await,
-        ActKind::Stop => manager.stop_unit(name, mode).await,
-        ActKind::DaemonReload | ActKind::Os => return Ok(ActResult::Done),
+        Action::Reload => manager.reload_unit(name, mode).await,
+        Action::Restart => manager.restart_unit(name, mode).await,
+        Action::ReloadOrRestart => manager.reload_or_restart_unit(name, mode).await,
+        Action::Stop => manager.stop_unit(name, mode).await,
+        // Of systemd itself, of the OS backend, or no act at all.
+        Action::DaemonReload | Action::Os | Action::None | Action::Write | Action::Drain | Action::Reboot => {
+            return Err(format!("{} is not a job for a unit", kind.as_str()));
+        }
     };
     let queued = queued.map_err(text)?;
     *path = Some(queued.as_str().to_owned());
@@ -135,9 +138,9 @@ pub(super) async fn unit_of(manager: &ManagerProxy<'_>, name: &str) -> Result<Un
 }
 
 /// A job that is done may leave a unit that fails right after, at once or over and over again.
-async fn settled(unit: &UnitProxy<'_>, kind: ActKind, name: &str) -> Result<(), String> {
+async fn settled(unit: &UnitProxy<'_>, kind: Action, name: &str) -> Result<(), String> {
     let text = |error: zbus::Error| error.to_string();
-    let starts = matches!(kind, ActKind::Restart | ActKind::ReloadOrRestart);
+    let starts = matches!(kind, Action::Restart | Action::ReloadOrRestart);
     let service = if starts && name.ends_with(".service") { Some(service_of(unit).await?) } else { None };
     let restarts = async || match &service {
         Some(service) => service.n_restarts().await.map_err(text),
@@ -148,10 +151,10 @@ async fn settled(unit: &UnitProxy<'_>, kind: ActKind, name: &str) -> Result<(), 
     loop {
         let active = unit.active_state().await.map_err(text)?;
         match active.as_str() {
-            "failed" if kind != ActKind::Stop => return Err("the unit failed".to_owned()),
+            "failed" if kind != Action::Stop => return Err("the unit failed".to_owned()),
             "reloading" | "deactivating" | "activating" => {
                 let sub = unit.sub_state().await.map_err(text)?;
-                if sub.starts_with("auto-restart") && kind != ActKind::Stop {
+                if sub.starts_with("auto-restart") && kind != Action::Stop {
                     return Err("the unit failed, and systemd starts it again and again".to_owned());
                 }
             }

@@ -31,7 +31,7 @@ fn begin() -> Begin {
     }
 }
 
-fn act(kind: ActKind, unit: &str, timeout_s: u64) -> Act {
+fn act(kind: Action, unit: &str, timeout_s: u64) -> Act {
     let unit = Some(unit.to_owned()).filter(|unit| !unit.is_empty());
     Act { kind, unit, timeout_s, fallback: Fallback::Reboot, because: Vec::new(), masked: false }
 }
@@ -39,25 +39,25 @@ fn act(kind: ActKind, unit: &str, timeout_s: u64) -> Act {
 #[tokio::test]
 async fn a_unit_that_was_restarted_and_stays_is_a_success() {
     let host = Host::new(Plays::Well);
-    assert_eq!(host.act(&act(ActKind::Restart, "there.service", 30), &begin()).await, Ok(()));
-    assert_eq!(host.act(&act(ActKind::DaemonReload, "", 30), &begin()).await, Ok(()));
+    assert_eq!(host.act(&act(Action::Restart, "there.service", 30), &begin()).await, Ok(()));
+    assert_eq!(host.act(&act(Action::DaemonReload, "", 30), &begin()).await, Ok(()));
 }
 
 #[tokio::test]
 async fn a_unit_that_does_not_exist_is_a_failure_unless_the_apply_takes_it_away() {
     let host = Host::new(Plays::Well);
-    let restart = act(ActKind::Restart, "chronyd.servce", 30);
+    let restart = act(Action::Restart, "chronyd.servce", 30);
     let refused = host.act(&restart, &begin()).await;
     assert_eq!(refused, Err("restart chronyd.servce: there is no such unit".to_owned()));
     let gone = Begin { units: vec!["gone.service".to_owned(), "gone@.service".to_owned()], ..begin() };
     for unit in ["gone.service", "gone@1.service"] {
-        assert_eq!(host.act(&act(ActKind::Restart, unit, 30), &gone).await, Ok(()), "{unit}");
+        assert_eq!(host.act(&act(Action::Restart, unit, 30), &gone).await, Ok(()), "{unit}");
     }
 }
 
 #[tokio::test]
 async fn only_a_unit_that_runs_is_reloaded_and_one_that_had_failed_is_a_failure() {
-    let reload = act(ActKind::Reload, "there.service", 30);
+    let reload = act(Action::Reload, "there.service", 30);
     let refused = "reload there.service: the unit has failed, so there is nothing to reload".to_owned();
     for (plays, wanted, called) in [
         (Plays::RunningUnits, Ok(()), &["reload"][..]),
@@ -72,7 +72,7 @@ async fn only_a_unit_that_runs_is_reloaded_and_one_that_had_failed_is_a_failure(
 
 #[tokio::test]
 async fn whether_a_unit_can_reload_is_left_to_systemd_where_either_will_do() {
-    let either = act(ActKind::ReloadOrRestart, "there.service", 30);
+    let either = act(Action::ReloadOrRestart, "there.service", 30);
     for plays in [Plays::RunningUnits, Plays::Well, Plays::FailedUnits] {
         let host = Host::new(plays);
         let _ = host.act(&either, &begin()).await;
@@ -86,7 +86,7 @@ async fn whether_a_unit_can_reload_is_left_to_systemd_where_either_will_do() {
 #[tokio::test]
 async fn a_unit_that_the_apply_takes_away_is_stopped_where_it_runs() {
     let gone = Begin { units: vec!["gone.service".to_owned()], ..begin() };
-    for kind in [ActKind::Reload, ActKind::ReloadOrRestart, ActKind::Restart] {
+    for kind in [Action::Reload, Action::ReloadOrRestart, Action::Restart] {
         for (plays, called) in
             [(Plays::RunningUnits, &["stop"][..]), (Plays::Well, &[]), (Plays::FailedUnits, &[])]
         {
@@ -99,7 +99,7 @@ async fn a_unit_that_the_apply_takes_away_is_stopped_where_it_runs() {
 
 #[tokio::test]
 async fn a_masked_unit_is_a_skip_where_the_config_masks_it_else_a_failure_and_is_never_stopped() {
-    for kind in [ActKind::Reload, ActKind::ReloadOrRestart, ActKind::Restart] {
+    for kind in [Action::Reload, Action::ReloadOrRestart, Action::Restart] {
         let host = Host::new(Plays::RunningUnits);
         let by_config = Act { masked: true, ..act(kind, "masked.service", 30) };
         let Ok(ActResult::Skipped(reason)) = host.acted(&by_config, &begin()).await else {
@@ -115,14 +115,14 @@ async fn a_masked_unit_is_a_skip_where_the_config_masks_it_else_a_failure_and_is
     }
     let host = Host::new(Plays::Well);
     // Its mask is not read yet; on the way back it is gone again.
-    let restart = Act { masked: true, ..act(ActKind::Restart, "there.service", 30) };
+    let restart = Act { masked: true, ..act(Action::Restart, "there.service", 30) };
     let Ok(ActResult::Skipped(reason)) = host.acted(&restart, &begin()).await else {
         panic!("it was started")
     };
     assert!(reason.ends_with("skipped: the config masks the unit, and it does not run"), "{reason}");
     assert_eq!(host.systemd().undo(&restart, &begin()).await, Ok(UndoResult::Done));
     assert!(host.queued.lock().unwrap().is_empty(), "it was started");
-    let reload = act(ActKind::Reload, "masked.service", 30);
+    let reload = act(Action::Reload, "masked.service", 30);
     assert_eq!(
         host.acted(&reload, &begin()).await,
         Ok(ActResult::Done),
@@ -139,11 +139,11 @@ async fn a_unit_that_the_way_back_masks_again_is_stopped() {
         after: Image::Absent,
     };
     let begin = Begin { targets: vec![unmasked], ..begin() };
-    let restart = act(ActKind::Restart, "masked@1.service", 30);
+    let restart = act(Action::Restart, "masked@1.service", 30);
     let host = Host::new(Plays::RunningUnits);
     assert_eq!(host.systemd().undo(&restart, &begin).await, Ok(UndoResult::Done));
     assert_eq!(*host.called.lock().unwrap(), ["stop"]);
-    let another = act(ActKind::Restart, "masked.service", 30);
+    let another = act(Action::Restart, "masked.service", 30);
     host.systemd().undo(&another, &begin).await.unwrap_err();
     assert_eq!(*host.called.lock().unwrap(), ["stop"], "somebody else's mask");
 }
@@ -158,7 +158,7 @@ async fn a_unit_that_fails_a_moment_after_its_start_is_a_failure() {
         ),
     ] {
         let host = Host::new(plays);
-        let acted = host.act(&act(ActKind::Restart, "there.service", 30), &begin()).await;
+        let acted = host.act(&act(Action::Restart, "there.service", 30), &begin()).await;
         assert_eq!(acted, Err(wanted.to_owned()));
     }
 }
@@ -166,8 +166,8 @@ async fn a_unit_that_fails_a_moment_after_its_start_is_a_failure() {
 #[tokio::test]
 async fn a_manager_that_never_answers_is_not_waited_for_longer_than_the_limit() {
     let host = Host::new(Plays::Frozen);
-    for kind in [ActKind::DaemonReload, ActKind::Restart] {
-        let unit = if kind == ActKind::Restart { "there.service" } else { "" };
+    for kind in [Action::DaemonReload, Action::Restart] {
+        let unit = if kind == Action::Restart { "there.service" } else { "" };
         host.act(&act(kind, unit, 1), &begin()).await.unwrap_err();
     }
     let mut systemd = host.systemd();
@@ -193,7 +193,7 @@ async fn a_bus_that_does_not_even_greet_is_not_waited_for() {
 
 #[tokio::test]
 async fn a_result_of_a_job_is_believed_from_systemd_alone_and_a_flood_of_others_delays_nothing() {
-    let restart = act(ActKind::Restart, "there.service", 30);
+    let restart = act(Action::Restart, "there.service", 30);
     let host = Host::new(Plays::WellBesideForger);
     assert_eq!(host.act(&restart, &begin()).await, Ok(()));
     let host = Host::new(Plays::FailingBesideForger);
@@ -204,13 +204,13 @@ async fn a_result_of_a_job_is_believed_from_systemd_alone_and_a_flood_of_others_
 #[tokio::test]
 async fn a_systemd_that_connects_to_the_bus_anew_is_believed_at_its_new_connection_alone() {
     let host = Host::new(Plays::ConnectedAnew);
-    assert_eq!(host.act(&act(ActKind::Restart, "there.service", 30), &begin()).await, Ok(()));
+    assert_eq!(host.act(&act(Action::Restart, "there.service", 30), &begin()).await, Ok(()));
 }
 
 #[tokio::test]
 async fn a_job_that_systemd_has_no_more_and_says_nothing_of_is_a_failure_before_the_limit() {
     let host = Host::new(Plays::Forgetful);
-    let acted = host.act(&act(ActKind::Restart, "there.service", 600), &begin()).await;
+    let acted = host.act(&act(Action::Restart, "there.service", 600), &begin()).await;
     let wanted = "restart there.service: the job is over, and systemd did not report its result";
     assert_eq!(acted, Err(wanted.to_owned()));
 }
@@ -218,7 +218,7 @@ async fn a_job_that_systemd_has_no_more_and_says_nothing_of_is_a_failure_before_
 #[tokio::test]
 async fn a_job_that_takes_too_long_is_taken_back() {
     let host = Host::new(Plays::Busy);
-    let acted = host.act(&act(ActKind::Restart, "there.service", 1), &begin()).await;
+    let acted = host.act(&act(Action::Restart, "there.service", 1), &begin()).await;
     assert_eq!(acted, Err("restart there.service: not done within 1 s".to_owned()));
     assert_eq!(*host.cancelled.lock().unwrap(), [5]);
 }
@@ -267,7 +267,7 @@ async fn rested(plays: Plays, act: &Act) -> Result<UnitAfterBoot, String> {
 
 #[tokio::test]
 async fn after_a_boot_a_unit_is_looked_at_once_the_boot_has_come_to_it_and_never_started() {
-    let restart = |unit| act(ActKind::Restart, unit, 1);
+    let restart = |unit| act(Action::Restart, unit, 1);
     let failed = |reason: &str| Ok(UnitAfterBoot::Failed(reason.to_owned()));
     for (plays, unit, wanted) in [
         (Plays::Booting, "there.service", Ok(UnitAfterBoot::Settled)),
@@ -285,7 +285,7 @@ async fn after_a_boot_a_unit_is_looked_at_once_the_boot_has_come_to_it_and_never
         assert_eq!(rested(plays, &restart(unit)).await, wanted, "{plays:?} {unit}");
     }
     assert_eq!(
-        rested(Plays::BootingInVain, &act(ActKind::DaemonReload, "", 1)).await,
+        rested(Plays::BootingInVain, &act(Action::DaemonReload, "", 1)).await,
         Ok(UnitAfterBoot::Settled)
     );
 }

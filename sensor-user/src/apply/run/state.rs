@@ -10,7 +10,7 @@ use crate::{
 };
 use sensor_model::{
     journal::{
-        ActKind, Begin, Boot, Brings, Ended, Target,
+        Action, Begin, Boot, Brings, Ended, Target,
         machine::{Machine, Outcome},
     },
     node_state::{NodeEvent, Wait},
@@ -124,7 +124,7 @@ impl Run<'_> {
 
     /// Whether an act changes the OS.
     pub(super) fn is_of_os(&self, act: usize) -> bool {
-        self.begin.acts[act].kind == ActKind::Os
+        self.begin.acts[act].kind == Action::Os
     }
 
     /// Whether the boot in which it began is over.

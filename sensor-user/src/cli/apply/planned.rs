@@ -5,10 +5,7 @@ use crate::cli::{
     exit::{DRIFT, IN_SYNC, NOT_RECONCILABLE},
     output::{Screen, Tone, clean, count},
 };
-use sensor_model::{
-    changes::Kind,
-    plan::{Disruption, Plan, StepAction},
-};
+use sensor_model::{action::Action, changes::Kind, plan::Plan};
 
 /// The note on a declared path that equals the file of the OS image.
 const TAKEN_BACK: &str =
@@ -53,7 +50,7 @@ impl Site<'_> {
         }
         for change in plan.removals_first() {
             let (operation, kind) = (change.operation.word(), change.kind.word());
-            let action = change.action.word();
+            let action = change.action.as_str();
             let name = clean(&change.name);
             screen.line(&format!("{operation} {kind} {name}: {action} ({})", clean(&change.policy)))?;
             for why in &change.explanation {
@@ -65,9 +62,8 @@ impl Site<'_> {
         }
         for (number, step) in plan.steps.iter().enumerate() {
             let target = step.target.as_deref().map(|unit| format!(" {unit}")).unwrap_or_default();
-            let action = step.action.word();
-            let note =
-                if step.action == StepAction::Drain { format!(" ({NO_DRAIN})") } else { String::new() };
+            let action = step.action.as_str();
+            let note = if step.action == Action::Drain { format!(" ({NO_DRAIN})") } else { String::new() };
             screen.line(&format!("step {}: {action}{}{note}", number + 1, clean(&target)))?;
         }
         for path in &plan.put_again {
@@ -84,8 +80,7 @@ impl Site<'_> {
 pub(super) fn left_out(plan: &Plan) -> Option<String> {
     let is_of_os =
         |kind| matches!(kind, Kind::KernelArgument | Kind::KernelType | Kind::Extension | Kind::OsImage);
-    let left =
-        plan.changes.iter().filter(|change| is_of_os(change.kind) && change.action != Disruption::None);
+    let left = plan.changes.iter().filter(|change| is_of_os(change.kind) && change.action != Action::None);
     let left: Vec<String> = left
         .map(|change| format!("{} {} {}", change.operation.word(), change.kind.word(), change.name))
         .collect();

@@ -15,9 +15,9 @@ use crate::observation::node;
 use anyhow::Context as _;
 use diff::Differ;
 use sensor_model::{
+    action::{Action, Fallback},
     changes::Operation,
-    node_disruption::Fallback,
-    plan::{Disruption, Plan, PlannedChange, Step, plan},
+    plan::{Plan, PlannedChange, Step, plan},
     reconcile,
 };
 use serde::Serialize;
@@ -173,11 +173,11 @@ fn one_change(change: &PlannedChange, differ: &Differ<'_>, screen: &mut Screen) 
     let source = screen.paint(Tone::Quiet, &clean(&format!("({})", change.source)));
     screen.line(&format!("{word} {} {} {source}", change.kind.word(), clean(&change.name)))?;
     let actions = change.actions.iter().map(|action| match &action.target {
-        Some(unit) => format!("{} {unit}", action.action.word()),
-        None => action.action.word().to_owned(),
+        Some(unit) => format!("{} {unit}", action.action.as_str()),
+        None => action.action.as_str().to_owned(),
     });
     let mut needs = actions.collect::<Vec<_>>().join(", ");
-    if change.action == Disruption::None {
+    if change.action == Action::None {
         needs.push_str("no action");
     }
     screen.line(&format!("  needs {}; {}", clean(&needs), clean(&change.policy)))?;
@@ -204,6 +204,6 @@ fn one_step(number: usize, step: &Step, screen: &mut Screen) -> io::Result<()> {
         Some(Fallback::Rollback) => ", else roll back",
         None => "",
     };
-    let (word, target, because) = (step.action.word(), clean(&target), because.join(", "));
+    let (word, target, because) = (step.action.as_str(), clean(&target), because.join(", "));
     screen.line(&format!("  {number}. {word}{target}{timeout}{fallback}: {because}"))
 }
