@@ -1,45 +1,46 @@
 //! One way in which an observation departs from its expectation.
 
+use crate::names::names;
 use serde::{Deserialize, Serialize};
 
-/// What differs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DifferenceKind {
-    /// File content.
-    Content,
-    /// Permission bits.
-    Mode,
-    /// Owning user or group.
-    Owner,
-    /// SELinux label.
-    Label,
-    /// Extended attribute or access control list that nothing declares.
-    Xattr,
-    /// Immutable or append-only flag that nothing declares.
-    Attribute,
-    /// Not the declared kind of object.
-    Type,
-    /// Declared and not there.
-    Missing,
-    /// There and not declared.
-    Unexpected,
-    /// A link points elsewhere.
-    LinkTarget,
-    /// Unit enabled or disabled against its declaration.
-    UnitEnablement,
-    /// Unit masked or unmasked against its declaration.
-    UnitMask,
-    /// Undeclared or missing ssh key.
-    SshKey,
-    /// Kernel argument.
-    KernelArgument,
-    /// OS image.
-    OsImage,
-    /// A mount hides the managed object.
-    MountOver,
-    /// It could not be read, so it cannot be said to be as declared.
-    Unreadable,
+names! {
+    /// What differs.
+    pub enum DifferenceKind {
+        /// File content.
+        Content = "content",
+        /// Permission bits.
+        Mode = "mode",
+        /// Owning user or group.
+        Owner = "owner",
+        /// SELinux label.
+        Label = "label",
+        /// Extended attribute or access control list that nothing declares.
+        Xattr = "xattr",
+        /// Immutable or append-only flag that nothing declares.
+        Attribute = "attribute",
+        /// Not the declared kind of object.
+        Type = "type",
+        /// Declared and not there.
+        Missing = "missing",
+        /// There and not declared.
+        Unexpected = "unexpected",
+        /// A link points elsewhere.
+        LinkTarget = "link-target",
+        /// Unit enabled or disabled against its declaration.
+        UnitEnablement = "unit-enablement",
+        /// Unit masked or unmasked against its declaration.
+        UnitMask = "unit-mask",
+        /// Undeclared or missing ssh key.
+        SshKey = "ssh-key",
+        /// Kernel argument.
+        KernelArgument = "kernel-argument",
+        /// OS image.
+        OsImage = "os-image",
+        /// A mount hides the managed object.
+        MountOver = "mount-over",
+        /// It could not be read, so it cannot be said to be as declared.
+        Unreadable = "unreadable",
+    }
 }
 
 /// One difference, with a text that other tools match on (the Machine Config Operator's where it has one).

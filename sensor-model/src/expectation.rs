@@ -5,11 +5,14 @@
 //! that ten thousand files cost a few megabytes and no secret stays in memory; the bytes are decoded
 //! again from the source when a repair or a diff needs them.
 
-use crate::authorized_keys::SshKey;
+use crate::{authorized_keys::SshKey, names::names};
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::{
+    borrow::Cow,
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// Who says what a thing should be. Shared by everything that one manifest says.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -63,6 +66,26 @@ pub enum Thing {
     OsImage,
 }
 
+names! {
+    /// What kind of managed thing it is. Two things may share a path: a unit and its file, a directory and what may be in it.
+    pub enum ThingKind {
+        /// See [`Thing::File`].
+        File = "file",
+        /// See [`Thing::Directory`].
+        Directory = "directory",
+        /// See [`Thing::Link`].
+        Link = "link",
+        /// See [`Thing::Unit`].
+        Unit = "unit",
+        /// See [`Thing::ClosedDirectory`].
+        ClosedDirectory = "closed-directory",
+        /// See [`Thing::KernelArguments`].
+        KernelArguments = "kernel-arguments",
+        /// See [`Thing::OsImage`].
+        OsImage = "os-image",
+    }
+}
+
 impl Thing {
     /// A file by its absolute, cleaned path.
     pub fn file(path: impl AsRef<Path>) -> Self {
@@ -97,6 +120,36 @@ impl Thing {
             Self::OsImage => Path::new(OSTREE_BOOTED).into(),
         }
     }
+
+    /// Its kind.
+    pub fn kind(&self) -> ThingKind {
+        match self {
+            Self::File { .. } => ThingKind::File,
+            Self::Directory { .. } => ThingKind::Directory,
+            Self::Link { .. } => ThingKind::Link,
+            Self::Unit { .. } => ThingKind::Unit,
+            Self::ClosedDirectory { .. } => ThingKind::ClosedDirectory,
+            Self::KernelArguments => ThingKind::KernelArguments,
+            Self::OsImage => ThingKind::OsImage,
+        }
+    }
+
+    /// What the texts of differences call it: the Machine Config Operator's word where it has one.
+    pub fn noun(&self) -> &'static str {
+        match self {
+            Self::File { .. } => "file",
+            Self::Directory { .. } | Self::ClosedDirectory { .. } => "directory",
+            Self::Link { .. } => "link",
+            Self::Unit { .. } => "unit",
+            Self::KernelArguments => "kernel arguments",
+            Self::OsImage => "OS image",
+        }
+    }
+
+    /// Whether only a boot changes it: nothing has to be watched, and nothing can be written back.
+    pub fn changes_with_a_boot(&self) -> bool {
+        matches!(self, Self::KernelArguments | Self::OsImage)
+    }
 }
 
 /// Where MachineConfig units are written.
@@ -118,6 +171,16 @@ pub enum Owner {
     Name(String),
     /// Not declared and not known: never compared.
     Undeclared,
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Id(id) => write!(f, "{id}"),
+            Self::Name(name) => f.write_str(name),
+            Self::Undeclared => f.write_str("not declared"),
+        }
+    }
 }
 
 /// Size and digest of a file's decoded content.
@@ -254,6 +317,63 @@ pub enum Expected {
     KernelArguments(KernelArgumentsExpectation),
     /// See [`OsImageExpectation`].
     OsImage(OsImageExpectation),
+}
+
+impl Expected {
+    /// What outputs for people call the thing.
+    pub fn noun(&self) -> &'static str {
+        match self {
+            Self::File(_) => "file",
+            Self::Directory(_) => "directory",
+            Self::Link(_) => "link",
+            Self::Unit(_) => "unit",
+            Self::ClosedDirectory(_) => "closed directory",
+            Self::AuthorizedKeys(_) => "authorized keys",
+            Self::KernelArguments(_) => "kernel arguments",
+            Self::OsImage(_) => "OS image",
+        }
+    }
+
+    /// What is expected, for people: pairs of a word and its value, never contents. Values may hold control characters.
+    pub fn details(&self) -> Vec<(&'static str, String)> {
+        let owner = |user: &Owner, group: &Owner| ("owner", format!("{user}:{group}"));
+        let mode = |mode: u32| ("mode", format!("{mode:04o}"));
+        match self {
+            Self::File(file) => {
+                let content = file.content.map_or_else(
+                    || "not declared".to_owned(),
+                    |content| format!("sha256:{} ({} bytes)", hex::encode(content.sha256), content.size),
+                );
+                vec![("content", content), mode(file.mode), owner(&file.user, &file.group)]
+            }
+            Self::Directory(directory) => {
+                vec![mode(directory.mode), owner(&directory.user, &directory.group)]
+            }
+            Self::Link(link) => {
+                let kind = if link.hard { "hard link to" } else { "link to" };
+                vec![(kind, link.target.to_string_lossy().into_owned())]
+            }
+            Self::Unit(unit) => {
+                let yes = |value: bool| if value { "yes" } else { "no" }.to_owned();
+                let declared = [("enabled", unit.enabled), ("masked", unit.masked)];
+                declared.into_iter().filter_map(|(word, value)| Some((word, yes(value?)))).collect()
+            }
+            Self::ClosedDirectory(closed) => {
+                let names = list(&closed.names);
+                let of = closed.suffix.as_deref().map(|suffix| format!(" (of those in *{suffix})"));
+                vec![("names", names + &of.unwrap_or_default())]
+            }
+            Self::AuthorizedKeys(keys) => {
+                vec![("keys", list(&keys.keys.iter().map(ToString::to_string).collect::<Vec<_>>()))]
+            }
+            Self::KernelArguments(declared) => vec![("among others", declared.arguments.join(" "))],
+            Self::OsImage(declared) => vec![("image", declared.image.clone())],
+        }
+    }
+}
+
+fn list(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
 /// What one managed thing should be, and who says so.

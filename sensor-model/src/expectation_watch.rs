@@ -54,8 +54,7 @@ pub fn watches(expectation: &Expectation, install_directories: &[String]) -> Vec
             }
         }
         (Thing::ClosedDirectory { .. }, _) => directory_watch(&path, &mut found),
-        // Neither can change while the kernel runs.
-        (Thing::KernelArguments | Thing::OsImage, _) => {}
+        (thing, _) if thing.changes_with_a_boot() => {}
         // A directory's own metadata matters, and so the object; who is in it does not.
         _ => object(&path, &mut found),
     }

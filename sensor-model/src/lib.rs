@@ -29,6 +29,7 @@ pub mod ignition;
 pub mod journal;
 pub mod machine_config;
 pub mod merge;
+mod names;
 pub mod node_disruption;
 pub mod node_state;
 pub mod observation;

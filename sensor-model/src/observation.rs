@@ -3,28 +3,28 @@
 //! Filled by the daemon through directory handles; read by `compare`. It carries digests, never
 //! contents.
 
-use crate::{authorized_keys::AuthorizedKeys, os::Deployment};
+use crate::{authorized_keys::AuthorizedKeys, names::names, os::Deployment};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::{collections::BTreeMap, path::PathBuf};
 
-/// The type of a file system object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum FileType {
-    /// Regular file.
-    Regular,
-    /// Directory.
-    Directory,
-    /// Symbolic link.
-    Symlink,
-    /// Character device.
-    CharacterDevice,
-    /// Block device.
-    BlockDevice,
-    /// Named pipe.
-    Fifo,
-    /// Unix socket.
-    Socket,
+names! {
+    /// The type of a file system object.
+    pub enum FileType {
+        /// Regular file.
+        Regular = "regular",
+        /// Directory.
+        Directory = "directory",
+        /// Symbolic link.
+        Symlink = "symlink",
+        /// Character device.
+        CharacterDevice = "character-device",
+        /// Block device.
+        BlockDevice = "block-device",
+        /// Named pipe.
+        Fifo = "fifo",
+        /// Unix socket.
+        Socket = "socket",
+    }
 }
 
 /// One object of a file system, read without following a final link.
@@ -90,6 +90,17 @@ impl ObjectObservation {
             changed_ns: 0,
         }
     }
+
+    fn summary(&self) -> String {
+        let owner = |name: &Option<String>, id: u32| name.clone().unwrap_or_else(|| id.to_string());
+        let what = match (&self.target, self.sha256) {
+            (Some(target), _) => format!("link to {}", target.display()),
+            (None, Some(sum)) => format!("sha256:{} ({} bytes)", hex::encode(sum), self.size),
+            (None, None) => self.file_type.as_str().replace('-', " "),
+        };
+        let (user, group) = (owner(&self.user, self.uid), owner(&self.group, self.gid));
+        format!("{what}, mode {:04o}, owner {user}:{group}", self.mode)
+    }
 }
 
 /// A unit's state as systemd reports it.
@@ -135,6 +146,45 @@ pub enum Observation {
         /// Operation and error.
         error: String,
     },
+}
+
+impl Observation {
+    /// What was seen, for people, in a few words. It may hold control characters.
+    pub fn summary(&self) -> String {
+        match self {
+            Self::Missing => "missing".to_owned(),
+            Self::Unreadable { error } => error.clone(),
+            Self::Names { names, .. } => {
+                let names = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
+                format!("directory with {names}")
+            }
+            Self::Unit(unit) => unit.file_state.as_deref().unwrap_or("not found").to_owned(),
+            Self::KernelArguments { arguments } => arguments.join(" "),
+            Self::Os(booted) => {
+                let commit = booted.checksum.as_ref().map(|sum| format!(" (commit {sum})"));
+                format!("{}{}", booted.name(), commit.unwrap_or_default())
+            }
+            Self::Object(object) => object.summary(),
+        }
+    }
+
+    /// Whether anything was seen.
+    pub fn is_something(&self) -> bool {
+        !matches!(self, Self::Missing | Self::Unreadable { .. })
+    }
+
+    /// Why a MachineConfig cannot declare what was seen; `None` for an object and a unit, which it can.
+    pub fn not_declarable(&self) -> Option<String> {
+        match self {
+            Self::Object(_) | Self::Unit(_) => None,
+            Self::Missing => Some("it is missing: a MachineConfig cannot declare that".to_owned()),
+            Self::Names { .. } => Some("adopt the files in it that are not declared, one by one".to_owned()),
+            Self::KernelArguments { .. } | Self::Os(_) => {
+                Some("what is booted is declared by kernelArguments and osImageURL".to_owned())
+            }
+            Self::Unreadable { error } => Some(format!("it could not be read: {error}")),
+        }
+    }
 }
 
 #[expect(clippy::ref_option, reason = "the signature that serde's serialize_with asks for")]

@@ -3,76 +3,43 @@
 //! Fields are added, never renamed or removed. File contents never appear, only digests; a unified
 //! diff appears only for paths that the drift policy marks as not secret.
 
-use crate::{difference::Difference, expectation::Thing, verdict::VerdictKind};
+pub use crate::expectation::ThingKind;
+
+use crate::{difference::Difference, expectation::Thing, names::names, verdict::VerdictKind};
 use serde::{Deserialize, Serialize};
 
 /// The value of [`Record::schema`].
 pub const SCHEMA: &str = "holdfast.forensic/v1";
 
-/// What an entry of the log is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum RecordKind {
-    /// The daemon started.
-    Start,
-    /// The daemon stopped in an orderly way.
-    Stop,
-    /// A thing departed from its expectation.
-    Drift,
-    /// A thing was changed and is as declared.
-    Touched,
-    /// A drifted thing is as declared again.
-    Recovered,
-    /// A managed file was executed.
-    Exec,
-    /// A change was refused by policy.
-    Denied,
-    /// Holdfast wrote the declared content back.
-    Reverted,
-    /// Evidence may have been lost, or is whole again.
-    Gap,
-    /// The log was rotated; links the files' chains.
-    Rotation,
-    /// A periodic anchor of the chain.
-    Checkpoint,
-    /// A torn tail was cut off after power loss.
-    Repaired,
-    /// Something that could blind or by-pass the sensor happened (a tunable, a block device opened).
-    Tamper,
-}
-
-/// What kind of managed thing an entry is about. Two things may share a path: a unit and its file, a directory and what
-/// may be in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ThingKind {
-    /// See [`Thing::File`].
-    File,
-    /// See [`Thing::Directory`].
-    Directory,
-    /// See [`Thing::Link`].
-    Link,
-    /// See [`Thing::Unit`].
-    Unit,
-    /// See [`Thing::ClosedDirectory`].
-    ClosedDirectory,
-    /// See [`Thing::KernelArguments`].
-    KernelArguments,
-    /// See [`Thing::OsImage`].
-    OsImage,
-}
-
-impl From<&Thing> for ThingKind {
-    fn from(thing: &Thing) -> Self {
-        match thing {
-            Thing::File { .. } => Self::File,
-            Thing::Directory { .. } => Self::Directory,
-            Thing::Link { .. } => Self::Link,
-            Thing::Unit { .. } => Self::Unit,
-            Thing::ClosedDirectory { .. } => Self::ClosedDirectory,
-            Thing::KernelArguments => Self::KernelArguments,
-            Thing::OsImage => Self::OsImage,
-        }
+names! {
+    /// What an entry of the log is about.
+    pub enum RecordKind {
+        /// The daemon started.
+        Start = "start",
+        /// The daemon stopped in an orderly way.
+        Stop = "stop",
+        /// A thing departed from its expectation.
+        Drift = "drift",
+        /// A thing was changed and is as declared.
+        Touched = "touched",
+        /// A drifted thing is as declared again.
+        Recovered = "recovered",
+        /// A managed file was executed.
+        Exec = "exec",
+        /// A change was refused by policy.
+        Denied = "denied",
+        /// Holdfast wrote the declared content back.
+        Reverted = "reverted",
+        /// Evidence may have been lost, or is whole again.
+        Gap = "gap",
+        /// The log was rotated; links the files' chains.
+        Rotation = "rotation",
+        /// A periodic anchor of the chain.
+        Checkpoint = "checkpoint",
+        /// A torn tail was cut off after power loss.
+        Repaired = "repaired",
+        /// Something that could blind or by-pass the sensor happened (a tunable, a block device opened).
+        Tamper = "tamper",
     }
 }
 
@@ -87,7 +54,7 @@ pub struct ThingName {
 
 impl From<&Thing> for ThingName {
     fn from(thing: &Thing) -> Self {
-        Self { path: thing.path().display().to_string(), kind: thing.into() }
+        Self { path: thing.path().display().to_string(), kind: thing.kind() }
     }
 }
 
@@ -163,6 +130,43 @@ impl Actor {
         let (Some(uid), Some(session)) = (self.login_uid, self.session) else { return false };
         self.unit.as_ref().is_some_and(|unit| *unit == format!("session-{session}.scope"))
             && self.slice.as_ref().is_some_and(|slice| *slice == format!("user-{uid}.slice"))
+    }
+}
+
+names! {
+    /// What kind of actor made a change: a short closed list, for metrics.
+    pub enum ActorClass {
+        /// Holdfast itself.
+        Holdfast = "holdfast",
+        /// A process of a container.
+        Container = "container",
+        /// A process of a user who logged in, also behind sudo.
+        Login = "login",
+        /// A process of a systemd unit.
+        Unit = "unit",
+        /// Another process.
+        Process = "process",
+        /// Nobody could be named.
+        Unknown = "unknown",
+    }
+}
+
+impl ActorClass {
+    /// The class of an actor. A container comes before a login: its processes inherit the login id of the user who started
+    /// the container runtime.
+    pub fn of(actor: Option<&Actor>) -> Self {
+        let Some(actor) = actor else { return Self::Unknown };
+        if actor.holdfast {
+            Self::Holdfast
+        } else if actor.container_id.is_some() || actor.pod_uid.is_some() {
+            Self::Container
+        } else if actor.login_uid.is_some() {
+            Self::Login
+        } else if actor.unit.is_some() {
+            Self::Unit
+        } else {
+            Self::Process
+        }
     }
 }
 

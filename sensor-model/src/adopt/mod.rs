@@ -102,22 +102,13 @@ impl Maker {
         match adoption.observation {
             Observation::Object(object) => self.object(adoption, object)?,
             Observation::Unit(unit) => self.unit(path, adoption.expectation, unit),
-            Observation::Missing => {
-                let by = adoption
-                    .expectation
-                    .map_or("whatever declares it", |expectation| &*expectation.source.machine_config);
-                let reason =
-                    format!("it is missing: a MachineConfig cannot declare that, take it out of {by}");
+            other => {
+                let mut reason = other.not_declarable().unwrap_or_default();
+                if *other == Observation::Missing {
+                    let by = adoption.expectation.map(|expectation| &*expectation.source.machine_config);
+                    reason.extend([", take it out of ", by.unwrap_or("whatever declares it")]);
+                }
                 self.leave_out(path, reason);
-            }
-            Observation::Names { .. } => {
-                self.leave_out(path, "adopt the files in it that are not declared, one by one");
-            }
-            Observation::KernelArguments { .. } | Observation::Os(_) => {
-                self.leave_out(path, "what is booted is declared by kernelArguments and osImageURL");
-            }
-            Observation::Unreadable { error } => {
-                self.leave_out(path, format!("it could not be read: {error}"));
             }
         }
         Ok(())

@@ -20,7 +20,7 @@ pub use ids::Ids;
 
 use crate::{
     difference::{Difference, DifferenceKind},
-    expectation::{Expectation, Expected, Thing},
+    expectation::{Expectation, Expected},
     observation::Observation,
 };
 use subject::Subject;
@@ -34,7 +34,7 @@ pub const MAXIMUM_DIFFERENCES: usize = 64;
 /// For files the order is the Machine Config Operator's (it stats, compares the mode, then the
 /// content), and then what only we look at, so that the first text is the one that it would give.
 pub fn compare(expectation: &Expectation, observation: &Observation, ids: &Ids) -> Vec<Difference> {
-    let subject = Subject { path: &expectation.thing.path(), noun: noun(&expectation.thing) };
+    let subject = Subject { path: &expectation.thing.path(), noun: expectation.thing.noun() };
     let mut differences = all(&subject, expectation, observation, ids);
     if let (Some(label), Observation::Object(object)) = (&expectation.label, observation)
         && differences.iter().all(|found| found.kind != DifferenceKind::Type)
@@ -105,15 +105,4 @@ fn bounded(subject: &Subject<'_>, mut differences: Vec<Difference>) -> Vec<Diffe
     });
     differences.shrink_to_fit();
     differences
-}
-
-fn noun(thing: &Thing) -> &'static str {
-    match thing {
-        Thing::File { .. } => "file",
-        Thing::Directory { .. } | Thing::ClosedDirectory { .. } => "directory",
-        Thing::Link { .. } => "link",
-        Thing::Unit { .. } => "unit",
-        Thing::KernelArguments => "kernel arguments",
-        Thing::OsImage => "OS image",
-    }
 }

@@ -87,7 +87,8 @@ impl Budgets {
         if budget.over.is_empty() {
             budget.counted_ns = now;
         }
-        let before = budget.over.entry(word(over.kind)).or_insert_with(|| Over { account, count: 0, ..over });
+        let before =
+            budget.over.entry(over.kind.as_str()).or_insert_with(|| Over { account, count: 0, ..over });
         before.count += over.count;
         before.last_ns = over.last_ns;
     }
@@ -132,10 +133,6 @@ impl Budget {
             self.at_ns = now;
         }
     }
-}
-
-fn word(kind: RecordKind) -> &'static str {
-    if kind == RecordKind::Exec { "exec" } else { "denied" }
 }
 
 #[cfg(test)]

@@ -236,7 +236,7 @@ impl Transition {
                     && names.iter().all(|name| is_ours(name) || may_be_there(&expectation.expected, name))
             }
             // Which of the two is booted, the end of the apply decides.
-            (Thing::KernelArguments | Thing::OsImage, _) => self.os,
+            (thing, _) if thing.changes_with_a_boot() => self.os,
             (Thing::ClosedDirectory { path }, _) => {
                 self.images.keys().any(|changed| changed.parent() == Some(path))
             }

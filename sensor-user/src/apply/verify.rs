@@ -14,7 +14,7 @@ use nix::fcntl::OFlag;
 use sensor_model::{
     compare::Ids,
     drift_policy::{Action, DriftPolicy},
-    expectation::{Expectation, Thing},
+    expectation::Expectation,
     merge::Rendered,
 };
 use std::{path::Path, sync::Arc};
@@ -56,10 +56,6 @@ fn tolerance(policy: &DriftPolicy, path: &Path) -> Option<String> {
     Some(format!("`{said}` in the drift policy {origin}"))
 }
 
-fn is_of_os(thing: &Thing) -> bool {
-    matches!(thing, Thing::KernelArguments | Thing::OsImage)
-}
-
 /// Compares a host with a config.
 #[derive(Debug)]
 pub(super) struct Verifier<'a> {
@@ -83,7 +79,7 @@ impl<'a> Verifier<'a> {
     ) -> Self {
         expectations.retain(|expectation| {
             let thing = &expectation.thing;
-            !is_of_os(thing) || (what == What::WithOs && observer.unchecked(thing).is_none())
+            !thing.changes_with_a_boot() || (what == What::WithOs && observer.unchecked(thing).is_none())
         });
         let ids = desired::complete(&mut expectations, policy, &**observer);
         let restorer = Restorer::new(Arc::clone(observer), root);
@@ -103,7 +99,7 @@ impl<'a> Verifier<'a> {
         for expectation in &self.expectations {
             let (_, differences) = self.restorer.look(expectation, &self.ids).await;
             let differences = differences.into_iter().map(|difference| difference.text);
-            if self.os_counts && is_of_os(&expectation.thing) {
+            if self.os_counts && expectation.thing.changes_with_a_boot() {
                 found.problems.extend(differences);
             } else {
                 sort(self.policy, &expectation.thing.path(), differences, &mut found);

@@ -191,7 +191,7 @@ fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
         let word =
             if good { screen.paint(Tone::Good, "as declared") } else { screen.paint(Tone::Bad, "drifted") };
         let thing = clean(&stands.thing.path().to_string_lossy());
-        screen.line(&format!("{} {thing}: {word}", people::kind(&stands.expected)))?;
+        screen.line(&format!("{} {thing}: {word}", stands.expected.noun()))?;
         let source = format!("{} ({})", stands.source.machine_config, stands.source.origin);
         let mut rows = vec![(None, vec!["declared by".to_owned(), clean(&source)])];
         rows.extend(

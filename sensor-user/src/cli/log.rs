@@ -209,9 +209,8 @@ fn print(entries: &[Entry], output: Output, screen: &mut Screen) -> anyhow::Resu
             who::text(&Change::from(entry.clone()), screen)?;
             continue;
         }
-        let kind = serde_json::to_value(entry.record.kind)?;
         let time = super::people::time(&entry.record.time);
-        let mut text = format!("#{} {time} {}", entry.seq, kind.as_str().unwrap_or_default());
+        let mut text = format!("#{} {time} {}", entry.seq, entry.record.kind.as_str());
         for (name, value) in &entry.record.detail {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             text.extend([" ", name, "=", &value]);

@@ -159,8 +159,7 @@ fn text(report: &Report, screen: &mut Screen) -> io::Result<()> {
         _ => Tone::Notable,
     };
     if report.running {
-        let verdict = serde_json::to_value(status.verdict).unwrap_or_default();
-        let verdict = screen.paint(tone, verdict.as_str().unwrap_or_default());
+        let verdict = screen.paint(tone, status.verdict.as_str());
         let degraded = if status.degraded { ", the node is degraded" } else { "" };
         screen.line(&format!("{verdict}: {things}, backend {}{degraded}", clean(&status.backend)))?;
     }

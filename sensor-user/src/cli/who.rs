@@ -160,15 +160,13 @@ impl Who {
 /// # Errors
 /// Those of the writer.
 pub fn text(change: &Change, screen: &mut Screen) -> std::io::Result<()> {
-    let kind = serde_json::to_value(change.kind).unwrap_or_default();
-    let kind = kind.as_str().unwrap_or_default();
     let tone = match change.kind {
         RecordKind::Drift | RecordKind::Denied => Tone::Bad,
         RecordKind::Recovered | RecordKind::Reverted => Tone::Good,
         _ => Tone::Notable,
     };
     let operation = change.operation.as_deref().unwrap_or("no operation");
-    let kind = screen.paint(tone, kind);
+    let kind = screen.paint(tone, change.kind.as_str());
     screen.line(&format!("{} {kind} by {}", people::time(&change.time), clean(operation)))?;
     screen.line(&format!("  {}", people::actor(change.actor.as_ref())))?;
     let named = change.actor.as_ref().map(|actor| (actor.pid, actor.start_ns));

@@ -402,19 +402,13 @@ impl Observer {
 /// What the log keeps of an observation, for a record's `before` and `after`: type, size, mode, owner
 /// and digest, never content. `None` where nothing was there to be described.
 pub fn snapshot(observation: &Observation) -> Option<serde_json::Value> {
-    match observation {
-        Observation::Missing | Observation::Unreadable { .. } => None,
-        Observation::Object(_)
-        | Observation::Names { .. }
-        | Observation::Unit(_)
-        | Observation::KernelArguments { .. }
-        | Observation::Os(_) => {
-            let mut value = serde_json::to_value(observation).ok()?;
-            let map = value.as_object_mut()?;
-            map.retain(|_, value| !value.is_null() && !value.as_array().is_some_and(Vec::is_empty));
-            Some(value)
-        }
+    if !observation.is_something() {
+        return None;
     }
+    let mut value = serde_json::to_value(observation).ok()?;
+    let map = value.as_object_mut()?;
+    map.retain(|_, value| !value.is_null() && !value.as_array().is_some_and(Vec::is_empty));
+    Some(value)
 }
 
 fn opened_object(found: &Found, kind: OpenedKind, path: &Path) -> OpenedObject {

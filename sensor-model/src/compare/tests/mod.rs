@@ -9,7 +9,7 @@ use crate::{
     expectation::{
         AuthorizedKeysExpectation, ClosedDirectoryExpectation, Content, DirectoryExpectation,
         FileExpectation, KernelArgumentsExpectation, LinkExpectation, OsImageExpectation, Owner, Source,
-        UnitExpectation,
+        Thing, UnitExpectation,
     },
     observation::{FileType, ObjectObservation, UnitObservation},
     os::Deployment,

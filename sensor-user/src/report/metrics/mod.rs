@@ -5,7 +5,6 @@
 
 mod families;
 mod process;
-mod words;
 
 #[cfg(test)]
 mod tests;
@@ -22,14 +21,11 @@ use sensor_common::op::{OPERATIONS, Operation};
 use sensor_model::{
     difference::DifferenceKind,
     node_state::{NodeState, Wait},
-    record::{Actor, RecordKind, ThingName},
+    record::{Actor, ActorClass, RecordKind, ThingName},
     verdict::VerdictKind,
 };
 use std::{borrow::Cow, collections::BTreeMap, fmt, time::Duration};
 use tracing::{debug, error, info, warn};
-use words::{DIFFERENCE_KINDS, difference_name, record_name, verdict_name};
-
-pub use words::ActorClass;
 
 /// Content type of the page.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -68,11 +64,11 @@ impl Telemetry {
         for operation in OPERATIONS {
             families.events.get_or_create(&OperationLabels { operation: operation.name() }).inc_by(0);
         }
-        for kind in DIFFERENCE_KINDS {
-            families.node_drift.get_or_create(&KindLabels { kind: difference_name(kind) }).set(0);
+        for kind in DifferenceKind::ALL.iter().copied() {
+            families.node_drift.get_or_create(&KindLabels { kind: kind.as_str() }).set(0);
         }
         for kind in [RecordKind::Denied, RecordKind::Exec] {
-            families.forensic_folded.get_or_create(&KindLabels { kind: record_name(kind) }).inc_by(0);
+            families.forensic_folded.get_or_create(&KindLabels { kind: kind.as_str() }).inc_by(0);
         }
         families.reload_successful.set(1);
         let started = started.as_duration().as_secs_f64();
@@ -103,7 +99,7 @@ impl Telemetry {
 
     /// A verdict was reached; `latency` runs from the change in the kernel, where there was one.
     pub fn verdict(&self, verdict: VerdictKind, latency: Option<Duration>) {
-        self.families.verdicts.get_or_create(&VerdictLabels { verdict: verdict_name(verdict) }).inc();
+        self.families.verdicts.get_or_create(&VerdictLabels { verdict: verdict.as_str() }).inc();
         if let Some(latency) = latency {
             self.families.detection_latency.observe(latency.as_secs_f64());
         }
@@ -112,7 +108,7 @@ impl Telemetry {
     /// A thing drifted, or in another way than `before`. Gives whether a kind of difference is new.
     pub fn drift(&self, thing: &ThingName, before: Option<&OpenDrift>, open: &OpenDrift) -> bool {
         let actor = open.actor.as_ref();
-        let class = ActorClass::of(actor).name();
+        let class = ActorClass::of(actor).as_str();
         let known = before.into_iter().flat_map(|before| &before.differences);
         let mut known: Vec<DifferenceKind> = known.map(|difference| difference.kind).collect();
         let mut is_new = false;
@@ -122,7 +118,7 @@ impl Telemetry {
                 continue;
             }
             is_new = true;
-            let kind = difference_name(difference.kind);
+            let kind = difference.kind.as_str();
             warn!(
                 path = thing.path,
                 kind,
@@ -143,8 +139,8 @@ impl Telemetry {
         for difference in drifts.iter().flat_map(|(_, open)| &open.differences) {
             *counts.entry(difference.kind).or_default() += 1;
         }
-        for kind in DIFFERENCE_KINDS {
-            let labels = KindLabels { kind: difference_name(kind) };
+        for kind in DifferenceKind::ALL.iter().copied() {
+            let labels = KindLabels { kind: kind.as_str() };
             self.families.node_drift.get_or_create(&labels).set(counts.get(&kind).copied().unwrap_or(0));
         }
         let oldest = drifts.iter().map(|(_, open)| open.since).min();
@@ -162,7 +158,7 @@ impl Telemetry {
     pub fn touched(&self, path: &str, actor: Option<&Actor>) {
         info!(
             path,
-            actor = ActorClass::of(actor).name(),
+            actor = ActorClass::of(actor).as_str(),
             pid = actor.map(|actor| actor.pid),
             "changed and as declared"
         );
@@ -267,13 +263,13 @@ impl Telemetry {
 
     /// A record was written to the forensic log, as a line of this many bytes.
     pub fn recorded(&self, kind: RecordKind, bytes: usize) {
-        self.families.forensic_records.get_or_create(&KindLabels { kind: record_name(kind) }).inc();
+        self.families.forensic_records.get_or_create(&KindLabels { kind: kind.as_str() }).inc();
         self.families.forensic_bytes.inc_by(bytes as u64);
     }
 
     /// So many happenings of a kind, `denied` or `exec`, have no record of their own, but are counted in one.
     pub fn folded(&self, kind: RecordKind, count: u64) {
-        self.families.forensic_folded.get_or_create(&KindLabels { kind: record_name(kind) }).inc_by(count);
+        self.families.forensic_folded.get_or_create(&KindLabels { kind: kind.as_str() }).inc_by(count);
     }
 
     /// A checkpoint was written to the forensic log.

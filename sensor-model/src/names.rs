@@ -1,0 +1,49 @@
+//! Enums whose values have names: one list is the variants, their order and their names.
+
+/// Declares an enum with the name that each variant has in JSON, metrics and messages.
+macro_rules! names {
+    (
+        $(#[$about:meta])*
+        pub enum $Enum:ident {
+            $( $(#[$doc:meta])* $Variant:ident = $name:literal, )+
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+        pub enum $Enum {
+            $( $(#[$doc])* #[serde(rename = $name)] $Variant, )+
+        }
+
+        impl $Enum {
+            /// Every value, in the order of the declaration.
+            pub const ALL: &'static [Self] = &[$(Self::$Variant),+];
+
+            /// Its name in JSON, metrics and messages.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$Variant => $name),+
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use names;
+
+#[cfg(test)]
+mod tests {
+    use crate::{difference::DifferenceKind, record::RecordKind, verdict::VerdictKind};
+
+    #[test]
+    fn a_name_in_json_is_the_name() {
+        for kind in DifferenceKind::ALL {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
+        }
+        for kind in VerdictKind::ALL {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
+        }
+        for kind in RecordKind::ALL {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
+        }
+    }
+}
