@@ -42,6 +42,7 @@ pub mod reconcile;
 pub mod record;
 pub mod registries;
 pub mod selinux;
+pub mod status;
 pub mod text;
 mod unknown;
 pub mod verdict;

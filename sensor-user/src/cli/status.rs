@@ -7,11 +7,14 @@ use super::{
 };
 use crate::{
     clock::boot_id,
-    report::status::{self, FILE, SCHEMA},
+    report::status::{self as file, FILE},
 };
 use anyhow::Context as _;
-use sensor_model::{node_state::NodeState, verdict::VerdictKind};
-use serde::Serialize;
+use sensor_model::{
+    node_state::NodeState,
+    status::{self, Report, SCHEMA},
+    verdict::VerdictKind,
+};
 use std::{
     collections::BTreeMap,
     fs, io,
@@ -30,17 +33,6 @@ pub struct Status {
     proc: PathBuf,
     #[command(flatten)]
     output: Output,
-}
-
-/// The daemon's status, and whether it can be believed.
-#[derive(Debug, Serialize)]
-struct Report {
-    /// Whether the daemon that wrote it still runs.
-    running: bool,
-    /// Why not.
-    reason: Option<String>,
-    #[serde(flatten)]
-    status: status::Status,
 }
 
 impl Status {
@@ -63,7 +55,7 @@ impl Status {
     }
 
     fn report(&self) -> anyhow::Result<Report> {
-        let read = status::read(&self.run);
+        let read = file::read(&self.run);
         let (mut status, mut reason) = match read {
             Ok(status) => (status, None),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -101,8 +93,8 @@ impl Status {
         if status.beat_seconds == 0 {
             return None;
         }
-        let patience = status::patience(Duration::from_secs(status.beat_seconds));
-        match status::age(&self.run) {
+        let patience = file::patience(Duration::from_secs(status.beat_seconds));
+        match file::age(&self.run) {
             Ok(age) if age <= patience => None,
             Ok(age) => Some(format!(
                 "process {} has not updated its status for {} seconds",

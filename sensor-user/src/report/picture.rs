@@ -5,7 +5,7 @@
 
 use super::forensic;
 use super::metrics::Telemetry;
-use super::status::{Drifted, Numbers, OpenGap, SCHEMA, Status};
+use super::status::Numbers;
 use crate::agent::open_drift::{MORE_ACTORS, OpenDrift, OpenDrifts};
 use crate::agent::reasons;
 use crate::agent::reports::{AgentEvent, DaemonFacts, HookMode, RunFacts, Tally};
@@ -15,6 +15,7 @@ use sensor_model::drift_policy::Action;
 use sensor_model::node_state::Standing;
 use sensor_model::protocol::Gap;
 use sensor_model::record::ThingName;
+use sensor_model::status::{Drifted, OpenGap, SCHEMA, Status};
 use sensor_model::verdict::VerdictKind;
 use std::collections::BTreeMap;
 

@@ -5,97 +5,15 @@
 //! loop, so that its age shows whether the loop still works.
 
 use crate::bounded;
-use sensor_model::difference::Difference;
-use sensor_model::node_state::Standing;
-use sensor_model::record::{Actor, ThingKind};
+use sensor_model::status::Status;
 use sensor_model::verdict::VerdictKind;
-use sensor_model::waiting::Waits;
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// The value of [`Status::schema`].
-pub const SCHEMA: &str = "holdfast.status/v1";
-
 /// Name of the file in the run directory.
 pub const FILE: &str = "status.json";
-
-/// How the node stands.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Status {
-    /// Always [`SCHEMA`].
-    pub schema: String,
-    /// The worst verdict of all things.
-    pub verdict: VerdictKind,
-    /// Whether the drift policy calls for a degraded node.
-    pub degraded: bool,
-    /// `lsm`, `fentry` or `fanotify`.
-    pub backend: String,
-    /// What the daemon may still do, by the names of the kernel's capabilities.
-    #[serde(default)]
-    pub capabilities: Vec<String>,
-    /// When this was written, RFC 3339.
-    pub time: String,
-    /// The daemon's process id.
-    pub pid: u32,
-    /// The boot in which it was written.
-    pub boot_id: String,
-    /// Seconds from one beat to the next, at which the daemon touches the file; 0 when it does not.
-    #[serde(default)]
-    pub beat_seconds: u64,
-    /// MachineConfigs in the order of their merge.
-    pub sources: Vec<String>,
-    /// Why the configs or policies that the daemon was given are not in force; then the last usable ones are.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub config_refused: Option<String>,
-    /// What departs from its expectation.
-    pub drifted: Vec<Drifted>,
-    /// Gaps that are open.
-    pub gaps: Vec<OpenGap>,
-    /// How the node stands with the config that was applied; absent when none ever was.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node: Option<Standing>,
-    /// Kernel arguments that wait for the next boot; they are no drift in this one.
-    #[serde(default)]
-    pub waiting: Vec<Waits>,
-    /// Managed things, and how many of them stand how.
-    pub counters: BTreeMap<String, u64>,
-}
-
-/// One drifted thing.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Drifted {
-    /// Its path.
-    pub path: String,
-    /// What is managed there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub thing: Option<ThingKind>,
-    /// Every difference.
-    pub differences: Vec<Difference>,
-    /// Since when, RFC 3339.
-    pub since: String,
-    /// Who did it; null when nobody could be named.
-    pub actor: Option<Actor>,
-    /// The MachineConfig that the expectation comes from.
-    pub source: String,
-}
-
-/// One open gap.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct OpenGap {
-    /// RFC 3339.
-    pub since: String,
-    /// RFC 3339; null while it is open.
-    pub until: Option<String>,
-    /// Why evidence may have been lost.
-    pub reason: String,
-    /// What it touches, where that is one thing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path: Option<String>,
-}
 
 /// Replaces the status file. It is gone after a reboot, so it needs no fsync.
 pub fn write(directory: &Path, status: &Status) -> io::Result<()> {

@@ -1,4 +1,6 @@
 use super::*;
+use sensor_model::status::SCHEMA;
+use std::collections::BTreeMap;
 
 fn status() -> Status {
     Status {

@@ -1,0 +1,105 @@
+//! The status of a node, `holdfast.status/v1`: what the daemon keeps in `status.json` and `holdfast status` prints.
+//!
+//! Fields are added, never renamed or removed. Nothing is read or written here.
+
+use crate::{
+    difference::Difference,
+    node_state::Standing,
+    record::{Actor, ThingKind},
+    verdict::VerdictKind,
+    waiting::Waits,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The value of [`Status::schema`].
+pub const SCHEMA: &str = "holdfast.status/v1";
+
+/// What `holdfast status` prints: the daemon's status, and whether it is of now.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// Whether the daemon that wrote the status still runs. When it does not, the verdict is `unknown`, and the rest is the
+    /// last status that it wrote.
+    pub running: bool,
+    /// Why it does not run; null when it runs.
+    pub reason: Option<String>,
+    /// The status.
+    #[serde(flatten)]
+    pub status: Status,
+}
+
+/// How the node stands: what the daemon keeps in `status.json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Always [`SCHEMA`].
+    pub schema: String,
+    /// The worst verdict of all things.
+    pub verdict: VerdictKind,
+    /// Whether the drift policy degrades the node.
+    pub degraded: bool,
+    /// What detection runs on: `lsm`, `fentry` or `fanotify`; empty when no daemon wrote a status.
+    pub backend: String,
+    /// The capabilities that the daemon has, by the kernel's names.
+    #[serde(default)]
+    pub capabilities: Vec<String>,
+    /// When this was written, RFC 3339; empty when no daemon wrote a status.
+    pub time: String,
+    /// The daemon's process id.
+    pub pid: u32,
+    /// The boot in which it was written.
+    pub boot_id: String,
+    /// Seconds between two beats. The daemon touches `status.json` at each beat. A file that is older than three beats and
+    /// than 15 s is out of date. 0 when no daemon wrote a status.
+    #[serde(default)]
+    pub beat_seconds: u64,
+    /// MachineConfigs in the order of their merge.
+    pub sources: Vec<String>,
+    /// Why the daemon refused the configs or policies that it was given; the last usable ones are in force. Absent when it
+    /// refused none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_refused: Option<String>,
+    /// Things that differ from their expectation.
+    pub drifted: Vec<Drifted>,
+    /// Open gaps.
+    pub gaps: Vec<OpenGap>,
+    /// The state of the node with the config that was applied; absent when no config was ever applied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<Standing>,
+    /// Kernel arguments that take effect with the next boot, because a policy spares this one a reboot. They are no drift.
+    #[serde(default)]
+    pub waiting: Vec<Waits>,
+    /// How many things are managed, how many of them have which verdict, and how many records were lost.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// One drifted thing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Drifted {
+    /// Its path on the host; for a unit the path of its file.
+    pub path: String,
+    /// What is managed there: a unit and its file share a path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thing: Option<ThingKind>,
+    /// Every difference.
+    pub differences: Vec<Difference>,
+    /// Since when, RFC 3339.
+    pub since: String,
+    /// Who made the change; null when nobody could be named.
+    pub actor: Option<Actor>,
+    /// The MachineConfig that declares the thing.
+    pub source: String,
+}
+
+/// One open gap.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OpenGap {
+    /// When it began, RFC 3339.
+    pub since: String,
+    /// When it ended, RFC 3339; null while it is open.
+    pub until: Option<String>,
+    /// Why evidence may have been lost.
+    pub reason: String,
+    /// The path that it is about; absent when it is about more than one thing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+}
