@@ -29,21 +29,3 @@ macro_rules! names {
 }
 
 pub(crate) use names;
-
-#[cfg(test)]
-mod tests {
-    use crate::{difference::DifferenceKind, record::RecordKind, verdict::VerdictKind};
-
-    #[test]
-    fn a_name_in_json_is_the_name() {
-        for kind in DifferenceKind::ALL {
-            assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
-        }
-        for kind in VerdictKind::ALL {
-            assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
-        }
-        for kind in RecordKind::ALL {
-            assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
-        }
-    }
-}

@@ -251,3 +251,22 @@ impl Record {
         self.thing = Some(name.kind);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::difference::DifferenceKind;
+
+    #[test]
+    fn a_name_in_json_is_the_name() {
+        for kind in DifferenceKind::ALL {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
+        }
+        for kind in VerdictKind::ALL {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
+        }
+        for kind in RecordKind::ALL {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
+        }
+    }
+}
