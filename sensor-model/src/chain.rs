@@ -43,13 +43,16 @@ impl Default for Place {
 }
 
 /// One entry of the log.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, schemars::JsonSchema)]
 pub struct Entry {
-    /// Its number; they go up by one.
+    /// Its number. Each entry has the number of the one before it and one, across rotated files too.
+    #[schemars(range(min = 1))]
     pub seq: u64,
-    /// Hash of the entry before it.
+    /// Hash of the entry before it; zeros in the first.
+    #[schemars(regex(pattern = "^[0-9a-f]{64}$"))]
     pub previous_hash: String,
-    /// Hash of this one.
+    /// SHA-256 of the canonical JSON of the entry without this field.
+    #[schemars(regex(pattern = "^[0-9a-f]{64}$"))]
     pub hash: String,
     /// What it says.
     #[serde(flatten)]

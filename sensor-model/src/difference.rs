@@ -44,7 +44,9 @@ names! {
 }
 
 /// One difference, with a text that other tools match on (the Machine Config Operator's where it has one).
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
+)]
 pub struct Difference {
     /// What differs.
     pub kind: DifferenceKind,

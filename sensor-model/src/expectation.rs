@@ -15,7 +15,9 @@ use std::{
 };
 
 /// Who says what a thing should be. Shared by everything that one manifest says.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
+)]
 pub struct Source {
     /// Name of the MachineConfig (`metadata.name`), or the file name of a plain Ignition config.
     pub machine_config: Arc<str>,
@@ -31,7 +33,9 @@ impl Source {
 }
 
 /// A managed thing's identity. Two expectations never share one.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum Thing {
     /// A regular file (also unit files and drop-ins).
@@ -162,7 +166,7 @@ pub const KERNEL_ARGUMENTS: &str = "/proc/cmdline";
 pub const OSTREE_BOOTED: &str = "/run/ostree-booted";
 
 /// A file owner as Ignition declares it: by number or by name (resolved on the node).
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(untagged)]
 pub enum Owner {
     /// Numeric id.
@@ -184,17 +188,18 @@ impl fmt::Display for Owner {
 }
 
 /// Size and digest of a file's decoded content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Content {
     /// Bytes after decoding and decompression.
     pub size: u64,
     /// SHA-256 of those bytes.
     #[serde(with = "hex::serde")]
+    #[schemars(with = "String", regex(pattern = "^[0-9a-f]{64}$"))]
     pub sha256: [u8; 32],
 }
 
 /// What a file should be.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct FileExpectation {
     /// `None` only for files whose content is not declared (`overwrite: false` without a source).
     pub content: Option<Content>,
@@ -216,7 +221,7 @@ pub struct FileExpectation {
 }
 
 /// What a directory should be.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct DirectoryExpectation {
     /// Permission bits.
     pub mode: u32,
@@ -227,7 +232,7 @@ pub struct DirectoryExpectation {
 }
 
 /// What a link should be.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct LinkExpectation {
     /// What it points to, as declared.
     pub target: PathBuf,
@@ -240,7 +245,7 @@ pub struct LinkExpectation {
 }
 
 /// What a unit's state should be. `None` means not declared.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct UnitExpectation {
     /// Declared enablement.
     pub enabled: Option<bool>,
@@ -253,7 +258,7 @@ pub struct UnitExpectation {
 }
 
 /// Names that may exist in a closed directory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ClosedDirectoryExpectation {
     /// Declared names (file names, no paths), sorted.
     pub names: Vec<String>,
@@ -272,7 +277,7 @@ impl ClosedDirectoryExpectation {
 }
 
 /// A user's own `authorized_keys`: it may be missing, and no other key than these may be in it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct AuthorizedKeysExpectation {
     /// Whose keys.
     pub user: String,
@@ -281,7 +286,7 @@ pub struct AuthorizedKeysExpectation {
 }
 
 /// Arguments that the kernel must have been given, among others.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct KernelArgumentsExpectation {
     /// One argument each, in their order.
     pub arguments: Vec<String>,
@@ -291,14 +296,14 @@ pub struct KernelArgumentsExpectation {
 }
 
 /// The image that must be booted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct OsImageExpectation {
     /// As declared (`osImageURL`).
     pub image: String,
 }
 
 /// The declared state of one thing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub enum Expected {
     /// See [`FileExpectation`].

@@ -5,7 +5,9 @@
 
 pub use crate::expectation::ThingKind;
 
-use crate::{difference::Difference, expectation::Thing, names::names, verdict::VerdictKind};
+use crate::{
+    difference::Difference, expectation::Thing, names::names, observation::FileType, verdict::VerdictKind,
+};
 use serde::{Deserialize, Serialize};
 
 /// The value of [`Record::schema`].
@@ -59,7 +61,7 @@ impl From<&Thing> for ThingName {
 }
 
 /// A file by what its path cannot forge.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct FileIdentity {
     /// The device: as the kernel numbers it where the generation is known, else as stat(2) shows it.
     pub device: u64,
@@ -79,7 +81,7 @@ const fn is_zero(number: &u32) -> bool {
 }
 
 /// Who made a change.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Actor {
     /// Process id (thread group) in the initial namespace.
     pub pid: u32,
@@ -112,11 +114,13 @@ pub struct Actor {
     /// systemd slice from the cgroup path.
     pub slice: Option<String>,
     /// Container id from the cgroup path (64 hex digits).
+    #[schemars(regex(pattern = "^[0-9a-f]{64}$"))]
     pub container_id: Option<String>,
     /// Pod uid from the cgroup path.
     pub pod_uid: Option<String>,
     /// Ancestors, nearest first, at most eight, each without ancestors of its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
     pub ancestors: Vec<Actor>,
     /// The change was Holdfast's own.
     pub holdfast: bool,
@@ -170,14 +174,94 @@ impl ActorClass {
     }
 }
 
+/// What is known of a thing before or after a change. A record holds it as JSON; these are the fields that a reader can rely
+/// on, each where it is known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct Side {
+    /// What was seen.
+    pub seen: Seen,
+    /// `declaration` where it was not seen: it is what the config declares of a thing that was compliant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("const" = "declaration"))]
+    pub from: Option<String>,
+    /// The type of an object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_type: Option<FileType>,
+    /// Permission bits with setuid, setgid and sticky.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 0o7777))]
+    pub mode: Option<u32>,
+    /// Owning user id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Owning group id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gid: Option<u32>,
+    /// Name of the user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Name of the group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Size in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    /// SHA-256 of a regular file's content.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = "^[0-9a-f]{64}$"))]
+    pub sha256: Option<String>,
+    /// A link's target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// Whether a unit is declared enabled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
+    /// Whether a unit is masked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub masked: Option<bool>,
+}
+
+names! {
+    /// What kind of thing was seen.
+    pub enum Seen {
+        /// Nothing at the path.
+        Missing = "missing",
+        /// An object of a file system.
+        Object = "object",
+        /// The names in a directory.
+        Names = "names",
+        /// A unit's state.
+        Unit = "unit",
+        /// The running kernel's arguments.
+        KernelArguments = "kernel-arguments",
+        /// The booted deployment.
+        Os = "os",
+    }
+}
+
+/// The details that records of several kinds have; others are of one kind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct Detail {
+    /// Text was cut, so that the line is no longer than 16 KiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("const" = true))]
+    pub cut: Option<bool>,
+    /// In `denied` and `exec`: this entry stands for as many events from `since` to `time`, which have no entry of their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub count: Option<u64>,
+}
+
 /// One entry of the log, without its place in the chain (`seq`, `previous_hash` and `hash`, which the writer adds).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Record {
     /// Always [`SCHEMA`].
+    #[schemars(extend("const" = SCHEMA))]
     pub schema: String,
     /// What it is about.
     pub kind: RecordKind,
-    /// Wall clock, RFC 3339, UTC, nanoseconds.
+    /// Wall clock, RFC 3339, UTC.
+    #[schemars(regex(pattern = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?Z$"))]
     pub time: String,
     /// The kernel's boot id.
     pub boot_id: String,
@@ -195,6 +279,7 @@ pub struct Record {
     /// All who changed it since it was last at rest and as declared, where they were several, without ancestors: at most
     /// sixteen, and `detail.more_actors` counts those beyond, and changes whose records were lost.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
     pub actors: Vec<Actor>,
     /// Every difference at the time of the verdict.
     pub differences: Vec<Difference>,
@@ -204,15 +289,19 @@ pub struct Record {
     pub source: Option<String>,
     /// Metadata and digest before the change, where known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Side>")]
     pub before: Option<serde_json::Value>,
     /// Metadata and digest after the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Side>")]
     pub after: Option<serde_json::Value>,
     /// Unified diff, only for paths marked as not secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16_448))]
     pub diff: Option<String>,
     /// Anything else: the reason of a gap, the versions at a start.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
+    #[schemars(with = "Detail")]
     pub detail: serde_json::Map<String, serde_json::Value>,
 }
 

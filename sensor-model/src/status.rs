@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 pub const SCHEMA: &str = "holdfast.status/v1";
 
 /// What `holdfast status` prints: the daemon's status, and whether it is of now.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Report {
     /// Whether the daemon that wrote the status still runs. When it does not, the verdict is `unknown`, and the rest is the
     /// last status that it wrote.
@@ -29,15 +29,17 @@ pub struct Report {
 }
 
 /// How the node stands: what the daemon keeps in `status.json`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Status {
     /// Always [`SCHEMA`].
+    #[schemars(extend("const" = SCHEMA))]
     pub schema: String,
     /// The worst verdict of all things.
     pub verdict: VerdictKind,
     /// Whether the drift policy degrades the node.
     pub degraded: bool,
     /// What detection runs on: `lsm`, `fentry` or `fanotify`; empty when no daemon wrote a status.
+    #[schemars(extend("enum" = ["lsm", "fentry", "fanotify", ""]))]
     pub backend: String,
     /// The capabilities that the daemon has, by the kernel's names.
     #[serde(default)]
@@ -73,7 +75,7 @@ pub struct Status {
 }
 
 /// One drifted thing.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Drifted {
     /// Its path on the host; for a unit the path of its file.
     pub path: String,
@@ -91,7 +93,7 @@ pub struct Drifted {
 }
 
 /// One open gap.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct OpenGap {
     /// When it began, RFC 3339.
     pub since: String,

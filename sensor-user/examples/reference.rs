@@ -1,18 +1,22 @@
-//! Writes the documents that are generated from the command line's definition: `cli.md`, man pages and completions.
+//! Writes the documents that are generated from the command line's definition and from the types of what it prints.
 //!
-//! In: a directory. Out: `cli.md`, `man/*.1` and `completions/*` in it. `cargo xtask generate` runs it. It is an
-//! example, so that the product does not contain it.
+//! In: a directory. Out: `cli.md`, `man/*.1`, `completions/*` and `schemas/*.schema.json` in it. `cargo xtask generate` runs
+//! it. It is an example, so that the product does not contain it.
 
 use clap::{Arg, ArgAction, Command, ValueEnum as _};
 use clap_complete::Shell;
-use holdfast::cli::command;
+use holdfast::cli::{command, schemas};
 use std::{error::Error, fmt::Write as _, fs, path::PathBuf};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let directory = PathBuf::from(std::env::args_os().nth(1).ok_or("give a directory to write to")?);
-    let (man, completions) = (directory.join("man"), directory.join("completions"));
-    for directory in [&man, &completions] {
+    let [man, completions, made] = ["man", "completions", "schemas"].map(|name| directory.join(name));
+    for directory in [&man, &completions, &made] {
         fs::create_dir_all(directory)?;
+    }
+    for (name, schema) in schemas::all() {
+        let text = serde_json::to_string_pretty(&schema)?;
+        fs::write(made.join(format!("{name}.schema.json")), text + "\n")?;
     }
     // The version without the hash of the kernel programs, which differs between builds.
     let mut all = command().version(env!("CARGO_PKG_VERSION"));

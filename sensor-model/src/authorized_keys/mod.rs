@@ -18,16 +18,20 @@ pub const MAXIMUM_ENTRIES: usize = 4096;
 const MAXIMUM_TEXT: usize = 200;
 
 /// One public key, named but not kept.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
+)]
 pub struct SshKey {
     /// Key type as written: `ssh-ed25519`.
     #[serde(rename = "type")]
     pub kind: String,
     /// SHA-256 of the key's binary form: what `ssh-keygen -l` prints in base64.
     #[serde(with = "hex::serde")]
+    #[schemars(with = "String")]
     pub fingerprint: [u8; 32],
     /// SHA-256 of the options in front of the key (`command="…"`, `from="…"`), where there are any.
     #[serde(default, with = "maybe_hex", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub options: Option<[u8; 32]>,
     /// Text after the key.
     pub comment: Option<String>,

@@ -105,7 +105,7 @@ fn check(lines: &[String]) -> Result<usize, FirstBad> {
 #[test]
 fn every_kind_of_record_fits_the_schema_and_reads_back() {
     let schema: Value =
-        serde_json::from_str(include_str!("../../../docs/forensic-record.schema.json")).unwrap();
+        serde_json::from_str(include_str!("../../../docs/schemas/forensic-record.schema.json")).unwrap();
     let schema = jsonschema::validator_for(&schema).unwrap();
     let mut place = Place::default();
     for kind in kinds() {
@@ -125,7 +125,7 @@ fn every_kind_of_record_fits_the_schema_and_reads_back() {
 #[test]
 fn the_schema_refuses_what_is_no_record() {
     let schema: Value =
-        serde_json::from_str(include_str!("../../../docs/forensic-record.schema.json")).unwrap();
+        serde_json::from_str(include_str!("../../../docs/schemas/forensic-record.schema.json")).unwrap();
     let schema = jsonschema::validator_for(&schema).unwrap();
     let (line, _) = seal(&Place::default(), &full(RecordKind::Drift)).unwrap();
     let good: Value = serde_json::from_str(&line).unwrap();

@@ -42,7 +42,7 @@ fn actor(argv: Vec<String>) -> Actor {
 /// cut.
 fn holds(record: &Record) -> Record {
     let schema: Value =
-        serde_json::from_str(include_str!("../../../docs/forensic-record.schema.json")).unwrap();
+        serde_json::from_str(include_str!("../../../docs/schemas/forensic-record.schema.json")).unwrap();
     let schema = jsonschema::validator_for(&schema).unwrap();
     let cut = fitted(record);
     let place = Place { seq: u64::MAX - 1, ..Place::default() };

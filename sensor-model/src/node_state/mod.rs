@@ -10,7 +10,20 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
 /// The Machine Config Operator's states of a node, by its names.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    schemars::JsonSchema,
+)]
 pub enum NodeState {
     /// The node is what its config says.
     #[default]
@@ -43,7 +56,9 @@ impl NodeState {
 }
 
 /// What a node waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wait {
     /// Somebody else to give up a lock.
@@ -185,7 +200,7 @@ pub const TRANSITIONS: &[Transition] = {
 };
 
 /// How a node stands, and why.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Standing {
     /// The state.
     pub state: NodeState,

@@ -4,6 +4,7 @@ use crate::{
     action::{Action, Fallback},
     changes::{Kind, Operation},
 };
+use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use std::{cmp::Reverse, path::PathBuf};
 
@@ -11,9 +12,10 @@ use std::{cmp::Reverse, path::PathBuf};
 pub const SCHEMA: &str = "holdfast.plan/v1";
 
 /// How to get from one config to another.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Plan {
     /// Always [`SCHEMA`].
+    #[schemars(extend("const" = SCHEMA))]
     pub schema: String,
     /// Whether a running node can be brought there.
     pub reconcilable: bool,
@@ -40,12 +42,13 @@ pub struct Plan {
 }
 
 /// What no config declares, and only a forced apply removes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct RemovedByForce {
     /// A name in a closed directory, or a user's own `authorized_keys`.
     pub path: PathBuf,
     /// How many lines of the file go; `None` where all of it goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub lines: Option<usize>,
 }
 
@@ -87,9 +90,10 @@ impl Plan {
 }
 
 /// One action that a change needs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PlannedAction {
-    /// What.
+    /// What is done.
+    #[schemars(schema_with = "actions")]
     pub action: Action,
     /// The unit, with its suffix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -97,7 +101,7 @@ pub struct PlannedAction {
 }
 
 /// One change, and what decided about it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PlannedChange {
     /// What kind of thing.
     pub kind: Kind,
@@ -106,6 +110,7 @@ pub struct PlannedChange {
     /// What is done to it.
     pub operation: Operation,
     /// The most disruptive action that it needs.
+    #[schemars(schema_with = "actions_or_none")]
     pub action: Action,
     /// The policy's entry that decided.
     pub policy: String,
@@ -123,22 +128,42 @@ pub struct PlannedChange {
 }
 
 /// One step.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Step {
     /// What is done.
+    #[schemars(schema_with = "steps_actions")]
     pub action: Action,
     /// To which unit, with its suffix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
     /// Names of the changes that need it.
+    #[schemars(length(min = 1))]
     pub because: Vec<String>,
     /// The entries of the policy that asked for it.
     #[serde(default)]
     pub policies: Vec<String>,
     /// How many seconds it may take, where a policy says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub timeout_seconds: Option<u64>,
     /// What is done when it fails or takes longer, where a policy says; a reboot else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
+}
+
+fn schema_of(actions: impl Iterator<Item = Action>) -> Schema {
+    json_schema!({ "enum": actions.map(Action::as_str).collect::<Vec<_>>() })
+}
+
+fn actions_or_none(_: &mut SchemaGenerator) -> Schema {
+    schema_of(Action::in_policies(true))
+}
+
+fn actions(_: &mut SchemaGenerator) -> Schema {
+    schema_of(Action::in_policies(true).filter(|action| *action != Action::None))
+}
+
+fn steps_actions(_: &mut SchemaGenerator) -> Schema {
+    let asked = Action::in_policies(true).filter(|action| *action != Action::None);
+    schema_of(asked.chain([Action::Write]))
 }

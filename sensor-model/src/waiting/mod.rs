@@ -34,7 +34,7 @@ impl Waiting {
 }
 
 /// One argument that waits.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct WaitingArgument {
     /// The argument; for another order all of those that the kernel has, and that are declared.
     pub argument: String,
@@ -80,7 +80,7 @@ impl WaitingArgument {
 }
 
 /// One argument that waits, as outputs have it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Waits {
     /// The argument, what becomes of it, and the policy.
     #[serde(flatten)]

@@ -27,9 +27,10 @@ pub struct Check {
 }
 
 /// What was found.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 pub struct Report {
     /// Always [`SCHEMA`].
+    #[schemars(extend("const" = SCHEMA))]
     pub schema: &'static str,
     /// Compliant, drifted, or unknown where nothing drifted and something could not be read.
     pub verdict: VerdictKind,
@@ -48,7 +49,7 @@ pub struct Report {
 }
 
 /// One thing that is not as declared, or of which that is not known.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 pub struct Drifted {
     /// Its path.
     pub path: String,

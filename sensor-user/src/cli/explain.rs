@@ -20,6 +20,7 @@ use sensor_model::{
     drift_policy::Action,
     expectation::{Expectation, Expected, Source, Thing},
     observation::Observation,
+    record::Side,
     verdict::VerdictKind,
     waiting::Waits,
 };
@@ -48,8 +49,9 @@ pub struct Explain {
 }
 
 /// All that is known of a path.
-#[derive(Debug, Serialize)]
-struct Report {
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub(super) struct Report {
+    #[schemars(extend("const" = SCHEMA))]
     schema: &'static str,
     path: String,
     /// Whether anything is declared of it.
@@ -69,7 +71,7 @@ struct Report {
 }
 
 /// One declared thing and how it stands.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct Stands {
     thing: Thing,
     expected: Expected,
@@ -80,13 +82,14 @@ struct Stands {
     verdict: VerdictKind,
     differences: Vec<Difference>,
     /// Metadata and digest; null when it is missing or cannot be read.
+    #[schemars(with = "Option<Side>")]
     found: Option<serde_json::Value>,
     #[serde(skip)]
     observation: Observation,
 }
 
 /// What is done about drift of the path.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct Policy {
     action: Action,
     /// The rule's path; null for the default.

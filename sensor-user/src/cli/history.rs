@@ -20,8 +20,9 @@ pub struct History {
     place: Place,
 }
 
-#[derive(Debug, Serialize)]
-struct Report {
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub(super) struct Report {
+    #[schemars(extend("const" = SCHEMA))]
     schema: &'static str,
     /// The generation that is current; null when nothing was ever applied.
     current: Option<u64>,

@@ -85,8 +85,9 @@ impl Place {
 }
 
 /// What the check found.
-#[derive(Debug, Serialize)]
-struct Report<'a> {
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub(super) struct Report<'a> {
+    #[schemars(extend("const" = SCHEMA))]
     schema: &'static str,
     sound: bool,
     /// Why it is not.
@@ -102,7 +103,7 @@ struct Report<'a> {
     fault: Option<Fault<'a>>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct Fault<'a> {
     file: &'a Path,
     line: Option<u64>,

@@ -24,6 +24,7 @@ pub mod plan;
 pub mod render;
 pub mod repair;
 pub mod rollback;
+pub mod schemas;
 pub mod sources;
 pub mod status;
 mod text;

@@ -40,8 +40,9 @@ pub struct Repair {
 }
 
 /// What became of it.
-#[derive(Debug, Serialize)]
-struct Report {
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub(super) struct Report {
+    #[schemars(extend("const" = SCHEMA))]
     schema: &'static str,
     /// Compliant when everything that was to be repaired is as declared now.
     verdict: VerdictKind,
@@ -49,7 +50,7 @@ struct Report {
     refused: Vec<Refused>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct RepairedThing {
     path: String,
     /// How it differed.
@@ -59,7 +60,7 @@ struct RepairedThing {
     source: String,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct Refused {
     path: String,
     reason: String,

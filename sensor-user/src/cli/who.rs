@@ -9,7 +9,7 @@ use super::{
 use crate::report::forensic::{self, End, Entry};
 use sensor_model::{
     difference::Difference,
-    record::{Actor, RecordKind, ThingKind},
+    record::{Actor, RecordKind, Side, ThingKind},
     verdict::VerdictKind,
 };
 use serde::Serialize;
@@ -38,9 +38,10 @@ pub struct Who {
 }
 
 /// Who changed a path.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 pub struct Report {
     /// Always [`SCHEMA`].
+    #[schemars(extend("const" = SCHEMA))]
     pub schema: &'static str,
     /// The path.
     pub path: String,
@@ -49,7 +50,7 @@ pub struct Report {
 }
 
 /// One change.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 pub struct Change {
     /// Number of the log's entry.
     pub seq: u64,
@@ -75,9 +76,11 @@ pub struct Change {
     pub thing: Option<ThingKind>,
     /// Metadata and digest before it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Side>")]
     pub before: Option<serde_json::Value>,
     /// And after it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Side>")]
     pub after: Option<serde_json::Value>,
     /// From what was declared to what was found, where that is no secret.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 const HISTORY: &str = "history.json";
 
 /// The history of one apply.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct HistoryEntry {
     /// Its number, also that of its generation.
     pub id: u64,
@@ -41,13 +41,14 @@ pub struct HistoryEntry {
 }
 
 /// A path that an update of the OS replaced, and that was written again.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PutAgainEntry {
     /// The path.
     pub path: PathBuf,
     /// When it was written again, RFC 3339.
     pub time: String,
     /// What the update left at the path: `absent`, `file`, `directory` or `link`.
+    #[schemars(extend("enum" = ["absent", "file", "directory", "link"]))]
     pub found: String,
     /// The daemon has recorded it in its log.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

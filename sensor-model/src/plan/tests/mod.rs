@@ -3,7 +3,8 @@ mod properties;
 use super::*;
 use crate::{
     changes::tests::{config, files, ignition},
-    node_disruption::{Fallback, PolicyFile},
+    action::Fallback,
+    node_disruption::PolicyFile,
 };
 use serde_json::{Value, json};
 

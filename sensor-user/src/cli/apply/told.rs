@@ -27,7 +27,7 @@ use std::path::Path;
 const SCHEMA: &str = "holdfast.apply/v1";
 
 /// The result of an apply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(in crate::cli) enum Outcome {
     /// The new config is applied.
@@ -73,12 +73,13 @@ impl From<&Rest> for Outcome {
 }
 
 /// What an apply did.
-#[derive(Debug, Serialize)]
-pub(super) struct Report {
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub(in crate::cli) struct Report {
+    #[schemars(extend("const" = SCHEMA))]
     pub(super) schema: &'static str,
     /// Number of the apply; null when there was nothing to do.
     pub(super) id: Option<u64>,
-    /// `done`, `unchanged`, `drifted`, `rebooting`, `rolled-back`, `abandoned`, `halted`.
+    /// The result.
     pub(super) result: Outcome,
     /// Why it went back, could not go on, or reboots although no plan says so; empty when it did nothing of that.
     pub(super) reason: String,

@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::path::Path;
 
 /// One fact.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub(super) struct Fact {
     /// What it is about.
     pub(super) name: &'static str,
@@ -22,7 +22,7 @@ pub(super) struct Fact {
 }
 
 /// Whether a fact is as it should be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum State {
     /// As it should be.

@@ -51,13 +51,15 @@ pub struct Doctor {
 }
 
 /// What was found.
-#[derive(Debug, Serialize)]
-struct Report {
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub(super) struct Report {
+    #[schemars(extend("const" = SCHEMA))]
     schema: &'static str,
     /// Whether changes are seen as well as on any host.
     healthy: bool,
     facts: Vec<Fact>,
     /// What the daemon would use; null when nothing works.
+    #[schemars(extend("enum" = ["lsm", "fentry", "fanotify", null]))]
     backend: Option<&'static str>,
     modes: Vec<Tried>,
     not_seen: Vec<NotSeen>,
@@ -66,15 +68,16 @@ struct Report {
 }
 
 /// A capability that is kept.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct Keeps {
     capability: &'static str,
     why: &'static str,
 }
 
 /// The test of one backend.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct Tried {
+    #[schemars(extend("enum" = ["lsm", "fentry", "fanotify"]))]
     mode: &'static str,
     usable: bool,
     /// Why it is not usable.
@@ -82,10 +85,11 @@ struct Tried {
     hooks: Vec<TriedHook>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct TriedHook {
     hook: &'static str,
     /// `attached`, `waiting` or `off`.
+    #[schemars(extend("enum" = ["attached", "waiting", "off"]))]
     state: &'static str,
     /// The text of `off`.
     reason: Option<String>,
@@ -96,7 +100,7 @@ struct TriedHook {
 }
 
 /// Changes that the daemon cannot see on this host.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 struct NotSeen {
     what: String,
     because: String,

@@ -59,8 +59,8 @@ pub struct PlanCommand {
 }
 
 /// A plan, and what it is of.
-#[derive(Debug, Serialize)]
-struct Report<'a> {
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub(super) struct Report<'a> {
     #[serde(flatten)]
     plan: &'a Plan,
     /// The old config.

@@ -1,0 +1,43 @@
+//! The JSON Schemas of what commands print and the daemon writes, made from the types.
+//!
+//! In: the types. Out: schemas, by the names of their files in `docs/schemas`. `cargo xtask generate` writes them.
+
+use super::{apply::told, check, doctor, explain, history, log, plan, repair, who};
+use schemars::{JsonSchema, Schema, generate::SchemaSettings};
+use sensor_model::{chain, status};
+use serde_json::Value;
+
+/// Every schema, with its name.
+pub fn all() -> Vec<(&'static str, Value)> {
+    vec![
+        of::<told::Report>("apply", "What `holdfast apply -o json` and `holdfast rollback -o json` print."),
+        of::<check::Report>("check", "What `holdfast check -o json` prints."),
+        of::<doctor::Report>("doctor", "What `holdfast doctor -o json` prints."),
+        of::<explain::Report>("explain", "What `holdfast explain -o json` prints."),
+        of::<chain::Entry>(
+            "forensic-record",
+            "One line of forensic.jsonl, in canonical JSON (RFC 8785, integers in full), at most 16 KiB.",
+        ),
+        of::<history::Report>("history", "What `holdfast history -o json` prints."),
+        of::<log::Report<'static>>("log-verify", "What `holdfast log verify -o json` prints."),
+        of::<plan::Report<'static>>("plan", "What `holdfast plan -o json` prints."),
+        of::<repair::Report>("repair", "What `holdfast repair -o json` prints."),
+        of::<status::Report>("status", "What `holdfast status -o json` prints."),
+        of::<status::Status>("status-file", "What the daemon keeps in status.json."),
+        of::<who::Report>("who", "What `holdfast who -o json` prints."),
+    ]
+}
+
+fn of<T: JsonSchema>(name: &'static str, about: &str) -> (&'static str, Value) {
+    let settings = SchemaSettings::draft2020_12().for_serialize();
+    let mut schema: Schema = settings.into_generator().into_root_schema_for::<T>();
+    let title = schema.pointer("/properties/schema/const").cloned().unwrap_or_default();
+    let id = format!("https://holdfast.dev/schema/{name}.schema.json");
+    let about = format!("{about} Fields may be added; none is renamed or removed.");
+    schema.insert("$id".to_owned(), id.into());
+    schema.insert("title".to_owned(), title);
+    schema.insert("description".to_owned(), about.into());
+    let mut schema = schema.to_value();
+    schema.sort_all_objects();
+    (name, schema)
+}
