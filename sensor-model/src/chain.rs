@@ -1,12 +1,12 @@
 //! The hash chain of the forensic log.
 //!
-//! Comes in: a record and the place after the newest entry ([`seal`]); or lines that were read
-//! ([`open`], [`Chain::follow`], [`verify`], [`sound_tail`]). Goes out: the line to write; or the first entry
-//! that is not what was written, and how much of a torn tail is sound. It never touches a file.
+//! In: a record and the place after the newest entry ([`seal`]), or lines that were read ([`open`], [`Chain::follow`],
+//! [`verify`], [`sound_tail`]). Out: the line to write, or the first entry that was changed, and how much of an unfinished end
+//! is intact. The module opens no file.
 //!
-//! A line is the entry's canonical JSON (RFC 8785, integers in full). Its `hash` is the SHA-256 of the same
-//! without `hash`; its `previous_hash` is the hash of the entry before it, across rotated files. A line in
-//! any other form of the same JSON was not written by us, and is refused.
+//! A line is the entry's canonical JSON (RFC 8785, integers in full). `hash` is the SHA-256 of the line without `hash`.
+//! `previous_hash` is the hash of the entry before it, across rotated files. Any other form of the same JSON is refused: Holdfast
+//! never writes it.
 
 #[cfg(test)]
 mod tests;
@@ -21,13 +21,13 @@ use std::io::{self, BufRead, Read as _};
 /// The `previous_hash` of the first entry of all.
 pub const ORIGIN: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// Longest line that is read: an entry has its record's bounds, which are far below.
+/// Longest line that is read. An entry is far shorter, since its record has limits.
 pub const MAXIMUM_LINE: u64 = 16 << 20;
 
-/// What is wrong with a longer one.
+/// The reason why a longer line is refused.
 pub const TOO_LONG: &str = "it is longer than 16 MiB, which no entry is";
 
-/// Where the next entry goes.
+/// The place of the next entry in the chain.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Place {
     /// Number of the next entry, from 1.
@@ -54,23 +54,22 @@ pub struct Entry {
     /// SHA-256 of the canonical JSON of the entry without this field.
     #[schemars(regex(pattern = "^[0-9a-f]{64}$"))]
     pub hash: String,
-    /// What it says.
+    /// The record.
     #[serde(flatten)]
     pub record: Record,
 }
 
 impl Entry {
-    /// Where the next entry goes.
+    /// The place of the entry after it.
     pub fn next_place(&self) -> Place {
         Place { seq: self.seq.saturating_add(1), previous_hash: self.hash.clone() }
     }
 }
 
-/// The line of a record at a place, without its end, and the place after it.
+/// The line of a record at a place, without its line ending, and the place after it.
 ///
 /// # Errors
-/// The record has a number with a fraction somewhere, which not every reader of the log would read back
-/// to the same text.
+/// The record holds a number with a fraction. Not every reader writes such a number as the same text again.
 pub fn seal(place: &Place, record: &Record) -> io::Result<(String, Place)> {
     let mut value = serde_json::to_value(record)?;
     if has_fraction(&value) {
@@ -88,8 +87,7 @@ pub fn seal(place: &Place, record: &Record) -> io::Result<(String, Place)> {
     Ok((value.to_canon_json_string()?, Place { seq: place.seq.saturating_add(1), previous_hash: hash }))
 }
 
-/// Reads a line (without its end) and checks that it is what its hash was made of. It may still be in the
-/// wrong place: that is [`Chain::follow`]'s to say.
+/// Reads a line without its line ending and checks its hash. [`Chain::follow`] checks its place.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -132,18 +130,17 @@ pub struct Chain {
     pub entries: u64,
     /// Number of the first; more than 1 when rotation removed older ones.
     pub first_seq: Option<u64>,
-    /// Where the next entry goes; `None` before the first.
+    /// The place of the next entry; `None` before the first.
     pub place: Option<Place>,
 }
 
 impl Chain {
-    /// Takes the next entry.
+    /// Adds the next entry.
     ///
-    /// The very first one may have any number, since older files may have been removed; but number 1
-    /// begins a log, and a log that begins has number 1.
+    /// The first one may have any number, since rotation removes older files. Number 1 begins a log.
     ///
     /// # Errors
-    /// Why it is not the one that has to come next; the chain stays what it was.
+    /// Why the entry cannot come next; the chain is unchanged.
     pub fn follow(&mut self, entry: &Entry) -> Result<(), String> {
         match &self.place {
             Some(place) if entry.seq != place.seq => {
@@ -170,7 +167,7 @@ impl Chain {
     }
 }
 
-/// The first entry that is not what was written.
+/// The first entry that was changed after it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FirstBad {
     /// Its line in the text that was read, from 1.
@@ -181,16 +178,16 @@ pub struct FirstBad {
     pub reason: String,
 }
 
-/// What comes next in a file of the log.
+/// The next line in a file of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line {
     /// Nothing.
     End,
     /// A whole line.
     Whole,
-    /// The file ends in the middle of it: it is being written, or was torn by a power loss.
+    /// The file ends within the line: it is being written, or a power loss cut it.
     Unfinished,
-    /// It is longer than any entry; the rest of it was not read.
+    /// The line is longer than any entry; the rest of it was not read.
     TooLong,
 }
 
@@ -211,11 +208,11 @@ pub fn next_line(lines: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Lin
     Ok(if limited.limit() == 0 { Line::TooLong } else { Line::Unfinished })
 }
 
-/// Reads lines and takes their entries into the chain, up to the end or to the first bad one. Gives the
-/// bytes of an unfinished line at the end: one that is being written, or was torn by a power loss.
+/// Reads lines and adds their entries to the chain, up to the end or to the first bad one. Returns the number of bytes of an
+/// unfinished line at the end.
 ///
 /// # Errors
-/// Reading failed; the inner one is what was found.
+/// Reading failed. The inner error is the first bad entry.
 pub fn verify(chain: &mut Chain, mut lines: impl BufRead) -> io::Result<Result<usize, FirstBad>> {
     let mut line = Vec::new();
     let mut number = 0;
@@ -234,19 +231,19 @@ pub fn verify(chain: &mut Chain, mut lines: impl BufRead) -> io::Result<Result<u
     }
 }
 
-/// What the end of a file holds.
+/// The end of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tail {
-    /// Bytes up to and with the last whole entry. What is behind it may be cut off.
+    /// Bytes up to the end of the last whole entry. The rest may be cut off.
     pub sound: usize,
-    /// Where the chain stands there.
+    /// The place after that entry.
     pub place: Option<Place>,
-    /// What is wrong with a line *before* that entry. No power loss does that to what was on the disk, so
-    /// nothing of it may be cut off.
+    /// What is wrong with a line before that entry. No power loss damages an entry that was on the disk, so nothing may be cut
+    /// off.
     pub broken: Option<String>,
 }
 
-/// How much of the end of a file is sound; the bytes begin where a line begins.
+/// How much of the end of a file is intact. The bytes begin at the beginning of a line.
 pub fn sound_tail(bytes: &[u8]) -> Tail {
     let mut tail = Tail::default();
     let mut at = 0;

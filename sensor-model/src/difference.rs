@@ -1,4 +1,4 @@
-//! One way in which an observation departs from its expectation.
+//! A difference: one way in which an observation departs from its expectation.
 
 use crate::names::names;
 use serde::{Deserialize, Serialize};
@@ -18,13 +18,13 @@ names! {
         Xattr = "xattr",
         /// Immutable or append-only flag that nothing declares.
         Attribute = "attribute",
-        /// Not the declared kind of object.
+        /// Another type of object than declared.
         Type = "type",
-        /// Declared and not there.
+        /// Declared and missing.
         Missing = "missing",
-        /// There and not declared.
+        /// Present and not declared.
         Unexpected = "unexpected",
-        /// A link points elsewhere.
+        /// The link points to another target.
         LinkTarget = "link-target",
         /// Unit enabled or disabled against its declaration.
         UnitEnablement = "unit-enablement",
@@ -38,7 +38,7 @@ names! {
         OsImage = "os-image",
         /// A mount hides the managed object.
         MountOver = "mount-over",
-        /// It could not be read, so it cannot be said to be as declared.
+        /// The thing could not be read, so it cannot be compared.
         Unreadable = "unreadable",
     }
 }
@@ -54,6 +54,6 @@ pub struct Difference {
     pub expected: String,
     /// The value found.
     pub found: String,
-    /// The sentence for people and for tools that match on texts.
+    /// The sentence for people, and for tools that match on texts.
     pub text: String,
 }

@@ -1,9 +1,8 @@
 //! What each managed thing should be, and who says so.
 //!
-//! Comes in from `machine_config` (parse and merge); goes out to `compare` and, by path, to the
-//! daemon's index of what the kernel has to watch. Contents are kept as size and digest only, so
-//! that ten thousand files cost a few megabytes and no secret stays in memory; the bytes are decoded
-//! again from the source when a repair or a diff needs them.
+//! In: the merged configs (`expectations` makes these from them). Out: what `compare` compares with, and the paths that the
+//! daemon watches. An expectation holds size and digest of a content. So ten thousand files take a few megabytes, and no secret
+//! stays in memory. A repair or a diff decodes the bytes from the config again.
 
 use crate::{authorized_keys::SshKey, names::names};
 use serde::{Deserialize, Serialize};
@@ -14,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-/// Who says what a thing should be. Shared by everything that one manifest says.
+/// The config that declares a thing. All things of one manifest share it.
 #[derive(
     Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
 )]
@@ -26,7 +25,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// What a MachineConfig of this name, read from there, says.
+    /// The source with this name, read from this file.
     pub fn new(machine_config: impl Into<Arc<str>>, origin: impl Into<Arc<str>>) -> Self {
         Self { machine_config: machine_config.into(), origin: origin.into() }
     }
@@ -64,28 +63,28 @@ pub enum Thing {
         /// Absolute, cleaned path.
         path: Arc<Path>,
     },
-    /// What the running kernel was told at boot.
+    /// The arguments that the running kernel was booted with.
     KernelArguments,
-    /// The image of the OS that is booted.
+    /// The booted OS image.
     OsImage,
 }
 
 names! {
     /// What kind of managed thing it is. Two things may share a path: a unit and its file, a directory and what may be in it.
     pub enum ThingKind {
-        /// See [`Thing::File`].
+        /// A regular file.
         File = "file",
-        /// See [`Thing::Directory`].
+        /// A directory whose own mode and owner are declared.
         Directory = "directory",
-        /// See [`Thing::Link`].
+        /// A symbolic or hard link.
         Link = "link",
-        /// See [`Thing::Unit`].
+        /// Enablement and mask of a systemd unit.
         Unit = "unit",
-        /// See [`Thing::ClosedDirectory`].
+        /// A directory in which only declared names may exist.
         ClosedDirectory = "closed-directory",
-        /// See [`Thing::KernelArguments`].
+        /// The arguments that the running kernel was booted with.
         KernelArguments = "kernel-arguments",
-        /// See [`Thing::OsImage`].
+        /// The booted OS image.
         OsImage = "os-image",
     }
 }
@@ -111,8 +110,8 @@ impl Thing {
         Self::ClosedDirectory { path: path.as_ref().into() }
     }
 
-    /// The path by which reports and policies name the thing; units are named by their file's path, the kernel's
-    /// arguments and the OS by the files that tell of them.
+    /// The path by which reports and policies name the thing. A unit has the path of its file, the kernel's arguments that of
+    /// `/proc/cmdline`, and the OS image that of `/run/ostree-booted`.
     pub fn path(&self) -> Arc<Path> {
         match self {
             Self::File { path }
@@ -156,13 +155,13 @@ impl Thing {
     }
 }
 
-/// Where MachineConfig units are written.
+/// The directory into which units of MachineConfigs are written.
 pub const SYSTEMD_DIRECTORY: &str = "/etc/systemd/system";
 
-/// Where the kernel tells its arguments.
+/// The file in which the kernel lists its arguments.
 pub const KERNEL_ARGUMENTS: &str = "/proc/cmdline";
 
-/// What is there only on a host that booted an ostree deployment.
+/// The file that exists only on a host that booted an ostree deployment.
 pub const OSTREE_BOOTED: &str = "/run/ostree-booted";
 
 /// A file owner as Ignition declares it: by number or by name (resolved on the node).
@@ -173,7 +172,7 @@ pub enum Owner {
     Id(u32),
     /// Name in the node's passwd or group database.
     Name(String),
-    /// Not declared and not known: never compared.
+    /// Not declared: never compared.
     Undeclared,
 }
 
@@ -201,13 +200,13 @@ pub struct Content {
 /// What a file should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct FileExpectation {
-    /// `None` only for files whose content is not declared (`overwrite: false` without a source).
+    /// Size and digest; null if the content is not declared (`overwrite: false` without a source).
     pub content: Option<Content>,
     /// The declared keys of an `authorized_keys`-like file, in order; empty for every other file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<SshKey>,
-    /// Blank lines and the last line ending of a file of keys don't count: Ignition and the Machine
-    /// Config Operator write the same keys with and without them.
+    /// Blank lines and the last line ending are not compared: Ignition and the Machine Config Operator write the same keys with
+    /// and without them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub layout_free: bool,
     /// Permission bits, including setuid, setgid and sticky.
@@ -216,7 +215,7 @@ pub struct FileExpectation {
     pub user: Owner,
     /// Owning group.
     pub group: Owner,
-    /// The thing may be missing as long as an existing one is empty (MCO's rule for empty drop-ins).
+    /// The declared file is empty and may be missing (the Machine Config Operator's rule for empty drop-ins).
     pub may_be_missing: bool,
 }
 
@@ -244,15 +243,15 @@ pub struct LinkExpectation {
     pub group: Owner,
 }
 
-/// What a unit's state should be. `None` means not declared.
+/// What a unit's state should be. Null means not declared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct UnitExpectation {
     /// Declared enablement.
     pub enabled: Option<bool>,
     /// Declared mask.
     pub masked: Option<bool>,
-    /// Directories below [`SYSTEMD_DIRECTORY`] that enablement links into, as far as the declared
-    /// content's `[Install]` section names them: `multi-user.target.wants`.
+    /// Directories below `/etc/systemd/system` in which the `[Install]` section of the declared content makes links:
+    /// `multi-user.target.wants`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub install_directories: Vec<String>,
 }
@@ -262,35 +261,35 @@ pub struct UnitExpectation {
 pub struct ClosedDirectoryExpectation {
     /// Declared names (file names, no paths), sorted.
     pub names: Vec<String>,
-    /// Only names with this ending count (`.conf` in a drop-in directory); `None` means all do.
+    /// Only names with this ending are compared (`.conf` in a drop-in directory); null means all are.
     pub suffix: Option<Cow<'static, str>>,
     /// Whether an undeclared name is reported as an undeclared ssh key rather than a file.
     pub ssh_keys: bool,
 }
 
 impl ClosedDirectoryExpectation {
-    /// Whether a name in the directory is one that must not be there.
+    /// Whether a name must not be in the directory.
     pub fn is_unexpected(&self, name: &str) -> bool {
         let counts = self.suffix.as_deref().is_none_or(|suffix| name.ends_with(suffix));
         counts && self.names.binary_search_by(|declared| declared.as_str().cmp(name)).is_err()
     }
 }
 
-/// A user's own `authorized_keys`: it may be missing, and no other key than these may be in it.
+/// A user's own `authorized_keys`: it may be missing, and it may hold only these keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct AuthorizedKeysExpectation {
-    /// Whose keys.
+    /// The user.
     pub user: String,
     /// Keys that are declared for the user.
     pub keys: Vec<SshKey>,
 }
 
-/// Arguments that the kernel must have been given, among others.
+/// Arguments that the running kernel must have. It may have others.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct KernelArgumentsExpectation {
     /// One argument each, in their order.
     pub arguments: Vec<String>,
-    /// Those among them that this boot need not have: they are set for the next one ([`crate::waiting`]).
+    /// Those among them that take effect with the next boot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<String>,
 }
@@ -306,21 +305,21 @@ pub struct OsImageExpectation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub enum Expected {
-    /// See [`FileExpectation`].
+    /// A regular file.
     File(FileExpectation),
-    /// See [`DirectoryExpectation`].
+    /// A directory.
     Directory(DirectoryExpectation),
-    /// See [`LinkExpectation`].
+    /// A symbolic or hard link.
     Link(LinkExpectation),
-    /// See [`UnitExpectation`].
+    /// A unit's enablement and mask.
     Unit(UnitExpectation),
-    /// See [`ClosedDirectoryExpectation`].
+    /// A directory in which only declared names may exist.
     ClosedDirectory(ClosedDirectoryExpectation),
-    /// See [`AuthorizedKeysExpectation`]; the thing is a [`Thing::File`].
+    /// A user's own `authorized_keys`; the thing is a file.
     AuthorizedKeys(AuthorizedKeysExpectation),
-    /// See [`KernelArgumentsExpectation`].
+    /// The running kernel's arguments.
     KernelArguments(KernelArgumentsExpectation),
-    /// See [`OsImageExpectation`].
+    /// The booted OS image.
     OsImage(OsImageExpectation),
 }
 
@@ -391,10 +390,10 @@ pub struct Expectation {
     /// The file is `authorized_keys`-like (or the directory holds such files): the observer has to
     /// read the keys, and differences are reported as ssh keys.
     pub ssh_keys: bool,
-    /// The SELinux label that the host's policy has for the object at the thing's path, of which the type counts. No config
-    /// declares one, so it is not known before the host was asked; `None` where there is none to compare with.
+    /// The label that the host's SELinux policy has for the path; only its type is compared. No config declares a label, so the
+    /// host is asked for it; `None` if the label is not compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<Arc<str>>,
-    /// The MachineConfig that says so (the last one of the merge that set it).
+    /// The MachineConfig that declares it: the last one of the merge that set it.
     pub source: Source,
 }

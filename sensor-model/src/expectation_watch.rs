@@ -1,19 +1,19 @@
-//! Which paths matter to an expectation.
+//! The paths that the daemon watches for an expectation.
 //!
-//! An expectation comes in; out go the objects and directories whose changes can make it true or
-//! false, for the daemon to enrol. Which of them exist is not known here.
+//! In: an expectation. Out: the objects and directories whose changes can make it true or false. The daemon enrols those that
+//! exist.
 
 use crate::expectation::{Expectation, Expected, SYSTEMD_DIRECTORY, Thing};
 use std::path::{Path, PathBuf};
 
-/// What about a path matters.
+/// Which changes of a path matter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WatchRole {
-    /// The object itself: content, metadata, identity.
+    /// Content, metadata and identity of the object.
     Object,
-    /// The names in it: what is created, renamed or removed there.
+    /// Names that are created, renamed or removed in the directory.
     Directory,
-    /// Only that it stays where it is: rename, removal, a mount over it.
+    /// A rename, a removal, or a mount over the directory.
     Ancestor,
 }
 
@@ -22,20 +22,20 @@ pub enum WatchRole {
 pub struct Watch {
     /// Absolute path.
     pub path: PathBuf,
-    /// What about it matters.
+    /// Which of its changes matter.
     pub role: WatchRole,
 }
 
 /// Directories besides `/etc/systemd/system` in which a unit can be masked, enabled or overridden.
 const UNIT_DIRECTORIES: [&str; 2] = ["/etc/systemd/system.control", "/run/systemd/system"];
 
-/// Where packages and images put units: one that goes, comes or changes there is another unit.
+/// The directories of units that packages and images ship. A file that appears, changes or disappears there changes the unit.
 const UNIT_FILES: [&str; 2] = ["/usr/local/lib/systemd/system", "/usr/lib/systemd/system"];
 
-/// The paths that matter to an expectation, sorted, each with one role (the widest that it needs).
+/// The paths of an expectation, sorted, each with the widest role that it needs.
 ///
-/// `install_directories` are those of a unit whose own file says what the MachineConfig does not: the
-/// names below `/etc/systemd/system` that its `[Install]` section enables it in.
+/// `install_directories`: for a unit whose content no MachineConfig declares, the directories below `/etc/systemd/system` that
+/// the `[Install]` section of its own file names.
 pub fn watches(expectation: &Expectation, install_directories: &[String]) -> Vec<Watch> {
     let mut found = Vec::new();
     let path = expectation.thing.path();
@@ -55,7 +55,7 @@ pub fn watches(expectation: &Expectation, install_directories: &[String]) -> Vec
         }
         (Thing::ClosedDirectory { .. }, _) => directory_watch(&path, &mut found),
         (thing, _) if thing.changes_with_a_boot() => {}
-        // A directory's own metadata matters, and so the object; who is in it does not.
+        // For a directory its own metadata matters, and so the object; the names in it do not.
         _ => object(&path, &mut found),
     }
     widest(found)
@@ -71,7 +71,7 @@ fn directory_watch(path: &Path, found: &mut Vec<Watch>) {
     parent(path, found);
 }
 
-/// The parent's names decide whether the path exists; all above it only where it is.
+/// The names in the parent decide whether the path exists. The directories above decide where it is.
 fn parent(path: &Path, found: &mut Vec<Watch>) {
     for (distance, ancestor) in path.ancestors().skip(1).enumerate() {
         let role = if distance == 0 { WatchRole::Directory } else { WatchRole::Ancestor };
@@ -79,7 +79,7 @@ fn parent(path: &Path, found: &mut Vec<Watch>) {
     }
 }
 
-/// A directory whose names matter is also watched as an ancestor; an object keeps its own role.
+/// The widest role of each path: an object, then a directory, then an ancestor.
 fn widest(mut found: Vec<Watch>) -> Vec<Watch> {
     found.sort();
     found.dedup_by(|later, earlier| later.path == earlier.path);

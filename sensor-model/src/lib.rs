@@ -23,6 +23,7 @@ pub mod expectation_watch;
 pub mod expectations;
 mod fields;
 pub mod fit;
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod host;
 pub mod ignition;

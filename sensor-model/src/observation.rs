@@ -1,7 +1,6 @@
-//! What a managed thing is on the disk, as plain data.
+//! What a managed thing is on the host, as plain data.
 //!
-//! Filled by the daemon through directory handles; read by `compare`. It carries digests, never
-//! contents.
+//! In: what the daemon reads through directory handles. Out: what `compare` compares. It holds digests, never contents.
 
 use crate::{authorized_keys::AuthorizedKeys, names::names, os::Deployment};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -38,38 +37,38 @@ pub struct ObjectObservation {
     pub uid: u32,
     /// Owning group id.
     pub gid: u32,
-    /// Name of `uid` in the node's passwd database, where it has one.
+    /// Name of `uid` in the node's passwd database; `None` without one.
     pub user: Option<String>,
-    /// Name of `gid` in the node's group database, where it has one.
+    /// Name of `gid` in the node's group database; `None` without one.
     pub group: Option<String>,
     /// Size in bytes.
     pub size: u64,
-    /// SHA-256 of a regular file's content, in full; `None` where it was not read to its end.
+    /// SHA-256 of a regular file's whole content; `None` if it was not read to its end.
     #[serde(serialize_with = "serialize_digest", deserialize_with = "deserialize_digest")]
     pub sha256: Option<[u8; 32]>,
     /// A symbolic link's target.
     pub target: Option<PathBuf>,
     /// For a declared hard link: whether it is the same inode as its target.
     pub same_inode_as_target: Option<bool>,
-    /// SELinux label, where the host has one.
+    /// SELinux label; `None` on a host without SELinux.
     pub label: Option<String>,
-    /// Extended attributes other than the label: name and what [`crate::xattr::describe`] makes of the
-    /// value (a readable access control list or capability set, a digest for everything else).
+    /// Extended attributes other than the label: the name, and the value as [`crate::xattr::describe`] shows it (a readable
+    /// access control list or capability set, a digest for everything else).
     pub xattrs: Vec<(String, String)>,
-    /// Set inode flags that keep a writer out: `immutable`, `append-only`.
+    /// Inode flags that are set and refuse writers: `immutable`, `append-only`.
     pub attributes: Vec<String>,
     /// The object is the root of a mount that hides the managed one.
     pub mounted_over: bool,
     /// The keys of a regular file whose [`crate::expectation::Expectation::ssh_keys`] is set, as
     /// [`crate::authorized_keys::parse`] reads them; `None` for every other object.
     pub ssh_keys: Option<AuthorizedKeys>,
-    /// Change time, nanoseconds since 1970 (for the log only; never compared).
+    /// Change time in nanoseconds since 1970; only for the log, never compared.
     #[serde(deserialize_with = "deserialize_time")]
     pub changed_ns: i128,
 }
 
 impl ObjectObservation {
-    /// An object with nothing but type, permission bits and owner; the rest is added field by field.
+    /// An object with type, permission bits and owner. The caller sets the other fields.
     pub fn new(file_type: FileType, mode: u32, uid: u32, gid: u32) -> Self {
         Self {
             file_type,
@@ -124,9 +123,9 @@ pub enum Observation {
     Object(Box<ObjectObservation>),
     /// Names in a closed directory, sorted (lossy UTF-8 for reports).
     Names {
-        /// File names without `.` and `..`; those that cannot be unexpected may be left out.
+        /// File names without `.` and `..`. Names that cannot be unexpected may be left out.
         names: Vec<String>,
-        /// How many undeclared names there are, at least, that are not in `names`.
+        /// A lower bound of the undeclared names that are not in `names`.
         more: u64,
         /// The keys in each regular file, for directories whose
         /// [`crate::expectation::Expectation::ssh_keys`] is set; empty for all others.
@@ -134,12 +133,12 @@ pub enum Observation {
     },
     /// A unit's state.
     Unit(UnitObservation),
-    /// What the running kernel was told, one argument each.
+    /// The running kernel's arguments.
     KernelArguments {
-        /// In their order.
+        /// One each, in their order.
         arguments: Vec<String>,
     },
-    /// The deployment that is booted.
+    /// The booted deployment.
     Os(Deployment),
     /// It could not be read; the text names the path and the reason.
     Unreadable {
@@ -203,7 +202,7 @@ fn deserialize_digest<'de, D: Deserializer<'de>>(from: D) -> Result<Option<[u8; 
     Ok(Some(digest))
 }
 
-/// What is told by its tag is kept by serde before it is read, and that keeps no number of 128 bits.
+/// serde buffers an internally tagged enum before it reads the fields, and the buffer holds no number of 128 bits.
 fn deserialize_time<'de, D: Deserializer<'de>>(from: D) -> Result<i128, D::Error> {
     i64::deserialize(from).map(i128::from)
 }

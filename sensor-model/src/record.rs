@@ -1,7 +1,7 @@
-//! The forensic record, `holdfast.forensic/v1`: who changed what, when, and how it stood.
+//! The forensic record, `holdfast.forensic/v1`: who changed what and when, and the verdict.
 //!
-//! Fields are added, never renamed or removed. File contents never appear, only digests; a unified
-//! diff appears only for paths that the drift policy marks as not secret.
+//! Fields are added, never renamed or removed. A record holds digests of contents. Only for paths that the drift policy marks as
+//! not secret it also holds a unified diff.
 
 pub use crate::expectation::ThingKind;
 
@@ -20,32 +20,32 @@ names! {
         Start = "start",
         /// The daemon stopped in an orderly way.
         Stop = "stop",
-        /// A thing departed from its expectation.
+        /// A thing differs from its expectation.
         Drift = "drift",
-        /// A thing was changed and is as declared.
+        /// A thing was changed and matches its expectation again.
         Touched = "touched",
-        /// A drifted thing is as declared again.
+        /// A drifted thing matches its expectation again.
         Recovered = "recovered",
         /// A managed file was executed.
         Exec = "exec",
-        /// A change was refused by policy.
+        /// The drift policy refused a change.
         Denied = "denied",
         /// Holdfast wrote the declared content back.
         Reverted = "reverted",
-        /// Evidence may have been lost, or is whole again.
+        /// Events may have been missed, or the things concerned are verified again.
         Gap = "gap",
-        /// The log was rotated; links the files' chains.
+        /// The log was rotated; the entry links the chains of two files.
         Rotation = "rotation",
         /// A periodic anchor of the chain.
         Checkpoint = "checkpoint",
-        /// A torn tail was cut off after power loss.
+        /// An unfinished line at the end of the log was cut off after a power loss.
         Repaired = "repaired",
-        /// Something that could blind or by-pass the sensor happened (a tunable, a block device opened).
+        /// A process opened a tunable or a block device for writing, which could blind or by-pass the sensor.
         Tamper = "tamper",
     }
 }
 
-/// A managed thing as records name it. Two things never share both.
+/// A managed thing as records name it. Two things never share both fields.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ThingName {
     /// Its path in reports.
@@ -60,17 +60,17 @@ impl From<&Thing> for ThingName {
     }
 }
 
-/// A file by what its path cannot forge.
+/// The identity of a file, which a path cannot forge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct FileIdentity {
-    /// The device: as the kernel numbers it where the generation is known, else as stat(2) shows it.
+    /// The device: the kernel's own number if the generation is known, otherwise the one that stat(2) shows.
     pub device: u64,
     /// The inode's number there.
     pub inode: u64,
-    /// On Btrfs, the low half of the subvolume's number, where the generation is known; else 0.
+    /// On Btrfs the low half of the subvolume's number, if the generation is known; otherwise absent.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub volume: u32,
-    /// Which inode of that number it is; absent where the process started before the sensor.
+    /// The inode's generation; absent if the process started before the sensor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<u32>,
 }
@@ -87,25 +87,25 @@ pub struct Actor {
     pub pid: u32,
     /// Boot-time nanoseconds at which the process started; with `pid` it is unique in a boot.
     pub start_ns: u64,
-    /// Path of the executable, as its own mount namespace has it or as it was given to execve(2).
+    /// Path of the executable in its own mount namespace, or as execve(2) got it.
     pub exe: Option<String>,
     /// The file that was executed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exe_file: Option<FileIdentity>,
-    /// Arguments, as far as the first KiB goes.
+    /// Arguments, of which the first KiB is kept.
     pub argv: Vec<String>,
-    /// There were more arguments, or the last one was longer.
+    /// Arguments were cut; absent if they were not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub argv_cut: bool,
     /// Effective file system user id at the change.
     pub uid: u32,
     /// Group id.
     pub gid: u32,
-    /// Audit login uid: the user who logged in, also behind sudo; absent when unset.
+    /// Audit login uid: the user who logged in, also behind sudo; null if unset.
     pub login_uid: Option<u32>,
     /// Name of `login_uid` in the passwd database.
     pub login_user: Option<String>,
-    /// Audit session id; absent when unset.
+    /// Audit session id; null if unset.
     pub session: Option<u32>,
     /// Controlling terminal, `pts/0`.
     pub tty: Option<String>,
@@ -118,18 +118,18 @@ pub struct Actor {
     pub container_id: Option<String>,
     /// Pod uid from the cgroup path.
     pub pod_uid: Option<String>,
-    /// Ancestors, nearest first, at most eight, each without ancestors of its own.
+    /// Ancestors, nearest first, at most eight, each without its own ancestors; absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub ancestors: Vec<Actor>,
-    /// The change was Holdfast's own.
+    /// Whether Holdfast made the change.
     pub holdfast: bool,
 }
 
 impl Actor {
-    /// Whether the process runs in the scope that logind made for its login, `session-N.scope` of `user-UID.slice` with the
-    /// process's own audit session and login uid. Without it the login proves nothing: the kernel lets any process that has
-    /// no login uid set one, and gives it a session number that no scope has.
+    /// Whether the process runs in the scope that logind made for its login: `session-N.scope` of `user-UID.slice`, with the
+    /// process's own audit session and login uid. Without the scope the login proves nothing. The kernel lets any process without
+    /// a login uid set one, and gives it a session number that no scope has.
     pub fn is_in_its_session(&self) -> bool {
         let (Some(uid), Some(session)) = (self.login_uid, self.session) else { return false };
         self.unit.as_ref().is_some_and(|unit| *unit == format!("session-{session}.scope"))
@@ -174,13 +174,12 @@ impl ActorClass {
     }
 }
 
-/// What is known of a thing before or after a change. A record holds it as JSON; these are the fields that a reader can rely
-/// on, each where it is known.
+/// A thing before or after a change. A record holds it as JSON; readers can rely on these fields, each of which may be absent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Side {
     /// What was seen.
     pub seen: Seen,
-    /// `declaration` where it was not seen: it is what the config declares of a thing that was compliant.
+    /// `declaration` if it is not an observation but the declaration of a compliant thing.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("const" = "declaration"))]
     pub from: Option<String>,
@@ -239,7 +238,7 @@ names! {
     }
 }
 
-/// The details that records of several kinds have; others are of one kind.
+/// The details that records of several kinds have. A kind may have others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Detail {
     /// Text was cut, so that the line is no longer than 16 KiB.
@@ -255,29 +254,30 @@ pub struct Detail {
 /// One entry of the log, without its place in the chain (`seq`, `previous_hash` and `hash`, which the writer adds).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Record {
-    /// Always [`SCHEMA`].
+    /// Name and version of this contract.
     #[schemars(extend("const" = SCHEMA))]
     pub schema: String,
-    /// What it is about.
+    /// What the entry is about.
     pub kind: RecordKind,
     /// Wall clock, RFC 3339, UTC.
     #[schemars(regex(pattern = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?Z$"))]
     pub time: String,
     /// The kernel's boot id.
     pub boot_id: String,
-    /// Monotonic (boot) time in nanoseconds: of the event where there was one, else of the record.
+    /// Boot time in nanoseconds: that of the event, or of the record if there was no event.
     pub monotonic_ns: u64,
-    /// The managed path, or absent for records about the sensor itself.
+    /// The managed path; null in records about the sensor itself.
     pub path: Option<String>,
-    /// What kind of thing is managed there; with the path it names one thing.
+    /// The kind of thing that is managed there. Path and kind together name one thing: a unit and its file share a path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thing: Option<ThingKind>,
-    /// The operation seen by the kernel (`write`, `rename`, …) or `sweep` when found without an event.
+    /// The operation that the kernel saw (`write`, `rename`, …); `sweep` if a verification found the change, `config` if the
+    /// declared state changed, `os-update` if an update of the OS replaced the thing.
     pub operation: Option<String>,
-    /// Who did it; null when nobody could be named.
+    /// Who made the change; null if nobody could be named.
     pub actor: Option<Actor>,
-    /// All who changed it since it was last at rest and as declared, where they were several, without ancestors: at most
-    /// sixteen, and `detail.more_actors` counts those beyond, and changes whose records were lost.
+    /// Everybody who changed the thing since it last matched its expectation, if there were several; the first one first, without
+    /// ancestors, at most sixteen. `detail.more_actors` counts the others and the changes whose records were lost.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub actors: Vec<Actor>,
@@ -285,9 +285,9 @@ pub struct Record {
     pub differences: Vec<Difference>,
     /// The verdict.
     pub verdict: Option<VerdictKind>,
-    /// The MachineConfig that the expectation comes from.
+    /// The MachineConfig that declares the thing.
     pub source: Option<String>,
-    /// Metadata and digest before the change, where known.
+    /// Metadata and digest before the change, if known: the last observation, or the declaration of a compliant thing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Side>")]
     pub before: Option<serde_json::Value>,
@@ -295,11 +295,12 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Side>")]
     pub after: Option<serde_json::Value>,
-    /// Unified diff, only for paths marked as not secret.
+    /// Unified diff from the declared content to the one found, only for paths that the drift policy marks as not secret; at most
+    /// 16 KiB and a line that counts what was cut off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16_448))]
     pub diff: Option<String>,
-    /// Anything else: the reason of a gap, the versions at a start.
+    /// Further fields by kind: the reason of a gap, the versions at a start.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     #[schemars(with = "Detail")]
     pub detail: serde_json::Map<String, serde_json::Value>,
@@ -329,12 +330,12 @@ impl Record {
         }
     }
 
-    /// The thing that it is about; `None` for records about the sensor itself.
+    /// The thing that the record is about; `None` in records about the sensor itself.
     pub fn name(&self) -> Option<ThingName> {
         Some(ThingName { path: self.path.clone()?, kind: self.thing? })
     }
 
-    /// Makes it a record about a thing.
+    /// Makes the record one about a thing.
     pub fn set_name(&mut self, name: ThingName) {
         self.path = Some(name.path);
         self.thing = Some(name.kind);

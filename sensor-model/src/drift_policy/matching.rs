@@ -1,12 +1,12 @@
-//! Which rule fits a path, and which actor a rule allows.
+//! Finds the rule for a path, and decides whether a rule allows an actor.
 //!
-//! Patterns come in that `parse` has checked; a pattern that cannot be built fits nothing.
+//! In: patterns that `parse` has checked. A pattern that cannot be compiled matches nothing.
 
 use super::{AllowedActors, DriftPolicy, Rule, Subject};
 use globset::{Glob, GlobBuilder, GlobSetBuilder};
 use std::{os::unix::ffi::OsStrExt as _, path::Path};
 
-/// What makes a pattern a glob.
+/// The characters that make a pattern a glob.
 const WILDCARDS: [char; 5] = ['*', '?', '[', '{', '\\'];
 
 /// Kind of a rule's path.
@@ -14,7 +14,7 @@ const WILDCARDS: [char; 5] = ['*', '?', '[', '{', '\\'];
 pub(super) enum Pattern {
     Exact,
     Directory,
-    /// With the length of what is before its first wildcard.
+    /// With the length of the part before its first wildcard.
     Glob(usize),
 }
 
@@ -28,7 +28,7 @@ impl Pattern {
     }
 }
 
-/// A glob in which `*` stays within a name and `**` does not.
+/// A glob in which `*` matches within one name and `**` across names.
 pub(super) fn glob(pattern: &str) -> Result<Glob, String> {
     GlobBuilder::new(pattern)
         .literal_separator(true)
@@ -60,7 +60,7 @@ impl DriftPolicy {
         policy
     }
 
-    /// Number of the rule that applies; the module's documentation says which that is.
+    /// Number of the rule that applies, by the order in the documentation of `drift_policy`.
     pub(super) fn rule_for(&self, path: &Path) -> Option<usize> {
         if let Some(number) = path.to_str().and_then(|path| self.exact.get(path)) {
             return Some(*number);
@@ -72,7 +72,7 @@ impl DriftPolicy {
             .copied()
             .find(|number| {
                 let prefix = self.rules[*number].0.path.as_bytes();
-                // The directory itself belongs to the rule, too.
+                // The rule also applies to the directory itself.
                 bytes.starts_with(prefix) || bytes == &prefix[..prefix.len() - 1]
             })
             .map(|number| ((self.rules[number].0.path.len(), false, 0), number));
@@ -82,7 +82,7 @@ impl DriftPolicy {
             let Pattern::Glob(fixed) = Pattern::of(pattern) else { return None };
             Some(((fixed, true, pattern.len()), number))
         });
-        // Equal globs are told apart by their order, which is that of their text.
+        // Among equal globs the order of their texts decides.
         glob.chain(directory)
             .max_by_key(|(rank, number)| (*rank, std::cmp::Reverse(*number)))
             .map(|(_, number)| number)
@@ -90,7 +90,7 @@ impl DriftPolicy {
 }
 
 impl AllowedActors {
-    /// Whether any entry fits. Holdfast itself is always allowed.
+    /// Whether any entry matches the actor. Holdfast itself is always allowed.
     pub fn allow(&self, subject: &Subject<'_>) -> bool {
         subject.holdfast
             || any(&self.units, subject.unit)

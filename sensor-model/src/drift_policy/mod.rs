@@ -1,18 +1,17 @@
 //! What to do about drift of a path.
 //!
-//! Comes in: the text of one or more `DriftPolicy` files ([`DriftPolicyFile::parse`]), merged into one
-//! [`DriftPolicy`]; then a path and who changed it. Goes out: a [`Decision`]. A file with a fault is
-//! refused as a whole, naming file, rule, field and reason. Nothing here reads files or acts.
+//! In: `DriftPolicy` files ([`DriftPolicyFile::parse`]), merged into one [`DriftPolicy`]; then a path and the actor who changed
+//! it. Out: a [`Decision`]. A file with a fault is refused as a whole; the error names file, rule, field and reason. Nothing is
+//! read from the disk or run here.
 //!
 //! Which rule applies to a path:
-//! 1. a rule for exactly this path; else
-//! 2. the rule with the longest fixed beginning that fits: a directory (`/etc/cni/`, everything below
-//!    it) by its whole length, a glob (`/etc/*/tls.key`) by what is before its first wildcard; where these
-//!    are equal the glob, and of two globs the longer; else
-//! 3. none: degrade, and the content is secret.
+//! 1. The rule for exactly this path.
+//! 2. The rule with the longest fixed beginning that matches. For a directory (`/etc/cni/`) that is its path, for a glob
+//!    (`/etc/*/tls.key`) the part before its first wildcard. Between equals the glob applies, and of two globs the longer one.
+//! 3. The default: degrade, and the content is secret.
 //!
-//! Of two files with a rule for the same path, the one with the higher `precedence` counts. Two different
-//! rules for one path at the same precedence are refused.
+//! Of two files with a rule for the same path, the one with the higher `precedence` applies. Two different rules for one path
+//! at the same precedence are refused.
 
 mod matching;
 mod parse;
@@ -30,52 +29,52 @@ use std::{collections::BTreeMap, path::Path};
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// Nothing, not even a record.
+    /// Nothing: no record, no metric.
     Ignore,
-    /// A record and a metric; the node stays what it is.
+    /// A record and a metric.
     Observe,
-    /// Also: the node is degraded until the drift is gone.
+    /// Also: the node is degraded while the drift is open.
     Degrade,
-    /// Also: the expected state is written back.
+    /// Also: Holdfast restores the declared state.
     Revert,
-    /// The change is refused where the kernel lets us; what gets through degrades.
+    /// The kernel programs refuse the change. Drift that they cannot refuse degrades the node.
     Deny,
 }
 
-/// What is done about labels that are not the SELinux policy's.
+/// What is done about labels that differ from the SELinux policy's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Labels {
-    /// They are drift like anything else.
+    /// They are drift.
     #[default]
     Compare,
-    /// They are nobody's concern.
+    /// They are not compared.
     Ignore,
 }
 
-/// Who may change a path without more than a record. A change is allowed if any entry fits it.
+/// The actors whose changes of a path only make a record. One matching entry is enough.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllowedActors {
     /// systemd units by name or glob: `chronyd.service`, `crio-*.scope`.
     pub units: Vec<String>,
-    /// Executables by path or glob: the files that these lead to on the host.
+    /// Executables by path or glob; compared are the files that these resolve to on the host.
     pub exes: Vec<String>,
     /// Pods by uid or by `namespace/name`, the name or both as a glob.
     pub pods: Vec<String>,
-    /// Login users (of whoever logged in, also behind `sudo`), by name, in the scope of their session.
+    /// Login users by name, also behind `sudo`, if the process runs in the scope of their session.
     pub users: Vec<String>,
 }
 
-/// What is done about drift of the paths that a pattern fits.
+/// What is done about drift of the paths that a pattern matches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
     /// A path, a directory ending in `/`, or a glob.
     pub path: String,
     /// What is done.
     pub action: Action,
-    /// Who may change it.
+    /// The actors that may change it.
     pub allowed_actors: AllowedActors,
-    /// The content may not be shown, not even as a diff.
+    /// Whether the content is hidden from records and outputs, diffs included.
     pub secret: bool,
     /// Whether labels are compared.
     #[serde(default)]
@@ -91,7 +90,7 @@ pub struct DriftPolicyFile {
     pub origin: String,
     /// `metadata.name`.
     pub name: String,
-    /// Which file counts where two have a rule for the same path: the higher.
+    /// Of two files with a rule for the same path the one with the higher precedence applies.
     pub precedence: i64,
     /// Its rules, in order.
     pub rules: Vec<Rule>,
@@ -109,20 +108,20 @@ pub struct DriftPolicyError {
     pub reason: String,
 }
 
-/// Who made a change, as far as policies ask.
+/// The parts of an actor that policies match on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Subject<'a> {
-    /// It was Holdfast itself.
+    /// Whether Holdfast made the change.
     pub holdfast: bool,
     /// systemd unit.
     pub unit: Option<&'a str>,
     /// Executable.
     pub exe: Option<&'a str>,
-    /// Login user, where the process is in the scope of its session.
+    /// Login user, if the process runs in the scope of its session.
     pub user: Option<&'a str>,
     /// Uid of the pod.
     pub pod_uid: Option<&'a str>,
-    /// `namespace/name` of the pod, where the cluster could be asked.
+    /// `namespace/name` of the pod, if the cluster could be asked.
     pub pod: Option<&'a str>,
 }
 
@@ -144,17 +143,17 @@ impl<'a> From<&'a Actor> for Subject<'a> {
 pub struct Decision<'a> {
     /// What is done: the rule's action, or at most [`Action::Observe`] for an allowed actor.
     pub action: Action,
-    /// The actor is one that the rule allows.
+    /// Whether the rule allows the actor.
     pub allowed: bool,
-    /// The content may not be shown.
+    /// Whether the content is hidden.
     pub secret: bool,
     /// Whether labels are compared.
     pub labels: Labels,
-    /// The rule, and the file it is from; `None` for the default.
+    /// The rule and its file; `None` for the default.
     pub rule: Option<(&'a Rule, &'a str)>,
 }
 
-/// All rules that apply on a node. Serialised as what it is made of, each rule with its file.
+/// All rules of a node. It is serialised as a list of rules, each with its file.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(from = "Vec<(Rule, String)>", into = "Vec<(Rule, String)>")]
 pub struct DriftPolicy {
@@ -179,7 +178,7 @@ impl From<DriftPolicy> for Vec<(Rule, String)> {
     }
 }
 
-/// The rest is made of the rules.
+/// The other fields are made from the rules.
 impl PartialEq for DriftPolicy {
     fn eq(&self, other: &Self) -> bool {
         self.rules == other.rules
@@ -187,7 +186,7 @@ impl PartialEq for DriftPolicy {
 }
 
 impl DriftPolicy {
-    /// Puts files together.
+    /// Merges files.
     ///
     /// # Errors
     /// Two files of the same precedence with different rules for one path.

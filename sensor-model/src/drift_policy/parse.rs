@@ -1,7 +1,7 @@
-//! From the text of a policy file to its rules.
+//! Reads the rules of a policy file.
 //!
-//! Comes in: YAML or JSON. Goes out: checked rules, or the first fault with its field. Keys that are not
-//! known are faults: a misspelt `action` must not mean the default.
+//! In: YAML or JSON. Out: checked rules, or the first fault with its field. An unknown key is a fault: with a misspelt `action` the
+//! default would apply.
 
 use super::{
     Action, AllowedActors, DriftPolicyError, DriftPolicyFile, Labels, Rule,
@@ -147,8 +147,7 @@ fn allowed(value: &Value, at: &str) -> Result<AllowedActors, Fault> {
     })
 }
 
-/// A path is absolute and cleaned; a directory is so without its final `/`; a glob cannot be cleaned, but
-/// may not step up.
+/// A path is absolute and cleaned; a directory is so without its final `/`. A glob cannot be cleaned, but must not contain `..`.
 fn check_pattern(path: &str) -> Result<(), String> {
     match Pattern::of(path) {
         Pattern::Exact => check_absolute(path),

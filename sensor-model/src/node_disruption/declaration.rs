@@ -1,27 +1,27 @@
-//! What owners of MachineConfigs declare, and whose declarations count.
+//! The actions that owners of MachineConfigs declare, and the policy entries that allow them.
 //!
-//! The value of the annotation `holdfast.dev/disruption` comes in: actions, separated by commas, each a word
-//! of the policy's and the unit after it (`DaemonReload, Restart app.service`). Out come actions, or why not.
-//! An owner never declares more than an entry of `declarations` in an administrator's policy allows.
+//! In: the value of the annotation `holdfast.dev/disruption`: actions with commas between them, each a `type` of the policy and
+//! its unit (`DaemonReload, Restart app.service`). Out: actions, or why the value is refused. An owner cannot declare more than
+//! an entry of `declarations` in an administrator's policy allows.
 
 use super::{EntryAction, Request, forms, matching::fits};
 use crate::{action::Action, merge::Declaration};
 use std::collections::BTreeMap;
 
-/// Which owners may declare what.
+/// An entry of `declarations`: which owners may declare which actions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allowance {
-    /// Names or globs of MachineConfigs; empty for all that the labels fit.
+    /// Names or globs of MachineConfigs; empty for every one with the labels.
     pub machine_configs: Vec<String>,
     /// Labels that the MachineConfig must have.
     pub match_labels: BTreeMap<String, String>,
-    /// Paths, directories or globs that its content must be at; empty for all.
+    /// Paths, directories or globs of the content; empty for every path.
     pub paths: Vec<String>,
     /// Actions that may be declared.
     pub actions: Vec<Action>,
     /// Names or globs of units that may be reloaded and restarted.
     pub units: Vec<String>,
-    /// Where it stands, for messages.
+    /// Its file and number, for messages.
     pub label: String,
 }
 
@@ -54,7 +54,7 @@ fn forms_of_actions() -> String {
 }
 
 impl Allowance {
-    /// Whether it is about content of this MachineConfig; `path` is that of a file, directory, link or unit.
+    /// Whether the entry covers a path of this MachineConfig: that of a file, directory, link or unit.
     pub(super) fn covers(&self, machine_config: &str, declared: &Declaration, path: &str) -> bool {
         let named = self.machine_configs.is_empty()
             || self.machine_configs.iter().any(|pattern| fits(pattern, machine_config));

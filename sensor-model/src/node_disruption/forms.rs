@@ -1,4 +1,4 @@
-//! The forms that names, paths and times in a policy must have.
+//! Checks the form of names, paths and times in a policy.
 
 use super::{
     EntryAction,
@@ -12,7 +12,7 @@ const MAXIMUM_UNIT: usize = 255;
 /// Longest time that an action may be given.
 const MAXIMUM_TIMEOUT: u64 = 24 * 60 * 60;
 
-/// `None` and `Reboot` stand alone.
+/// Refuses `None` and `Reboot` beside other actions.
 pub(super) fn standalone(actions: &[EntryAction]) -> Result<(), String> {
     for alone in [Action::Reboot, Action::None] {
         if actions.len() > 1 && actions.iter().any(|action| action.is(alone)) {
@@ -25,7 +25,7 @@ pub(super) fn standalone(actions: &[EntryAction]) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks a unit's name as the Machine Config Operator does; without `strict`, instances are names too.
+/// Checks a unit's name like the Machine Config Operator. Without `strict` an instance (`a@b.service`) is also a name.
 pub(super) fn unit(name: &str, strict: bool) -> Result<String, String> {
     if name.len() > MAXIMUM_UNIT {
         return Err(format!("Too long: may not be more than {MAXIMUM_UNIT} bytes"));
@@ -49,7 +49,7 @@ pub(super) fn unit(name: &str, strict: bool) -> Result<String, String> {
     Ok(name.to_owned())
 }
 
-/// A path as entries have it: cleaned, a directory without its final `/`.
+/// A path in the form of entries: cleaned, a directory without its final `/`.
 pub(super) fn path_pattern(path: &str) -> Result<String, String> {
     if is_glob(path) {
         if !path.starts_with('/') {

@@ -1,12 +1,11 @@
-//! Which pattern fits.
+//! Finds the pattern that decides for a path or a name.
 //!
-//! Patterns come in that `parse` has checked, with the number of each one's entry; out comes the number of
-//! the entry that decides for a path or a name.
+//! In: patterns that `parse` has checked, each with the number of its entry. Out: the number of the entry that decides.
 
 use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 use std::collections::HashMap;
 
-/// What makes a pattern a glob. A backslash does not: unit names have it.
+/// The characters that make a pattern a glob. The backslash is not one of them, since unit names contain it.
 const WILDCARDS: [char; 4] = ['*', '?', '[', '{'];
 
 /// Whether a pattern is a glob.
@@ -14,7 +13,7 @@ pub(super) fn is_glob(pattern: &str) -> bool {
     pattern.contains(WILDCARDS)
 }
 
-/// A glob in which `*` stays within a name and `**` does not.
+/// A glob in which `*` matches within one name and `**` across names.
 pub(super) fn glob(pattern: &str) -> Result<Glob, String> {
     GlobBuilder::new(pattern)
         .literal_separator(true)
@@ -66,7 +65,7 @@ impl Patterns {
         }
         let above = path.rmatch_indices('/').map(|(end, _)| &path[..end]);
         let directory = above.filter(|above| !above.is_empty()).find_map(|above| {
-            // With the separator: everything below begins with it.
+            // With the separator, since every path below begins with it.
             self.exact.get(above).map(|number| ((above.len() + 1, 0, 0), *number))
         });
         let root = || self.exact.get("/").map(|number| ((1, 0, 0), *number));
@@ -79,7 +78,7 @@ impl Patterns {
     }
 
     fn glob(&self, text: &str) -> impl Iterator<Item = ((usize, usize, usize), usize)> {
-        // To ask an empty set costs a normalised copy of the path.
+        // Matching against an empty set would copy and normalise the path.
         let matches = if self.globs.is_empty() { Vec::new() } else { self.globs.matches(text) };
         matches
             .into_iter()
@@ -88,7 +87,7 @@ impl Patterns {
     }
 }
 
-/// The entry of the highest rank; of equal ones that of the lowest number.
+/// The entry of the highest rank; among equals the one with the lowest number.
 fn best(ranked: impl Iterator<Item = ((usize, usize, usize), usize)>) -> Option<usize> {
     ranked.max_by_key(|(rank, number)| (*rank, std::cmp::Reverse(*number))).map(|(_, number)| number)
 }

@@ -1,4 +1,4 @@
-//! From policy files to one policy, and from a change to what it needs.
+//! Merges policy files into one policy, and decides which actions a change needs.
 
 use super::{
     Allowance, Decision, Entry, EntryAction, PolicyFile, Scope, Subject, declaration, matching::Patterns,
@@ -15,10 +15,10 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// What is shipped.
+/// The shipped defaults.
 const SHIPPED: &str = include_str!("../../../policies/node-disruption/default.yaml");
 
-/// Everything that counts on a node.
+/// The merged policy of a node.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
     entries: Vec<Entry>,
@@ -31,13 +31,13 @@ impl Policy {
     /// The shipped defaults alone.
     ///
     /// # Errors
-    /// None that a test would not have found.
+    /// The shipped file has a fault; a test reads it.
     pub fn shipped() -> Result<Self, ManifestError> {
         Self::merge(&[], None)
     }
 
-    /// Merges files over the shipped defaults, for the nodes of a pool. Entries for the same path or name
-    /// replace each other whole.
+    /// Merges files over the shipped defaults, for the nodes of a pool. An entry replaces the whole earlier entry for the same path
+    /// or name.
     ///
     /// # Errors
     /// Two files of the same scope with different entries for the same path or name.
@@ -99,7 +99,7 @@ impl Policy {
         Ok(policy)
     }
 
-    /// Which irreconcilable changes are set aside.
+    /// The irreconcilable changes that the policy overrides.
     pub fn overrides(&self) -> Overrides {
         self.overrides
     }
@@ -113,7 +113,7 @@ impl Policy {
     pub fn decide(&self, change: &Change, old: &Rendered, new: &Rendered) -> Decision {
         let name = change.name.as_str();
         let entry = match change.kind {
-            // Nobody writes it by a config, and nobody compares it with one.
+            // A controller writes it, so it is neither written from a config nor compared with one.
             Kind::File if IGNORED_FILES.contains(&name) => {
                 return Decision {
                     actions: vec![EntryAction::plain(Action::None)],
@@ -128,7 +128,7 @@ impl Policy {
             Kind::Unit => self.name(Subject::Units, name),
             Kind::SshKey | Kind::PasswordHash => self.name(Subject::SshKey, ""),
             Kind::KernelArgument => self.kernel_argument(name),
-            // An image to take extensions from, on a node that takes none.
+            // The image that extensions come from, on a node without extensions.
             Kind::Extension if new.extensions.is_empty() && old.extensions.is_empty() => {
                 return Decision {
                     actions: vec![EntryAction::plain(Action::None)],
@@ -156,8 +156,8 @@ impl Policy {
         self.entries.get(self.patterns.get(&subject)?.name(name)?)
     }
 
-    /// By the whole argument, else by what is before its `=`. A change of order is about several, and each of them has to
-    /// have an entry with the same actions.
+    /// The entry for the whole argument, or else for its name before the `=`. A change of order names several arguments; then
+    /// every one needs an entry with the same actions.
     fn kernel_argument(&self, arguments: &str) -> Option<&Entry> {
         let words = arguments::split(arguments);
         let mut entries = words.iter().map(|word| {
@@ -168,14 +168,14 @@ impl Policy {
         entries.all(|entry| entry.is_some_and(|entry| entry.actions == first.actions)).then_some(first)
     }
 
-    /// What the owner of the change's MachineConfig declares, where that is allowed; else a reboot.
+    /// The actions that the owner of the MachineConfig declares, if a policy allows them; otherwise a reboot.
     fn declared(&self, change: &Change, old: &Rendered, new: &Rendered) -> Decision {
         const NO_ENTRY: &str = "no entry fits: reboot";
         let name = &*change.source.machine_config;
         if !change.others.is_empty() {
             return Decision::reboot(format!("{NO_ENTRY}; several MachineConfigs say parts of it"));
         }
-        // What is removed is in the old config alone.
+        // Only the old config has the declaration of something that is removed.
         let Some(declared) = new.declarations.get(name).or_else(|| old.declarations.get(name)) else {
             return Decision::reboot(NO_ENTRY);
         };

@@ -1,15 +1,17 @@
 //! Which actions a change needs: `NodeDisruptionPolicy` in the Machine Config Operator's shape, and more.
 //!
-//! Policy files come in ([`PolicyFile::parse`]), merged over the defaults that are shipped
-//! ([`Policy::merge`]); then a change, and out comes a [`Decision`]. A file with a fault is refused as a
-//! whole. What no entry fits means reboot. Nothing here reads files or acts.
+//! In: policy files ([`PolicyFile::parse`]), merged over the shipped defaults ([`Policy::merge`]), and a change. Out: a
+//! [`Decision`]. A file with a fault is refused as a whole. A change that no entry matches reboots the node. Nothing is read
+//! from the disk or run here.
 //!
-//! Which entry decides: one for exactly this path; else the one with the longest fixed beginning that fits,
-//! a directory (everything below it) by its whole length, a glob by what is before its first wildcard; where
-//! these are equal the glob. Of two entries for the same thing the later counts, whole: shipped defaults,
-//! then the cluster's `MachineConfiguration`, then `DisruptionPolicy` files for every pool, then those for
-//! the node's pool. Only where no entry fits, what the owner of the MachineConfig declares counts, if an
-//! entry of `declarations` allows it.
+//! Which entry decides:
+//! 1. The entry for exactly this path.
+//! 2. The entry with the longest fixed beginning that matches. For a directory that is its path, for a glob the part before the
+//!    first wildcard. Between equals the glob decides.
+//! 3. The declaration of the MachineConfig's owner, if an entry of `declarations` allows it.
+//!
+//! Of two entries for the same path or name the later one replaces the earlier one. The order is: shipped defaults, the
+//! cluster's `MachineConfiguration`, `DisruptionPolicy` files for every pool, those for the node's pool.
 
 mod declaration;
 mod forms;
@@ -82,7 +84,7 @@ impl EntryAction {
 /// What an entry is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
-    /// Files by path, directory or glob; directories and links too, where they have no entry of their own.
+    /// Files by path, directory or glob. They also decide for directories and links without an entry of their own.
     Files,
     /// Directories, the same way.
     Directories,
@@ -110,7 +112,7 @@ impl Subject {
     }
 }
 
-/// Which actions changes of some things need.
+/// The actions that changes of some things need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// What it is about.
@@ -131,7 +133,7 @@ impl Entry {
     }
 }
 
-/// For which nodes a file counts, and over which others.
+/// The nodes that a file applies to, and its rank among the files.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// Shipped with the program.
@@ -149,13 +151,13 @@ pub enum Scope {
 pub struct PolicyFile {
     /// The file it was read from, for messages.
     pub origin: String,
-    /// Where it counts.
+    /// The nodes that it applies to.
     pub scope: Scope,
     /// Its entries, in order.
     pub entries: Vec<Entry>,
-    /// Whose declarations it allows.
+    /// The declarations that it allows.
     pub allowances: Vec<Allowance>,
-    /// Which irreconcilable changes it sets aside.
+    /// The irreconcilable changes that it overrides.
     pub overrides: Overrides,
 }
 
@@ -164,7 +166,7 @@ pub struct PolicyFile {
 pub struct Decision {
     /// The actions, never empty.
     pub actions: Vec<EntryAction>,
-    /// What decided, for people.
+    /// The entry that decided, for people.
     pub policy: String,
 }
 

@@ -1,8 +1,8 @@
-//! From the text of a policy file to its entries.
+//! Reads the entries of a policy file.
 //!
-//! YAML or JSON comes in, one document or many; out come the objects that are policies, checked, or the first
-//! fault with object and field, in the API server's and the Machine Config Operator's words where they have
-//! words for it. Keys that are not known are faults: a misspelt `actions` must not mean reboot in silence.
+//! In: YAML or JSON, one document or many. Out: the policies in it, checked, or the first fault with its object and field. The
+//! texts are those of the API server and the Machine Config Operator where they have one. An unknown key is a fault: a misspelt
+//! `actions` would otherwise reboot nodes without a word.
 
 use super::{
     API_VERSION, Allowance, Entry, EntryAction, KIND, MCO_API_VERSION, MCO_KIND, PolicyFile, Request, Scope,
@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Most entries of a list in a `MachineConfiguration`.
 const MAXIMUM_ENTRIES: usize = 50;
-/// Most entries of a list in the status of a `MachineConfiguration`, where the defaults are, too.
+/// Most entries of a list in the status of a `MachineConfiguration`, which also holds the defaults.
 const MAXIMUM_STATUS_ENTRIES: usize = 100;
 /// Most entries of a list in a `DisruptionPolicy`.
 const MAXIMUM_OWN_ENTRIES: usize = 1_000;
@@ -49,17 +49,17 @@ const OTHER_SPEC_FIELDS: [&str; 10] = [
 /// Who wrote the entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trust {
-    /// A person: every word must be known.
+    /// A person: every word must be a known one.
     File,
-    /// We, for a release.
+    /// The release: the shipped defaults.
     Shipped,
-    /// The Machine Config Operator, which has checked them; it may be newer than this program.
+    /// The Machine Config Operator, which checked them. It may be newer than this program.
     Status,
 }
 
 impl PolicyFile {
     /// Reads the policies of one file; `origin` is its name for messages. MachineConfigs and other objects in
-    /// it are passed over.
+    /// it are ignored.
     ///
     /// # Errors
     /// The first fault, and a file without any policy.
@@ -67,13 +67,13 @@ impl PolicyFile {
         Self::parse_as(origin, bytes, Trust::File)
     }
 
-    /// Reads what is shipped, which may say `Special`.
+    /// Reads the shipped defaults, which may ask for `Special`.
     pub(super) fn parse_shipped(origin: &str, bytes: &[u8]) -> Result<Vec<Self>, ManifestError> {
         Self::parse_as(origin, bytes, Trust::Shipped)
     }
 
-    /// Reads what the Machine Config Operator made of a cluster's policy: `nodeDisruptionPolicyStatus` of its
-    /// `MachineConfiguration`. An action that is not known here becomes [`Request::Unknown`].
+    /// Reads the policy that the Machine Config Operator merged for a cluster: `nodeDisruptionPolicyStatus` of its
+    /// `MachineConfiguration`. An unknown action becomes [`Request::Unknown`].
     ///
     /// # Errors
     /// The first fault, with its field.
@@ -127,12 +127,12 @@ impl PolicyFile {
     }
 }
 
-/// By kind alone, so that another version is refused rather than passed over.
+/// By kind alone, so that another version is refused and not ignored.
 fn is_policy(object: &OtherObject) -> bool {
     object.kind == MCO_KIND || object.kind == KIND
 }
 
-/// Why an object that is passed over was meant to be a policy; without it the changes that it is about mean reboot.
+/// The fault of an object whose kind is a misspelt policy. If it were ignored, its changes would reboot nodes.
 fn meant_as_policy(object: &OtherObject) -> Option<ManifestError> {
     let near = unknown::nearest(&object.kind, &[MCO_KIND, KIND]).filter(|near| *near != object.kind)?;
     Some(ManifestError {
@@ -204,7 +204,7 @@ fn policy(object: &OtherObject, trust: Trust) -> Parsed<PolicyFile> {
     Ok(policy)
 }
 
-/// Keys of a policy's entries; the first three are the Machine Config Operator's.
+/// The lists of entries in a policy; the first three are the Machine Config Operator's.
 const BODY: [&str; 6] = ["files", "units", "sshkey", "directories", "links", "kernelArguments"];
 
 fn overrides(value: &Value, at: &str) -> Parsed<Overrides> {
@@ -345,7 +345,7 @@ impl Reader<'_> {
         let at = format!("{at}.sshkey");
         if let Some(value) = body.get("sshkey").filter(|value| !value.is_null()) {
             let map = mapping(value, &at, &["actions"])?;
-            // An empty one is none: the default stays.
+            // An empty mapping counts as absent, so the default stays.
             if !map.is_empty() {
                 let actions = self.actions(map, &at)?;
                 let origin = self.origin.to_owned();
@@ -391,7 +391,7 @@ impl Reader<'_> {
         let request = match Action::of_policy_type(word, self.own) {
             Some(action) => Request::Act { action, unit },
             None if word == SPECIAL && self.trust != Trust::File => Request::Special,
-            // A newer operator may know more; what it asked for cannot be less than everything.
+            // A newer operator may know more actions. A reboot covers each of them.
             None if self.trust == Trust::Status => Request::Unknown(word.to_owned()),
             None => return Err((field, unsupported(word, &types(self.own)))),
         };

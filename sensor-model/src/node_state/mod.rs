@@ -1,7 +1,7 @@
-//! How a node stands with its config: Done, Working, Rebooting, Degraded, Unreconcilable.
+//! The state of a node with its config: Done, Working, Rebooting, Degraded, Unreconcilable.
 //!
-//! In: what happened. Out: the next state. The table is all there is: the commands and the daemon look the next
-//! state up in it, the documentation's drawing is made from it, and what is not in it cannot happen.
+//! In: a state and an event. Out: the next state. One table holds all transitions. The commands and the daemon look the next
+//! state up in it, and the drawing in the documentation is made from it.
 
 #[cfg(test)]
 mod tests;
@@ -25,21 +25,21 @@ use std::fmt::Write as _;
     schemars::JsonSchema,
 )]
 pub enum NodeState {
-    /// The node is what its config says.
+    /// The node matches its config.
     #[default]
     Done,
     /// A config is being applied.
     Working,
-    /// A config was applied; a reboot is under way, after which everything is looked at.
+    /// A config is written and a reboot is in progress. The daemon compares everything after it.
     Rebooting,
-    /// Something went wrong, or somebody changed something; the reason says what.
+    /// An apply failed or the node drifted; the reason says which.
     Degraded,
-    /// The config that is wanted cannot be applied to a running node; nothing was changed.
+    /// A running node cannot take the wanted config; nothing was changed.
     Unreconcilable,
 }
 
 impl NodeState {
-    /// Every state, in the order in which metrics list them.
+    /// Every state, in the order of the metrics.
     pub const ALL: [Self; 5] =
         [Self::Done, Self::Working, Self::Rebooting, Self::Degraded, Self::Unreconcilable];
 
@@ -61,24 +61,24 @@ impl NodeState {
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Wait {
-    /// Somebody else to give up a lock.
+    /// For another process to release a lock.
     Lock,
-    /// The daemon, to watch what is about to be written.
+    /// For the daemon to watch the paths that will be written.
     Daemon,
-    /// Files are written, or given back.
+    /// For files to be written or restored.
     Files,
-    /// A unit, or the tool that changes the OS.
+    /// For a unit, or for the tool that changes the OS.
     Act,
-    /// The node goes down and comes up again.
+    /// For the reboot.
     Reboot,
-    /// Everything is compared.
+    /// For the comparison of the node with its config.
     Comparison,
-    /// Somebody, or the next start, has to go on with it.
+    /// For an administrator or the next start to resume the apply.
     NextStart,
 }
 
 impl Wait {
-    /// All of them, in the order in which metrics list them.
+    /// Every wait, in the order of the metrics.
     pub const ALL: [Self; 7] =
         [Self::Lock, Self::Daemon, Self::Files, Self::Act, Self::Reboot, Self::Comparison, Self::NextStart];
 
@@ -96,25 +96,25 @@ impl Wait {
     }
 }
 
-/// What happens to a node's config.
+/// An event of an apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeEvent {
-    /// The journal of an apply was begun.
+    /// An apply wrote the first record of its journal.
     Begun,
-    /// Preflight refused: the node has drifted, there is no space, somebody else is at work.
+    /// Preflight refused the apply: the node has drifted, space is short, or another apply is in progress.
     Refused,
     /// The wanted config cannot be reconciled.
     NotReconcilable,
-    /// The reboot was asked for.
+    /// The apply requested a reboot.
     RebootRequested,
-    /// The node is up again, and everything is looked at.
+    /// The node has booted, and the comparison begins.
     Booted,
-    /// Everything is as the new config says.
+    /// The node matches the new config.
     Verified,
-    /// The old config is back.
+    /// The old config is restored.
     RolledBack,
-    /// The apply can go neither on nor back for now.
+    /// The apply can neither finish nor be undone for now.
     Stuck,
 }
 
@@ -131,7 +131,7 @@ impl NodeEvent {
         Self::Stuck,
     ];
 
-    /// What is waited for from then on; `None` where nothing is under way.
+    /// What the node waits for after the event; `None` if no apply is in progress.
     pub fn wait(self) -> Option<Wait> {
         match self {
             Self::Begun => Some(Wait::Files),
@@ -156,10 +156,10 @@ impl NodeEvent {
     }
 }
 
-/// From, event, to.
+/// State, event, next state.
 type Transition = (NodeState, NodeEvent, NodeState);
 
-/// Everything that can happen.
+/// Every transition.
 pub const TRANSITIONS: &[Transition] = {
     use NodeEvent::{Begun, Booted, NotReconcilable, RebootRequested, Refused, RolledBack, Stuck, Verified};
     use NodeState::{Degraded, Done, Rebooting, Unreconcilable, Working};
@@ -167,17 +167,17 @@ pub const TRANSITIONS: &[Transition] = {
         (Done, Begun, Working),
         (Done, Refused, Degraded),
         (Done, NotReconcilable, Unreconcilable),
-        // A process that died between the journal's beginning and the note of it: the next start knows by the journal.
+        // The process died after it began the journal and before it wrote the state. The next start reads the journal.
         (Done, RolledBack, Degraded),
         (Done, Stuck, Degraded),
         (Working, RebootRequested, Rebooting),
         (Working, Verified, Done),
         (Working, RolledBack, Degraded),
         (Working, Stuck, Degraded),
-        // A reboot that was needed and not asked for by us.
+        // A boot that the apply did not request.
         (Working, Booted, Working),
         (Rebooting, Booted, Working),
-        // Asked for once more, where the first time led to none.
+        // The first request led to no reboot.
         (Rebooting, RebootRequested, Rebooting),
         (Rebooting, Stuck, Degraded),
         (Degraded, Begun, Working),
@@ -187,7 +187,7 @@ pub const TRANSITIONS: &[Transition] = {
         (Degraded, RolledBack, Degraded),
         (Degraded, Stuck, Degraded),
         (Degraded, RebootRequested, Rebooting),
-        // Going on with what was stuck, or finding that nothing has to be done any more.
+        // A stuck apply is resumed, or nothing is left to do.
         (Degraded, Verified, Done),
         (Unreconcilable, Begun, Working),
         (Unreconcilable, Refused, Degraded),
@@ -199,25 +199,25 @@ pub const TRANSITIONS: &[Transition] = {
     ]
 };
 
-/// How a node stands, and why.
+/// The state of a node, with its reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Standing {
     /// The state.
     pub state: NodeState,
-    /// Why, in a sentence; empty for [`NodeState::Done`].
+    /// Why, in a sentence; empty in state Done.
     pub reason: String,
-    /// What it waits for now; empty when it waits for nothing.
+    /// What the node waits for now; empty if it waits for nothing.
     pub waiting_for: String,
-    /// The same as one of few words.
+    /// The same, as one of a few words; absent if it waits for nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait: Option<Wait>,
-    /// Since when it is in this state, RFC 3339.
+    /// When it entered this state, RFC 3339.
     pub since: String,
-    /// The apply that this is about.
+    /// The number of the apply that led to it.
     pub apply: Option<u64>,
 }
 
-/// An event that cannot happen in a state.
+/// An event that a state has no transition for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("node state {}: {} cannot happen in it", state.name(), event.label())]
 pub struct Impossible {
@@ -239,7 +239,7 @@ pub fn next(state: NodeState, event: NodeEvent) -> Result<NodeState, Impossible>
         .ok_or(Impossible { state, event })
 }
 
-/// The table as a drawing for the documentation.
+/// The table as a drawing in Mermaid, for the documentation.
 pub fn mermaid() -> String {
     let mut text = String::from("stateDiagram-v2\n    [*] --> Done\n");
     for (from, event, to) in TRANSITIONS {

@@ -2,7 +2,7 @@
 
 use crate::{changes::Change, node_disruption::EntryAction};
 
-/// Seconds that a step may take where no policy says.
+/// Seconds that a step may take if no policy has a limit.
 pub const ACT_SECONDS: u64 = 90;
 
 /// A change with the actions that it needs.

@@ -1,8 +1,8 @@
 //! The ordered steps that bring a node from one rendered config to another.
 //!
-//! Two rendered configs and a disruption policy come in; out comes a [`Plan`]: every change with what decided
-//! about it, and the steps, each with the changes that caused it. The same input gives the same plan,
-//! whatever the order of its parts; what is not known means reboot. Nothing is carried out here.
+//! In: two rendered configs and a disruption policy. Out: a [`Plan`], which holds every change with the policy entry that
+//! decided, and the steps with the changes that need them. The order of the input does not change the plan. A change that the
+//! policy does not know reboots the node. Nothing is run here.
 
 mod decided;
 mod steps;
@@ -27,7 +27,7 @@ use std::path::Path;
 /// The unit that reads `registries.conf`.
 const CRIO: &str = "crio.service";
 
-/// Plans the way from `old` to `new`; a config that is missing declares nothing.
+/// Plans the steps from `old` to `new`. A missing config declares nothing.
 ///
 /// # Errors
 /// A file whose merged contents cannot be decoded.
@@ -77,7 +77,7 @@ fn decide(change: Change, old: &Rendered, new: &Rendered, policy: &Policy) -> De
     Decided { change, actions, policy, explanation }
 }
 
-/// Without a reboot, a change of kernel arguments waits for one.
+/// In a plan without a reboot, a change of kernel arguments takes effect with the next boot.
 fn waits(decided: &mut Decided) {
     if decided.change.kind != Kind::KernelArgument {
         return;
@@ -90,7 +90,7 @@ fn waits(decided: &mut Decided) {
     decided.explanation.push(format!("written for the next boot; until then {until}"));
 }
 
-/// What the content of `registries.conf` asks for; of anything else no such rules are known.
+/// The actions that the content of `registries.conf` needs. Any other file reboots the node: there are no rules for it.
 fn special(
     change: &Change,
     old: &Rendered,

@@ -1,8 +1,8 @@
-//! From what each change needs to the steps for all of them.
+//! Merges the actions of all changes into one list of steps.
 //!
-//! Drain, write, daemon-reload, reloads, reloads-or-restarts, restarts, reboot; each once. A reboot makes reloads and restarts
-//! superfluous and is never without a drain. Units are reloaded and restarted in the order in which each
-//! entry names them; where no entry says, by name. So the order of the changes does not matter.
+//! The order is drain, write, daemon-reload, reload, reload-or-restart, restart, reboot; each step appears once. A plan with a
+//! reboot has a drain and no reloads and restarts. Units have the order of the entries that name them, and otherwise the order
+//! of their names, so the order of the changes does not matter.
 
 use super::{
     decided::{ACT_SECONDS, Decided},
@@ -14,14 +14,14 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is known of a step before all changes were seen.
+/// A step, while the changes are read one after another.
 #[derive(Debug, Default)]
 struct Wanted {
     because: Vec<String>,
     policies: BTreeSet<String>,
-    /// Of every action that wants it.
+    /// The limit of every action that asks for the step.
     timeouts: Vec<Option<u64>>,
-    /// The same.
+    /// The fallback of every action that asks for the step.
     fallbacks: Vec<Option<Fallback>>,
 }
 
@@ -30,7 +30,7 @@ impl Wanted {
         if self.because.last() != Some(&decided.change.name) {
             self.because.push(decided.change.name.clone());
         }
-        // Thousands of changes have a few policies.
+        // Thousands of changes share a few policies, so most names are in the set already.
         if !self.policies.contains(&decided.policy) {
             self.policies.insert(decided.policy.clone());
         }
@@ -41,11 +41,11 @@ impl Wanted {
     }
 
     fn step(self, action: Action, target: Option<String>) -> Step {
-        // A rollback only if nobody needs the reboot, be it by saying nothing.
+        // A rollback only if every action asks for it: an action without a fallback needs the reboot.
         let all_roll_back = !self.fallbacks.is_empty()
             && self.fallbacks.iter().all(|fallback| *fallback == Some(Fallback::Rollback));
         let reboot = self.fallbacks.contains(&Some(Fallback::Reboot));
-        // Whoever needs longest is waited for. An entry that says nothing means the usual time.
+        // The longest limit applies. An entry without a limit has the default limit.
         let says = self.timeouts.iter().any(Option::is_some);
         let longest = self.timeouts.iter().map(|timeout| timeout.unwrap_or(ACT_SECONDS)).max();
         Step {
@@ -100,8 +100,8 @@ pub(super) fn steps(changes: &[Decided]) -> Vec<Step> {
 }
 
 impl Plan {
-    /// The same plan where everything is brought to its declared state, changed or not, with the reboot that makes sure
-    /// that all of it is in use. What cannot be reconciled cannot be forced.
+    /// Makes it the plan of a forced apply: every declared thing is written, changed or not, and a reboot puts all of it in
+    /// use. A plan that is not reconcilable stays as it is.
     pub fn force(&mut self) {
         const BECAUSE: &str = "force";
         if !self.reconcilable {
@@ -125,9 +125,9 @@ impl Plan {
 #[derive(Debug, Default)]
 struct Units {
     wanted: BTreeMap<String, Wanted>,
-    /// Which units have to come before a unit.
+    /// The units that come before a unit.
     before: BTreeMap<String, BTreeSet<String>>,
-    /// The unit that the same change named before.
+    /// The unit that the same change named last.
     last: Option<String>,
 }
 
@@ -145,8 +145,8 @@ impl Units {
         self.last = None;
     }
 
-    /// Each unit once, after all that have to come before it. Where entries contradict each other, the first
-    /// by name is taken.
+    /// Each unit once, after the units that come before it. Where entries contradict each other, the first unit by name
+    /// comes first.
     fn steps(mut self, action: Action) -> Vec<Step> {
         let mut steps = Vec::with_capacity(self.wanted.len());
         while !self.wanted.is_empty() {

@@ -1,4 +1,4 @@
-//! A plan as it is written: `holdfast.plan/v1`.
+//! The contract of a plan, `holdfast.plan/v1`: what `holdfast plan` prints and an apply records.
 
 use crate::{
     action::{Action, Fallback},
@@ -11,73 +11,73 @@ use std::{cmp::Reverse, path::PathBuf};
 /// The value of [`Plan::schema`].
 pub const SCHEMA: &str = "holdfast.plan/v1";
 
-/// How to get from one config to another.
+/// The changes between two configs and the steps that apply them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Plan {
-    /// Always [`SCHEMA`].
+    /// Name and version of this contract.
     #[schemars(extend("const" = SCHEMA))]
     pub schema: String,
-    /// Whether a running node can be brought there.
+    /// Whether a running node can take the new config.
     pub reconcilable: bool,
-    /// Why it cannot, every reason.
+    /// Every reason why it cannot, in the Machine Config Operator's words.
     pub reasons: Vec<String>,
-    /// Reasons that an administrator set aside; what they name stays as it is on running nodes.
+    /// Reasons that a policy overrides. Running nodes keep the old state of what these reasons name.
     #[serde(default)]
     pub overridden: Vec<String>,
     /// Every change, sorted by kind and name.
     pub changes: Vec<PlannedChange>,
-    /// What is to be done, in this order; empty where there is nothing to do or it cannot be done.
+    /// The steps in their order; empty if nothing changes or a running node cannot take the new config.
     pub steps: Vec<Step>,
     /// Workloads have to leave the node.
     pub drain: bool,
     /// The node has to be rebooted.
     pub reboot: bool,
-    /// Declared paths that are as the booted image ships them: the update of the OS would take them back, and they are put
-    /// again after it. Known only on the host.
+    /// Declared paths that have the content that the booted image ships. The update of the OS replaces them, and the apply
+    /// writes them again after the reboot. Known only on the host; absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub put_again: Vec<PathBuf>,
-    /// What goes only because the apply is forced, by path. Known only on the host.
+    /// What only a forced apply removes, by path. Known only on the host; absent if there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed_by_force: Vec<RemovedByForce>,
 }
 
-/// What no config declares, and only a forced apply removes.
+/// Something that no config declares and a forced apply removes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct RemovedByForce {
     /// A name in a closed directory, or a user's own `authorized_keys`.
     pub path: PathBuf,
-    /// How many lines of the file go; `None` where all of it goes.
+    /// How many lines of the file are removed; absent if the file is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub lines: Option<usize>,
 }
 
 impl Plan {
-    /// Whether there is nothing to do: both configs say the same.
+    /// Whether both configs declare the same.
     pub fn is_empty(&self) -> bool {
         self.reconcilable && self.changes.is_empty() && self.overridden.is_empty()
     }
 
-    /// Whether another image of the OS comes with it: by name, by its kernel, or by what is added to it.
+    /// Whether the node boots another OS image: by its URL, its kernel type or its extensions.
     pub fn brings_an_image(&self) -> bool {
         let brings = |kind| matches!(kind, Kind::OsImage | Kind::KernelType | Kind::Extension);
         self.reconcilable && self.changes.iter().any(|change| brings(change.kind))
     }
 
-    /// How many names and lines go only because the apply is forced.
+    /// How many names and lines only a forced apply removes.
     pub fn forced_removals(&self) -> usize {
         self.removed_by_force.iter().map(|removed| removed.lines.unwrap_or(1)).sum()
     }
 
-    /// Every change in the order in which people read a plan: what goes, then what changes, then what is new.
+    /// Every change in the order of a printed plan: removals, changes, additions.
     pub fn removals_first(&self) -> Vec<&PlannedChange> {
         let mut changes: Vec<&PlannedChange> = self.changes.iter().collect();
         changes.sort_by_key(|change| Reverse(change.operation));
         changes
     }
 
-    /// Takes up further reasons for which a node cannot be brought there (its own, [`crate::reconcile::against_node`]).
-    /// With any, there is nothing left to do.
+    /// Adds reasons why this node cannot take the config ([`crate::reconcile::against_node`]). With any reason the plan has
+    /// no steps.
     pub fn refuse(&mut self, reasons: Vec<String>) {
         let new = reasons.into_iter().filter(|reason| !self.reasons.contains(reason)).collect::<Vec<_>>();
         self.reasons.extend(new);
@@ -100,29 +100,29 @@ pub struct PlannedAction {
     pub target: Option<String>,
 }
 
-/// One change, and what decided about it.
+/// One change, with the policy entry that decided about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PlannedChange {
     /// What kind of thing.
     pub kind: Kind,
-    /// Which.
+    /// The path, unit, argument, word or URL; for an ssh key the user and the key's fingerprint.
     pub name: String,
-    /// What is done to it.
+    /// Whether it is added, changed or removed.
     pub operation: Operation,
-    /// The most disruptive action that it needs.
+    /// The most disruptive of its actions.
     #[schemars(schema_with = "actions_or_none")]
     pub action: Action,
-    /// The policy's entry that decided.
+    /// The policy entry that decided.
     pub policy: String,
-    /// The MachineConfig that says so.
+    /// The MachineConfig that declares the thing; for a removal the one that declared it.
     pub source: String,
-    /// All actions that it needs, as the entry says; empty when it needs none.
+    /// All actions that the entry asks for; empty if there are none.
     #[serde(default)]
     pub actions: Vec<PlannedAction>,
-    /// In what the thing differs.
+    /// The attributes that differ.
     #[serde(default)]
     pub details: Vec<String>,
-    /// Why the entry leads to these actions, where that depends on the content.
+    /// Why the entry leads to these actions, if that depends on the content.
     #[serde(default)]
     pub explanation: Vec<String>,
 }
@@ -133,20 +133,20 @@ pub struct Step {
     /// What is done.
     #[schemars(schema_with = "steps_actions")]
     pub action: Action,
-    /// To which unit, with its suffix.
+    /// The unit, with its suffix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
     /// Names of the changes that need it.
     #[schemars(length(min = 1))]
     pub because: Vec<String>,
-    /// The entries of the policy that asked for it.
+    /// The policy entries that ask for it.
     #[serde(default)]
     pub policies: Vec<String>,
-    /// How many seconds it may take, where a policy says.
+    /// How many seconds it may take, if a policy has a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub timeout_seconds: Option<u64>,
-    /// What is done when it fails or takes longer, where a policy says; a reboot else.
+    /// What is done when it fails or takes longer, if a policy says so; otherwise a reboot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
 }

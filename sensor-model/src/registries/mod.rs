@@ -1,15 +1,14 @@
-//! Whether a change of `registries.conf` can hurt workloads that run.
+//! Whether a change of `registries.conf` can break image pulls of running workloads.
 //!
-//! The old and the new bytes come in, decoded; out comes whether image pulls that work go on to work the same
-//! way, with the rules that decided, by number. A mirror that is asked only for digests cannot give other
-//! images than before; everything that is not known to be harmless is not. Nothing here says what to do.
+//! In: the old and the new file, decoded. Out: whether every image pull that works today gets the same image afterwards, with the
+//! numbers of the rules that decided. A mirror that is used only for digests cannot return another image. Every change that no
+//! rule allows counts as unsafe. The module does not choose an action.
 //!
 //! 1. `unqualified-search-registries` only gets longer at its end.
-//! 2. No registry goes away. It is known by its prefix, else by its location.
-//! 3. A registry that stays keeps prefix, location, `blocked` and `insecure` and every mirror; a mirror may
-//!    only become `digest-only`; one that is added is `digest-only`, or all of the registry's are.
-//! 4. A registry that is added has only mirrors that are `digest-only`; without mirrors of its own it is
-//!    `mirror-by-digest-only`.
+//! 2. No registry is removed. Its key is the prefix, or the location if there is no prefix.
+//! 3. A registry that stays keeps its prefix, location, `blocked`, `insecure` and mirrors. A mirror may become `digest-only`.
+//!    A new mirror is `digest-only`, or the registry has `mirror-by-digest-only`.
+//! 4. A new registry has only `digest-only` mirrors; one without mirrors has `mirror-by-digest-only`.
 //! 5. Nothing else changes.
 
 #[cfg(test)]
@@ -19,25 +18,25 @@ use crate::text::quote;
 use std::collections::BTreeMap;
 use toml::{Table, Value};
 
-/// Where the file is.
+/// The path of the file.
 pub const PATH: &str = "/etc/containers/registries.conf";
 
-/// The value by which a mirror is asked for digests alone.
+/// The value of `pull-from-mirror` that limits a mirror to digests.
 const DIGEST_ONLY: &str = "digest-only";
 
-/// What a change means.
+/// The result for a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Judgement {
-    /// Pulls that work go on to work the same way.
+    /// Every pull that works today gets the same image afterwards.
     pub safe: bool,
-    /// What decided, each with the number of its rule: everything that is not safe; else what was looked at.
+    /// What decided, each with the number of its rule: every unsafe change, or else every safe one.
     pub because: Vec<String>,
 }
 
-/// Judges a change. A file that is missing is an empty one.
+/// Judges a change. A missing file counts as an empty one.
 ///
 /// # Errors
-/// Which of the two cannot be read, and why; no value of the file is in it.
+/// Which of the two cannot be parsed, and why. The text holds no value of the file.
 pub fn judge(old: &[u8], new: &[u8]) -> Result<Judgement, String> {
     let old = Registries::parse(old).map_err(|reason| format!("the old registries.conf: {reason}"))?;
     let new = Registries::parse(new).map_err(|reason| format!("the new registries.conf: {reason}"))?;
@@ -87,7 +86,7 @@ pub fn judge(old: &[u8], new: &[u8]) -> Result<Judgement, String> {
     Ok(Judgement { safe: false, because })
 }
 
-/// How a registry that stays changes.
+/// The changes of a registry that is in both files.
 #[derive(Debug, Default)]
 struct Change {
     harmful: Vec<String>,
@@ -152,11 +151,11 @@ fn stays(old: &Registry, new: &Registry) -> Change {
     change
 }
 
-/// What is in the file.
+/// The content of the file.
 #[derive(Debug, Default)]
 struct Registries {
     search: Vec<String>,
-    /// By prefix, else location.
+    /// By prefix, or by location without one.
     named: BTreeMap<String, Registry>,
     /// Every other key.
     rest: Table,
@@ -191,7 +190,7 @@ impl Mirror {
 impl Registries {
     fn parse(bytes: &[u8]) -> Result<Self, String> {
         let text = std::str::from_utf8(bytes).map_err(|error| format!("not UTF-8: {error}"))?;
-        // Only the message: the error's own text quotes the line, which may hold a password in a URL.
+        // Only the message: the full error quotes the line, which may hold a password in a URL.
         let mut rest: Table = toml::from_str(text).map_err(|error| error.message().to_owned())?;
         let mut found = Self::default();
         for value in list(&mut rest, "unqualified-search-registries")? {

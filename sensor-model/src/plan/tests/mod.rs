@@ -2,8 +2,8 @@ mod properties;
 
 use super::*;
 use crate::{
-    changes::tests::{config, files, ignition},
     action::Fallback,
+    changes::tests::{config, files, ignition},
     node_disruption::PolicyFile,
 };
 use serde_json::{Value, json};

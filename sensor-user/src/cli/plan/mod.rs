@@ -58,19 +58,22 @@ pub struct PlanCommand {
     output: Output,
 }
 
-/// A plan, and what it is of.
+/// A plan, and what it is of. `apply --dry-run` prints the plan alone, so the other fields are not required.
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 pub(super) struct Report<'a> {
     #[serde(flatten)]
     plan: &'a Plan,
     /// The old config.
+    #[schemars(skip_serializing_if = "String::is_empty")]
     from: String,
-    /// The new one.
+    /// The new config.
+    #[schemars(skip_serializing_if = "String::is_empty")]
     to: String,
-    /// The pool whose policies counted.
+    /// The pool whose policies apply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pool: Option<String>,
-    /// Seconds that the last applies on this host took which disturbed as much, the newest first.
+    /// Seconds that the last applies on this host took that disturbed the node as much, the newest first.
+    #[schemars(skip_serializing_if = "Vec::is_empty")]
     last_seconds: Vec<i64>,
 }
 
