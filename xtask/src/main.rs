@@ -71,9 +71,9 @@ enum Command {
         #[arg(long, default_value_t = 1_000_000)]
         runs: u64,
     },
-    /// Make `docs/cli.md`, man pages and completion scripts from the command line's definition.
+    /// Make `docs/cli.md`, `docs/schemas`, man pages and completion scripts from the command line and its types.
     Generate {
-        /// Only say whether `docs/cli.md` is what would be made.
+        /// Only say whether the kept files are what would be made.
         #[arg(long)]
         check: bool,
     },
