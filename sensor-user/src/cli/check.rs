@@ -29,33 +29,33 @@ pub struct Check {
 /// What was found.
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 pub struct Report {
-    /// Always [`SCHEMA`].
+    /// Name and version of this contract.
     #[schemars(extend("const" = SCHEMA))]
     pub schema: &'static str,
-    /// Compliant, drifted, or unknown where nothing drifted and something could not be read.
+    /// The worst verdict: drifted, unknown if nothing drifted and something could not be read, or compliant.
     pub verdict: VerdictKind,
-    /// Things that were looked at.
+    /// How many things were compared.
     pub checked: usize,
-    /// Those that are not as declared.
+    /// Things that differ from their expectation.
     pub drifted: Vec<Drifted>,
-    /// Those that could not be read, so that nothing is known of them.
+    /// Things that could not be read, so their verdict is unknown.
     pub unreadable: Vec<Drifted>,
-    /// What the configuration declares and nothing here compares.
+    /// What the configuration declares and Holdfast does not compare.
     pub not_checked: Vec<&'static str>,
-    /// Why each of those is not.
+    /// Why each of those is not compared.
     pub not_checked_because: BTreeMap<&'static str, String>,
-    /// Kernel arguments that wait for the next boot; they are no drift in this one.
+    /// Kernel arguments that take effect with the next boot. They are no drift in this one.
     pub waiting: Vec<Waits>,
 }
 
 /// One thing that is not as declared, or of which that is not known.
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 pub struct Drifted {
-    /// Its path.
+    /// Path on the host; for a unit that of its file.
     pub path: String,
     /// Every difference.
     pub differences: Vec<Difference>,
-    /// The MachineConfig that says what it should be.
+    /// The MachineConfig that declares it.
     pub source: String,
     /// The file of that MachineConfig.
     pub origin: String,

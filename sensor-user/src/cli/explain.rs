@@ -51,21 +51,25 @@ pub struct Explain {
 /// All that is known of a path.
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 pub(super) struct Report {
+    /// Name and version of this contract.
     #[schemars(extend("const" = SCHEMA))]
     schema: &'static str,
+    /// Path on the host; for a unit that of its file.
     path: String,
-    /// Whether anything is declared of it.
+    /// Whether a MachineConfig declares something at the path.
     managed: bool,
+    /// The worst verdict of the things.
     verdict: VerdictKind,
-    /// What is declared of it, each by itself: a unit's file and its enablement have one path.
+    /// Each declared thing: a unit and its file share a path.
     things: Vec<Stands>,
+    /// What the drift policy does about the path.
     policy: Policy,
-    /// Of the kernel's arguments, those that wait for the next boot; they are no drift in this one.
+    /// Kernel arguments that take effect with the next boot. They are no drift in this one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     waiting: Vec<Waits>,
-    /// The newest change in the forensic log.
+    /// The newest change in the forensic log; null if there is none.
     last_change: Option<Change>,
-    /// Why the last change need not be that one.
+    /// Why a newer change may be missing from the log.
     #[serde(skip_serializing_if = "Option::is_none")]
     doubt: Option<String>,
 }
@@ -73,15 +77,20 @@ pub(super) struct Report {
 /// One declared thing and how it stands.
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 struct Stands {
+    /// The thing.
     thing: Thing,
+    /// The declared state, with a digest in place of a content.
     expected: Expected,
-    /// The label that the host's SELinux policy has for it, where it is compared.
+    /// The label that the host's SELinux policy has for it, if it is compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     label: Option<Arc<str>>,
+    /// The config that declares it.
     source: Source,
+    /// Its verdict.
     verdict: VerdictKind,
+    /// Every difference.
     differences: Vec<Difference>,
-    /// Metadata and digest; null when it is missing or cannot be read.
+    /// Metadata and digest; null if it is missing or cannot be read.
     #[schemars(with = "Option<Side>")]
     found: Option<serde_json::Value>,
     #[serde(skip)]
@@ -91,12 +100,15 @@ struct Stands {
 /// What is done about drift of the path.
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 struct Policy {
+    /// What is done about drift.
     action: Action,
     /// The rule's path; null for the default.
     rule: Option<String>,
     /// The file of the rule.
     origin: Option<String>,
+    /// Whether the content is hidden.
     secret: bool,
+    /// Why the rule is there; null if it does not say.
     reason: Option<String>,
 }
 

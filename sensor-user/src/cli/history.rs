@@ -22,13 +22,14 @@ pub struct History {
 
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 pub(super) struct Report {
+    /// Name and version of this contract.
     #[schemars(extend("const" = SCHEMA))]
     schema: &'static str,
-    /// The generation that is current; null when nothing was ever applied.
+    /// The apply whose config the node has; null if no config was ever applied.
     current: Option<u64>,
-    /// How the node stands with its config.
+    /// The state of the node with its config.
     standing: Standing,
-    /// The newest first.
+    /// Every apply, the newest first.
     applies: Vec<HistoryEntry>,
 }
 

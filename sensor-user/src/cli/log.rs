@@ -87,27 +87,39 @@ impl Place {
 /// What the check found.
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 pub(super) struct Report<'a> {
+    /// Name and version of this contract.
     #[schemars(extend("const" = SCHEMA))]
     schema: &'static str,
+    /// Whether the log is intact.
     sound: bool,
-    /// Why it is not.
+    /// Why it is not intact.
     #[serde(skip_serializing_if = "Option::is_none")]
     doubt: Option<String>,
+    /// How many files were read.
     files: usize,
+    /// How many entries are intact, up to the first that is not.
     entries: u64,
+    /// Number of the first entry; more than 1 after a rotation that removed older entries.
     first_seq: Option<u64>,
+    /// Number of the last entry.
     last_seq: Option<u64>,
+    /// Hash of the last entry, to compare with a checkpoint that is kept elsewhere.
     last_hash: Option<&'a str>,
     /// Bytes of an unfinished line at the very end.
     unfinished: usize,
+    /// The first entry that was changed or is missing; null if there is none.
     fault: Option<Fault<'a>>,
 }
 
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 struct Fault<'a> {
+    /// The file.
     file: &'a Path,
+    /// The line in it, from 1.
     line: Option<u64>,
+    /// Number of the entry.
     seq: Option<u64>,
+    /// What is wrong with it.
     reason: &'a str,
 }
 

@@ -42,27 +42,34 @@ pub struct Repair {
 /// What became of it.
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 pub(super) struct Report {
+    /// Name and version of this contract.
     #[schemars(extend("const" = SCHEMA))]
     schema: &'static str,
-    /// Compliant when everything that was to be repaired is as declared now.
+    /// Compliant if everything that should be repaired matches its expectation now.
     verdict: VerdictKind,
+    /// Things that were restored.
     repaired: Vec<RepairedThing>,
+    /// Things that could not be restored.
     refused: Vec<Refused>,
 }
 
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 struct RepairedThing {
+    /// Path on the host; for a unit that of its file.
     path: String,
     /// How it differed.
     differences: Vec<Difference>,
     /// What was done.
     actions: Vec<String>,
+    /// The MachineConfig that declares it.
     source: String,
 }
 
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 struct Refused {
+    /// Path on the host; for a unit that of its file.
     path: String,
+    /// Why it could not be restored.
     reason: String,
 }
 

@@ -75,6 +75,7 @@ impl From<&Rest> for Outcome {
 /// What an apply did.
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 pub(in crate::cli) struct Report {
+    /// Name and version of this contract.
     #[schemars(extend("const" = SCHEMA))]
     pub(super) schema: &'static str,
     /// Number of the apply; null when there was nothing to do.

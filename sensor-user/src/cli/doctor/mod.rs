@@ -53,45 +53,55 @@ pub struct Doctor {
 /// What was found.
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 pub(super) struct Report {
+    /// Name and version of this contract.
     #[schemars(extend("const" = SCHEMA))]
     schema: &'static str,
-    /// Whether changes are seen as well as on any host.
+    /// Whether Holdfast detects changes here as well as on any host.
     healthy: bool,
+    /// Facts about the kernel and the host.
     facts: Vec<Fact>,
-    /// What the daemon would use; null when nothing works.
+    /// The backend that the daemon would use; null if none works.
     #[schemars(extend("enum" = ["lsm", "fentry", "fanotify", null]))]
     backend: Option<&'static str>,
+    /// Each backend, tried.
     modes: Vec<Tried>,
+    /// Changes that are not detected at once on this host.
     not_seen: Vec<NotSeen>,
-    /// What the daemon would keep once it watches.
+    /// The capabilities that the daemon keeps while it watches.
     keeps: Vec<Keeps>,
 }
 
 /// A capability that is kept.
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 struct Keeps {
+    /// The capability, by the kernel's name.
     capability: &'static str,
+    /// What the daemon needs it for.
     why: &'static str,
 }
 
 /// The test of one backend.
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 struct Tried {
+    /// The backend.
     #[schemars(extend("enum" = ["lsm", "fentry", "fanotify"]))]
     mode: &'static str,
+    /// Whether it works here.
     usable: bool,
-    /// Why it is not usable.
+    /// Why it does not work; null if it works.
     reason: Option<String>,
+    /// Each hook of the backend.
     hooks: Vec<TriedHook>,
 }
 
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 struct TriedHook {
+    /// The hook.
     hook: &'static str,
     /// `attached`, `waiting` or `off`.
     #[schemars(extend("enum" = ["attached", "waiting", "off"]))]
     state: &'static str,
-    /// The text of `off`.
+    /// Why it is off; null if it is not.
     reason: Option<String>,
     #[serde(skip)]
     off: Option<Off>,
@@ -102,8 +112,11 @@ struct TriedHook {
 /// Changes that the daemon cannot see on this host.
 #[derive(Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 struct NotSeen {
+    /// The change.
     what: String,
+    /// Why it is not detected at once.
     because: String,
+    /// What to do about it; null if there is nothing to do.
     advice: Option<String>,
 }
 
