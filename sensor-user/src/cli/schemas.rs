@@ -38,6 +38,21 @@ fn of<T: JsonSchema>(name: &'static str, about: &str) -> (&'static str, Value) {
     schema.insert("title".to_owned(), title);
     schema.insert("description".to_owned(), about.into());
     let mut schema = schema.to_value();
+    join_lines(&mut schema);
     schema.sort_all_objects();
     (name, schema)
+}
+
+/// Makes each description one line: its line breaks are those of the source.
+fn join_lines(schema: &mut Value) {
+    match schema {
+        Value::Object(map) => {
+            if let Some(Value::String(text)) = map.get_mut("description") {
+                *text = text.replace('\n', " ");
+            }
+            map.values_mut().for_each(join_lines);
+        }
+        Value::Array(list) => list.iter_mut().for_each(join_lines),
+        _ => {}
+    }
 }
