@@ -22,6 +22,11 @@ fn order(modules: &[&str]) -> Vec<String> {
     modules.iter().map(|module| (*module).to_owned()).collect()
 }
 
+#[test]
+fn the_crates_of_this_workspace_keep_the_order_of_the_document() {
+    check().unwrap();
+}
+
 const ROOT: (&str, &str) = ("lib.rs", "mod low; mod high;");
 
 #[test]
