@@ -188,5 +188,5 @@ fn a_plan_with_another_image_lists_what_the_update_would_overwrite() {
     assert!(lines[0].starts_with(&format!("{PATH}: ")), "{lines:?}");
     // Without another image there is no update.
     let said = world.run(&["apply", world.config_file("new").to_str().unwrap(), "--dry-run"], "");
-    assert!(!said.out.contains("put again"), "{}", said.out);
+    assert!(!said.out.contains("writes it again"), "{}", said.out);
 }
