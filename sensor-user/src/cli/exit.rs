@@ -1,6 +1,6 @@
 //! How a command ends: exit codes, input errors, and the runtime of commands that wait for systemd.
 
-use crate::desired::DesiredError;
+use crate::{agent::AgentError, desired::DesiredError};
 use sensor_model::{
     drift_policy::DriftPolicyError, expectations::ExpectationError, machine_config::ManifestError,
     merge::MergeError,
@@ -55,7 +55,8 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
             || cause.is::<MergeError>()
             || cause.is::<ExpectationError>()
             || cause.is::<DriftPolicyError>()
-            || cause.downcast_ref::<DesiredError>().is_some_and(DesiredError::is_input);
+            || cause.downcast_ref::<DesiredError>().is_some_and(DesiredError::is_input)
+            || matches!(cause.downcast_ref(), Some(AgentError::Desired(error)) if error.is_input());
         if input {
             return USAGE;
         }
