@@ -1,4 +1,4 @@
-//! The bitmap that turns most unmanaged inodes away before the hash map is looked at.
+//! The bitmap that rejects most unmanaged inodes before the lookup in the hash map.
 //!
 //! A managed inode has two bits in one word: one by its number alone, which a program tests first because it needs a single
 //! field, and one by number and device. The daemon chooses the size when it loads the programs, for what is declared then.
@@ -6,7 +6,7 @@
 
 use crate::map::InodeKey;
 
-/// The size of a bitmap, and where an inode's bits are in it.
+/// The size of a bitmap, and the places of an inode's bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bitmap {
     /// How far the hash of a number is shifted to the right to give the index of its bit.
@@ -26,15 +26,15 @@ const BITS_AT_LEAST: u64 = 16;
 /// Bits of a word, as a power of two.
 const WORD: u32 = 6;
 
-/// Where in the hash the second bit is. It lies below the bits that give the place in the largest bitmap; otherwise it would
-/// say nothing new.
+/// The place of the second bit in the hash. It is below the bits that give the place in the largest bitmap, so that the two tests
+/// are independent.
 const SECOND: u32 = 36;
 
 impl Bitmap {
     /// The largest.
     pub const LARGEST: Self = Self::with_words(MOST_WORDS);
 
-    /// One for so many inodes.
+    /// The bitmap for a number of inodes.
     pub const fn for_inodes(inodes: u64) -> Self {
         let mut words = FEWEST_WORDS;
         while words < MOST_WORDS && Self::with_words(words).bits() < inodes.saturating_mul(BITS_AT_LOAD) {
@@ -43,7 +43,7 @@ impl Bitmap {
         Self::with_words(words)
     }
 
-    /// The bitmap of a map with so many words; `None` if a map of that size is no bitmap.
+    /// The bitmap of a map with this number of words; `None` if no bitmap has this size.
     pub const fn of_words(words: u32) -> Option<Self> {
         if words.is_power_of_two() && words >= FEWEST_WORDS && words <= MOST_WORDS {
             Some(Self::with_words(words))
@@ -76,7 +76,7 @@ impl Bitmap {
         (self.words() as u64) << WORD
     }
 
-    /// Whether it is large enough for so many inodes.
+    /// Whether it is large enough for a number of inodes.
     pub const fn holds(self, inodes: u64) -> bool {
         self.words() == MOST_WORDS || self.bits() >= inodes.saturating_mul(BITS_AT_LEAST)
     }

@@ -1,6 +1,6 @@
-//! Ring records: bytes in, checked values out.
+//! Ring records.
 //!
-//! Pure, and a fuzz target: whatever the bytes are, the answer is a record or an error. Used by the daemon only.
+//! In: bytes. Out: a checked record, or an error. It is a fuzz target. Only the daemon uses it.
 
 use crate::limits::NAME_BYTES;
 use crate::op::Operation;
@@ -8,14 +8,14 @@ use crate::record::ChangeRecord;
 use core::fmt;
 use zerocopy::FromBytes;
 
-/// Why bytes are no record.
+/// Why bytes are not a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DecodeError {
-    /// Not the size of a record.
+    /// The length is not that of a record.
     Length(usize),
-    /// No such operation.
+    /// Unknown operation code.
     Operation(u16),
-    /// The name is longer than its field.
+    /// The name's length is over that of its field.
     Name(u16),
 }
 

@@ -1,18 +1,18 @@
-//! Numbers in names, compared by words.
+//! Decimal numbers in names, compared eight digits at a time.
 //!
-//! In: the last letters of some digits, as words of memory. Out: whether they are the digits of a number.
+//! In: the last sixteen characters of a name, as two words of memory. Out: whether they end with the digits of a number.
 
 /// Digits of the largest 32-bit number.
 pub const MOST_DIGITS: u32 = 10;
 
-/// What the digits of a word hold at most.
+/// One more than the largest number of eight digits.
 const WORD: u64 = 100_000_000;
 
 /// Eight times the digit 0.
 const ZEROES: u64 = u64::from_le_bytes([b'0'; 8]);
 
-/// Whether the last `digits` (1 to [`MOST_DIGITS`]) of sixteen letters are those of a number, maybe with zeroes before it. Of
-/// the two words the first letter is the lowest byte; what is before the digits is not looked at.
+/// Whether the last `digits` (1 to [`MOST_DIGITS`]) of sixteen characters are those of a number, perhaps with leading zeroes. In each
+/// word the first character is the lowest byte. Characters before the digits are ignored.
 #[inline(always)]
 pub const fn is_number(high: u64, low: u64, digits: u64, wanted: u64) -> bool {
     if digits > 8 {
@@ -22,10 +22,10 @@ pub const fn is_number(high: u64, low: u64, digits: u64, wanted: u64) -> bool {
     }
 }
 
-/// The last letters of a word, 1 to 8, behind zeroes.
+/// The last characters of a word, 1 to 8, with leading zeroes.
 #[inline(always)]
-const fn last(word: u64, letters: u64) -> u64 {
-    let mask = u64::MAX << ((64 - 8 * letters) & 63);
+const fn last(word: u64, characters: u64) -> u64 {
+    let mask = u64::MAX << ((64 - 8 * characters) & 63);
     word & mask | ZEROES & !mask
 }
 
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_are_those_of_their_number_and_of_no_other() {
+    fn digits_match_their_own_number_and_no_other() {
         for (text, number) in [
             (&b"0"[..], 0),
             (b"7", 7),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_that_are_no_digits_are_no_number() {
+    fn other_characters_than_digits_match_no_number() {
         for text in [&b"c3"[..], b"-3", b"3a", b"/9", b":", b" 3", b"1234567x9", b"x234567890"] {
             let digits = text.iter().filter(|letter| letter.is_ascii_digit());
             let number = digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'));

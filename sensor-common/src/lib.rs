@@ -1,8 +1,7 @@
 //! The ABI between Holdfast's kernel programs and its daemon.
 //!
-//! Everything here is plain data of fixed layout: what crosses the ring buffer ([`record`]), what
-//! stands in the maps ([`map`]), the codes both sides use ([`op`]) and the sizes they agree on
-//! ([`limits`]). It has no behaviour beyond naming codes, no allocation and no std.
+//! Plain data of fixed layout: the ring records ([`record`]), the keys and values of maps ([`map`]), the codes of operations and roles
+//! ([`op`]), and the sizes ([`limits`]). It has no allocation and no std.
 #![no_std]
 
 pub mod bitmap;

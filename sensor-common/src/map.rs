@@ -4,8 +4,8 @@ use crate::limits::{ARGV_BYTES, FILENAME_BYTES, GROUP_PATH_BYTES, NAME_KEY_BYTES
 use crate::op::Operation;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// An inode as the kernel names it. `dev` is the kernel's `s_dev`, which on btrfs and overlayfs is not
-/// what stat(2) shows; the daemon learns it by opening the object and asking its own program.
+/// An inode's identity in the kernel. `dev` is the kernel's `s_dev`, which on btrfs and overlayfs differs from stat(2). The daemon
+/// opens the object, and its own kernel program reports the identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct InodeKey {
@@ -13,13 +13,13 @@ pub struct InodeKey {
     pub ino: u64,
     /// `inode.i_sb->s_dev`.
     pub dev: u32,
-    /// Of an inode of Btrfs, the low half of its subvolume's number: each subvolume numbers its inodes anew, and all have one
-    /// superblock. Zero elsewhere, and where [`Volumes`] are not known.
+    /// For an inode of Btrfs, the low half of its subvolume's number: all subvolumes have one superblock, and each has its own inode
+    /// numbers. Zero on other file systems, and if [`Volumes`] are not known.
     pub volume: u32,
 }
 
-/// Where an inode of Btrfs has the number of its subvolume: offsets from the types of this kernel's `btrfs`, which may be
-/// loaded after the programs. One entry; all zeroes where they are not known.
+/// Offsets to the subvolume's number of a Btrfs inode, from the BTF of this kernel's `btrfs`, which may be loaded after the programs.
+/// One entry; all zeroes if they are not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Volumes {
@@ -29,22 +29,21 @@ pub struct Volumes {
     pub root: u32,
     /// `btrfs_root.root_key.objectid`.
     pub id: u32,
-    /// Not zero where the others are known.
+    /// Not zero if the others are known.
     pub known: u32,
 }
 
-/// The truth about one managed inode. Written by the kernel programs; the daemon writes it only when
-/// it enrols or removes the inode.
+/// The state of one managed inode. The kernel programs write it; the daemon writes it only when it enrols or removes the inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Managed {
-    /// Raised by every hook on a changing operation, before the operation lands.
+    /// Incremented by every hook of a changing operation, before the operation takes effect.
     pub counter: u64,
-    /// `counter` as the daemon's last observation open saw it.
+    /// `counter` at the daemon's last observation open.
     pub observed_counter: u64,
     /// Boot-time nanoseconds of the last change.
     pub changed_ns: u64,
-    /// What the last writer ran when it wrote: its execution's number, 0 where that is not known.
+    /// The last writer's execution at that time, by its number; 0 if unknown.
     pub writer_exec_id: u64,
     /// Thread group of the last writer.
     pub writer_tgid: u32,
@@ -54,40 +53,40 @@ pub struct Managed {
     pub roles: u32,
     /// Not zero from the first change after an observation open until the next one.
     pub dirty: u32,
-    /// What was under way on the inode at the last observation open: `OBSERVED_*`.
+    /// State of the inode at the last observation open: `OBSERVED_*`.
     pub observed: u32,
-    /// The low half of `counter` when a record of this inode last found no room in the ring. It says what an
-    /// observation open cannot take away: two things may share an inode, and a look at one clears `dirty`.
+    /// The low half of `counter` when a record of this inode last found no room in the ring. An observation open does not clear it: two
+    /// things may share an inode, and the verification of one clears `dirty`.
     pub lost: u32,
-    /// What the last writer's records told since the last observation open: a bit for each operation's code. What is in
-    /// it need not be told again ([`Managed::told_after`]) of the same process as long as it runs the same.
+    /// Operations of the last writer that have a record since the last observation open, a bit for each code. A further operation with
+    /// such a bit needs no record ([`Managed::told_after`]), as long as the process and its execution are the same.
     pub told: u32,
-    /// Observation opens seen, so that the daemon knows that the last one was its own.
+    /// Number of observation opens, so that the daemon can check that the last one was its own.
     pub observed_sequence: u32,
 }
 
 impl Managed {
-    /// What counts as told once an operation of this code was, beside what was `told` by the same writer. Opening (which may
-    /// cut the file), writing and closing come by turns, and are told once each; of all others only the very last.
+    /// The value of `told` after a record of an operation. Opens (which may truncate the file), writes and closes alternate, so each
+    /// of them keeps its bit. Of all other operations only the last one has a bit.
     #[inline(always)]
     pub const fn told_after(told: u32, operation: u32) -> u32 {
-        const BY_TURNS: u32 = 1 << Operation::OpenWrite as u32
+        const ALTERNATING: u32 = 1 << Operation::OpenWrite as u32
             | 1 << Operation::SetAttributes as u32
             | 1 << Operation::Write as u32
             | 1 << Operation::Release as u32;
         let bit = 1 << (operation & 31);
-        if bit & BY_TURNS != 0 { told & BY_TURNS | bit } else { bit }
+        if bit & ALTERNATING != 0 { told & ALTERNATING | bit } else { bit }
     }
 }
 
-/// Some file was open for writing on the inode, shared writable mappings included.
+/// A file was open for writing on the inode, including shared writable mappings.
 pub const OBSERVED_WRITERS: u32 = 1;
 /// The inode, or its directory, was locked by a change.
 pub const OBSERVED_LOCKED: u32 = 2;
 
-/// Whom a rule allows to change what it denies to all others. The value is a set of bits: the current task is allowed when
-/// the entries by which it is known have all of them together ([`ALLOWED_ALL`]). A rule's own entries have all bits each;
-/// where several rules count together, each has a bit, and bits that no rule has are set everywhere.
+/// An actor that a deny rule allows. The value is a set of bits: a task is allowed if its entries together have all bits
+/// ([`ALLOWED_ALL`]). An entry of a single rule has all bits. For combined rules each rule has one bit, and unused bits are set in
+/// every entry.
 #[derive(
     Debug,
     Clone,
@@ -113,7 +112,7 @@ pub struct Allowed {
     pub value: u64,
     /// Device of the inode, or number of the process; zero for the other kinds.
     pub dev: u32,
-    /// Generation of the inode, since file systems use numbers again; zero for the other kinds.
+    /// Generation of the inode, since file systems reuse inode numbers; zero for the other kinds.
     pub generation: u32,
     /// Subvolume of the inode, as in [`InodeKey::volume`]; zero for the other kinds.
     pub volume: u32,
@@ -121,7 +120,7 @@ pub struct Allowed {
     pub padding: u32,
 }
 
-/// What it takes to be allowed.
+/// The bits of an allowed task.
 pub const ALLOWED_ALL: u64 = u64::MAX;
 
 /// The executable's inode, while it has a name.
@@ -133,21 +132,21 @@ pub const ALLOWED_LOGIN: u32 = 3;
 /// One process, by number and start: Holdfast's own, to which no rule applies.
 pub const ALLOWED_PROCESS: u32 = 4;
 
-/// A name that a deny rule protects, whether anything is there or not. The value is the number of its rules.
+/// A name that a deny rule protects, even if nothing is there. The value is the number of its rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct NameKey {
     /// The directory.
     pub directory: InodeKey,
-    /// The name, and zeroes behind it.
+    /// The name, zero-padded.
     pub name: [u8; NAME_KEY_BYTES],
 }
 
-/// What the kernel tells of an object that the daemon opened for enrolment.
+/// The kernel's identity of an object that the daemon opened for enrolment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Identity {
-    /// The kernel's own name for it.
+    /// The inode.
     pub key: InodeKey,
     /// `inode.i_generation`.
     pub generation: u32,
@@ -155,35 +154,34 @@ pub struct Identity {
     pub mode: u32,
     /// `super_block.s_magic`.
     pub magic: u64,
-    /// Raised with every answer, so that a stale one is known.
+    /// Incremented with every answer, so that the daemon recognises a stale one.
     pub sequence: u64,
 }
 
-/// What the daemon tells the programs. One entry.
+/// The daemon's settings for the programs. One entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Control {
-    /// Thread group of the daemon, whose observation opens are recognised; zero while none runs. The number alone proves
-    /// nothing: another process gets it when the daemon is dead.
+    /// Thread group of the daemon, for its observation opens; zero while none runs. The number alone proves nothing: another process may
+    /// get it after the daemon's death.
     pub agent_tgid: u32,
     /// [`crate::ABI_VERSION`] of the object that made the maps.
     pub abi_version: u32,
-    /// Number of the host's mount namespace: what is mounted in another one is nothing that the host sees.
+    /// Number of the host's mount namespace: mounts in another one do not affect the host.
     pub mount_namespace: u32,
-    /// Number of the set of programs that the daemon asks: for the daemon's observations only this set answers.
+    /// Number of the set of programs that answers the daemon's observation opens.
     pub set: u32,
-    /// The daemon started at this boot-time nanosecond or later,
+    /// Earliest start of the daemon, boot-time nanoseconds.
     pub agent_start_ns: u64,
-    /// and before this one: procfs shows the start in ticks.
+    /// The daemon started before this time: procfs shows the start in ticks only.
     pub agent_start_before_ns: u64,
-    /// Number of the daemon's pid namespace; zero where this kernel does not show it.
+    /// Number of the daemon's pid namespace; zero if this kernel's BTF does not have it.
     pub agent_pid_namespace: u32,
     /// Zero.
     pub padding: u32,
 }
 
-/// A process: where it came from and what it runs. Written at fork and exec, kept after exit until it
-/// is the least recently used.
+/// A process: its parent and its execution. Written at fork and exec, kept after its exit until it is the least recently used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Process {
@@ -191,9 +189,9 @@ pub struct Process {
     pub start_ns: u64,
     /// Start time of the process that forked it.
     pub parent_start_ns: u64,
-    /// Key into the execution map; 0 when it started before the sensor.
+    /// Key into the execution map; 0 if it started before the sensor.
     pub exec_id: u64,
-    /// What the process that forked it ran then.
+    /// The execution of the process that forked it, at that time.
     pub parent_exec_id: u64,
     /// Thread group of the process that forked it (not of the one that adopted it later).
     pub parent_tgid: u32,
@@ -205,7 +203,7 @@ pub struct Process {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Execution {
-    /// The execution's number, to tell it from a later one that took its slot.
+    /// The execution's number, to distinguish it from a later one in the same slot.
     pub id: u64,
     /// Boot-time nanoseconds of the exec.
     pub at_ns: u64,
@@ -241,21 +239,21 @@ pub struct Execution {
     pub argv: [u8; ARGV_BYTES],
 }
 
-/// Refusals of one user, who is the key: a file system uid of the initial user namespace.
+/// Refusals of one user. The key is a file system uid of the initial user namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Denials {
-    /// Boot-time nanoseconds at which the present second began.
+    /// Begin of the current second, boot-time nanoseconds.
     pub since_ns: u64,
-    /// Refusals without a record, in all.
+    /// Total of refusals without a record.
     pub untold: u64,
-    /// Records in the present second.
+    /// Records in the current second.
     pub told: u32,
     /// Zero.
     pub padding: u32,
 }
 
-/// A control group of version 2 that was made while the sensor ran.
+/// A control group of version 2 that was created while the sensor ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Group {
@@ -263,7 +261,7 @@ pub struct Group {
     pub path: [u8; GROUP_PATH_BYTES],
 }
 
-/// A managed file that a task is about to execute, noted before the kernel goes on to its interpreter.
+/// A managed file that a task is about to execute, stored before the kernel continues with its interpreter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Executing {
@@ -275,22 +273,22 @@ pub struct Executing {
     pub padding: u32,
 }
 
-/// Slots of the identity map: what was opened last.
+/// Slot of the identity map: the last opened object.
 pub const IDENTITY_OPENED: u32 = 0;
-/// The first symbolic link that was read since the daemon cleared this slot. (An overlay reads the link of
-/// its layer after its own.)
+/// Slot of the identity map: the first symbolic link that was read since the daemon cleared the slot. (Overlayfs reads the link of its
+/// layer after its own.)
 pub const IDENTITY_LINK: u32 = 1;
 
-/// The entry that stands for the mount table: no inode has number 0.
+/// The entry of the mount table: no inode has number 0.
 pub const MOUNTS_KEY: InodeKey = InodeKey { ino: 0, dev: 0, volume: 0 };
 
-/// The entry that stands for all block devices.
+/// The entry of all block devices.
 pub const DEVICES_KEY: InodeKey = InodeKey { ino: 0, dev: 1, volume: 0 };
 
-/// The entry that stands for the tree of control groups, there only while a rule names actors by their group.
+/// The entry of the tree of control groups, which exists only while a rule names actors by their group.
 pub const GROUPS_KEY: InodeKey = InodeKey { ino: 0, dev: 2, volume: 0 };
 
-/// The entry that stands for `kernel.ftrace_enabled`, through whatever mount of procfs it is opened.
+/// The entry of `kernel.ftrace_enabled`, for every mount of procfs.
 pub const SWITCH_KEY: InodeKey = InodeKey { ino: 0, dev: 3, volume: 0 };
 
 /// Bits of an execution's number that hold the CPU.
@@ -324,7 +322,7 @@ pub enum Counter {
     Coalesced = 3,
     /// Changes refused by policy.
     Denied = 4,
-    /// Those of them that have no record.
+    /// Refused changes without a record.
     DeniedUntold = 5,
 }
 
@@ -353,21 +351,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writing_is_told_once_for_each_of_its_parts_and_anything_else_is_told_again_after_another() {
-        let told = |operations: &[Operation]| {
-            let mut told = 0;
-            let mut records = 0;
+    fn each_part_of_writing_has_one_record_and_any_other_operation_has_a_new_one_after_another() {
+        let records = |operations: &[Operation]| {
+            let mut reported = 0;
+            let mut count = 0;
             for operation in operations {
-                records += u32::from(told & 1 << *operation as u32 == 0);
-                told = Managed::told_after(told, *operation as u32);
+                count += u32::from(reported & 1 << *operation as u32 == 0);
+                reported = Managed::told_after(reported, *operation as u32);
             }
-            records
+            count
         };
         use Operation::{OpenWrite, Release, SetAttributes, SetXattr, Unlink, Write};
-        assert_eq!(told(&[OpenWrite, Write, Release, OpenWrite, Write, Write, Release]), 3);
-        assert_eq!(told(&[OpenWrite, SetAttributes, Release, OpenWrite, SetAttributes, Release]), 3);
-        assert_eq!(told(&[Unlink, Unlink]), 1);
-        assert_eq!(told(&[Unlink, SetXattr, Unlink]), 3);
-        assert_eq!(told(&[OpenWrite, SetXattr, OpenWrite]), 3);
+        assert_eq!(records(&[OpenWrite, Write, Release, OpenWrite, Write, Write, Release]), 3);
+        assert_eq!(records(&[OpenWrite, SetAttributes, Release, OpenWrite, SetAttributes, Release]), 3);
+        assert_eq!(records(&[Unlink, Unlink]), 1);
+        assert_eq!(records(&[Unlink, SetXattr, Unlink]), 3);
+        assert_eq!(records(&[OpenWrite, SetXattr, OpenWrite]), 3);
     }
 }

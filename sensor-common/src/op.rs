@@ -1,16 +1,15 @@
 //! Operation codes, roles of managed inodes, and flags.
 
-/// What an operation did, or is about to do, to a managed inode.
+/// An operation on a managed inode.
 ///
-/// A hook runs before its operation lands, so a record says what was tried; the verdict comes from
-/// looking at the object afterwards.
+/// A hook runs before its operation takes effect, so a record reports an attempt. The verdict comes from a verification afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u16)]
 pub enum Operation {
     /// Opened for writing.
     OpenWrite = 1,
-    /// write(2) and all that go through the same permission check: splice, sendfile,
-    /// copy_file_range, fallocate, io_uring, aio.
+    /// write(2), and every operation with the same hook (`security_file_permission`): splice, sendfile, copy_file_range, fallocate,
+    /// io_uring, aio.
     Write = 2,
     /// Mapped shared and writable.
     Map = 3,
@@ -48,7 +47,7 @@ pub enum Operation {
     Rename = 19,
     /// Another object renamed over a managed one, or into a managed directory.
     RenameOver = 20,
-    /// Something mounted (anywhere: the daemon compares mount tables).
+    /// Something mounted, anywhere: the daemon compares mount tables.
     Mount = 21,
     /// Something unmounted.
     Unmount = 22,
@@ -60,7 +59,7 @@ pub enum Operation {
     Exec = 25,
     /// The last writable use of a file ended.
     Release = 26,
-    /// A block device (`detail` holds its number as the kernel has it) or a watched tunable opened for writing.
+    /// A block device (`detail` holds its number in the kernel's encoding) or a watched tunable opened for writing.
     OpenTamper = 27,
     /// A change refused by policy (LSM only); `detail` holds the operation that was refused.
     Denied = 28,
@@ -105,7 +104,7 @@ impl Operation {
         OPERATIONS.get(index).copied()
     }
 
-    /// The word for it in records and metrics.
+    /// Its name in records and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::OpenWrite => "open-write",
@@ -144,33 +143,33 @@ impl Operation {
 pub const ROLE_FILE: u32 = 1 << 0;
 /// Names created, removed and renamed in the directory matter.
 pub const ROLE_DIRECTORY: u32 = 1 << 1;
-/// The directory lies on the way to a managed path: its own rename or removal matters.
+/// The directory is above a managed path: its own rename or removal matters.
 pub const ROLE_ANCESTOR: u32 = 1 << 2;
-/// Block devices, or a tunable, whose opening for writing could by-pass or blind the sensor, and the canary: every opening is
-/// told, through a ring that nothing else can fill.
+/// Block devices or a tunable whose opening for writing could by-pass or blind the sensor, and the canary: every opening has a record,
+/// in a ring that nothing else can fill.
 pub const ROLE_TAMPER: u32 = 1 << 3;
 /// Changes are refused unless the actor is allowed (LSM only).
 pub const ROLE_DENY: u32 = 1 << 4;
 
-/// The mount table, or the tree of control groups: every change is told, as each is about another mount point or group.
+/// The mount table, or the tree of control groups: every change has a record, since each is about another mount point or group.
 pub const ROLE_MOUNTS: u32 = 1 << 5;
 
-/// A deny rule protects something below, or behind a link that leads through it: to rename it, to remove it or to mount
-/// over it is refused unless the actor is allowed by each of those rules (LSM only).
+/// A deny rule protects something below the directory, or a link's target whose path leads through it. Renaming it, removing it or
+/// mounting over it is refused unless each of these rules allows the actor (LSM only).
 pub const ROLE_GUARD: u32 = 1 << 6;
 
-/// Some name in the directory is protected by a deny rule, whether anything is there or not (LSM only).
+/// A deny rule protects some name in the directory, even if nothing is there (LSM only).
 pub const ROLE_NAMES: u32 = 1 << 7;
 
-/// Bits of `roles` from here on: the number of the policy rule for [`ROLE_DENY`].
+/// First bit of the number of the policy rule for [`ROLE_DENY`] in `roles`.
 pub const RULE_SHIFT: u32 = 8;
-/// Numbers of rules that there are room for: each has twelve bits.
+/// Mask of a rule's number, which has twelve bits.
 pub const RULE_MASK: u32 = (1 << 12) - 1;
-/// Bits of `roles` from here on: the number of the rules of [`ROLE_GUARD`] together.
+/// First bit of the number of the combined rules of [`ROLE_GUARD`] in `roles`.
 pub const GUARD_SHIFT: u32 = 20;
 
-/// Flags that together mark the daemon's observation open: they have no effect on a read-only open of
-/// a regular file or directory, no other program combines them, and one mask test finds them.
+/// Flags that together mark the daemon's observation open. They have no effect on a read-only open of a regular file or directory, no
+/// other program combines them, and one mask test finds them.
 /// `O_NOCTTY | O_NONBLOCK | O_DSYNC` of x86-64 and arm64 (asm-generic/fcntl.h).
 pub const OBSERVE_OPEN_FLAGS: u32 = 0o400 | 0o4000 | 0o10000;
 
@@ -180,6 +179,6 @@ pub const RECORD_NAME_CUT: u16 = 1 << 0;
 pub const RECORD_IN_DIRECTORY: u16 = 1 << 1;
 /// The actor is a kernel thread.
 pub const RECORD_KERNEL_THREAD: u16 = 1 << 2;
-/// The actor neither owns the inode nor has a capability that makes up for it, and the operation needs one of them: the kernel
-/// refuses it after the hook.
+/// The operation needs the owner of the inode or a capability, and the actor is neither the owner nor has the capability: the kernel
+/// refuses the operation after the hook.
 pub const RECORD_REFUSED: u16 = 1 << 3;

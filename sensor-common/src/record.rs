@@ -1,11 +1,11 @@
-//! What crosses the ring buffer: one fixed-size record for each change.
+//! Ring records: one fixed-size record for each change.
 
 use crate::limits::{NAME_BYTES, RECORD_BYTES};
 use crate::map::InodeKey;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// One change to a managed inode, with the identity of the task that made it. Everything else about
-/// the task (arguments, ancestors) is looked up by that identity in the process maps.
+/// One change to a managed inode, with the identity of the task that made it. The process maps have everything else about the task
+/// (arguments, ancestors) under that identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ChangeRecord {
@@ -15,15 +15,14 @@ pub struct ChangeRecord {
     pub counter: u64,
     /// Start time of the acting process, boot-time nanoseconds.
     pub start_ns: u64,
-    /// Id of the control group, in the hierarchy that counts (`CGROUP_HIERARCHY` of the kernel programs).
+    /// Id of the control group, in the hierarchy that the daemon chose (`CGROUP_HIERARCHY` of the kernel programs).
     pub cgroup: u64,
     /// Operation-specific: `ia_valid`, ioctl command, open flags.
     pub detail: u64,
-    /// `inode.i_ino` of the inode that the record is about; for a mount, of the object mounted over, and
-    /// for an unmount of the root of what is taken away. Zero where there is none.
+    /// `inode.i_ino` of the inode that the record is about: for a mount, of the object mounted over; for an unmount, of the root of
+    /// the unmounted mount. Zero if there is none.
     pub ino: u64,
-    /// What the process ran at the moment: the key into the execution map; 0 when it started before the
-    /// sensor.
+    /// The process's execution at that time: the key into the execution map; 0 if it started before the sensor.
     pub exec_id: u64,
     /// The daemon's number for the managed inode.
     pub id: u32,
@@ -45,7 +44,7 @@ pub struct ChangeRecord {
     pub dev: u32,
     /// The subvolume of that inode; see [`InodeKey`].
     pub volume: u32,
-    /// `inode.i_generation` of that inode, which tells it from an earlier one of the same number.
+    /// `inode.i_generation` of that inode, which distinguishes it from an earlier one of the same number.
     pub generation: u32,
     /// [`crate::op::Operation`] as its code.
     pub operation: u16,

@@ -1,13 +1,12 @@
-//! What a cgroup path says about a process: its systemd unit and slice, its container, its pod.
+//! A process's systemd unit and slice, its container and its pod, by its cgroup path.
 //!
-//! Comes in: a path of the cgroup tree, or the text of `/proc/PID/cgroup`. Goes out: a [`Placement`]. A
-//! name is taken for what it is by its form and by its place: container ids are 64 hexadecimal digits behind a known
-//! runtime's prefix or alone in a container's place. The search ends at the first group below which a user may make
-//! groups: a unit, since systemd nests none, or a plain group. Any text is fine and nothing is looked up.
+//! In: a path of the cgroup tree, or the text of `/proc/PID/cgroup`; any text is valid. Out: a [`Placement`]. The meaning of a name
+//! depends on its form and its parent group: a container id has 64 hexadecimal digits, after a runtime's prefix or alone. The
+//! search ends at the first group below which a user may create groups: a unit (systemd does not nest units), or a plain group.
 
 use serde::Serialize;
 
-/// Where a process runs.
+/// The owner of a process's control group.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Placement {
     /// The systemd unit of the *host*: `sshd.service`, `session-3.scope`, `user@1000.service`, `crio-<id>.scope`; or
@@ -15,12 +14,11 @@ pub struct Placement {
     pub unit: Option<String>,
     /// The innermost slice of the host.
     pub slice: Option<String>,
-    /// Id of the container, 64 hexadecimal digits; of the outermost, which the host's runtime knows.
+    /// Id of the container, 64 hexadecimal digits. Of nested containers the outermost, which the host's runtime created.
     pub container_id: Option<String>,
     /// Uid of the pod, with dashes (or the 32 digits of a static pod).
     pub pod_uid: Option<String>,
-    /// Which runtime made the container: `cri-containerd`, `crio`, `docker`, `libpod`, `nerdctl`; unknown
-    /// where the path does not tell.
+    /// The container's runtime: `cri-containerd`, `crio`, `docker`, `libpod`, `nerdctl`; `None` if the path does not show it.
     pub runtime: Option<&'static str>,
 }
 
@@ -34,10 +32,10 @@ const RUNTIMES: [(&str, &str); 6] = [
     ("containerd-", "containerd"),
 ];
 
-/// Where a walk down a path has come to. Below a unit or a plain group the names are those of whoever the group was handed
-/// to, which may be any user: only what is listed here is looked into.
+/// The kind of a group on the path. Below a unit or a plain group any user may have created the groups, so the search enters only
+/// the kinds listed here.
 #[derive(Clone, Copy)]
-enum Place<'a> {
+enum GroupKind<'a> {
     /// The root (an empty text), or a slice of the host's manager by its name without the suffix.
     Slice(&'a str),
     /// `containerd.service` of the host.
@@ -48,28 +46,28 @@ enum Place<'a> {
     Class,
     /// A pod, and whether it is a slice: only then its groups may be units.
     Pod { is_slice: bool },
-    /// The plain group in which a runtime makes its containers.
+    /// The plain group in which a runtime creates its containers.
     Runtime(&'static str),
-    /// Somebody else's.
+    /// Any other group: a user may have created the groups below it.
     Delegated,
 }
 
 impl Placement {
-    /// From one path, `/system.slice/sshd.service`.
+    /// Reads one path, `/system.slice/sshd.service`.
     pub fn of_path(path: &str) -> Self {
         let mut placement = Self::default();
-        let mut place = Place::Slice("");
+        let mut group = GroupKind::Slice("");
         for name in path.trim_end_matches(" (deleted)").split('/').filter(|name| !name.is_empty()) {
-            place = placement.descend(place, name);
-            if matches!(place, Place::Delegated) {
+            group = placement.descend(group, name);
+            if matches!(group, GroupKind::Delegated) {
                 break;
             }
         }
         placement
     }
 
-    /// From the text of `/proc/PID/cgroup`: the unified hierarchy where it says something, else those of
-    /// version 1, the one that tells most.
+    /// Reads the text of `/proc/PID/cgroup`: the hierarchy with the most information. Of equal ones the unified hierarchy comes
+    /// first.
     pub fn of_proc(text: &str) -> Self {
         let (mut unified, mut named, mut other) = (Self::default(), Self::default(), Self::default());
         for line in text.lines() {
@@ -85,7 +83,7 @@ impl Placement {
                 _ => {}
             }
         }
-        // On a tie the first; systemd's own hierarchy says more about units than the others.
+        // systemd's own hierarchy comes before the other ones of version 1, because it always has the unit.
         let best = unified.knowledge().max(named.knowledge()).max(other.knowledge());
         [unified, named, other]
             .into_iter()
@@ -93,56 +91,60 @@ impl Placement {
             .unwrap_or_default()
     }
 
-    /// Whether it tells more than a slice, which many share.
+    /// Whether it has more than a slice, which many processes share.
     pub fn names_somebody(&self) -> bool {
         self.unit.is_some() || self.container_id.is_some() || self.pod_uid.is_some()
     }
 
-    /// How much it tells, a container first.
+    /// Sort key for the amount of information, a container first.
     fn knowledge(&self) -> (bool, bool, bool) {
         (self.container_id.is_some(), self.pod_uid.is_some(), self.unit.is_some() || self.slice.is_some())
     }
 
-    /// Takes what the next name of the path says; gives the place that it leads to.
-    fn descend<'a>(&mut self, place: Place<'_>, name: &'a str) -> Place<'a> {
-        match place {
-            Place::Slice(parent) => self.in_slice(parent, name),
-            Place::Containerd => self.in_containerd(name),
-            Place::Kubelet if matches!(name, "burstable" | "besteffort") => Place::Class,
-            Place::Kubelet | Place::Class => {
+    /// Reads the next name of the path. Returns the kind of its group.
+    fn descend<'a>(&mut self, parent: GroupKind<'_>, name: &'a str) -> GroupKind<'a> {
+        match parent {
+            GroupKind::Slice(parent) => self.in_slice(parent, name),
+            GroupKind::Containerd => self.in_containerd(name),
+            GroupKind::Kubelet if matches!(name, "burstable" | "besteffort") => GroupKind::Class,
+            GroupKind::Kubelet | GroupKind::Class => {
                 self.pod_uid = pod(name);
-                if self.pod_uid.is_some() { Place::Pod { is_slice: false } } else { Place::Delegated }
+                if self.pod_uid.is_some() { GroupKind::Pod { is_slice: false } } else { GroupKind::Delegated }
             }
-            Place::Pod { is_slice } => {
+            GroupKind::Pod { is_slice } => {
                 if !is_slice || !self.unit(name) {
                     self.container(name, None);
                 }
-                Place::Delegated
+                GroupKind::Delegated
             }
-            Place::Runtime(runtime) => {
+            GroupKind::Runtime(runtime) => {
                 self.container(name, Some(runtime));
-                Place::Delegated
+                GroupKind::Delegated
             }
-            Place::Delegated => Place::Delegated,
+            GroupKind::Delegated => GroupKind::Delegated,
         }
     }
 
-    /// A group in a slice, which only root makes.
-    fn in_slice<'a>(&mut self, parent: &str, name: &'a str) -> Place<'a> {
+    /// Reads a group in a slice, which only root creates.
+    fn in_slice<'a>(&mut self, parent: &str, name: &'a str) -> GroupKind<'a> {
         if let Some(stem) = name.strip_suffix(".slice") {
             self.slice = Some(name.to_owned());
             let of_pod = stem.strip_prefix(parent).and_then(|rest| rest.strip_prefix('-'));
             self.pod_uid = of_pod.filter(|_| holds_pods(parent)).and_then(pod);
-            return if self.pod_uid.is_some() { Place::Pod { is_slice: true } } else { Place::Slice(stem) };
+            return if self.pod_uid.is_some() {
+                GroupKind::Pod { is_slice: true }
+            } else {
+                GroupKind::Slice(stem)
+            };
         }
         if self.unit(name) {
-            // Containers of a containerd that was set up for plain groups lie below its unit, which is root's.
-            return if name == "containerd.service" { Place::Containerd } else { Place::Delegated };
+            // A containerd with the cgroupfs driver creates containers below its own unit, which belongs to root.
+            return if name == "containerd.service" { GroupKind::Containerd } else { GroupKind::Delegated };
         }
         match name {
-            "kubepods" => Place::Kubelet,
-            "docker" => Place::Runtime("docker"),
-            "libpod_parent" => Place::Runtime("libpod"),
+            "kubepods" => GroupKind::Kubelet,
+            "docker" => GroupKind::Runtime("docker"),
+            "libpod_parent" => GroupKind::Runtime("libpod"),
             _ => {
                 if name.starts_with("lxc.payload") {
                     self.unit = Some(name.to_owned());
@@ -152,8 +154,8 @@ impl Placement {
         }
     }
 
-    /// What containerd makes of a systemd name when it was set up for plain groups.
-    fn in_containerd<'a>(&mut self, name: &str) -> Place<'a> {
+    /// Reads `slice:prefix:id`, the name that containerd with the cgroupfs driver gives a group if the kubelet uses systemd's.
+    fn in_containerd<'a>(&mut self, name: &str) -> GroupKind<'a> {
         if let [slice, prefix, id] = name.split(':').collect::<Vec<_>>()[..]
             && is_container_id(id)
         {
@@ -163,10 +165,10 @@ impl Placement {
             let of_pod = slice.trim_end_matches(".slice").rsplit_once('-');
             self.pod_uid = of_pod.filter(|(parent, _)| holds_pods(parent)).and_then(|(_, name)| pod(name));
         }
-        Place::Delegated
+        GroupKind::Delegated
     }
 
-    /// A unit of the host's manager, which may be a container's; whether the name is one.
+    /// Reads a unit of the host's systemd, which may be a container's. Returns whether the name is a unit's.
     fn unit(&mut self, name: &str) -> bool {
         let Some(stem) = name.strip_suffix(".scope").or_else(|| name.strip_suffix(".service")) else {
             return false;
@@ -176,7 +178,7 @@ impl Placement {
         true
     }
 
-    /// A plain group in a place of containers.
+    /// Reads a plain group in a parent group of containers.
     fn container(&mut self, name: &str, runtime: Option<&'static str>) {
         if is_container_id(name) {
             self.container_id = Some(name.to_owned());
@@ -186,7 +188,7 @@ impl Placement {
         }
     }
 
-    /// A container's id behind a runtime's prefix.
+    /// Reads a container's id after a runtime's prefix.
     fn prefixed(&mut self, stem: &str) {
         for (prefix, runtime) in RUNTIMES {
             if let Some(id) = stem.strip_prefix(prefix)
@@ -200,20 +202,19 @@ impl Placement {
     }
 }
 
-/// Whether pods may be in a slice of this name (without the suffix): the kubelet's root, which may lie below another
-/// slice, and its classes.
+/// Whether a slice of this name (without the suffix) may have pods: the kubelet's root slice or one of its classes.
 fn holds_pods(slice: &str) -> bool {
     let root =
         slice.strip_suffix("-burstable").or_else(|| slice.strip_suffix("-besteffort")).unwrap_or(slice);
     root == "kubepods" || root.ends_with("-kubepods")
 }
 
-/// The uid in `pod<uid>`, the dashes as underscores where the name is a slice's.
+/// The uid in `pod<uid>`. The name of a slice has underscores for the dashes.
 fn pod(name: &str) -> Option<String> {
     let uid = name.strip_prefix("pod")?.replace('_', "-");
     let lengths: Vec<usize> = uid.split('-').map(str::len).collect();
     let digits = uid.chars().all(|digit| digit == '-' || digit.is_ascii_hexdigit());
-    // A static pod's uid is the digest of its manifest.
+    // The uid of a static pod is the digest of its manifest.
     (digits && (lengths == [8, 4, 4, 4, 12] || lengths == [32])).then_some(uid)
 }
 
@@ -421,7 +422,7 @@ mod tests {
             ("/system.slice/containerd.service", Some("containerd.service")),
             ("/machine.slice/machine-a.scope", Some("machine-a.scope")),
             ("/lxc.payload.a", Some("lxc.payload.a")),
-            // As libpam-cgfs hands them out.
+            // Created by libpam-cgfs.
             ("/user/alice/0", None),
         ];
         let made = [

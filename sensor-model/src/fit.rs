@@ -1,7 +1,7 @@
-//! An entry of the log within its limit.
+//! Cuts a record to the size limit of a log entry.
 //!
-//! In: a record. Out: what of it fits: free text (arguments, names, texts, a diff) is cut from what says least on, and
-//! `detail.cut` says so. A user chooses how long a command line is, and control characters take six bytes each in JSON.
+//! In: a record. Out: a record that fits. Free text (arguments, names, texts, a diff) is cut, the least important first, and
+//! `detail.cut` is set. A user chooses the length of a command line, and a control character takes six bytes in JSON.
 
 #[cfg(test)]
 mod tests;
@@ -9,31 +9,31 @@ mod tests;
 use crate::record::{Actor, Record};
 use serde_json::Value;
 
-/// Bytes of an entry at most, with the end of its line.
+/// Most bytes of an entry, including the line ending.
 pub const LONGEST_ENTRY: usize = 16 << 10;
 
-/// Bytes of a line beside its record: number, both hashes, the end.
+/// Bytes of a line besides its record: number, both hashes, line ending.
 pub const CHAIN: usize = 256;
 
-/// What stands where text was cut off.
+/// The mark at the end of a cut text.
 const MARK: char = '\u{2026}';
 
-/// A diff of which no more than this is left says nothing.
+/// Least bytes of a cut diff; a shorter one would be useless.
 const LEAST_DIFF: usize = 1024;
 
-/// How much is left of a record, in bytes of JSON.
+/// Limits for the parts of a record, in bytes of JSON.
 struct Room {
-    /// Of the arguments of the actor,
+    /// For the arguments of the actor.
     own: usize,
-    /// and of those of each ancestor and other actor.
+    /// For the arguments of each ancestor and other actor.
     others: usize,
-    /// Of each other text. Digests and ids fit always.
+    /// For each other text. Digests and ids always fit.
     text: usize,
-    /// Items of a list.
+    /// Most items of a list.
     items: usize,
 }
 
-/// Tried in this order, until it fits.
+/// The limits in the order in which they are tried, until the record fits.
 const STEPS: [Room; 5] = [
     Room { own: 1024, others: 256, text: usize::MAX, items: usize::MAX },
     Room { own: 1024, others: 128, text: 1024, items: 65 },
@@ -44,12 +44,11 @@ const STEPS: [Room; 5] = [
 
 /// Bytes of a record as JSON.
 pub fn length(record: &Record) -> usize {
-    // A record that cannot be written is replaced by one that says so.
+    // The writer replaces a record that JSON cannot represent by one that reports it.
     serde_json::to_string(record).map_or(0, |json| json.len())
 }
 
-/// As much of a record as an entry holds. Its kind, its times and its path stay what they are; of a path alone that is longer
-/// than an entry only the beginning is left.
+/// Cuts a record to the limit. Kind, times and path stay; only a path that is longer than an entry is cut, too.
 pub fn fitted(record: &Record) -> Record {
     let room = LONGEST_ENTRY - CHAIN;
     let mut cut = record.clone();
@@ -73,20 +72,20 @@ pub fn fitted(record: &Record) -> Record {
     cut
 }
 
-/// Whether a record fits, perhaps with less of its diff.
+/// Whether a record fits, if necessary with a cut diff.
 fn fits(record: &mut Record, room: usize) -> bool {
     if length(record) <= room {
         return true;
     }
     let Some(diff) = record.diff.take() else { return false };
-    // Its name and the line that says how much was cut off.
+    // 64 bytes for the field's name and the line with the number of cut lines.
     let rest = room.saturating_sub(length(record) + 64);
     let fits = rest >= LEAST_DIFF;
     record.diff = Some(if fits { first_lines(&diff, rest) } else { diff });
     fits
 }
 
-/// The first lines of a diff, and how many were cut off.
+/// The first lines of a diff, and a line with the number of cut lines.
 fn first_lines(diff: &str, room: usize) -> String {
     let mut left = room;
     let mut shown: String = diff
@@ -129,7 +128,7 @@ impl Room {
         let mut argv = Vec::new();
         for argument in actor.argv.drain(..) {
             let cut = within(&argument, left);
-            // The quotation marks and the comma.
+            // Three bytes for the quotation marks and the comma.
             let rest = left.checked_sub(cut.chars().map(escaped).sum::<usize>() + 3);
             let is_whole = cut == argument;
             argv.push(cut);
@@ -158,7 +157,7 @@ impl Room {
         }
     }
 
-    /// What stands in the fields of an object, whose names are ours.
+    /// Shortens the values of an object. Holdfast chooses the names of its fields, so these are short.
     fn shorten_fields<'a>(&self, fields: impl Iterator<Item = &'a mut Value>) {
         for field in fields {
             self.shorten_value(field);
@@ -188,7 +187,7 @@ impl Room {
     }
 }
 
-/// The beginning of a text that takes so many bytes in JSON, and the mark where more follows.
+/// The beginning of a text within a number of bytes in JSON, with the mark if the text is cut.
 fn within(text: &str, room: usize) -> String {
     let mut left = room;
     for (at, c) in text.char_indices() {

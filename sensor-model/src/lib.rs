@@ -1,11 +1,56 @@
 //! The pure domain logic of Holdfast: no I/O, no async, no clock.
 //!
-//! In reading order, which is the order of the data flow: MachineConfigs are read ([`machine_config`],
-//! [`ignition`]), become one rendered config ([`merge`]) and a set of [`expectation`]s
-//! ([`expectations`]); what is on the disk is an [`observation`]; comparing the two gives
-//! [`difference`]s and a [`verdict`], and what happened is kept as a forensic [`record`]. Two rendered configs
-//! give [`changes`], or why a node cannot be brought from one to the other ([`reconcile`]); under a policy
-//! ([`node_disruption`]) the changes give a [`plan`].
+//! Two pipelines:
+//!
+//! ```text
+//! detect: MachineConfigs -> rendered config -> expectations; expectation and observation -> differences -> verdict -> record
+//! apply:  old and new rendered config -> changes -> plan under the disruption policy -> journal
+//! ```
+//!
+//! A module takes only from the modules above it in this list:
+//!
+//! | module | owns |
+//! |---|---|
+//! | `names` | enums whose values have names, for JSON, metrics and messages |
+//! | [`text`] | strings and permission bits in the form of Go's `fmt`, which the Machine Config Operator's texts have |
+//! | [`path`] | the form that declared paths and names must have |
+//! | `unknown` | fields that a format does not have, and the nearest known one |
+//! | `fields` | typed access to the fields of untyped objects, with an error that names the field |
+//! | [`data_url`] | a file's content as Ignition carries it: data URL, compression, hash |
+//! | [`authorized_keys`] | the keys in a file that sshd reads |
+//! | [`xattr`] | extended attributes in readable form |
+//! | [`selinux`] | the label that the policy gives a path |
+//! | [`cgroup`] | unit, slice, container and pod by a control group's path |
+//! | [`host`] | parsers for other texts of a host: mount table, process status, accounts, unit files, BTF, fanotify events |
+//! | [`os`] | deployments and kernel arguments: how tools print them and how two of them compare |
+//! | [`expectation`] | what one managed thing should be, and which MachineConfig declares it |
+//! | [`expectation_watch`] | the paths to watch for an expectation |
+//! | [`ignition`] | Ignition configs: parsed, validated, converted to the newest spec |
+//! | [`machine_config`] | manifests: MachineConfigs, Ignition configs and other objects of a file |
+//! | [`merge`] | many MachineConfigs become one rendered config |
+//! | [`pool`] | the MachineConfigs that a pool selects, and its rendered MachineConfig |
+//! | [`expectations`] | the expectations of a rendered config, one for each thing |
+//! | [`observation`] | what is on the host, as plain data |
+//! | [`difference`] | one way in which an observation departs from its expectation |
+//! | [`verdict`] | compliant, touched, unknown or drifted |
+//! | [`compare`] | an expectation and an observation become differences |
+//! | [`adopt`] | the MachineConfig that declares the present state |
+//! | [`protocol`] | the detection protocol: events and verifications become verdicts and gaps |
+//! | [`record`] | one entry of the forensic log: what changed, when, and who changed it |
+//! | [`fit`] | a record cut to the size limit of an entry |
+//! | [`chain`] | the hash chain of the log's entries |
+//! | [`drift_policy`] | what to do about the drift of a path |
+//! | [`reconcile`] | why a running node cannot be brought from one config to another |
+//! | [`changes`] | what differs between two rendered configs |
+//! | [`action`] | the actions that a change may need, with their names in policies, plans and the journal |
+//! | [`registries`] | whether a change of `registries.conf` needs a drain |
+//! | [`node_disruption`] | which actions a change needs, by policy |
+//! | [`plan`] | changes and policy become ordered steps |
+//! | [`waiting`] | kernel arguments that take effect at the next boot |
+//! | [`journal`] | the journal of an apply and the state machine that works through it |
+//! | [`node_state`] | the state of a node during an apply |
+//! | [`status`] | the contract of `holdfast status` |
+//! | `fuzzing` | the bodies of the fuzz targets |
 #![forbid(unsafe_code)]
 
 pub mod action;

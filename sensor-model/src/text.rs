@@ -1,11 +1,11 @@
-//! How values are written in texts that other tools match on.
+//! Values in the form that Go's `fmt` gives them.
 //!
-//! Paths, names and modes come in; out come the forms that Go's `fmt` gives them, since the Machine
-//! Config Operator's texts are made with it. Nothing here decides anything.
+//! In: strings, paths and permission bits. Out: their printed form. Other tools match on the Machine Config Operator's texts,
+//! and the operator makes these texts with Go's `fmt`.
 
 use std::{fmt::Write as _, path::Path};
 
-/// A string as Go's `%q` writes it: quoted, with everything unprintable escaped.
+/// A string as Go's `%q` prints it: quoted, with unprintable characters escaped.
 pub fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -37,20 +37,20 @@ pub fn quote(text: &str) -> String {
     quoted
 }
 
-/// A path as Go's `%q` writes it; bytes that are not UTF-8 are replaced.
+/// A path as Go's `%q` prints it; U+FFFD replaces bytes that are not UTF-8.
 pub fn quote_path(path: &Path) -> String {
     quote(&path.to_string_lossy())
 }
 
-/// Controls, spaces other than the plain one, and marks that change the direction of the text after
-/// them: nobody may dress up a report through a file name.
+/// Control characters, spaces other than U+0020, and marks that change the direction of text. A file name with these could
+/// make a report show something else than it says.
 fn is_unprintable(c: char) -> bool {
     c.is_control()
         || (c.is_whitespace() && c != ' ')
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// Permission bits as Go's `%#o` writes them: `0644`.
+/// Permission bits as Go's `%#o` prints them: `0644`.
 pub fn octal(mode: u32) -> String {
     if mode == 0 { "0".to_owned() } else { format!("0{mode:o}") }
 }

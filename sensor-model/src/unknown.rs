@@ -1,28 +1,28 @@
-//! Fields that a format does not have, and which one was meant.
+//! Fields that a format does not have, and the field that the writer probably meant.
 //!
-//! In: a word, and those that the format has. Out: the reason to refuse it, with the nearest known word. A field that is
-//! passed over in silence takes what it declares away: `confg` for `config` empties a node.
+//! In: a word, and the words of the format. Out: the reason to refuse it, with the nearest known word. Such a field must not
+//! be ignored silently: with `confg` for `config` a MachineConfig declares nothing, and Holdfast would empty the node.
 
-/// Why a field is refused or warned of. `known` has at least one word.
+/// The reason of the error or warning about a field. `known` has at least one word.
 pub(crate) fn reason(word: &str, known: &[&str]) -> String {
     match nearest(word, known) {
-        // Known, but not to the version that the config names.
+        // A later spec version has the field; the config's own version does not.
         Some(near) if near == word => "unknown field of this version; a later one has it".to_owned(),
         Some(near) => format!("unknown field; did you mean {near}?"),
         None => format!("unknown field; known are {}", known.join(", ")),
     }
 }
 
-/// The known word that is nearest to a word, unless none is like it.
+/// The known word that is nearest to a word; `None` if no word is similar.
 pub(crate) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let lower = word.to_lowercase();
     let near = known.iter().map(|known| (distance(&lower, &known.to_lowercase()), *known));
     let (distance, near) = near.min_by_key(|(distance, _)| *distance)?;
-    // Two typing errors, and more in a long word.
+    // Two typing errors; in a long word one for each four letters.
     (distance <= 2.max(near.len() / 4) && distance < near.len()).then_some(near)
 }
 
-/// Characters to insert, remove or replace (Levenshtein). Words are short.
+/// Levenshtein distance, over the first 64 characters of each word.
 fn distance(one: &str, other: &str) -> usize {
     const LONGEST: usize = 64;
     let other: Vec<char> = other.chars().take(LONGEST).collect();

@@ -1,29 +1,26 @@
 //! Extended attributes in readable form.
 //!
-//! The daemon reads name and value of an attribute; what goes into an observation is the description
-//! made here, so that a report can say which user an access control list lets in. Values that are not
-//! understood become digests. Nothing here trusts a length that it has not checked.
+//! In: an attribute's name and value. Out: the description in observations, so that a report can name the users of an access
+//! control list. The description of an unknown value is its digest. Every length in a value is checked before use.
 
 use sha2::{Digest as _, Sha256};
 
-/// Description of an access control list that says no more than the permission bits do.
+/// Description of an access control list that grants exactly what the permission bits grant.
 pub const MINIMAL: &str = "minimal";
 
-/// Attributes that are never a difference.
-///
-/// The label is compared on its own; IMA and EVM attributes are written by the kernel and follow the
-/// content.
+/// Attributes that are never a difference. The label is compared separately. The kernel writes the IMA and EVM attributes after
+/// each change of the content.
 const IGNORED: [&str; 3] = ["security.selinux", "security.ima", "security.evm"];
 
-/// Whether an undeclared attribute of this name, described as [`describe`] does, is fine.
+/// Whether an undeclared attribute is no difference. `description` is that of [`describe`].
 pub fn is_ignored(name: &str, description: &str) -> bool {
-    // Who is not all-powerful cannot read trusted ones, and it must not depend on who looks how a thing stands. They
-    // grant nothing; most are the book-keeping of overlayfs.
+    // Reading `trusted.*` needs CAP_SYS_ADMIN, and the verdict must not depend on the reader. These attributes grant nothing; most
+    // are data of overlayfs.
     IGNORED.contains(&name) || name.starts_with("trusted.") || description == MINIMAL
 }
 
-/// A readable form of an attribute's value: the entries of an access control list, the capabilities
-/// of a file, [`MINIMAL`] for a list that adds nothing, `sha256:<hex>` for everything else.
+/// A readable form of an attribute's value: the entries of an access control list, the capabilities of a file, [`MINIMAL`] for a
+/// list that grants nothing more, `sha256:<hex>` for everything else.
 pub fn describe(name: &str, value: &[u8]) -> String {
     let understood = match name {
         "system.posix_acl_access" | "system.posix_acl_default" => posix_acl(value, name),
@@ -63,7 +60,7 @@ fn posix_acl(value: &[u8], name: &str) -> Option<String> {
             .collect();
         parts.push(format!("{who}:{letters}"));
     }
-    // A default list is never said by the permission bits: it shapes what is created inside.
+    // A default list is never minimal: it sets the access of objects that are created in the directory.
     if minimal && name == "system.posix_acl_access" {
         return Some(MINIMAL.to_owned());
     }

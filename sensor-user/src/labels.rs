@@ -13,7 +13,7 @@ use sensor_model::{
     drift_policy::{DriftPolicy, Labels},
     expectation::{Expectation, Expected},
     host::mountinfo,
-    selinux::{FileContexts, Kind, Texts, customizable},
+    selinux::{FileContexts, ObjectKind, Texts, customizable},
 };
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -103,7 +103,7 @@ impl Policy {
     }
 
     /// The labels of what is, or shall be, at these paths of the host, in their order.
-    pub(crate) fn labels(&self, observer: &Observer, of: &[(&Path, Kind)]) -> Vec<Option<&str>> {
+    pub(crate) fn labels(&self, observer: &Observer, of: &[(&Path, ObjectKind)]) -> Vec<Option<&str>> {
         let mounts = Mounts::read(observer);
         let mut directories: HashMap<&Path, Option<Landing>> = HashMap::new();
         let (mut places, mut asked) = (Vec::new(), Vec::new());
@@ -112,13 +112,14 @@ impl Policy {
             let landing = directories.entry(parent).or_insert_with(|| mounts.landing(observer, parent));
             let Some(landing) = landing else { continue };
             // On a directory another file system may be mounted.
-            let own = if *kind == Kind::Directory { mounts.keeps_at(observer, path) } else { None };
+            let own = if *kind == ObjectKind::Directory { mounts.keeps_at(observer, path) } else { None };
             if own.unwrap_or(landing.keeps) {
                 places.push(place);
                 asked.push((landing.real.join(name), *kind));
             }
         }
-        let asked: Vec<(&Path, Kind)> = asked.iter().map(|(path, kind)| (path.as_path(), *kind)).collect();
+        let asked: Vec<(&Path, ObjectKind)> =
+            asked.iter().map(|(path, kind)| (path.as_path(), *kind)).collect();
         let mut labels = vec![None; of.len()];
         for (place, label) in places.into_iter().zip(self.contexts.labels(&asked)) {
             labels[place] = label;
@@ -138,7 +139,7 @@ pub(crate) fn expect(
         expectation.label = None;
     }
     let Some(policy) = Policy::read(observer) else { return BTreeSet::new() };
-    let wanted: Vec<(usize, Arc<Path>, Kind)> = expectations
+    let wanted: Vec<(usize, Arc<Path>, ObjectKind)> = expectations
         .iter()
         .enumerate()
         .filter_map(|(place, expectation)| {
@@ -146,7 +147,7 @@ pub(crate) fn expect(
         })
         .filter(|(_, path, _)| drift.decide(path, None).labels == Labels::Compare)
         .collect();
-    let asked: Vec<(&Path, Kind)> = wanted.iter().map(|(_, path, kind)| (&**path, *kind)).collect();
+    let asked: Vec<(&Path, ObjectKind)> = wanted.iter().map(|(_, path, kind)| (&**path, *kind)).collect();
     // Thousands of files have a few labels.
     let mut texts: HashMap<&str, Arc<str>> = HashMap::new();
     for ((place, ..), label) in wanted.iter().zip(policy.labels(observer, &asked)) {
@@ -157,11 +158,11 @@ pub(crate) fn expect(
 }
 
 /// What kind of object is expected; `None` for what is none at its own path. Another name of a file has the file's label.
-fn kind(expected: &Expected) -> Option<Kind> {
+fn kind(expected: &Expected) -> Option<ObjectKind> {
     match expected {
-        Expected::File(_) | Expected::AuthorizedKeys(_) => Some(Kind::File),
-        Expected::Directory(_) => Some(Kind::Directory),
-        Expected::Link(link) if !link.hard => Some(Kind::Link),
+        Expected::File(_) | Expected::AuthorizedKeys(_) => Some(ObjectKind::File),
+        Expected::Directory(_) => Some(ObjectKind::Directory),
+        Expected::Link(link) if !link.hard => Some(ObjectKind::Link),
         _ => None,
     }
 }

@@ -15,7 +15,7 @@ use sensor_model::expectations::expectations;
 use sensor_model::ignition::Purpose;
 use sensor_model::machine_config::parse_for;
 use sensor_model::merge::merge;
-use sensor_model::protocol::{Config, Detector};
+use sensor_model::protocol::{Detector, Timing};
 use std::alloc::System;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -81,7 +81,7 @@ async fn a_managed_file_takes_no_more_memory_than_its_budget() {
     }
     let watched = live();
 
-    let mut detector = Detector::new(Config::default());
+    let mut detector = Detector::new(Timing::default());
     detector.reserve(FILES as usize);
     for thing in 0..FILES {
         detector.add(thing, 1);

@@ -1,12 +1,12 @@
-//! The MachineConfig that is being made, and its YAML.
+//! The generated MachineConfig and its YAML.
 
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// Spec version of the fragment: the newest that the Machine Config Operator reads.
+/// Ignition version of the MachineConfig: the newest that the Machine Config Operator reads.
 const IGNITION_VERSION: &str = "3.5.0";
 
-/// Owner by number: what the node resolves a name to may differ elsewhere.
+/// An owner by id, since another node may give a name another id.
 #[derive(Debug)]
 pub(super) struct Owner {
     pub(super) user: u32,
@@ -44,7 +44,7 @@ pub(super) struct Unit {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Fragment {
+pub(super) struct Config {
     pub(super) files: Vec<File>,
     pub(super) directories: Vec<Directory>,
     pub(super) links: Vec<Link>,
@@ -52,7 +52,7 @@ pub(super) struct Fragment {
     keys: BTreeMap<String, Vec<String>>,
 }
 
-impl Fragment {
+impl Config {
     pub(super) fn unit(&mut self, name: &str) -> &mut Unit {
         self.units.entry(name.to_owned()).or_default()
     }
@@ -61,7 +61,7 @@ impl Fragment {
         self.keys.entry(user.to_owned()).or_default()
     }
 
-    /// Puts everything into an order of its own, whatever the order of the input.
+    /// Sorts everything, so that the result does not depend on the order of the input.
     pub(super) fn sort(&mut self) {
         self.files.sort_by(|a, b| a.path.cmp(&b.path));
         self.files.dedup_by(|later, earlier| later.path == earlier.path);
@@ -79,7 +79,12 @@ impl Fragment {
         }
     }
 
-    pub(super) fn to_yaml(&self, api_version: &str, name: &str, role: &str) -> Result<String, String> {
+    pub(super) fn to_yaml(
+        &self,
+        api_version: &str,
+        name: &str,
+        role: &str,
+    ) -> Result<String, serde_saphyr::SerializeError> {
         let mut config = Map::new();
         config.insert("ignition".to_owned(), json!({ "version": IGNITION_VERSION }));
         if !self.keys.is_empty() {
@@ -100,9 +105,9 @@ impl Fragment {
             "metadata": { "name": name, "labels": { crate::machine_config::ROLE_LABEL: role } },
             "spec": { "config": config },
         });
-        // Sorted by key, which happens to be the order that people write these in.
+        // Sorted by key, which is also the usual order in MachineConfigs.
         manifest.sort_all_objects();
-        serde_saphyr::to_string(&manifest).map_err(|error| error.to_string())
+        serde_saphyr::to_string(&manifest)
     }
 
     fn storage(&self) -> Map<String, Value> {
@@ -132,7 +137,7 @@ impl Fragment {
     }
 }
 
-/// Root needs no mention.
+/// Adds the owner; root is the default and is omitted.
 fn owned(owner: &Owner, mut node: Value) -> Value {
     for (what, id) in [("user", owner.user), ("group", owner.group)] {
         if id != 0 {

@@ -1,8 +1,8 @@
-//! The MachineConfig that would make the present state the declared one.
+//! A MachineConfig that declares the present state.
 //!
-//! What was seen of some things comes in, with the bytes of those files whose content may be shown;
-//! out comes a MachineConfig as YAML, the same for the same input, and a list of what it cannot say
-//! and why. Later MachineConfigs win, so its name decides whether it does.
+//! In: observations of things, with the bytes of files whose content may be shown. Out: a MachineConfig as YAML, the same for the
+//! same input, and a list of what it cannot declare, with reasons. Later MachineConfigs override earlier ones, so its name decides
+//! whether it has an effect.
 
 mod fragment;
 
@@ -16,24 +16,24 @@ use crate::{
     observation::{FileType, ObjectObservation, Observation, UnitObservation},
     xattr,
 };
-use fragment::{Directory, File, Fragment as Config, Link, Owner, Unit};
+use fragment::{Config, Directory, File, Link, Owner, Unit};
 use sha2::{Digest as _, Sha256};
 use std::path::{Path, PathBuf};
 
-/// One thing whose present state shall be declared.
+/// One thing whose present state is to be declared.
 #[derive(Debug, Clone, Copy)]
 pub struct Adoption<'a> {
     /// Its path; a unit's is that of its file.
     pub path: &'a Path,
-    /// What is declared of it; `None` for what nobody declares (an unexpected drop-in).
+    /// Its expectation; `None` for an undeclared thing (an unexpected drop-in).
     pub expectation: Option<&'a Expectation>,
-    /// What it is.
+    /// Its observation.
     pub observation: &'a Observation,
-    /// A regular file's content; `None` when it must not be shown.
+    /// A regular file's content; `None` if it may be secret.
     pub bytes: Option<&'a [u8]>,
 }
 
-/// Something that the fragment does not say.
+/// Something that the fragment does not declare.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOut {
     /// The path.
@@ -42,12 +42,12 @@ pub struct LeftOut {
     pub reason: String,
 }
 
-/// The outcome.
+/// A generated MachineConfig.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fragment {
     /// A MachineConfig manifest.
     pub yaml: String,
-    /// What it does not say, in the order of the input.
+    /// What it does not declare, in the order of the input.
     pub left_out: Vec<LeftOut>,
 }
 
@@ -70,10 +70,10 @@ pub enum AdoptError {
     },
 }
 
-/// Makes a MachineConfig named `name`, for the pools that select `role`, of the things' present state.
+/// Creates a MachineConfig of a name and a role that declares the present state of the things.
 ///
 /// # Errors
-/// A file whose bytes are not those that were observed.
+/// A file that changed after the observation.
 pub fn adopt(name: &str, role: &str, adoptions: &[Adoption<'_>]) -> Result<Fragment, AdoptError> {
     let mut made = Maker { config: Config::default(), left_out: Vec::new() };
     for adoption in adoptions {
@@ -83,7 +83,7 @@ pub fn adopt(name: &str, role: &str, adoptions: &[Adoption<'_>]) -> Result<Fragm
     let yaml = made
         .config
         .to_yaml(API_VERSION, name, role)
-        .map_err(|reason| AdoptError::Yaml { name: name.to_owned(), reason })?;
+        .map_err(|error| AdoptError::Yaml { name: name.to_owned(), reason: error.to_string() })?;
     Ok(Fragment { yaml, left_out: made.left_out })
 }
 
@@ -163,7 +163,7 @@ impl Maker {
             self.leave_out(path, "only keys that are there can be declared: lines that are not keys and keys that are gone are not in it");
             return;
         }
-        // Units and drop-ins are root's with 0644 by definition; with anything else they are files.
+        // A unit or drop-in of a MachineConfig is owned by root and has the mode 0644. Any other is declared as a file.
         let plain = object.mode == 0o644 && object.uid == 0 && object.gid == 0;
         if let (true, Some((unit, dropin)), Ok(contents)) =
             (plain, unit_path(path), std::str::from_utf8(bytes))
@@ -208,7 +208,7 @@ impl Maker {
     }
 }
 
-/// The user to whom a file of keys belongs.
+/// The user of a file of keys.
 fn keys_of(expectation: Option<&Expectation>) -> Option<String> {
     match &expectation?.expected {
         Expected::AuthorizedKeys(keys) => Some(keys.user.clone()),
@@ -220,7 +220,7 @@ fn keys_of(expectation: Option<&Expectation>) -> Option<String> {
     }
 }
 
-/// A unit's name, and the drop-in's for its `.d` directory.
+/// The names of the unit and of the drop-in, if the path is one of these.
 fn unit_path(path: &Path) -> Option<(String, Option<String>)> {
     let below = path.strip_prefix(SYSTEMD_DIRECTORY).ok()?.to_str()?;
     match below.split_once('/') {
@@ -234,7 +234,7 @@ fn unit_path(path: &Path) -> Option<(String, Option<String>)> {
     }
 }
 
-/// A unit's path always ends in its name.
+/// The last component of a path.
 fn file_name(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
 }

@@ -186,7 +186,7 @@ fn keys_become_a_users_keys() {
 }
 
 #[test]
-fn what_cannot_be_said_is_said_to_be_left_out() {
+fn what_cannot_be_declared_is_reported_as_left_out() {
     let declared = expectation(
         Thing::file("/etc/gone"),
         Expected::File(FileExpectation {

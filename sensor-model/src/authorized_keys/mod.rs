@@ -1,23 +1,22 @@
 //! The lines of an `authorized_keys` file.
 //!
-//! Bytes in; out come the keys (type, fingerprint, options, comment) and the lines that are neither
-//! keys nor comments. It follows sshd's own reading: a line is a key, or options and then a key. The
-//! key type is not limited to a known list, since sshd may know more types than we do and a key that
-//! it would accept must not go unseen. The keys themselves are not kept.
+//! In: the bytes of the file. Out: its keys (type, fingerprint, options, comment) and the lines that are neither keys nor
+//! comments. As for sshd, a line is a key, or options and then a key. The reader accepts every key type: sshd may support
+//! more types than Holdfast, and a report must include each key that sshd accepts. The key material itself is dropped.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::{borrow::Cow, fmt};
 
-/// Entries kept of one file. Beyond it only [`AuthorizedKeys::truncated`] is set, which is a difference by
-/// itself, and memory stays bounded whatever someone writes.
+/// Entries kept of one file, so that memory stays bounded. With more, [`AuthorizedKeys::truncated`] is set, which is a
+/// difference by itself.
 pub const MAXIMUM_ENTRIES: usize = 4096;
 
 /// Longest comment or key type kept, in characters.
 const MAXIMUM_TEXT: usize = 200;
 
-/// One public key, named but not kept.
+/// One public key, by its fingerprint.
 #[derive(
     Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
 )]
@@ -38,13 +37,13 @@ pub struct SshKey {
 }
 
 impl SshKey {
-    /// Whether both lines let in the same key under the same options; comments don't matter.
+    /// Whether both lines grant access to the same key under the same options. Comments may differ.
     pub fn grants_the_same(&self, other: &Self) -> bool {
         self.fingerprint == other.fingerprint && self.options == other.options
     }
 }
 
-/// `ssh-ed25519 SHA256:… "comment"`, never the key.
+/// `ssh-ed25519 SHA256:… "comment"`.
 impl fmt::Display for SshKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} SHA256:{}", self.kind, STANDARD_NO_PAD.encode(self.fingerprint))?;
@@ -53,6 +52,23 @@ impl fmt::Display for SshKey {
             None => Ok(()),
         }
     }
+}
+
+/// Why a line is not a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// There are no two words.
+    #[error("not a key type followed by a key")]
+    Form,
+    /// The second word is not base64.
+    #[error("the key is not base64")]
+    Base64,
+    /// The binary form ends within its first field.
+    #[error("the key is cut short")]
+    Short,
+    /// The binary form has another type than the line.
+    #[error("the key is not of the type in front of it")]
+    Type,
 }
 
 /// A line that is neither empty, nor a comment, nor a key.
@@ -64,18 +80,18 @@ pub struct InvalidLine {
     pub reason: Cow<'static, str>,
 }
 
-/// What an `authorized_keys` file holds.
+/// The content of an `authorized_keys` file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AuthorizedKeys {
     /// Keys in the order of the file.
     pub keys: Vec<SshKey>,
     /// Lines that could not be read as keys.
     pub invalid: Vec<InvalidLine>,
-    /// Not all of it was read: there were more than [`MAXIMUM_ENTRIES`] entries, or more bytes than are looked at.
+    /// The file has more than [`MAXIMUM_ENTRIES`] entries, or more bytes than the daemon reads; the rest was not read.
     pub truncated: bool,
 }
 
-/// Reads an `authorized_keys` file. Every input has an answer; it never fails.
+/// Reads an `authorized_keys` file. It never fails: unreadable lines are in [`AuthorizedKeys::invalid`].
 pub fn parse(bytes: &[u8]) -> AuthorizedKeys {
     let mut found = AuthorizedKeys::default();
     for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
@@ -91,7 +107,7 @@ pub fn parse(bytes: &[u8]) -> AuthorizedKeys {
             Ok(key) => found.keys.push(key),
             Err(reason) => {
                 let line = u32::try_from(index + 1).unwrap_or(u32::MAX);
-                found.invalid.push(InvalidLine { line, reason: reason.into() });
+                found.invalid.push(InvalidLine { line, reason: reason.to_string().into() });
             }
         }
     }
@@ -101,8 +117,8 @@ pub fn parse(bytes: &[u8]) -> AuthorizedKeys {
 /// Reads one line without its line ending: a key, or options and a key.
 ///
 /// # Errors
-/// The reason why it is not a key. The line itself is not in it.
-pub fn parse_line(line: &[u8]) -> Result<SshKey, &'static str> {
+/// A line that is not a key. No error contains a part of the line.
+pub fn parse_line(line: &[u8]) -> Result<SshKey, KeyError> {
     let line = line.trim_ascii();
     parse_key(line, None).or_else(|reason| {
         let end = options_end(line).ok_or(reason)?;
@@ -115,20 +131,20 @@ pub fn parse_line(line: &[u8]) -> Result<SshKey, &'static str> {
 }
 
 /// `type base64 [comment]`.
-fn parse_key(line: &[u8], options: Option<[u8; 32]>) -> Result<SshKey, &'static str> {
+fn parse_key(line: &[u8], options: Option<[u8; 32]>) -> Result<SshKey, KeyError> {
     let (kind, rest) = split_at_blank(line);
     let (blob, comment) = split_at_blank(rest);
     if blob.is_empty() {
-        return Err("not a key type followed by a key");
+        return Err(KeyError::Form);
     }
-    // sshd stops at the padding, and so tolerates a missing one.
+    // sshd stops at the padding, so it accepts a key without padding.
     let unpadded = blob.strip_suffix(b"==").or_else(|| blob.strip_suffix(b"=")).unwrap_or(blob);
-    let blob = STANDARD_NO_PAD.decode(unpadded).map_err(|_| "the key is not base64")?;
-    // The blob begins with its own type as a string: four bytes of length, then the type.
-    let (length, tail) = blob.split_first_chunk::<4>().ok_or("the key is cut short")?;
+    let blob = STANDARD_NO_PAD.decode(unpadded).map_err(|_| KeyError::Base64)?;
+    // The binary form begins with the type as a string: four bytes of length, then the type.
+    let (length, tail) = blob.split_first_chunk::<4>().ok_or(KeyError::Short)?;
     let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
     if tail.get(..length) != Some(kind) {
-        return Err("the key is not of the type in front of it");
+        return Err(KeyError::Type);
     }
     Ok(SshKey {
         kind: shorten(kind),
@@ -138,13 +154,13 @@ fn parse_key(line: &[u8], options: Option<[u8; 32]>) -> Result<SshKey, &'static 
     })
 }
 
-/// Where leading options end: at the first blank outside of double quotes.
+/// The end of leading options: the first blank outside of double quotes.
 fn options_end(line: &[u8]) -> Option<usize> {
     let mut quoted = false;
     let mut escaped = false;
     for (index, byte) in line.iter().enumerate() {
         match byte {
-            // To sshd a backslash escapes a quote and nothing else, not even itself.
+            // For sshd a backslash escapes only a quote, not another backslash.
             b'"' if !escaped => quoted = !quoted,
             b' ' | b'\t' if !quoted => return Some(index),
             _ => {}
@@ -165,7 +181,7 @@ fn shorten(text: &[u8]) -> String {
     String::from_utf8_lossy(text).chars().take(MAXIMUM_TEXT).collect()
 }
 
-/// A digest that need not be there, in hexadecimal digits.
+/// An optional digest in hexadecimal digits.
 mod maybe_hex {
     use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
 

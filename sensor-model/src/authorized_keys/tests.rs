@@ -10,7 +10,7 @@ fn line(text: &str) -> String {
     match parse_line(text.as_bytes()) {
         Ok(key) if key.options.is_some() => format!("options, {key}"),
         Ok(key) => key.to_string(),
-        Err(reason) => reason.to_owned(),
+        Err(reason) => reason.to_string(),
     }
 }
 
@@ -65,7 +65,7 @@ fn lines_are_read_as_sshd_reads_them() {
 }
 
 #[test]
-fn a_key_of_a_type_that_nobody_knows_yet_is_still_a_key() {
+fn a_key_of_an_unknown_type_is_still_a_key() {
     let kind = b"ssh-future@example.com";
     let mut blob = u32::try_from(kind.len()).unwrap().to_be_bytes().to_vec();
     blob.extend_from_slice(kind);

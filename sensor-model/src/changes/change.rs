@@ -3,38 +3,38 @@
 use crate::expectation::Source;
 use serde::{Deserialize, Serialize};
 
-/// What kind of thing changes.
+/// The kind of the changed thing. The comment of each kind says what names the change.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// A file; the change is named by its path.
+    /// A file, named by its path.
     File,
-    /// A directory; by its path.
+    /// A directory, named by its path.
     Directory,
-    /// A link; by its path.
+    /// A link, named by its path.
     Link,
-    /// A systemd unit with its drop-ins, enablement and mask; by its name.
+    /// A systemd unit with its drop-ins, enablement and mask, named by its name.
     Unit,
-    /// A user's ssh key; by the user and the key's fingerprint.
+    /// A user's ssh key, named by the user and the key's fingerprint.
     SshKey,
-    /// A user's password hash; by the user.
+    /// A user's password hash, named by the user.
     PasswordHash,
-    /// An argument of the kernel; by the argument.
+    /// A kernel argument, named by itself.
     KernelArgument,
-    /// The kind of kernel; by its new word.
+    /// The kernel type, named by the new one.
     KernelType,
-    /// An extension of the OS; by its name.
+    /// An extension of the OS, named by its name.
     Extension,
     /// FIPS mode.
     Fips,
-    /// The OS image; by its new URL.
+    /// The OS image, named by the new URL.
     OsImage,
 }
 
 impl Kind {
-    /// The word for it.
+    /// Its name in outputs.
     pub fn word(self) -> &'static str {
         match self {
             Self::File => "file",
@@ -52,7 +52,7 @@ impl Kind {
     }
 }
 
-/// What is done to the thing.
+/// Whether the thing is added, changed or removed.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
 )]
@@ -67,7 +67,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The word for it.
+    /// Its name in outputs.
     pub fn word(self) -> &'static str {
         match self {
             Self::Add => "add",
@@ -76,7 +76,7 @@ impl Operation {
         }
     }
 
-    /// From whether the old and the new config declare a thing that differs.
+    /// The operation for a thing that differs: `old` and `new` say which of the configs declare it.
     pub(super) fn of(old: bool, new: bool) -> Self {
         match (old, new) {
             (false, _) => Self::Add,
@@ -86,7 +86,7 @@ impl Operation {
     }
 }
 
-/// One thing that has to become another.
+/// One thing that differs between two configs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Change {
     /// What kind of thing.
@@ -95,15 +95,15 @@ pub struct Change {
     pub name: String,
     /// What is done to it.
     pub operation: Operation,
-    /// In what it differs, for people: `content`, `mode 0644 -> 0600`, `enabled: false -> true`.
+    /// The differences, for people: `content`, `mode 0644 -> 0600`, `enabled: false -> true`.
     pub details: Vec<String>,
-    /// The MachineConfig that says so: the new one, for a removal the old one.
+    /// The MachineConfig that declares it in the new config, for a removal in the old one.
     pub source: Source,
-    /// Others that say parts of the difference, or of a file, directory or link that differs.
+    /// Other MachineConfigs that declare parts of the difference, or of a file, directory or link that differs.
     pub others: Vec<Source>,
 }
 
-/// `old -> new`, of what may be left out.
+/// `what: old -> new`; `unset` for a value that is not declared.
 pub(super) fn arrow(
     what: &str,
     old: Option<impl std::fmt::Display>,

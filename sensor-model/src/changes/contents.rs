@@ -1,17 +1,17 @@
-//! Whether two declared contents are the same bytes, decoding as little as that takes.
+//! Whether two declared contents are the same bytes, with as little decoding as possible.
 //!
-//! Ten thousand files have to be compared in milliseconds. Contents that are written the same are the same,
-//! and base64 that differs anywhere but in its last four characters is of other bytes, since every group of
-//! four stands for three bytes and for no others. Everything else is decoded.
+//! Ten thousand files have to be compared in milliseconds. Equal sources have equal bytes. Base64 texts that differ before their
+//! last four characters have different bytes, since each group of four characters encodes exactly three bytes. Only other
+//! sources are decoded.
 
 use crate::{data_url::ContentError, expectations::file_bytes, merge::RenderedFile};
 
-/// Whether both files are to have the same bytes; files of which no content is declared have the same.
+/// Whether both files have the same declared bytes. Two files without declared content count as equal.
 pub(super) fn same(old: &RenderedFile, new: &RenderedFile) -> Result<bool, ContentError> {
     match (source(old), source(new)) {
         (Some(old), Some(new)) if old == new => return Ok(true),
         (Some((old, None)), Some((new, None))) => match (base64(old), base64(new)) {
-            // Only the media type differs, which no file has.
+            // Only the media type differs, which is no part of the file.
             (Some(old), Some(new)) if old == new => return Ok(true),
             (Some(old), Some(new)) if differs(old, new) => return Ok(false),
             _ => {}
@@ -21,17 +21,17 @@ pub(super) fn same(old: &RenderedFile, new: &RenderedFile) -> Result<bool, Conte
     Ok(file_bytes(old)? == file_bytes(new)?)
 }
 
-/// A content as it is written: data URL and compression; `None` where no source is given.
+/// The declared source: data URL and compression; `None` without a source.
 fn source(file: &RenderedFile) -> Option<(&str, Option<&str>)> {
     let contents = file.file.contents.as_ref()?;
     let source = contents.source.as_deref().filter(|source| !source.is_empty())?;
     Some((source, contents.compression.as_deref().filter(|kind| !kind.is_empty())))
 }
 
-/// Whether two texts of base64 that were read without a fault are surely of different bytes.
+/// Whether two valid base64 texts certainly have different bytes.
 fn differs(old: &[u8], new: &[u8]) -> bool {
     if old.len() != new.len() {
-        // Both are filled up to whole groups, so that one of them has at least one byte more.
+        // Both are padded to whole groups, so one of them has at least one byte more.
         return true;
     }
     let last = old.len().saturating_sub(4);
@@ -67,8 +67,8 @@ mod tests {
     }
 
     #[test]
-    fn a_last_group_that_is_written_in_two_ways_is_decoded() {
-        // The bits behind the last byte are nobody's; both are "a".
+    fn a_last_group_with_two_spellings_is_decoded() {
+        // The unused bits after the last byte differ; both texts are "a".
         assert!(!differs(b"YQ==", b"YR=="));
     }
 }

@@ -1,9 +1,8 @@
 //! What differs between two rendered configs.
 //!
-//! Two merges come in; out comes one change per thing that has to become another, sorted by kind and name,
-//! and every reason for which a running node cannot be brought from one to the other
-//! ([`crate::reconcile`]). Contents are compared decoded. What to do about a change is not said here, and no
-//! change holds a content, a key or a password hash.
+//! In: two rendered configs. Out: one change for each thing that differs, sorted by kind and name, and every reason why a running
+//! node cannot be brought from one to the other ([`crate::reconcile`]). Contents are compared decoded. No change contains a
+//! content, a key or a password hash.
 
 mod change;
 mod contents;
@@ -31,7 +30,7 @@ pub struct Comparison {
     pub changes: Vec<Change>,
     /// Why a running node cannot be brought to the new config, each reason; empty when it can.
     pub reasons: Vec<String>,
-    /// Reasons that an administrator has overridden: what they name stays as it is on running nodes.
+    /// Reasons that an administrator has overridden: running nodes keep the old state of these sections.
     pub overridden: Vec<String>,
 }
 
@@ -42,8 +41,7 @@ impl Comparison {
     }
 }
 
-/// Compares two rendered configs. A config that is missing is one that declares nothing: `None` and
-/// [`Rendered::default`] are the same.
+/// Compares two rendered configs. `None` is the same as [`Rendered::default`]: a config that declares nothing.
 ///
 /// # Errors
 /// A file whose merged contents cannot be decoded.

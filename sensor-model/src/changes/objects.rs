@@ -63,7 +63,7 @@ pub(super) fn links(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
             if hard(old) != hard(new) {
                 details.push(arrow("hard", Some(hard(old)), Some(hard(new))));
             }
-            // A hard link has the owner of what it leads to.
+            // A hard link has the owner of its target.
             if !hard(new) {
                 owners(&user(old.user.as_ref()), &user(new.user.as_ref()), "user", &mut details);
                 owners(&group(old.group.as_ref()), &group(new.group.as_ref()), "group", &mut details);
@@ -73,8 +73,8 @@ pub(super) fn links(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
     }
 }
 
-/// Who says parts of things besides the last one, on both sides: of merged things nobody can tell any more who said
-/// which part.
+/// The MachineConfigs that declare parts of a thing besides the last one, in both configs. A merge does not keep which of them
+/// declares which part.
 struct Others<'a>([&'a BTreeMap<String, BTreeSet<Arc<str>>>; 2]);
 
 impl<'a> Others<'a> {
@@ -94,7 +94,7 @@ fn source<T>(side: Option<&Sourced<T>>) -> Option<&Source> {
     side.map(|side| &side.source)
 }
 
-/// Notes a thing that only one side has, or in which the sides differ.
+/// Adds a change, if only one config declares the thing or if there are details.
 fn push(
     kind: Kind,
     path: &str,

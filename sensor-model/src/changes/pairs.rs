@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Every key of two maps with what each has under it, where either has it, in order.
+/// Every key of either map with the values of both maps, in the order of the keys.
 pub(super) fn pairs<'a, T>(
     old: &'a BTreeMap<String, T>,
     new: &'a BTreeMap<String, T>,

@@ -1,4 +1,4 @@
-//! What the OS backend changes: kernel arguments and type, extensions, FIPS mode, the image.
+//! The operating system: kernel arguments and type, extensions, FIPS mode, the image.
 
 use super::change::{Change, Kind, Operation, arrow};
 use crate::{
@@ -15,10 +15,10 @@ pub(super) fn compare(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
         |side: &Rendered| side.kernel_type.as_ref().map_or(default.clone(), |kind| kind.value.clone());
     let (before, after) = (kernel(old), kernel(new));
     if before != after
-        && let Some(said) = new.kernel_type.as_ref().or(old.kernel_type.as_ref())
+        && let Some(declared) = new.kernel_type.as_ref().or(old.kernel_type.as_ref())
     {
         let detail = arrow("kernel type", Some(before), Some(&after));
-        found.push(change(Kind::KernelType, after, Operation::Change, vec![detail], &said.source));
+        found.push(change(Kind::KernelType, after, Operation::Change, vec![detail], &declared.source));
     }
     extensions(old, new, found);
     if old.fips.is_some() != new.fips.is_some()
@@ -28,7 +28,7 @@ pub(super) fn compare(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
         found.push(change(Kind::Fips, "fips".to_owned(), Operation::Change, vec![detail], source));
     }
     image(Kind::OsImage, "image", old.os_image_url.as_ref(), new.os_image_url.as_ref(), found);
-    // Only nodes with extensions take anything from it; the plan tells the two apart.
+    // The image matters only to nodes with extensions; the plan decides that.
     let image_of = |side: &'_ Rendered| side.base_os_extensions_container_image.clone();
     image(Kind::Extension, "extensions image", image_of(old).as_ref(), image_of(new).as_ref(), found);
 }
@@ -37,24 +37,23 @@ fn change(kind: Kind, name: String, operation: Operation, details: Vec<String>, 
     Change { kind, name, operation, details, source: source.clone(), others: Vec::new() }
 }
 
-/// Arguments that are given more often, or less often, than before, word by word, however they are written down; and where
-/// those that both sides have stand in another order, one change for all of these, since a later argument may beat an
-/// earlier one.
+/// Kernel arguments, word by word: one change for each added and each removed argument. If the common ones have another order,
+/// one change for all of them, since a later argument may override an earlier one.
 fn kernel_arguments(old: &[Sourced<String>], new: &[Sourced<String>], found: &mut Vec<Change>) {
     let (old, new) = (words(old), words(new));
     let values = |side: &[Sourced<String>]| side.iter().map(|part| part.value.clone()).collect::<Vec<_>>();
     if values(&old) == values(&new) {
         return;
     }
-    // However alike in meaning, what is written down otherwise is told.
+    // Words with the same meaning but other quotes are different here.
     let word = |part: &Sourced<String>| part.value.clone();
     let (before, removed) = arguments::partition(&old, &new, word);
     let (after, added) = arguments::partition(&new, &old, word);
     for (operation, parts) in [(Operation::Remove, removed), (Operation::Add, added)] {
-        let mut told: Vec<&str> = Vec::new();
+        let mut reported: Vec<&str> = Vec::new();
         for Sourced { value, source } in parts {
-            if !told.contains(&value.as_str()) {
-                told.push(value);
+            if !reported.contains(&value.as_str()) {
+                reported.push(value);
                 found.push(change(Kind::KernelArgument, value.clone(), operation, Vec::new(), source));
             }
         }
@@ -69,7 +68,7 @@ fn kernel_arguments(old: &[Sourced<String>], new: &[Sourced<String>], found: &mu
     }
 }
 
-/// Every word with whoever says it; one entry may hold several.
+/// Every word with its MachineConfig. One declared line may have several words.
 fn words(parts: &[Sourced<String>]) -> Vec<Sourced<String>> {
     let split = |part: &Sourced<String>| {
         let source = part.source.clone();
@@ -78,18 +77,18 @@ fn words(parts: &[Sourced<String>]) -> Vec<Sourced<String>> {
     parts.iter().flat_map(split).collect()
 }
 
-/// Packages have no order, and asking twice is asking.
+/// Extensions have no order, and duplicates do not matter.
 fn extensions(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
     for (operation, from, other) in [
         (Operation::Remove, &old.extensions, &new.extensions),
         (Operation::Add, &new.extensions, &old.extensions),
     ] {
-        let mut told: Vec<&str> = Vec::new();
+        let mut reported: Vec<&str> = Vec::new();
         for Sourced { value, source } in from {
-            if other.iter().any(|other| other.value == *value) || told.contains(&value.as_str()) {
+            if other.iter().any(|other| other.value == *value) || reported.contains(&value.as_str()) {
                 continue;
             }
-            told.push(value);
+            reported.push(value);
             found.push(change(Kind::Extension, value.clone(), operation, Vec::new(), source));
         }
     }
@@ -106,10 +105,10 @@ fn image(
     if url(old) == url(new) {
         return;
     }
-    if let Some(said) = new.or(old) {
+    if let Some(declared) = new.or(old) {
         let operation = Operation::of(old.is_some(), new.is_some());
         let quoted = |side| url(side).map(|url| quote(&url));
         let detail = arrow(what, quoted(old), quoted(new));
-        found.push(change(kind, said.value.clone(), operation, vec![detail], &said.source));
+        found.push(change(kind, declared.value.clone(), operation, vec![detail], &declared.source));
     }
 }

@@ -70,7 +70,7 @@ fn identical_configs_have_no_changes_and_missing_ones_are_empty_ones() {
     for (old, new) in [(None, Some(&all)), (Some(&all), None)] {
         let missing = compare(old, new, Overrides::default());
         assert_eq!(missing, compare(old.or(Some(&empty)), new.or(Some(&empty)), Overrides::default()));
-        // Everything but FIPS, which is a reason as well, comes or goes.
+        // Everything except FIPS, which is also a reason, is added or removed.
         assert_eq!(missing.unwrap().changes.len(), 12);
     }
 }
@@ -103,7 +103,7 @@ fn another_form_of_the_same_is_no_change() {
         file(&json!({ "source": "data:text/plain;charset=utf-8;base64,YSBiCg==", "compression": "" })),
         file(&json!({ "source": gzipped(1), "compression": "gzip" })),
         file(&json!({ "source": gzipped(9), "compression": "gzip" })),
-        // Defaults said and unsaid, another order, another version, another owner's spelling of root.
+        // Defaults with and without a declaration, another order, another version, another spelling of root.
         json!({ "config": { "ignition": { "version": "3.2.0" }, "storage": { "files": [
             { "path": "/etc/y", "contents": { "source": "" }, "user": { "id": 0 }, "group": {} },
             { "path": "/etc/x", "mode": 420, "overwrite": true, "contents": { "source": "data:,a%20b%0A" } },
@@ -193,7 +193,7 @@ fn kernel_arguments_are_a_list_in_which_order_and_number_matter() {
         (&["a", "b"][..], &["b", "a"][..], &["change kernel-argument b a [order]"][..]),
         (&["a"], &["a", "a"], &["add kernel-argument a []"]),
         (&["a=1", "b"], &["a=2", "b"], &["remove kernel-argument a=1 []", "add kernel-argument a=2 []"]),
-        // What one side alone has does not hide that the rest moved.
+        // Added and removed arguments do not hide a change of order.
         (
             &["m=auto", "m=off"],
             &["m=off", "m=auto", "s=1"],

@@ -1,4 +1,4 @@
-//! Units: content, drop-ins, enablement and mask, all in one change for each unit.
+//! Units: one change for each unit, about its content, drop-ins, enablement and mask.
 
 use super::{
     change::{Change, Kind, Operation, arrow},
@@ -17,7 +17,7 @@ pub(super) fn compare(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
         let rank = |source: &Source| new.sources.iter().position(|other| other == source);
         sources.sort_by_key(|source| std::cmp::Reverse(rank(source)));
         sources.dedup();
-        // A unit of which nothing is said is as good as none.
+        // A unit without any declared part is the same as none.
         let mut sources = sources.into_iter().cloned();
         let Some(source) = sources.next() else { continue };
         found.push(Change {
@@ -34,7 +34,7 @@ pub(super) fn compare(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
     }
 }
 
-/// What differs, and who says so: of each part the new side, where it is gone the old one.
+/// The differing parts of a unit, and their MachineConfigs: those of the new config, for a removed part those of the old one.
 #[derive(Default)]
 struct Differences<'a> {
     details: Vec<String>,
@@ -63,7 +63,7 @@ fn differences<'a>(old: &'a RenderedUnit, new: &'a RenderedUnit) -> Differences<
         let text = |side: Option<&Sourced<Option<String>>>| {
             side.map(|dropin| dropin.value.as_deref().unwrap_or_default().to_owned())
         };
-        // A drop-in without contents is one that has to be gone, which is more than nothing.
+        // A drop-in without contents must be absent, which is more than an undeclared drop-in.
         if text(old) != text(new) {
             let word = Operation::of(old.is_some(), new.is_some()).word();
             found.add(format!("drop-in {name}: {word}"), old, new);

@@ -1,6 +1,6 @@
 //! Users' ssh keys and password hashes.
 //!
-//! Keys are named by user and fingerprint; neither a key nor a hash is in any change.
+//! A change names a key by user and fingerprint. No change contains a key or a hash.
 
 use super::{
     change::{Change, Kind, Operation},
@@ -40,7 +40,7 @@ fn keys(user: &str, old: Option<&RenderedUser>, new: Option<&RenderedUser>, foun
             });
         }
     }
-    // sshd does not mind, but the file that they are written to is another one.
+    // The order makes no difference to sshd, but the written file differs.
     let order = |keys: &[Sourced<String>]| keys.iter().map(|key| key.value.clone()).collect::<Vec<_>>();
     if !differs
         && order(&old) != order(&new)
@@ -57,7 +57,7 @@ fn keys(user: &str, old: Option<&RenderedUser>, new: Option<&RenderedUser>, foun
     }
 }
 
-/// Type and fingerprint as `ssh-keygen -l` tells them; of what is no key, that it is none and a digest.
+/// Type and fingerprint as in `ssh-keygen -l`. For a text that is not one key: that, and its digest.
 fn fingerprint(text: &str) -> String {
     match &authorized_keys::parse(text.as_bytes()).keys[..] {
         [key] => key.to_string(),

@@ -7,7 +7,7 @@ use crate::{observation::FileType, text::octal};
 /// `mode` is `st_mode & 0o7777`.
 pub(super) fn go_mode(file_type: FileType, mode: u32) -> String {
     let bits = go_mode_bits(file_type, mode);
-    // One letter per bit from the highest bit down; the bits that have none here cannot be set.
+    // One letter for each bit, from the highest bit down. Bits without a letter here are never set.
     let mut letters = String::new();
     for (position, letter) in "dalTLDpSugct?".chars().enumerate() {
         if bits & (1 << (31 - position)) != 0 {
@@ -23,7 +23,7 @@ pub(super) fn go_mode(file_type: FileType, mode: u32) -> String {
     format!("{letters}/{bits}/{}", octal(bits))
 }
 
-/// Go keeps the type and the special bits in places of its own.
+/// Go's `os.FileMode` has its own bits for the type and for setuid, setgid and sticky.
 fn go_mode_bits(file_type: FileType, mode: u32) -> u32 {
     const DEVICE: u32 = 1 << 26;
     const CHARACTER_DEVICE: u32 = 1 << 21;

@@ -1,19 +1,18 @@
-//! What a node's databases say of the names that expectations declare.
+//! The node's own data for a comparison: ids of users and groups, and label types that anybody may choose.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the node itself says of what expectations name: the ids of users and groups, as its databases resolve them, and the
-/// types of labels that anybody may choose.
+/// The ids of declared users and groups by the node's databases, and the label types that anybody may choose.
 ///
-/// A name that is not in here is compared with the name that the observation carries.
+/// A name without an id here is compared with the name in the observation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ids {
     /// User name to uid.
     pub users: BTreeMap<String, u32>,
     /// Group name to gid.
     pub groups: BTreeMap<String, u32>,
-    /// Types that the SELinux policy calls customizable: whoever gives an object one of them means it.
+    /// Types that the SELinux policy calls customizable: an administrator may give them to an object.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub customizable: BTreeSet<String>,
 }

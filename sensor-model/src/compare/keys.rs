@@ -1,4 +1,4 @@
-//! Closed directories and ssh keys: what is there without having been declared.
+//! Closed directories and ssh keys: undeclared names and keys.
 
 use super::subject::Subject;
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// A user's own `authorized_keys`: any declared key may be in it, no other.
+/// A user's own `authorized_keys`, which may contain declared keys and no others.
 pub(super) fn authorized(
     subject: &Subject<'_>,
     declared: &[SshKey],
@@ -25,7 +25,7 @@ pub(super) fn authorized(
     }
 }
 
-/// A declared file of keys whose content differs: which keys came and which went.
+/// A declared file of keys with other content: undeclared and missing keys.
 pub(super) fn declared_file(
     subject: &Subject<'_>,
     expected: &FileExpectation,
@@ -46,7 +46,7 @@ pub(super) fn declared_file(
     differences
 }
 
-/// Whether the file holds the declared lines in the declared order, blank lines and comments aside.
+/// Whether the file has the declared keys in the declared order. Blank lines and comments are ignored.
 pub(super) fn same_lines(expected: &FileExpectation, object: &ObjectObservation) -> bool {
     object
         .ssh_keys

@@ -1,9 +1,8 @@
 //! Compares what a thing should be with what it is.
 //!
-//! An expectation and an observation come in; all differences go out, not the first one. The texts
-//! are the Machine Config Operator's where it has one, since tools match on them; the others are in
-//! its style. It never reads anything, and no file content or ssh key is in its output. Whatever it
-//! cannot compare is a difference: nothing is compliant by default.
+//! In: an expectation and an observation. Out: all differences, not only the first one. Tools match on the texts of the Machine
+//! Config Operator, so a difference has its text if it has one; the other texts are in the same style. No text contains file
+//! content or an ssh key. What cannot be compared is a difference: nothing is compliant by default.
 
 mod go_mode;
 mod ids;
@@ -25,14 +24,13 @@ use crate::{
 };
 use subject::Subject;
 
-/// Differences that are told of one thing one by one; one more says how many there are beyond them.
+/// Most differences reported of one thing. One more difference has the number of those beyond.
 pub const MAXIMUM_DIFFERENCES: usize = 64;
 
-/// Every way in which the observation departs from the expectation, but at most [`MAXIMUM_DIFFERENCES`] and one
-/// that counts the rest; empty when it is compliant.
+/// Every difference, but at most [`MAXIMUM_DIFFERENCES`] and one that counts the others; empty if the thing is compliant.
 ///
-/// For files the order is the Machine Config Operator's (it stats, compares the mode, then the
-/// content), and then what only we look at, so that the first text is the one that it would give.
+/// For files the order is the Machine Config Operator's (stat, mode, content), followed by what only Holdfast compares. So the
+/// first text is the operator's.
 pub fn compare(expectation: &Expectation, observation: &Observation, ids: &Ids) -> Vec<Difference> {
     let subject = Subject { path: &expectation.thing.path(), noun: expectation.thing.noun() };
     let mut differences = all(&subject, expectation, observation, ids);
@@ -62,7 +60,7 @@ fn all(
             }
         }
         (Expected::Directory(_) | Expected::Link(_), Observation::Missing) => vec![subject.missing()],
-        // What is declared in it is missed on its own account.
+        // A declared file in it is a thing of its own, and missing by itself.
         (Expected::ClosedDirectory(_) | Expected::AuthorizedKeys(_), Observation::Missing) => Vec::new(),
         (Expected::File(file), Observation::Object(object)) => object::file(subject, file, object, ids),
         (Expected::Directory(directory), Observation::Object(object)) => {
@@ -89,8 +87,7 @@ fn all(
     }
 }
 
-/// Keeps what somebody may fill a directory or a file with from filling the log: the first differences, and
-/// how many there are beyond them.
+/// Limits the differences, so that somebody who fills a directory or a file cannot fill the log.
 fn bounded(subject: &Subject<'_>, mut differences: Vec<Difference>) -> Vec<Difference> {
     let Some(more) = differences.len().checked_sub(MAXIMUM_DIFFERENCES).filter(|more| *more > 0) else {
         return differences;

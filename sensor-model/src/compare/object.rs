@@ -1,4 +1,4 @@
-//! Files, directories and links: type, mode, content, owner and what hangs on the inode.
+//! Files, directories and links: type, mode, content, owner, label, extended attributes, flags, mounts.
 
 use super::{go_mode::go_mode, ids::Ids, keys, subject::Subject};
 use crate::{
@@ -77,7 +77,8 @@ pub(super) fn link(
     differences
 }
 
-/// The label, where the host's policy has one for the object. That of another kind of object says nothing of its own.
+/// The label, if the host's policy has one for the object. The caller leaves out objects of a wrong type, because the policy's
+/// label depends on the type.
 pub(super) fn label(
     subject: &Subject<'_>,
     expected: &str,
@@ -97,7 +98,7 @@ pub(super) fn not_a_directory(subject: &Subject<'_>, object: &ObjectObservation)
     vec![subject.wrong_type(FileType::Directory, 0o755, object)]
 }
 
-/// Pushes a difference of type or mode; says whether the type is as declared.
+/// Adds a difference of type or mode. Returns whether the type is as declared.
 fn type_and_mode(
     subject: &Subject<'_>,
     file_type: FileType,
@@ -116,7 +117,7 @@ fn type_and_mode(
             go_mode(file_type, mode),
             go_mode(object.file_type, object.mode),
         );
-        // The text keeps Go's long form; in the fields the plain one is easier to work with.
+        // The text has Go's long form, the fields have the plain one.
         difference.expected = octal(mode);
         difference.found = octal(object.mode);
         differences.push(difference);
@@ -132,7 +133,7 @@ fn content(
 ) {
     let Some(content) = &expected.content else { return };
     let Some(found) = object.sha256 else {
-        // A huge file of another size is not read to its end only to say what its size says already.
+        // The daemon does not read a huge file of another size to its end: the size is enough.
         if object.size == content.size {
             differences.push(subject.unreadable("the content was not read"));
         } else {
@@ -149,7 +150,7 @@ fn content(
         return;
     }
     let key_differences = keys::declared_file(subject, expected, object);
-    // First boot and later writers lay the same keys out differently; that alone is not drift.
+    // Ignition (at the first boot) and the Machine Config Daemon write the same keys with different blank lines. That is not drift.
     if expected.layout_free && key_differences.is_empty() && keys::same_lines(expected, object) {
         return;
     }
@@ -202,7 +203,7 @@ fn owns(expected: &Owner, id: u32, name: Option<&str>, known: &BTreeMap<String, 
     }
 }
 
-/// What hangs on the object that no MachineConfig can declare: attributes, flags, a mount.
+/// What no MachineConfig can declare of an object: extended attributes, inode flags, a mount over it.
 fn undeclared(subject: &Subject<'_>, object: &ObjectObservation, differences: &mut Vec<Difference>) {
     for (name, description) in &object.xattrs {
         if xattr::is_ignored(name, description) {

@@ -1,4 +1,4 @@
-//! What is booted, against what is declared; the texts are the Machine Config Operator's.
+//! Booted kernel arguments and OS image. The texts are the Machine Config Operator's.
 
 use crate::{
     difference::{Difference, DifferenceKind},
@@ -7,8 +7,8 @@ use crate::{
     text::quote,
 };
 
-/// Every declared argument that the kernel was not given, but for those that wait for the next boot. What else it was
-/// given is nobody's affair.
+/// Declared arguments that the kernel was not booted with, without those that wait for the next boot. Further arguments of the
+/// kernel are no difference.
 pub(super) fn arguments(declared: &KernelArgumentsExpectation, found: &[String]) -> Vec<Difference> {
     let waits = |word: &&str| !missing(&[(*word).to_owned()], &declared.waiting).is_empty();
     let missing = missing(&declared.arguments, found).into_iter().filter(waits).collect::<Vec<_>>().join(" ");

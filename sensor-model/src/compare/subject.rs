@@ -8,7 +8,7 @@ use crate::{
 };
 use std::path::Path;
 
-/// What a text is about.
+/// The thing of a comparison, as texts name it.
 #[derive(Debug)]
 pub(super) struct Subject<'a> {
     pub(super) path: &'a Path,
@@ -59,7 +59,7 @@ impl Subject<'_> {
         Difference { kind, expected, found, text }
     }
 
-    /// The Machine Config Operator compares type and mode in one, and so has one text for both.
+    /// A wrong type. The Machine Config Operator compares type and mode together, so both have one text.
     pub(super) fn wrong_type(
         &self,
         file_type: FileType,

@@ -1,4 +1,4 @@
-//! Enablement and mask of a unit, by the Machine Config Operator's sets of states.
+//! Enablement and mask of a unit, by the Machine Config Operator's sets of `UnitFileState`.
 
 use super::subject::Subject;
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 
 const DEV_NULL: &str = "/dev/null";
 
-/// What systemd calls a unit that it has no file for.
+/// `LoadState` of a unit without a file.
 const NOT_FOUND: &str = "not-found";
 
 pub(super) fn compare(
@@ -26,7 +26,7 @@ pub(super) fn compare(
             if !seen.masked {
                 differences.push(not_masked(subject, seen));
             }
-            // A masked unit cannot be enabled: its link points away.
+            // A masked unit cannot be enabled: its path is a link to /dev/null.
             return differences;
         }
         Some(false) if seen.masked || matches!(state, "masked" | "masked-runtime") => {

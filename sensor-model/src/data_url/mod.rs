@@ -1,9 +1,8 @@
-//! File contents as Ignition carries them: a data URL, perhaps gzipped, perhaps with a hash.
+//! File contents as Ignition carries them: a data URL, with optional compression and hash.
 //!
-//! A source string comes in, the file's bytes go out, never more than [`MAXIMUM_CONTENT`] of them.
-//! What is accepted is what Ignition and the Machine Config Operator accept (they read RFC 2397
-//! strictly); the WHATWG reading of the `data-url` crate is more forgiving, and where the two would
-//! differ the source is refused rather than read in a way of our own.
+//! In: a source string. Out: the file's bytes, at most [`MAXIMUM_CONTENT`]. Ignition and the Machine Config Operator read RFC
+//! 2397 strictly. The `data-url` crate follows the more tolerant WHATWG standard. A source that the two would read
+//! differently is refused.
 
 use data_url::DataUrl;
 use flate2::read::MultiGzDecoder;
@@ -12,14 +11,14 @@ use std::io::Read as _;
 
 /// Most bytes that one file may have after decompression.
 ///
-/// A MachineConfig has to fit into 1.5 MiB and gzip packs text about tenfold, so honest contents stay
-/// far below; a bomb of the same size would unpack to more than a gigabyte.
+/// A MachineConfig has at most 1.5 MiB (the limit of etcd), and gzip compresses text about tenfold. A decompression bomb of
+/// 1.5 MiB would unpack to more than a gigabyte.
 pub const MAXIMUM_CONTENT: usize = 64 * 1024 * 1024;
 
-/// Why contents could not be decoded. No variant holds any of the content.
+/// Why contents could not be decoded. No text contains a part of the content.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ContentError {
-    /// The source is a URL that something else would have to fetch.
+    /// The source is a URL that must be fetched.
     #[error("a source of scheme {scheme:?} cannot be verified: only data URLs carry the content with them")]
     RemoteSource {
         /// The URL's scheme.
@@ -31,27 +30,27 @@ pub enum ContentError {
     /// No comma between media type and data.
     #[error("the data URL has no comma before its data")]
     NoComma,
-    /// Not `;base64`, but nearly.
+    /// `;base64` in another case.
     #[error("the data URL's encoding is not exactly \"base64\"")]
     Encoding,
-    /// A character that a URL must escape.
+    /// An unescaped character that a URL must escape.
     #[error("the data URL has the unescaped character {character:?} at byte {position}")]
     Character {
         /// The character.
         character: char,
-        /// Its place in the source.
+        /// Its byte offset in the source.
         position: usize,
     },
     /// A percent sign without two hexadecimal digits.
     #[error("the data URL has an incomplete percent escape at byte {position}")]
     Escape {
-        /// Its place in the source.
+        /// Its byte offset in the source.
         position: usize,
     },
     /// Base64 that cannot be decoded.
     #[error("the data URL's base64 is invalid")]
     Base64,
-    /// Neither nothing nor gzip. The text is the Machine Config Operator's.
+    /// A compression other than gzip. The text is the Machine Config Operator's.
     #[error("unsupported compression type {}", crate::text::quote(_0))]
     Compression(String),
     /// Gzip that cannot be decompressed.
@@ -63,7 +62,7 @@ pub enum ContentError {
     /// `verification.hash` is not `sha256-<hex>` or `sha512-<hex>` of the right length.
     #[error("the verification hash is not sha256- or sha512- and the hexadecimal digits of the sum")]
     HashForm,
-    /// `verification.hash` is that of other content.
+    /// `verification.hash` does not match the content.
     #[error("the content does not have the declared {function} sum")]
     HashMismatch {
         /// `sha256` or `sha512`.
@@ -71,19 +70,19 @@ pub enum ContentError {
     },
 }
 
-/// Decodes a source: the data URL's bytes, decompressed where `compression` says so.
+/// Decodes a source: the data URL's bytes, decompressed if `compression` is `gzip`.
 ///
 /// A `compression` of `None` or of an empty string means none.
 ///
 /// # Errors
-/// Everything that is not a data URL which Ignition would accept, and contents that are too large.
+/// A source that Ignition would refuse, or too large a content.
 pub fn decode(source: &str, compression: Option<&str>) -> Result<Vec<u8>, ContentError> {
     check(source)?;
     let url = DataUrl::process(source).map_err(|error| match error {
         data_url::DataUrlError::NotADataUrl => ContentError::NotADataUrl,
         data_url::DataUrlError::NoComma => ContentError::NoComma,
     })?;
-    // Decoding only ever shrinks, so this bounds the memory before any is used.
+    // Decoding never makes the source longer, so this limits memory before it is allocated.
     if source.len() > MAXIMUM_CONTENT * 2 {
         return Err(ContentError::TooLarge);
     }
@@ -96,7 +95,7 @@ pub fn decode(source: &str, compression: Option<&str>) -> Result<Vec<u8>, Conten
     }
 }
 
-/// Writes bytes as a base64 data URL, the form that [`decode`] reads back to the same bytes.
+/// Encodes bytes as a base64 data URL, which [`decode`] decodes to the same bytes.
 pub fn encode(bytes: &[u8]) -> String {
     use base64::{Engine as _, engine::general_purpose::STANDARD};
     format!("data:;base64,{}", STANDARD.encode(bytes))
@@ -134,7 +133,7 @@ fn hash_parts(hash: &str) -> Result<(&'static str, Vec<u8>), ContentError> {
     if sum.len() == length { Ok((function, sum)) } else { Err(ContentError::HashForm) }
 }
 
-/// Refuses what the two readings of data URLs would read differently.
+/// Refuses a source that RFC 2397 and WHATWG read differently.
 fn check(source: &str) -> Result<(), ContentError> {
     let Some(rest) = source.strip_prefix("data:") else {
         return Err(
@@ -188,7 +187,7 @@ fn scheme(source: &str) -> Option<String> {
 
 fn decompress(bytes: &[u8]) -> Result<Vec<u8>, ContentError> {
     let mut content = Vec::new();
-    // One byte more than the limit tells a full file from one that goes on.
+    // One byte more than the limit distinguishes a file of exactly the limit from a longer one.
     MultiGzDecoder::new(bytes)
         .take(MAXIMUM_CONTENT as u64 + 1)
         .read_to_end(&mut content)

@@ -87,7 +87,7 @@ fn gzip_is_the_only_compression() {
 }
 
 #[test]
-fn a_bomb_is_refused_before_it_goes_off() {
+fn a_decompression_bomb_is_refused_before_it_fills_memory() {
     let bomb = gzip(&vec![0; MAXIMUM_CONTENT + 1]);
     assert!(bomb.len() < 100_000, "it is small: {}", bomb.len());
     assert_eq!(decode(&encode(&bomb), Some("gzip")), Err(ContentError::TooLarge));

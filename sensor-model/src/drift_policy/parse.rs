@@ -150,9 +150,9 @@ fn allowed(value: &Value, at: &str) -> Result<AllowedActors, Fault> {
 /// A path is absolute and cleaned; a directory is so without its final `/`. A glob cannot be cleaned, but must not contain `..`.
 fn check_pattern(path: &str) -> Result<(), String> {
     match Pattern::of(path) {
-        Pattern::Exact => check_absolute(path),
+        Pattern::Exact => check_absolute(path).map_err(|error| error.to_string()),
         Pattern::Directory if path == "/" => Ok(()),
-        Pattern::Directory => check_absolute(&path[..path.len() - 1]),
+        Pattern::Directory => check_absolute(&path[..path.len() - 1]).map_err(|error| error.to_string()),
         Pattern::Glob(_) if !path.starts_with('/') => Err(format!("path not absolute: {path:?}")),
         Pattern::Glob(_) if path.ends_with('/') => {
             Err(format!("a glob fits names, end {path:?} with ** for everything below a directory"))

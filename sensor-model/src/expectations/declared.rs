@@ -15,28 +15,28 @@ pub(crate) const FILE_MODE: u32 = 0o644;
 /// Mode of a directory that declares none.
 pub(crate) const DIRECTORY_MODE: u32 = 0o755;
 
-/// Why no expectation could be made of a rendered file.
+/// A rendered file whose contents cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: MachineConfig {}: couldn't decode file {}: {reason}", source_of.origin, quote(&source_of.machine_config), quote(path))]
 pub struct ExpectationError {
-    /// Who said the file last.
+    /// The last MachineConfig that declares the file.
     pub source_of: Source,
     /// The file.
     pub path: String,
-    /// What is wrong with its contents. Each MachineConfig was fine by itself, so that this comes
-    /// from their merge: a source of one under the compression of another.
+    /// What is wrong with its contents. Each MachineConfig alone is valid, so the merge caused it: for example, the source of one
+    /// with the compression of another.
     pub reason: ContentError,
 }
 
-/// `None` when the content is not declared.
+/// The bytes of a file; `None` if the content is not declared.
 pub(crate) fn file_bytes(
     RenderedFile { file, dialect }: &RenderedFile,
 ) -> Result<Option<Vec<u8>>, ContentError> {
     let contents = file.contents.as_ref();
     let source = contents.and_then(|contents| contents.source.as_deref()).filter(|source| !source.is_empty());
     let (Some(contents), Some(source)) = (contents, source) else {
-        // To the Machine Config Operator no source is an empty file; to Ignition, whatever is there
-        // may stay unless it is to be overwritten.
+        // For the Machine Config Operator a file without a source is empty. For Ignition an existing file stays unless
+        // `overwrite` is set.
         let empty = match (dialect, file.overwrite) {
             (_, Some(overwrite)) => overwrite,
             (Dialect::MachineConfig, None) => true,
@@ -55,7 +55,7 @@ pub(super) fn digest(bytes: &[u8]) -> Content {
     Content { size: bytes.len() as u64, sha256: Sha256::digest(bytes).into() }
 }
 
-/// The range was checked when the config was read.
+/// The parser has checked the range.
 pub(crate) fn mode(declared: Option<i64>, default: u32) -> u32 {
     declared.and_then(|mode| u32::try_from(mode).ok()).map_or(default, |mode| mode & 0o7777)
 }

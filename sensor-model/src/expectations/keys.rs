@@ -1,4 +1,4 @@
-//! Users' ssh keys: the declared file, and that no other key lets anybody in.
+//! Users' ssh keys: the declared file of keys, and no undeclared key in the files that sshd reads.
 
 use super::{declared::digest, units::nodes_in};
 use crate::{
@@ -14,14 +14,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Mode with which Ignition and the Machine Config Daemon write the file of keys.
+/// The mode that Ignition and the Machine Config Daemon give the file of keys.
 const KEYS_MODE: u32 = 0o600;
 
 /// Name of the file of declared keys.
 const DECLARED: &str = "ignition";
 
 pub(super) fn expectations(rendered: &Rendered, found: &mut Vec<Expectation>) {
-    // Two users may be given one home: what is said of its keys is then said by both.
+    // Two users may have one home. Its keys are then those of both.
     let mut homes: BTreeMap<PathBuf, Vec<&RenderedUser>> = BTreeMap::new();
     for user in rendered.users.values().filter(|user| declares_keys(user)) {
         homes.entry(home(user)).or_default().push(user);
@@ -56,7 +56,7 @@ fn of_home(rendered: &Rendered, home: &Path, users: &[&RenderedUser], found: &mu
             .is_some_and(|path| rendered.files.contains_key(path) || rendered.links.contains_key(path))
     };
     if !is_declared(&path) {
-        // Without keys an empty file may stay, with any it has to be there.
+        // Without keys the file may be missing; with keys it must be there.
         found.push(Expectation {
             thing: Thing::file(path),
             expected: Expected::File(FileExpectation {
@@ -107,7 +107,7 @@ fn of_home(rendered: &Rendered, home: &Path, users: &[&RenderedUser], found: &mu
     }
 }
 
-/// A list of keys is declared, be it an empty one; a user who is to be absent has none.
+/// Whether a list of keys is declared, even an empty one. A user with `shouldExist: false` has no keys.
 fn declares_keys(user: &RenderedUser) -> bool {
     user.keys.is_some() && user.user.should_exist != Some(false)
 }
@@ -124,7 +124,7 @@ fn declared_file(home: &Path) -> PathBuf {
     home.join(".ssh/authorized_keys.d").join(DECLARED)
 }
 
-/// The group that the account has: its own by default, unknown where the system decides.
+/// The group of the account: its own by default, undeclared if the system chooses it.
 fn group(user: &RenderedUser) -> Owner {
     match user.user.primary_group.as_deref().filter(|group| !group.is_empty()) {
         Some(group) => Owner::Name(group.to_owned()),
@@ -133,7 +133,7 @@ fn group(user: &RenderedUser) -> Owner {
     }
 }
 
-/// Each key and a line ending, as both writers do.
+/// Each key and a line ending, as Ignition and the Machine Config Daemon write them.
 fn lines(users: &[&RenderedUser]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for Sourced { value, .. } in users.iter().flat_map(|user| user.keys.iter().flatten()) {

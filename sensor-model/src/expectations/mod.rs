@@ -1,9 +1,8 @@
-//! From a rendered config to what every managed thing should be.
+//! The expectations of a rendered config.
 //!
-//! The merge comes in; one expectation per thing goes out, sorted and unique, each with the
-//! MachineConfig that says so. Contents become size and digest here; [`expected_bytes`] decodes them
-//! again when a repair or a diff needs them. What nobody declares is expected only where declaring one
-//! thing closes the place to others: drop-in directories of units with drop-ins, and users' ssh keys.
+//! In: a rendered config. Out: one expectation for each thing, sorted and unique, each with its MachineConfig. An expectation has
+//! only size and digest of a content; [`expected_bytes`] decodes the content again for a repair or a diff. A declaration also
+//! forbids undeclared names in two cases: in the drop-in directory of a unit with drop-ins, and among a user's ssh keys.
 
 mod declared;
 mod keys;
@@ -24,15 +23,15 @@ use crate::{
 use declared::digest;
 use std::path::Path;
 
-/// Declared files that are never compared: the Machine Config Daemon's certificate writer changes them
-/// without a new MachineConfig.
+/// Declared files that are never compared: the Machine Config Daemon's certificate writer changes them without a new
+/// MachineConfig.
 pub const IGNORED_FILES: [&str; 3] = [
     "/etc/kubernetes/kubelet-ca.crt",
     "/etc/kubernetes/static-pod-resources/configmaps/cloud-config/ca-bundle.pem",
     "/etc/mco/internal-registry-pull-secret.json",
 ];
 
-/// What every managed thing should be, sorted by thing, no thing twice.
+/// The expectations of all things, sorted by thing, each thing once.
 ///
 /// # Errors
 /// A file whose merged contents cannot be decoded.
@@ -79,8 +78,7 @@ pub fn expectations(rendered: &Rendered) -> Result<Vec<Expectation>, Expectation
     Ok(found)
 }
 
-/// The bytes that a declared file should have, decoded from the rendered config again; `None` when
-/// nothing declares the content of that path.
+/// The declared bytes of a file, decoded from the rendered config; `None` if no MachineConfig declares the content of the path.
 pub fn expected_bytes(rendered: &Rendered, path: &Path) -> Option<Vec<u8>> {
     let text = path.to_str()?;
     if let Some(file) = rendered.files.get(text) {
@@ -118,7 +116,7 @@ fn file_expectation(path: &str, file: &Sourced<RenderedFile>) -> Result<Expectat
     })
 }
 
-/// A file that sshd reads keys from.
+/// Whether sshd reads keys from a file of this name.
 fn is_authorized_keys(path: &Path) -> bool {
     let parent = path.parent().and_then(Path::file_name);
     path.file_name().is_some_and(|name| name == "authorized_keys" || name == "authorized_keys2")

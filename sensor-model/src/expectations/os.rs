@@ -1,4 +1,4 @@
-//! What is declared of the OS itself and can be seen on a running host: kernel arguments and image.
+//! The operating system, as far as a running host shows it: kernel arguments and image.
 
 use crate::{
     expectation::{Expectation, Expected, KernelArgumentsExpectation, OsImageExpectation, Thing},

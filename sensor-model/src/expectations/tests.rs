@@ -206,7 +206,7 @@ fn every_unit_has_its_state_also_without_contents() {
 }
 
 #[test]
-fn enablement_is_looked_for_where_the_install_section_says() {
+fn enablement_is_watched_in_the_directories_of_the_install_section() {
     let contents = "[Unit]\nWantedBy=not.here\n[Install]\n# WantedBy=no.target\nWantedBy=multi-user.target \\\n  graphical.target\n\
         RequiredBy = kubelet.service\nUpheldBy=a.service\nAlias=b.service\nWantedBy=../evil multi-user.target\n[Service]\nWantedBy=no.target\n";
     let found = expected(&[
@@ -371,7 +371,7 @@ fn the_expected_bytes_are_those_of_the_digest() {
 }
 
 #[test]
-fn a_merge_that_cannot_be_decoded_names_the_file_and_who_said_it() {
+fn a_merge_that_cannot_be_decoded_names_the_file_and_its_machine_config() {
     let plain = rendered_as(
         true,
         &[

@@ -1,4 +1,4 @@
-//! Units: their files, their drop-ins, the closed drop-in directories, enablement and mask.
+//! Units: files, drop-ins, closed drop-in directories, enablement and mask.
 
 use super::declared::{FILE_MODE, digest};
 use crate::{
@@ -10,8 +10,7 @@ use crate::{
 };
 use std::path::{Path, PathBuf};
 
-/// Drop-ins that a node writes by itself beside the declared ones; OpenShift's node address service
-/// and cloud helpers do so at every boot.
+/// Undeclared drop-ins that OpenShift's own services write at every boot (node address, cloud provider).
 const NODE_WRITTEN_DROPINS: [(&str, &str); 5] = [
     ("crio.service", "20-nodenet.conf"),
     ("kubelet.service", "20-aws-node-name.conf"),
@@ -23,7 +22,7 @@ const NODE_WRITTEN_DROPINS: [(&str, &str); 5] = [
 pub(super) fn expectations(rendered: &Rendered, found: &mut Vec<Expectation>) {
     for (name, unit) in &rendered.units {
         let path = unit_path(name);
-        // A masked unit's content is not on the disk: its path is a link to /dev/null.
+        // The path of a masked unit is a link to /dev/null, so its content is not on the disk.
         if !is_masked(unit)
             && let Some(contents) = unit.contents.as_ref().filter(|contents| !contents.value.is_empty())
         {
@@ -52,7 +51,7 @@ fn is_masked(unit: &RenderedUnit) -> bool {
 }
 
 fn state(name: &str, unit: &RenderedUnit, rendered: &Rendered, found: &mut Vec<Expectation>) {
-    // One thing has one source: that of whoever spoke last.
+    // A thing has one source: the last MachineConfig that declares mask or enablement, else the content.
     let said = [&unit.mask, &unit.enabled].into_iter().flatten().map(|part| &part.source);
     let rank = |source: &&Source| rendered.sources.iter().position(|other| other == *source);
     let Some(source) = said.max_by_key(rank).cloned() else {
@@ -78,7 +77,7 @@ fn dropins(name: &str, unit: &RenderedUnit, rendered: &Rendered, found: &mut Vec
     for (dropin, Sourced { value, source }) in &unit.dropins {
         let contents = value.as_deref().unwrap_or_default();
         let path = directory.join(dropin);
-        // Without contents it says nothing about a path that something else declares.
+        // A drop-in without contents does not override a file, directory or link that declares the same path.
         if contents.is_empty() && path.to_str().is_some_and(|path| is_node(rendered, path)) {
             continue;
         }

@@ -67,7 +67,7 @@ fn a_command_line_of_a_hundred_kilobytes_is_cut_and_marked() {
 }
 
 #[test]
-fn control_characters_count_as_what_they_take_in_the_line() {
+fn control_characters_count_with_their_length_in_the_line() {
     for text in ["\u{1}".repeat(1024), "\"".repeat(4096), "\u{1f980}".repeat(4096), "\\\n".repeat(4096)] {
         let mut deep = actor(vec![text.clone(); 4]);
         deep.exe = Some(text.clone());

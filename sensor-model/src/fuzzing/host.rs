@@ -1,4 +1,4 @@
-//! Targets for what is read of a host: mount table, process status, accounts, unit files, kernel types, fanotify events.
+//! Targets for the parsers of [`crate::host`].
 
 use crate::{
     expectations,
@@ -13,7 +13,7 @@ use crate::{
 };
 use std::os::unix::ffi::OsStrExt as _;
 
-/// A mount table: every point is a path that, written again with its escapes, is read the same.
+/// A mount table: a mount point that is escaped again is read as the same path.
 pub fn mountinfo(data: &[u8]) {
     let found: Vec<_> = mountinfo::mounts(data).collect();
     assert!(found.len() <= data.split(|byte| *byte == b'\n').count());
@@ -30,16 +30,16 @@ pub fn mountinfo(data: &[u8]) {
         let again: Vec<_> = mountinfo::mounts(&line).map(|mount| mount.point).collect();
         assert_eq!(again.as_slice(), std::slice::from_ref(&mount.point));
     }
-    // Whatever stands before it in the table, a sound line is read.
+    // A valid line is read, whatever comes before it in the table.
     let mut table = data.to_vec();
     table.extend(b"\n9 1 0:9 / /etc/last rw - tmpfs tmpfs rw\n");
     assert!(mountinfo::mounts(&table).last().is_some_and(|mount| mount.point.ends_with("last")));
 }
 
-/// A `/proc/PID/stat`: a name can say what it wants and does not move the fields.
+/// A `/proc/PID/stat`: no name shifts the fields.
 pub fn process_stat(data: &[u8]) {
     if let Some(stat) = Stat::parse(data) {
-        assert!(!stat.tells_executions() || !stat.places.contains(&0));
+        assert!(!stat.shows_executions() || !stat.addresses.contains(&0));
     }
     let name = String::from_utf8_lossy(data);
     let text = format!("42 ({name}) S 7 42 42 34816 42 4194304 1 2 3 4 5 6 7 8 20 0 1 0 987 0 0");
@@ -48,7 +48,7 @@ pub fn process_stat(data: &[u8]) {
     assert_eq!(whole.map(|stat| stat.comm).as_deref(), Some(&*name));
 }
 
-/// What fanotify gave: events no longer than that, whose names are names, and one more behind them is read, too.
+/// Bytes of a fanotify read: no event exceeds them, names are valid, and one more event after them is read.
 pub fn fanotify(data: &[u8]) {
     const BYTES: usize = 24;
     let Ok(found) = events::parse(data) else { return };
@@ -64,7 +64,7 @@ pub fn fanotify(data: &[u8]) {
     assert_eq!(last.map(|last| (last.mask, last.pid)), Some((2, 42)));
 }
 
-/// A kernel's types: every question has an answer in bounded time, and an offset is one of the kind that was asked for.
+/// A kernel's BTF: every lookup ends in bounded time, and a member has one type.
 pub fn btf(data: &[u8]) {
     let Ok(types) = Btf::parse(data) else { return };
     let kinds = [Field::Pointer, Field::Word(4), Field::Word(8), Field::Nested];
@@ -85,7 +85,7 @@ pub fn btf(data: &[u8]) {
     }
 }
 
-/// A passwd or group file: names and numbers lead to each other, and a file behind it changes nothing that it says.
+/// A passwd or group file: names and ids refer to each other, and a later file changes no earlier entry.
 pub fn accounts(data: &[u8]) {
     let mut found = Accounts::default();
     found.add(data);
@@ -102,7 +102,7 @@ pub fn accounts(data: &[u8]) {
     assert!(before.ids.iter().all(|(name, id)| found.ids.get(name) == Some(id)));
 }
 
-/// An `[Install]` section: read twice it is the same, and the directories are names below one directory.
+/// An `[Install]` section: the directories are plain names, and text outside the section is ignored.
 pub fn install(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let mut found = Install::default();

@@ -1,10 +1,9 @@
-//! The bodies of the fuzz targets: any bytes in, a panic when a property does not hold.
+//! The bodies of the fuzz targets.
 //!
-//! `cargo xtask fuzz` runs them from `sensor-model/fuzz`, led by coverage; the tests here run them on the
-//! seeds, on changed seeds and on random bytes, so that they are exercised without libFuzzer as well. They
-//! are no part of the model.
+//! In: any bytes. A target panics if a property does not hold. `cargo xtask fuzz` runs the targets from `sensor-model/fuzz` with
+//! libFuzzer. The tests here run them without it on the seeds, on changed seeds and on random bytes.
 
-#![expect(clippy::missing_panics_doc, reason = "to panic is what they are for")]
+#![expect(clippy::missing_panics_doc, reason = "a fuzz target reports by a panic")]
 
 mod host;
 mod plans;
@@ -25,7 +24,7 @@ use crate::{
 };
 use sha2::{Digest as _, Sha256};
 
-/// A manifest file: what is read merges, gives unique things, and its bytes are those expected.
+/// A manifest file: after the merge every thing is unique, and the decoded bytes have the expected digest.
 pub fn manifest(data: &[u8]) {
     let manifest = match machine_config::parse("fuzz", data) {
         Ok(manifest) => manifest,
@@ -46,21 +45,21 @@ pub fn manifest(data: &[u8]) {
             assert!(*mode <= 0o7777);
             match expectations::expected_bytes(&rendered, &path) {
                 Some(bytes) => assert_eq!(content.sha256, *Sha256::digest(&bytes), "{}", path.display()),
-                // Only an empty file may do without bytes of its own.
+                // Only an empty file may have no decoded bytes.
                 None => assert_eq!(content.size, 0, "{}", path.display()),
             }
         }
     }
 }
 
-/// A plain Ignition config, under both sets of rules: what a MachineConfig may say, a plain one may.
+/// A plain Ignition config, in both dialects: an accepted config is accepted again in the newest spec.
 pub fn ignition(data: &[u8]) {
     let Ok(value) = serde_json::from_slice(data) else { return };
     for dialect in [Dialect::Plain, Dialect::MachineConfig] {
         match ignition::parse(&value, dialect) {
             Ok(parsed) => {
                 let again = serde_json::to_value(&parsed.config).map(|mut json| {
-                    // Converted to the newest spec, it is one.
+                    // The config is in the newest spec's types.
                     json["ignition"]["version"] = "3.6.0".into();
                     json
                 });
@@ -72,7 +71,7 @@ pub fn ignition(data: &[u8]) {
     }
 }
 
-/// A data URL: never more than the limit, and re-encoding gives the same bytes.
+/// A data URL: the content is within the limit, and encoding and decoding gives the same bytes.
 pub fn data_url(data: &[u8]) {
     let Ok(source) = std::str::from_utf8(data) else { return };
     for compression in [None, Some(""), Some("gzip"), Some("xz")] {
@@ -81,11 +80,11 @@ pub fn data_url(data: &[u8]) {
             assert_eq!(data_url::decode(&data_url::encode(&bytes), None), Ok(bytes));
         }
     }
-    // Whatever it says, a hash of other content doesn't pass.
+    // The hash of other content never matches.
     assert!(data_url::verify(source, b"content").is_err() || source.contains('-'));
 }
 
-/// An `authorized_keys` file: no line is lost, and nothing that is shown can break a line.
+/// An `authorized_keys` file: no line is lost, and no output contains a control character.
 pub fn authorized_keys(data: &[u8]) {
     let found = authorized_keys::parse(data);
     let entries = data
@@ -101,7 +100,7 @@ pub fn authorized_keys(data: &[u8]) {
     }
 }
 
-/// Values of the extended attributes that are understood.
+/// Values of the extended attributes with a readable form.
 pub fn xattr(data: &[u8]) {
     for name in [
         "system.posix_acl_access",
@@ -116,14 +115,18 @@ pub fn xattr(data: &[u8]) {
     }
 }
 
-/// What kernel and OS tools say: a kernel argument is among those it was split with, and an answer is read or refused.
+/// Kernel arguments and outputs of OS tools: splitting is stable, and an output is read or refused with a reason.
 pub fn os(data: &[u8]) {
-    use crate::os::{Status, arguments, of_origin, reference};
+    use crate::os::{DeploymentStatus, arguments, of_origin, reference};
     let text = String::from_utf8_lossy(data);
     let words = arguments::split(&text);
     assert!(arguments::missing(&words, &words).is_empty());
-    assert_eq!(arguments::split(&words.join(" ")), words, "split once more, it is the same");
-    for status in [Status::of_rpm_ostree(data), Status::of_bootc(data), Status::of_ostree(&text)] {
+    assert_eq!(arguments::split(&words.join(" ")), words, "split again, the words are the same");
+    for status in [
+        DeploymentStatus::of_rpm_ostree(data),
+        DeploymentStatus::of_bootc(data),
+        DeploymentStatus::of_ostree(&text),
+    ] {
         match status {
             Ok(status) => {
                 let named =

@@ -1,4 +1,4 @@
-//! Targets for what plans are made of: manifests, disruption policies, `registries.conf`.
+//! Targets for the input of plans: manifests, disruption policies, `registries.conf`, SELinux policies.
 
 use crate::{
     action::Action,
@@ -9,15 +9,14 @@ use crate::{
     registries as rules, selinux as labels,
 };
 
-/// A manifest file: a config differs from itself in nothing, its plan can be written and read, and a reboot is
-/// never without a drain.
+/// A manifest file: a config does not differ from itself, its plan can be written and read, and every reboot has a drain.
 pub fn plan(data: &[u8]) {
     let Ok(manifest) = machine_config::parse_for("fuzz", data, Purpose::Compare) else { return };
     let policy = Policy::shipped().expect("what is shipped is sound");
     for config in manifest.machine_configs {
         let Ok(config) = merge::rendered(config) else { continue };
         let Ok(same) = crate::plan::plan(Some(&config), Some(&config), &policy) else { continue };
-        // A config that may never be applied says so even against itself.
+        // A config that can never be applied is irreconcilable even with itself.
         assert!(same.changes.is_empty() && same.steps.is_empty());
         for (old, new) in [(None, Some(&config)), (Some(&config), None)] {
             let Ok(plan) = crate::plan::plan(old, new, &policy) else { continue };
@@ -30,8 +29,7 @@ pub fn plan(data: &[u8]) {
     }
 }
 
-/// A disruption policy file: a fault has a field and a reason; what is read decides about every path of its own
-/// and never more than it says.
+/// A disruption policy file: an error has a field and a reason, and an accepted entry has known actions.
 pub fn node_disruption(data: &[u8]) {
     let files = match PolicyFile::parse("fuzz", data) {
         Ok(files) => files,
@@ -54,8 +52,7 @@ pub fn node_disruption(data: &[u8]) {
     }
 }
 
-/// Two versions of `registries.conf` with a NUL between them: each is as safe as itself, a judgement always says
-/// why, and taking everything away is safe only where there is nothing.
+/// Two versions of `registries.conf` with a NUL between them: a judgement always has a reason, and two equal versions are safe.
 pub fn registries(data: &[u8]) {
     let (old, new) = match data.iter().position(|byte| *byte == 0) {
         Some(end) => (&data[..end], &data[end + 1..]),
@@ -72,24 +69,24 @@ pub fn registries(data: &[u8]) {
     }
 }
 
-/// A policy's `file_contexts`, then a NUL and substitutions: a label is always one that a line gives.
+/// A policy's `file_contexts`, then a NUL and substitutions: a label is always that of a line.
 pub fn selinux(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let (policy, substitutions) = text.split_once('\0').unwrap_or((&text, ""));
     let texts = labels::Texts { policy, substitutions, ..labels::Texts::default() };
     let contexts = labels::FileContexts::parse(&texts);
     let asked = [
-        ("/", labels::Kind::Directory),
-        ("/etc/a.conf", labels::Kind::File),
-        ("/etc/systemd/system/a.service", labels::Kind::Link),
-        ("/home/core/.ssh/x", labels::Kind::Other),
+        ("/", labels::ObjectKind::Directory),
+        ("/etc/a.conf", labels::ObjectKind::File),
+        ("/etc/systemd/system/a.service", labels::ObjectKind::Link),
+        ("/home/core/.ssh/x", labels::ObjectKind::Other),
     ]
     .map(|(path, kind)| (std::path::Path::new(path), kind));
     let found = contexts.labels(&asked);
     for label in found.iter().flatten() {
         assert!(policy.contains(label) && label.split(':').count() >= 3, "{label:?}");
     }
-    // One answer does not depend on what else is asked.
+    // A label does not depend on the other paths of the call.
     for (asked, label) in asked.iter().zip(found) {
         assert_eq!(contexts.labels(&[*asked]), [label], "{asked:?}");
     }

@@ -1,4 +1,4 @@
-//! Targets for what does not come from a MachineConfig: cgroup paths, drift policies, lines of the log.
+//! Targets for cgroup paths, drift policies, the forensic log and the journal.
 
 use crate::{
     cgroup::Placement,
@@ -8,7 +8,7 @@ use crate::{
 };
 use std::path::Path;
 
-/// A cgroup path, or a `/proc/PID/cgroup`: ids have the form of ids.
+/// A cgroup path, or a `/proc/PID/cgroup`: every id has the right form.
 pub fn cgroup(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let hierarchy = Hierarchy::of(text);
@@ -24,7 +24,7 @@ pub fn cgroup(data: &[u8]) {
     }
 }
 
-/// A drift policy file: a fault has a field and a reason; what is read decides about every path of its own.
+/// A drift policy file: an error has a field and a reason, and a rule decides about its own path.
 pub fn drift_policy(data: &[u8]) {
     let file = match DriftPolicyFile::parse("fuzz", data) {
         Ok(file) => file,
@@ -45,7 +45,7 @@ pub fn drift_policy(data: &[u8]) {
     assert!(policy.decide(Path::new("/"), None).action >= Action::Ignore);
 }
 
-/// Lines of the forensic log: whatever is torn or changed, the sound part is a chain.
+/// Lines of the forensic log: the sound part is a chain, whatever is cut or changed.
 pub fn forensic_log(data: &[u8]) {
     let tail = chain::sound_tail(data);
     assert!(tail.sound <= data.len());
@@ -59,7 +59,7 @@ pub fn forensic_log(data: &[u8]) {
     for line in data.split(|byte| *byte == b'\n') {
         if let Ok(entry) = chain::open(line) {
             let place = chain::Place { seq: entry.seq, previous_hash: entry.previous_hash.clone() };
-            // What this version does not know of a line it cannot write again.
+            // A line with fields of a later version cannot be written again.
             if let Ok((again, next)) = chain::seal(&place, &entry.record)
                 && again.as_bytes() == line
             {
@@ -69,7 +69,7 @@ pub fn forensic_log(data: &[u8]) {
     }
 }
 
-/// A journal of an apply: what was read is written the same, and a cut one gives the records before the cut.
+/// A journal of an apply: its records are written the same, and a cut journal has the records before the cut.
 pub fn journal(data: &[u8]) {
     use crate::journal::codec::{line, parse};
     let Ok(parsed) = parse(data) else { return };

@@ -1,19 +1,19 @@
-//! Lines of a passwd or group file: names for numbers and numbers for names.
+//! Lines of a passwd or group file: names and ids.
 
 use std::collections::HashMap;
 
-/// Names and numbers of users, or of groups.
+/// Names and ids of users, or of groups.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Accounts {
-    /// Number to name.
+    /// Id to name.
     pub names: HashMap<u32, String>,
-    /// Name to number.
+    /// Name to id.
     pub ids: HashMap<String, u32>,
 }
 
 impl Accounts {
-    /// Adds the lines of a passwd or group file: name, anything, number. As with NSS the first one wins, so the
-    /// file that counts most comes first; lines that are not of that form are passed over.
+    /// Adds the lines of a passwd or group file: name, password, id. As with NSS the first entry of a name or id wins, so the caller
+    /// adds the file of the highest priority first. Lines of another form are ignored.
     pub fn add(&mut self, text: &[u8]) {
         for line in text.split(|byte| *byte == b'\n') {
             let mut fields = line.split(|byte| *byte == b':');

@@ -1,7 +1,7 @@
 //! A small reader of the kernel's BTF: struct members and function parameters by name.
 //!
-//! Bytes in, offsets and indices out; it does no I/O. It keeps one offset for each type and borrows the
-//! rest, so that reading a 6 MB BTF takes about a megabyte more, and everything is dropped after use.
+//! In: bytes. Out: offsets and indices. It stores one offset for each type and borrows everything else, so reading a BTF of 6 MB
+//! takes about one more megabyte.
 
 use std::collections::HashMap;
 use thiserror::Error;
@@ -56,7 +56,7 @@ pub enum BtfError {
     },
 }
 
-/// The shape of a member, as far as a load cares.
+/// The type of a member, as far as a load depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field {
     /// A pointer.
@@ -96,10 +96,10 @@ const DECL_TAG: u32 = 17;
 const TYPE_TAG: u32 = 18;
 const ENUM64: u32 = 19;
 
-/// Nested anonymous structs are searched this deep; the kernel's own need three.
+/// Most levels of anonymous structs that a search enters; the kernel has three.
 const DEPTH: u32 = 8;
 
-/// Members that a search meets at most; the kernel's largest structure has some three hundred with all that is nested in it.
+/// Most members that a search visits. The kernel's largest structure has some three hundred, including nested ones.
 const MEMBERS: usize = 1 << 14;
 
 /// A parsed BTF blob.
@@ -145,8 +145,8 @@ fn sections(bytes: &[u8]) -> Result<(&[u8], &[u8]), BtfError> {
     Ok((part(8, 12)?, part(16, 20)?))
 }
 
-/// The types of the kernel and of one of its modules as one blob. The module's go on where the kernel's end: the numbers of
-/// types, and the places of strings.
+/// The types of the kernel and of one of its modules as one blob. In split BTF the module's type ids and string offsets continue
+/// those of the kernel.
 pub fn join(kernel: &[u8], module: &[u8]) -> Result<Vec<u8>, BtfError> {
     const HEADER: u32 = 24;
     let (kernel, module) = (sections(kernel)?, sections(module)?);
@@ -218,7 +218,7 @@ impl<'a> Btf<'a> {
         tail.split(|byte| *byte == 0).next().unwrap_or_default()
     }
 
-    /// The type behind typedefs and qualifiers.
+    /// The type without typedefs and qualifiers.
     fn resolve(&self, mut id: u32) -> Result<Header, BtfError> {
         for _ in 0..32 {
             let header = self.header(id)?;
@@ -241,8 +241,7 @@ impl<'a> Btf<'a> {
         })
     }
 
-    /// Byte offset of `structure.member`, which may sit in anonymous structs and unions, after checking
-    /// that it is a `expected`.
+    /// Byte offset of `structure.member`, which may be in anonymous structs and unions. Checks that its type is `expected`.
     pub fn member(&self, structure: &str, member: &str, expected: Field) -> Result<u32, BtfError> {
         let id =
             self.structs.get(structure.as_bytes()).ok_or_else(|| BtfError::NoStruct(structure.to_owned()))?;
@@ -262,7 +261,7 @@ impl<'a> Btf<'a> {
         Ok(offset)
     }
 
-    /// Offset and type of a member. `members`: how many more may be met.
+    /// Offset and type of a member. `members` is the number of members that the search may still visit.
     fn search(
         &self,
         id: u32,

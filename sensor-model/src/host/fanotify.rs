@@ -1,7 +1,6 @@
-//! Events as fanotify writes them: bytes in, plain values out.
+//! Events in the form of fanotify(7).
 //!
-//! In: what one read gave. Out: events with mask, process and the file handles that name objects.
-//! Pure: whatever the bytes are, the answer is events or an error.
+//! In: the bytes of one read. Out: events with mask, process and the file handles of objects, or an error.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -20,26 +19,26 @@ const FID: u8 = 1;
 const DFID_NAME: u8 = 2;
 const DFID: u8 = 3;
 
-/// What names an object for the kernel: file system id, handle type and handle, as they came.
+/// An object's file handle: file system id, handle type and handle, as the kernel writes them.
 pub type Handle = Box<[u8]>;
 
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawEvent {
-    /// What happened: bits of `include/uapi/linux/fanotify.h`.
+    /// The kinds of event: bits of `include/uapi/linux/fanotify.h`.
     pub mask: u64,
-    /// Thread group; 0 when it is outside the reader's pid namespace.
+    /// Thread group; 0 if it is outside the reader's pid namespace.
     pub pid: u32,
     /// The object itself.
     pub object: Option<Handle>,
-    /// A directory and the name in it; no name, or `.`, for the directory itself.
+    /// A directory and the name in it; no name for the directory itself.
     pub entry: Option<(Handle, Option<OsString>)>,
 }
 
-/// Why bytes are no events.
+/// Why bytes are not events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedEvent {
-    /// An event or record says that it is longer or shorter than can be.
+    /// An event or record has an impossible length.
     #[error("fanotify event of {0} bytes does not fit")]
     Length(usize),
     /// Another layout than the one known.
@@ -47,10 +46,10 @@ pub enum MalformedEvent {
     Version(u8),
 }
 
-/// Reads all events of a buffer, which is what one read gave.
+/// Reads all events of one read.
 ///
 /// # Errors
-/// A length that does not fit, or another layout. No event of the buffer counts then.
+/// An impossible length, or another layout. The result then has no event of the buffer.
 pub fn parse(mut bytes: &[u8]) -> Result<Vec<RawEvent>, MalformedEvent> {
     let mut events = Vec::new();
     while !bytes.is_empty() {
@@ -90,7 +89,7 @@ fn parse_event(event: &[u8]) -> Result<RawEvent, MalformedEvent> {
                 let name = (!name.is_empty() && name != b".").then(|| OsString::from_vec(name.to_vec()));
                 parsed.entry = Some((handle, name));
             }
-            // A later kernel's kind; what we asked for is in the others.
+            // A record type of a later kernel. The requested information is in the other records.
             _ => {}
         }
         records = &records[length..];

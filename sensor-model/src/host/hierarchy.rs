@@ -1,13 +1,12 @@
-//! Which hierarchy of control groups tells where processes run.
+//! The cgroup hierarchy in which services and containers have their groups.
 //!
-//! Comes in: the text of `/proc/PID/cgroup`, and lines of the mount table. Goes out: a [`Hierarchy`], and what it says of
-//! a process. Where controllers are bound to hierarchies of version 1, container runtimes make their groups in those, and
-//! version 2, where it is there at all, says nothing of them.
+//! In: the text of `/proc/PID/cgroup`, and lines of the mount table. Out: a [`Hierarchy`], and a process's path in it. If
+//! controllers are bound to hierarchies of version 1, container runtimes create their groups there, and not in version 2.
 
 use super::mountinfo::Mount;
 
-/// Controllers in whose hierarchy of version 1 every container and every service has a group: the limit of processes, which
-/// systemd sets everywhere, and of memory. Others are mounted alone on hosts that have version 2 otherwise (`net_cls`).
+/// Controllers in whose hierarchy of version 1 every container and every service has a group: `pids`, which systemd sets
+/// everywhere, and `memory`. Some hosts mount other controllers alone (`net_cls`) and use version 2 for everything else.
 const CONTROLLERS: [&str; 2] = ["pids", "memory"];
 
 /// A hierarchy.
@@ -15,13 +14,13 @@ const CONTROLLERS: [&str; 2] = ["pids", "memory"];
 pub struct Hierarchy {
     /// The kernel's number; 0 is that of version 2.
     pub number: u32,
-    /// The controller that version 1 has there; `None`: version 2.
+    /// The controller of a hierarchy of version 1; `None` for version 2.
     pub controller: Option<&'static str>,
 }
 
 impl Hierarchy {
-    /// By the text of any process's `/proc/PID/cgroup`, which has a line for each hierarchy. Version 2 where it has none of
-    /// the controllers wanted, and where it is no such text.
+    /// The hierarchy by the text of any process's `/proc/PID/cgroup`, which has a line for each hierarchy. It is version 2 if no
+    /// line has one of [`CONTROLLERS`], or if the text is invalid.
     pub fn of(text: &str) -> Self {
         let all = || CONTROLLERS.into_iter();
         let found = text.lines().filter_map(line).filter_map(|(number, controllers, _)| {
@@ -32,14 +31,14 @@ impl Hierarchy {
         found.min_by_key(rank).unwrap_or_default()
     }
 
-    /// The path of a process in it, by the text of its `/proc/PID/cgroup`; `None` for one that starts outside of the
-    /// reader's cgroup namespace, which is of no use.
+    /// The path of a process in it, by the text of its `/proc/PID/cgroup`; `None` for a path outside the reader's cgroup
+    /// namespace.
     pub fn path<'a>(&self, text: &'a str) -> Option<&'a str> {
         let (_, _, path) = text.lines().filter_map(line).find(|(number, _, _)| *number == self.number)?;
         (!path.starts_with("/..")).then(|| path.trim_end_matches(" (deleted)"))
     }
 
-    /// Whether this mount shows it.
+    /// Whether this is a mount of the hierarchy.
     pub fn is_at(&self, mount: &Mount<'_>) -> bool {
         match self.controller {
             None => mount.file_system == Some(b"cgroup2"),

@@ -1,21 +1,20 @@
 //! The `[Install]` section of a unit file.
 
-/// What the `[Install]` sections of a unit and its drop-ins say.
+/// The `[Install]` sections of a unit and its drop-ins.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Install {
-    /// Directories of links that enable it, by `WantedBy=`, `RequiredBy=` and `UpheldBy=`: `multi-user.target.wants`.
+    /// Directories for links that enable the unit, from `WantedBy=`, `RequiredBy=` and `UpheldBy=`: `multi-user.target.wants`.
     pub directories: Vec<String>,
-    /// Its other names.
+    /// `Alias=`: other names of the unit.
     pub aliases: Vec<String>,
-    /// Units that are enabled with it.
+    /// `Also=`: units that are enabled with it.
     pub also: Vec<String>,
-    /// Of a template: the instance that is enabled where none is named.
+    /// `DefaultInstance=`: the instance of a template that is enabled if none is named.
     pub default_instance: Option<String>,
 }
 
 impl Install {
-    /// Adds what an `[Install]` section of the text says. Unknown keys and broken lines are passed over, as
-    /// systemd does.
+    /// Adds the `[Install]` sections of a text. As in systemd, unknown keys and invalid lines are ignored.
     pub fn add(&mut self, text: &str) {
         let joined = text.replace("\\\n", " ");
         let mut within = false;
@@ -42,7 +41,7 @@ impl Install {
         }
     }
 
-    /// An assignment of nothing takes back what was said before with the same key, and with no other.
+    /// An empty assignment clears earlier values of the same key.
     fn link(&mut self, ending: &str, value: &str) {
         let ending = format!(".{ending}");
         if value.trim().is_empty() {

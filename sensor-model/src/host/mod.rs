@@ -1,8 +1,7 @@
-//! What the daemon reads of a host that others write: mount table, process status, accounts, unit files, the kernel's
-//! types, events of fanotify.
+//! Parsers for texts of the host: mount table, process status, accounts, unit files, BTF, fanotify events.
 //!
-//! Bytes or text in, plain values out. Whoever may mount, name a process or edit a file decides what is in them, so
-//! every input has an answer, lines that are none are passed over, and each parser is a fuzz target. No I/O.
+//! In: bytes or text. Out: plain values. Users control parts of these inputs: they mount file systems, name processes and edit
+//! files. So any input is handled, invalid lines are ignored, and each parser is a fuzz target. No I/O.
 
 pub mod accounts;
 pub mod btf;

@@ -1,34 +1,33 @@
 //! `/proc/PID/mountinfo` (proc(5)).
 //!
-//! The kernel escapes blanks, newlines and backslashes of a name and nothing else: a mount point is bytes, as every
-//! path is, and anybody with a user namespace that shares its mounts may choose them.
+//! The kernel (`mangle()`) escapes only blanks, tabs, newlines and backslashes. A mount point may have any other bytes, and
+//! anybody with a user namespace that shares its mounts may choose them.
 
 use std::{ffi::OsString, os::unix::ffi::OsStringExt as _, path::PathBuf};
 
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount<'a> {
-    /// Number of the mount; a number is used again.
+    /// Number of the mount. The kernel reuses numbers.
     pub id: &'a [u8],
-    /// Number of the mount that it lies on: another one at the same point where mounts are stacked.
+    /// Number of the parent mount. For stacked mounts that is another mount at the same point.
     pub parent: &'a [u8],
     /// `major:minor` of the file system.
     pub device: &'a [u8],
-    /// What of the file system is mounted, as it is written there.
+    /// The mounted directory of the file system, with escapes.
     pub root: &'a [u8],
-    /// Where, below the reader's root, without links.
+    /// The mount point below the reader's root.
     pub point: PathBuf,
     /// Options of the mount.
     pub options: &'a [u8],
-    /// Type of the file system, where the line goes so far.
+    /// Type of the file system; `None` if the line is cut.
     pub file_system: Option<&'a [u8]>,
-    /// Options of the file system, where the line goes so far.
+    /// Options of the file system; `None` if the line is cut.
     pub super_options: Option<&'a [u8]>,
 }
 
 impl Mount<'_> {
-    /// Whether the file system was mounted with this option, whatever its value. A comma in another's value may show
-    /// one that is none.
+    /// Whether the file system has this mount option, with any value. A comma within another option's value may look like one.
     pub fn has_option(&self, name: &str) -> bool {
         let options = self.super_options.unwrap_or_default().split(|byte| *byte == b',');
         let mut names = options.map(|option| option.split(|byte| *byte == b'=').next().unwrap_or_default());
@@ -36,7 +35,7 @@ impl Mount<'_> {
     }
 }
 
-/// The mounts of a table. Lines that are none are left out.
+/// The mounts of a table. Invalid lines are ignored.
 pub fn mounts(table: &[u8]) -> impl Iterator<Item = Mount<'_>> {
     table.split(|byte| *byte == b'\n').filter_map(mount)
 }
@@ -54,7 +53,7 @@ fn mount(line: &[u8]) -> Option<Mount<'_>> {
     mount.point.is_absolute().then_some(mount)
 }
 
-/// Undoes the octal escapes of blanks, newlines and backslashes.
+/// Decodes the kernel's octal escapes.
 fn unescape(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;

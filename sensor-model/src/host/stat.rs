@@ -1,41 +1,42 @@
 //! `/proc/PID/stat` (proc(5)).
 
-/// What `stat` says about a process. The last four places are dealt out anew at each execution.
+/// Fields of a process's `stat`. Each execution changes the addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
-    /// Name of the program, cut; the process may set it to whatever it wants.
+    /// The first 15 bytes of the program's name. The process may set any other name.
     pub comm: String,
-    /// Number of the parent.
+    /// Process id of the parent.
     pub parent: u32,
-    /// Device number of the controlling terminal, as the kernel packs it.
+    /// Device number of the controlling terminal, in the kernel's encoding.
     pub terminal: u32,
-    /// Ticks since boot.
+    /// Start time in clock ticks since boot.
     pub start: u64,
-    /// Where code, stack, arguments and environment begin; 0 for all when that may not be read.
-    pub places: [u64; 4],
+    /// Start addresses of code, stack, arguments and environment; all 0 if the reader may not see them.
+    pub addresses: [u64; 4],
 }
 
 impl Stat {
-    /// Reads the file. The name in parentheses may itself hold parentheses and blanks, so the last parenthesis
-    /// ends it. `None` for what is cut short.
+    /// Reads the file. The name in parentheses may contain parentheses and blanks, so it ends at the last parenthesis. `None` if the
+    /// text is cut.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = String::from_utf8_lossy(text);
         let (front, rest) = text.rsplit_once(')')?;
         let (_, comm) = front.split_once('(')?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
-        // Counted behind the name: state is 0.
+        // Field 0 is the state, the first one after the name.
         Some(Self {
             comm: comm.to_owned(),
             parent: fields.get(1)?.parse().ok()?,
             terminal: fields.get(4)?.parse::<i32>().ok()?.cast_unsigned(),
             start: fields.get(19)?.parse().ok()?,
-            places: [23, 25, 45, 47].map(|n| fields.get(n).and_then(|field| field.parse().ok()).unwrap_or(0)),
+            addresses: [23, 25, 45, 47]
+                .map(|n| fields.get(n).and_then(|field| field.parse().ok()).unwrap_or(0)),
         })
     }
 
-    /// Whether another program, or the same one anew, would show: kernel threads and what may not be read have no
-    /// places.
-    pub fn tells_executions(&self) -> bool {
-        self.places.iter().all(|place| *place > 1)
+    /// Whether another execution would change the addresses. Kernel threads, and processes whose addresses may not be read, have
+    /// none.
+    pub fn shows_executions(&self) -> bool {
+        self.addresses.iter().all(|address| *address > 1)
     }
 }

@@ -1,4 +1,4 @@
-//! Names of templates and of their instances: `getty@.service`, `getty@tty1.service`.
+//! Names of unit templates and of their instances: `getty@.service`, `getty@tty1.service`.
 
 /// Whether it is the name of a template.
 pub fn is_template(name: &str) -> bool {

@@ -1,6 +1,6 @@
-//! By whose rules a config is read, and what for.
+//! The rules by which a config is read, and the purpose.
 
-/// Whose rules a config has to keep beyond Ignition's own.
+/// The rules that a config has to keep besides Ignition's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     /// A plain Ignition config.
@@ -12,9 +12,9 @@ pub enum Dialect {
 /// What a config is read for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// To keep a node as it says: what cannot be verified is refused.
+    /// To verify a node: a field that cannot be verified is refused.
     Verify,
-    /// To compare it with another: what no node can be brought to is told by the comparison, with
-    /// everything else that cannot be reconciled.
+    /// To compare it with another config: the comparison reports fields that cannot be applied, together with everything else
+    /// that cannot be reconciled.
     Compare,
 }

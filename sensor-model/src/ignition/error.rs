@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {reason}")]
 pub struct IgnitionError {
-    /// Where in the config: `storage.files[3].mode`.
+    /// The field: `storage.files[3].mode`.
     pub field: String,
     /// What is wrong with it.
     pub reason: String,

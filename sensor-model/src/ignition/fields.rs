@@ -1,13 +1,13 @@
 //! The fields that Ignition configs of spec 3.6 have, by the object that they are in.
 //!
-//! In: the path of a field that the parser did not use. Out: how reports name it, and which fields its object has.
-//! Every spec so far only adds to the one before.
+//! In: the path of a field that the parser did not use. Out: its path in the form of reports, and the fields that its object
+//! has. Specs 3.0 to 3.6 only add fields.
 
 const ROOT: &[&str] = &["ignition", "kernelArguments", "passwd", "storage", "systemd"];
 const RESOURCE: &[&str] = &["compression", "httpHeaders", "source", "verification"];
 const OWNER: &[&str] = &["id", "name"];
 
-/// Fields of an object by the name that it has in its parent; lists are named by their field.
+/// Fields of an object, by its name in the parent object; an item of a list has the name of the list.
 fn of(object: &str) -> &'static [&'static str] {
     match object {
         "ignition" => &["config", "proxy", "security", "timeouts", "version"],
@@ -83,8 +83,8 @@ fn of(object: &str) -> &'static [&'static str] {
     }
 }
 
-/// A field that the parser did not use, from its path (`$.storage.files.0.colour`): how reports name it, and why it is
-/// refused.
+/// The path of an unused field in the form of reports, from the parser's (`$.storage.files.0.colour`), and the reason to
+/// refuse it.
 pub(super) fn unused(path: &str) -> (String, String) {
     let mut field = String::new();
     let mut objects: Vec<&str> = Vec::new();
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unused_field_is_told_by_its_place_with_the_nearest_one_there() {
+    fn an_unused_field_is_reported_with_its_path_and_the_nearest_known_field() {
         for (path, field, reason) in [
             ("$.storge", "storge", "unknown field; did you mean storage?"),
             (
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// Fields of this parser's types, by those that it does not pass over.
+    /// The parser uses every field of the table, so it warns of none.
     #[test]
     fn the_table_has_the_fields_of_the_newest_spec() {
         use serde_json::{Map, Value, json};

@@ -1,8 +1,7 @@
 //! Ignition configs, spec 3.0 to 3.6.
 //!
-//! JSON comes in; out comes the config in the newest spec's types, validated as Ignition demands and
-//! as verification needs (every content must travel in the config itself). What is only unusual is a
-//! warning. Nothing is fetched.
+//! In: JSON. Out: the config in the newest spec's types, validated by Ignition's rules. Every content must be in the config
+//! itself, so that a verification needs no network. Unusual but valid values cause a warning.
 
 mod dialect;
 mod error;
@@ -18,30 +17,30 @@ pub use ignition_config::v3_6 as spec;
 use ignition_config::{Config, Error, Warning};
 use serde_json::Value;
 
-/// A config that was accepted.
+/// An accepted config.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Parsed {
-    /// The config in the newest spec's types, its `ignition.version` as it was written.
+pub struct ParsedConfig {
+    /// The config in the newest spec's types; `ignition.version` keeps its value.
     pub config: spec::Config,
-    /// What is unusual, such as bits that the config's spec version ignores.
+    /// Unusual values, such as mode bits that the config's spec version ignores.
     pub warnings: Vec<String>,
-    /// Fields that no Ignition config of this version has. What they were to declare is not declared.
+    /// Fields that Ignition configs of this version do not have. Their content is ignored.
     pub unknown: Vec<IgnitionError>,
 }
 
 /// Parses and validates a config.
 ///
 /// # Errors
-/// The first field that Ignition would refuse or that cannot be verified, and why.
-pub fn parse(json: &Value, dialect: Dialect) -> Result<Parsed, IgnitionError> {
+/// The first field that Ignition would refuse or that cannot be verified, with the reason.
+pub fn parse(json: &Value, dialect: Dialect) -> Result<ParsedConfig, IgnitionError> {
     parse_for(json, dialect, Purpose::Verify)
 }
 
 /// Parses and validates a config for a purpose.
 ///
 /// # Errors
-/// As [`parse`]; see [`Purpose`] for what differs.
-pub fn parse_for(json: &Value, dialect: Dialect, purpose: Purpose) -> Result<Parsed, IgnitionError> {
+/// As [`parse`]; [`Purpose`] says what differs.
+pub fn parse_for(json: &Value, dialect: Dialect, purpose: Purpose) -> Result<ParsedConfig, IgnitionError> {
     let version = json.pointer("/ignition/version").and_then(Value::as_str);
     let Some(version) = version else {
         return Err(IgnitionError::new("ignition.version", "missing, or not a string"));
@@ -50,7 +49,7 @@ pub fn parse_for(json: &Value, dialect: Dialect, purpose: Purpose) -> Result<Par
     let mut warnings = Vec::new();
     validate::normalize(&mut config, minor(version), dialect, &mut warnings);
     validate::validate(&config, dialect, purpose, &mut warnings)?;
-    Ok(Parsed { config, warnings, unknown })
+    Ok(ParsedConfig { config, warnings, unknown })
 }
 
 fn to_newest_spec(json: &Value, version: &str) -> Result<(spec::Config, Vec<IgnitionError>), IgnitionError> {
@@ -73,30 +72,44 @@ fn to_newest_spec(json: &Value, version: &str) -> Result<(spec::Config, Vec<Igni
     let unknown = unknown.collect();
     let newest = match config {
         Config::V3_6(config) => config,
-        // Every spec so far only adds to the one before, so that its JSON is the newer one's.
+        // Specs 3.0 to 3.6 only add fields, so the JSON of an older one is valid in the newest.
         older => {
             let value = serde_json::to_value(older)
                 .map_err(|error| IgnitionError::new("ignition", format!("cannot be converted: {error}")))?;
-            serde_path_to_error::deserialize(value)
-                .map_err(|error| IgnitionError::new(error.path().to_string(), without_value(error.inner())))?
+            serde_path_to_error::deserialize(value).map_err(|error| {
+                IgnitionError::new(
+                    error.path().to_string(),
+                    plain_reason(error.inner(), &error.path().to_string()),
+                )
+            })?
         }
     };
     Ok((newest, unknown))
 }
 
-/// The parser of `ignition-config` says what is wrong, not where; the newest types say where.
+/// Finds the field of a parser's error: the error of `ignition-config` has no path, so the newest types parse again.
 fn which_field(json: &Value, error: &Error) -> IgnitionError {
     match serde_path_to_error::deserialize::<_, spec::Config>(json) {
-        Err(error) => IgnitionError::new(error.path().to_string(), without_value(error.inner())),
-        Ok(_) => IgnitionError::new("ignition", without_value(error)),
+        Err(error) => IgnitionError::new(
+            error.path().to_string(),
+            plain_reason(error.inner(), &error.path().to_string()),
+        ),
+        Ok(_) => IgnitionError::new("ignition", plain_reason(error, "")),
     }
 }
 
-/// The parser quotes a value of the wrong type, which may be a secret: only what it expected is said.
-fn without_value(error: &impl ToString) -> String {
+/// The reason of a parser's error: the expected type in plain words. The parser's own text also has the value, which may be a
+/// secret.
+fn plain_reason(error: &impl ToString, field: &str) -> String {
     let text = error.to_string();
-    match text.rfind("expected ") {
-        Some(expected) => text[expected..].to_owned(),
+    match text.rfind("expected ").map(|at| text[at..].trim_start_matches("expected ")) {
+        Some("i64") if field.rsplit('.').next() == Some("mode") => {
+            "must be a number such as 0644 or 420".to_owned()
+        }
+        Some("i64") => "must be a number".to_owned(),
+        Some(expected) if expected.starts_with("struct ") => "must be an object".to_owned(),
+        Some("a sequence") => "must be a list".to_owned(),
+        Some(expected) => format!("must be {expected}"),
         None if text.starts_with("missing field") => text,
         None => "not of the expected form".to_owned(),
     }

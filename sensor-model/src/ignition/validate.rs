@@ -1,4 +1,4 @@
-//! What a config must keep: Ignition's own rules, and that everything can be verified from it alone.
+//! The rules of a valid config: Ignition's own, and that the config alone is enough to verify a node.
 
 use super::{
     dialect::{Dialect, Purpose},
@@ -7,7 +7,7 @@ use super::{
 use crate::{
     data_url,
     expectation::SYSTEMD_DIRECTORY,
-    path::{check_absolute, check_name},
+    path::{NameError, check_absolute, check_name},
     text::{octal, quote},
 };
 use ignition_config::v3_6 as spec;
@@ -16,10 +16,10 @@ use std::collections::BTreeMap;
 /// setuid, setgid, sticky.
 const SPECIAL_BITS: i64 = 0o7000;
 
-/// Creating it would make the Machine Config Daemon skip its checks.
+/// If this file exists, the Machine Config Daemon skips its checks.
 pub(crate) const FORCE_FILE: &str = "/run/machine-config-daemon-force";
 
-/// Types of units: what their names end with, after a dot.
+/// Types of units: the endings of their names, after a dot.
 pub(crate) const UNIT_SUFFIXES: [&str; 12] = [
     "service",
     "socket",
@@ -35,9 +35,7 @@ pub(crate) const UNIT_SUFFIXES: [&str; 12] = [
     "scope",
 ];
 
-type Outcome = Result<(), IgnitionError>;
-
-/// Applies what the config's own spec version means: before 3.6.0 the special bits are not there.
+/// Removes what the config's own spec version ignores: setuid, setgid and sticky bits before 3.6.0.
 pub(super) fn normalize(config: &mut spec::Config, minor: u32, dialect: Dialect, warnings: &mut Vec<String>) {
     if minor >= 6 || dialect == Dialect::MachineConfig {
         return;
@@ -61,7 +59,7 @@ pub(super) fn validate(
     dialect: Dialect,
     purpose: Purpose,
     warnings: &mut Vec<String>,
-) -> Outcome {
+) -> Result<(), IgnitionError> {
     if let Some(source) = &config.ignition.config
         && (source.replace.as_ref().is_some_and(|replace| replace.source.is_some())
             || source.merge.as_ref().is_some_and(|merge| !merge.is_empty()))
@@ -78,7 +76,7 @@ pub(super) fn validate(
     passwd(config, warnings)
 }
 
-/// Checks the units; gives the paths that they write.
+/// Checks the units. The result maps each path that a unit writes to the unit's field.
 fn systemd(config: &spec::Config) -> Result<BTreeMap<String, String>, IgnitionError> {
     let mut written = BTreeMap::new();
     let mut seen = BTreeMap::new();
@@ -86,7 +84,7 @@ fn systemd(config: &spec::Config) -> Result<BTreeMap<String, String>, IgnitionEr
     for (index, unit) in units.into_iter().flatten().enumerate() {
         let field = format!("systemd.units[{index}]");
         let name_field = format!("{field}.name");
-        check_unit_name(&unit.name).map_err(|reason| IgnitionError::new(&name_field, reason))?;
+        check_unit_name(&unit.name).map_err(|error| IgnitionError::new(&name_field, error.to_string()))?;
         unique(&mut seen, &unit.name, &name_field)?;
         if unit.contents.as_ref().is_some_and(|contents| !contents.is_empty()) {
             written.insert(format!("{SYSTEMD_DIRECTORY}/{}", unit.name), name_field);
@@ -94,7 +92,7 @@ fn systemd(config: &spec::Config) -> Result<BTreeMap<String, String>, IgnitionEr
         let mut seen_dropins = BTreeMap::new();
         for (index, dropin) in unit.dropins.iter().flatten().enumerate() {
             let field = format!("{field}.dropins[{index}].name");
-            check_name(&dropin.name).map_err(|reason| IgnitionError::new(&field, reason))?;
+            check_name(&dropin.name).map_err(|error| IgnitionError::new(&field, error.to_string()))?;
             let is_conf = std::path::Path::new(&dropin.name).extension().is_some_and(|end| end == "conf");
             if !is_conf {
                 return Err(IgnitionError::new(
@@ -114,11 +112,21 @@ fn systemd(config: &spec::Config) -> Result<BTreeMap<String, String>, IgnitionEr
     Ok(written)
 }
 
-fn check_unit_name(name: &str) -> Result<(), String> {
+/// Why a unit's name is refused.
+#[derive(Debug, thiserror::Error)]
+enum UnitNameError {
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The Machine Config Operator's text.
+    #[error("invalid systemd unit extension in {}", quote(_0))]
+    Extension(String),
+}
+
+fn check_unit_name(name: &str) -> Result<(), UnitNameError> {
     check_name(name)?;
     match name.rsplit_once('.') {
         Some((stem, suffix)) if !stem.is_empty() && UNIT_SUFFIXES.contains(&suffix) => Ok(()),
-        _ => Err(format!("invalid systemd unit extension in {}", quote(name))),
+        _ => Err(UnitNameError::Extension(name.to_owned())),
     }
 }
 
@@ -128,11 +136,11 @@ fn validate_storage(
     dialect: Dialect,
     purpose: Purpose,
     warnings: &mut Vec<String>,
-) -> Outcome {
+) -> Result<(), IgnitionError> {
     let mut seen: BTreeMap<String, String> = BTreeMap::new();
-    let mut node = |path: &str, field: &str| -> Outcome {
+    let mut node = |path: &str, field: &str| -> Result<(), IgnitionError> {
         let field = format!("{field}.path");
-        check_absolute(path).map_err(|reason| IgnitionError::new(&field, reason))?;
+        check_absolute(path).map_err(|error| IgnitionError::new(&field, error.to_string()))?;
         if let Some(unit) = units.get(path) {
             return Err(IgnitionError::new(
                 field,
@@ -161,7 +169,12 @@ fn validate_storage(
     no_path_through_a_link(storage)
 }
 
-fn validate_file(file: &spec::File, field: &str, dialect: Dialect, purpose: Purpose) -> Outcome {
+fn validate_file(
+    file: &spec::File,
+    field: &str,
+    dialect: Dialect,
+    purpose: Purpose,
+) -> Result<(), IgnitionError> {
     let at = |name: &str| format!("{field}.{name}");
     if file.path == FORCE_FILE && purpose == Purpose::Verify {
         return Err(IgnitionError::new(at("path"), format!("cannot create {FORCE_FILE} via Ignition")));
@@ -186,7 +199,11 @@ fn validate_file(file: &spec::File, field: &str, dialect: Dialect, purpose: Purp
     }
 }
 
-fn validate_contents(contents: &spec::Resource, source: Option<&str>, field: &str) -> Outcome {
+fn validate_contents(
+    contents: &spec::Resource,
+    source: Option<&str>,
+    field: &str,
+) -> Result<(), IgnitionError> {
     if contents.http_headers.as_ref().is_some_and(|headers| !headers.is_empty()) {
         return Err(IgnitionError::new(
             format!("{field}.httpHeaders"),
@@ -198,7 +215,7 @@ fn validate_contents(contents: &spec::Resource, source: Option<&str>, field: &st
         IgnitionError::new(format!("{field}.{name}"), error.to_string())
     };
     let Some(source) = source else {
-        // Decoding nothing still tells whether the compression is known.
+        // An empty content is decoded only to check the name of the compression.
         data_url::decode("data:,", contents.compression.as_deref().filter(|kind| *kind != "gzip"))
             .map_err(|error| refuse("compression", &error))?;
         return match hash {
@@ -224,7 +241,7 @@ fn validate_link(
     storage: &spec::Storage,
     field: &str,
     warnings: &mut Vec<String>,
-) -> Outcome {
+) -> Result<(), IgnitionError> {
     let target = link.target.as_deref().unwrap_or_default();
     if target.is_empty() || target.contains('\0') {
         return Err(IgnitionError::new(format!("{field}.target"), "link target is required"));
@@ -243,8 +260,8 @@ fn validate_link(
     Ok(())
 }
 
-/// What lies below a link of the config would be written wherever the link points.
-fn no_path_through_a_link(storage: &spec::Storage) -> Outcome {
+/// Refuses paths below a declared link: their files would be written to the link's target.
+fn no_path_through_a_link(storage: &spec::Storage) -> Result<(), IgnitionError> {
     let links: std::collections::BTreeSet<&str> =
         storage.links.iter().flatten().map(|link| link.path.as_str()).collect();
     let files = storage.files.iter().flatten().map(|file| ("files", &file.path));
@@ -262,18 +279,18 @@ fn no_path_through_a_link(storage: &spec::Storage) -> Outcome {
     Ok(())
 }
 
-fn passwd(config: &spec::Config, warnings: &mut Vec<String>) -> Outcome {
+fn passwd(config: &spec::Config, warnings: &mut Vec<String>) -> Result<(), IgnitionError> {
     let mut seen = BTreeMap::new();
     let users = config.passwd.as_ref().and_then(|passwd| passwd.users.as_ref());
     for (index, user) in users.into_iter().flatten().enumerate() {
         let field = format!("passwd.users[{index}].name");
-        check_name(&user.name).map_err(|reason| IgnitionError::new(&field, reason))?;
+        check_name(&user.name).map_err(|error| IgnitionError::new(&field, error.to_string()))?;
         unique(&mut seen, &user.name, &field)?;
         if let Some(home) = user.home_dir.as_deref().filter(|home| !home.is_empty()) {
-            check_absolute(home)
-                .map_err(|reason| IgnitionError::new(format!("passwd.users[{index}].homeDir"), reason))?;
+            let field = format!("passwd.users[{index}].homeDir");
+            check_absolute(home).map_err(|error| IgnitionError::new(field, error.to_string()))?;
         }
-        // It becomes a field of a line of the shadow file; it is a secret, so it is not told.
+        // The hash becomes a field of a line in the shadow file. It is a secret, so the error does not quote it.
         let splits = |byte: u8| byte == b':' || byte.is_ascii_control();
         if user.password_hash.as_deref().is_some_and(|hash| hash.bytes().any(splits)) {
             return Err(IgnitionError::new(
@@ -293,7 +310,7 @@ fn passwd(config: &spec::Config, warnings: &mut Vec<String>) -> Outcome {
     Ok(())
 }
 
-fn check_mode(mode: Option<i64>, path: &str, field: &str, dialect: Dialect) -> Outcome {
+fn check_mode(mode: Option<i64>, path: &str, field: &str, dialect: Dialect) -> Result<(), IgnitionError> {
     let Some(mode) = mode else { return Ok(()) };
     let field = format!("{field}.mode");
     let Some(bits) = u32::try_from(mode).ok().filter(|bits| *bits <= 0o7777) else {
@@ -311,12 +328,12 @@ fn check_mode(mode: Option<i64>, path: &str, field: &str, dialect: Dialect) -> O
     Ok(())
 }
 
-fn owner(declared: Option<(Option<i64>, &Option<String>)>, field: &str) -> Outcome {
+fn owner(declared: Option<(Option<i64>, &Option<String>)>, field: &str) -> Result<(), IgnitionError> {
     let Some((id, name)) = declared else { return Ok(()) };
     let named = name.as_ref().is_some_and(|name| !name.is_empty());
     match id {
         Some(_) if named => Err(IgnitionError::new(field, "cannot set both id and name")),
-        // The last id means "nobody in particular" to the kernel.
+        // The kernel reads the largest id (-1) as "no id".
         Some(id) if !(0..i64::from(u32::MAX)).contains(&id) => {
             Err(IgnitionError::new(format!("{field}.id"), format!("{id} is not a user or group id")))
         }
@@ -324,7 +341,7 @@ fn owner(declared: Option<(Option<i64>, &Option<String>)>, field: &str) -> Outco
     }
 }
 
-fn unique(seen: &mut BTreeMap<String, String>, name: &str, field: &str) -> Outcome {
+fn unique(seen: &mut BTreeMap<String, String>, name: &str, field: &str) -> Result<(), IgnitionError> {
     match seen.insert(name.to_owned(), field.to_owned()) {
         Some(first) => Err(IgnitionError::new(
             field,

@@ -1,37 +1,37 @@
-//! Which boot it is, and whether one is over.
+//! The identity of a boot, and whether it is over.
 //!
-//! In: what was written down of a boot, and the same of what runs now. Out: whether the reboot that was asked for has
-//! happened. A soft reboot starts everything but the kernel anew: the boot id stays, systemd counts it.
+//! In: the recorded boot, and the current one. Out: whether the requested reboot has happened. A soft reboot restarts everything
+//! except the kernel: the boot id stays the same, and systemd counts it.
 
 use super::OsChange;
 use serde::{Deserialize, Serialize};
 
-/// One boot. What is not known proves nothing: records of older versions have the boot id alone.
+/// One boot. An unknown field proves nothing: records of older versions have only the boot id.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Boot {
     /// The kernel's boot id.
     pub boot_id: String,
-    /// Soft reboots since the kernel started, by systemd; absent where it counts none, or did not answer.
+    /// systemd's count of soft reboots since the kernel started; absent if systemd has no count or did not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soft_reboots: Option<u32>,
-    /// The ostree commit that is the root directory; absent on a host without one.
+    /// The ostree commit of the root directory; absent on a host without ostree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployment: Option<String>,
 }
 
-/// What a reboot has to bring, to be the one that was asked for.
+/// What must be new after a reboot for it to be the requested one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Brings {
-    /// Services that were started anew.
+    /// Restarted services.
     Services,
     /// Another deployment.
     Deployment,
-    /// Another kernel, or other arguments for it: no soft reboot does.
+    /// Another kernel, or other kernel arguments, which a soft reboot cannot change.
     Kernel,
 }
 
 impl Brings {
-    /// What the reboot for a change of the OS has to bring.
+    /// What must be new after the reboot for a change of the OS.
     pub fn of(os: Option<&OsChange>) -> Self {
         match os {
             Some(change) if change.has_arguments() || change.old_kernel != change.new_kernel => Self::Kernel,
@@ -42,12 +42,12 @@ impl Brings {
 }
 
 impl Boot {
-    /// A boot of which the kernel's id is known, and nothing else.
+    /// A boot of which only the kernel's boot id is known.
     pub fn of_kernel(boot_id: &str) -> Self {
         Self { boot_id: boot_id.to_owned(), ..Self::default() }
     }
 
-    /// Whether this boot is over, by what runs now, and another has brought what it had to.
+    /// Whether this boot is over: compares it with the current one, of which `brings` must be new.
     pub fn is_over(&self, now: &Self, brings: Brings) -> bool {
         let is_another_deployment = differ(self.deployment.as_ref(), now.deployment.as_ref());
         self.boot_id != now.boot_id
@@ -61,7 +61,7 @@ impl Boot {
     }
 }
 
-/// Whether both are known, and are not the same.
+/// Whether both are known and differ.
 fn differ<T: PartialEq>(one: Option<&T>, other: Option<&T>) -> bool {
     one.zip(other).is_some_and(|(one, other)| one != other)
 }

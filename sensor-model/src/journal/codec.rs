@@ -1,8 +1,8 @@
-//! The journal's text: one line for each record, its digest chained to the line before it.
+//! The journal's text: one line for each record, with a digest that is chained to the line before.
 //!
-//! In: bytes of the file. Out: the records that were written to the end, and how many bytes are sound. The file gets its
-//! name with the first record whole in it. An unfinished line behind that is what a death leaves; anything else that does
-//! not fit is an error that names the line, and then nothing is done.
+//! In: the bytes of the file. Out: the complete records, and their length in bytes. The file is renamed to its final name only
+//! after its first record is complete. A kill leaves an unfinished last line. Any other invalid line is an error with its number,
+//! and the journal is then not used.
 
 use super::{Begin, Image, Record};
 use crate::path::check_absolute;
@@ -21,7 +21,58 @@ pub struct JournalError {
     /// From 1.
     pub line: usize,
     /// What is wrong with it.
-    pub reason: String,
+    pub reason: LineError,
+}
+
+/// What is wrong with a line of a journal.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LineError {
+    /// The whole journal is larger than [`MAXIMUM_BYTES`].
+    #[error("the journal has {0} bytes, more than {MAXIMUM_BYTES}")]
+    TooLarge(usize),
+    /// The journal has no record.
+    #[error("it is empty")]
+    Empty,
+    /// The line has no end.
+    #[error("unfinished")]
+    Unfinished,
+    /// The line does not begin with a digest.
+    #[error("no digest at its beginning")]
+    NoDigest,
+    /// The digest is that of another text, or of another line before it.
+    #[error("its digest does not fit: it was changed after it was written")]
+    Digest,
+    /// The text is not JSON of a record.
+    #[error("no record: {0}")]
+    NoRecord(String),
+    /// The record cannot be written as JSON.
+    #[error("{0}")]
+    Unwritable(String),
+    /// The record cannot follow the one before it.
+    #[error("a record that cannot come after the one before it")]
+    Order,
+    /// A field of the first record has a value that Holdfast does not write.
+    #[error("{field}: {reason}")]
+    Field {
+        /// The field.
+        field: String,
+        /// What is wrong with its value.
+        reason: String,
+    },
+}
+
+impl LineError {
+    fn field(field: &str, reason: impl Into<String>) -> Self {
+        Self::Field { field: field.to_owned(), reason: reason.into() }
+    }
+
+    /// The same below a field.
+    fn below(self, parent: &str) -> Self {
+        match self {
+            Self::Field { field, reason } => Self::Field { field: format!("{parent}: {field}"), reason },
+            other => other,
+        }
+    }
 }
 
 /// A journal that was read.
@@ -31,21 +82,21 @@ pub struct Parsed {
     pub begin: Begin,
     /// All records, the first one included.
     pub records: Vec<Record>,
-    /// Bytes up to the end of the last whole record.
+    /// Bytes up to the end of the last complete record.
     pub sound: usize,
-    /// Digest of the last whole record, to which the next one is chained.
+    /// Digest of the last complete record, to which the next one is chained.
     pub digest: String,
-    /// Bytes of an unfinished record behind it.
+    /// Bytes of an unfinished record after it.
     pub torn: usize,
 }
 
 /// A record as a line, and its digest.
 ///
 /// # Errors
-/// A path that is not UTF-8, which cannot be written down.
+/// A path that is not UTF-8, which JSON cannot represent.
 pub fn line(previous: &str, record: &Record) -> Result<(String, String), JournalError> {
-    let json =
-        serde_json::to_string(record).map_err(|error| JournalError { line: 0, reason: error.to_string() })?;
+    let json = serde_json::to_string(record)
+        .map_err(|error| JournalError { line: 0, reason: LineError::Unwritable(error.to_string()) })?;
     let digest = digest(previous, json.as_bytes());
     Ok((format!("{digest} {json}\n"), digest))
 }
@@ -61,12 +112,12 @@ fn digest(previous: &str, json: &[u8]) -> String {
 /// Reads a journal.
 ///
 /// # Errors
-/// A line that was changed or is no record, but for an unfinished one at the end of others, records in an impossible
-/// order, a path or digest that we would not have written.
+/// A changed or invalid line (an unfinished last line after others is no error), records in an impossible order, or a path or
+/// digest that Holdfast does not write.
 pub fn parse(bytes: &[u8]) -> Result<Parsed, JournalError> {
-    let error = |line: usize, reason: String| JournalError { line, reason };
+    let error = |line: usize, reason: LineError| JournalError { line, reason };
     if bytes.len() > MAXIMUM_BYTES {
-        return Err(error(1, format!("the journal has {} bytes, more than {MAXIMUM_BYTES}", bytes.len())));
+        return Err(error(1, LineError::TooLarge(bytes.len())));
     }
     let (mut begin, mut records, mut previous, mut sound) = (None, Vec::new(), String::new(), 0);
     let mut rest = bytes;
@@ -77,7 +128,7 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, JournalError> {
             Some(end) => (&rest[..end], end + 1 == rest.len(), true),
             None => (rest, true, false),
         };
-        let record = if is_whole { one(&previous, line) } else { Err("unfinished".to_owned()) };
+        let record = if is_whole { one(&previous, line) } else { Err(LineError::Unfinished) };
         match record {
             Ok((record, digest)) => {
                 follows(records.last(), &record).map_err(|reason| error(number, reason))?;
@@ -90,30 +141,30 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, JournalError> {
                 sound += line.len() + 1;
                 rest = &rest[line.len() + 1..];
             }
-            // Cut off; or a block of it never reached the disk, and reads as zeros.
+            // The line is cut, or one of its blocks was never written and reads as zeros.
             Err(_) if is_last && number > 1 && (!is_whole || line.contains(&0)) => break,
             Err(reason) => return Err(error(number, reason)),
         }
     }
-    let begin = begin.ok_or_else(|| error(1, "it is empty".to_owned()))?;
+    let begin = begin.ok_or_else(|| error(1, LineError::Empty))?;
     Ok(Parsed { begin, records, sound, digest: previous, torn: rest.len() })
 }
 
-fn one(previous: &str, line: &[u8]) -> Result<(Record, String), String> {
-    let Some((said, [b' ', json @ ..])) = line.split_at_checked(DIGEST) else {
-        return Err("no digest at its beginning".to_owned());
+fn one(previous: &str, line: &[u8]) -> Result<(Record, String), LineError> {
+    let Some((written, [b' ', json @ ..])) = line.split_at_checked(DIGEST) else {
+        return Err(LineError::NoDigest);
     };
     let digest = digest(previous, json);
-    if said != digest.as_bytes() {
-        return Err("its digest does not fit: it was changed after it was written".to_owned());
+    if written != digest.as_bytes() {
+        return Err(LineError::Digest);
     }
-    let record = serde_json::from_slice(json).map_err(|error| format!("no record: {error}"))?;
+    let record = serde_json::from_slice(json).map_err(|error| LineError::NoRecord(error.to_string()))?;
     Ok((record, digest))
 }
 
-/// The records that may come after one.
+/// Whether a record may follow the one before it.
 #[expect(clippy::match_same_arms, reason = "one arm for each record that came before")]
-fn follows(before: Option<&Record>, record: &Record) -> Result<(), String> {
+fn follows(before: Option<&Record>, record: &Record) -> Result<(), LineError> {
     use Record::{
         Begin, Done, Failed, Finished, RebootRequested, ReturnRequested, RolledBack, RollingBack, Started,
         Written,
@@ -136,51 +187,54 @@ fn follows(before: Option<&Record>, record: &Record) -> Result<(), String> {
         (Some(ReturnRequested { .. }), ReturnRequested { .. } | RolledBack { .. }) => true,
         _ => false,
     };
-    if fits { Ok(()) } else { Err("a record that cannot come after the one before it".to_owned()) }
+    if fits { Ok(()) } else { Err(LineError::Order) }
 }
 
-/// What we would have written.
-fn check(begin: &Begin) -> Result<(), String> {
+/// Checks what the chain of digests does not: paths, digests and unit names.
+fn check(begin: &Begin) -> Result<(), LineError> {
     let mut paths = BTreeSet::new();
     for target in &begin.targets {
         let path = target.path.to_str().unwrap_or_default();
-        check_absolute(path).map_err(|reason| format!("targets: path: {reason}"))?;
+        check_absolute(path).map_err(|error| LineError::field("targets: path", error.to_string()))?;
         if path == "/" || !paths.insert(path) {
-            return Err(format!("targets: path: {path}: the root, or one path twice"));
+            return Err(LineError::field("targets: path", format!("{path}: the root, or one path twice")));
         }
         for image in [&target.before, &target.after] {
-            content(image).map_err(|reason| format!("targets: {path}: {reason}"))?;
+            content(image).map_err(|error| error.below(&format!("targets: {path}")))?;
         }
     }
     paths.clear();
     for again in &begin.put_again {
         let path = again.path.to_str().unwrap_or_default();
-        check_absolute(path).map_err(|reason| format!("put_again: path: {reason}"))?;
+        check_absolute(path).map_err(|error| LineError::field("put_again: path", error.to_string()))?;
         if path == "/" || !paths.insert(path) {
-            return Err(format!("put_again: path: {path}: the root, or one path twice"));
+            return Err(LineError::field("put_again: path", format!("{path}: the root, or one path twice")));
         }
-        content(&again.image).map_err(|reason| format!("put_again: {path}: {reason}"))?;
+        content(&again.image).map_err(|error| error.below(&format!("put_again: {path}")))?;
     }
     for act in &begin.acts {
         if !act.kind.is_act() {
-            return Err(format!("acts: kind: {} is not done after the files are written", act.kind.as_str()));
+            let reason = format!("{} is not done after the files are written", act.kind.as_str());
+            return Err(LineError::field("acts: kind", reason));
         }
         if let Some(unit) = &act.unit {
-            crate::path::check_name(unit).map_err(|reason| format!("acts: unit: {reason}"))?;
+            crate::path::check_name(unit)
+                .map_err(|error| LineError::field("acts: unit", error.to_string()))?;
         }
     }
     Ok(())
 }
 
-/// The digest names a file of the store, so it must be nothing but a digest.
-fn content(image: &Image) -> Result<(), String> {
+/// Checks a digest: it names a file of the store, so it must have no other form.
+fn content(image: &Image) -> Result<(), LineError> {
     let Image::File(file) = image else { return Ok(()) };
     let digits = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if file.sha256.len() != DIGEST || !file.sha256.bytes().all(digits) {
-        return Err("sha256: 64 hexadecimal digits are needed".to_owned());
+        return Err(LineError::field("sha256", "64 hexadecimal digits are needed"));
     }
     if let Some(hard) = &file.hard {
-        check_absolute(hard.to_str().unwrap_or_default()).map_err(|reason| format!("hard: {reason}"))?;
+        check_absolute(hard.to_str().unwrap_or_default())
+            .map_err(|error| LineError::field("hard", error.to_string()))?;
     }
     Ok(())
 }

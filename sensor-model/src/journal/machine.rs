@@ -1,8 +1,8 @@
-//! The order of an apply, and of going on after a death.
+//! The order of an apply, and its continuation after a kill.
 //!
-//! In: the outcome of the last request. Out: the next request. Nothing is written before the journal says
-//! what, nothing is called done before everything was looked at, and what cannot be undone is last. A
-//! machine that is made from the records of a dead one goes on where that one was.
+//! In: the outcome of the last request. Out: the next request. Every change is in the journal before it is made, everything is
+//! verified before the apply is done, and what cannot be undone comes last. A machine from the records of a killed process
+//! continues at the same place.
 
 mod phases;
 #[cfg(test)]
@@ -16,95 +16,94 @@ pub use rest::Rest;
 #[cfg(test)]
 use super::mutation::Mutation;
 use super::{
-    Act, Action, Begin, Boot, Ended, Fallback, Kind, Record,
+    Act, Action, Begin, Boot, Ended, Fallback, Record, TargetKind,
     settle::{Settling, Side, Sight, settle},
 };
 use stage::{Phase, Stage};
 
-/// How the message about a target ends that was left as it is.
+/// The end of the message about a target that was left unchanged.
 pub const LEFT: &str = ": left as somebody else wrote it";
 
-/// Steps that one target gets in a row. Five are needed at most where nobody else is at work; on a file system that does not
-/// keep what it is given, or beside somebody who never stops, there would be one more for ever.
+/// Most steps of one target in a row. Without interference five are enough. On a file system that does not keep attributes, or beside
+/// a process that writes all the time, the steps would never end.
 const STEPS: u8 = 12;
 
-/// What is to be done next. Each one is answered by [`Machine::answer`].
+/// The next request to the caller, who answers each one by [`Machine::answer`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Request {
     /// Write the first record, durably.
     Begin,
     /// Add a record, durably.
     Append(Record),
-    /// Tell what is at a target and at its temporary name. What is half-written there goes away first.
+    /// Observe a target and its temporary name. A half-written file there is removed first.
     Look(usize),
     /// A step of a target; never `Finished` or `Foreign`.
     Step(usize, Settling),
-    /// Do an act and await its result.
+    /// Run an action and await its result.
     Act(usize),
-    /// After a reboot that took the place of an act: await that its unit comes to rest, and look at it.
+    /// After a reboot in place of an action: wait until its unit is neither starting nor stopping, and check its state.
     Await(usize),
-    /// The files are back: do the act again, or revert it where it is one of the OS.
+    /// The files are restored: run the action again, or undo it if it is a change of the OS.
     Undo(usize),
-    /// Sync, and reboot. The answer is that the reboot is under way.
+    /// Sync, and reboot. `Done` means that the reboot is under way.
     Reboot,
     /// Compare everything with the new config.
     Verify,
-    /// After the reboot that ends a way back: tell whether the OS is the old one again.
+    /// After the reboot of a rollback: check whether the OS is the old one again.
     VerifyBack,
-    /// Make the config that holds now the current one, and write the history. Done twice it is as done once.
+    /// Make the config the current one, and write the history. A second time it changes nothing.
     Commit(Ended),
-    /// Remove the journal and what it needed.
+    /// Remove the journal and its contents in the store.
     Close,
 }
 
 /// The answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// It is done.
+    /// The request succeeded.
     Done,
     /// For [`Request::Look`].
     Sight(Sight),
-    /// A directory that shall go away is not empty; it stays.
+    /// A directory that was to be removed is not empty; it stays.
     Kept,
-    /// For [`Request::Act`]: it cannot be done and need not be, for a reason that a person has to know.
+    /// For [`Request::Act`]: the action is not possible and not needed. The reason is for a person.
     Skipped(String),
-    /// For [`Request::Undo`]: it is done, and takes effect with the next boot.
+    /// For [`Request::Undo`]: it succeeded, and takes effect with the next boot.
     NeedsReboot,
-    /// It was not done, and nothing of it stays.
+    /// The request failed and left no effect.
     Failed(String),
-    /// It was not done, and it can be gone neither on nor back from here: the journal takes no other record, or nobody
-    /// tells what is.
+    /// The request failed, and neither the apply nor a rollback can continue: the journal cannot be written, or the state is unknown.
     Broken(String),
 }
 
 /// The machine.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Machine {
-    kinds: Vec<Kind>,
-    /// Of what is put again after an update of the OS. It is numbered behind the targets.
-    again: Vec<Kind>,
+    kinds: Vec<TargetKind>,
+    /// Paths that are written again after an update of the OS. Their numbers follow those of the targets.
+    again: Vec<TargetKind>,
     /// Paths, for messages.
     names: Vec<String>,
     acts: Vec<Act>,
     reboot: bool,
-    /// The record that everything is written is there, so that a start without another record goes on.
+    /// The record [`Record::Written`] is there, so a new process continues with the apply.
     sealed: bool,
     boot: Boot,
-    /// Acts that were begun, which have to be undone on the way back.
+    /// Started actions, which a rollback has to undo.
     begun: Vec<bool>,
-    /// The act that failed and led to a reboot, and why.
+    /// The failed action that led to a reboot, and the reason.
     failed: Option<(usize, String)>,
-    /// Why it goes back.
+    /// The reason of the rollback.
     reason: String,
-    /// What was left, was skipped, or failed on the way back.
+    /// Targets that were left, actions that were skipped, and failures during the rollback.
     problems: Vec<String>,
-    /// What must be tried again before it can be called over.
+    /// Failures that must be retried before the rollback can end.
     unfinished: Vec<String>,
-    /// What was undone takes effect with the next boot.
+    /// The undone change of the OS takes effect with the next boot.
     returns: bool,
-    /// Reboots that were asked for on the way back.
+    /// Requested reboots of the rollback.
     returned: u8,
-    /// Steps that a target gets.
+    /// Most steps of one target.
     patience: u8,
     stage: Stage,
     #[cfg(test)]
@@ -136,28 +135,28 @@ impl Machine {
         }
     }
 
-    /// Why it goes or went back; empty while it goes on.
+    /// The reason of the rollback; empty if there is none.
     pub fn reason(&self) -> &str {
         &self.reason
     }
 
-    /// What was left as somebody else wrote it, acts that were skipped, and what failed on the way back.
+    /// Targets left as another process wrote them, skipped actions, and failures during the rollback.
     pub fn problems(&self) -> &[String] {
         &self.problems
     }
 
-    /// Why it reboots although no plan says so; `None` where no act led to that.
+    /// The reason of an unplanned reboot; `None` if no action failed with a reboot as its fallback.
     pub fn failure(&self) -> Option<&str> {
         self.failed.as_ref().map(|(_, reason)| reason.as_str())
     }
 
-    /// It cannot go on now: the first reason, what went wrong after it, and what it is now.
+    /// The end of a machine that cannot continue: the first reason, the problems after it, and the current one.
     pub fn halted(&self, now: &str) -> Rest {
-        let told = std::iter::once(&self.reason).chain(&self.problems).map(String::as_str).chain([now]);
-        Rest::Halted(told.filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; "))
+        let reasons = std::iter::once(&self.reason).chain(&self.problems).map(String::as_str).chain([now]);
+        Rest::Halted(reasons.filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; "))
     }
 
-    /// How it stands when it asks for nothing.
+    /// The end of the machine; `None` while it has a next request.
     pub fn rest(&self) -> Option<&Rest> {
         match &self.stage {
             Stage::Resting(rest) => Some(rest),
@@ -165,13 +164,13 @@ impl Machine {
         }
     }
 
-    /// Whether it is on its way back.
+    /// Whether a rollback is under way.
     pub fn is_going_back(&self) -> bool {
         matches!(self.stage, Stage::Turning | Stage::Returning { .. } | Stage::Undoing(_) | Stage::Ended)
             || !self.reason.is_empty()
     }
 
-    /// What is to be done next; `None` at rest.
+    /// The next request; `None` at the end.
     pub fn next(&self) -> Option<Request> {
         Some(match &self.stage {
             Stage::Opening => Request::Begin,
@@ -202,11 +201,11 @@ impl Machine {
         })
     }
 
-    /// Targets go back in the other order; other names of a file after that file all the same, where something was there
-    /// that can stay until then.
+    /// A rollback restores the targets in reverse order. A hard link still comes after its file, if an object at its path can stay
+    /// until then.
     fn back(&self, at: usize) -> usize {
         let count = self.kinds.len();
-        let waits = |kind: &Kind| kind.hard && !kind.before_absent && !kind.last;
+        let waits = |kind: &TargetKind| kind.hard && !kind.before_absent && !kind.last;
         let (files, names): (Vec<usize>, Vec<usize>) =
             (0..count).rev().partition(|target| !waits(&self.kinds[*target]));
         files.into_iter().chain(names).nth(at).unwrap_or_default()
@@ -281,24 +280,24 @@ impl Machine {
             (Stage::Finishing(act), _) => self.act(act + 1),
             (Stage::Failing { .. }, _) => Stage::AskingReboot,
             (Stage::AskingReboot, _) => Stage::Rebooting,
-            // Asked again at the next start; until then the node waits for its reboot.
+            // The next start asks again; until then the node waits for its reboot.
             (Stage::Rebooting, Outcome::Failed(reason)) => self.halt(&reason),
             (Stage::Rebooting, _) => Stage::Resting(Rest::Rebooting),
             (Stage::Awaiting(_) | Stage::Verifying, Outcome::Failed(reason)) => self.turn_back(reason),
             (Stage::Awaiting(act), _) => self.await_units(act + 1),
             (Stage::Verifying, _) => Stage::Ending,
             (Stage::Ending, _) => Stage::Committing(Ended::Done),
-            // What was not sealed goes back at the next start without being told.
+            // Without the record `Written` the next start rolls back, with or without the record `RollingBack`.
             (Stage::Turning, Outcome::Failed(_)) if !self.sealed => self.go_back(),
             (Stage::Turning, Outcome::Failed(reason)) => {
-                // Without that record the next start would go on with the new config, so nothing goes back
-                // before it is there.
+                // Without the record `RollingBack` the next start would continue with the new config. So the rollback begins
+                // only after it is written.
                 self.halt(&format!("the way back could not begin: {reason}"))
             }
             (Stage::Turning, _) => self.go_back(),
             (Stage::Undoing(act), outcome) => {
                 match outcome {
-                    // The new OS under the old files is neither of the two: it is tried again at the next start.
+                    // The new OS with the old files is neither the old nor the new state: the next start retries.
                     Outcome::Failed(reason) if self.must_be_undone(act) => self.unfinished.push(reason),
                     Outcome::Failed(reason) => self.problems.push(reason),
                     Outcome::NeedsReboot => self.returns = true,
@@ -341,7 +340,7 @@ impl Machine {
         }
     }
 
-    /// An act failed, and its fallback is a reboot.
+    /// Records a failed action whose fallback is a reboot.
     fn fails(&mut self, act: usize, reason: &str) {
         let reason = format!("{reason}; so the node reboots");
         self.problems.push(reason.clone());
@@ -385,7 +384,7 @@ impl Machine {
         }
     }
 
-    /// Whether an act that cannot be undone leaves a node that is neither old nor new.
+    /// Whether an action that cannot be undone leaves a node in neither the old nor the new state.
     fn must_be_undone(&self, act: usize) -> bool {
         #[cfg(test)]
         if self.has(Mutation::ForgetUndo) {

@@ -1,8 +1,8 @@
-//! The journal of an apply: what is changed, how far it got, and what comes next.
+//! The journal of an apply: its changes, its progress, and its next step.
 //!
-//! In: the targets of an apply (each with its image before and after) and its acts. Out: records for the
-//! disk, and through [`machine`] one request after another to whoever does the work. The same machine runs
-//! in the daemon, in the commands and in the model checker. It never reads a clock or a disk itself.
+//! In: the targets of an apply (each with its image before and after) and its actions. Out: records for the disk, and by
+//! [`machine`] one request after another to the caller, who carries it out. The same machine runs in the daemon, in the commands
+//! and in the model checker. It never reads a clock or a disk.
 
 mod boot;
 pub mod codec;
@@ -27,7 +27,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What is at a path, in full: enough to make it again and to know it when it is seen.
+/// The whole state of a path: enough to restore it and to recognise it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum Image {
@@ -50,8 +50,8 @@ pub struct Metadata {
     pub uid: u32,
     /// Owning group.
     pub gid: u32,
-    /// Extended attributes by name, values in hexadecimal digits. In an image that is wanted, those that
-    /// are set; the kernel may add its own (see [`crate::xattr::is_ignored`]).
+    /// Extended attributes by name, values in hexadecimal digits. In a wanted image: those to set; the kernel may add others (see
+    /// [`crate::xattr::is_ignored`]).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub xattrs: BTreeMap<String, String>,
 }
@@ -66,13 +66,13 @@ pub struct FileImage {
     pub sha256: String,
     /// Bytes.
     pub size: u64,
-    /// When the content was changed, nanoseconds since 1970: given back, never compared.
+    /// Modification time, nanoseconds since 1970: restored, never compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified_ns: Option<i64>,
-    /// The path of which this is to be another name.
+    /// The path that this is to be a hard link to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hard: Option<PathBuf>,
-    /// How many names the file had, where it had more than one: reported when they come apart, never compared.
+    /// The number of the file's hard links, if more than one: reported if an apply separates them, never compared.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub names: u64,
 }
@@ -85,28 +85,28 @@ fn is_zero(number: &u64) -> bool {
 /// A symbolic link.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LinkImage {
-    /// Where it points.
+    /// The target.
     pub target: PathBuf,
     /// Owning user.
     pub uid: u32,
     /// Owning group.
     pub gid: u32,
-    /// SELinux label. In an image that is wanted, the one that is set; without one the kernel gives its own.
+    /// SELinux label. In a wanted image: the label to set; without one the kernel chooses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
 }
 
 impl Image {
-    /// Whether something that was seen is this image. Attributes that the kernel writes by itself count
-    /// only where the image names them.
-    pub fn is(&self, seen: &Self) -> bool {
-        match (self, seen) {
+    /// Whether an observed state matches this image. Attributes that the kernel writes by itself are compared only if the image has
+    /// them.
+    pub fn is(&self, observed: &Self) -> bool {
+        match (self, observed) {
             (Self::Absent, Self::Absent) => true,
-            (Self::File(image), Self::File(seen)) => {
-                image.sha256 == seen.sha256 && image.metadata.is(&seen.metadata)
+            (Self::File(image), Self::File(observed)) => {
+                image.sha256 == observed.sha256 && image.metadata.is(&observed.metadata)
             }
-            (Self::Directory(image), Self::Directory(seen)) => image.is(seen),
-            (Self::Link(image), Self::Link(seen)) => image.is(seen),
+            (Self::Directory(image), Self::Directory(observed)) => image.is(observed),
+            (Self::Link(image), Self::Link(observed)) => image.is(observed),
             _ => false,
         }
     }
@@ -131,18 +131,18 @@ impl Image {
 }
 
 impl LinkImage {
-    fn is(&self, seen: &Self) -> bool {
-        (&self.target, self.uid, self.gid) == (&seen.target, seen.uid, seen.gid)
-            && (self.label.is_none() || self.label == seen.label)
+    fn is(&self, observed: &Self) -> bool {
+        (&self.target, self.uid, self.gid) == (&observed.target, observed.uid, observed.gid)
+            && (self.label.is_none() || self.label == observed.label)
     }
 }
 
 impl Metadata {
-    fn is(&self, seen: &Self) -> bool {
+    fn is(&self, observed: &Self) -> bool {
         let names = |name: &str| self.xattrs.contains_key(name);
         let kernels = |name: &str| crate::xattr::is_ignored(name, "") && !names(name);
-        let others: BTreeMap<_, _> = seen.xattrs.iter().filter(|(name, _)| !kernels(name)).collect();
-        (self.mode, self.uid, self.gid) == (seen.mode, seen.uid, seen.gid)
+        let others: BTreeMap<_, _> = observed.xattrs.iter().filter(|(name, _)| !kernels(name)).collect();
+        (self.mode, self.uid, self.gid) == (observed.mode, observed.uid, observed.gid)
             && others.len() == self.xattrs.len()
             && self.xattrs.iter().all(|(name, value)| others.get(name) == Some(&value))
     }
@@ -153,17 +153,17 @@ impl Metadata {
 pub struct Target {
     /// Absolute, cleaned.
     pub path: PathBuf,
-    /// What was there.
+    /// The state before the apply.
     pub before: Image,
-    /// What shall be there.
+    /// The state after the apply.
     pub after: Image,
 }
 
 impl Target {
-    /// What the machine has to know of it.
-    pub fn kind(&self) -> Kind {
+    /// The properties that decide its steps.
+    pub fn kind(&self) -> TargetKind {
         let directory = |image: &Image| matches!(image, Image::Directory(_));
-        Kind {
+        TargetKind {
             before_absent: self.before == Image::Absent,
             after_absent: self.after == Image::Absent,
             in_place: directory(&self.before) && directory(&self.after),
@@ -172,7 +172,7 @@ impl Target {
         }
     }
 
-    /// Whether a file or a link turns into a directory, or the other way round: what is below it is there on one side only.
+    /// Whether a file or a link becomes a directory, or the reverse. Paths below it then exist on one side only.
     pub fn turns(&self) -> bool {
         matches!(
             (&self.before, &self.after),
@@ -181,8 +181,8 @@ impl Target {
         )
     }
 
-    /// Of a directory that stays: whether each attribute that was seen is that of one image or of the other. A death in
-    /// the middle leaves nothing else, and what is anything else somebody else did.
+    /// For a directory on both sides: whether each observed attribute is that of one of the two images. A killed apply leaves only
+    /// such a state; any other is the work of another process.
     pub fn is_between(&self, seen: &Image) -> bool {
         let (Image::Directory(before), Image::Directory(after), Image::Directory(seen)) =
             (&self.before, &self.after, seen)
@@ -202,47 +202,47 @@ impl Target {
             })
     }
 
-    /// The name beside the path that is ours while an apply is under way; `.part` is added to it while
-    /// it is being written. It has no ending that anything reads in a drop-in directory.
+    /// Holdfast's temporary name beside the path during an apply, with `.part` added while its content is written. No program reads
+    /// files with this ending in a drop-in directory.
     pub fn temporary(&self, id: u64, number: usize) -> PathBuf {
         self.path.parent().unwrap_or(Path::new("/")).join(format!("{TEMPORARY}{id}-{number}"))
     }
 }
 
-/// A path that an update of the OS takes back: it is what the image ships, so the update takes it for unchanged, and puts
-/// in its place what the new image ships.
+/// A path that an update of the OS reverts: the declared state is exactly what the old image ships, so the update takes the path for
+/// unchanged, and replaces it by the state of the new image.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PutAgain {
     /// Absolute, cleaned.
     pub path: PathBuf,
-    /// What the new config declares, and what is put there again.
+    /// The declared state, which is written again after the update.
     pub image: Image,
 }
 
 impl PutAgain {
-    /// The same as a target, where the booted image ships something for it; `None` where that is not known.
+    /// The path as a target. `shipped` is the booted image's state of the path; `None` if unknown.
     pub fn target(&self, shipped: Option<Image>) -> Target {
         let after = self.image.clone();
         Target { path: self.path.clone(), before: shipped.unwrap_or_else(|| after.clone()), after }
     }
 }
 
-/// How every temporary name begins.
+/// The beginning of every temporary name.
 pub const TEMPORARY: &str = ".holdfast-apply-";
 
-/// How a target has to be treated.
+/// The properties of a target that decide its steps.
 #[expect(clippy::struct_excessive_bools, reason = "five facts of one target, read by name")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct Kind {
+pub struct TargetKind {
     /// Nothing was there.
     pub before_absent: bool,
     /// Nothing shall be there.
     pub after_absent: bool,
     /// A directory that stays one: its metadata is set where it is.
     pub in_place: bool,
-    /// A directory that goes away or turns into something else, which it can only when everything in it is gone for good.
+    /// A directory that is removed or replaced, which is possible only after everything in it is removed.
     pub last: bool,
-    /// Another name of a file, made anew after that file.
+    /// A hard link to a file, created after that file.
     pub hard: bool,
 }
 
@@ -266,27 +266,27 @@ pub struct Act {
     pub masked: bool,
 }
 
-/// What was at a path before a config declared it.
+/// The state of a path before a config declared it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Original {
     /// Absolute, cleaned.
     pub path: PathBuf,
     /// What was there.
     pub image: Image,
-    /// The OS image that was booted then ships exactly this. After an update it is an older image's default.
+    /// The OS image of that time ships exactly this state. After an update it is an older image's default.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shipped: bool,
 }
 
-/// What is to be done in all, written down before anything is done.
+/// The whole apply, written before its first change.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Begin {
-    /// Number of the apply; that of its generation.
+    /// Number of the apply, which is also that of its generation.
     pub id: u64,
     /// The generation before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<u64>,
-    /// The generation whose config this one brings back, for a rollback that a person asked for.
+    /// The generation whose config this apply restores, for a rollback that a person asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollback_to: Option<u64>,
     /// When, RFC 3339.
@@ -300,51 +300,51 @@ pub struct Begin {
     pub new: String,
     /// Paths in the order in which they are written.
     pub targets: Vec<Target>,
-    /// Paths among them that no config declared before: what is there is their original.
+    /// Paths among the targets that no config declared before: their state before is their original.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unmanaged: Vec<PathBuf>,
-    /// The originals of paths that no config declared before, and that are as declared already: they are no targets.
+    /// The originals of paths that no config declared before and that match the declaration already, so they are no targets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matching: Vec<Original>,
-    /// Paths of `unmanaged` whose original is what the booted OS image ships.
+    /// Paths of `unmanaged` whose original is the state that the booted OS image ships.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shipped: Vec<PathBuf>,
-    /// Paths that no config declares any more, targets or not: their originals are given back and then forgotten.
+    /// Paths that no config declares any more, targets or not. Their originals are restored and then deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub released: Vec<PathBuf>,
     /// Units whose enablement, mask or files change.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub units: Vec<String>,
-    /// Paths that the update of the OS is foreseen to take back.
+    /// Paths that the update of the OS will revert.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub put_again: Vec<PutAgain>,
-    /// What the OS has to be changed to, for the OS backend; it reads its own words.
+    /// The change of the OS, for the OS backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os: Option<OsChange>,
     /// What follows.
     pub acts: Vec<Act>,
-    /// Whether a reboot ends it.
+    /// Whether the apply ends with a reboot.
     pub reboot: bool,
-    /// Whoever began it wants it done beside the Machine Config Operator's daemon, too; a recovery goes by that.
+    /// The apply was started with permission to run beside the Machine Config Daemon; a recovery has the same permission.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beside_mco: bool,
 }
 
 impl Begin {
-    /// The paths of all targets, and behind them those that are put again.
+    /// The paths of all targets, followed by those that are written again.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         let again = self.put_again.iter().map(|again| again.path.as_path());
         self.targets.iter().map(|target| target.path.as_path()).chain(again)
     }
 }
 
-/// How an apply ended.
+/// The result of an apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ended {
-    /// The node is what the new config says.
+    /// The node matches the new config.
     Done,
-    /// The node is what the old config says.
+    /// The node matches the old config.
     RolledBack,
     /// Nothing was begun.
     Abandoned,
@@ -356,7 +356,7 @@ pub enum Ended {
 pub enum Record {
     /// The first.
     Begin(Box<Begin>),
-    /// Every target is what it shall be.
+    /// Every target has its state after the apply.
     Written,
     /// An act begins.
     Started {
@@ -368,7 +368,7 @@ pub enum Record {
         /// Its number.
         act: usize,
     },
-    /// It did not, and its fallback is a reboot.
+    /// It failed, and its fallback is a reboot.
     Failed {
         /// Its number.
         act: usize,
@@ -381,22 +381,22 @@ pub enum Record {
         #[serde(flatten)]
         boot: Boot,
     },
-    /// The new config holds.
+    /// The node matches the new config.
     Done,
-    /// From here on everything goes back.
+    /// The rollback begins.
     RollingBack {
         /// Why.
         reason: String,
     },
-    /// What was undone takes effect with the next boot, which is asked for.
+    /// The undone change of the OS takes effect with the next boot, which is asked for.
     ReturnRequested {
         /// The boot that it ends.
         #[serde(flatten)]
         boot: Boot,
     },
-    /// Everything is back but what somebody else wrote.
+    /// Everything is restored, except targets that another process changed.
     RolledBack {
-        /// What was left as somebody else wrote it, and acts that failed on the way back.
+        /// Targets left as another process wrote them, and actions that failed during the rollback.
         problems: Vec<String>,
     },
 }

@@ -5,24 +5,24 @@
 pub(in crate::journal) enum Mutation {
     /// Targets are written before the journal says what they were.
     WriteBeforeBegin,
-    /// What a swap displaced is dropped unseen.
+    /// The object that a swap displaced is deleted without an observation.
     DropUnseen,
-    /// After a death in the middle of writing the journal is closed as if all were well.
+    /// After a kill in the middle of writing, the journal is closed as if the apply were complete.
     CloseOnResume,
-    /// The journal is closed without a look at everything.
+    /// The journal is closed without the final verification.
     SkipVerify,
-    /// Files go back before the journal says so.
+    /// Files are restored before the record of the rollback is written.
     SkipRollingBack,
-    /// A target gets steps for as long as they lead nowhere.
+    /// A target has no limit of steps.
     StepForEver,
-    /// What somebody else made of a directory is taken for half of our own change.
+    /// A directory that another process changed is taken for Holdfast's own half-done change.
     SetWhatIsForeign,
-    /// An OS that is to come back with the next boot is taken for one that is back.
+    /// An OS that the next boot restores is taken for restored.
     SkipReturn,
-    /// An OS that could not be undone is told, and the journal closed over it.
+    /// A change of the OS that could not be undone is reported, and the journal is closed.
     ForgetUndo,
-    /// After a reboot that took the place of an act nobody looks at its unit.
+    /// After a reboot in place of an action its unit is not checked.
     SkipAwait,
-    /// What an update of the OS took back is not put again.
+    /// Paths that an update of the OS reverted are not written again.
     SkipAgain,
 }

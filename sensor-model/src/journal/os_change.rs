@@ -1,7 +1,7 @@
-//! What changes of the operating system itself, for the OS backend.
+//! The change of the operating system, for the OS backend.
 //!
-//! In: what two configs declare, and what waited for the next boot. Out: what goes and what comes, for the way there and
-//! for the way back. Nothing is run here.
+//! In: the declarations of two configs, and the kernel arguments that wait for the next boot. Out: what to remove and what to add,
+//! for the apply and for its rollback.
 
 use crate::{
     changes::Operation,
@@ -10,40 +10,40 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What changes of the operating system itself.
+/// The change of the operating system.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct OsChange {
     /// Image before.
     pub old_image: Option<String>,
     /// Image after.
     pub new_image: Option<String>,
-    /// Kernel arguments that go.
+    /// Kernel arguments to remove.
     pub remove_arguments: Vec<String>,
-    /// Kernel arguments that come.
+    /// Kernel arguments to add.
     pub add_arguments: Vec<String>,
     /// Kernel type before (`default`, `realtime`, `64k-pages`).
     pub old_kernel: String,
     /// Kernel type after.
     pub new_kernel: String,
-    /// Extensions that go.
+    /// Extensions to remove.
     pub remove_extensions: Vec<String>,
-    /// Extensions that come.
+    /// Extensions to add.
     pub add_extensions: Vec<String>,
-    /// The commit that was booted when it began.
+    /// The booted commit at the begin of the apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub booted: Option<String>,
-    /// The kernel arguments that were booted when it began; empty where they are not known. Where some waited, those that
-    /// the next boot would have had.
+    /// The booted kernel arguments at the begin of the apply; empty if unknown. If some waited, those that the next boot would have
+    /// had.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub booted_arguments: Vec<String>,
-    /// What waited for the next boot when it began: staging another deployment drops what was staged for it.
+    /// The arguments that waited for the next boot at the begin: staging another deployment drops the staged ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waited: Option<Waiting>,
 }
 
 impl OsChange {
-    /// The change that undoes this one. Arguments that the host had itself stay, and those come back that it had, in the
-    /// order that they had.
+    /// The change that undoes this one. Arguments that the host had before stay, and removed ones are added again in their old
+    /// order.
     #[must_use]
     pub fn reversed(&self) -> Self {
         let (came, went) = if self.booted_arguments.is_empty() {
@@ -68,7 +68,7 @@ impl OsChange {
         }
     }
 
-    /// Of the arguments that were booted those that either side declares: as often, and written down, as it does.
+    /// The booted arguments that either config declares, in the form and number of the declaration.
     fn had(&self) -> Vec<String> {
         let mut declared = self.remove_arguments.clone();
         let (_, others) = partition(&self.add_arguments, &self.remove_arguments, String::clone);
@@ -79,8 +79,8 @@ impl OsChange {
         common(&self.booted_arguments, &declared).into_iter().filter_map(as_declared).collect()
     }
 
-    /// The same on a host where arguments wait for the next boot. `old`, `new`: what the two configs declare. What is
-    /// staged next is made from what is booted, so it gets all arguments, and not only those that differ.
+    /// The change on a host where arguments wait for the next boot. `old` and `new` are the declared arguments of the two configs. The
+    /// next deployment is staged from the booted one, so the change has all arguments and not only those that differ.
     #[must_use]
     pub fn beside(self, waited: Waiting, old: Vec<String>, new: Vec<String>) -> Self {
         if waited.arguments.is_empty() {
@@ -91,7 +91,7 @@ impl OsChange {
         had.retain(|word| !of(Operation::Remove).any(|waits| waits.argument == *word));
         if !had.is_empty() {
             had.extend(of(Operation::Add).map(|waits| waits.argument.clone()));
-            // They were staged behind what the host has itself, in their order.
+            // The declared arguments were staged after the host's own ones, in their order.
             let declared = common(&old, &had).into_iter().cloned().collect::<Vec<_>>();
             had = partition(&had, &old, String::clone).1.into_iter().cloned().chain(declared).collect();
         }
@@ -104,7 +104,7 @@ impl OsChange {
         }
     }
 
-    /// Arguments that the next boot shall not have, also those that went before and that this boot still runs with.
+    /// Arguments that the next boot must not have, including those removed before that the running kernel still has.
     pub fn gone(&self) -> Vec<String> {
         let waited = self.waited.iter().flat_map(|waited| &waited.arguments);
         let going = waited.filter(|argument| argument.operation == Operation::Remove);
@@ -112,12 +112,12 @@ impl OsChange {
         self.remove_arguments.iter().chain(others).cloned().collect()
     }
 
-    /// Whether anything is done about kernel arguments.
+    /// Whether kernel arguments change.
     pub fn has_arguments(&self) -> bool {
         !self.add_arguments.is_empty() || !self.gone().is_empty()
     }
 
-    /// Whether nothing but kernel arguments changes.
+    /// Whether only kernel arguments change.
     pub fn is_of_arguments(&self) -> bool {
         self.old_image == self.new_image
             && self.old_kernel == self.new_kernel
@@ -125,12 +125,12 @@ impl OsChange {
             && self.remove_extensions.is_empty()
     }
 
-    /// What waited when it began, if that was in this boot.
+    /// The arguments that waited at the begin, if that was in this boot.
     pub fn waits(&self, boot_id: &str) -> &[WaitingArgument] {
         self.waited.as_ref().map_or(&[], |waited| waited.in_boot(boot_id))
     }
 
-    /// On the way back: what stages again what waited for the next boot, over the OS that is booted.
+    /// The change for a rollback that stages the waiting arguments again, on the booted OS.
     #[must_use]
     pub fn waiting_again(&self) -> Self {
         let back = self.reversed();

@@ -1,17 +1,17 @@
-//! One target on its way from one image to the other.
+//! The steps of one target from one image to the other.
 //!
-//! In: what is at the path and at our temporary name beside it. Out: the next single step. The state is
-//! the disk alone, so a process that died between any two steps is continued by looking again. What somebody
-//! else wrote is put back or left; it is never dropped.
+//! In: the state of the path and of Holdfast's temporary name beside it. Out: the next single step. The state is only on the disk,
+//! so after a kill between two steps the next process observes the disk and continues. An object of another process is put back
+//! or left; it is never deleted.
 
-use super::Kind;
+use super::TargetKind;
 
-/// Which image.
+/// One of the two images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// The one before the apply.
+    /// The image before the apply.
     Before,
-    /// The one after it.
+    /// The image after the apply.
     After,
 }
 
@@ -26,55 +26,54 @@ impl Side {
     }
 }
 
-/// What was seen of a target. `None` in `path`: neither image (somebody else's); a path with nothing at it
-/// is the image that is absent.
+/// The observed state of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Sight {
-    /// At the path.
+    /// The image at the path; `None` for the state of another process. A missing object matches the absent image.
     pub path: Option<Side>,
-    /// At the path is a directory half-way between both images (see [`super::Target::is_between`]).
+    /// The path is a directory with attributes of both images (see [`super::Target::is_between`]).
     pub between: bool,
-    /// At the temporary name: `None` when there is nothing.
+    /// The image at the temporary name; `None` if nothing is there.
     pub temporary: Option<Option<Side>>,
 }
 
 /// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Settling {
-    /// It is what it shall be.
+    /// The target has the wanted state.
     Finished,
-    /// Somebody else's content is at the path, and nothing of ours is left.
+    /// The object of another process is at the path, and nothing of Holdfast's is left.
     Foreign,
-    /// Make the image at the temporary name, complete and durable.
+    /// Create the image at the temporary name, complete and durable.
     Make(Side),
     /// Exchange path and temporary name.
     Swap,
-    /// Give the temporary name's object the path, at which nothing may be.
+    /// Move the object at the temporary name to the path, at which nothing may be.
     PutIn,
-    /// Give the path's object the temporary name, at which nothing may be; a directory is removed.
+    /// Move the object at the path to the temporary name, at which nothing may be. A directory is removed instead.
     TakeAway,
-    /// Set a directory's metadata where it is.
+    /// Set the metadata of a directory in place.
     Set(Side),
-    /// Remove the temporary name.
+    /// Remove the object at the temporary name.
     Discard,
 }
 
-/// Decides the next step towards `goal`. With `keep` the displaced object stays at the temporary name: going
-/// back then needs no space and gives back the very inode.
-pub fn settle(kind: Kind, goal: Side, keep: bool, sight: Sight) -> Settling {
+/// Decides the next step towards `goal`. With `keep` the displaced object stays at the temporary name: a rollback then needs no
+/// space and restores the same inode.
+pub fn settle(kind: TargetKind, goal: Side, keep: bool, sight: Sight) -> Settling {
     let absent = |side| match side {
         Side::Before => kind.before_absent,
         Side::After => kind.after_absent,
     };
     let other = goal.other();
-    // A foreign object that our own swap displaced gets its name back.
+    // The swap displaced the object of another process, so that object gets its name back.
     let give_back = |at_path| if absent(at_path) { Settling::PutIn } else { Settling::Swap };
     if kind.in_place {
         return match (sight.path, sight.temporary) {
             (_, Some(_)) => Settling::Discard,
             (Some(side), None) if side == goal => Settling::Finished,
             (Some(_), None) => Settling::Set(goal),
-            // A death interrupted the setting, or a call of it failed.
+            // A kill interrupted the change of attributes, or one of its system calls failed.
             (None, None) if sight.between && goal == Side::Before => Settling::Set(goal),
             (None, None) => Settling::Foreign,
         };

@@ -1,4 +1,4 @@
-//! Records in and out, and journals that were cut or changed.
+//! Records that are written and read, and journals that were cut or changed.
 
 use super::{
     codec::*,
@@ -115,7 +115,7 @@ fn records_in_an_impossible_order_are_refused() {
         vec![records()[0].clone(), Record::RolledBack { problems: Vec::new() }, Record::Done],
     ];
     for records in impossible {
-        // The last line is not taken for one that was torn: it is whole.
+        // The last line is complete, so it is not taken for a cut one.
         assert!(parse(&text(&records)).is_err(), "{records:?}");
     }
 }
@@ -136,7 +136,7 @@ fn a_journal_cannot_lead_out_of_the_root_or_the_store() {
 }
 
 #[test]
-fn attributes_that_the_kernel_writes_count_only_where_they_are_named() {
+fn attributes_that_the_kernel_writes_are_compared_only_if_the_image_has_them() {
     let seen =
         Metadata { xattrs: [("security.selinux".to_owned(), "aa".to_owned())].into(), ..Metadata::default() };
     let wanted = Image::Directory(Metadata::default());
@@ -149,7 +149,7 @@ fn attributes_that_the_kernel_writes_count_only_where_they_are_named() {
 }
 
 #[test]
-fn a_first_line_that_is_not_as_it_was_written_is_named_and_never_taken_for_an_unfinished_one() {
+fn a_changed_first_line_is_an_error_and_never_taken_for_an_unfinished_one() {
     let bytes = text(&records()[..1]);
     for at in 0..bytes.len() {
         for change in [1, 0x80, bytes[at]].into_iter().filter(|change| *change != 0) {
@@ -205,8 +205,8 @@ fn half_of_our_change_of_a_directory_differs_from_what_somebody_else_did() {
     }
 }
 
-/// Answers until the machine rests: what is asked for fails where this says why.
-fn rests(machine: &mut Machine, fails: impl Fn(&Request) -> Option<Outcome>) -> Rest {
+/// Answers requests until the machine ends. `fails` returns the failure of a request, if it is to fail.
+fn run_to_end(machine: &mut Machine, fails: impl Fn(&Request) -> Option<Outcome>) -> Rest {
     while let Some(request) = machine.next() {
         let seen = |path| Outcome::Sight(Sight { path: Some(path), between: false, temporary: None });
         let outcome = fails(&request).unwrap_or_else(|| match request {
@@ -220,12 +220,12 @@ fn rests(machine: &mut Machine, fails: impl Fn(&Request) -> Option<Outcome>) -> 
 }
 
 #[test]
-fn whatever_halts_it_the_first_reason_is_told_first_and_what_went_wrong_later_behind_it() {
+fn a_halted_machine_reports_the_first_reason_first_and_later_problems_after_it() {
     let failed = |reason: &str| Some(Outcome::Failed(reason.to_owned()));
     let broken = |reason: &str| Some(Outcome::Broken(reason.to_owned()));
     for last in [failed("EIO"), broken("EIO")] {
         let mut machine = Machine::new(&begin(), &Boot::of_kernel("b"));
-        let rest = rests(&mut machine, |request| match request {
+        let rest = run_to_end(&mut machine, |request| match request {
             Request::Act(_) => failed("reload failed"),
             Request::Undo(_) => failed("and again"),
             Request::Append(Record::RolledBack { .. }) => last.clone(),
@@ -244,7 +244,7 @@ fn whatever_halts_it_the_first_reason_is_told_first_and_what_went_wrong_later_be
     ] {
         let mut machine = Machine::new(&begin(), &Boot::of_kernel("b"));
         let turned = std::cell::Cell::new(false);
-        let rest = rests(&mut machine, |request| match request {
+        let rest = run_to_end(&mut machine, |request| match request {
             Request::Act(_) => {
                 turned.set(true);
                 failed("reload failed")
@@ -259,7 +259,7 @@ fn whatever_halts_it_the_first_reason_is_told_first_and_what_went_wrong_later_be
 #[test]
 fn an_act_that_is_skipped_keeps_nothing_from_its_end_and_is_among_the_problems() {
     let mut machine = Machine::new(&Begin { reboot: false, ..begin() }, &Boot::of_kernel("b"));
-    let rest = rests(&mut machine, |request| {
+    let rest = run_to_end(&mut machine, |request| {
         matches!(request, Request::Act(_)).then(|| Outcome::Skipped("skipped: masked".to_owned()))
     });
     assert_eq!(rest, Rest::Closed(Ended::Done));
@@ -278,7 +278,7 @@ fn an_os_that_is_not_back_after_three_reboots_is_left_to_a_person_and_the_journa
     ];
     for boot in ["b", "c", "d"] {
         let mut machine = Machine::resume(&begin, &records, &Boot::of_kernel(boot));
-        let rest = rests(&mut machine, |request| match request {
+        let rest = run_to_end(&mut machine, |request| match request {
             Request::VerifyBack => Some(Outcome::Failed("the new OS runs".to_owned())),
             Request::Undo(_) => Some(Outcome::NeedsReboot),
             _ => None,
@@ -291,17 +291,17 @@ fn an_os_that_is_not_back_after_three_reboots_is_left_to_a_person_and_the_journa
     let lost = |request: &Request| {
         (*request == Request::VerifyBack).then(|| Outcome::Failed("the new OS runs".to_owned()))
     };
-    let rest = rests(&mut machine, lost);
+    let rest = run_to_end(&mut machine, lost);
     assert!(
         matches!(&rest, Rest::Halted(reason) if reason.starts_with("first; the new OS runs")),
         "{rest:?}"
     );
     let mut machine = Machine::resume(&begin, &records, &Boot::of_kernel("e"));
-    assert_eq!(rests(&mut machine, |_| None), Rest::Closed(Ended::RolledBack));
+    assert_eq!(run_to_end(&mut machine, |_| None), Rest::Closed(Ended::RolledBack));
 }
 
 #[test]
-fn the_way_back_takes_no_kernel_argument_that_the_host_had_itself_and_gives_none_that_it_had_not() {
+fn a_rollback_removes_no_kernel_argument_that_the_host_had_and_adds_none_that_it_had_not() {
     let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
     let change = OsChange {
         add_arguments: words("console=ttyS0 nosmt"),
@@ -319,7 +319,7 @@ fn the_way_back_takes_no_kernel_argument_that_the_host_had_itself_and_gives_none
 }
 
 #[test]
-fn the_way_back_gives_the_arguments_the_order_that_they_had_or_would_have_had() {
+fn a_rollback_restores_the_order_that_the_arguments_had_or_would_have_had() {
     let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
     let change = |booted: &str| OsChange {
         remove_arguments: words("a b"),
@@ -330,7 +330,7 @@ fn the_way_back_gives_the_arguments_the_order_that_they_had_or_would_have_had() 
     for (booted, back) in [("a host b", "a b"), ("b rw a", "b a"), ("c a b c", "a b c"), ("b", "b")] {
         assert_eq!(change(booted).reversed().add_arguments, words(back), "{booted}");
     }
-    // Another order waited beside what came and went.
+    // A change of order waited besides added and removed arguments.
     let waits = |argument: &str, operation| WaitingArgument {
         argument: argument.to_owned(),
         operation,

@@ -1,7 +1,7 @@
 //! The fields that a MachineConfig has, and the kinds of its API.
 //!
-//! In: an object. Out: fields that it should not have, each with the reason. What an API server writes beside the
-//! declaration, in `metadata` and `status`, is known; the parts of an Ignition config are its parser's.
+//! In: an object. Out: its unknown fields, each with the reason. The fields that an API server adds in `metadata` and
+//! `status` are known. The Ignition parser reports unknown fields of the Ignition config.
 
 use super::manifest::API_VERSION;
 use crate::unknown::{nearest, reason};
@@ -38,12 +38,12 @@ const METADATA: [&str; 15] = [
     "uid",
 ];
 
-/// Unknown fields of a MachineConfig but of its Ignition config: where, and why.
+/// Unknown fields of a MachineConfig outside its Ignition config, each with the reason.
 pub(super) fn unknown(object: &Map<String, Value>) -> Vec<(String, String)> {
     let mut unknown = Vec::new();
     let mut check = |at: &str, known: &[&str], map: &Map<String, Value>| {
-        let strangers = map.keys().filter(|key| !known.contains(&key.as_str()));
-        unknown.extend(strangers.map(|key| (format!("{at}{key}"), reason(key, known))));
+        let others = map.keys().filter(|key| !known.contains(&key.as_str()));
+        unknown.extend(others.map(|key| (format!("{at}{key}"), reason(key, known))));
     };
     check("", &OBJECT, object);
     for (at, known) in [("metadata", &METADATA[..]), ("spec", &SPEC)] {
@@ -54,13 +54,13 @@ pub(super) fn unknown(object: &Map<String, Value>) -> Vec<(String, String)> {
     unknown
 }
 
-/// Why a field was meant to say what an object is: its kind, or that it is an Ignition config.
+/// The reason to refuse a field that is probably a misspelt `kind` or `ignition`.
 pub(super) fn meant_as_head(field: &str) -> Option<String> {
     let near = nearest(field, &["kind", "ignition"])?;
     (near != field).then(|| format!("unknown field; did you mean {near}?"))
 }
 
-/// Kinds that are no typing errors.
+/// Known kinds, which are never taken for a misspelt one.
 const KINDS: [&str; 11] = [
     "MachineConfig",
     "ContainerRuntimeConfig",
@@ -75,7 +75,7 @@ const KINDS: [&str; 11] = [
     "PinnedImageSet",
 ];
 
-/// What makes an object that is no MachineConfig look like one that was meant: where, and why.
+/// The fields by which an object of another kind is probably a misspelt MachineConfig, each with the reason.
 pub(super) fn meant_otherwise(
     kind: &str,
     api_version: &str,
@@ -86,7 +86,7 @@ pub(super) fn meant_otherwise(
     let group = api_version.split('/').next().unwrap_or_default();
     let is_core = ["", "v1"].contains(&group);
     let near = nearest(kind, &KINDS);
-    // Other APIs may have a kind of this name.
+    // Another API group may have a kind of this name.
     if near == Some("MachineConfig") && group != ours && (is_core || nearest(group, &[ours]).is_some()) {
         return vec![("apiVersion".to_owned(), format!("unknown API; did you mean {API_VERSION}?"))];
     }
@@ -94,9 +94,9 @@ pub(super) fn meant_otherwise(
         return Vec::new();
     }
     if kind.ends_with("List") {
-        // It has no items, or it would have been taken apart.
-        let strangers = object.keys().filter(|key| !LIST.contains(&key.as_str()));
-        return strangers.map(|key| (key.clone(), reason(key, &LIST))).collect();
+        // The list has no `items`, or it would have been split before.
+        let others = object.keys().filter(|key| !LIST.contains(&key.as_str()));
+        return others.map(|key| (key.clone(), reason(key, &LIST))).collect();
     }
     let near = near.filter(|near| *near != kind);
     near.map(|near| ("kind".to_owned(), format!("unknown kind; did you mean {near}?"))).into_iter().collect()

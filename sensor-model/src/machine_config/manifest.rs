@@ -5,21 +5,21 @@ use crate::{expectation::Source, ignition};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The only version of the API there is.
+/// The version of the Machine Config Operator's API.
 pub const API_VERSION: &str = "machineconfiguration.openshift.io/v1";
 
-/// The label that says for which pool a MachineConfig is.
+/// The label that names the pool of a MachineConfig.
 pub const ROLE_LABEL: &str = "machineconfiguration.openshift.io/role";
 
-/// Set on MachineConfigs that a controller made; those don't override the OS image.
+/// Set on MachineConfigs that a controller generated. Those do not override the OS image.
 pub const GENERATED_BY_ANNOTATION: &str = "machineconfiguration.openshift.io/generated-by-controller-version";
 
-/// One MachineConfig, or one plain Ignition config in its place.
+/// One MachineConfig, or one plain Ignition config that is used like one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MachineConfig {
     /// Name and file.
     pub source: Source,
-    /// Whose rules the config keeps; plain for an Ignition file without a manifest around it.
+    /// The rules of the config; plain for an Ignition file without a manifest.
     pub dialect: ignition::Dialect,
     /// `metadata.labels`.
     pub labels: BTreeMap<String, String>,
@@ -39,7 +39,7 @@ pub struct MachineConfig {
     pub os_image_url: Option<String>,
     /// `spec.baseOSExtensionsContainerImage`.
     pub base_os_extensions_container_image: Option<String>,
-    /// What is unusual in it, each naming the field.
+    /// Unusual values; each text names the field.
     pub warnings: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ impl MachineConfig {
     }
 }
 
-/// An object of another kind (a MachineConfigPool, a MachineConfiguration, …), not interpreted.
+/// An object of another kind (a MachineConfigPool, a MachineConfiguration, …), uninterpreted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OtherObject {
     /// `apiVersion`, empty when missing.
@@ -72,13 +72,13 @@ pub struct Manifest {
     pub machine_configs: Vec<MachineConfig>,
     /// Everything else in the order of the file.
     pub others: Vec<OtherObject>,
-    /// Fields that MachineConfigs and Ignition configs do not have. What they were to declare is not declared.
+    /// Fields that MachineConfigs and Ignition configs do not have. Their content is ignored.
     pub unknown: Vec<ManifestError>,
 }
 
 impl Manifest {
-    /// Refuses a file with an unknown field: what people write has to mean what it says. An API server's objects may have
-    /// fields of a later version; whoever reads those warns of [`Manifest::unknown`] instead.
+    /// Refuses a file with an unknown field, because the author meant to declare something by it. Objects of an API server may
+    /// have fields of a later version; their reader warns of [`Manifest::unknown`] instead.
     ///
     /// # Errors
     /// The first such field, with the nearest known one.
@@ -87,7 +87,7 @@ impl Manifest {
     }
 }
 
-/// The pool of which a MachineConfig is the rendered one, by its name: `rendered-<pool>-<32 digits>`.
+/// The pool of a rendered MachineConfig, by its name `rendered-<pool>-<32 digits>`; `None` for any other name.
 pub fn pool_of_rendered(name: &str) -> Option<&str> {
     let (pool, hash) = name.strip_prefix("rendered-")?.rsplit_once('-')?;
     let digits = hash.len() == 32 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());

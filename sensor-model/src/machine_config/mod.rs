@@ -1,8 +1,7 @@
 //! MachineConfig manifests and plain Ignition configs.
 //!
-//! The bytes of one file come in, with the name under which reports shall speak of it; out come its
-//! MachineConfigs, validated, and every other object untouched, for whoever understands it. Errors
-//! name the file, the object, the field and the reason. Nothing is read from disk here.
+//! In: the bytes of one file, and the file's name for errors. Out: its MachineConfigs, validated, and every other object
+//! uninterpreted, for the module that reads its kind. Errors name the file, the object, the field and the reason.
 
 mod error;
 mod fields;
@@ -22,12 +21,11 @@ use crate::ignition;
 
 /// Reads a file: YAML (many documents) or JSON, `List` objects, or one plain Ignition config.
 ///
-/// `origin` is the name of the file for errors and for [`crate::expectation::Source::origin`]; a plain Ignition config is
-/// named by its last component.
+/// `origin` is the name of the file for errors and for [`crate::expectation::Source::origin`]; its last component is the name
+/// of a plain Ignition config.
 ///
 /// # Errors
-/// The first object that cannot be used. One bad object refuses the file: half a configuration is not
-/// one that anybody asked for.
+/// The first invalid object. One invalid object refuses the whole file, because nobody asked for half a configuration.
 pub fn parse(origin: &str, bytes: &[u8]) -> Result<Manifest, ManifestError> {
     parse_for(origin, bytes, ignition::Purpose::Verify)
 }

@@ -13,7 +13,7 @@ use crate::{
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Lists inside of lists are legal; more than a few are a mistake or an attack.
+/// Lists may contain lists. More levels than this are a mistake or an attack.
 const MAXIMUM_LIST_DEPTH: usize = 4;
 
 /// Kinds of kernel that exist.
@@ -64,7 +64,7 @@ fn read_nested(
             _ => return Err(reader.error("items", "not a list")),
         };
         for (index, mut item) in items.into_iter().enumerate() {
-            // Items of a typed list may leave out what the list says.
+            // Items of a typed list may omit kind and apiVersion, which the list has.
             if let (Some(item_kind), Some(item)) = (kind.strip_suffix("List"), item.as_object_mut())
                 && !item_kind.is_empty()
             {
@@ -77,7 +77,7 @@ fn read_nested(
     }
     let name = object.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Value::as_str);
     let group = api_version.split('/').next().unwrap_or_default();
-    // Without any apiVersion it can only be meant as ours, and is refused below rather than passed over.
+    // A MachineConfig without an apiVersion is meant as the operator's: it is refused below, not ignored.
     if kind == "MachineConfig" && (api_version.is_empty() || Some(group) == API_VERSION.split('/').next()) {
         let name = name.unwrap_or_default().to_owned();
         let object_name = if name.is_empty() {
@@ -87,7 +87,7 @@ fn read_nested(
         };
         let reader = Reader { origin, object: object_name, purpose };
         let unknown = fields::unknown(&object);
-        // A typing error in the name of a field is told first: what it held is missing, too.
+        // A misspelt field is reported first: the missing value is probably in it.
         if let (true, Some((field, reason))) = (api_version.is_empty() || name.is_empty(), unknown.first()) {
             return Err(reader.error(field, reason.clone()));
         }
@@ -95,8 +95,8 @@ fn read_nested(
             let reason = format!("{} is not supported: {API_VERSION} is", quote(&api_version));
             return Err(reader.error("apiVersion", reason));
         }
-        if let Err(reason) = crate::path::check_name(&name) {
-            return Err(reader.error("metadata.name", reason));
+        if let Err(error) = crate::path::check_name(&name) {
+            return Err(reader.error("metadata.name", error.to_string()));
         }
         manifest.unknown.extend(reader.unknown(unknown));
         let (config, unknown) = reader.machine_config(name, &object)?;
@@ -143,12 +143,12 @@ fn plain(
     Ok(())
 }
 
-/// Fields of an Ignition config with where that is in its object.
+/// Unknown fields of an Ignition config, with the config's place in its object in front.
 fn pairs(unknown: Vec<IgnitionError>, at: &str) -> Vec<(String, String)> {
     unknown.into_iter().map(|error| (format!("{at}{}", error.field), error.reason)).collect()
 }
 
-/// Reads the fields of one object; knows how to name it in errors.
+/// Reads the fields of one object, and names the object in errors.
 struct Reader<'a> {
     origin: &'a str,
     object: String,
@@ -184,7 +184,7 @@ impl Reader<'_> {
         let (mut warnings, mut unknown) = (Vec::new(), Vec::new());
         let config = match spec.get("config") {
             None | Some(Value::Null) => None,
-            // The Machine Config Operator takes an empty config for none.
+            // For the Machine Config Operator an empty config is the same as none.
             Some(Value::Object(config)) if config.is_empty() => None,
             Some(config) if !config.is_object() => return Err(self.error("spec.config", "not an object")),
             Some(config) => {

@@ -66,7 +66,7 @@ fn json_and_yaml_of_one_manifest_are_the_same() {
 }
 
 #[test]
-fn documents_lists_and_other_kinds_are_told_apart() {
+fn documents_lists_and_other_kinds_are_distinguished() {
     let text = r"
 ---
 # nothing in this one
@@ -166,13 +166,13 @@ fn bad_input_is_refused_with_file_object_field_and_reason() {
     assert!(parse("x", b"\xff\xfe").unwrap_err().to_string().starts_with("x: file: content: not UTF-8"));
 }
 
-/// Every unknown field of a file, as it is told.
+/// The report of every unknown field of a file.
 fn unknown(text: &str) -> Vec<String> {
     parse("x", text.as_bytes()).unwrap().unknown.iter().map(ToString::to_string).collect()
 }
 
 #[test]
-fn unknown_fields_are_told_by_place_and_nearest_known_one_and_refused_where_that_is_asked_for() {
+fn unknown_fields_are_reported_with_the_nearest_known_one_and_refused_on_request() {
     let object = |rest: &str| format!("apiVersion: {API_VERSION}\nkind: MachineConfig\n{rest}\n");
     let cases = [
         (
@@ -241,7 +241,7 @@ fn unknown_fields_are_told_by_place_and_nearest_known_one_and_refused_where_that
 }
 
 #[test]
-fn a_typing_error_in_what_says_what_an_object_is_is_told_as_such() {
+fn a_misspelt_kind_or_api_version_is_reported_as_such() {
     for (text, told) in [
         ("Kind: MachineConfig\nspec: {}", "Kind: unknown field; did you mean kind?"),
         ("{igntion: {version: 3.4.0}}", "igntion: unknown field; did you mean ignition?"),
@@ -257,7 +257,7 @@ fn a_typing_error_in_what_says_what_an_object_is_is_told_as_such() {
 }
 
 #[test]
-fn what_an_api_server_writes_is_known() {
+fn fields_that_an_api_server_adds_are_known() {
     let text = r#"
 apiVersion: machineconfiguration.openshift.io/v1
 kind: MachineConfig

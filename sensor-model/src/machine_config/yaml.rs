@@ -2,11 +2,12 @@
 
 use super::error::ManifestError;
 use serde_json::Value;
+use serde_saphyr::{Error, budget::BudgetBreach};
 
-/// Largest file that is read: forty times what a MachineConfig may have in a cluster's store.
+/// Largest file that is read: forty times the size limit of an object in etcd (1.5 MiB).
 const MAXIMUM_FILE: usize = 64 * 1024 * 1024;
 
-/// Deepest nesting; a MachineConfig needs ten levels, and each costs stack.
+/// Deepest nesting. A MachineConfig needs ten levels, and each level needs stack.
 const MAXIMUM_DEPTH: usize = 64;
 
 pub(super) fn documents(origin: &str, bytes: &[u8]) -> Result<Vec<Value>, ManifestError> {
@@ -21,33 +22,56 @@ pub(super) fn documents(origin: &str, bytes: &[u8]) -> Result<Vec<Value>, Manife
     }
     let text = std::str::from_utf8(bytes).map_err(|error| refuse(format!("not UTF-8: {error}")))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    // JSON is YAML, but its own parser is exact and many times faster.
+    // JSON is valid YAML, but the JSON parser is stricter and many times faster.
     if text.trim_start().starts_with('{')
         && let Ok(value) = serde_json::from_str(text)
     {
         return Ok(vec![value]);
     }
-    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options())
-        .map_err(|error| refuse(error.to_string()))?;
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple_with_options(text, options()).map_err(|error| refuse(reason(&error)))?;
     if documents.is_empty() {
         return Err(refuse("no document in it".to_owned()));
     }
     Ok(documents)
 }
 
-/// What Kubernetes' own YAML reader does, within limits.
+/// The reason of a parser's error, without the names of Rust types in the parser's own texts.
+fn reason(error: &Error) -> String {
+    match error {
+        Error::Budget { breach, .. } => match breach {
+            BudgetBreach::RecordedAnchorEvents { .. } => "too many YAML aliases (limit 1,000,000)".to_owned(),
+            BudgetBreach::Depth { .. } => format!("nested too deeply (limit {MAXIMUM_DEPTH} levels)"),
+            BudgetBreach::Events { .. } | BudgetBreach::Nodes { .. } => {
+                "too many values (limit 4,000,000)".to_owned()
+            }
+            other => format!("too large: {other:?}"),
+        },
+        other => {
+            let text = other.to_string();
+            // A limit that a copy of an alias exceeds has an error of another type with the same text.
+            if text.starts_with("budget breached: RecordedAnchor") {
+                return "too many YAML aliases (limit 1,000,000)".to_owned();
+            }
+            text.replace(", set DuplicateKeyPolicy in Options if acceptable", "")
+        }
+    }
+}
+
+/// The behaviour of Kubernetes' own YAML reader, with limits.
 fn options() -> serde_saphyr::Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_depth: MAXIMUM_DEPTH,
-            // One file of a config takes about thirty events.
+            // A declared file takes about thirty events.
             max_events: 4_000_000,
             max_nodes: 4_000_000,
+            max_recorded_anchor_events: 1_000_000,
             max_total_scalar_bytes: MAXIMUM_FILE,
         },
-        // People write `mode: 0644` and the cluster reads 420.
+        // The cluster reads `mode: 0644` as 420.
         legacy_octal_numbers: true,
-        // A snippet of the source in an error could show a secret.
+        // A snippet of the source in an error could contain a secret.
         with_snippet: false,
     }
 }

@@ -1,7 +1,7 @@
-//! Whether what a later config says leaves nothing of what was said before.
+//! Whether a later config sets every field of a thing that earlier ones set.
 //!
-//! In: a thing as merged so far, and what one more config says of it. Out: whether every field that was set is set again.
-//! What it misses counts as said by several, which never lessens a disruption.
+//! In: a thing as merged so far, and the declaration of one more config. Out: whether every field that was set is set again.
+//! A wrong "no" makes the thing one of several MachineConfigs, which never reduces a disruption.
 
 use super::rendered::RenderedFile;
 use crate::ignition::{Dialect, spec};
@@ -12,7 +12,7 @@ pub(super) fn file(old: &RenderedFile, new: &spec::File, dialect: Dialect) -> bo
         (None, _) => true,
         (Some(_), None) => false,
         (Some(old), Some(new)) => {
-            // What is left out of a MachineConfig means no compression.
+            // In a MachineConfig an omitted compression means none.
             let compression = new.compression.is_some() || dialect == Dialect::MachineConfig;
             new.source.is_some() && (old.compression.is_none() || compression)
         }
@@ -37,7 +37,7 @@ pub(super) fn link(old: &spec::Link, new: &spec::Link) -> bool {
         && again(group(old.group.as_ref()), group(new.group.as_ref()))
 }
 
-/// Neither id nor name is nobody.
+/// An owner without id and name is not set.
 fn user(user: Option<&spec::NodeUser>) -> Option<()> {
     user.filter(|user| user.id.is_some() || user.name.is_some()).map(drop)
 }

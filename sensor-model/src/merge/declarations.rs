@@ -1,23 +1,23 @@
-//! What owners of MachineConfigs declare, also once it is rendered.
+//! The disruption that owners of MachineConfigs declare, read back from a rendered MachineConfig.
 //!
-//! In a rendered MachineConfig nothing tells any more who said what. For those MachineConfigs whose owners
-//! declare something, an annotation keeps it: the declaration and what it is about. Reading it comes here; a
-//! rendered config with an annotation that cannot be read has no declarations, which never lessens anything.
+//! A rendered MachineConfig no longer says which MachineConfig declares which part. For MachineConfigs with a declared
+//! disruption, an annotation keeps the declaration and the parts that it is about. This file reads the annotation. If it
+//! cannot be read, the rendered config has no declarations, which never reduces a disruption.
 
 use super::rendered::{Declaration, Rendered, Sourced};
 use crate::expectation::Source;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// The annotation by which the owner of a MachineConfig says which action its content needs.
+/// The annotation by which the owner of a MachineConfig declares the actions that its content needs.
 pub const DISRUPTION_ANNOTATION: &str = "holdfast.dev/disruption";
 
-/// The annotation of a rendered MachineConfig that keeps what owners declared: JSON by name.
+/// The annotation of a rendered MachineConfig with the declarations of all owners: JSON, by the name of the MachineConfig.
 pub const DECLARATIONS_ANNOTATION: &str = "holdfast.dev/declarations";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Kept {
+struct KeptDeclaration {
     disruption: String,
     labels: BTreeMap<String, String>,
     files: Vec<String>,
@@ -26,14 +26,14 @@ struct Kept {
     units: Vec<String>,
 }
 
-/// Takes what an annotation keeps into a config that was read as rendered already.
+/// Adds the declarations of an annotation to a config that was read as rendered.
 pub(super) fn restore(rendered: &mut Rendered, annotation: &str, origin: &str) {
-    let Ok(kept) = serde_json::from_str::<BTreeMap<String, Kept>>(annotation) else { return };
+    let Ok(kept) = serde_json::from_str::<BTreeMap<String, KeptDeclaration>>(annotation) else { return };
     for (name, kept) in kept {
         let source = Source::new(name.as_str(), origin);
-        again(&mut rendered.files, &kept.files, &source);
-        again(&mut rendered.directories, &kept.directories, &source);
-        again(&mut rendered.links, &kept.links, &source);
+        set_source(&mut rendered.files, &kept.files, &source);
+        set_source(&mut rendered.directories, &kept.directories, &source);
+        set_source(&mut rendered.links, &kept.links, &source);
         for unit in kept.units {
             if let Some(unit) = rendered.units.get_mut(&unit) {
                 unit.sources_mut().for_each(|part| part.clone_from(&source));
@@ -44,7 +44,7 @@ pub(super) fn restore(rendered: &mut Rendered, annotation: &str, origin: &str) {
     }
 }
 
-fn again<T>(things: &mut BTreeMap<String, Sourced<T>>, paths: &[String], source: &Source) {
+fn set_source<T>(things: &mut BTreeMap<String, Sourced<T>>, paths: &[String], source: &Source) {
     for path in paths {
         if let Some(thing) = things.get_mut(path) {
             thing.source.clone_from(source);

@@ -23,45 +23,45 @@ pub enum MergeError {
     KernelDevel {
         /// The kernel type.
         kernel_type: String,
-        /// Who asks for the extension.
+        /// The MachineConfig that asks for the extension.
         asked_by: Source,
     },
-    /// Two parts of the rendered config would write the same path.
+    /// Two parts of the rendered config declare the same path.
     #[error("{} and {}: {what} {} conflicts with the systemd unit or drop-in of the same path", first.machine_config, second.machine_config, quote(path))]
     Conflict {
         /// `file`, `directory` or `link`.
         what: &'static str,
         /// The path.
         path: String,
-        /// Who declares it.
+        /// The MachineConfig that declares it.
         first: Box<Source>,
-        /// Who declares the unit.
+        /// The MachineConfig that declares the unit.
         second: Box<Source>,
     },
-    /// What lies below a link of the config would be written wherever the link points.
+    /// A path below a declared link: its file would be written to the link's target.
     #[error("{} and {}: {what} {} is below the link {}", link_of.machine_config, path_of.machine_config, quote(path), quote(link))]
     BelowLink {
         /// `file`, `directory` or `link`.
         what: &'static str,
         /// The path.
         path: String,
-        /// Who declares it.
+        /// The MachineConfig that declares it.
         path_of: Box<Source>,
         /// The link's path.
         link: String,
-        /// Who declares the link.
+        /// The MachineConfig that declares the link.
         link_of: Box<Source>,
     },
-    /// A directory cannot have another name.
+    /// A hard link to a directory, which Linux does not have.
     #[error("{} and {}: the target of the hard link {} is the directory {}", link_of.machine_config, directory_of.machine_config, quote(link), quote(directory))]
     HardLink {
         /// The link's path.
         link: String,
-        /// Who declares the link.
+        /// The MachineConfig that declares the link.
         link_of: Box<Source>,
         /// The directory's path.
         directory: String,
-        /// Who declares the directory.
+        /// The MachineConfig that declares the directory.
         directory_of: Box<Source>,
     },
 }

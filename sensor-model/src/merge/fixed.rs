@@ -1,15 +1,14 @@
-//! What only a first boot makes: disks, file systems, groups of users and the like.
+//! Sections that only the first boot applies: disks, file systems, groups and others.
 //!
-//! Parts of Ignition configs come in, the later over the earlier; out comes one value per section, in
-//! which it does not matter what was left out, what was given empty, and in which order things with names
-//! of their own stand. Nothing here says what a difference means.
+//! In: sections of Ignition configs; a later one overrides an earlier one. Out: one value for each section. Its comparison
+//! ignores omitted and empty fields, and the order of items that have names.
 
 use crate::ignition::spec;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// A section of an Ignition config that a running node cannot take over.
+/// A section of an Ignition config that cannot be applied to a running node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Section {
     /// `passwd.groups`.
@@ -33,7 +32,7 @@ pub enum Section {
 }
 
 impl Section {
-    /// Where it stands in an Ignition config.
+    /// The place of the section in an Ignition config: the parent's name and its own.
     pub fn pointer(self) -> [&'static str; 2] {
         match self {
             Self::Groups => ["passwd", "groups"],
@@ -54,7 +53,7 @@ impl Section {
 pub struct Fixed(BTreeMap<Section, Value>);
 
 impl Fixed {
-    /// Every section with its value, lists in the order in which they were declared first.
+    /// Every section with its value; items of a list are in the order of their first declaration.
     pub fn sections(&self) -> impl Iterator<Item = (Section, &Value)> {
         self.0.iter().map(|(section, value)| (*section, value))
     }
@@ -71,7 +70,7 @@ impl Fixed {
         sections
     }
 
-    /// Puts a config's sections over those before it.
+    /// Merges a config's sections over the earlier ones.
     pub(super) fn add(&mut self, config: &spec::Config) {
         let passwd = config.passwd.as_ref();
         let storage = config.storage.as_ref();
@@ -86,10 +85,10 @@ impl Fixed {
         self.put(Section::Timeouts, config.ignition.timeouts.as_ref());
     }
 
-    fn put(&mut self, section: Section, said: Option<&impl Serialize>) {
-        // What was read from JSON can be written as JSON.
-        let Some(Ok(value)) = said.map(serde_json::to_value) else { return };
-        let Some(value) = settled(value) else { return };
+    fn put(&mut self, section: Section, declared: Option<&impl Serialize>) {
+        // The value was parsed from JSON, so it can be written as JSON.
+        let Some(Ok(value)) = declared.map(serde_json::to_value) else { return };
+        let Some(value) = without_empty(value) else { return };
         match self.0.get_mut(&section) {
             Some(old) => over(old, value),
             None => {
@@ -99,24 +98,24 @@ impl Fixed {
     }
 }
 
-/// Without what says nothing.
-fn settled(value: Value) -> Option<Value> {
+/// The value without nulls and empty objects and lists.
+fn without_empty(value: Value) -> Option<Value> {
     match value {
         Value::Null => None,
         Value::Object(fields) => {
             let fields: Map<String, Value> =
-                fields.into_iter().filter_map(|(key, value)| Some((key, settled(value)?))).collect();
+                fields.into_iter().filter_map(|(key, value)| Some((key, without_empty(value)?))).collect();
             (!fields.is_empty()).then_some(Value::Object(fields))
         }
         Value::Array(items) => {
-            let items: Vec<Value> = items.into_iter().filter_map(settled).collect();
+            let items: Vec<Value> = items.into_iter().filter_map(without_empty).collect();
             (!items.is_empty()).then_some(Value::Array(items))
         }
         other => Some(other),
     }
 }
 
-/// Ignition's way: fields replace each other, lists merge by key.
+/// Ignition's merge: fields replace each other, lists merge by key.
 fn over(old: &mut Value, new: Value) {
     match (old, new) {
         (Value::Object(old), Value::Object(new)) => {
@@ -141,7 +140,7 @@ fn over(old: &mut Value, new: Value) {
     }
 }
 
-/// By what an item of a list is known.
+/// The key of an item of a list.
 fn key(item: &Value) -> String {
     let Value::Object(fields) = item else { return item.to_string() };
     let number = fields.get("number").filter(|number| number.as_i64() != Some(0));
@@ -149,7 +148,7 @@ fn key(item: &Value) -> String {
     named.or(number).or_else(|| fields.get("label")).unwrap_or(item).to_string()
 }
 
-/// With things that have names of their own in the order of those; plain lists stay as they are.
+/// The value with lists of objects sorted by key; other lists keep their order.
 fn ordered(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {

@@ -1,10 +1,9 @@
 //! Many MachineConfigs become one rendered config.
 //!
-//! Parsed MachineConfigs come in, in any order; out comes what they say together, by the Machine
-//! Config Operator's rules (which rest on Ignition's), with the MachineConfig that each part came
-//! from. Contents stay in their encoded form. Disks, file systems, RAID, LUKS and the like are made once,
-//! at the first boot, and are not what a running node can drift from: they are carried as they are
-//! ([`Fixed`]), to be compared.
+//! In: parsed MachineConfigs, in any order. Out: their merge by the Machine Config Operator's rules, which extend Ignition's,
+//! each part with the MachineConfig that declares it. Contents stay encoded. Disks, file systems, RAID and LUKS are created
+//! once, at the first boot, so a running node cannot drift from them. The merge only carries them ([`Fixed`]), so that two
+//! configs can be compared.
 
 mod covers;
 mod declarations;
@@ -27,11 +26,11 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// Merges MachineConfigs: those of role `worker` first, then all others, each group by name; a later
-/// one wins.
+/// Merges MachineConfigs: those of role `worker` first, then all others, each group in the order of their names. A later one
+/// overrides an earlier one.
 ///
 /// # Errors
-/// Two MachineConfigs of one name, parts that cannot stand together.
+/// Two MachineConfigs of one name, or parts that contradict each other.
 pub fn merge(mut configs: Vec<MachineConfig>) -> Result<Rendered, MergeError> {
     configs.sort_by(|a, b| rules::order(a).cmp(&rules::order(b)));
     let mut names: BTreeMap<&str, &str> = BTreeMap::new();
@@ -54,14 +53,15 @@ pub fn merge(mut configs: Vec<MachineConfig>) -> Result<Rendered, MergeError> {
     Ok(rendered)
 }
 
-/// Takes one MachineConfig as rendered already: it says everything itself, the images included, also where
-/// a controller made it.
+/// Reads one MachineConfig as an already rendered one: it declares everything itself, including the images, even if a
+/// controller generated it.
 ///
 /// # Errors
-/// Parts that cannot stand together.
+/// Parts that contradict each other.
 pub fn rendered(mut config: MachineConfig) -> Result<Rendered, MergeError> {
     config.annotations.remove(GENERATED_BY_ANNOTATION);
-    // Only what renders a pool knows what its owners declared; anybody else could say anything of anybody.
+    // Only the program that renders a pool sees the owners' annotations. In any other MachineConfig the annotation could claim
+    // any owner.
     let is_rendered = pool_of_rendered(&config.source.machine_config).is_some();
     let kept = config.annotations.remove(DECLARATIONS_ANNOTATION).filter(|_| is_rendered);
     let origin = config.source.origin.clone();

@@ -11,24 +11,24 @@ use std::{
     sync::Arc,
 };
 
-/// The role whose MachineConfigs every pool of its own takes, too.
+/// The role whose MachineConfigs every custom pool includes.
 const WORKER: &str = "worker";
 
-/// A part of the rendered config, and who said it last.
+/// A part of the rendered config with its MachineConfig.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sourced<T> {
     /// The part.
     pub value: T,
-    /// The MachineConfig that said it last.
+    /// The last MachineConfig that declares the part.
     pub source: Source,
 }
 
 /// A file after the merge.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RenderedFile {
-    /// As Ignition declares it, every field merged.
+    /// The file in Ignition's form, every field merged.
     pub file: spec::File,
-    /// Whose rule decides what an unset source means: that of whoever said the file last.
+    /// The dialect of the last MachineConfig that declares the file; it decides what an unset source means.
     pub dialect: Dialect,
 }
 
@@ -41,18 +41,18 @@ pub struct RenderedUnit {
     pub enabled: Option<Sourced<bool>>,
     /// Declared mask.
     pub mask: Option<Sourced<bool>>,
-    /// Drop-ins by name; `None` is a drop-in without contents.
+    /// Drop-ins by name; `None` for a drop-in without contents.
     pub dropins: BTreeMap<String, Sourced<Option<String>>>,
 }
 
-/// A user after the merge, as far as ssh keys need it.
+/// A user after the merge.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RenderedUser {
-    /// As Ignition declares it, every field but the keys merged.
+    /// The user in Ignition's form, every field except the keys merged.
     pub user: spec::User,
-    /// Declared keys in order, each once; `None` when nobody declares any list of keys.
+    /// Declared keys in order, each once; `None` if no MachineConfig declares a list of keys.
     pub keys: Option<Vec<Sourced<String>>>,
-    /// The MachineConfig that said anything about the user last.
+    /// The last MachineConfig that declares anything of the user.
     pub source: Source,
 }
 
@@ -77,24 +77,24 @@ pub struct Rendered {
     pub kernel_type: Option<Sourced<String>>,
     /// Extensions in order, duplicates kept.
     pub extensions: Vec<Sourced<String>>,
-    /// Who asks for FIPS first; `None` when nobody does.
+    /// The first MachineConfig that enables FIPS; `None` if none does.
     pub fips: Option<Source>,
     /// OS image that overrides the cluster's.
     pub os_image_url: Option<Sourced<String>>,
     /// Extensions image that overrides the cluster's.
     pub base_os_extensions_container_image: Option<Sourced<String>>,
-    /// What only a first boot can make.
+    /// Sections that only the first boot applies.
     pub fixed: Fixed,
-    /// Names of MachineConfigs whose owners say which action their content needs, and what they say.
+    /// Declared disruption by the name of the MachineConfig.
     pub declarations: BTreeMap<String, Declaration>,
-    /// Files, directories and links of which several MachineConfigs say parts: all but the last one.
+    /// Files, directories and links that several MachineConfigs declare in part: by path, all of them but the last one.
     pub shared: BTreeMap<String, BTreeSet<Arc<str>>>,
     /// Roles of the MachineConfigs, by their label.
     pub roles: BTreeSet<String>,
 }
 
-/// What the owner of a MachineConfig says of the disruption that its content needs. Whether it counts is
-/// for a policy to say.
+/// The disruption that the owner of a MachineConfig declares for its content. A policy decides whether the declaration is
+/// accepted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Declaration {
     /// Value of [`DISRUPTION_ANNOTATION`].
@@ -104,7 +104,7 @@ pub struct Declaration {
 }
 
 impl Rendered {
-    /// Takes what another one says of the operating system in the place of its own.
+    /// Replaces everything about the operating system by that of another config.
     pub fn take_os(&mut self, other: Self) {
         self.kernel_arguments = other.kernel_arguments;
         self.kernel_type = other.kernel_type;
@@ -113,7 +113,7 @@ impl Rendered {
         self.base_os_extensions_container_image = other.base_os_extensions_container_image;
     }
 
-    /// Whether nothing on a node would be because of it. Names, roles and annotations of MachineConfigs declare nothing.
+    /// Whether the config declares nothing. Names, roles and annotations of MachineConfigs are no declarations.
     pub fn declares_nothing(&self) -> bool {
         let bare = Self {
             sources: self.sources.clone(),
@@ -124,8 +124,8 @@ impl Rendered {
         *self == bare
     }
 
-    /// The pool that it is for: by the name of a rendered config, else by its roles. A pool of its own takes what is the
-    /// workers' besides; with several others nobody can tell.
+    /// The config's pool: by the name of a rendered config, else by its roles. A custom pool also has the role `worker`. With
+    /// several other roles the pool is unknown.
     pub fn pool(&self) -> Option<&str> {
         let named = self.sources.iter().find_map(|source| pool_of_rendered(&source.machine_config));
         let mut own = self.roles.iter().map(String::as_str).filter(|role| *role != WORKER);
@@ -138,8 +138,8 @@ impl Rendered {
 }
 
 impl RenderedUnit {
-    /// Whether one MachineConfig said all of it.
-    pub fn is_said_by(&self, name: &str) -> bool {
+    /// Whether this MachineConfig declares every part of the unit.
+    pub fn is_declared_by(&self, name: &str) -> bool {
         let flags = [&self.enabled, &self.mask].into_iter().flatten().map(|part| &part.source);
         let contents = self.contents.iter().map(|part| &part.source);
         let mut sources =

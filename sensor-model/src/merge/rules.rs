@@ -1,7 +1,7 @@
-//! The rules of the merge, one function per part.
+//! The rules of the merge, one function for each part.
 //!
-//! Ignition's: fields that a later config leaves out keep their value; lists merge by key; a file, a
-//! directory and a link of one path replace each other. The Machine Config Operator's are marked.
+//! Ignition's rules: a field that a later config omits keeps its value; lists merge by key; a file, a directory and a link of
+//! one path replace each other. Comments mark the Machine Config Operator's rules.
 
 use super::{
     covers,
@@ -19,7 +19,7 @@ use std::{
     sync::Arc,
 };
 
-/// Where a MachineConfig stands in the merge: a pool's own beat the workers', whatever their names.
+/// Sort key of the merge: a pool's own MachineConfigs come after those of `worker` and so override them.
 pub(super) fn order(config: &MachineConfig) -> (bool, &str) {
     (config.role() != Some("worker"), &config.source.machine_config)
 }
@@ -31,14 +31,14 @@ pub(super) fn add(rendered: &mut Rendered, mut config: MachineConfig) {
     let sourced = |text: &String| Sourced { value: text.clone(), source: source.clone() };
     rendered.kernel_arguments.extend(config.kernel_arguments.iter().map(sourced));
     rendered.extensions.extend(config.extensions.iter().map(sourced));
-    // A later explicit default doesn't take a kernel type back.
+    // The operator's rule: a later explicit `default` does not undo a kernel type.
     if let Some(kind) = config.kernel_type.as_ref().filter(|kind| *kind != "default") {
         rendered.kernel_type = Some(sourced(kind));
     }
     if config.fips && rendered.fips.is_none() {
         rendered.fips = Some(source.clone());
     }
-    // Only people override images; generated configs repeat what the cluster said at their time.
+    // A generated config only repeats the cluster's image of its time, so it overrides no image.
     if annotations.get(GENERATED_BY_ANNOTATION).is_none_or(String::is_empty) {
         if let Some(url) = &config.os_image_url {
             rendered.os_image_url = Some(sourced(url));
@@ -135,8 +135,8 @@ fn add_ignition(rendered: &mut Rendered, config: spec::Config, dialect: Dialect,
     }
 }
 
-/// Keeps who else says parts of a thing that a further config is about to be merged into; nobody does where that one
-/// covers all that was said.
+/// Records the MachineConfigs that declare parts of a thing, before a further config is merged into it. If that config sets
+/// every field again, it is the only one.
 fn note_shared<T>(
     shared: &mut BTreeMap<String, BTreeSet<Arc<str>>>,
     before: Option<&Sourced<T>>,
@@ -150,7 +150,7 @@ fn note_shared<T>(
         Some(before) if !covers(before) => {
             let others = shared.entry(path.to_owned()).or_default();
             others.insert(name(&before.source));
-            // Who spoke earlier and speaks again is the last one.
+            // A MachineConfig that declares the thing once more is the last one, so it is not among the others.
             others.remove(&name(by));
         }
         Some(_) => drop(shared.remove(path)),
@@ -162,7 +162,7 @@ fn note_shared<T>(
 fn add_file(rendered: &mut Rendered, mut file: spec::File, dialect: Dialect, source: &Source) {
     match rendered.files.entry(file.path.clone()) {
         Entry::Vacant(entry) => {
-            settle(&mut file.contents);
+            normalize(&mut file.contents);
             entry.insert(Sourced { value: RenderedFile { file, dialect }, source: source.clone() });
         }
         Entry::Occupied(mut entry) => {
@@ -178,8 +178,8 @@ fn add_file(rendered: &mut Rendered, mut file: spec::File, dialect: Dialect, sou
                 old.append.get_or_insert_default().extend(append);
             }
             let mut contents = file.contents.unwrap_or_default();
-            // The Machine Config Operator's: to leave the compression out means none, also when the
-            // source is left out (it would be the earlier one's, and no longer decompressed).
+            // The operator's rule: an omitted compression means none, even if the source is omitted, too. The earlier source
+            // is then no longer decompressed.
             if dialect == Dialect::MachineConfig && contents.compression.is_none() {
                 contents.compression = Some(String::new());
             }
@@ -191,13 +191,13 @@ fn add_file(rendered: &mut Rendered, mut file: spec::File, dialect: Dialect, sou
             over(&mut merged.source, contents.source);
             over(&mut merged.compression, contents.compression);
             over(&mut merged.verification, contents.verification);
-            settle(&mut old.contents);
+            normalize(&mut old.contents);
         }
     }
 }
 
-/// An empty compression is none, and contents of which nothing is said are none.
-fn settle(contents: &mut Option<spec::Resource>) {
+/// An empty compression becomes none, and contents without any field become none.
+fn normalize(contents: &mut Option<spec::Resource>) {
     if let Some(said) = contents {
         said.compression = said.compression.take().filter(|compression| !compression.is_empty());
     }
@@ -264,7 +264,7 @@ fn add_user(rendered: &mut Rendered, mut user: spec::User, source: &Source) {
     }
 }
 
-/// What each config keeps by itself, but their merge need not.
+/// Checks the merge for conflicts that each config alone does not have.
 pub(super) fn check(rendered: &Rendered) -> Result<(), MergeError> {
     if let Some(kind) = &rendered.kernel_type
         && let Some(extension) =
@@ -289,7 +289,7 @@ pub(super) fn check(rendered: &Rendered) -> Result<(), MergeError> {
     links(rendered)
 }
 
-/// What each config keeps of its own links, for those of all.
+/// Checks the links of the merge against all its paths.
 fn links(rendered: &Rendered) -> Result<(), MergeError> {
     let files = rendered.files.iter().map(|(path, file)| ("file", path, &file.source));
     let directories =
@@ -337,15 +337,14 @@ fn no_node_at(rendered: &Rendered, path: &str, unit: &Source) -> Result<(), Merg
     }
 }
 
-/// A value that a later config gives replaces the earlier one; one that it leaves out doesn't.
+/// A value of a later config replaces the earlier one; an omitted value does not.
 fn over<T>(old: &mut Option<T>, new: Option<T>) {
     if new.is_some() {
         *old = new;
     }
 }
 
-/// Ignition merges id and name apart, which can leave both set and the result invalid; here the one
-/// that is given last stands alone.
+/// Replaces id and name together. Ignition merges them separately, so the result could have both and be invalid.
 fn over_user(old: &mut Option<spec::NodeUser>, new: Option<spec::NodeUser>) {
     over(old, new.filter(|new| new.id.is_some() || new.name.is_some()));
 }

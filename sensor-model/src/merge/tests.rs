@@ -86,7 +86,7 @@ fn compression_left_out_means_none_in_a_machine_config() {
 }
 
 #[test]
-fn a_hash_goes_with_its_content() {
+fn a_hash_is_dropped_with_its_content() {
     let hash = "sha256-7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed";
     let rendered = merge(vec![
         files(
@@ -201,7 +201,7 @@ fn a_generated_config_does_not_override_the_image() {
 }
 
 #[test]
-fn what_cannot_stand_together_is_refused_with_both_names() {
+fn conflicting_parts_are_refused_with_both_names() {
     let unit = ignition(
         "2",
         &json!({ "systemd": { "units": [{ "name": "a.service", "contents": "x",
@@ -231,7 +231,7 @@ fn what_cannot_stand_together_is_refused_with_both_names() {
     assert!(merge(vec![at("/etc/systemd/system/b.service"), unit]).is_ok(), "another unit's path is free");
 }
 
-/// A config that says some things about a few files, units and keys.
+/// A config that declares some parts of a few files, units and keys.
 fn any_config() -> impl Strategy<Value = Value> {
     let optional = |name: &'static str, values: Vec<Value>| {
         proptest::option::of(proptest::sample::select(values)).prop_map(move |value| (name, value))
@@ -290,7 +290,7 @@ fn any_config() -> impl Strategy<Value = Value> {
         })
 }
 
-/// The rendered config without who said what.
+/// The rendered config without its sources.
 fn said(rendered: &Rendered) -> String {
     let files: Vec<_> = rendered.files.values().map(|file| &file.value.file).collect();
     let units: Vec<_> = rendered
@@ -322,7 +322,7 @@ proptest! {
     }
 
     #[test]
-    fn saying_everything_twice_says_nothing_new(configs in proptest::collection::vec(any_config(), 1..4)) {
+    fn declaring_everything_twice_changes_nothing(configs in proptest::collection::vec(any_config(), 1..4)) {
         let once: Vec<_> =
             configs.iter().enumerate().map(|(index, config)| ignition(&format!("{index}"), config)).collect();
         let mut twice = once.clone();
@@ -331,7 +331,7 @@ proptest! {
     }
 
     #[test]
-    fn what_the_last_config_says_stands(configs in proptest::collection::vec(any_config(), 1..4)) {
+    fn the_declaration_of_the_last_config_wins(configs in proptest::collection::vec(any_config(), 1..4)) {
         let rendered = merge(
             configs.iter().enumerate().map(|(index, config)| ignition(&format!("{index}"), config)).collect(),
         )

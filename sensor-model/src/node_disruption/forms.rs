@@ -64,7 +64,7 @@ pub(super) fn path_pattern(path: &str) -> Result<String, String> {
         return Ok(path.to_owned());
     }
     let path = path.strip_suffix('/').unwrap_or(path);
-    check_absolute(path).map(|()| path.to_owned())
+    check_absolute(path).map(|()| path.to_owned()).map_err(|error| error.to_string())
 }
 
 /// The name of a kernel argument, or a glob for it.

@@ -1,12 +1,12 @@
 //! Kernel arguments: how they are split and compared.
 //!
-//! In: a command line, or the lines that MachineConfigs declare. Out: words, which declared ones a kernel did not get, and
-//! whether it got the others in their order. As the Machine Config Operator has it, more arguments than declared are no
-//! difference, and so do they not count where they stand in between.
+//! In: a command line, or the lines of MachineConfigs. Out: words, the declared words that a kernel lacks, and whether the others
+//! are in the declared order. As for the Machine Config Operator, undeclared arguments are no difference, also between declared
+//! ones.
 
 use std::collections::BTreeMap;
 
-/// Words of a command line, split as the kernel does it: at blanks that are not between double quotes. Quotes stay.
+/// Words of a command line, split as by the kernel's `next_arg()`: at blanks outside double quotes. The words keep their quotes.
 pub fn split(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
@@ -30,12 +30,12 @@ pub fn split(line: &str) -> Vec<String> {
     words
 }
 
-/// The words of several declared lines, in order; a line may declare several arguments.
+/// The words of several declared lines, in order. A line may declare several arguments.
 pub fn words<'a>(declared: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     declared.into_iter().flat_map(split).collect()
 }
 
-/// Declared words that are not among those found, each once. The kernel takes `a="b c"` and `"a=b c"` for the same.
+/// Declared words that are not among those found, each once. `a="b c"` and `"a=b c"` are the same to the kernel.
 pub fn missing<'a>(declared: &'a [String], found: &[String]) -> Vec<&'a str> {
     let mut missing: Vec<&str> = Vec::new();
     for word in declared {
@@ -52,8 +52,8 @@ pub fn is_among(word: &str, found: &[String]) -> bool {
     found.iter().any(|found| bare(found) == word)
 }
 
-/// Those words that others have too, as often as they have them and of several the last, which the kernel takes; and the
-/// rest. Both in their order. `word`: what makes two of them the same.
+/// Splits words into those that `others` contain and the remaining ones, both in their order. A word counts as often as `others`
+/// contain it, the last ones first, because the kernel uses the last value. `word` gives the text by which two of them are equal.
 pub fn partition<'a, T>(
     words: &'a [T],
     others: &[T],
@@ -78,19 +78,19 @@ pub fn partition<'a, T>(
     (shared, own)
 }
 
-/// Of some words those that others have too ([`partition`]).
+/// The words that `others` contain, too ([`partition`]).
 pub fn common<'a>(words: &'a [String], others: &[String]) -> Vec<&'a String> {
     partition(words, others, |word| bare(word)).0
 }
 
-/// Whether declared words stand in their order among those found, but for such as are not there.
+/// Whether the declared words that are found have the declared order.
 pub fn in_order(declared: &[String], found: &[String]) -> bool {
     let bare = |words: Vec<&String>| words.into_iter().map(|word| bare(word)).collect::<Vec<_>>();
     bare(common(declared, found)) == bare(common(found, declared))
 }
 
-/// Whether declared words stand in their order among those found and as often as declared, but for such as are not there:
-/// where they do not, they have to be set anew.
+/// Whether the declared words that are found have the declared order, and as many copies as declared. If not, they must be set
+/// again.
 pub fn are_set(declared: &[String], found: &[String]) -> bool {
     let there = declared.iter().filter(|word| is_among(word, found)).count();
     in_order(declared, found) && common(declared, found).len() == there

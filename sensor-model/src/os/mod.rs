@@ -1,7 +1,7 @@
-//! The operating system under a node: its kernel arguments, and the image that it booted.
+//! The operating system of a host: its kernel arguments and its booted image.
 //!
-//! In: texts of the kernel, of ostree's own files, and of the tools that change an image-based host. Out: what is booted
-//! and what the next boot is to be, and whether that is what a config declares. Nothing is run or read here.
+//! In: texts of the kernel, of ostree's files, and of the tools that change an image-based host. Out: the booted deployment and
+//! the next one, and whether they match a config. It runs no tool and reads no file.
 
 pub mod arguments;
 mod origin;
@@ -11,14 +11,14 @@ mod status;
 mod tests;
 
 pub use origin::of_origin;
-pub use status::{Status, StatusError};
+pub use status::{DeploymentStatus, StatusError};
 
 use serde::{Deserialize, Serialize};
 
 /// One bootable version of the OS on the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deployment {
-    /// The image or branch that it came from, without what says how it was fetched.
+    /// The image or branch of the deployment, without the transport.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// Digest of the image's manifest, `sha256:…`.
@@ -27,14 +27,13 @@ pub struct Deployment {
     /// The ostree commit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checksum: Option<String>,
-    /// Packages that were asked for beside those of the image.
+    /// Requested packages besides those of the image.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub packages: Vec<String>,
 }
 
 impl Deployment {
-    /// Whether it is what a config's `osImageURL` names: the same image by name, the same manifest by digest, or the
-    /// same commit.
+    /// Whether a config's `osImageURL` names this deployment: by the image's name, the manifest's digest, or the commit.
     pub fn is(&self, declared: &str) -> bool {
         let declared = reference(declared);
         let digest = declared.rsplit_once('@').map(|(_, digest)| digest);
@@ -43,13 +42,13 @@ impl Deployment {
             || self.checksum.as_deref() == Some(declared)
     }
 
-    /// What it is called in a message.
+    /// The deployment's name in messages.
     pub fn name(&self) -> &str {
         self.image.as_deref().or(self.digest.as_deref()).or(self.checksum.as_deref()).unwrap_or("unknown")
     }
 }
 
-/// Ways to fetch an image, as tools write them before its name; several may follow each other.
+/// Transports that tools write before an image's name. A name may have several in a row.
 const TRANSPORTS: [&str; 8] = [
     "ostree-unverified-registry:",
     "ostree-unverified-image:",
@@ -61,10 +60,10 @@ const TRANSPORTS: [&str; 8] = [
     "oci-archive:",
 ];
 
-/// As above, with the name of the remote whose keys verify it.
+/// Transports with the name of a remote, whose keys verify the image.
 const REMOTE_TRANSPORTS: [&str; 2] = ["ostree-remote-registry:", "ostree-remote-image:"];
 
-/// An image's name alone.
+/// An image's name without its transports.
 pub fn reference(text: &str) -> &str {
     let mut rest = text;
     loop {

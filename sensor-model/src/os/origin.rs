@@ -1,11 +1,11 @@
-//! What ostree keeps beside a deployment: the file that says where it came from.
+//! The origin file that ostree keeps for each deployment.
 
 use super::{Deployment, reference};
 
-/// Keys of the section `[origin]` that name an image or a branch, in the order in which they count.
+/// Keys of the section `[origin]` that name an image or a branch; an earlier one has priority.
 const KEYS: [&str; 3] = ["container-image-reference", "refspec", "baserefspec"];
 
-/// The deployment of an ostree host, by its origin file and its commit.
+/// A deployment of an ostree host, by its origin file and its commit.
 pub fn of_origin(origin: &str, checksum: &str) -> Deployment {
     let mut section = "";
     let mut found: [Option<&str>; KEYS.len()] = [None; KEYS.len()];

@@ -1,29 +1,29 @@
-//! What the tools say of a host's deployments.
+//! A host's deployments, as the tools report them.
 //!
-//! In: the output of `rpm-ostree status --json`, `bootc status --format json` or `ostree admin status`. Out: what is
-//! booted, and what the next boot is to be where that is something else. Fields that are not needed may be anything.
+//! In: the output of `rpm-ostree status --json`, `bootc status --format json` or `ostree admin status`. Out: the booted
+//! deployment, and the next one if that is another. Unused fields may have any value.
 
 use super::{Deployment, reference};
 use serde::Deserialize;
 
-/// What a tool says.
+/// The deployments that a tool reports.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Status {
-    /// What runs.
+pub struct DeploymentStatus {
+    /// The booted deployment.
     pub booted: Option<Deployment>,
-    /// What the next boot is to be; `None` when it is what runs.
+    /// The deployment of the next boot; `None` if it is the booted one.
     pub next: Option<Deployment>,
-    /// The next one becomes complete only when the host is shut down.
+    /// The next deployment is staged: it becomes complete during the shutdown.
     pub staged: bool,
-    /// Stateroot and name of the deployment that runs, where the tool tells them.
+    /// Stateroot and name of the booted deployment, if the tool reports them.
     pub place: Option<(String, String)>,
 }
 
-/// An answer that cannot be read.
+/// An output that cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the answer of {tool} is not understood: {reason}")]
 pub struct StatusError {
-    /// Whose answer.
+    /// The tool.
     pub tool: &'static str,
     /// What is wrong with it.
     pub reason: String,
@@ -88,11 +88,11 @@ struct BootcOstree {
     checksum: String,
 }
 
-impl Status {
+impl DeploymentStatus {
     /// Reads `rpm-ostree status --json`.
     ///
     /// # Errors
-    /// What is not JSON of that shape.
+    /// Output of another form.
     pub fn of_rpm_ostree(json: &[u8]) -> Result<Self, StatusError> {
         let answer: RpmOstree = read("rpm-ostree", json)?;
         let mut status = Self::default();
@@ -105,7 +105,7 @@ impl Status {
                 checksum: found.base_checksum.or(found.checksum),
                 packages: found.requested_packages,
             };
-            // The first one is what the boot loader takes.
+            // The boot loader boots the first one.
             if booted {
                 status.booted = Some(deployment);
             } else if number == 0 {
@@ -118,7 +118,7 @@ impl Status {
     /// Reads `bootc status --format json`.
     ///
     /// # Errors
-    /// What is not JSON of that shape.
+    /// Output of another form.
     pub fn of_bootc(json: &[u8]) -> Result<Self, StatusError> {
         let Bootc { status } = read("bootc", json)?;
         let deployment = |entry: BootcEntry| {
@@ -139,11 +139,11 @@ impl Status {
         })
     }
 
-    /// Reads `ostree admin status`: a line for each deployment, the booted one marked by an asterisk, and further
-    /// in a line that names its origin.
+    /// Reads `ostree admin status`: a line for each deployment, with an asterisk for the booted one, and indented lines below it,
+    /// one with its origin.
     ///
     /// # Errors
-    /// A line of a deployment that names no commit.
+    /// A deployment's line without a commit.
     pub fn of_ostree(text: &str) -> Result<Self, StatusError> {
         let mut found: Vec<(bool, bool, Deployment)> = Vec::new();
         let mut place = None;

@@ -1,4 +1,4 @@
-use super::{Deployment, Status, arguments, of_origin, reference};
+use super::{Deployment, DeploymentStatus, arguments, of_origin, reference};
 
 const COMMIT: &str = "f5c2c58b683884ffee9dca0580863651e5397194a54d34cfbfe3902c42601cb8";
 const OTHER: &str = "40948b845a13349cb0d57400eebdcfdf72bb8521636a1f067fb22d92b0b73b41";
@@ -38,7 +38,7 @@ fn declared_arguments_are_in_order_whatever_the_host_has_in_between() {
         // What is not there has no place.
         ("m=off gone m=auto", "m=off m=auto", true, true),
         ("", "rw", true, true),
-        // Of several the last one counts, also where the host gives one more.
+        // Of several the last one is used, even if the host adds one more.
         ("a b", "b a b", true, true),
         ("a b", "a b a", false, false),
         ("a b a", "a b", false, false),
@@ -49,7 +49,7 @@ fn declared_arguments_are_in_order_whatever_the_host_has_in_between() {
 }
 
 #[test]
-fn an_image_is_known_by_name_digest_or_commit_whatever_the_transport() {
+fn an_image_matches_by_name_digest_or_commit_with_any_transport() {
     assert_eq!(reference(&format!("ostree-unverified-registry:{IMAGE}")), IMAGE);
     assert_eq!(reference("ostree-image-signed:docker://quay.io/a/b:1"), "quay.io/a/b:1");
     assert_eq!(reference("ostree-remote-image:fedora:docker://quay.io/a/b:1"), "quay.io/a/b:1");
@@ -69,7 +69,7 @@ fn an_image_is_known_by_name_digest_or_commit_whatever_the_transport() {
 }
 
 #[test]
-fn an_origin_file_names_the_image_and_other_sections_do_not_count() {
+fn an_origin_file_names_the_image_and_other_sections_are_ignored() {
     let origin = format!(
         "[other]\nrefspec=no\n[origin]\nrefspec=os/v1\ncontainer-image-reference=ostree-unverified-registry:{IMAGE}\n"
     );
@@ -92,7 +92,7 @@ fn rpm_ostrees_first_deployment_is_next_unless_it_runs() {
     let json = |entries: &[String]| {
         format!(r#"{{"deployments":[{}],"transaction":null,"cached-update":null}}"#, entries.join(","))
     };
-    let one = Status::of_rpm_ostree(json(&[entry(IMAGE, true, false, COMMIT)]).as_bytes()).unwrap();
+    let one = DeploymentStatus::of_rpm_ostree(json(&[entry(IMAGE, true, false, COMMIT)]).as_bytes()).unwrap();
     let booted = one.booted.as_ref().unwrap();
     assert!(one.next.is_none() && booted.is(IMAGE) && booted.packages == ["usbguard"]);
     let entries = [
@@ -100,11 +100,11 @@ fn rpm_ostrees_first_deployment_is_next_unless_it_runs() {
         entry(IMAGE, true, false, COMMIT),
         entry("quay.io/os:old", false, false, OTHER),
     ];
-    let three = Status::of_rpm_ostree(json(&entries).as_bytes()).unwrap();
+    let three = DeploymentStatus::of_rpm_ostree(json(&entries).as_bytes()).unwrap();
     assert!(three.staged && three.next.unwrap().is("quay.io/os:next") && three.booted.unwrap().is(IMAGE));
     // A host that never saw a container: the origin is a branch.
     let branch = r#"{"deployments":[{"booted":true,"origin":"edge:rhel/8/x86_64/edge","base-checksum":"b","checksum":"c"}]}"#;
-    let branch = Status::of_rpm_ostree(branch.as_bytes()).unwrap().booted.unwrap();
+    let branch = DeploymentStatus::of_rpm_ostree(branch.as_bytes()).unwrap().booted.unwrap();
     assert_eq!((branch.name(), branch.checksum.as_deref()), ("edge:rhel/8/x86_64/edge", Some("b")));
 }
 
@@ -125,35 +125,36 @@ fn bootcs_staged_image_is_next_else_a_rollback_that_was_asked_for() {
             entry("quay.io/os:1")
         )
     };
-    let status = |text: String| Status::of_bootc(text.as_bytes()).unwrap();
+    let status = |text: String| DeploymentStatus::of_bootc(text.as_bytes()).unwrap();
     let quiet = status(json("null", &entry("quay.io/os:0"), false));
     assert!(quiet.next.is_none() && quiet.booted.unwrap().is("quay.io/os:1"));
     let staged = status(json(&entry("quay.io/os:2"), &entry("quay.io/os:0"), false));
     assert!(staged.staged && staged.next.unwrap().is("quay.io/os:2"));
     let back = status(json("null", &entry("quay.io/os:0"), true));
     assert!(!back.staged && back.next.unwrap().is("quay.io/os:0"));
-    assert!(Status::of_bootc(b"{\"status\":{\"booted\":null}}").unwrap().booted.is_none());
+    assert!(DeploymentStatus::of_bootc(b"{\"status\":{\"booted\":null}}").unwrap().booted.is_none());
 }
 
 #[test]
-fn ostrees_lines_tell_what_runs_and_what_comes_next() {
+fn the_lines_of_ostree_show_the_booted_and_the_next_deployment() {
     let text = format!(
         "  debian {OTHER}.0 (staged)\n    origin refspec: os/v2\n* debian {COMMIT}.1\n    Version: 1\n    origin refspec: os/v1\n  debian {OTHER}.0 (rollback)\n    origin refspec: os/v0\n"
     );
-    let status = Status::of_ostree(&text).unwrap();
+    let status = DeploymentStatus::of_ostree(&text).unwrap();
     assert_eq!(status.place, Some(("debian".to_owned(), format!("{COMMIT}.1"))));
     assert_eq!(status.next.unwrap().name(), "os/v2");
     let booted = status.booted.unwrap();
     assert!(status.staged && booted.is("os/v1") && booted.is(COMMIT));
-    let quiet = Status::of_ostree(&format!("* debian {COMMIT}.0\n    origin refspec: os/v1\n")).unwrap();
+    let quiet =
+        DeploymentStatus::of_ostree(&format!("* debian {COMMIT}.0\n    origin refspec: os/v1\n")).unwrap();
     assert!(quiet.next.is_none() && !quiet.staged && quiet.booted.is_some());
-    assert_eq!(Status::of_ostree("No deployments.\n").ok(), None);
+    assert_eq!(DeploymentStatus::of_ostree("No deployments.\n").ok(), None);
 }
 
 #[test]
 fn an_answer_that_is_something_else_is_an_error_that_names_the_tool() {
-    let error = Status::of_rpm_ostree(b"error: not root").unwrap_err();
+    let error = DeploymentStatus::of_rpm_ostree(b"error: not root").unwrap_err();
     assert!(error.to_string().contains("rpm-ostree"), "{error}");
-    assert!(Status::of_bootc(b"[]").is_err());
-    assert!(Status::of_ostree("debian nonsense\n").is_err());
+    assert!(DeploymentStatus::of_bootc(b"[]").is_err());
+    assert!(DeploymentStatus::of_ostree("debian nonsense\n").is_err());
 }

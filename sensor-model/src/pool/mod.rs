@@ -1,7 +1,7 @@
-//! Pools: which `MachineConfig`s are a pool's, and what they say together.
+//! Pools: the MachineConfigs that a pool selects, and its rendered MachineConfig.
 //!
-//! Objects of manifests come in; out comes the pool's rendered MachineConfig with its name. The rules are the
-//! Machine Config Operator's, and so are the texts of what is wrong. Nothing is written anywhere.
+//! In: objects of manifests. Out: the pool's rendered MachineConfig with its name. The rules and the texts of errors are the
+//! Machine Config Operator's.
 
 mod render;
 mod selector;
@@ -18,7 +18,7 @@ use crate::{
 };
 use serde_json::Value;
 
-/// Pools that stand for themselves; every other one is a custom pool.
+/// The built-in pools; every other one is a custom pool.
 const OWN_POOLS: [&str; 3] = ["arbiter", "master", "worker"];
 
 /// A pool.
@@ -28,27 +28,27 @@ pub struct Pool {
     pub name: String,
     /// `metadata.uid`, which a pool in a cluster has.
     pub uid: Option<String>,
-    /// Which MachineConfigs are its own.
+    /// Selects the pool's MachineConfigs.
     pub selector: Selector,
     /// The file it was read from.
     pub origin: String,
 }
 
-/// What a cluster says of images, where nobody overrides them.
+/// The cluster's images, for pools whose MachineConfigs override none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClusterImages {
     /// The OS image.
     pub os_image_url: Option<String>,
     /// The image with extensions.
     pub extensions_image: Option<String>,
-    /// Which release they are of.
+    /// The release that the images are from.
     pub release_version: Option<String>,
 }
 
 /// Why there is no rendered config.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RenderError {
-    /// Nothing is selected.
+    /// The pool selects no MachineConfig.
     #[error(
         "MachineConfigPool {}: spec.machineConfigSelector: no MachineConfigs found matching selector {selector}",
         quote(pool)
@@ -59,7 +59,7 @@ pub enum RenderError {
         /// Its selector.
         selector: String,
     },
-    /// A MachineConfig is selected that says nothing of a role.
+    /// The pool selects a MachineConfig without a role.
     #[error("{origin}: cannot find label in MachineConfig {name}")]
     NoRole {
         /// The MachineConfig.
@@ -67,7 +67,7 @@ pub enum RenderError {
         /// Its file.
         origin: String,
     },
-    /// The selected MachineConfigs don't go together.
+    /// The selected MachineConfigs cannot be merged.
     #[error("MachineConfigPool {}: {reason}", quote(pool))]
     Merge {
         /// The pool.
@@ -75,7 +75,7 @@ pub enum RenderError {
         /// Why.
         reason: MergeError,
     },
-    /// What came of the merge could not be written.
+    /// The merge could not be written as an object.
     #[error("MachineConfigPool {}: rendered config: {reason}", quote(pool))]
     Unwritable {
         /// The pool.
@@ -88,7 +88,7 @@ pub enum RenderError {
 /// Reads the pools among a manifest's objects, in their order.
 ///
 /// # Errors
-/// The first pool with a fault, and two pools of one name.
+/// The first invalid pool, or two pools of one name.
 pub fn pools(objects: &[OtherObject]) -> Result<Vec<Pool>, ManifestError> {
     let mut pools: Vec<Pool> = Vec::new();
     for object in objects.iter().filter(|object| object.kind == "MachineConfigPool") {
@@ -102,13 +102,13 @@ pub fn pools(objects: &[OtherObject]) -> Result<Vec<Pool>, ManifestError> {
             let reason = format!("{} is not supported: {API_VERSION} is", quote(&object.api_version));
             return Err(fault("apiVersion", reason));
         }
-        check_name(&object.name).map_err(|reason| fault("metadata.name", reason))?;
+        check_name(&object.name).map_err(|error| fault("metadata.name", error.to_string()))?;
         if let Some(other) = pools.iter().find(|pool| pool.name == object.name) {
             return Err(fault("metadata.name", format!("it is in {} already", other.origin)));
         }
         let at = "spec.machineConfigSelector";
         let selector = Selector::read(object.value.pointer("/spec/machineConfigSelector"))
-            .map_err(|(field, reason)| fault(&format!("{at}{field}"), reason))?;
+            .map_err(|error| fault(&format!("{at}{}", error.field), error.reason))?;
         if !OWN_POOLS.contains(&object.name.as_str()) && !selector.names(ROLE_LABEL, "worker") {
             let reason = "All custom MachineConfigPools must inherit from the worker pool and must have a \
                           machineConfigSelector that matches for a \
@@ -130,14 +130,14 @@ pub fn pools(objects: &[OtherObject]) -> Result<Vec<Pool>, ManifestError> {
 pub fn cluster_images(objects: &[OtherObject]) -> ClusterImages {
     let mut images = ClusterImages::default();
     for object in objects.iter().filter(|object| object.kind == "ControllerConfig") {
-        let said = |pointer: &str| {
+        let text_at = |pointer: &str| {
             let text = object.value.pointer(pointer).and_then(Value::as_str);
             text.filter(|text| !text.is_empty()).map(str::to_owned)
         };
-        images.os_image_url = said("/spec/baseOSContainerImage").or_else(|| said("/spec/osImageURL"));
-        images.extensions_image = said("/spec/baseOSExtensionsContainerImage");
+        images.os_image_url = text_at("/spec/baseOSContainerImage").or_else(|| text_at("/spec/osImageURL"));
+        images.extensions_image = text_at("/spec/baseOSExtensionsContainerImage");
         images.release_version =
-            said("/metadata/annotations/machineconfiguration.openshift.io~1release-image-version");
+            text_at("/metadata/annotations/machineconfiguration.openshift.io~1release-image-version");
     }
     images
 }
@@ -145,7 +145,7 @@ pub fn cluster_images(objects: &[OtherObject]) -> ClusterImages {
 /// The MachineConfigs of a pool, in the order of the input.
 ///
 /// # Errors
-/// None is selected, or one that says nothing of a role.
+/// No MachineConfig is selected, or one without a role.
 pub fn select(pool: &Pool, configs: &[MachineConfig]) -> Result<Vec<MachineConfig>, RenderError> {
     let selected: Vec<MachineConfig> =
         configs.iter().filter(|config| pool.selector.matches(&config.labels)).cloned().collect();
@@ -164,8 +164,17 @@ pub fn select(pool: &Pool, configs: &[MachineConfig]) -> Result<Vec<MachineConfi
     }
 }
 
-/// A name that the API server takes.
-fn check_name(name: &str) -> Result<(), String> {
+/// Why a pool's name is refused.
+#[derive(Debug, thiserror::Error)]
+enum PoolNameError {
+    #[error("Required value")]
+    Missing,
+    #[error("{} is not a name of lower case letters, digits, '-' and '.'", quote(_0))]
+    Form(String),
+}
+
+/// Checks a name by the API server's rules (RFC 1123 subdomain).
+fn check_name(name: &str) -> Result<(), PoolNameError> {
     let fine = |part: &str| {
         let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         !part.is_empty()
@@ -174,10 +183,10 @@ fn check_name(name: &str) -> Result<(), String> {
             && !part.ends_with('-')
     };
     if name.is_empty() {
-        return Err("Required value".to_owned());
+        return Err(PoolNameError::Missing);
     }
     if name.len() > 200 || !name.split('.').all(fine) {
-        return Err(format!("{} is not a name of lower case letters, digits, '-' and '.'", quote(name)));
+        return Err(PoolNameError::Form(name.to_owned()));
     }
     Ok(())
 }

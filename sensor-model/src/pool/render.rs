@@ -1,8 +1,7 @@
-//! From a pool's MachineConfigs to its rendered one.
+//! The rendered MachineConfig of a pool.
 //!
-//! The selected MachineConfigs come in, with what the cluster says of images; out comes one MachineConfig
-//! that says the same, every list in the order of its keys, under a name made of the pool and a hash of all
-//! that it says. So the same content has the same name, whatever order it was given in.
+//! In: the selected MachineConfigs, and the cluster's images. Out: one MachineConfig that declares the same, every list sorted
+//! by key. Its name consists of the pool and a hash of its spec, so the same content always has the same name.
 
 use super::{ClusterImages, Pool, RenderError, select};
 use crate::{
@@ -17,18 +16,18 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The Ignition spec in which rendered configs are written.
 const SPEC_VERSION: &str = "3.5.0";
 
-/// Keeps the hash apart from those of other things, and of later forms.
+/// Prefix of the hashed bytes, so that the hash differs from hashes of other objects and of later forms.
 const DOMAIN: &[u8] = b"holdfast.dev/rendered-config/v1\n";
 
-/// Digits of the hash in a name: as many as the Machine Config Operator's MD5 has. Ours are the first of a
-/// SHA-256, so that nobody can make two contents with one name.
+/// Digits of the hash in a name: as many as the Machine Config Operator's MD5 has. They are the first digits of a SHA-256, so
+/// that nobody can create two contents with one name.
 const HASH_DIGITS: usize = 32;
 
 const OVERRIDDEN_ANNOTATION: &str = "machineconfiguration.openshift.io/os-image-url-overridden";
 const ORIGINAL_ANNOTATION: &str = "machineconfiguration.openshift.io/original-osimageurl";
 const RELEASE_ANNOTATION: &str = "machineconfiguration.openshift.io/release-image-version";
 
-/// What all MachineConfigs of a pool say together.
+/// The merge of a pool's MachineConfigs, as an object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RenderedMachineConfig {
     /// Its name.
@@ -40,17 +39,17 @@ pub struct RenderedMachineConfig {
 }
 
 impl RenderedMachineConfig {
-    /// As YAML.
+    /// The object as YAML.
     ///
     /// # Errors
-    /// What cannot be written.
+    /// A value that YAML cannot represent.
     pub fn to_yaml(&self) -> Result<String, RenderError> {
         serde_saphyr::to_string(&self.object)
             .map_err(|error| RenderError::Unwritable { pool: self.name.clone(), reason: error.to_string() })
     }
 }
 
-/// Renders a pool; `version` is that of the program, which is noted in the object.
+/// Renders a pool. `version` is the program's, for an annotation of the object.
 ///
 /// # Errors
 /// See [`RenderError`].
@@ -96,8 +95,8 @@ pub fn render(
 }
 
 fn spec(merged: &Rendered, images: &ClusterImages) -> Result<Value, serde_json::Error> {
-    fn image<'a>(said: Option<&'a Sourced<String>>, cluster: Option<&'a String>) -> &'a str {
-        said.map(|said| &said.value).or(cluster).map_or("", String::as_str)
+    fn image<'a>(declared: Option<&'a Sourced<String>>, cluster: Option<&'a String>) -> &'a str {
+        declared.map(|declared| &declared.value).or(cluster).map_or("", String::as_str)
     }
     fn values(list: &[Sourced<String>]) -> Vec<&str> {
         list.iter().map(|part| part.value.as_str()).collect()
@@ -115,15 +114,15 @@ fn spec(merged: &Rendered, images: &ClusterImages) -> Result<Value, serde_json::
 }
 
 fn config(merged: &Rendered) -> Result<Value, serde_json::Error> {
-    // By the place above them; those without one are the config's own.
-    let mut places: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
-    let mut put = |place, key: &str, value| {
-        places.entry(place).or_default().insert(key.to_owned(), value);
+    // Sections by their parent; the parent of top-level sections is "".
+    let mut parents: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
+    let mut put = |parent, key: &str, value| {
+        parents.entry(parent).or_default().insert(key.to_owned(), value);
     };
     put("ignition", "version", SPEC_VERSION.into());
     for (section, value) in merged.fixed.sections() {
-        let [place, key] = section.pointer();
-        put(place, key, value.clone());
+        let [parent, key] = section.pointer();
+        put(parent, key, value.clone());
     }
     let mut files = Vec::new();
     for file in merged.files.values() {
@@ -134,7 +133,7 @@ fn config(merged: &Rendered) -> Result<Value, serde_json::Error> {
     let directories: Result<Vec<Value>, _> =
         merged.directories.values().map(|directory| written(&directory.value)).collect();
     let links: Result<Vec<Value>, _> = merged.links.values().map(|link| written(&link.value)).collect();
-    for (place, key, list) in [
+    for (parent, key, list) in [
         ("storage", "files", files),
         ("storage", "directories", directories?),
         ("storage", "links", links?),
@@ -142,11 +141,11 @@ fn config(merged: &Rendered) -> Result<Value, serde_json::Error> {
         ("passwd", "users", merged.users.values().map(written_user).collect::<Result<_, _>>()?),
     ] {
         if !list.is_empty() {
-            put(place, key, Value::Array(list));
+            put(parent, key, Value::Array(list));
         }
     }
-    let mut config = places.remove("").unwrap_or_default();
-    config.extend(places.into_iter().map(|(place, map)| (place.to_owned(), Value::Object(map))));
+    let mut config = parents.remove("").unwrap_or_default();
+    config.extend(parents.into_iter().map(|(parent, map)| (parent.to_owned(), Value::Object(map))));
     Ok(Value::Object(config))
 }
 
@@ -188,10 +187,10 @@ fn written_user(user: &RenderedUser) -> Result<Value, serde_json::Error> {
     written(&declared)
 }
 
-/// What owners declare of the disruption that their content needs, with that content: it can no longer be
-/// told from the rendered config alone.
+/// The disruption that owners declare, with the content that it is about. The rendered config alone no longer says which
+/// MachineConfig declares which content.
 fn declarations(merged: &Rendered) -> Map<String, Value> {
-    // Of what several say, nobody's declaration is about the whole.
+    // If several MachineConfigs declare parts of a thing, no declaration is about the whole thing.
     fn paths<T>(merged: &Rendered, things: &BTreeMap<String, Sourced<T>>, name: &str) -> Vec<String> {
         let of_name = things.iter().filter(|(_, thing)| *thing.source.machine_config == *name);
         let alone = of_name.filter(|(path, _)| merged.shared.get(*path).is_none_or(BTreeSet::is_empty));
@@ -199,7 +198,7 @@ fn declarations(merged: &Rendered) -> Map<String, Value> {
     }
     let mut declared = Map::new();
     for (name, declaration) in &merged.declarations {
-        let units = merged.units.iter().filter(|(_, unit)| unit.is_said_by(name)).map(|(unit, _)| unit);
+        let units = merged.units.iter().filter(|(_, unit)| unit.is_declared_by(name)).map(|(unit, _)| unit);
         let content = json!({
             "disruption": declaration.text,
             "labels": declaration.labels,

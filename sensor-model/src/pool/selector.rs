@@ -1,7 +1,7 @@
 //! Label selectors, as Kubernetes has them.
 //!
-//! A selector comes in as JSON, then labels; out comes whether they fit. A selector that is not given selects
-//! nothing, an empty one everything.
+//! In: a selector as JSON, then labels. Out: whether the labels match. A missing selector selects nothing, an empty one
+//! everything.
 
 use crate::text::quote;
 use serde_json::Value;
@@ -33,14 +33,28 @@ enum Operator {
     DoesNotExist,
 }
 
-type Fault = (String, String);
+/// An invalid selector.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {reason}")]
+pub(super) struct SelectorError {
+    /// The field below the selector, with a dot in front.
+    pub(super) field: String,
+    /// What is wrong with its value.
+    pub(super) reason: String,
+}
+
+impl SelectorError {
+    fn new(field: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { field: field.into(), reason: reason.into() }
+    }
+}
 
 impl Selector {
-    /// Reads a selector; a fault comes with its field below the selector, with a dot in front.
-    pub(super) fn read(value: Option<&Value>) -> Result<Self, Fault> {
+    /// Reads a selector.
+    pub(super) fn read(value: Option<&Value>) -> Result<Self, SelectorError> {
         let value = match value {
             None | Some(Value::Null) => return Ok(Self { requirements: None }),
-            Some(value) => value.as_object().ok_or((String::new(), "not an object".to_owned()))?,
+            Some(value) => value.as_object().ok_or_else(|| SelectorError::new("", "not an object"))?,
         };
         let mut requirements = Vec::new();
         for (key, value) in value {
@@ -50,7 +64,7 @@ impl Selector {
                 ("matchLabels", Value::Object(labels)) => {
                     for (key, value) in labels {
                         let Value::String(value) = value else {
-                            return Err((format!("{at}.{key}"), "not a string".to_owned()));
+                            return Err(SelectorError::new(format!("{at}.{key}"), "not a string"));
                         };
                         requirements.push(Requirement {
                             key: key.clone(),
@@ -64,11 +78,11 @@ impl Selector {
                         requirements.push(requirement(expression, &format!("{at}[{number}]"))?);
                     }
                 }
-                ("matchLabels", _) => return Err((at, "not an object".to_owned())),
-                ("matchExpressions", _) => return Err((at, "not a list".to_owned())),
+                ("matchLabels", _) => return Err(SelectorError::new(at, "not an object")),
+                ("matchExpressions", _) => return Err(SelectorError::new(at, "not a list")),
                 _ => {
                     let reason = "unknown field, there are only matchLabels, matchExpressions";
-                    return Err((at, reason.to_owned()));
+                    return Err(SelectorError::new(at, reason));
                 }
             }
         }
@@ -76,7 +90,7 @@ impl Selector {
         Ok(Self { requirements: Some(requirements) })
     }
 
-    /// Whether labels fit.
+    /// Whether labels match.
     pub fn matches(&self, labels: &Labels) -> bool {
         let Some(requirements) = &self.requirements else { return false };
         requirements.iter().all(|requirement| {
@@ -91,7 +105,7 @@ impl Selector {
         })
     }
 
-    /// Whether it asks for this value of this label, among others perhaps.
+    /// Whether a requirement names this value of this label.
     pub(super) fn names(&self, key: &str, value: &str) -> bool {
         self.requirements.iter().flatten().any(|requirement| {
             requirement.key == key
@@ -101,14 +115,14 @@ impl Selector {
     }
 }
 
-fn requirement(value: &Value, at: &str) -> Result<Requirement, Fault> {
+fn requirement(value: &Value, at: &str) -> Result<Requirement, SelectorError> {
     let field = |name: &str| format!("{at}.{name}");
     let text = |name: &str| {
         value
             .get(name)
             .and_then(Value::as_str)
             .filter(|text| !text.is_empty())
-            .ok_or_else(|| (field(name), "missing, or not a string".to_owned()))
+            .ok_or_else(|| SelectorError::new(field(name), "missing, or not a string"))
     };
     let key = text("key")?.to_owned();
     let word = text("operator")?;
@@ -119,7 +133,7 @@ fn requirement(value: &Value, at: &str) -> Result<Requirement, Fault> {
         "DoesNotExist" => Operator::DoesNotExist,
         _ => {
             let reason = format!("{} is not one of In, NotIn, Exists, DoesNotExist", quote(word));
-            return Err((field("operator"), reason));
+            return Err(SelectorError::new(field("operator"), reason));
         }
     };
     let mut values = Vec::new();
@@ -128,21 +142,21 @@ fn requirement(value: &Value, at: &str) -> Result<Requirement, Fault> {
         Some(Value::Array(items)) => {
             for (number, item) in items.iter().enumerate() {
                 let at = format!("{}[{number}]", field("values"));
-                values.push(item.as_str().ok_or((at, "not a string".to_owned()))?.to_owned());
+                values.push(item.as_str().ok_or_else(|| SelectorError::new(at, "not a string"))?.to_owned());
             }
         }
-        Some(_) => return Err((field("values"), "not a list".to_owned())),
+        Some(_) => return Err(SelectorError::new(field("values"), "not a list")),
     }
     let wants = matches!(operator, Operator::In | Operator::NotIn);
     if wants == values.is_empty() {
         let reason = if wants { "must be specified" } else { "may not be specified" };
-        return Err((field("values"), format!("{reason} when `operator` is '{word}'")));
+        return Err(SelectorError::new(field("values"), format!("{reason} when `operator` is '{word}'")));
     }
     values.sort();
     Ok(Requirement { key, operator, values })
 }
 
-/// As Kubernetes writes them: `role in (infra,worker),!gpu`.
+/// Kubernetes' form: `role in (infra,worker),!gpu`.
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, Requirement { key, operator, values }) in self.requirements.iter().flatten().enumerate()

@@ -100,7 +100,7 @@ fn the_name_is_of_pool_and_content_alone() {
 }
 
 #[test]
-fn pools_are_told_by_the_names_of_their_rendered_configs() {
+fn the_name_of_a_rendered_config_has_its_pool() {
     for (name, pool) in [
         ("rendered-gpu-a-0123456789abcdef0123456789abcdef", Some("gpu-a")),
         ("rendered-worker-1", None),
@@ -112,7 +112,7 @@ fn pools_are_told_by_the_names_of_their_rendered_configs() {
 }
 
 #[test]
-fn nothing_that_a_config_says_is_lost() {
+fn no_declaration_of_a_config_is_lost() {
     let all = json!({
         "kernelArguments": ["b", "a", "a"], "kernelType": "64k-pages", "extensions": ["usbguard"], "fips": true,
         "osImageURL": "os", "baseOSExtensionsContainerImage": "extensions",
@@ -191,7 +191,7 @@ fn a_pool_in_a_cluster_owns_its_config() {
 }
 
 #[test]
-fn what_cannot_be_rendered_is_said_in_the_operators_words() {
+fn what_cannot_be_rendered_is_refused_with_the_operators_texts() {
     let nothing = rendered(&json!([infra(), config("a", "master", &json!({}))]), "infra").unwrap_err();
     assert_eq!(
         nothing.to_string(),

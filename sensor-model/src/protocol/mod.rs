@@ -1,133 +1,130 @@
-//! The detection protocol: from the kernel's hints to a verdict that is never falsely compliant.
+//! The detection protocol: from the kernel's events to a verdict that is never wrongly compliant.
 //!
-//! Comes in: events, losses, gaps, finished looks and the time (monotonic nanoseconds). Goes out: which
-//! things to look at and when, [`Report`]s, verdicts. No I/O, no clock, no content. The daemon runs this
-//! very code, and `checker` runs it through every interleaving of writers, losses and crashes.
+//! In: events, losses, gaps, finished verifications and the time (monotonic nanoseconds). Out: the things to verify and when,
+//! [`Transition`]s, verdicts. No I/O, no clock, no content. The daemon runs this code. The tests in `checker` run the same code
+//! through every interleaving of writers, losses and crashes.
 //!
 //! # How the daemon drives it
 //!
-//! 1. [`Detector::add`] for every managed thing (all are due at once, also after a restart: pinned maps
-//!    keep what happened meanwhile, and a full verification covers it).
-//! 2. Whenever the ring is readable, and at every canary: drain it to empty, calling
-//!    [`Detector::event`] for each record; **then** read the kernel's loss counter and call
-//!    [`Detector::drained`]. If that says so, sweep: read every entry and call `event` for the dirty
-//!    ones. The canary matters: a hook on another CPU counts its loss only after it failed to get room,
-//!    so a loss can become visible after the drain that made room.
-//! 3. [`Detector::due`], look at each returned thing, [`Detector::verified`] with what was found.
-//!    A look is: observation open (which makes the kernel take its part of the [`Evidence`]), read
-//!    everything, make sure the path still leads to the same inode (else enrol that and start over),
-//!    read the entry. Where the path leads to nothing, the observed inode is the directory's, opened
-//!    *before* the name was looked up.
+//! 1. Call [`Detector::add`] for every managed thing. All are due at once. That includes a restart: pinned maps keep the changes
+//!    of the time between, and the full verification finds their effect.
+//! 2. Whenever the ring is readable, and at every canary: drain the ring until it is empty, and call [`Detector::event`] for each
+//!    record. **Then** read the kernel's loss counter and call [`Detector::drained`]. If that returns `true`, sweep: read every
+//!    entry and call `event` for the dirty ones. The canary matters: a hook on another CPU counts its loss only after it found
+//!    the ring full, so a loss can become visible after the drain that made room.
+//! 3. Call [`Detector::due`], verify each returned thing, and call [`Detector::verified`] with the result. A verification opens
+//!    the object for observation (in that open the kernel takes its part of the [`Evidence`]), reads everything, and checks that
+//!    the path still leads to the same inode. If it does not, the daemon enrols the other inode and starts over. Last it reads the
+//!    entry. If nothing is at the path, the observed inode is the directory's, opened *before* the lookup of the name.
 //! 4. Sleep until the ring is readable or [`Detector::next_deadline`].
 
-mod config;
 mod evidence;
 mod gaps;
 mod thing;
 mod things;
+mod timing;
 
 #[cfg(test)]
 mod checker;
 #[cfg(test)]
 mod tests;
 
-pub use config::Config;
-pub use evidence::{Evidence, Finding, Outcome, is_transient};
+pub use evidence::{Evidence, Finding, Verification, is_transient};
 pub use gaps::{Gap, Scope};
+pub use timing::Timing;
 
 use crate::verdict::VerdictKind;
-#[cfg(test)]
-use config::Mutation;
 use gaps::Gaps;
 use std::collections::{BTreeMap, BTreeSet};
 use thing::{Decision, ThingState};
 use things::Things;
+#[cfg(test)]
+use timing::Mutation;
 
-/// What an event says beyond its id.
+/// The properties of an event besides its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Event {
-    /// The writer is Holdfast itself: the thing is verified, and never reported as touched for it.
+    /// The writer is Holdfast itself: the event causes a verification, and never a report of "touched".
     pub own: bool,
-    /// The change is one that the [`Evidence`] of the thing's own inode and directory does not cover: a
-    /// rename of an ancestor, a mount, a block device, an event from a backend without evidence. A quiet
-    /// look then also has to begin a settle time after it.
+    /// The [`Evidence`] of the thing's own inode and directory does not cover the change: a rename of an ancestor, a mount, a
+    /// block device, an event from a backend without evidence. The verification then also has to begin a settle time after it.
     pub beyond: bool,
 }
 
-/// What is to be told to the outside, each exactly once.
+/// A change of a verdict or of a gap. Each is returned exactly once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Report {
-    /// A thing departed from its expectation, or departs from it in another way than before.
+pub enum Transition {
+    /// A thing departed from its expectation, or its differences are others than before.
     Drifted {
         /// Which thing.
         id: u32,
         /// Start of the episode.
         since: u64,
-        /// It was reported as drifted before, with other differences.
+        /// The thing was drifted before, with other differences.
         again: bool,
     },
-    /// A thing was changed and is as expected.
+    /// A thing was changed and matches its expectation.
     Touched {
         /// Which thing.
         id: u32,
     },
-    /// A drifted thing is as expected again.
+    /// A drifted thing matches its expectation again.
     Recovered {
         /// Which thing.
         id: u32,
     },
     /// Evidence may have been lost.
     GapOpened(Gap),
-    /// Everything that a gap touched is verified again.
+    /// Everything in the gap's scope is verified again.
     GapClosed(Gap),
 }
 
-/// What a look led to.
+/// The result of a verification.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Conclusion {
-    /// What is to be told.
-    pub reports: Vec<Report>,
-    /// The look counted: it decided how the thing stands, be it as before. What it saw is what the next one
-    /// is compared with, for [`Finding::Compliant`]'s `untouched` and for [`is_transient`].
+pub struct VerificationResult {
+    /// The changes of verdicts and gaps that it caused.
+    pub transitions: Vec<Transition>,
+    /// The verification decided the verdict, even if that stays the same. The next observation is compared with this one, for
+    /// [`Finding::Compliant`]'s `untouched` and for [`is_transient`].
     pub decided: bool,
 }
 
-/// How a thing stands.
+/// The verdict of one thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Standing<'a> {
-    /// Unknown, compliant or drifted. (Touched is an event in a compliant thing's life: see [`Report`].)
+pub struct ThingVerdict<'a> {
+    /// Unknown, compliant or drifted. (Touched is a [`Transition`] of a compliant thing.)
     pub verdict: VerdictKind,
-    /// Since when.
+    /// Since when it holds.
     pub since: u64,
     /// Why it is unknown.
     pub reason: Option<&'a str>,
-    /// A change is in progress: looks go on.
-    pub in_flux: bool,
+    /// A verification is under way or due.
+    pub pending: bool,
 }
 
 /// The detection protocol for all managed things, held by id.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Detector {
-    config: Config,
+    timing: Timing,
     things: Things,
-    /// When to look at what: `(at, id)` of every thing with a time set.
+    /// When to verify what: `(at, id)` of every thing with a due time.
     timers: BTreeSet<(u64, u32)>,
-    tally: Tally,
+    counts: Counts,
     gaps: Gaps,
-    /// Things of which the last look could not be made.
-    unanswered: BTreeSet<u32>,
+    /// Things whose last observation failed.
+    unobserved: BTreeSet<u32>,
     /// The kernel's loss counter when it was last read.
     lost: u64,
 }
 
-/// How many things stand how, kept in step, so that no turn of the daemon looks at all of them.
+/// The number of things for each verdict, updated with every change, so that no turn of the daemon counts all things.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-struct Tally {
+struct Counts {
     verdicts: BTreeMap<VerdictKind, usize>,
     writers: usize,
 }
 
-impl Tally {
+impl Counts {
     fn enter(&mut self, thing: &ThingState) {
         *self.verdicts.entry(thing.verdict).or_default() += 1;
         self.writers += usize::from(thing.writers);
@@ -137,123 +134,121 @@ impl Tally {
         if let Some(count) = self.verdicts.get_mut(&verdict) {
             *count = count.saturating_sub(1);
         }
-        // No entry for none, so that equal states are equal however they were reached.
+        // A count of zero has no entry, so that equal states compare equal.
         self.verdicts.retain(|_, count| *count > 0);
         self.writers -= usize::from(writers);
     }
 }
 
-/// Why a thing is unknown that no gap touches.
+/// The reason of an unknown thing that is in the scope of no gap.
 const NOT_VERIFIED: &str = "not verified yet";
 
 impl Detector {
-    /// Nothing managed yet.
-    pub fn new(config: Config) -> Self {
+    /// A detector without things.
+    pub fn new(timing: Timing) -> Self {
         Self {
-            config,
+            timing,
             things: Things::default(),
             timers: BTreeSet::new(),
-            tally: Tally::default(),
+            counts: Counts::default(),
             gaps: Gaps::default(),
-            unanswered: BTreeSet::new(),
+            unobserved: BTreeSet::new(),
             lost: 0,
         }
     }
 
-    /// So many things will be added.
+    /// Allocates room for a number of things.
     pub fn reserve(&mut self, things: usize) {
         self.things.reserve(things);
     }
 
-    /// Manages a thing from now on; it is unknown and due at once. A known id starts over. Ids are numbers from 0 on.
+    /// Manages a thing from now on. It is unknown and due at once. A known id starts over. Ids are numbers from 0 on.
     pub fn add(&mut self, id: u32, now: u64) {
         self.forget(id);
-        let thing = ThingState::new(now, &self.config);
-        self.tally.enter(&thing);
+        let thing = ThingState::new(now, &self.timing);
+        self.counts.enter(&thing);
         self.things.insert(id, thing);
         self.gaps.include(id);
         self.timers.insert((now, id));
     }
 
-    /// Manages a thing no longer; gives back gaps that waited only for it.
-    pub fn remove(&mut self, id: u32, now: u64) -> Vec<Report> {
+    /// Stops managing a thing. Returns the gaps that close because they waited only for it.
+    pub fn remove(&mut self, id: u32, now: u64) -> Vec<Transition> {
         self.forget(id);
         self.gaps.removed(id);
-        self.gaps.close(now).map(Report::GapClosed).collect()
+        self.gaps.close(now).map(Transition::GapClosed).collect()
     }
 
-    /// A change was announced, by a ring record or by a dirty bit found in a sweep. Unknown ids (a record
-    /// that outlived its thing) are ignored.
+    /// Handles the event of a change: a ring record, or a dirty bit found in a sweep. An unknown id (of a thing that is no longer
+    /// managed) is ignored.
     pub fn event(&mut self, id: u32, now: u64, event: Event) {
-        self.with(id, |thing, config| thing.event(now, event.own, event.beyond, config));
+        self.with(id, |thing, timing| thing.event(now, event.own, event.beyond, timing));
     }
 
-    /// The ring was drained to empty and *then* the kernel's loss counter read. `true`: records were
-    /// lost since the last call; read every map entry and pass each dirty one to [`Detector::event`].
+    /// Handles the kernel's loss counter, read *after* the ring was drained until it was empty. Returns `true` if records were
+    /// lost since the last call: the caller then reads every map entry and calls [`Detector::event`] for each dirty one.
     #[must_use = "after a loss only the dirty bits know what changed"]
     pub fn drained(&mut self, lost: u64) -> bool {
         let more = lost != self.lost;
         self.lost = lost;
         #[cfg(test)]
-        let more = more && self.config.mutation != Some(Mutation::SkipSweep);
+        let more = more && self.timing.mutation != Some(Mutation::SkipSweep);
         more
     }
 
-    /// Look again though no change was announced: the periodic full verification, a new expectation.
+    /// Makes things due without an event: for the periodic full verification, or a new expectation.
     pub fn recheck(&mut self, scope: Scope, now: u64) {
         for id in self.ids(scope) {
-            self.with(id, |thing, config| thing.recheck(now, config));
+            self.with(id, |thing, timing| thing.recheck(now, timing));
         }
     }
 
-    /// Evidence may have been lost before now. What the gap touches is unknown (a drifted thing stays
-    /// drifted) until a look that begins after now decides it; the gap closes with the last of them, which
-    /// is at once when it touches nothing.
-    pub fn open_gap(&mut self, scope: Scope, reason: &str, now: u64) -> Vec<Report> {
+    /// Opens a gap: evidence may have been lost before now. Every thing in its scope is unknown (a drifted thing stays drifted)
+    /// until a verification that begins after now decides it. The gap closes with the last of these, or at once if its scope is
+    /// empty.
+    pub fn open_gap(&mut self, scope: Scope, reason: &str, now: u64) -> Vec<Transition> {
         let ids = self.doubt(scope, now);
         let gap = self.gaps.open(scope, reason, false, now, ids);
-        let mut told = vec![Report::GapOpened(gap)];
-        told.extend(self.gaps.close(now).map(Report::GapClosed));
-        told
+        let mut transitions = vec![Transition::GapOpened(gap)];
+        transitions.extend(self.gaps.close(now).map(Transition::GapClosed));
+        transitions
     }
 
-    /// Events do not come from now on (`ftrace_enabled=0`, a canary that does not return): a gap whose
-    /// cause lasts. Looks still find drift and recovery, but nothing becomes compliant before
-    /// [`Detector::end_blindness`] with the gap's number.
+    /// Opens a lasting gap: no events arrive from now on (`ftrace_enabled=0`, a canary without its event). Verifications still
+    /// find drift and recovery, but nothing becomes compliant before [`Detector::end_blindness`] with the gap's number.
     pub fn open_blindness(&mut self, scope: Scope, reason: &str, now: u64) -> Gap {
         let ids = self.doubt(scope, now);
         self.gaps.open(scope, reason, true, now, ids)
     }
 
-    /// Events come again: what the gap touches is looked at once more, and that counts.
-    pub fn end_blindness(&mut self, number: u32, now: u64) -> Vec<Report> {
+    /// Ends a lasting gap: events arrive again. Everything in its scope is verified once more, which can make it compliant.
+    pub fn end_blindness(&mut self, number: u32, now: u64) -> Vec<Transition> {
         let Some(scope) = self.gaps.end_blindness(number) else { return Vec::new() };
         self.doubt(scope, now);
-        self.gaps.close(now).map(Report::GapClosed).collect()
+        self.gaps.close(now).map(Transition::GapClosed).collect()
     }
 
-    /// Before [`Detector::conclude`] of a look: `Some` when the thing is such that nobody tells of its changes (a
-    /// file system that others write to, an object that cannot be watched). Drift and recovery are found by
-    /// looking at it, with every full verification; compliance is not vouched for: it stays unknown, under one
-    /// lasting gap for all things of that reason. `None`: its changes are told; had it been such a thing, it is
-    /// looked at once more.
-    pub fn vouch(&mut self, id: u32, unvouched: Option<&str>, now: u64) -> Vec<Report> {
+    /// Sets, before [`Detector::conclude`], whether events report the changes of a thing. `Some` with the reason: they do not (a
+    /// file system that others write to, an object that cannot be watched). Full verifications then find drift and recovery, but
+    /// the thing never becomes compliant: it stays unknown, under one lasting gap for all things of that reason. `None`: events
+    /// report its changes. If they did not before, the thing is verified once more.
+    pub fn set_unreported(&mut self, id: u32, reason: Option<&str>, now: u64) -> Vec<Transition> {
         if self.things.get(id).is_none() {
             return Vec::new();
         }
-        let left = self.gaps.leave(id, unvouched);
-        let mut told = Vec::new();
-        match unvouched {
-            Some(reason) => told.extend(self.gaps.enter(id, reason, now).map(Report::GapOpened)),
-            None if left => self.with(id, |thing, config| thing.doubt(now, config)),
+        let left = self.gaps.leave(id, reason);
+        let mut transitions = Vec::new();
+        match reason {
+            Some(reason) => transitions.extend(self.gaps.enter(id, reason, now).map(Transition::GapOpened)),
+            None if left => self.with(id, |thing, timing| thing.doubt(now, timing)),
             None => {}
         }
-        told.extend(self.gaps.close(now).map(Report::GapClosed));
-        told
+        transitions.extend(self.gaps.close(now).map(Transition::GapClosed));
+        transitions
     }
 
-    /// The next things to look at, the longest due first, `limit` at most. Each has to be answered with
-    /// [`Detector::verified`]; it is not given out again before.
+    /// The next things to verify, the longest due first, at most `limit`. The caller reports each result by
+    /// [`Detector::verified`]; before that the thing is not returned again.
     pub fn due(&mut self, now: u64, limit: usize) -> Vec<u32> {
         let mut ids = Vec::new();
         while ids.len() < limit
@@ -266,99 +261,99 @@ impl Detector {
         ids
     }
 
-    /// A look has ended. It may also be one that was not asked for; that one never decides by the
-    /// time that has passed, only by its evidence.
-    pub fn verified(&mut self, id: u32, now: u64, outcome: &Outcome) -> Vec<Report> {
-        self.conclude(id, now, outcome).reports
+    /// Handles a finished verification. One that [`Detector::due`] did not ask for decides only by its evidence, never by the time
+    /// that has passed.
+    pub fn verified(&mut self, id: u32, now: u64, verification: &Verification) -> Vec<Transition> {
+        self.conclude(id, now, verification).transitions
     }
 
-    /// The same as [`Detector::verified`], and whether the look decided how the thing stands.
-    pub fn conclude(&mut self, id: u32, now: u64, outcome: &Outcome) -> Conclusion {
-        let mut told = Vec::new();
+    /// The same as [`Detector::verified`], and whether the verification decided the verdict.
+    pub fn conclude(&mut self, id: u32, now: u64, verification: &Verification) -> VerificationResult {
+        let mut transitions = Vec::new();
         let mut decided = false;
         #[cfg(test)]
-        let outcome = &self.mutate(outcome);
+        let verification = &self.mutate(verification);
         let blind = self.gaps.blinds(id);
-        self.unanswered.remove(&id);
-        self.with(id, |thing, config| {
+        self.unobserved.remove(&id);
+        self.with(id, |thing, timing| {
             let before = thing.verdict;
-            let decision = thing.end(now, outcome, blind, config);
+            let decision = thing.end(now, verification, blind, timing);
             decided = decision != Decision::Held;
             match decision {
                 Decision::Drifted { news: true } => {
                     let again = before == VerdictKind::Drifted;
-                    told.push(Report::Drifted { id, since: thing.since, again });
+                    transitions.push(Transition::Drifted { id, since: thing.since, again });
                 }
-                Decision::Compliant { recovered: true, .. } => told.push(Report::Recovered { id }),
-                Decision::Compliant { touched: true, .. } => told.push(Report::Touched { id }),
+                Decision::Compliant { recovered: true, .. } => transitions.push(Transition::Recovered { id }),
+                Decision::Compliant { touched: true, .. } => transitions.push(Transition::Touched { id }),
                 Decision::Held | Decision::Compliant { .. } | Decision::Drifted { .. } => {}
             }
         });
         if decided {
             self.gaps.verified(id);
-            told.extend(self.gaps.close(now).map(Report::GapClosed));
+            transitions.extend(self.gaps.close(now).map(Transition::GapClosed));
         }
-        Conclusion { reports: told, decided }
+        VerificationResult { transitions, decided }
     }
 
-    /// A look has ended that could not be made, at a thing under a lasting gap: nothing was seen, so nothing is decided, and
-    /// what was compliant is unknown. No other gap waits for it any more. The next look is at `again`, unless an event asks
-    /// for one before.
-    pub fn unanswered(&mut self, id: u32, now: u64, again: u64) -> Vec<Report> {
-        self.with(id, |thing, _| thing.unanswered(now, again));
+    /// Handles a verification that could not observe anything, of a thing under a lasting gap. It decides nothing; a compliant
+    /// thing becomes unknown. No other gap waits for the thing any more. The next verification is due at `again`, or earlier by an
+    /// event.
+    pub fn not_observed(&mut self, id: u32, now: u64, again: u64) -> Vec<Transition> {
+        self.with(id, |thing, _| thing.not_observed(now, again));
         if self.things.get(id).is_some() {
-            self.unanswered.insert(id);
+            self.unobserved.insert(id);
         }
         if self.gaps.blinds(id) {
             self.gaps.verified(id);
         }
-        self.gaps.close(now).map(Report::GapClosed).collect()
+        self.gaps.close(now).map(Transition::GapClosed).collect()
     }
 
-    /// When [`Detector::due`] will have something, if no event comes before.
+    /// The time at which [`Detector::due`] returns something, unless an event arrives earlier.
     pub fn next_deadline(&self) -> Option<u64> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Whether reads and writes are to be hooked: something managed was seen open for writing. The hook is
-    /// not needed for a right verdict (looks go on meanwhile), but for a prompt one and for its actor.
-    pub fn wants_rw_hook(&self) -> bool {
-        self.tally.writers > 0
+    /// Whether the hook on reads and writes is needed: a verification found a managed file open for writing. The verdict is right
+    /// without the hook, because verifications continue; with it the verdict is prompt and has an actor.
+    pub fn needs_rw_hook(&self) -> bool {
+        self.counts.writers > 0
     }
 
-    /// How a thing stands; `None` when it is not managed.
-    pub fn standing(&self, id: u32) -> Option<Standing<'_>> {
+    /// The verdict of a thing; `None` if it is not managed.
+    pub fn thing_verdict(&self, id: u32) -> Option<ThingVerdict<'_>> {
         let thing = self.things.get(id)?;
         let reason =
             (thing.verdict == VerdictKind::Unknown).then(|| self.gaps.reason_for(id).unwrap_or(NOT_VERIFIED));
-        let in_flux = thing.look.is_some() || thing.at.get().is_some();
-        Some(Standing { verdict: thing.verdict, since: thing.since, reason, in_flux })
+        let pending = thing.running.is_some() || thing.at.get().is_some();
+        Some(ThingVerdict { verdict: thing.verdict, since: thing.since, reason, pending })
     }
 
-    /// The worst verdict of all things: drifted, else unknown, else compliant. An open gap makes a node
-    /// unknown even where nothing is managed.
+    /// The worst verdict of all things: drifted, else unknown, else compliant. An open gap makes the node unknown even if nothing
+    /// is managed.
     pub fn node_verdict(&self) -> VerdictKind {
         let doubt = self.gaps.iter().next().map(|_| VerdictKind::Unknown);
-        self.tally.verdicts.keys().copied().chain(doubt).max().unwrap_or(VerdictKind::Compliant)
+        self.counts.verdicts.keys().copied().chain(doubt).max().unwrap_or(VerdictKind::Compliant)
     }
 
-    /// How many things stand as `verdict`.
+    /// The number of things with this verdict.
     pub fn count(&self, verdict: VerdictKind) -> usize {
-        self.tally.verdicts.get(&verdict).copied().unwrap_or(0)
+        self.counts.verdicts.get(&verdict).copied().unwrap_or(0)
     }
 
-    /// How many unknown things are to be decided by a further look: not those of which nobody vouches for what they are,
-    /// once they were looked at, and not those that could not be looked at.
+    /// The number of unknown things that a further verification can decide. Things whose changes no event reports do not count
+    /// once they are verified, nor do things that could not be observed.
     pub fn undecided(&self) -> usize {
-        let rests = |id: &u32| {
-            self.standing(*id)
-                .is_some_and(|standing| standing.verdict == VerdictKind::Unknown && !standing.in_flux)
+        let is_verified = |id: &u32| {
+            self.thing_verdict(*id)
+                .is_some_and(|thing| thing.verdict == VerdictKind::Unknown && !thing.pending)
         };
-        let unvouched = self.gaps.unvouched().filter(|id| rests(id) && !self.unanswered.contains(id));
+        let unreported = self.gaps.unreported().filter(|id| is_verified(id) && !self.unobserved.contains(id));
         let is_unknown =
             |id: &&u32| self.things.get(**id).is_some_and(|thing| thing.verdict == VerdictKind::Unknown);
-        let resting = unvouched.count() + self.unanswered.iter().filter(is_unknown).count();
-        self.count(VerdictKind::Unknown).saturating_sub(resting)
+        let verified = unreported.count() + self.unobserved.iter().filter(is_unknown).count();
+        self.count(VerdictKind::Unknown).saturating_sub(verified)
     }
 
     /// The open gaps, oldest first.
@@ -374,7 +369,7 @@ impl Detector {
     fn doubt(&mut self, scope: Scope, now: u64) -> BTreeSet<u32> {
         let ids = self.ids(scope);
         for &id in &ids {
-            self.with(id, |thing, config| thing.doubt(now, config));
+            self.with(id, |thing, timing| thing.doubt(now, timing));
         }
         ids.into_iter().collect()
     }
@@ -383,20 +378,20 @@ impl Detector {
         match scope {
             Scope::All => self.managed().collect(),
             Scope::Thing(id) => self.things.get(id).map(|_| id).into_iter().collect(),
-            // They are known by their gap only.
+            // The gap itself lists these things.
             Scope::Some => Vec::new(),
         }
     }
 
-    /// Changes one thing and keeps its timer in step.
-    fn with(&mut self, id: u32, change: impl FnOnce(&mut ThingState, &Config)) {
+    /// Changes one thing, and updates its timer and the counts.
+    fn with(&mut self, id: u32, change: impl FnOnce(&mut ThingState, &Timing)) {
         let Some(thing) = self.things.get_mut(id) else { return };
         let before = thing.at.get();
         let (verdict, writers) = (thing.verdict, thing.writers);
-        change(thing, &self.config);
+        change(thing, &self.timing);
         if (thing.verdict, thing.writers) != (verdict, writers) {
-            self.tally.leave(verdict, writers);
-            self.tally.enter(thing);
+            self.counts.leave(verdict, writers);
+            self.counts.enter(thing);
         }
         let after = thing.at.get();
         if after != before {
@@ -411,21 +406,21 @@ impl Detector {
 
     fn forget(&mut self, id: u32) {
         let Some(thing) = self.things.remove(id) else { return };
-        self.unanswered.remove(&id);
-        self.tally.leave(thing.verdict, thing.writers);
+        self.unobserved.remove(&id);
+        self.counts.leave(thing.verdict, thing.writers);
         if let Some(at) = thing.at.get() {
             self.timers.remove(&(at, id));
         }
     }
 
     #[cfg(test)]
-    fn mutate(&self, outcome: &Outcome) -> Outcome {
-        let mut outcome = *outcome;
-        if self.config.mutation == Some(Mutation::IgnoreSecondRead) {
-            outcome.evidence =
+    fn mutate(&self, verification: &Verification) -> Verification {
+        let mut verification = *verification;
+        if self.timing.mutation == Some(Mutation::IgnoreSecondRead) {
+            verification.evidence =
                 Some(Evidence { observed_counter: 0, counter: 0, writers: false, locked: false });
         }
-        outcome
+        verification
     }
 
     /// Moves the origin of time forward; see [`ThingState::rebase`].

@@ -1,41 +1,41 @@
 //! All managed things of the detection protocol, by their ids.
 //!
-//! The daemon numbers things from 0 on, so that a place for each costs less than a tree's nodes would.
+//! The daemon numbers things from 0 on, so a vector needs less memory than a tree.
 
 use super::thing::ThingState;
 
-/// Things by id. Two that hold the same things are equal, however they came to it.
+/// Things by id. Equality does not depend on the order of insertions and removals.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Things(Vec<Option<ThingState>>);
 
-fn place(id: u32) -> usize {
+fn index(id: u32) -> usize {
     usize::try_from(id).unwrap_or(usize::MAX)
 }
 
 impl Things {
-    /// Room for so many more things, and no more than that.
+    /// Allocates room for exactly this number of further things.
     pub(super) fn reserve(&mut self, things: usize) {
         self.0.reserve_exact(things);
     }
 
     pub(super) fn get(&self, id: u32) -> Option<&ThingState> {
-        self.0.get(place(id))?.as_ref()
+        self.0.get(index(id))?.as_ref()
     }
 
     pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut ThingState> {
-        self.0.get_mut(place(id))?.as_mut()
+        self.0.get_mut(index(id))?.as_mut()
     }
 
     pub(super) fn insert(&mut self, id: u32, thing: ThingState) {
-        let place = place(id);
-        if place >= self.0.len() {
-            self.0.resize(place + 1, None);
+        let index = index(id);
+        if index >= self.0.len() {
+            self.0.resize(index + 1, None);
         }
-        self.0[place] = Some(thing);
+        self.0[index] = Some(thing);
     }
 
     pub(super) fn remove(&mut self, id: u32) -> Option<ThingState> {
-        let thing = self.0.get_mut(place(id))?.take();
+        let thing = self.0.get_mut(index(id))?.take();
         while self.0.last().is_some_and(Option::is_none) {
             self.0.pop();
         }

@@ -1,8 +1,8 @@
-//! What a running node cannot be brought to.
+//! Why a running node cannot be brought to a config.
 //!
-//! Two rendered configs come in, or a config and what is known of a live node; out comes every reason at
-//! once, in the Machine Config Operator's texts, since people and tools look for those. An administrator's
-//! overrides set some reasons aside; what they name is then left as it is on running nodes.
+//! In: two rendered configs, or a config and facts of a live node. Out: every reason, in the Machine Config Operator's texts,
+//! since people and tools search for these. An administrator can override some reasons; running nodes then keep the old state of
+//! these sections.
 
 #[cfg(test)]
 mod tests;
@@ -12,10 +12,10 @@ use crate::{
     merge::{Rendered, RenderedUser, Section},
 };
 
-/// The text for a change of FIPS mode, also against what a node runs with.
+/// The text for a change of FIPS mode, of the config or against the node's own mode.
 const FIPS: &str = "detected change to FIPS flag; refusing to modify FIPS on a running cluster";
 
-/// Only this user is managed.
+/// The only user that MachineConfigs manage.
 const CORE: &str = "core";
 
 /// `spec.irreconcilableValidationOverrides.storage` of the cluster's `MachineConfiguration`.
@@ -40,16 +40,16 @@ impl Overrides {
     }
 }
 
-/// What has to be known of a live node.
+/// Facts of a live node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// What `/proc/sys/crypto/fips_enabled` says; `None` where there is no such file.
+    /// `/proc/sys/crypto/fips_enabled`; `None` if there is no such file.
     pub fips: Option<bool>,
     /// The machine as `uname` names it: `x86_64`, `aarch64`.
     pub architecture: String,
 }
 
-/// Every reason against bringing a node from one config to the other, and those that are overridden.
+/// Every reason why a node cannot be brought from one config to the other, and the overridden reasons.
 pub fn reasons(old: &Rendered, new: &Rendered, overrides: Overrides) -> (Vec<String>, Vec<String>) {
     let sections = old.fixed.differences(&new.fixed);
     let has = |section: Section| sections.contains(&section);
@@ -89,10 +89,10 @@ pub fn reasons(old: &Rendered, new: &Rendered, overrides: Overrides) -> (Vec<Str
     (reasons, overridden)
 }
 
-/// Every reason against bringing a live node to a config, whatever it had before.
+/// Every reason why a live node cannot be brought to a config, whatever its config was before.
 pub fn against_node(node: &NodeFacts, new: &Rendered) -> Vec<String> {
     let mut reasons = Vec::new();
-    // A kernel without the switch is one without FIPS mode.
+    // A kernel without the file has no FIPS mode.
     if node.fips.unwrap_or(false) != new.fips.is_some() {
         reasons.push(FIPS.to_owned());
     }
@@ -106,9 +106,9 @@ pub fn against_node(node: &NodeFacts, new: &Rendered) -> Vec<String> {
     reasons
 }
 
-/// Users that differ must be `core`, and have nothing but keys and a password hash.
+/// Only `core` may differ, and only in keys and password hash.
 fn users(old: &Rendered, new: &Rendered, reasons: &mut Vec<&'static str>) {
-    // Taking every user away takes nothing from a node but the keys and hashes that it was given.
+    // Removing all users only removes the keys and hashes that earlier configs declared.
     if new.users.is_empty() {
         return;
     }
@@ -140,7 +140,7 @@ fn users(old: &Rendered, new: &Rendered, reasons: &mut Vec<&'static str>) {
     }
 }
 
-/// Whoever said it is of no matter.
+/// Compares users without the MachineConfigs that declare them.
 fn same(old: &RenderedUser, new: &RenderedUser) -> bool {
     let keys = |user: &RenderedUser| -> Vec<String> {
         user.keys.iter().flatten().map(|key| key.value.clone()).collect()

@@ -39,7 +39,7 @@ fn each_change_that_a_running_node_cannot_take_has_its_text() {
         (users(&core("k")), users(&core("l")), &[]),
         (users(&core("k")), users(&json!([{ "name": "core", "passwordHash": "x" }])), &[]),
         (users(&json!([{ "name": "bob" }])), users(&json!([])), &[]),
-        // A user of whom nothing changes is of no matter, whoever it is.
+        // A user without changes is no reason.
         (
             users(&json!([{ "name": "bob", "uid": 7 }])),
             users(&json!([{ "name": "bob", "uid": 7 }, { "name": "core", "sshAuthorizedKeys": ["k"] }])),
@@ -98,7 +98,7 @@ fn each_change_that_a_running_node_cannot_take_has_its_text() {
 }
 
 #[test]
-fn every_reason_is_told_at_once() {
+fn every_reason_is_reported_at_once() {
     let new = json!({
         "fips": true,
         "config": {

@@ -1,7 +1,6 @@
 //! Lines of `file_contexts`.
 //!
-//! In: a line. Out: what every path that it fits begins with, the label, and whether it fits a path; or that this cannot be
-//! told.
+//! In: a line. Out: the fixed beginning of every matching path, the label, and whether a path matches, which may be unknown.
 
 use regex::bytes::{Regex, RegexBuilder};
 use std::cell::OnceCell;
@@ -9,31 +8,31 @@ use std::cell::OnceCell;
 /// Longest expression that is compiled, in bytes; a policy's longest ones have a few hundred.
 const LONGEST: usize = 4096;
 
-/// Memory that one expression may take when it is compiled, in bytes.
+/// Most memory of a compiled expression, in bytes.
 const COMPILED: usize = 1 << 20;
 
-/// What the policy's own syntax means by a repetition that gives nothing back, and ours by a repetition of a repetition.
+/// Possessive repetitions of the policy's syntax (PCRE), which the `regex` crate reads as a repetition of a repetition.
 const POSSESSIVE: [&str; 4] = ["*+", "++", "?+", "}+"];
 
-/// What kind of object a line is about.
+/// The kind of object that a line is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum ObjectKind {
     /// Regular file.
     File,
     /// Directory.
     Directory,
     /// Symbolic link.
     Link,
-    /// Device, FIFO or socket: Holdfast makes none.
+    /// Device, FIFO or socket, which Holdfast never creates.
     Other,
 }
 
-/// Whether a line is about a path.
+/// Whether a line matches a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fit {
+pub(super) enum Match {
     Yes,
     No,
-    /// The line cannot be used, and could have been about it.
+    /// The line cannot be used, and it might match.
     Unknown,
 }
 
@@ -41,26 +40,26 @@ pub(super) enum Fit {
 #[derive(Debug)]
 pub(super) struct Line {
     expression: String,
-    /// What every match begins with.
+    /// The fixed beginning of every match.
     pub(super) stem: String,
-    /// The expression is a name as it stands.
+    /// The expression is a plain name.
     exact: bool,
-    kind: Option<Kind>,
-    gives: Gives,
+    kind: Option<ObjectKind>,
+    label: LineLabel,
 }
 
-/// What a line gives.
+/// The label of a line.
 #[derive(Debug)]
-enum Gives {
+enum LineLabel {
     Label(String),
     /// `<<none>>`.
     Nothing,
-    /// It has an expression, and what comes after that is not what it should be.
+    /// The text after the expression is invalid.
     Unreadable,
 }
 
 impl Line {
-    /// `None` for a line that can be about no absolute path.
+    /// `None` for a line that can match no absolute path.
     pub(super) fn parse(line: &str) -> Option<Self> {
         let mut words = line.split_whitespace();
         let expression = words.next()?;
@@ -70,14 +69,14 @@ impl Line {
         }
         let rest: Vec<&str> = words.collect();
         let read = match rest[..] {
-            [label] => parse_label(label).map(|gives| (None, gives)),
+            [label] => parse_label(label).map(|label| (None, label)),
             [kind, label] => {
-                parse_kind(kind).and_then(|kind| parse_label(label).map(|gives| (Some(kind), gives)))
+                parse_kind(kind).and_then(|kind| parse_label(label).map(|label| (Some(kind), label)))
             }
             _ => None,
         };
-        let (kind, gives) = read.unwrap_or((None, Gives::Unreadable));
-        Some(Self { expression: expression.to_owned(), stem, exact, kind, gives })
+        let (kind, label) = read.unwrap_or((None, LineLabel::Unreadable));
+        Some(Self { expression: expression.to_owned(), stem, exact, kind, label })
     }
 
     pub(super) fn is_exact(&self) -> bool {
@@ -85,35 +84,35 @@ impl Line {
     }
 
     pub(super) fn is_unusable(&self) -> bool {
-        matches!(self.gives, Gives::Unreadable) || (self.expression.len() > LONGEST && !self.exact)
+        matches!(self.label, LineLabel::Unreadable) || (self.expression.len() > LONGEST && !self.exact)
     }
 
-    pub(super) fn is_about(&self, kind: Kind) -> bool {
+    pub(super) fn is_about(&self, kind: ObjectKind) -> bool {
         self.kind.is_none_or(|of| of == kind)
     }
 
     pub(super) fn label(&self) -> Option<&str> {
-        match &self.gives {
-            Gives::Label(label) => Some(label),
-            Gives::Nothing | Gives::Unreadable => None,
+        match &self.label {
+            LineLabel::Label(label) => Some(label),
+            LineLabel::Nothing | LineLabel::Unreadable => None,
         }
     }
 
-    /// Whether a path that begins with the stem fits. The expression is kept in `compiled` for the next path.
-    pub(super) fn fit(&self, path: &str, compiled: &OnceCell<Option<Regex>>) -> Fit {
+    /// Whether a path that begins with the stem matches. `compiled` keeps the expression for the next path.
+    pub(super) fn matches(&self, path: &str, compiled: &OnceCell<Option<Regex>>) -> Match {
         if self.exact {
-            return if self.stem == path { Fit::Yes } else { Fit::No };
+            return if self.stem == path { Match::Yes } else { Match::No };
         }
         match compiled.get_or_init(|| compile(&self.expression)) {
-            Some(expression) if expression.is_match(path.as_bytes()) => Fit::Yes,
-            Some(_) => Fit::No,
-            None => Fit::Unknown,
+            Some(expression) if expression.is_match(path.as_bytes()) => Match::Yes,
+            Some(_) => Match::No,
+            None => Match::Unknown,
         }
     }
 }
 
-/// The expression, for a whole path, as bytes: that is how the policy's own library reads it, which puts no group around it
-/// either. `None` for one that this syntax does not have, or means otherwise.
+/// Compiles the expression for a whole path, as bytes. Like libselinux it adds `^` and `$` without a group around the expression.
+/// `None` for an expression that the `regex` crate does not have, or reads in another way.
 pub(super) fn compile(expression: &str) -> Option<Regex> {
     if expression.len() > LONGEST || POSSESSIVE.iter().any(|repetition| expression.contains(repetition)) {
         return None;
@@ -126,25 +125,27 @@ pub(super) fn meaningful(text: &str) -> impl Iterator<Item = &str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
-fn parse_label(word: &str) -> Option<Gives> {
+fn parse_label(word: &str) -> Option<LineLabel> {
     match word {
-        "<<none>>" => Some(Gives::Nothing),
-        label if label.split(':').count() >= 3 && label.is_ascii() => Some(Gives::Label(label.to_owned())),
+        "<<none>>" => Some(LineLabel::Nothing),
+        label if label.split(':').count() >= 3 && label.is_ascii() => {
+            Some(LineLabel::Label(label.to_owned()))
+        }
         _ => None,
     }
 }
 
-fn parse_kind(word: &str) -> Option<Kind> {
+fn parse_kind(word: &str) -> Option<ObjectKind> {
     Some(match word {
-        "--" => Kind::File,
-        "-d" => Kind::Directory,
-        "-l" => Kind::Link,
-        "-b" | "-c" | "-p" | "-s" => Kind::Other,
+        "--" => ObjectKind::File,
+        "-d" => ObjectKind::Directory,
+        "-l" => ObjectKind::Link,
+        "-b" | "-c" | "-p" | "-s" => ObjectKind::Other,
         _ => return None,
     })
 }
 
-/// What every match of an expression begins with, and whether that is all of it.
+/// The fixed beginning of every match of an expression, and whether the expression is a plain name.
 pub(super) fn stem(expression: &str) -> (String, bool) {
     let mut stem = String::new();
     let mut characters = expression.chars();
@@ -156,13 +157,13 @@ pub(super) fn stem(expression: &str) -> (String, bool) {
             '.' | '^' | '$' | '[' | '(' | '|' | ')' => {
                 return (stem, false);
             }
-            // What comes before may be there any number of times, none included.
+            // The character before it may be absent.
             '?' | '*' | '+' | '{' => {
                 stem.pop();
                 return (stem, false);
             }
             '\\' => match characters.next() {
-                // `\d`, `\w` and their like are no names.
+                // `\d`, `\w` and others are classes.
                 Some(escaped) if !escaped.is_alphanumeric() => stem.push(escaped),
                 _ => return (stem, false),
             },
@@ -172,7 +173,7 @@ pub(super) fn stem(expression: &str) -> (String, bool) {
     (stem, true)
 }
 
-/// Whether an expression has branches that nothing encloses: in one or another of them nothing has to be as it stands.
+/// Whether an expression has `|` outside of groups: then no beginning is fixed.
 fn has_branches(expression: &str) -> bool {
     let mut depth = 0_usize;
     let mut characters = expression.chars();
@@ -189,7 +190,7 @@ fn has_branches(expression: &str) -> bool {
     false
 }
 
-/// Skips a class of characters, in which nothing else has a meaning.
+/// Skips a class of characters, in which other special characters have no meaning.
 fn skip_class(characters: &mut std::str::Chars<'_>) {
     let mut is_first = true;
     while let Some(character) = characters.next() {

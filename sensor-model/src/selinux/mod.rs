@@ -1,17 +1,17 @@
-//! Which SELinux label the policy gives a path, and whether a label that is found is as good.
+//! The SELinux label that the policy gives a path, and whether a found label is acceptable.
 //!
-//! In: the policy's `file_contexts` with its companions, as text. Out: the labels of many paths and kinds of object at once, by
-//! the rules of `selabel_file(5)`: exact names before expressions, and of several the last one. A line that cannot be used
-//! costs the paths that it may be about their label, and no others: nothing is guessed. It reads no disk.
+//! In: the texts of the policy's `file_contexts` files. Out: the labels of many paths and kinds of object at once, by the rules of
+//! `selabel_file(5)`: exact names before expressions, and of several the last one. If a line cannot be used, only the paths that
+//! it may match have no label: nothing is guessed. It reads no disk.
 
 #[cfg(test)]
 mod tests;
 
 mod lines;
 
-pub use lines::Kind;
+pub use lines::ObjectKind;
 
-use lines::{Fit, Line, meaningful};
+use lines::{Line, Match, meaningful};
 use std::{
     borrow::Cow,
     cell::OnceCell,
@@ -22,7 +22,7 @@ use std::{
 /// The attribute that holds a label.
 pub const ATTRIBUTE: &str = "security.selinux";
 
-/// The texts that a policy consists of; what a host does not have is empty.
+/// The texts of a policy; empty for a file that the host does not have.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Texts<'a> {
     /// `file_contexts`.
@@ -37,23 +37,23 @@ pub struct Texts<'a> {
     pub substitutions: &'a str,
 }
 
-/// A policy's labels.
+/// The labels of a policy.
 #[derive(Debug, Default)]
 pub struct FileContexts {
-    /// Expressions, then exact names; later ones count more.
+    /// Expressions, then exact names; a later line has priority.
     lines: Vec<Line>,
     substitutions: Vec<(String, String)>,
     substitutions_of_policy: Vec<(String, String)>,
     unusable: usize,
 }
 
-/// A path that is asked for.
+/// A path whose label is wanted.
 #[derive(Debug)]
-struct Asked<'a> {
+struct Query<'a> {
     path: Cow<'a, str>,
-    kind: Kind,
-    /// Its place among the answers.
-    place: usize,
+    kind: ObjectKind,
+    /// Its index in the result.
+    index: usize,
     decided: bool,
 }
 
@@ -90,61 +90,62 @@ impl FileContexts {
         pairs
     }
 
-    /// Lines that could not be read. Expressions are compiled only when a path may fit them.
+    /// The number of lines that could not be read. Expressions that do not compile are not included, since they are compiled only
+    /// when needed.
     pub fn unusable(&self) -> usize {
         self.unusable
     }
 
-    /// The labels of absolute paths without `.` and `..`, in their order; `None` where the policy gives none, or where a line
-    /// that cannot be used might have given one.
+    /// The labels of absolute paths without `.` and `..`, in their order. `None` if the policy gives none, or if an unusable line
+    /// might give one.
     ///
-    /// Each expression is compiled once at most and dropped before the next one, so that thousands of paths cost little
-    /// more than one, and no memory that stays.
-    pub fn labels(&self, of: &[(&Path, Kind)]) -> Vec<Option<&str>> {
+    /// Each expression is compiled at most once and dropped before the next one. So thousands of paths need little more time than
+    /// one, and no lasting memory.
+    pub fn labels(&self, of: &[(&Path, ObjectKind)]) -> Vec<Option<&str>> {
         let mut labels = vec![None; of.len()];
-        let mut asked: Vec<Asked<'_>> =
-            (0..).zip(of).filter_map(|(place, (path, kind))| self.ask(path, *kind, place)).collect();
-        asked.sort_unstable_by(|one, other| one.path.cmp(&other.path));
-        let mut open = asked.len();
+        let mut queries: Vec<Query<'_>> =
+            (0..).zip(of).filter_map(|(index, (path, kind))| self.query(path, *kind, index)).collect();
+        queries.sort_unstable_by(|one, other| one.path.cmp(&other.path));
+        let mut open = queries.len();
         for line in self.lines.iter().rev() {
             if open == 0 {
                 break;
             }
-            // All that a line can fit begins alike, and so stands together.
-            let first = asked.partition_point(|asked| *asked.path < *line.stem);
+            // All paths that a line can match begin with its stem, so they are adjacent.
+            let first = queries.partition_point(|query| *query.path < *line.stem);
             let compiled = OnceCell::new();
-            for asked in &mut asked[first..] {
-                if !asked.path.starts_with(&line.stem) {
+            for query in &mut queries[first..] {
+                if !query.path.starts_with(&line.stem) {
                     break;
                 }
-                if asked.decided || !line.is_about(asked.kind) {
+                if query.decided || !line.is_about(query.kind) {
                     continue;
                 }
-                let label = match line.fit(&asked.path, &compiled) {
-                    Fit::No => continue,
-                    Fit::Yes => line.label(),
-                    Fit::Unknown => None,
+                let label = match line.matches(&query.path, &compiled) {
+                    Match::No => continue,
+                    Match::Yes => line.label(),
+                    Match::Unknown => None,
                 };
-                labels[asked.place] = label;
-                asked.decided = true;
+                labels[query.index] = label;
+                query.decided = true;
                 open -= 1;
             }
         }
         labels
     }
 
-    fn ask<'a>(&self, path: &'a Path, kind: Kind, place: usize) -> Option<Asked<'a>> {
+    fn query<'a>(&self, path: &'a Path, kind: ObjectKind, index: usize) -> Option<Query<'a>> {
         if path.components().any(|part| matches!(part, Component::CurDir | Component::ParentDir)) {
             return None;
         }
         let path = path.to_str().filter(|path| path.starts_with('/'))?;
         let path = substitute(&self.substitutions, Cow::Borrowed(path));
         let path = substitute(&self.substitutions_of_policy, path);
-        Some(Asked { path, kind, place, decided: false })
+        Some(Query { path, kind, index, decided: false })
     }
 }
 
-/// The types in a policy's `customizable_types`: whoever gives a file one of them means it, and `restorecon` leaves it.
+/// The types in a policy's `customizable_types`. Administrators may give them to files, and `restorecon` keeps them.
 pub fn customizable(text: &str) -> BTreeSet<String> {
     meaningful(text).map(str::to_owned).collect()
 }
@@ -154,31 +155,31 @@ fn type_of(label: &str) -> Option<&str> {
     label.split(':').nth(2)
 }
 
-/// Whether a label that is found is as good as the policy's: it has its type, or one that the policy lets anybody choose.
-/// User, role and range are nobody's to compare: they come from whoever made the object.
-pub fn is_as_good(policys: &str, found: Option<&str>, customizable: &BTreeSet<String>) -> bool {
+/// Whether a found label is acceptable: it has the type of the policy's label, or a customizable type. User, role and range are not
+/// compared, since they depend on the process that created the object.
+pub fn is_as_good(policy_label: &str, found: Option<&str>, customizable: &BTreeSet<String>) -> bool {
     let Some(found) = found.and_then(type_of) else { return false };
-    type_of(policys) == Some(found) || customizable.contains(found)
+    type_of(policy_label) == Some(found) || customizable.contains(found)
 }
 
-/// The label that an object gets that has `found`: its own where that is as good, else with the policy's type in it, else the
-/// policy's.
-pub fn given(policys: &str, found: Option<&str>, customizable: &BTreeSet<String>) -> String {
-    let Some(found) = found else { return policys.to_owned() };
-    if is_as_good(policys, Some(found), customizable) {
+/// The label to set on an object with the label `found`: `found` itself if it is acceptable, else `found` with the policy's type, or
+/// the policy's label if `found` is none or invalid.
+pub fn given(policy_label: &str, found: Option<&str>, customizable: &BTreeSet<String>) -> String {
+    let Some(found) = found else { return policy_label.to_owned() };
+    if is_as_good(policy_label, Some(found), customizable) {
         return found.to_owned();
     }
     let mut parts = found.splitn(4, ':');
-    match (parts.next(), parts.next(), parts.next(), type_of(policys)) {
+    match (parts.next(), parts.next(), parts.next(), type_of(policy_label)) {
         (Some(user), Some(role), Some(_), Some(type_)) => {
             let range = parts.next().map_or_else(String::new, |range| format!(":{range}"));
             format!("{user}:{role}:{type_}{range}")
         }
-        _ => policys.to_owned(),
+        _ => policy_label.to_owned(),
     }
 }
 
-/// Replaces the first of the beginnings that fits.
+/// Replaces the beginning of a path by the first matching substitution.
 fn substitute<'a>(pairs: &[(String, String)], path: Cow<'a, str>) -> Cow<'a, str> {
     for (from, to) in pairs {
         if let Some(rest) = path.strip_prefix(from.as_str())

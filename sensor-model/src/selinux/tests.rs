@@ -27,36 +27,36 @@ fn contexts() -> FileContexts {
 }
 
 /// The label of one path.
-fn label<'a>(contexts: &'a FileContexts, path: &str, kind: Kind) -> Option<&'a str> {
+fn label<'a>(contexts: &'a FileContexts, path: &str, kind: ObjectKind) -> Option<&'a str> {
     contexts.labels(&[(Path::new(path), kind)])[0]
 }
 
 #[test]
-fn the_last_line_that_fits_counts_and_an_exact_name_before_all_expressions() {
+fn the_last_matching_line_decides_and_an_exact_name_before_all_expressions() {
     let contexts = contexts();
     let cases = [
-        ("/etc/app.conf", Kind::File, Some("etc_t")),
-        ("/etc", Kind::Directory, Some("etc_t")),
-        ("/etcetera/x", Kind::File, Some("default_t")),
-        ("/file", Kind::File, Some("etc_runtime_t")),
-        ("/file", Kind::Directory, Some("default_t")),
-        ("/etc/shadow", Kind::File, Some("shadow_t")),
-        ("/etc/shadow-", Kind::File, Some("shadow_t")),
-        ("/etc/shadow", Kind::Directory, Some("etc_t")),
-        ("/etc/chrony.conf", Kind::File, Some("chronyd_conf_t")),
-        ("/etc/chronyxconf", Kind::File, Some("etc_t")),
-        ("/etc/kubernetes/a/b", Kind::File, Some("kubernetes_file_t")),
-        ("/etc/kubernetes/mine/b", Kind::File, Some("mine_t")),
-        ("/etc/alias/mine", Kind::Directory, Some("mine_t")),
-        ("/etc/aliases", Kind::File, Some("etc_t")),
-        ("/usr/lib/rpm/x", Kind::File, Some("rpm_var_lib_t")),
-        ("/usr/lib/sysimage/rpm", Kind::Directory, Some("rpm_var_lib_t")),
-        ("/run/x", Kind::File, None),
-        ("/var/home/core/.ssh/x", Kind::File, Some("user_home_t")),
-        ("/home/alice/.ssh/x", Kind::File, Some("ssh_home_t")),
-        ("/srv/keys/shadow", Kind::File, Some("shadow_t")),
-        ("/etc/../etc/shadow", Kind::File, None),
-        ("etc/shadow", Kind::File, None),
+        ("/etc/app.conf", ObjectKind::File, Some("etc_t")),
+        ("/etc", ObjectKind::Directory, Some("etc_t")),
+        ("/etcetera/x", ObjectKind::File, Some("default_t")),
+        ("/file", ObjectKind::File, Some("etc_runtime_t")),
+        ("/file", ObjectKind::Directory, Some("default_t")),
+        ("/etc/shadow", ObjectKind::File, Some("shadow_t")),
+        ("/etc/shadow-", ObjectKind::File, Some("shadow_t")),
+        ("/etc/shadow", ObjectKind::Directory, Some("etc_t")),
+        ("/etc/chrony.conf", ObjectKind::File, Some("chronyd_conf_t")),
+        ("/etc/chronyxconf", ObjectKind::File, Some("etc_t")),
+        ("/etc/kubernetes/a/b", ObjectKind::File, Some("kubernetes_file_t")),
+        ("/etc/kubernetes/mine/b", ObjectKind::File, Some("mine_t")),
+        ("/etc/alias/mine", ObjectKind::Directory, Some("mine_t")),
+        ("/etc/aliases", ObjectKind::File, Some("etc_t")),
+        ("/usr/lib/rpm/x", ObjectKind::File, Some("rpm_var_lib_t")),
+        ("/usr/lib/sysimage/rpm", ObjectKind::Directory, Some("rpm_var_lib_t")),
+        ("/run/x", ObjectKind::File, None),
+        ("/var/home/core/.ssh/x", ObjectKind::File, Some("user_home_t")),
+        ("/home/alice/.ssh/x", ObjectKind::File, Some("ssh_home_t")),
+        ("/srv/keys/shadow", ObjectKind::File, Some("shadow_t")),
+        ("/etc/../etc/shadow", ObjectKind::File, None),
+        ("etc/shadow", ObjectKind::File, None),
     ];
     let asked: Vec<_> = cases.iter().map(|(path, kind, _)| (Path::new(path), *kind)).collect();
     for ((path, kind, wanted), found) in cases.iter().zip(contexts.labels(&asked)) {
@@ -67,11 +67,11 @@ fn the_last_line_that_fits_counts_and_an_exact_name_before_all_expressions() {
 }
 
 #[test]
-fn an_exact_name_counts_although_an_expression_comes_after_it() {
+fn an_exact_name_decides_even_if_an_expression_follows_it() {
     let texts = Texts { policy: "/a/b x:y:exact_t:s0\n/a/.* x:y:any_t:s0\n", ..Texts::default() };
     let contexts = FileContexts::parse(&texts);
-    assert_eq!(label(&contexts, "/a/b", Kind::File), Some("x:y:exact_t:s0"));
-    assert_eq!(label(&contexts, "/a/c", Kind::File), Some("x:y:any_t:s0"));
+    assert_eq!(label(&contexts, "/a/b", ObjectKind::File), Some("x:y:exact_t:s0"));
+    assert_eq!(label(&contexts, "/a/c", ObjectKind::File), Some("x:y:any_t:s0"));
 }
 
 #[test]
@@ -91,20 +91,20 @@ fn a_line_that_cannot_be_used_costs_the_paths_it_may_be_about_their_label_and_no
         ("/f", None),
         ("/f/x", None),
     ] {
-        assert_eq!(label(&contexts, path, Kind::File).and_then(type_of), wanted, "{path}");
+        assert_eq!(label(&contexts, path, ObjectKind::File).and_then(type_of), wanted, "{path}");
     }
     let usable = "/.* x:y:any_t:s0\n/d.* -x x:y:kind_t:s0\nrelative x:y:z:s0\n";
     let contexts = FileContexts::parse(&Texts { policy: usable, ..Texts::default() });
-    assert_eq!(label(&contexts, "/b", Kind::File).and_then(type_of), Some("any_t"));
-    assert_eq!(label(&contexts, "/relative", Kind::File).and_then(type_of), Some("any_t"));
+    assert_eq!(label(&contexts, "/b", ObjectKind::File).and_then(type_of), Some("any_t"));
+    assert_eq!(label(&contexts, "/relative", ObjectKind::File).and_then(type_of), Some("any_t"));
 }
 
 #[test]
-fn a_line_that_cannot_be_compiled_counts_only_where_no_later_one_decides() {
+fn a_line_that_cannot_be_compiled_matters_only_if_no_later_one_decides() {
     let policy = "/a/(?=b)b x:y:look_t:s0\n/a/.* -d x:y:directory_t:s0\n";
     let contexts = FileContexts::parse(&Texts { policy, ..Texts::default() });
-    assert_eq!(label(&contexts, "/a/b", Kind::File), None);
-    assert_eq!(label(&contexts, "/a/b", Kind::Directory), Some("x:y:directory_t:s0"));
+    assert_eq!(label(&contexts, "/a/b", ObjectKind::File), None);
+    assert_eq!(label(&contexts, "/a/b", ObjectKind::Directory), Some("x:y:directory_t:s0"));
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! Kernel arguments that wait for the next boot, because a policy keeps their change from a reboot.
+//! Kernel arguments that wait for the next boot, because a policy does not reboot for their change.
 //!
-//! In: what waited before, the changes of an apply that does not reboot, what the new config declares, and what the kernel
-//! was booted with. Out: what waits now, and how that is said. It holds for one boot: in the next one nothing waits, and
-//! what is declared has to be there.
+//! In: the arguments that waited before, the changes of an apply without a reboot, the declared arguments, and those of the running
+//! kernel. Out: the arguments that wait now, and a text for each. They wait in one boot only: in the next boot every declared
+//! argument is expected.
 
 #[cfg(test)]
 mod tests;
@@ -15,19 +15,19 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What waits for the next boot, as it is kept.
+/// The arguments that wait for the next boot, as the state directory keeps them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Waiting {
-    /// The boot that runs without it.
+    /// The boot in which they wait.
     pub boot_id: String,
-    /// The MachineConfigs that were applied.
+    /// The applied MachineConfigs.
     pub config: String,
-    /// One argument each.
+    /// The arguments.
     pub arguments: Vec<WaitingArgument>,
 }
 
 impl Waiting {
-    /// What waits in a boot: nothing, where it is not the one in which this was written.
+    /// The arguments that wait in a boot: none in another boot than the one of this record.
     pub fn in_boot(&self, boot_id: &str) -> &[WaitingArgument] {
         if self.boot_id == boot_id { &self.arguments } else { &[] }
     }
@@ -36,16 +36,16 @@ impl Waiting {
 /// One argument that waits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct WaitingArgument {
-    /// The argument; for another order all of those that the kernel has, and that are declared.
+    /// The argument. For a change of order: all declared arguments that the kernel has.
     pub argument: String,
-    /// Whether it comes, goes, or has another place.
+    /// Whether it is added, removed, or moved.
     pub operation: Operation,
-    /// The policy's entry that keeps it from the reboot.
+    /// The policy's entry that does not reboot for it.
     pub policy: String,
 }
 
 impl WaitingArgument {
-    /// For people, why what runs is not what is declared.
+    /// A text for people: why the running kernel differs from the declaration.
     pub fn text(&self) -> String {
         let Self { argument, operation, policy } = self;
         let what = match operation {
@@ -61,7 +61,7 @@ impl WaitingArgument {
         match self.operation {
             Operation::Add => is_among(&self.argument, declared),
             Operation::Remove => !is_among(&self.argument, declared),
-            // Of one word there is no order.
+            // One word has no order.
             Operation::Change => {
                 let words = split(&self.argument);
                 in_order(&words, declared) && common(&words, declared).len() > 1
@@ -69,7 +69,7 @@ impl WaitingArgument {
         }
     }
 
-    /// Whether a kernel with these arguments has not got it yet.
+    /// Whether a kernel with these arguments does not have it yet.
     fn is_due(&self, found: &[String]) -> bool {
         match self.operation {
             Operation::Add => !is_among(&self.argument, found),
@@ -95,15 +95,15 @@ impl From<WaitingArgument> for Waits {
     }
 }
 
-/// Of what waits, that which a config with these arguments wants.
+/// The waiting arguments that a config with these arguments wants.
 pub fn wanted(waiting: &[WaitingArgument], declared: &[String]) -> Vec<WaitingArgument> {
     waiting.iter().filter(|argument| argument.is_wanted(declared)).cloned().collect()
 }
 
-/// What waits after an apply.
+/// The arguments that wait after an apply.
 ///
-/// `before`: what waited in this boot until then. `changes`: those of the apply's plan, if it neither reboots nor leaves the
-/// OS alone. `declared`: the new config's arguments. `found`: what the kernel was booted with.
+/// `before`: those that waited in this boot before the apply. `changes`: the plan's changes, if the apply changes the OS without a
+/// reboot. `declared`: the new config's arguments. `found`: those of the running kernel.
 pub fn after(
     before: &[WaitingArgument],
     changes: &[PlannedChange],
@@ -117,21 +117,21 @@ pub fn after(
     let mut waiting: Vec<WaitingArgument> = of_words.into_iter().cloned().collect();
     for change in changes.iter().filter(|change| change.operation != Operation::Change) {
         let (operation, policy) = (change.operation, &change.policy);
-        // A declared line may hold several arguments.
+        // A declared line may have several arguments.
         for argument in split(&change.name) {
             if !waiting.iter().any(|known| known.argument == argument && known.operation == operation) {
                 waiting.push(WaitingArgument { argument, operation, policy: policy.clone() });
             }
         }
     }
-    // All declared arguments are staged together, and in their order. That is due where the kernel has them in another one,
-    // also because of something that went and came again. The word about it is that of the change of order, if there is
-    // one or was one that still holds, else that of what is staged.
-    let said =
+    // All declared arguments are staged together, in their order. A change of order waits if the kernel has another one, for
+    // example because an argument was removed and added again. Its policy is that of the change of order, now or before; else
+    // that of the first staged change.
+    let ordered =
         changes.iter().find(|change| change.operation == Operation::Change).map(|change| &change.policy);
     let known = || of_order.iter().find(|known| known.is_wanted(declared)).map(|known| &known.policy);
     let staged = || changes.first().map(|change| &change.policy);
-    if let Some(policy) = said.or_else(known).or_else(staged) {
+    if let Some(policy) = ordered.or_else(known).or_else(staged) {
         let there = declared.iter().filter(|word| is_among(word, found)).map(String::as_str);
         let argument = there.collect::<Vec<_>>().join(" ");
         waiting.push(WaitingArgument { argument, operation: Operation::Change, policy: policy.clone() });
@@ -140,7 +140,7 @@ pub fn after(
     waiting
 }
 
-/// Tells the expectation of kernel arguments which of them wait.
+/// Sets the waiting arguments in the expectation of kernel arguments.
 pub fn note(expectations: &mut [Expectation], waiting: &[WaitingArgument]) {
     for expectation in expectations {
         if let Expected::KernelArguments(declared) = &mut expectation.expected {

@@ -50,7 +50,7 @@ fn an_argument_waits_where_its_change_does_not_reboot_and_the_kernel_runs_otherw
 }
 
 #[test]
-fn what_waits_goes_on_waiting_until_it_is_wanted_no_more() {
+fn an_argument_waits_until_no_config_wants_it() {
     let found = &["rw", "quiet"];
     let first = waits(&[], &["quiet"], &["a"], found);
     assert_eq!(signs(&first), "+a -quiet");
@@ -61,7 +61,7 @@ fn what_waits_goes_on_waiting_until_it_is_wanted_no_more() {
 }
 
 #[test]
-fn an_order_waits_beside_what_comes_and_goes_until_the_kernel_has_it_or_nobody_wants_it() {
+fn an_order_waits_until_the_kernel_has_it_or_no_config_wants_it() {
     let found = &["rw", "m=auto", "host", "m=off"];
     let declared = &["m=off", "m=auto", "s=1"];
     let first = waits(&[], &["m=auto", "m=off"], declared, found);
@@ -118,7 +118,7 @@ fn what_waits_holds_for_one_boot_and_for_a_config_that_wants_it() {
 }
 
 #[test]
-fn a_plan_says_what_waits_for_the_next_boot_unless_it_reboots() {
+fn a_plan_lists_what_waits_for_the_next_boot_unless_it_reboots() {
     let told = |plan: &Plan| {
         let of_arguments = plan.changes.iter().filter(|change| change.kind == Kind::KernelArgument);
         of_arguments.flat_map(|change| change.explanation.clone()).collect::<Vec<_>>().join("; ")

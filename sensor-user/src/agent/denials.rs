@@ -219,7 +219,7 @@ fn record_of_denials(counted: Counted<Denial>, verdicts: &Verdicts) -> Record {
     let mut record = verdicts.record_of_count(RecordKind::Denied, thing, count, first_ns, last_ns);
     if let Some(Denial { operation, at, .. }) = counted.what {
         record.operation = Some(operation.to_owned());
-        record.verdict = thing.and_then(|thing| Some(verdicts.detector.standing(thing)?.verdict));
+        record.verdict = thing.and_then(|thing| Some(verdicts.detector.thing_verdict(thing)?.verdict));
         if let Some(at) = at {
             record.detail.insert("at".into(), at.to_string_lossy().into());
         }

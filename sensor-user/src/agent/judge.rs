@@ -44,7 +44,7 @@ impl Agent {
         self.add_diffs();
         self.revert().await;
         self.finish_verification();
-        let has_writers = self.verdicts.detector.wants_rw_hook();
+        let has_writers = self.verdicts.detector.needs_rw_hook();
         self.hooks.follow_writers(has_writers, self.verdicts.now(), &mut *self.verdicts.reports);
         self.write();
         // Other tasks run between two turns of a long verification.

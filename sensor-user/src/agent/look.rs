@@ -21,7 +21,7 @@ use sensor_model::compare::compare;
 use sensor_model::difference::Difference;
 use sensor_model::expectation::{Expectation, Expected, Thing};
 use sensor_model::observation::{FileType, Observation};
-use sensor_model::protocol::{Evidence, Finding, Outcome, is_transient};
+use sensor_model::protocol::{Evidence, Finding, Verification, is_transient};
 use sensor_model::record::{Actor, FileIdentity};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
@@ -96,7 +96,7 @@ pub struct LookResult {
     /// Every difference.
     pub differences: Vec<Difference>,
     /// For the protocol.
-    pub outcome: Outcome,
+    pub outcome: Verification,
     /// An earlier look reached a verdict.
     pub known: bool,
     /// Why its changes may go unseen; `None` if they are seen.
@@ -355,7 +355,7 @@ impl Looker {
         LookResult {
             observation,
             differences,
-            outcome: Outcome { finding, evidence },
+            outcome: Verification { finding, evidence },
             known: before.is_some(),
             unseen_because: unseen_because.or(unmarked),
             object: seen,

@@ -15,7 +15,7 @@ use crate::desired::Desired;
 use crate::event::Change;
 use sensor_model::difference::Difference;
 use sensor_model::drift_policy::Action;
-use sensor_model::protocol::{Config, Detector, Event, Gap, Report, Scope};
+use sensor_model::protocol::{Detector, Event, Gap, Scope, Timing, Transition};
 use sensor_model::record::{Actor, Record, RecordKind, ThingName};
 use sensor_model::verdict::VerdictKind;
 use std::collections::HashMap;
@@ -50,7 +50,7 @@ impl Verdicts {
             clock,
             boot_id,
             desired,
-            detector: Detector::new(Config::default()),
+            detector: Detector::new(Timing::default()),
             episodes: HashMap::new(),
             reports,
             records: Vec::new(),
@@ -83,8 +83,8 @@ impl Verdicts {
 
     /// The verdict at this moment. A compliant thing that changed since its last look is unknown.
     pub(super) fn verdict_now(&self, id: u32) -> Option<VerdictKind> {
-        let standing = self.detector.standing(id)?;
-        let is_open = standing.verdict == VerdictKind::Compliant && standing.in_flux;
+        let standing = self.detector.thing_verdict(id)?;
+        let is_open = standing.verdict == VerdictKind::Compliant && standing.pending;
         Some(if is_open { VerdictKind::Unknown } else { standing.verdict })
     }
 
@@ -115,7 +115,7 @@ impl Verdicts {
         record.set_name(self.name(id));
         record.operation = Some(change.operation.name().to_owned());
         record.actor = Some(actor.clone());
-        record.verdict = self.detector.standing(id).map(|standing| standing.verdict);
+        record.verdict = self.detector.thing_verdict(id).map(|standing| standing.verdict);
         record.source = Some(self.source(id));
         if let Some(open) = self.open_drift(id) {
             record.differences.clone_from(&open.differences);
@@ -189,7 +189,7 @@ impl Verdicts {
     pub(super) fn open_lasting_gap(&mut self, scope: Scope, reason: &str) -> u32 {
         let gap = self.detector.open_blindness(scope, reason, self.now());
         let number = gap.number;
-        self.report_gaps(vec![Report::GapOpened(gap)]);
+        self.report_gaps(vec![Transition::GapOpened(gap)]);
         number
     }
 
@@ -201,54 +201,54 @@ impl Verdicts {
 
     /// Changes of a thing may go unseen, for this reason, or are seen.
     pub(super) fn set_unseen(&mut self, id: u32, reason: Option<&str>) {
-        let reports = self.detector.vouch(id, reason, self.now());
+        let reports = self.detector.set_unreported(id, reason, self.now());
         self.report_gaps(reports);
     }
 
     /// A thing could not be looked at. It is looked at again at this boot time.
     pub(super) fn unanswered(&mut self, id: u32, again: u64) {
-        let reports = self.detector.unanswered(id, self.now(), again);
+        let reports = self.detector.not_observed(id, self.now(), again);
         self.report_gaps(reports);
     }
 
     /// Follows from a look, once all changes that came before it are noted. `now`: when the look ended.
     pub(super) fn conclude(&mut self, id: u32, seen: &LookResult, now: u64, looker: &mut Looker) {
-        let reports = self.detector.vouch(id, seen.unseen_because, now);
+        let reports = self.detector.set_unreported(id, seen.unseen_because, now);
         self.report_gaps(reports);
         let conclusion = self.detector.conclude(id, now, &seen.outcome);
         if conclusion.decided {
             looker.decided(id, seen);
         }
         self.confirm_recovery(id, seen, conclusion.decided);
-        for report in conclusion.reports {
+        for report in conclusion.transitions {
             match report {
-                Report::Drifted { id, .. } => self.drifted(id, seen, looker),
-                Report::Touched { id } => self.touched(id, seen),
-                Report::Recovered { id } => self.recovered(id, seen),
-                Report::GapOpened(gap) => self.gap(&gap, true),
-                Report::GapClosed(gap) => self.gap(&gap, false),
+                Transition::Drifted { id, .. } => self.drifted(id, seen, looker),
+                Transition::Touched { id } => self.touched(id, seen),
+                Transition::Recovered { id } => self.recovered(id, seen),
+                Transition::GapOpened(gap) => self.gap(&gap, true),
+                Transition::GapClosed(gap) => self.gap(&gap, false),
             }
         }
         // The next episode has its own actors.
-        if self.detector.standing(id).is_some_and(|standing| !standing.in_flux) {
+        if self.detector.thing_verdict(id).is_some_and(|standing| !standing.pending) {
             looker.settled(id);
             self.episodes.remove(&id);
         }
     }
 
-    fn report_gaps(&mut self, reports: Vec<Report>) {
+    fn report_gaps(&mut self, reports: Vec<Transition>) {
         for report in reports {
             match report {
-                Report::GapOpened(gap) => self.gap(&gap, true),
-                Report::GapClosed(gap) => self.gap(&gap, false),
-                Report::Drifted { .. } | Report::Touched { .. } | Report::Recovered { .. } => {}
+                Transition::GapOpened(gap) => self.gap(&gap, true),
+                Transition::GapClosed(gap) => self.gap(&gap, false),
+                Transition::Drifted { .. } | Transition::Touched { .. } | Transition::Recovered { .. } => {}
             }
         }
     }
 
     /// Closes a drift of an earlier run that this run's first look did not find.
     fn confirm_recovery(&mut self, id: u32, seen: &LookResult, decided: bool) {
-        let Some(standing) = self.detector.standing(id) else { return };
+        let Some(standing) = self.detector.thing_verdict(id) else { return };
         // A thing whose changes may go unseen stays unknown; its look found no difference all the same.
         let has_no_difference = decided && seen.unseen_because.is_some() && seen.differences.is_empty();
         if standing.verdict != VerdictKind::Compliant && !has_no_difference {

@@ -8,7 +8,7 @@ use crate::{disk::label_value, labels::Policy, observation::Observer};
 use sensor_model::{
     drift_policy::{self, DriftPolicy},
     journal::Image,
-    selinux::{ATTRIBUTE, Kind, given},
+    selinux::{ATTRIBUTE, ObjectKind, given},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,7 +32,7 @@ impl<'a> Labels<'a> {
     ) -> Self {
         let mut labels = Self { drift, by_path: BTreeMap::new(), customizable: BTreeSet::new() };
         let Some(policy) = Policy::read(observer) else { return labels };
-        let asked: Vec<(&Path, Kind)> =
+        let asked: Vec<(&Path, ObjectKind)> =
             wanted.iter().filter_map(|(path, wanted)| Some((path.as_path(), kind(wanted)?))).collect();
         let found = asked.iter().zip(policy.labels(observer, &asked));
         labels.by_path =
@@ -42,11 +42,13 @@ impl<'a> Labels<'a> {
     }
 
     /// The label of an object of a kind at a path; `before` is what is there now.
-    pub(super) fn label(&self, path: &Path, kind: Kind, before: &Image) -> Option<String> {
+    pub(super) fn label(&self, path: &Path, kind: ObjectKind, before: &Image) -> Option<String> {
         let found = match (kind, before) {
-            (Kind::File, Image::File(file)) => file.metadata.xattrs.get(ATTRIBUTE).and_then(text),
-            (Kind::Directory, Image::Directory(metadata)) => metadata.xattrs.get(ATTRIBUTE).and_then(text),
-            (Kind::Link, Image::Link(link)) => link.label.clone(),
+            (ObjectKind::File, Image::File(file)) => file.metadata.xattrs.get(ATTRIBUTE).and_then(text),
+            (ObjectKind::Directory, Image::Directory(metadata)) => {
+                metadata.xattrs.get(ATTRIBUTE).and_then(text)
+            }
+            (ObjectKind::Link, Image::Link(link)) => link.label.clone(),
             _ => None,
         };
         let is_free = self.drift.decide(path, None).labels == drift_policy::Labels::Ignore;
@@ -57,7 +59,12 @@ impl<'a> Labels<'a> {
     }
 
     /// The label as extended attributes.
-    pub(super) fn attributes(&self, path: &Path, kind: Kind, before: &Image) -> BTreeMap<String, String> {
+    pub(super) fn attributes(
+        &self,
+        path: &Path,
+        kind: ObjectKind,
+        before: &Image,
+    ) -> BTreeMap<String, String> {
         let label = self.label(path, kind, before);
         label.map(|label| (ATTRIBUTE.to_owned(), hex::encode(label_value(&label)))).into_iter().collect()
     }
@@ -68,11 +75,11 @@ fn text(digits: &String) -> Option<String> {
     String::from_utf8(value.strip_suffix(b"\0").unwrap_or(&value).to_vec()).ok()
 }
 
-fn kind(wanted: &PlannedState) -> Option<Kind> {
+fn kind(wanted: &PlannedState) -> Option<ObjectKind> {
     match wanted {
-        PlannedState::File { .. } => Some(Kind::File),
-        PlannedState::Directory { .. } => Some(Kind::Directory),
-        PlannedState::Link { .. } => Some(Kind::Link),
+        PlannedState::File { .. } => Some(ObjectKind::File),
+        PlannedState::Directory { .. } => Some(ObjectKind::Directory),
+        PlannedState::Link { .. } => Some(ObjectKind::Link),
         PlannedState::Hard { .. } | PlannedState::Gone | PlannedState::Original => None,
     }
 }

@@ -18,7 +18,7 @@ use sensor_model::{
     expectation::{DirectoryExpectation, Expectation, Expected, FileExpectation, LinkExpectation, Thing},
     expectations::{expectations, expected_bytes},
     journal::{FileImage, Image, LinkImage, Metadata, Original, Target},
-    selinux::Kind,
+    selinux::ObjectKind,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -322,7 +322,7 @@ impl Planner<'_> {
             PlannedState::Gone => Image::Absent,
             PlannedState::Original => self.original(path)?,
             PlannedState::Link { target, uid, gid } => {
-                let label = labels.label(path, Kind::Link, before);
+                let label = labels.label(path, ObjectKind::Link, before);
                 Image::Link(LinkImage { target: target.clone(), uid: *uid, gid: *gid, label })
             }
             PlannedState::Directory { mode, uid, gid } => {
@@ -334,7 +334,7 @@ impl Planner<'_> {
                     mode: *mode,
                     uid: uid.or_else(|| Some(present?.uid)).unwrap_or(0),
                     gid: gid.or_else(|| Some(present?.gid)).unwrap_or(0),
-                    xattrs: labels.attributes(path, Kind::Directory, before),
+                    xattrs: labels.attributes(path, ObjectKind::Directory, before),
                 })
             }
             PlannedState::File { content, mode, uid, gid } => {
@@ -352,7 +352,7 @@ impl Planner<'_> {
                         mode: *mode,
                         uid: uid.or_else(|| Some(present?.metadata.uid)).unwrap_or(0),
                         gid: gid.or_else(|| Some(present?.metadata.gid)).unwrap_or(0),
-                        xattrs: labels.attributes(path, Kind::File, before),
+                        xattrs: labels.attributes(path, ObjectKind::File, before),
                     },
                     sha256,
                     size,

@@ -244,7 +244,7 @@ impl Attributor {
         // One read shows whether it did; the whole description takes many reads.
         let older = (asked.tgid, start_ns, asked.cgroup);
         let stat =
-            live.as_ref().map(|live| &live.stat).filter(|stat| entry.is_none() && stat.tells_executions());
+            live.as_ref().map(|live| &live.stat).filter(|stat| entry.is_none() && stat.shows_executions());
         if let (None, Some(stat)) = (key, stat)
             && let Some((_, described)) = self.older.get(older).filter(|(known, _)| known == stat)
         {

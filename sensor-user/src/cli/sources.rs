@@ -7,7 +7,12 @@ use crate::{
     observation::{Observer, RootError},
 };
 use anyhow::Context as _;
-use sensor_model::{drift_policy::Decision, expectation::Expectation, path::check_absolute, waiting::Waits};
+use sensor_model::{
+    drift_policy::Decision,
+    expectation::Expectation,
+    path::{PathError, check_absolute},
+    waiting::Waits,
+};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -138,7 +143,7 @@ impl Loaded {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn host_path(text: &str) -> Result<PathBuf, String> {
+pub fn host_path(text: &str) -> Result<PathBuf, PathError> {
     check_absolute(text)?;
     Ok(PathBuf::from(text))
 }

@@ -22,7 +22,7 @@ fn with_keys(expectation: &Expectation, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_declared_file_of_keys_is_told_apart_key_by_key() {
+fn a_declared_file_of_keys_is_compared_key_by_key() {
     let expectation = ssh_file();
     let mut lines = Vec::new();
     for (why, text) in [

@@ -145,7 +145,7 @@ fn texts(expectation: &Expectation, change: impl FnOnce(&mut Observation)) -> Ve
 type Change = Box<dyn Fn(&mut ObjectObservation)>;
 
 #[test]
-fn every_way_in_which_a_file_departs_has_its_text() {
+fn every_difference_of_a_file_has_its_text() {
     let expectation = Expectation { label: Some(ETC.into()), ..file_thing(file()) };
     let changes: Vec<(&str, Change)> = vec![
         ("content", Box::new(|object| object.sha256 = Some([8; 32]))),
@@ -291,7 +291,7 @@ fn hex_digest(bytes: &[u8]) -> [u8; 32] {
 }
 
 #[test]
-fn content_that_nobody_declares_may_be_anything() {
+fn undeclared_content_may_be_anything() {
     let expectation = file_thing(FileExpectation { content: None, ..file() });
     assert_eq!(texts(&expectation, |seen| object(seen).sha256 = Some([1; 32])), Vec::<String>::new());
     assert_eq!(texts(&expectation, |seen| object(seen).sha256 = None), Vec::<String>::new());

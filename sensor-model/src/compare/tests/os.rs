@@ -31,7 +31,7 @@ fn an_argument_that_waits_for_the_next_boot_is_no_difference_and_hides_no_other_
 }
 
 #[test]
-fn another_booted_image_is_told_by_both_names() {
+fn another_booted_image_is_reported_with_both_names() {
     let declared = OsImageExpectation { image: "quay.io/os@sha256:1".to_owned() };
     let expectation = expect(Thing::OsImage, Expected::OsImage(declared));
     let booted = Deployment { image: Some("quay.io/os@sha256:2".to_owned()), ..Deployment::default() };

@@ -1,9 +1,8 @@
-//! Runs the machine through every interleaving of its own steps, deaths, failing calls, a reboot and
-//! somebody else who writes or removes a target.
+//! Runs the machine through every interleaving of its own steps, kills, failing calls, a reboot, and another process that writes or
+//! removes a target.
 //!
-//! The machine and its decisions are the real ones; the disk and the journal are models. A test breaks one
-//! rule at a time, and the checker has to find the node that is neither old nor new, or the content of
-//! somebody else that is lost.
+//! The machine and its decisions are the real ones; the disk and the journal are models. A test breaks one rule at a time. The
+//! checker has to find a node in neither the old nor the new state, or a lost object of the other process.
 
 mod setting;
 mod world;
@@ -29,25 +28,25 @@ enum Action {
     Fail,
     /// The process dies before it.
     Die,
-    /// It dies in the middle of setting a directory's attributes.
+    /// It dies while it sets a directory's attributes.
     DieHalfWay,
     /// A new process starts.
     Start,
     /// The reboot that was asked for, or a power cut.
     Boot,
-    /// The same, and the OS that was to be booted is not.
+    /// The same, but another OS than the expected one boots.
     BootLost,
-    /// Somebody else.
+    /// The other process.
     Stranger(usize, Stranger),
 }
 
 const WHOLE: &str =
-    "without a journal the node is all old or all new, its OS too, but for what somebody else did";
-const KEPT: &str = "what somebody else wrote is at its path, or on its way back there";
+    "without a journal the node is all old or all new, its OS too, except for changes of another process";
+const KEPT: &str = "what another process wrote is at its path, or will be put back there";
 const CLEAN: &str = "without a journal no temporary name is left";
 const TRUE_END: &str = "done means new, rolled back means old";
-const NO_REASON: &str = "what an update of the OS took back is no reason to go back";
-const ENDS: &str = "left alone, it comes to an end";
+const NO_REASON: &str = "a path that an update of the OS reverted is no reason to roll back";
+const ENDS: &str = "without interference it ends";
 
 impl Model for Protocol {
     type State = World;
@@ -134,36 +133,39 @@ impl Model for Protocol {
             Property::sometimes("it is rolled back", |_, world: &World| {
                 world.is_closed(super::Ended::RolledBack)
             }),
-            Property::sometimes("something is left to somebody else", |_, world: &World| {
+            Property::sometimes("something is left to another process", |_, world: &World| {
                 world.is_closed(super::Ended::RolledBack) && world.slots.iter().any(|slot| slot.written)
             }),
-            Property::sometimes("the old OS comes back by a reboot", |_, world: &World| {
+            Property::sometimes("a reboot restores the old OS", |_, world: &World| {
                 world.is_closed(super::Ended::RolledBack)
                     && world.os == Some((Side::Before, Side::Before))
                     && world.boots() == 3
             }),
             Property::sometimes(
-                "an old OS that did not come back at once comes back later",
+                "a later reboot restores an old OS that the first one did not",
                 |_, world: &World| world.is_closed(super::Ended::RolledBack) && world.boots() > 3,
             ),
             Property::sometimes(
-                "an old OS that could not be brought back at first is back",
+                "an old OS that could not be restored at first is restored",
                 |_, world: &World| world.is_closed(super::Ended::RolledBack) && world.undo_failed,
             ),
-            Property::sometimes("a unit that failed is fine after the reboot", |_, world: &World| {
+            Property::sometimes("a unit that failed runs after the reboot", |_, world: &World| {
                 world.is_closed(super::Ended::Done) && world.boots() == 2 && world.act_failed
             }),
-            Property::sometimes("a unit that fails after the reboot, too, leads back", |_, world: &World| {
-                world.is_closed(super::Ended::RolledBack) && world.boots() == 2 && world.act_failed
-            }),
-            Property::sometimes("a directory that was left half-way is back", |_, world: &World| {
+            Property::sometimes(
+                "a unit that fails after the reboot, too, causes a rollback",
+                |_, world: &World| {
+                    world.is_closed(super::Ended::RolledBack) && world.boots() == 2 && world.act_failed
+                },
+            ),
+            Property::sometimes("a directory that was left half-done is restored", |_, world: &World| {
                 world.is_closed(super::Ended::RolledBack) && world.was_half_way
             }),
-            Property::sometimes("what an update took back is put again", |_, world: &World| {
+            Property::sometimes("what an update reverted is written again", |_, world: &World| {
                 world.is_closed(super::Ended::Done) && world.was_taken_back && !world.was_touched()
             }),
             Property::sometimes(
-                "what an update took back is put again before it goes back",
+                "what an update reverted is written again before a rollback",
                 |_, world: &World| {
                     world.is_closed(super::Ended::RolledBack) && world.was_taken_back && !world.was_touched()
                 },
@@ -194,7 +196,7 @@ fn breaks(mutation: Mutation, property: &'static str) {
 }
 
 #[test]
-fn no_death_failure_or_stranger_leaves_a_node_that_is_neither_old_nor_new() {
+fn no_kill_failure_or_other_process_leaves_a_node_that_is_neither_old_nor_new() {
     check(Setting::all());
 }
 
@@ -204,12 +206,12 @@ fn a_target_written_before_the_journal_says_so_is_found_in_between() {
 }
 
 #[test]
-fn what_a_swap_displaced_must_be_looked_at() {
+fn what_a_swap_displaced_must_be_observed() {
     breaks(Mutation::DropUnseen, KEPT);
 }
 
 #[test]
-fn a_journal_must_be_worked_off_before_it_is_closed() {
+fn a_journal_must_be_completed_before_it_is_closed() {
     breaks(Mutation::CloseOnResume, WHOLE);
 }
 
@@ -219,22 +221,22 @@ fn without_verification_done_is_not_always_new() {
 }
 
 #[test]
-fn the_way_back_must_be_journalled_before_it_is_taken() {
+fn a_rollback_must_be_journalled_before_it_begins() {
     breaks(Mutation::SkipRollingBack, TRUE_END);
 }
 
 #[test]
-fn steps_that_lead_nowhere_must_have_an_end() {
+fn steps_without_progress_must_end() {
     breaks(Mutation::StepForEver, ENDS);
 }
 
 #[test]
-fn what_somebody_else_made_of_a_directory_must_not_pass_for_half_of_our_change() {
+fn a_directory_that_another_process_changed_must_not_pass_for_a_half_done_change() {
     breaks(Mutation::SetWhatIsForeign, KEPT);
 }
 
 #[test]
-fn an_old_os_is_not_back_before_it_is_booted() {
+fn an_old_os_is_not_restored_before_it_is_booted() {
     breaks(Mutation::SkipReturn, TRUE_END);
 }
 
@@ -244,11 +246,11 @@ fn an_os_that_could_not_be_undone_keeps_the_journal() {
 }
 
 #[test]
-fn a_reboot_in_the_place_of_an_act_is_not_done_before_its_unit_was_looked_at() {
+fn a_reboot_in_place_of_an_action_is_not_done_before_its_unit_is_checked() {
     breaks(Mutation::SkipAwait, TRUE_END);
 }
 
 #[test]
-fn what_an_update_took_back_must_be_put_again_before_everything_is_compared() {
+fn what_an_update_reverted_must_be_written_again_before_everything_is_verified() {
     breaks(Mutation::SkipAgain, NO_REASON);
 }

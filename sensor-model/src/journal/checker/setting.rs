@@ -1,21 +1,21 @@
-//! What is applied in each of the checker's worlds.
+//! The applies that the checker runs.
 
 use super::super::{Act, Action, Begin, Boot, Fallback, FileImage, Image, Metadata, PutAgain, Target};
 
-/// What is somewhere.
+/// The object at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Content {
     Nothing,
     Old,
     New,
     Strange,
-    /// What the new image of the OS ships.
+    /// The object that the new OS image ships.
     Shipped,
     /// A directory with attributes of both.
     HalfWay,
 }
 
-/// What is applied.
+/// One apply.
 #[expect(clippy::struct_excessive_bools, reason = "facts of a model, read by name")]
 #[derive(Debug, Clone)]
 pub(super) struct Setting {
@@ -24,15 +24,15 @@ pub(super) struct Setting {
     in_place: bool,
     /// The first target is a directory that turns into a file.
     pub(super) turns: bool,
-    /// And its file system does not keep what it had before.
+    /// The file system cannot restore the first target.
     pub(super) stubborn: bool,
     fallback: Option<Fallback>,
     reboot: bool,
     /// The OS is changed, too.
     pub(super) os: bool,
-    /// A declared path is what the old image ships, and the new one ships this.
+    /// A declared path has the state that the old image ships, and the new image ships this.
     pub(super) ships: Option<Content>,
-    /// The unit of the act does not run with the new files.
+    /// The action's unit does not run with the new files.
     pub(super) broken: bool,
     pub(super) deaths: u8,
 }
@@ -83,12 +83,12 @@ impl Setting {
             let targets = vec![(Old, New)];
             settings.push(Self { targets, fallback: Some(fallback), broken: true, ..Self::default() });
         }
-        // A change of the OS goes with a way back, and with a reboot unless a policy lets it wait for one.
+        // A change of the OS has a rollback as its fallback, and a reboot unless a policy lets it wait for one.
         for reboot in [true, false] {
             let (fallback, targets) = (Some(Fallback::Rollback), vec![(Old, New)]);
             settings.push(Self { targets, fallback, reboot, os: true, ..Self::default() });
         }
-        // Another image always comes with a reboot. It goes through the same boots, so less has to fail beside it.
+        // Another image always needs a reboot. It has the same boots as above, so one kill is enough.
         for ships in [Content::Shipped, Nothing] {
             let (fallback, ships, deaths) = (Some(Fallback::Rollback), Some(ships), 1);
             let targets = vec![(Old, New)];

@@ -1,4 +1,4 @@
-//! The disk, the journal and everybody who works on them.
+//! The disk, the journal, and the processes that change them.
 
 use super::super::{
     Begin, Boot, Ended, Image, Record, Target,
@@ -8,7 +8,7 @@ use super::super::{
 };
 use super::setting::{Content, Setting};
 
-/// What somebody else does.
+/// What the other process does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Stranger {
     Writes,
@@ -22,15 +22,15 @@ pub(super) struct Slot {
     after: Content,
     pub(super) path: Content,
     pub(super) temporary: Option<Content>,
-    /// Somebody else wrote or removed it.
+    /// The other process wrote or removed it.
     touched: bool,
-    /// And did so after everything was looked at.
+    /// It did so after the final verification.
     late: bool,
-    /// Somebody else wrote it.
+    /// The other process wrote it.
     pub(super) written: bool,
-    /// It does not become what it was.
+    /// It cannot be restored.
     stubborn: bool,
-    /// The old image ships what is declared, which stays; the new one ships what is here called before.
+    /// The old image ships the declared state; the new one ships `before`.
     again: bool,
 }
 
@@ -43,7 +43,7 @@ impl Slot {
         }
     }
 
-    /// What it is on one side of the apply.
+    /// Its content on one side of the apply.
     fn on(&self, side: Side) -> Content {
         if self.again { self.after } else { self.content(side) }
     }
@@ -55,7 +55,7 @@ impl Slot {
         }
     }
 
-    /// A step. One that cannot be taken any more changes nothing: the next look tells why.
+    /// Takes a step. A step that is no longer possible changes nothing; the next observation shows why.
     fn step(&mut self, step: Settling) {
         match step {
             Settling::Make(side) if self.temporary.is_none() => self.temporary = Some(self.content(side)),
@@ -97,20 +97,20 @@ pub(super) struct World {
     pub(super) failures: u8,
     pub(super) strangers: u8,
     pub(super) died: bool,
-    /// Something was given back.
+    /// Something was restored.
     went_back: bool,
-    /// The OS that is booted, and the one that the next boot takes.
+    /// The booted OS, and the OS of the next boot.
     pub(super) os: Option<(Side, Side)>,
-    /// The OS could not be undone when that was tried first.
+    /// The first attempt to undo the OS failed.
     pub(super) undo_failed: bool,
-    /// The unit of the act does not run with the new files.
+    /// The action's unit does not run with the new files.
     broken: bool,
     /// The act failed.
     pub(super) act_failed: bool,
     pub(super) was_half_way: bool,
-    /// An update took a path back.
+    /// An update reverted a path.
     pub(super) was_taken_back: bool,
-    /// And that alone was found to differ.
+    /// Only that path was found to differ.
     pub(super) differs_by_update: bool,
 }
 
@@ -161,7 +161,7 @@ impl World {
         }
     }
 
-    /// How often a reboot was asked for to bring the old OS back.
+    /// The number of requested reboots to restore the old OS.
     fn returns(&self) -> usize {
         self.journal.iter().filter(|record| matches!(record, Record::ReturnRequested { .. })).count()
     }
@@ -225,7 +225,7 @@ impl World {
                 self.journal.clear();
                 Outcome::Done
             }
-            // A unit runs with what is at its paths, also where that is half of ours.
+            // A unit runs with the objects at its paths, even if only a part of them is new.
             Request::Act(_) | Request::Await(_)
                 if self.broken && self.slots.iter().any(|slot| slot.path == slot.after) =>
             {
@@ -272,7 +272,7 @@ impl World {
 
     pub(super) fn start(&mut self, mutation: Option<Mutation>) {
         let boot = Boot::of_kernel(&self.boot.to_string());
-        // Without a journal there is nothing to go on with: the same config is applied once more later.
+        // Without a journal there is nothing to continue: the same config is applied once more later.
         let machine = if self.journal.is_empty() {
             let mut machine = Machine::new(&self.begin, &boot);
             machine.answer(Outcome::Failed("nothing was begun".to_owned()));
@@ -280,7 +280,7 @@ impl World {
         } else {
             Machine::resume(&self.begin, &self.journal, &boot)
         };
-        // What the booted image ships; with the old one that is what is declared.
+        // The state that the booted image ships; the old image ships the declared one.
         let ships = |slot: &Slot| if self.side_of_os() == Side::After { slot.before } else { slot.after };
         let again: Vec<Target> = self
             .slots
@@ -292,14 +292,14 @@ impl World {
         self.machine = Some(machine.with_image(&again).with(mutation));
     }
 
-    /// The next boot; `lost`: what was to be booted did not make it, and the same OS comes up again.
+    /// The next boot. `lost`: the expected OS does not boot, and the same OS as before runs again.
     pub(super) fn boot(&mut self, lost: bool) {
         self.boot += 1;
         self.machine = None;
         let before = self.side_of_os();
         self.os = self.os.map(|(booted, next)| if lost { (booted, booted) } else { (next, next) });
         let now = self.side_of_os();
-        // What is as the image has it becomes what the other image has.
+        // A path with the state of the old image gets the state of the new one.
         for slot in self.slots.iter_mut().filter(|slot| slot.again && before != now) {
             let (from, to) = match now {
                 Side::After => (slot.after, slot.before),
@@ -316,7 +316,8 @@ impl World {
         self.os.map_or(Side::Before, |(booted, _)| booted)
     }
 
-    /// Which side is seen at a path. Of one that is put again the booted image tells what an update would have left there.
+    /// The image that an observation finds at a path. For a path that is written again, the booted image decides what an update leaves
+    /// there.
     fn side(&self, slot: &Slot) -> Option<Side> {
         if slot.again && slot.path != slot.after && self.side_of_os() == Side::Before {
             return None;
@@ -328,14 +329,14 @@ impl World {
         self.slots.iter().any(|slot| slot.touched)
     }
 
-    /// How many boots there were, the first one included.
+    /// The number of boots, including the first one.
     pub(super) fn boots(&self) -> u8 {
         self.boot
     }
 
     pub(super) fn stranger(&mut self, slot: usize, what: Stranger) -> Option<()> {
-        // Nothing sets attributes on the condition that they are what they were: the look right before the setting is
-        // taken for one with it.
+        // No system call sets attributes only if they have their old values. The model takes the observation right before the change
+        // and the change as one step.
         if self.sets() == Some(slot) {
             return None;
         }
@@ -366,13 +367,13 @@ impl World {
         self.os.is_none_or(|os| os == (Side::Before, Side::Before))
     }
 
-    /// The new OS is booted; where it waits for a reboot that is not asked for, the next boot takes it.
+    /// The new OS is booted, or the next boot has it if the apply requests no reboot.
     fn has_new_os(&self) -> bool {
-        let counts = |(booted, next)| if self.begin.reboot { booted } else { next };
-        self.os.is_none_or(|os| counts(os) == Side::After)
+        let os = |(booted, next)| if self.begin.reboot { booted } else { next };
+        self.os.is_none_or(|both| os(both) == Side::After)
     }
 
-    /// Whether the host may be rebooted by somebody else now.
+    /// Whether somebody else may reboot the host now.
     pub(super) fn may_lose_power(&self) -> bool {
         self.os.is_some() && !self.begin.reboot && self.boot == 1 && !self.journal.is_empty()
     }
@@ -383,7 +384,7 @@ impl World {
 
     pub(super) fn ended_truly(&self) -> bool {
         match self.committed {
-            // Everything, unless somebody came after the last look.
+            // Everything is new, except changes after the final verification.
             Some(Ended::Done) => {
                 !self.went_back
                     && !self.broken
@@ -398,9 +399,9 @@ impl World {
         }
     }
 
-    /// Without deaths and failures, and started again after every reboot and halt.
+    /// Whether the apply ends without kills and failures, if it is started again after every reboot and halt.
     pub(super) fn comes_to_an_end(&self, mutation: Option<Mutation>) -> bool {
-        // A long way; checked from where a process has just started, which every way passes.
+        // This takes many steps. It is checked only where a process has just died, since every path passes there.
         let fresh = self.machine.is_none();
         if !fresh {
             return true;
@@ -411,10 +412,10 @@ impl World {
                 None => world.start(mutation),
                 Some(None) => world.go(),
                 Some(Some(Rest::Rebooting)) => world.boot(false),
-                // It is told, and tried again at each start.
+                // It is reported, and retried at each start.
                 Some(Some(Rest::Halted(_))) if world.slots.iter().any(|slot| slot.stubborn) => return true,
                 Some(Some(Rest::Halted(_))) => {
-                    // What no reboot of ours brings back a person boots in the end.
+                    // In the end a person boots the OS that no requested reboot restored.
                     if world.returns() >= 3 {
                         world.os = Some((Side::Before, Side::Before));
                     }

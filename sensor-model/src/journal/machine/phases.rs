@@ -1,11 +1,11 @@
-//! What a look or a step of a target leads to, in each part of an apply.
+//! The next stage after an observation or a step of a target.
 //!
-//! In: the part, the target, the outcome. Out: the next stage. On the way there whatever is somebody else's leads back; on
-//! the way back it is left and told.
+//! In: the pass, the target, the outcome. Out: the next stage. If a target has the state of another process, an apply rolls back,
+//! and a rollback leaves and reports that target.
 
 use super::{
     super::{
-        Kind, Target,
+        Target, TargetKind,
         settle::{Settling, Side, Sight, settle},
     },
     LEFT, Machine, Outcome,
@@ -13,23 +13,23 @@ use super::{
 };
 
 impl Machine {
-    /// The same with what the booted image has of the paths that are put again: in another boot that is something else.
+    /// The same machine with the booted image's state of the paths that are written again, which each boot can change.
     #[must_use]
     pub fn with_image(mut self, again: &[Target]) -> Self {
         self.again = again.iter().map(Target::kind).collect();
         self
     }
 
-    /// Whether it puts again what an update took back, which is done before anything reads it.
+    /// Whether it writes reverted paths again, which has to happen before any service reads them.
     pub fn puts_again(&self) -> bool {
         matches!(self.stage, Stage::Again { .. })
     }
 
-    pub(super) fn kind(&self, target: usize) -> Kind {
+    pub(super) fn kind(&self, target: usize) -> TargetKind {
         self.kinds.iter().chain(&self.again).nth(target).copied().unwrap_or_default()
     }
 
-    /// What is put again from a number on, and then a stage.
+    /// Writes reverted paths again, from a number on. Then the given stage follows.
     pub(super) fn again(&mut self, at: usize, then: Stage) -> Stage {
         if at < self.again.len() {
             return Stage::Again { at, sight: None, steps: 0, then: Box::new(then) };
@@ -40,13 +40,13 @@ impl Machine {
         }
     }
 
-    /// The way back. What an update took back comes first: it may be one of the targets, and what was there before is
-    /// given back only from what we wrote.
+    /// Begins the rollback. Reverted paths are written again first: such a path may be a target, and a target is restored only from the
+    /// state that Holdfast wrote.
     pub(super) fn go_back(&mut self) -> Stage {
         self.again(0, Stage::Returning { at: 0, sight: None, steps: 0 })
     }
 
-    /// After a look or a step of a target.
+    /// The stage after an observation or a step of a target.
     pub(super) fn moved(&mut self, phase: Phase, (at, steps): (usize, u8), outcome: Outcome) -> Stage {
         let target = match phase {
             Phase::Writing | Phase::Clearing => at,
@@ -62,13 +62,13 @@ impl Machine {
                     Phase::Clearing | Phase::Again(_) => (Side::After, false),
                     Phase::Returning => (Side::Before, false),
                 };
-                // A death in the middle of setting a directory's attributes.
+                // A process was killed while it set a directory's attributes.
                 let is_half_way = matches!(phase, Phase::Again(_)) && sight.between;
                 let path = sight.path.or(is_half_way.then_some(Side::Before));
                 let sight = Sight { path, ..sight };
                 match settle(self.kind(target), goal, keep, sight) {
                     Settling::Finished => self.pass(phase, at),
-                    // The comparison tells it, unless it is nobody's concern.
+                    // The final comparison reports it, if a config declares the path.
                     Settling::Foreign if matches!(phase, Phase::Again(_)) => self.pass(phase, at),
                     Settling::Foreign if phase == Phase::Returning => {
                         self.problems.push(format!("{}{LEFT}", self.names[target]));
@@ -80,7 +80,7 @@ impl Machine {
                     _ => phase.at(at, Some(sight), steps),
                 }
             }
-            // A directory that is not empty stays, with what another process put in it.
+            // A directory that is not empty stays, with the objects of another process.
             Outcome::Kept => {
                 self.problems.push(format!("{}: the directory is not empty and stays", self.names[target]));
                 self.pass(phase, at)
@@ -98,7 +98,7 @@ impl Machine {
         }
     }
 
-    /// A target that cannot be brought where it shall be.
+    /// Handles a target that cannot get its wanted state.
     fn not_moved(&mut self, phase: Phase, at: usize, reason: String) -> Stage {
         if !phase.goes_back() {
             return self.turn_back(reason);

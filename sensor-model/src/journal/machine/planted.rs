@@ -7,7 +7,7 @@ use super::{
 };
 
 impl Machine {
-    /// The same with a planted fault.
+    /// The same machine with a planted fault.
     pub(in crate::journal) fn with(mut self, mutation: Option<Mutation>) -> Self {
         self.mutation = mutation;
         match mutation {
@@ -25,7 +25,7 @@ impl Machine {
                     self.stage = *then;
                 }
             }
-            // More than any test awaits.
+            // More steps than any test waits for.
             Some(Mutation::StepForEver) => self.patience = u8::MAX,
             _ => {}
         }
@@ -36,7 +36,7 @@ impl Machine {
         self.mutation == Some(mutation)
     }
 
-    /// What the machine takes a sight for.
+    /// The observation that the machine uses instead of `sight`.
     pub(super) fn seen(&self, target: usize, mut sight: Sight) -> Sight {
         let is_foreign = self.kind(target).in_place && sight.path.is_none();
         sight.between |= self.has(Mutation::SetWhatIsForeign) && is_foreign;

@@ -1,14 +1,14 @@
-//! How a machine ends.
+//! The end of a machine.
 
 use super::super::Ended;
 
-/// How a machine stands when it asks for nothing more.
+/// The end of a machine, which has no further request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Rest {
-    /// It is over, and no journal is left.
+    /// The apply is over, and no journal is left.
     Closed(Ended),
-    /// The reboot is under way; the journal goes on after it.
+    /// The reboot is under way; the next process continues with the journal.
     Rebooting,
-    /// It cannot go on now; the journal stays, and the next start tries again.
+    /// The apply cannot continue now. The journal stays, and the next start retries.
     Halted(String),
 }

@@ -1,16 +1,16 @@
-//! A machine that goes on where a dead one was, and after a reboot.
+//! The continuation of an apply after a kill or a reboot.
 //!
-//! In: the records of the dead one, and the boot. Out: a machine at the request that is due now.
+//! In: the records of the killed process, and the boot. Out: a machine at its next request.
 
 use super::{Machine, stage::Stage};
 use crate::journal::{Action, Begin, Boot, Brings, Ended, Record};
 
-/// Reboots that are asked for to bring the old OS back. A shutdown that does not finish what is staged, or a boot loader
-/// that takes another entry, gets that many chances; then it is a person's turn.
+/// Most reboots to restore the old OS. A shutdown may fail to finalize the staged deployment, or the boot loader may boot another
+/// entry. After this many attempts a person has to act.
 const RETURNS: u8 = 3;
 
 impl Machine {
-    /// Goes on where a dead one was, by its records (the first of which is `begin`'s).
+    /// Continues an apply by its records, the first of which is `begin`.
     pub fn resume(begin: &Begin, records: &[Record], boot: &Boot) -> Self {
         let mut machine = Self::new(begin, boot);
         let brings = Brings::of(begin.os.as_ref());
@@ -51,7 +51,7 @@ impl Machine {
                 }
             };
         }
-        // Whoever asked for the boot that runs: an update may have come with it.
+        // Any boot since the begin may have booted another OS, whoever asked for the reboot.
         let goes_on = machine.sealed && machine.reason.is_empty();
         let waits = matches!(machine.stage, Stage::Rebooting | Stage::Committing(_));
         if goes_on && !waits && begin.boot.is_over(boot, Brings::Services) {
@@ -61,20 +61,20 @@ impl Machine {
         machine
     }
 
-    /// The node is up again with the new config. Where that took the place of acts, their units are looked at; and they
-    /// run with it, so that a way back is theirs, too.
+    /// The stage after the reboot with the new config. If the reboot took the place of actions, their units are checked. These units run
+    /// with the new config, so a rollback has to undo the actions, too.
     fn booted(&mut self) -> Stage {
         let Some((act, _)) = self.failed else { return Stage::Verifying };
         self.begun.iter_mut().skip(act).for_each(|begun| *begun = true);
         self.await_units(act)
     }
 
-    /// Units are awaited from an act on, and then everything is compared.
+    /// Waits for the units of the actions from a number on. Then everything is verified.
     pub(super) fn await_units(&self, act: usize) -> Stage {
         if act < self.acts.len() { Stage::Awaiting(act) } else { Stage::Verifying }
     }
 
-    /// The OS that was to come back with a reboot did not: it is staged once more, and nothing else is done again.
+    /// Handles an old OS that the reboot did not restore: it is staged once more, and no other action is repeated.
     pub(super) fn not_back(&mut self, reason: &str) -> Stage {
         if self.returned >= RETURNS {
             return self

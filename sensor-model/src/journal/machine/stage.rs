@@ -1,4 +1,4 @@
-//! Where an apply is.
+//! The stages of an apply.
 
 use super::super::{Ended, settle::Sight};
 use super::rest::Rest;
@@ -28,7 +28,7 @@ pub(super) enum Stage {
     AskingReboot,
     Rebooting,
     Verifying,
-    /// What the update of the OS took back is put again; then it goes on, or back, from that stage.
+    /// Paths that the update of the OS reverted are written again; `then` is the stage after that.
     Again {
         at: usize,
         sight: Option<Sight>,
@@ -51,16 +51,16 @@ pub(super) enum Stage {
     Resting(Rest),
 }
 
-/// Which targets are gone through, and where to.
+/// A pass over the targets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// What is new comes to its path.
+    /// Every new object gets its path.
     Writing,
-    /// What it displaced goes.
+    /// The displaced objects are removed.
     Clearing,
-    /// What the update of the OS took back is put again; behind it there is that stage.
+    /// Paths that the update of the OS reverted are written again; then the given stage follows.
     Again(Box<Stage>),
-    /// What was there comes back.
+    /// The old objects are restored.
     Returning,
 }
 
@@ -74,7 +74,7 @@ impl Phase {
         }
     }
 
-    /// Whether it is a part of the way back.
+    /// Whether the pass is a part of the rollback.
     pub(super) fn goes_back(&self) -> bool {
         match self {
             Self::Writing | Self::Clearing => false,

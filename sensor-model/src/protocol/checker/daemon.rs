@@ -1,14 +1,17 @@
-//! The checker's daemon: the real [`Detector`], driven as the module's documentation says, one step of
-//! which another CPU can see the effect at a time.
+//! The checker's daemon: the real [`Detector`], driven as the module's documentation says. Each step has one effect that another
+//! CPU can see.
 
 use super::{
-    super::{Config, Detector, Event, Evidence, Finding, Mutation, Outcome, Report, Scope},
+    super::{
+        Detector, Event, Evidence, Finding, Scope, Transition, Verification,
+        timing::{Mutation, Timing},
+    },
     kernel::{About, DIRECTORY, Entry, Kernel},
 };
 
 /// The only managed thing.
 pub(super) const THING: u32 = 0;
-/// Time does not pass by itself in the model: every state is at this time.
+/// The time of every state: in the model time does not pass by itself.
 const NOW: u64 = 0;
 
 /// A fault in the daemon's or the kernel's order of steps; each breaks the protocol.
@@ -24,25 +27,25 @@ pub(super) enum Fault {
     LossOnlyAfterDrain,
     /// The hook of an open for writing fires before the writer is counted.
     OpenCountsLate,
-    /// An open of the switch is a reason to look at everything, and no more.
+    /// An open of the switch only causes a full verification.
     SwitchOnlyRechecked,
-    /// Hooks that run are taken for ones that go on running, whoever has the switch open.
-    SwitchOutOfMind,
-    /// After a loss only inodes that are dirty are looked at.
+    /// Running hooks are enough to end a blindness, even if a process has the switch open.
+    OpenSwitchForgotten,
+    /// After a loss only dirty inodes cause a verification.
     SweepOnlyDirty,
-    /// A daemon that starts takes it for granted that nobody has the switch open.
+    /// A starting daemon does not check whether a process has the switch open.
     SwitchForgottenAtStart,
 }
 
-/// Where the daemon stands in a look.
+/// The daemon's phase in a verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Place {
+pub(super) enum Phase {
     Idle,
-    /// The path is to be looked up.
+    /// The lookup of the path is next.
     Lookup,
     /// A fault: the sample is taken first.
     Open(usize),
-    /// Observation open of an inode (the directory's when the path led to nothing), in three steps.
+    /// Observation open of an inode (the directory's if nothing is at the path), in three steps.
     Clear(usize),
     Copy(usize),
     Sample(usize),
@@ -58,11 +61,11 @@ pub(super) enum Move {
     Drain,
     /// Read the loss counter; sweep if it moved.
     ReadLost,
-    /// The next step of the look under way, or the begin of one.
-    Look,
-    /// Another thing of the same inode is looked at, which takes the dirty bit away.
+    /// The next step of the verification under way, or the begin of one.
+    Verify,
+    /// A verification of another thing of the same inode clears the dirty bit.
     Sibling(usize),
-    /// Look at the switch, by the canary's clock.
+    /// The check of the switch that comes with the canary.
     Canary,
     /// Nothing happens until the next deadline.
     Sleep,
@@ -71,10 +74,10 @@ pub(super) enum Move {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Daemon {
     pub(super) detector: Detector,
-    pub(super) place: Place,
+    pub(super) phase: Phase,
     /// The ring was drained since the loss counter was read.
     drained: bool,
-    /// The hooks did not see the look under way.
+    /// The hooks did not run in the observation open of this verification.
     unseen: bool,
     /// The gap of a blindness.
     blind: Option<u32>,
@@ -87,26 +90,26 @@ impl Daemon {
             Some(Fault::Detector(mutation)) => Some(mutation),
             _ => None,
         };
-        let config =
-            Config { settle_ns: 1, backoff_first_ns: 1, backoff_max_ns: 1, event_spacing_ns: 1, mutation };
-        let mut detector = Detector::new(config);
+        let timing =
+            Timing { settle_ns: 1, backoff_first_ns: 1, backoff_max_ns: 1, event_spacing_ns: 1, mutation };
+        let mut detector = Detector::new(timing);
         detector.add(THING, NOW);
-        let mut daemon = Self { detector, place: Place::Idle, drained: true, unseen: false, blind: None };
+        let mut daemon = Self { detector, phase: Phase::Idle, drained: true, unseen: false, blind: None };
         if kernel.switch.writers > 0 && fault != Some(Fault::SwitchForgottenAtStart) {
             daemon.blind();
         }
         daemon
     }
 
-    /// Whether events may be missed at present, as far as it knows.
+    /// Whether a gap for missed events is open.
     pub(super) fn is_blind(&self) -> bool {
         self.blind.is_some()
     }
 
-    /// Everything it could do now. The order in which a real daemon does them is not assumed.
+    /// All possible steps. The model assumes no order among them.
     pub(super) fn moves(&self, kernel: &Kernel, fault: Option<Fault>) -> Vec<Move> {
-        if self.place != Place::Idle {
-            return vec![Move::Look];
+        if self.phase != Phase::Idle {
+            return vec![Move::Verify];
         }
         let mut moves = Vec::new();
         if kernel.ring.is_some() {
@@ -115,11 +118,11 @@ impl Daemon {
             moves.push(Move::ReadLost);
         }
         match self.detector.next_deadline() {
-            Some(NOW) => moves.push(Move::Look),
+            Some(NOW) => moves.push(Move::Verify),
             Some(_) => moves.push(Move::Sleep),
             None => {}
         }
-        // Where every record found room, the other thing's look changes nothing that the ring does not tell.
+        // If every record found room, the ring still has the change, so the other verification makes no difference.
         let sibling =
             |inode: &usize| kernel.entries[*inode].is_some_and(|entry| entry.dirty.is_some() && entry.lost);
         moves.extend((0..3).filter(sibling).map(Move::Sibling));
@@ -129,26 +132,26 @@ impl Daemon {
         moves
     }
 
-    /// Whether the canary's look at the switch would lead to something.
+    /// Whether the check of the switch would change something.
     fn sees_switch(&self, kernel: &Kernel, fault: Option<Fault>) -> bool {
         let switch = &kernel.switch;
         let reachable = switch.writers > 0 || switch.moved;
         match (self.is_blind(), fault) {
-            // The hooks have to run for the switch to be looked at.
+            // The check of the switch needs running hooks.
             _ if switch.off => false,
-            (true, Some(Fault::SwitchOutOfMind)) => true,
+            (true, Some(Fault::OpenSwitchForgotten)) => true,
             (true, _) => switch.moved || switch.writers == 0,
-            (false, Some(Fault::SwitchOutOfMind | Fault::SwitchOnlyRechecked)) => false,
+            (false, Some(Fault::OpenSwitchForgotten | Fault::SwitchOnlyRechecked)) => false,
             (false, Some(Fault::SwitchForgottenAtStart)) => switch.moved,
             (false, _) => reachable,
         }
     }
 
-    fn look_at_switch(&mut self, kernel: &mut Kernel, fault: Option<Fault>) -> Vec<Report> {
+    fn check_switch(&mut self, kernel: &mut Kernel, fault: Option<Fault>) -> Vec<Transition> {
         let moved = std::mem::take(&mut kernel.switch.moved);
         let reachable = moved || kernel.switch.writers > 0;
         match self.blind {
-            Some(number) if !reachable || fault == Some(Fault::SwitchOutOfMind) => {
+            Some(number) if !reachable || fault == Some(Fault::OpenSwitchForgotten) => {
                 self.blind = None;
                 self.detector.end_blindness(number, NOW)
             }
@@ -160,7 +163,7 @@ impl Daemon {
         }
     }
 
-    /// Somebody can switch the hooks off.
+    /// A process can switch the hooks off.
     fn blind(&mut self) {
         if self.blind.is_none() {
             self.blind = Some(self.detector.open_blindness(Scope::All, "switch", NOW).number);
@@ -175,7 +178,7 @@ impl Daemon {
         }
     }
 
-    pub(super) fn step(&mut self, step: Move, kernel: &mut Kernel, fault: Option<Fault>) -> Vec<Report> {
+    pub(super) fn step(&mut self, step: Move, kernel: &mut Kernel, fault: Option<Fault>) -> Vec<Transition> {
         match step {
             Move::Drain => {
                 self.drained = true;
@@ -207,12 +210,12 @@ impl Daemon {
                     entry.dirty = None;
                 }
             }
-            Move::Canary => return self.look_at_switch(kernel, fault),
+            Move::Canary => return self.check_switch(kernel, fault),
             Move::Sleep => {
                 let deadline = self.detector.next_deadline().unwrap_or(NOW);
                 self.detector.rebase(deadline);
             }
-            Move::Look => return self.look(kernel, fault),
+            Move::Verify => return self.verify(kernel, fault),
         }
         Vec::new()
     }
@@ -221,76 +224,75 @@ impl Daemon {
         self.detector.event(THING, NOW, Event { own: false, beyond: false });
     }
 
-    fn look(&mut self, kernel: &mut Kernel, fault: Option<Fault>) -> Vec<Report> {
-        self.place = match self.place {
-            Place::Idle | Place::Lookup => {
-                if self.place == Place::Idle {
+    fn verify(&mut self, kernel: &mut Kernel, fault: Option<Fault>) -> Vec<Transition> {
+        self.phase = match self.phase {
+            Phase::Idle | Phase::Lookup => {
+                if self.phase == Phase::Idle {
                     self.detector.due(NOW, 1);
                 }
                 let inode = kernel.path.unwrap_or(DIRECTORY);
                 if kernel.switch.off {
-                    // The kernel does not say what was opened: nothing vouches for it, and a file counts as not
-                    // enrolled.
+                    // The kernel does not answer the observation open, so there is no evidence, and a file counts as not enrolled.
                     if inode != DIRECTORY {
                         kernel.entries[inode] = None;
                     }
                     self.unseen = true;
-                    self.place = Place::Read(inode);
+                    self.phase = Phase::Read(inode);
                     return Vec::new();
                 }
                 self.unseen = false;
                 if kernel.entries[inode].is_none() {
-                    // Another inode than before: it takes the place of the one enrolled.
+                    // Another inode than before replaces the enrolled one.
                     kernel.entries[1 - inode] = None;
                     kernel.entries[inode] = Some(Entry::default());
                 }
-                if fault == Some(Fault::SampleFirst) { Place::Open(inode) } else { Place::Clear(inode) }
+                if fault == Some(Fault::SampleFirst) { Phase::Open(inode) } else { Phase::Clear(inode) }
             }
-            Place::Open(inode) => {
+            Phase::Open(inode) => {
                 if fault == Some(Fault::SampleFirst) {
                     kernel.sample(inode);
                 }
-                Place::Clear(inode)
+                Phase::Clear(inode)
             }
-            Place::Clear(inode) => {
+            Phase::Clear(inode) => {
                 if let Some(entry) = &mut kernel.entries[inode] {
                     entry.dirty = None;
                 }
-                Place::Copy(inode)
+                Phase::Copy(inode)
             }
-            Place::Copy(inode) => {
+            Phase::Copy(inode) => {
                 if let Some(entry) = &mut kernel.entries[inode] {
                     entry.moved = Some(false);
                 }
-                Place::Sample(inode)
+                Phase::Sample(inode)
             }
-            Place::Sample(inode) => {
+            Phase::Sample(inode) => {
                 if fault != Some(Fault::SampleFirst) {
                     kernel.sample(inode);
                 }
-                Place::Read(inode)
+                Phase::Read(inode)
             }
-            Place::Read(DIRECTORY) if kernel.path.is_some() => start_over(DIRECTORY, kernel),
-            Place::Read(DIRECTORY) => {
-                Place::ReadEntry(DIRECTORY, Finding::Differs { fingerprint: 1, transient: true })
+            Phase::Read(DIRECTORY) if kernel.path.is_some() => start_over(DIRECTORY, kernel),
+            Phase::Read(DIRECTORY) => {
+                Phase::ReadEntry(DIRECTORY, Finding::Differs { fingerprint: 1, transient: true })
             }
-            Place::Read(inode) => {
+            Phase::Read(inode) => {
                 let finding = if kernel.good[inode] {
                     Finding::Compliant { untouched: false }
                 } else {
                     Finding::Differs { fingerprint: 2, transient: false }
                 };
-                Place::LookupAgain(inode, finding)
+                Phase::LookupAgain(inode, finding)
             }
-            Place::LookupAgain(inode, finding) => {
+            Phase::LookupAgain(inode, finding) => {
                 if kernel.path == Some(inode) || fault == Some(Fault::SkipSecondLookup) {
-                    Place::ReadEntry(inode, finding)
+                    Phase::ReadEntry(inode, finding)
                 } else {
                     start_over(inode, kernel)
                 }
             }
-            Place::ReadEntry(inode, finding) => {
-                self.place = Place::Idle;
+            Phase::ReadEntry(inode, finding) => {
+                self.phase = Phase::Idle;
                 let entry = kernel.entries[inode].filter(|_| !std::mem::take(&mut self.unseen));
                 let evidence = entry.map(|entry| Evidence {
                     observed_counter: 0,
@@ -299,21 +301,21 @@ impl Daemon {
                     locked: entry.observed_locked,
                 });
                 start_over(inode, kernel);
-                return self.detector.verified(THING, NOW, &Outcome { finding, evidence });
+                return self.detector.verified(THING, NOW, &Verification { finding, evidence });
             }
         };
         Vec::new()
     }
 
-    /// Whether it does nothing more unless something happens.
+    /// Whether it has nothing to do until the next event.
     pub(super) fn is_settled(&self, kernel: &Kernel, fault: Option<Fault>) -> bool {
         self.moves(kernel, fault).is_empty()
     }
 }
 
-/// The observation of an inode is over: what the kernel noted of it means nothing any more.
-fn start_over(inode: usize, kernel: &mut Kernel) -> Place {
+/// Ends the observation of an inode: the kernel's samples are no longer used.
+fn start_over(inode: usize, kernel: &mut Kernel) -> Phase {
     kernel.entries[inode] =
         kernel.entries[inode].map(|entry| Entry { dirty: entry.dirty, lost: entry.lost, ..Entry::default() });
-    Place::Lookup
+    Phase::Lookup
 }

@@ -7,42 +7,42 @@ pub(super) const A: usize = 0;
 pub(super) const B: usize = 1;
 pub(super) const DIRECTORY: usize = 2;
 
-/// The map entry of an enrolled inode, reduced to what can make a difference later: fewer states.
+/// The map entry of an enrolled inode, reduced to the fields that later steps read, for fewer states.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct Entry {
     /// The dirty bit, and the last writer while it is set.
     pub(super) dirty: Option<u8>,
     /// A record of it found no room since the last sweep.
     pub(super) lost: bool,
-    /// Whether the counter moved since it was copied to `observed_counter`; `None` when nobody will ask.
+    /// Whether the counter changed since it was copied to `observed_counter`; `None` if no later step reads it.
     pub(super) moved: Option<bool>,
     pub(super) observed_writers: bool,
     pub(super) observed_locked: bool,
 }
 
-/// What a record in the ring is about.
+/// The subject of a ring record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum About {
     /// The managed path.
     Ours,
     /// Another managed thing.
     Other,
-    /// What switches the hooks off.
+    /// The file that switches the hooks off.
     Switch,
 }
 
-/// What switches the hooks off: a file that has to be open for writing for it.
+/// The file that switches the hooks off, by a process that has it open for writing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct Switch {
     pub(super) off: bool,
     pub(super) writers: u8,
-    /// Its entry is dirty, and its counter moved since the daemon looked at it.
+    /// Its entry is dirty, and its counter changed since the daemon checked it.
     pub(super) moved: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Kernel {
-    /// What the path leads to.
+    /// The inode at the path.
     pub(super) path: Option<usize>,
     /// Whether the content, mode and so on of each inode are as expected.
     pub(super) good: [bool; 2],
@@ -53,10 +53,10 @@ pub(super) struct Kernel {
     pub(super) entries: [Option<Entry>; 3],
     /// A ring with room for one record.
     pub(super) ring: Option<About>,
-    /// The loss counter moved since the daemon read it.
+    /// The loss counter changed since the daemon read it.
     pub(super) lost: bool,
     pub(super) switch: Switch,
-    /// The writers are threads of one process: the second change is not told while the first one's mark is there.
+    /// The writers are threads of one process: the second change causes no record while the first one's dirty bit is set.
     pub(super) one_process: bool,
 }
 
@@ -81,8 +81,7 @@ impl Kernel {
         !self.path.is_some_and(|inode| self.good[inode])
     }
 
-    /// First step of a hook: count the change. Gives which of the inodes are enrolled, as a mask: the
-    /// program looks each up once.
+    /// First step of a hook: count the change. Returns a mask of the enrolled inodes, since the program looks each up once.
     pub(super) fn count(&mut self, inodes: u8) -> u8 {
         let mut enrolled = 0;
         if self.switch.off {
@@ -97,8 +96,8 @@ impl Kernel {
         enrolled
     }
 
-    /// Second step: mark it dirty and push a record, if the entry is clean or was another writer's. Gives
-    /// whether a record found no room; adding that to `lost` is a step of its own.
+    /// Second step: set the dirty bit and push a record, if the entry is clean or another writer's. Returns whether a record
+    /// found no room; adding that to `lost` is a step of its own.
     pub(super) fn announce(&mut self, inodes: u8, writer: u8) -> bool {
         let mut failed = false;
         let writer = if self.one_process { 0 } else { writer };
@@ -115,7 +114,7 @@ impl Kernel {
         failed
     }
 
-    /// The hook of an open of the switch. Gives whether its record found no room.
+    /// The hook of an open of the switch. Returns whether its record found no room.
     pub(super) fn announce_switch(&mut self) -> bool {
         if self.switch.off {
             return false;
@@ -124,7 +123,7 @@ impl Kernel {
         !self.push(About::Switch)
     }
 
-    /// `false` when the ring is full.
+    /// Returns `false` if the ring is full.
     pub(super) fn push(&mut self, about: About) -> bool {
         let room = self.ring.is_none();
         self.ring.get_or_insert(about);

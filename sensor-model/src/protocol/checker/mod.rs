@@ -1,17 +1,16 @@
 //! Runs the detection protocol through every interleaving of two writers, a ring with room for one
 //! record, a daemon that may die once, and a kernel whose hooks are not atomic.
 //!
-//! The detector is the real one. The kernel, the writers and the look are models of what the sensor and
-//! the daemon do. Where the protocol rests on an order of steps, a test breaks that order and the
-//! checker has to find the drift that is lost.
+//! The detector is the real one. The kernel, the writers and the verification are models. Where the protocol needs an order of
+//! steps, a test breaks that order, and the checker has to find the lost drift.
 
 mod daemon;
 mod kernel;
 mod writer;
 
-use super::{Mutation, Report};
+use super::{Transition, timing::Mutation};
 use crate::verdict::VerdictKind;
-use daemon::{Daemon, Fault, Move, Place, THING};
+use daemon::{Daemon, Fault, Move, Phase, THING};
 use kernel::Kernel;
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use writer::{
@@ -25,7 +24,7 @@ use writer::{
 struct Protocol {
     /// Which pairs of writers, and how often the daemon may die.
     pairs: Vec<(Script, Script, u8)>,
-    /// Pairs that are one process, beside.
+    /// Pairs of threads of one process.
     threads: Vec<(Script, Script)>,
     fault: Option<Fault>,
 }
@@ -41,14 +40,14 @@ struct World {
     succeeded: bool,
     /// The disk differed at some time.
     differed: bool,
-    /// What the last step reported.
-    told: Option<Told>,
+    /// The transition of the last step.
+    transition: Option<Kind>,
     /// A drift was reported though the disk had never differed.
     false_alarm: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Told {
+enum Kind {
     Drifted,
     Recovered,
     Touched,
@@ -62,12 +61,12 @@ enum Action {
         effect: bool,
     },
     Daemon(Move),
-    /// The daemon dies and another one starts. What is pinned in the kernel stays.
+    /// The daemon dies and another one starts. Pinned maps and links stay.
     Death,
 }
 
 impl Protocol {
-    /// Every pair of writers; the longest pairs without a death, to keep the test short.
+    /// Every pair of writers. The longest pairs have no death, to keep the test short.
     fn all() -> Self {
         let scripts = [Noise, Metadata, Replace, Remove, Write, ReplaceHeld];
         let is_long = |script| matches!(script, Write | ReplaceHeld);
@@ -94,10 +93,10 @@ impl Protocol {
     }
 
     fn verdict(world: &World) -> VerdictKind {
-        world.daemon.detector.standing(THING).map_or(VerdictKind::Unknown, |standing| standing.verdict)
+        world.daemon.detector.thing_verdict(THING).map_or(VerdictKind::Unknown, |thing| thing.verdict)
     }
 
-    /// The daemon has nothing left to do, and no hook is half-way.
+    /// The daemon has nothing left to do, and no hook is running.
     fn is_settled(&self, world: &World) -> bool {
         world.daemon.is_settled(&world.kernel, self.fault) && !world.writers.iter().any(Writer::in_hook)
     }
@@ -105,7 +104,7 @@ impl Protocol {
     fn settled_verdict_is_true(&self, world: &World) -> bool {
         let verdict = Self::verdict(world);
         let is_true = match world.kernel.differs() {
-            // What it cannot see it does not vouch for; what it saw last may have changed.
+            // A blind daemon does not report compliance: the thing may have changed since the last verification.
             _ if world.daemon.is_blind() => verdict != VerdictKind::Compliant,
             true => verdict == VerdictKind::Drifted,
             false => verdict == VerdictKind::Compliant,
@@ -113,10 +112,10 @@ impl Protocol {
         !self.is_settled(world) || is_true
     }
 
-    /// Once the writers have ended, the daemon alone comes to rest. (A look under way leads to a state
-    /// between looks, which is checked then.)
+    /// Once the writers have ended, the daemon alone reaches a state in which it has nothing to do. (A verification under way leads
+    /// to a state between verifications, which is checked then.)
     fn settles(&self, world: &World) -> bool {
-        if world.daemon.place != Place::Idle || world.writers.iter().any(|writer| writer.next().is_some()) {
+        if world.daemon.phase != Phase::Idle || world.writers.iter().any(|writer| writer.next().is_some()) {
             return true;
         }
         let mut world = world.clone();
@@ -150,7 +149,7 @@ impl Model for Protocol {
                     lives,
                     succeeded: false,
                     differed: false,
-                    told: None,
+                    transition: None,
                     false_alarm: false,
                 });
             }
@@ -169,7 +168,7 @@ impl Model for Protocol {
             }
         }
         actions.extend(world.daemon.moves(&world.kernel, self.fault).into_iter().map(Action::Daemon));
-        // While the hooks are off another daemon would take another backend.
+        // While the hooks are off another daemon would use another backend.
         if world.lives > 0 && !world.kernel.switch.off {
             actions.push(Action::Death);
         }
@@ -177,12 +176,12 @@ impl Model for Protocol {
 
     fn next_state(&self, world: &World, action: Action) -> Option<World> {
         let mut world = world.clone();
-        world.told = None;
+        world.transition = None;
         match action {
             Action::Writer { number, effect } => {
                 let choice = Choice {
                     effect,
-                    rw_hook: world.daemon.detector.wants_rw_hook(),
+                    rw_hook: world.daemon.detector.needs_rw_hook(),
                     open_counts_late: self.fault == Some(Fault::OpenCountsLate),
                 };
                 if !world.writers[usize::from(number)].step(number, choice, &mut world.kernel) {
@@ -191,14 +190,14 @@ impl Model for Protocol {
                 world.differed |= world.kernel.differs();
             }
             Action::Daemon(step) => {
-                for report in world.daemon.step(step, &mut world.kernel, self.fault) {
-                    world.told = match report {
-                        Report::Drifted { .. } => Some(Told::Drifted),
-                        Report::Recovered { .. } => Some(Told::Recovered),
-                        Report::Touched { .. } => Some(Told::Touched),
-                        Report::GapOpened(_) | Report::GapClosed(_) => None,
+                for transition in world.daemon.step(step, &mut world.kernel, self.fault) {
+                    world.transition = match transition {
+                        Transition::Drifted { .. } => Some(Kind::Drifted),
+                        Transition::Recovered { .. } => Some(Kind::Recovered),
+                        Transition::Touched { .. } => Some(Kind::Touched),
+                        Transition::GapOpened(_) | Transition::GapClosed(_) => None,
                     };
-                    world.false_alarm |= world.told == Some(Told::Drifted) && !world.differed;
+                    world.false_alarm |= world.transition == Some(Kind::Drifted) && !world.differed;
                 }
             }
             Action::Death => {
@@ -216,28 +215,32 @@ impl Model for Protocol {
             Property::always("no drift is reported of a disk that never differed", |_, world: &World| {
                 !world.false_alarm
             }),
-            Property::always("once the writers have ended, the daemon comes to rest", Self::settles),
-            Property::sometimes("a drift is reported", |_, world: &World| world.told == Some(Told::Drifted)),
-            Property::sometimes("a recovery is reported", |_, world: &World| {
-                world.told == Some(Told::Recovered)
+            Property::always("once the writers have ended, the daemon has nothing left to do", Self::settles),
+            Property::sometimes("a drift is reported", |_, world: &World| {
+                world.transition == Some(Kind::Drifted)
             }),
-            Property::sometimes("a touch is reported", |_, world: &World| world.told == Some(Told::Touched)),
+            Property::sometimes("a recovery is reported", |_, world: &World| {
+                world.transition == Some(Kind::Recovered)
+            }),
+            Property::sometimes("a touch is reported", |_, world: &World| {
+                world.transition == Some(Kind::Touched)
+            }),
             Property::sometimes("it is blind", |_, world: &World| world.daemon.is_blind()),
             Property::sometimes("a drift that no hook saw is found", |model: &Self, world: &World| {
                 let switched = world.writers.iter().any(|writer| writer.is(SwitchAndEdit));
                 switched && model.is_settled(world) && Self::verdict(world) == VerdictKind::Drifted
             }),
             Property::sometimes("a record is lost", |_, world: &World| world.kernel.lost),
-            Property::sometimes("a successor comes to rest on a drift", |model: &Self, world: &World| {
+            Property::sometimes("a successor ends with a drift", |model: &Self, world: &World| {
                 world.succeeded && model.is_settled(world) && Self::verdict(world) == VerdictKind::Drifted
             }),
         ]
     }
 }
 
-const TRUE_VERDICT: &str = "a verdict that nothing is about to change is true of the disk";
+const TRUE_VERDICT: &str = "a verdict that nothing is about to change matches the disk";
 
-/// Runs until the verdict is wrong, and gives the path there.
+/// Runs until a verdict is wrong. Returns the actions up to that state.
 fn find_wrong_verdict(fault: Fault) -> Vec<Action> {
     let protocol = Protocol::with_fault(fault);
     let checker = protocol
@@ -260,7 +263,7 @@ fn no_interleaving_ends_in_a_wrong_verdict() {
 #[test]
 fn without_the_second_read_of_the_counter_a_drift_is_lost() {
     let path = find_wrong_verdict(Fault::Detector(Mutation::IgnoreSecondRead));
-    assert!(path.iter().any(|action| matches!(action, Action::Daemon(Move::Look))));
+    assert!(path.iter().any(|action| matches!(action, Action::Daemon(Move::Verify))));
 }
 
 #[test]
@@ -275,7 +278,7 @@ fn a_sweep_by_the_dirty_bit_alone_loses_a_drift_to_a_look_at_another_thing_of_th
 }
 
 #[test]
-fn every_order_that_the_protocol_rests_on_matters() {
+fn every_order_that_the_protocol_needs_matters() {
     for fault in
         [Fault::SkipSecondLookup, Fault::SampleFirst, Fault::LossOnlyAfterDrain, Fault::OpenCountsLate]
     {
@@ -284,8 +287,8 @@ fn every_order_that_the_protocol_rests_on_matters() {
 }
 
 #[test]
-fn a_drift_is_lost_when_whoever_can_switch_the_hooks_off_is_not_minded() {
-    for fault in [Fault::SwitchOnlyRechecked, Fault::SwitchOutOfMind, Fault::SwitchForgottenAtStart] {
+fn a_drift_is_lost_if_a_process_that_can_switch_the_hooks_off_is_ignored() {
+    for fault in [Fault::SwitchOnlyRechecked, Fault::OpenSwitchForgotten, Fault::SwitchForgottenAtStart] {
         find_wrong_verdict(fault);
     }
 }

@@ -3,7 +3,7 @@
 
 use super::kernel::{A, About, B, DIRECTORY, Kernel};
 
-/// What a writer does.
+/// The steps of a writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Script {
     /// chmod and the like: lock, hook, effect, unlock.
@@ -24,7 +24,7 @@ pub(super) enum Script {
     Noise,
     /// Open the switch, switch the hooks off and on again, close it.
     Switch,
-    /// The same, with an effect while they are off, which no hook tells.
+    /// The same, with an effect while they are off, which no hook reports.
     SwitchAndEdit,
 }
 
@@ -40,7 +40,7 @@ pub(super) enum Step {
     CountLost,
     /// The read/write hook: count and announce if it is attached.
     RwHook,
-    /// Turns the inode from good to bad or back.
+    /// Changes the inode from good to bad or back.
     Effect,
     /// The same, or nothing.
     MaybeEffect,
@@ -55,7 +55,7 @@ pub(super) enum Step {
     AnnounceSwitch,
     Off,
     On,
-    /// Turns what is at the path from good to bad or back, whatever the hooks do.
+    /// Changes the inode at the path from good to bad or back, without a hook.
     UnseenEffect,
     CloseSwitch,
 }
@@ -114,7 +114,7 @@ impl Writer {
         Self { script, next: 0, inode: B, enrolled: 0, failed: false }
     }
 
-    /// Whether this is what it does.
+    /// Whether the writer runs this script.
     pub(super) fn is(&self, script: Script) -> bool {
         self.script == script
     }
@@ -124,7 +124,7 @@ impl Writer {
         self.script.steps().get(usize::from(self.next)).copied()
     }
 
-    /// Takes the next step. `false`: it cannot now.
+    /// Takes the next step. Returns `false` if the step is not possible now.
     pub(super) fn step(&mut self, number: u8, choice: Choice, kernel: &mut Kernel) -> bool {
         let Some(step) = self.next() else { return false };
         match step {
@@ -182,7 +182,7 @@ impl Writer {
         true
     }
 
-    /// Nothing at the path, or somebody holds its lock: in the first case it fails and ends.
+    /// Ends the writer if nothing is at the path. If another writer holds the lock, the step is not possible now.
     fn give_up(&mut self, kernel: &Kernel) -> bool {
         if kernel.path.is_some() {
             return false;
@@ -199,7 +199,7 @@ impl Writer {
         matches!(self.script, Script::Replace | Script::ReplaceHeld | Script::Remove)
     }
 
-    /// What its hook is told: an inode, or a directory and the inode that loses its name.
+    /// The arguments of its hook: an inode, or a directory and the inode that loses its name.
     fn targets(&self, kernel: &Kernel) -> u8 {
         if self.on_directory() {
             (1 << DIRECTORY) | kernel.path.map_or(0, |inode| 1 << inode)
@@ -208,7 +208,7 @@ impl Writer {
         }
     }
 
-    /// Between a change of the counter and the last step of the same hook.
+    /// Whether its hook has changed the counter and has further steps.
     pub(super) fn in_hook(&self) -> bool {
         matches!(self.next(), Some(Step::Announce | Step::AnnounceSwitch | Step::CountLost))
     }

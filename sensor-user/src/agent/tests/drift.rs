@@ -162,7 +162,7 @@ async fn nothing_is_vouched_for_while_the_mount_table_cannot_be_read_and_everyth
     let verdict = |daemon: &Daemon| {
         let things = daemon.agent.verdicts.desired.expectations.iter().map(|expectation| &expectation.thing);
         let (id, _) = (0..).zip(things).find(|(_, thing)| **thing == file()).unwrap();
-        daemon.agent.verdicts.detector.standing(id).unwrap().verdict
+        daemon.agent.verdicts.detector.thing_verdict(id).unwrap().verdict
     };
     assert_eq!(verdict(&daemon), VerdictKind::Compliant);
     daemon.agent.mounts.file = node.path("nothing");

@@ -53,7 +53,7 @@ fn id(daemon: &Daemon, thing: &Thing) -> u32 {
 }
 
 fn verdict(daemon: &Daemon, thing: &Thing) -> VerdictKind {
-    daemon.agent.verdicts.detector.standing(id(daemon, thing)).unwrap().verdict
+    daemon.agent.verdicts.detector.thing_verdict(id(daemon, thing)).unwrap().verdict
 }
 
 /// The newest process looks and answers, until nothing is asked for any more.

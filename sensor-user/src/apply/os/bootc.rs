@@ -8,7 +8,7 @@ use super::{
     change::{changed_image, words},
     run::{QUESTION, Tools},
 };
-use sensor_model::{journal::OsChange, os::Status};
+use sensor_model::{journal::OsChange, os::DeploymentStatus};
 
 /// # Errors
 /// What bootc cannot do.
@@ -28,9 +28,9 @@ pub(super) fn commands(change: &OsChange) -> Result<Vec<Vec<String>>, String> {
     Ok(image.into_iter().map(|image| words(&["bootc", "switch", image])).collect())
 }
 
-pub(super) async fn status(tools: &Tools) -> Result<Status, String> {
+pub(super) async fn status(tools: &Tools) -> Result<DeploymentStatus, String> {
     let answer = tools.run(&words(&["bootc", "status", "--format", "json"]), QUESTION).await?;
-    Status::of_bootc(&answer).map_err(|error| error.to_string())
+    DeploymentStatus::of_bootc(&answer).map_err(|error| error.to_string())
 }
 
 pub(super) async fn stage(tools: &Tools, change: &OsChange) -> Result<(), String> {

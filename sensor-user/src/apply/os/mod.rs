@@ -25,7 +25,7 @@ use sensor_model::{
     journal::OsChange,
     merge::{Rendered, Sourced},
     observation::Observation,
-    os::{Status, arguments},
+    os::{DeploymentStatus, arguments},
     waiting::WaitingArgument,
 };
 use std::{
@@ -235,7 +235,7 @@ impl Host {
         tools
     }
 
-    async fn status(&self, tools: &Tools) -> Result<Status, String> {
+    async fn status(&self, tools: &Tools) -> Result<DeploymentStatus, String> {
         match self.backend {
             Backend::None => Err(NO_BACKEND.to_owned()),
             Backend::RpmOstree => rpm_ostree::status(tools).await,
@@ -245,7 +245,7 @@ impl Host {
     }
 
     /// Drops what waits for the next boot, where the tool can.
-    async fn forget(&self, tools: &Tools) -> Result<Status, String> {
+    async fn forget(&self, tools: &Tools) -> Result<DeploymentStatus, String> {
         let status = self.status(tools).await?;
         if status.next.is_none() {
             return Ok(status);

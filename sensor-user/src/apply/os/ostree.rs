@@ -10,7 +10,7 @@ use super::{
 use crate::bounded;
 use sensor_model::{
     journal::OsChange,
-    os::{Status, arguments},
+    os::{DeploymentStatus, arguments},
 };
 use std::{fs, path::Path};
 
@@ -98,9 +98,9 @@ pub(super) fn arguments(root: &Path) -> Result<Vec<String>, String> {
     Err(format!("no entry of the boot loader names {own}"))
 }
 
-pub(super) async fn status(tools: &Tools) -> Result<Status, String> {
+pub(super) async fn status(tools: &Tools) -> Result<DeploymentStatus, String> {
     let answer = tools.run(&words(&["ostree", "admin", "status"]), QUESTION).await?;
-    Status::of_ostree(&String::from_utf8_lossy(&answer)).map_err(|error| error.to_string())
+    DeploymentStatus::of_ostree(&String::from_utf8_lossy(&answer)).map_err(|error| error.to_string())
 }
 
 /// Drops what waits for the next boot; it is the first deployment.
@@ -111,7 +111,7 @@ pub(super) async fn forget(tools: &Tools) -> Result<(), String> {
 pub(super) async fn stage(
     tools: &Tools,
     change: &OsChange,
-    status: &Status,
+    status: &DeploymentStatus,
     root: &Path,
 ) -> Result<(), String> {
     let (stateroot, name) = status.place.clone().ok_or("ostree does not say what is booted")?;

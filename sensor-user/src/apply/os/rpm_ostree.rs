@@ -6,7 +6,7 @@ use super::{
 };
 use sensor_model::{
     journal::OsChange,
-    os::{Deployment, Status, arguments},
+    os::{Deployment, DeploymentStatus, arguments},
 };
 
 /// The commands that stage a change, in their order; the first one may download.
@@ -82,9 +82,9 @@ fn packages(extensions: &[String]) -> Vec<&str> {
         .collect()
 }
 
-pub(super) async fn status(tools: &Tools) -> Result<Status, String> {
+pub(super) async fn status(tools: &Tools) -> Result<DeploymentStatus, String> {
     let answer = tools.run(&words(&["rpm-ostree", "status", "--json"]), QUESTION).await?;
-    Status::of_rpm_ostree(&answer).map_err(|error| error.to_string())
+    DeploymentStatus::of_rpm_ostree(&answer).map_err(|error| error.to_string())
 }
 
 /// Drops what waits for the next boot.
