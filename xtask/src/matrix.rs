@@ -224,10 +224,11 @@ impl Tally {
                 say("", problem);
             }
             self.failures.append(&mut problems);
+            self.failures.push(format!("{name}: log: {}", outcome.log.display()));
         }
     }
 
-    /// The last lines: all failures again, and the sums.
+    /// The last lines are the sums. The error has all failures again, each guest's with its log.
     fn finish(self) -> Result<()> {
         if self.retries > 0 {
             print(&format!("{} started twice", self.retries));
@@ -289,6 +290,18 @@ mod tests {
             .collect();
         let seen = Seen { results, release: None, begun: true, booting: false, end, cpu: Duration::ZERO };
         Outcome { seen, log: "log".into(), retries: 0, took: Duration::ZERO }
+    }
+
+    #[test]
+    fn the_error_at_the_end_names_the_failures_with_their_logs_and_nothing_that_passed() {
+        let mut tally = Tally::default();
+        tally.count("good", Ok(outcome(&[Ending::Pass], End::Done)), false);
+        tally.count("bad", Ok(outcome(&[Ending::Pass], End::Died)), false);
+        let error = tally.finish().expect_err("one failed").to_string();
+        assert_eq!(
+            error,
+            "1 of 2 virtual machines failed:\n  bad: the guest ended before its scenario did\n  bad: log: log"
+        );
     }
 
     #[test]
