@@ -19,9 +19,6 @@ use crate::{alerts, cache::Cache, fuzz, kernels, reference, toolchain::EbpfToolc
 /// alone; the virtual machines get the program without it.
 const FAULTS: &str = "--features=sensor-user/fault-injection";
 
-/// The model checkers visit millions of states: optimised, they and their compiler together take half the time.
-const CHECKERS: &str = "--config=profile.dev.package.sensor-model.opt-level=1";
-
 /// Version of cargo-deny.
 const CARGO_DENY: &str = "0.20.2";
 
@@ -53,12 +50,12 @@ fn workspace(parts: &Parts, quick: bool) {
         ("format", &["fmt", "--all", "--check"][..]),
         ("lints", &["clippy", "--workspace", FAULTS, "--all-targets", "--quiet", "--", "-D", "warnings"][..]),
         // All tests, also after one failed.
-        ("tests", &["test", "--workspace", FAULTS, CHECKERS, "--quiet", "--no-fail-fast"][..]),
+        ("tests", &["test", "--workspace", FAULTS, "--quiet", "--no-fail-fast"][..]),
     ] {
         let environment = blobs.into_iter().chain(seed());
         parts.run(name, || show(cargo().args(arguments).envs(environment).current_dir(dist::root())));
     }
-    parts.run("generated files", || reference::generate(true, &[FAULTS, CHECKERS]));
+    parts.run("generated files", || reference::generate(true, &[FAULTS]));
 }
 
 /// The lane of everything else, each with a build folder of its own.
