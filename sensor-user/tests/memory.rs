@@ -1,8 +1,8 @@
 //! What managed files and sealed trees cost the daemon's heap.
 //!
 //! In: a MachineConfig with as many files as the budget names, and trees of 100,000 entries, handled as the daemon does it.
-//! Out: bytes that stay allocated, by part. The allocator counts for the whole process, so one test runs at a time, and the
-//! binary has no others.
+//! Out: bytes that stay allocated, by part. The allocator counts for the whole process, the test harness included, so the
+//! binary has one test.
 
 use holdfast::agent::look::{Looked, Looker};
 use holdfast::agent::registry::trees::{FIRST_TREE, Index, scan};
@@ -20,7 +20,6 @@ use std::alloc::System;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tokio::sync::Mutex;
 
 #[global_allocator]
 static HEAP: &stats_alloc::StatsAlloc<System> = &stats_alloc::INSTRUMENTED_SYSTEM;
@@ -55,23 +54,32 @@ fn config() -> String {
     config
 }
 
-/// Held by the test that runs.
-static ALONE: Mutex<()> = Mutex::const_new(());
-
+/// One test for all: another one, and what the harness does for it, would count too.
 #[tokio::test]
-async fn a_managed_file_takes_no_more_memory_than_its_budget() {
-    let _alone = ALONE.lock().await;
-    let root = tempfile::tempdir().unwrap();
+async fn files_and_the_entries_of_trees_take_no_more_memory_than_their_budgets() {
+    managed_files().await;
+    scanned_tree();
+    live_tree();
+}
+
+/// A managed file takes no more memory than its budget.
+async fn managed_files() {
+    let root = tempfile::tempdir().expect("a temporary directory can be made");
     let start = live();
 
-    let manifest = parse_for("many.yaml", config().as_bytes(), Purpose::Verify).unwrap();
-    let mut expectations = expectations(&merge(manifest.machine_configs).unwrap()).unwrap();
+    let manifest = parse_for("many.yaml", config().as_bytes(), Purpose::Verify).expect("the config is valid");
+    let mut expectations = expectations(&merge(manifest.machine_configs).expect("it can be merged"))
+        .expect("its contents can be decoded");
     expectations.shrink_to_fit();
-    let desired = Desired { expectations, policy: DriftPolicy::merge(&[]).unwrap(), ..Desired::default() };
+    let desired = Desired {
+        expectations,
+        policy: DriftPolicy::merge(&[]).expect("no policy is valid"),
+        ..Desired::default()
+    };
     assert_eq!(desired.expectations.len(), FILES as usize);
     let expected = live();
 
-    let observer = Arc::new(Observer::new(root.path()).unwrap());
+    let observer = Arc::new(Observer::new(root.path()).expect("the root is there"));
     let mut looker = Looker::new(observer, root.path(), None, &desired);
     for id in 0..looker.registry.len() {
         // Inode numbers have no order.
@@ -88,7 +96,9 @@ async fn a_managed_file_takes_no_more_memory_than_its_budget() {
     }
     let mut now = 1_000_000_000;
     while let [thing, ..] = detector.due(now, 1)[..] {
-        let Looked::Seen(seen) = looker.look(thing, &desired).await.unwrap() else { panic!("it is local") };
+        let Looked::Seen(seen) = looker.look(thing, &desired).await.expect("no map refuses") else {
+            panic!("it is local")
+        };
         now += 1;
         assert!(detector.conclude(thing, now, &seen.outcome).decided);
         looker.decided(thing, &seen);
@@ -135,9 +145,8 @@ fn inode(entry: u32) -> Inode {
     Inode { key: InodeKey { ino, dev: 1, volume: 0 }, generation: entry }
 }
 
-#[test]
-fn a_tree_that_is_only_scanned_takes_no_memory_for_each_entry() {
-    let _alone = ALONE.blocking_lock();
+/// A tree that is only scanned takes no memory for each entry.
+fn scanned_tree() {
     let start = live();
     let mut registry = Registry::default();
     registry.add_tree(0, ENTRIES, false);
@@ -153,9 +162,8 @@ fn a_tree_that_is_only_scanned_takes_no_memory_for_each_entry() {
     assert_eq!(registry.enrolment(inode(0).key), None, "none of them is enrolled");
 }
 
-#[test]
-fn a_tree_that_is_watched_live_takes_few_bytes_for_each_entry_and_finds_each_by_its_record() {
-    let _alone = ALONE.blocking_lock();
+/// A tree that is watched live takes few bytes for each entry, and finds each entry by its record.
+fn live_tree() {
     let start = live();
     let mut registry = Registry::default();
     registry.add_tree(7, ENTRIES, true);
@@ -167,7 +175,7 @@ fn a_tree_that_is_watched_live_takes_few_bytes_for_each_entry_and_finds_each_by_
     assert!(each <= LIVE, "{each} bytes for each entry, at most {LIVE}");
     for entry in (0..ENTRIES).step_by(7_919) {
         let inode = inode(entry);
-        let (id, _) = registry.enrolment(inode.key).unwrap();
+        let (id, _) = registry.enrolment(inode.key).expect("it is enrolled");
         let about = registry.about(id, inode.key);
         assert_eq!(about, [FIRST_TREE + entry]);
         assert_eq!(registry.tree_entry(id), Some((7, entry)));
