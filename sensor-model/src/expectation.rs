@@ -31,6 +31,53 @@ impl Source {
     }
 }
 
+/// What declares a thing: the enum has a case for each kind of source.
+#[derive(
+    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
+)]
+#[serde(untagged)]
+pub enum ExpectationSource {
+    /// A MachineConfig.
+    MachineConfig(Source),
+    /// A layer of the OS image.
+    ImageLayer(ImageLayer),
+}
+
+/// A layer of an OS image.
+#[derive(
+    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
+)]
+pub struct ImageLayer {
+    /// Digest of the layer.
+    pub layer: Arc<str>,
+    /// The image, by digest.
+    pub image: Arc<str>,
+}
+
+impl ExpectationSource {
+    /// Its name in records and outputs: of the MachineConfig, or the digest of the layer.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::MachineConfig(source) => &source.machine_config,
+            Self::ImageLayer(layer) => &layer.layer,
+        }
+    }
+
+    /// Where it comes from: the manifest file, or the image.
+    pub fn origin(&self) -> &str {
+        match self {
+            Self::MachineConfig(source) => &source.origin,
+            Self::ImageLayer(layer) => &layer.image,
+        }
+    }
+}
+
+impl From<Source> for ExpectationSource {
+    fn from(source: Source) -> Self {
+        Self::MachineConfig(source)
+    }
+}
+
 /// A managed thing's identity. Two expectations never share one.
 #[derive(
     Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
@@ -63,6 +110,11 @@ pub enum Thing {
         /// Absolute, cleaned path.
         path: Arc<Path>,
     },
+    /// A directory in which one index expects every entry at any depth. The entries are no things of their own.
+    Tree {
+        /// Absolute, cleaned path.
+        path: Arc<Path>,
+    },
     /// The arguments that the running kernel was booted with.
     KernelArguments,
     /// The booted OS image.
@@ -82,6 +134,8 @@ names! {
         Unit = "unit",
         /// A directory in which only declared names may exist.
         ClosedDirectory = "closed-directory",
+        /// A directory in which one index expects every entry.
+        Tree = "tree",
         /// The arguments that the running kernel was booted with.
         KernelArguments = "kernel-arguments",
         /// The booted OS image.
@@ -117,7 +171,8 @@ impl Thing {
             Self::File { path }
             | Self::Directory { path }
             | Self::Link { path }
-            | Self::ClosedDirectory { path } => Arc::clone(path),
+            | Self::ClosedDirectory { path }
+            | Self::Tree { path } => Arc::clone(path),
             Self::Unit { name } => Path::new(SYSTEMD_DIRECTORY).join(name).into(),
             Self::KernelArguments => Path::new(KERNEL_ARGUMENTS).into(),
             Self::OsImage => Path::new(OSTREE_BOOTED).into(),
@@ -132,6 +187,7 @@ impl Thing {
             Self::Link { .. } => ThingKind::Link,
             Self::Unit { .. } => ThingKind::Unit,
             Self::ClosedDirectory { .. } => ThingKind::ClosedDirectory,
+            Self::Tree { .. } => ThingKind::Tree,
             Self::KernelArguments => ThingKind::KernelArguments,
             Self::OsImage => ThingKind::OsImage,
         }
@@ -144,6 +200,7 @@ impl Thing {
             Self::Directory { .. } | Self::ClosedDirectory { .. } => "directory",
             Self::Link { .. } => "link",
             Self::Unit { .. } => "unit",
+            Self::Tree { .. } => "tree",
             Self::KernelArguments => "kernel arguments",
             Self::OsImage => "OS image",
         }
@@ -284,6 +341,19 @@ pub struct AuthorizedKeysExpectation {
     pub keys: Vec<SshKey>,
 }
 
+/// What every entry of a directory tree should be, by one index: the list of all entries, which the source provides.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct TreeExpectation {
+    /// SHA-256 of the index.
+    #[serde(with = "hex::serde")]
+    #[schemars(with = "String", regex(pattern = "^[0-9a-f]{64}$"))]
+    pub index: [u8; 32],
+    /// How many entries the index has.
+    pub entries: u32,
+    /// Whether the kernel programs report each change in the tree. Otherwise only a scan finds changes.
+    pub live: bool,
+}
+
 /// Arguments that the running kernel must have. It may have others.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct KernelArgumentsExpectation {
@@ -317,6 +387,8 @@ pub enum Expected {
     ClosedDirectory(ClosedDirectoryExpectation),
     /// A user's own `authorized_keys`; the thing is a file.
     AuthorizedKeys(AuthorizedKeysExpectation),
+    /// A directory in which one index expects every entry.
+    Tree(TreeExpectation),
     /// The running kernel's arguments.
     KernelArguments(KernelArgumentsExpectation),
     /// The booted OS image.
@@ -333,6 +405,7 @@ impl Expected {
             Self::Unit(_) => "unit",
             Self::ClosedDirectory(_) => "closed directory",
             Self::AuthorizedKeys(_) => "authorized keys",
+            Self::Tree(_) => "tree",
             Self::KernelArguments(_) => "kernel arguments",
             Self::OsImage(_) => "OS image",
         }
@@ -370,6 +443,10 @@ impl Expected {
             Self::AuthorizedKeys(keys) => {
                 vec![("keys", list(&keys.keys.iter().map(ToString::to_string).collect::<Vec<_>>()))]
             }
+            Self::Tree(tree) => {
+                let index = format!("sha256:{} ({} entries)", hex::encode(tree.index), tree.entries);
+                vec![("index", index)]
+            }
             Self::KernelArguments(declared) => vec![("among others", declared.arguments.join(" "))],
             Self::OsImage(declared) => vec![("image", declared.image.clone())],
         }
@@ -394,6 +471,6 @@ pub struct Expectation {
     /// host is asked for it; `None` if the label is not compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<Arc<str>>,
-    /// The MachineConfig that declares it: the last one of the merge that set it.
-    pub source: Source,
+    /// What declares it; of several MachineConfigs the last one of the merge.
+    pub source: ExpectationSource,
 }

@@ -53,7 +53,8 @@ pub fn watches(expectation: &Expectation, install_directories: &[String]) -> Vec
                 object(&Path::new(directory).join(name), &mut found);
             }
         }
-        (Thing::ClosedDirectory { .. }, _) => directory_watch(&path, &mut found),
+        // The entries of a tree have no watches.
+        (Thing::ClosedDirectory { .. } | Thing::Tree { .. }, _) => directory_watch(&path, &mut found),
         (thing, _) if thing.changes_with_a_boot() => {}
         // For a directory its own metadata matters, and so the object; the names in it do not.
         _ => object(&path, &mut found),
@@ -94,7 +95,7 @@ mod tests {
     };
 
     fn expectation(thing: Thing, expected: Expected) -> Expectation {
-        let source = Source::new("99-a", "a.yaml");
+        let source = Source::new("99-a", "a.yaml").into();
         Expectation { thing, expected, ssh_keys: false, label: None, source }
     }
 

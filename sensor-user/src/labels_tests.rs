@@ -67,7 +67,7 @@ impl World {
 }
 
 fn expectation(thing: Thing, expected: Expected) -> Expectation {
-    Expectation { thing, expected, ssh_keys: false, label: None, source: Source::new("a", "a.yaml") }
+    Expectation { thing, expected, ssh_keys: false, label: None, source: Source::new("a", "a.yaml").into() }
 }
 
 /// A directory, or whatever else is an object.

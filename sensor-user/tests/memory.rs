@@ -8,9 +8,12 @@ use holdfast::agent::look::{Looked, Looker};
 use holdfast::agent::registry::trees::{FIRST_TREE, Index, scan};
 use holdfast::agent::registry::{About, Inode, Registry};
 use holdfast::desired::Desired;
-use holdfast::observation::Observer;
+use holdfast::observation::{Observer, Way};
 use sensor_common::map::InodeKey;
 use sensor_model::drift_policy::DriftPolicy;
+use sensor_model::expectation::{
+    Expectation, ExpectationSource, Expected, ImageLayer, Thing, TreeExpectation,
+};
 use sensor_model::expectations::expectations;
 use sensor_model::ignition::Purpose;
 use sensor_model::machine_config::parse_for;
@@ -121,7 +124,7 @@ async fn managed_files() {
 const ENTRIES: u32 = 100_000;
 
 /// Bytes for all entries of a tree that is only scanned.
-const SCANNED: usize = 4096;
+const SCANNED: usize = 8192;
 
 /// Bytes for each entry of a tree that is watched live, beside the kernel's map.
 const LIVE: usize = 64;
@@ -145,11 +148,23 @@ fn inode(entry: u32) -> Inode {
     Inode { key: InodeKey { ino, dev: 1, volume: 0 }, generation: entry }
 }
 
+/// A registry with the tree alone.
+fn tree(live: bool) -> Registry {
+    let layer = ImageLayer { layer: "sha256:layer".into(), image: "sha256:image".into() };
+    let expectation = Expectation {
+        thing: Thing::Tree { path: Path::new("/usr/lib/layer").into() },
+        expected: Expected::Tree(TreeExpectation { index: [7; 32], entries: ENTRIES, live }),
+        ssh_keys: false,
+        label: None,
+        source: ExpectationSource::ImageLayer(layer),
+    };
+    Registry::new(&[expectation], |_| Way::default(), |_| Vec::new())
+}
+
 /// A tree that is only scanned takes no memory for each entry.
 fn scanned_tree() {
     let start = live();
-    let mut registry = Registry::default();
-    registry.add_tree(0, ENTRIES, false);
+    let registry = tree(false);
     let found = scan(Path::new("/usr/lib/layer"), &Layer, |entry, path| {
         entry % 1000 != 999 && path.starts_with("/usr/lib/layer")
     });
@@ -165,9 +180,8 @@ fn scanned_tree() {
 /// A tree that is watched live takes few bytes for each entry, and finds each entry by its record.
 fn live_tree() {
     let start = live();
-    let mut registry = Registry::default();
-    registry.add_tree(7, ENTRIES, true);
-    let enrolled = registry.tree_resolved(7, (0..ENTRIES).map(|entry| (entry, inode(entry), false)));
+    let mut registry = tree(true);
+    let enrolled = registry.tree_resolved(0, (0..ENTRIES).map(|entry| (entry, inode(entry), false)));
     assert_eq!(enrolled.len(), ENTRIES as usize);
     drop(enrolled);
     let each = (live() - start) / ENTRIES as usize;
@@ -178,8 +192,8 @@ fn live_tree() {
         let (id, _) = registry.enrolment(inode.key).expect("it is enrolled");
         let about = registry.about(id, inode.key);
         assert_eq!(about, [FIRST_TREE + entry]);
-        assert_eq!(registry.tree_entry(id), Some((7, entry)));
-        assert_eq!(registry.concerned(&about, None, false, false).direct, [7]);
+        assert_eq!(registry.tree_entry(id), Some((0, entry)));
+        assert_eq!(registry.concerned(&about, None, false, false).direct, [0]);
         let own = About { inode, is_name: false, moves: false };
         assert!(registry.matches(id, &own), "the record names the actor");
         let reused = About { inode: Inode { generation: inode.generation + 1, ..inode }, ..own };

@@ -55,7 +55,7 @@ fn bind(from: &Path, to: &Path) {
 }
 
 fn expectation(thing: Thing, expected: Expected) -> Expectation {
-    let source = Source::new("50-test", "test.yaml");
+    let source = Source::new("50-test", "test.yaml").into();
     Expectation { thing, expected, ssh_keys: false, label: None, source }
 }
 

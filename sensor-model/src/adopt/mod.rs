@@ -105,7 +105,7 @@ impl Maker {
             other => {
                 let mut reason = other.not_declarable().unwrap_or_default();
                 if *other == Observation::Missing {
-                    let by = adoption.expectation.map(|expectation| &*expectation.source.machine_config);
+                    let by = adoption.expectation.map(|expectation| expectation.source.name());
                     reason.extend([", take it out of ", by.unwrap_or("whatever declares it")]);
                 }
                 self.leave_out(path, reason);

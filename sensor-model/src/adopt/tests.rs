@@ -21,7 +21,7 @@ fn adoption<'a>(path: &'a str, observation: &'a Observation, bytes: Option<&'a [
 }
 
 fn expectation(thing: Thing, expected: Expected) -> Expectation {
-    let source = Source::new("99-chrony", "a.yaml");
+    let source = Source::new("99-chrony", "a.yaml").into();
     Expectation { thing, expected, ssh_keys: false, label: None, source }
 }
 

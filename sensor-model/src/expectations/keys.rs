@@ -70,7 +70,7 @@ fn of_home(rendered: &Rendered, home: &Path, users: &[&RenderedUser], found: &mu
             }),
             ssh_keys: true,
             label: None,
-            source: source(),
+            source: source().into(),
         });
     }
     let directory = home.join(".ssh/authorized_keys.d");
@@ -87,7 +87,7 @@ fn of_home(rendered: &Rendered, home: &Path, users: &[&RenderedUser], found: &mu
         }),
         ssh_keys: true,
         label: None,
-        source: source(),
+        source: source().into(),
     });
     // sshd reads both by default.
     for name in ["authorized_keys", "authorized_keys2"] {
@@ -101,7 +101,7 @@ fn of_home(rendered: &Rendered, home: &Path, users: &[&RenderedUser], found: &mu
                 }),
                 ssh_keys: true,
                 label: None,
-                source: source(),
+                source: source().into(),
             });
         }
     }

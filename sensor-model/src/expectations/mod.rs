@@ -53,7 +53,7 @@ pub fn expectations(rendered: &Rendered) -> Result<Vec<Expectation>, Expectation
             }),
             ssh_keys: false,
             label: None,
-            source: source.clone(),
+            source: source.clone().into(),
         });
     }
     for (path, Sourced { value: link, source }) in &rendered.links {
@@ -67,7 +67,7 @@ pub fn expectations(rendered: &Rendered) -> Result<Vec<Expectation>, Expectation
             }),
             ssh_keys: false,
             label: None,
-            source: source.clone(),
+            source: source.clone().into(),
         });
     }
     units::expectations(rendered, &mut found);
@@ -112,7 +112,7 @@ fn file_expectation(path: &str, file: &Sourced<RenderedFile>) -> Result<Expectat
         }),
         ssh_keys,
         label: None,
-        source: file.source.clone(),
+        source: file.source.clone().into(),
     })
 }
 

@@ -17,7 +17,7 @@ pub(super) fn expectations(rendered: &Rendered, found: &mut Vec<Expectation>) {
             }),
             ssh_keys: false,
             label: None,
-            source: last.source.clone(),
+            source: last.source.clone().into(),
         });
     }
     if let Some(image) = rendered.os_image_url.as_ref().filter(|image| !image.value.is_empty()) {
@@ -26,7 +26,7 @@ pub(super) fn expectations(rendered: &Rendered, found: &mut Vec<Expectation>) {
             expected: Expected::OsImage(OsImageExpectation { image: image.value.clone() }),
             ssh_keys: false,
             label: None,
-            source: image.source.clone(),
+            source: image.source.clone().into(),
         });
     }
 }

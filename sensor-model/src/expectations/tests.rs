@@ -46,6 +46,7 @@ fn things(found: &[Expectation]) -> Vec<String> {
             Thing::Link { path } => format!("link {}", path.display()),
             Thing::Unit { name } => format!("unit {name}"),
             Thing::ClosedDirectory { path } => format!("closed {}", path.display()),
+            Thing::Tree { path } => format!("tree {}", path.display()),
             Thing::KernelArguments => "kernel arguments".to_owned(),
             Thing::OsImage => "os image".to_owned(),
         })
@@ -69,7 +70,7 @@ fn kernel_arguments_and_the_image_are_expected_where_they_are_declared() {
     assert_eq!(things(&found), ["kernel arguments", "os image"]);
     let Expected::KernelArguments(declared) = &found[0].expected else { panic!("{found:?}") };
     assert_eq!(declared.arguments, ["nosmt", "mitigations=off", "a=\"b c\""]);
-    assert_eq!(&*found[1].source.machine_config, "10-os");
+    assert_eq!(found[1].source.name(), "10-os");
     assert!(things(&expected(&[json!({})])).is_empty());
 }
 
@@ -88,7 +89,7 @@ fn unit<'a>(found: &'a [Expectation], name: &str) -> (&'a UnitExpectation, &'a s
         .iter()
         .find_map(|expectation| match (&expectation.thing, &expectation.expected) {
             (Thing::Unit { name: other }, Expected::Unit(unit)) if other == name => {
-                Some((unit, &*expectation.source.machine_config))
+                Some((unit, expectation.source.name()))
             }
             _ => None,
         })
@@ -155,7 +156,7 @@ fn what_is_left_out_has_its_default() {
         })
         .collect();
     assert_eq!(modes, [0o755, 0o700]);
-    assert!(found.iter().all(|expectation| &*expectation.source.machine_config == "00-mc"));
+    assert!(found.iter().all(|expectation| expectation.source.name() == "00-mc"));
 }
 
 #[test]

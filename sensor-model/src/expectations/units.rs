@@ -67,7 +67,7 @@ fn state(name: &str, unit: &RenderedUnit, rendered: &Rendered, found: &mut Vec<E
         }),
         ssh_keys: false,
         label: None,
-        source,
+        source: source.into(),
     });
 }
 
@@ -103,7 +103,7 @@ fn dropins(name: &str, unit: &RenderedUnit, rendered: &Rendered, found: &mut Vec
         }),
         ssh_keys: false,
         label: None,
-        source,
+        source: source.into(),
     });
 }
 
@@ -142,7 +142,7 @@ fn file(path: &Path, bytes: &[u8], may_be_missing: bool, source: &Source) -> Exp
         }),
         ssh_keys: false,
         label: None,
-        source: source.clone(),
+        source: source.clone().into(),
     }
 }
 

@@ -303,7 +303,7 @@ mod tests {
             expected: Expected::Directory(DirectoryExpectation { mode: 0o755, user, group }),
             ssh_keys: false,
             label: None,
-            source: Source::new("a", "a"),
+            source: Source::new("a", "a").into(),
         }
     }
 

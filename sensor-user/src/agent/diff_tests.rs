@@ -17,7 +17,7 @@ fn file(may_be_missing: bool) -> Expectation {
         }),
         ssh_keys: false,
         label: None,
-        source: Source::new("a", "a"),
+        source: Source::new("a", "a").into(),
     }
 }
 

@@ -269,5 +269,5 @@ fn on_the_way(path: &Path, after: &Image, source: &Source) -> Option<Expectation
             (Thing::link(path), Expected::Link(expected))
         }
     };
-    Some(Expectation { thing, expected, ssh_keys: false, label: None, source: source.clone() })
+    Some(Expectation { thing, expected, ssh_keys: false, label: None, source: source.clone().into() })
 }

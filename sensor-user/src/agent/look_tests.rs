@@ -19,7 +19,7 @@ fn file(path: &str, owner: (u32, u32)) -> Expectation {
         }),
         ssh_keys: false,
         label: None,
-        source: Source::new("test", "test.yaml"),
+        source: Source::new("test", "test.yaml").into(),
     }
 }
 

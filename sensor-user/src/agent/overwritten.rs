@@ -19,7 +19,7 @@ pub(super) fn record(overwritten: Vec<Overwritten>, verdicts: &mut Verdicts) {
         match verdicts.desired.expectations.iter().find(|one| *one.thing.path() == *path) {
             Some(declared) => {
                 record.set_name(ThingName::from(&declared.thing));
-                record.source = Some(declared.source.machine_config.to_string());
+                record.source = Some(declared.source.name().to_owned());
             }
             None => record.path = Some(path.display().to_string()),
         }

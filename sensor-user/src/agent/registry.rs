@@ -8,7 +8,7 @@ use sensor_common::map::InodeKey;
 use sensor_common::op::{
     GUARD_SHIFT, ROLE_ANCESTOR, ROLE_DENY, ROLE_DIRECTORY, ROLE_FILE, ROLE_GUARD, ROLE_NAMES, RULE_SHIFT,
 };
-use sensor_model::expectation::{Expectation, Thing};
+use sensor_model::expectation::{Expectation, Expected, Thing};
 use sensor_model::expectation_watch::{WatchRole, watches};
 use sensor_model::host::unit_name::template_of;
 use std::collections::{BTreeMap, HashMap};
@@ -90,6 +90,9 @@ impl Registry {
             self.add(thing, expectation, path, &installed);
             if let Thing::Unit { name } = &expectation.thing {
                 self.add_unit(thing, name);
+            }
+            if let Expected::Tree(tree) = &expectation.expected {
+                self.trees.add(thing, tree.entries, tree.live);
             }
             let parent = path.parent().unwrap_or(Path::new("/"));
             let way = ways.entry(parent).or_insert_with(|| way(path));
@@ -186,7 +189,7 @@ impl Registry {
             };
             let all_names = watched.role == WatchRole::Directory
                 && match expectation.thing {
-                    Thing::ClosedDirectory { .. } => *watched.path == **own,
+                    Thing::ClosedDirectory { .. } | Thing::Tree { .. } => *watched.path == **own,
                     // Where neither the unit's file nor another watched directory is: what is there enables it.
                     Thing::Unit { .. } => within.is_empty(),
                     _ => false,
@@ -353,11 +356,6 @@ impl Registry {
         let id = ids.first().copied().or(in_trees.map(|(id, _)| id))?;
         let of_trees = in_trees.map_or(0, |(_, roles)| roles);
         Some((id, roles | of_trees | deny | guarded | names))
-    }
-
-    /// Adds a sealed tree of so many entries as a thing of this number. `is_live`: its entries will be enrolled.
-    pub fn add_tree(&mut self, thing: u32, entries: u32, is_live: bool) {
-        self.trees.add(thing, entries, is_live);
     }
 
     /// The entries of a thing's tree lead to these inodes now, and all others to none: each with its number and whether it

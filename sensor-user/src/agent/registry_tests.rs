@@ -20,7 +20,7 @@ fn file(path: &str) -> Expectation {
         }),
         ssh_keys: false,
         label: None,
-        source: Source::new("test", "test.yaml"),
+        source: Source::new("test", "test.yaml").into(),
     }
 }
 

@@ -33,6 +33,7 @@ use crate::clock::{Clock, SystemClock, boot_id};
 use crate::desired::{self, Desired};
 use crate::kernel::recursion::Recursion;
 use crate::observation::Observer;
+use sensor_model::expectation::{Expectation, Expected};
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -101,7 +102,7 @@ pub fn run(mut options: Options, services: Services) -> Result<(), AgentError> {
     let boot_id = boot_id(Path::new("/proc")).map_err(|source| AgentError::io("read the boot id", source))?;
     let host = Host { clock: Arc::clone(&clock), boot_id, observer: Arc::clone(&observer) };
     reports.prepare()?;
-    let things = loaded.0.expectations.len();
+    let things = inodes(&loaded.0);
     let mut parts = Parts::of(backend.unwrap_or_else(|| choose(&options, Some(things)))?);
     if parts.mode == HookMode::Fentry {
         let recursion = Recursion::watch().map_err(io::Error::other);
@@ -123,6 +124,15 @@ pub fn run(mut options: Options, services: Services) -> Result<(), AgentError> {
         let run = Run { options, parts, follow, writers, loaded, carried, reports, write_back };
         run.keep_running(&host, &mut signals).await
     })
+}
+
+/// Things, and entries of sealed trees that are watched live: each may have an entry in the kernel's map.
+fn inodes(desired: &Desired) -> usize {
+    let of = |expectation: &Expectation| match &expectation.expected {
+        Expected::Tree(tree) if tree.live => usize::try_from(tree.entries).unwrap_or(usize::MAX),
+        _ => 1,
+    };
+    desired.expectations.iter().map(of).fold(0, usize::saturating_add)
 }
 
 /// One thread: the budgets for memory and for a change's cost count every switch.
@@ -202,7 +212,7 @@ impl Run {
             };
             // The programs go on counting changes in between.
             if let Some(witness) = &mut left.parts.witness
-                && let Err(outgrown) = witness.maps().hold(loaded.0.expectations.len())
+                && let Err(outgrown) = witness.maps().hold(inodes(&loaded.0))
             {
                 // Loading larger maps takes capabilities that the daemon gave up; the next start has them.
                 left.close().await?;

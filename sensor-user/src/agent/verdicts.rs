@@ -146,7 +146,7 @@ impl Verdicts {
 
     /// The MachineConfig that declares a thing.
     pub(super) fn source(&self, id: u32) -> String {
-        self.desired.expectations[id as usize].source.machine_config.to_string()
+        self.desired.expectations[id as usize].source.name().to_owned()
     }
 
     /// A change of a thing. `refused`: the kernel refuses it, as far as owner and capabilities show.

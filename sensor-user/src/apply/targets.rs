@@ -192,6 +192,7 @@ impl Planner<'_> {
             Expected::Unit(_)
             | Expected::ClosedDirectory(_)
             | Expected::AuthorizedKeys(_)
+            | Expected::Tree(_)
             | Expected::KernelArguments(_)
             | Expected::OsImage(_) => {}
         }

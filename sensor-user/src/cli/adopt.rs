@@ -150,6 +150,6 @@ fn unmanaged(path: &Path) -> Expectation {
         }),
         ssh_keys: false,
         label: None,
-        source: Source::new(String::new(), String::new()),
+        source: Source::new(String::new(), String::new()).into(),
     }
 }

@@ -79,8 +79,8 @@ impl Check {
                     drifted.push(Drifted {
                         path: expectation.thing.path().to_string_lossy().into_owned(),
                         differences,
-                        source: expectation.source.machine_config.to_string(),
-                        origin: expectation.source.origin.to_string(),
+                        source: expectation.source.name().to_owned(),
+                        origin: expectation.source.origin().to_owned(),
                     });
                 }
             }

@@ -18,7 +18,7 @@ use anyhow::Context as _;
 use sensor_model::{
     difference::Difference,
     drift_policy::Action,
-    expectation::{Expectation, Expected, Source, Thing},
+    expectation::{Expectation, ExpectationSource, Expected, Thing},
     observation::Observation,
     record::Side,
     verdict::VerdictKind,
@@ -85,7 +85,7 @@ struct Stands {
     #[serde(skip_serializing_if = "Option::is_none")]
     label: Option<Arc<str>>,
     /// The config that declares it.
-    source: Source,
+    source: ExpectationSource,
     /// Its verdict.
     verdict: VerdictKind,
     /// Every difference.
@@ -207,7 +207,7 @@ fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
             if good { screen.paint(Tone::Good, "as declared") } else { screen.paint(Tone::Bad, "drifted") };
         let thing = clean(&stands.thing.path().to_string_lossy());
         screen.line(&format!("{} {thing}: {word}", stands.expected.noun()))?;
-        let source = format!("{} ({})", stands.source.machine_config, stands.source.origin);
+        let source = format!("{} ({})", stands.source.name(), stands.source.origin());
         let mut rows = vec![(None, vec!["declared by".to_owned(), clean(&source)])];
         rows.extend(
             people::expected(&stands.expected)

@@ -117,7 +117,7 @@ impl Report {
             path: expectation.thing.path().to_string_lossy().into_owned(),
             differences: restored.before,
             actions: restored.actions,
-            source: expectation.source.machine_config.to_string(),
+            source: expectation.source.name().to_owned(),
         });
         let refused = done.refused.into_iter();
         let refused: Vec<Refused> =

@@ -10,7 +10,7 @@ use super::{
 };
 use sensor_model::compare::Ids;
 use sensor_model::drift_policy::DriftPolicy;
-use sensor_model::expectation::{Expectation, Source};
+use sensor_model::expectation::{Expectation, ExpectationSource};
 use sensor_model::waiting::WaitingArgument;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -152,7 +152,7 @@ fn received(mut from: impl BufRead) -> Result<Desired, DesiredError> {
     };
     desired.expectations.reserve_exact(count);
     // Expectations of one manifest share the text of its name, and those with the same label share the label.
-    let mut sources: HashSet<Source> = HashSet::new();
+    let mut sources: HashSet<ExpectationSource> = HashSet::new();
     let mut labels: HashSet<Arc<str>> = HashSet::new();
     for _ in 0..count {
         let mut expectation: Expectation =

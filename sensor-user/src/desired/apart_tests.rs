@@ -134,13 +134,13 @@ fn what_another_process_reads_is_what_the_daemon_would_read() {
 fn all_that_one_manifest_says_shares_its_name() {
     let received = received(&*given(Ok(desired()))).unwrap();
     let of = |name: &str| {
-        let named = |expectation: &&Expectation| &*expectation.source.machine_config == name;
+        let named = |expectation: &&Expectation| expectation.source.name() == name;
         received.expectations.iter().filter(named).map(|expectation| &expectation.source).collect::<Vec<_>>()
     };
     for name in ["00-first", "50-second"] {
         let all = of(name);
         assert!(
-            all.len() > 1 && all.windows(2).all(|two| Arc::ptr_eq(&two[0].origin, &two[1].origin)),
+            all.len() > 1 && all.windows(2).all(|two| std::ptr::eq(two[0].origin(), two[1].origin())),
             "{name}"
         );
     }

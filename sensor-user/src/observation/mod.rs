@@ -156,6 +156,9 @@ impl Observer {
             (Thing::ClosedDirectory { path }, Expected::ClosedDirectory(closed)) => {
                 self.names(path, closed, on_open)
             }
+            (Thing::Tree { .. }, _) => Ok(Observation::Unreadable {
+                error: format!("{}: this version cannot verify a sealed tree", path.display()),
+            }),
             (Thing::KernelArguments, _) => os::kernel_arguments(&self.root),
             (Thing::OsImage, _) => os::booted(&self.root),
             _ => self.object(&path, expectation, on_open),

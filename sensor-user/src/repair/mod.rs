@@ -101,6 +101,10 @@ impl Restorer {
             Expected::Unit(unit) => {
                 unit::restore(&host, self.units.units(), expectation, unit, &before).await?
             }
+            Expected::Tree(_) => {
+                let reason = "only a new deployment of its OS image brings a sealed tree back";
+                return Err(RepairError::refused(&path, reason));
+            }
             Expected::KernelArguments(_) | Expected::OsImage(_) => {
                 let reason =
                     "what is booted changes only with a reboot; `holdfast apply --force` brings it back";
@@ -152,7 +156,7 @@ pub fn order(expectation: &Expectation) -> (u8, Arc<Path>) {
         Expected::Link(_) => 2,
         Expected::Unit(_) => 3,
         Expected::ClosedDirectory(_) => 4,
-        Expected::KernelArguments(_) | Expected::OsImage(_) => 5,
+        Expected::Tree(_) | Expected::KernelArguments(_) | Expected::OsImage(_) => 5,
     };
     (rank, expectation.thing.path())
 }

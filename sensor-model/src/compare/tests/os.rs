@@ -50,3 +50,13 @@ fn what_is_booted_and_cannot_be_read_is_no_compliance() {
     let found = compare(&expectation, &Observation::Missing, &Ids::default());
     assert_eq!(found[0].kind, DifferenceKind::Unreadable);
 }
+
+#[test]
+fn a_sealed_tree_is_not_compliant_by_the_looks_of_its_directory() {
+    let tree = TreeExpectation { index: [7; 32], entries: 100_000, live: false };
+    let expectation = expect(Thing::Tree { path: Path::new("/usr/lib/layer").into() }, Expected::Tree(tree));
+    let directory = ObjectObservation::new(FileType::Directory, 0o755, 0, 0);
+    for observation in [Observation::Object(Box::new(directory)), Observation::Missing] {
+        assert_eq!(compare(&expectation, &observation, &Ids::default()).len(), 1, "{observation:?}");
+    }
+}

@@ -164,7 +164,7 @@ mod tests {
             expected: Expected::Directory(DirectoryExpectation { mode: 0o755, user, group }),
             ssh_keys: false,
             label: None,
-            source: Source::new("test", "test.yaml"),
+            source: Source::new("test", "test.yaml").into(),
         }
     }
 

@@ -27,7 +27,7 @@ async fn a_start_with_an_unusable_config_keeps_the_last_usable_one_and_is_not_re
     let all = |daemon: &Daemon| -> Vec<_> {
         let expectations = daemon.agent.verdicts.desired.expectations.iter();
         let said = |known: &Expectation| {
-            (known.thing.clone(), known.expected.clone(), Arc::clone(&known.source.machine_config))
+            (known.thing.clone(), known.expected.clone(), known.source.name().to_owned())
         };
         expectations.map(said).collect()
     };
@@ -55,7 +55,7 @@ async fn a_start_with_an_unusable_config_keeps_the_last_usable_one_and_is_not_re
         daemon.agent.reload();
         let Some(Ended::Reloaded(desired)) = daemon.agent.ended.take() else { panic!("{config}") };
         let given = node.path("config/a.ign").display().to_string();
-        assert!(desired.expectations.iter().all(|known| *known.source.origin == *given), "{config}");
+        assert!(desired.expectations.iter().all(|known| *known.source.origin() == *given), "{config}");
         node.end(daemon).await;
     }
 }

@@ -290,7 +290,7 @@ impl Host {
 }
 
 fn expectation(thing: Thing, expected: Expected) -> Expectation {
-    let source = Source::new(String::new(), String::new());
+    let source = Source::new(String::new(), String::new()).into();
     Expectation { thing, expected, ssh_keys: false, label: None, source }
 }
 

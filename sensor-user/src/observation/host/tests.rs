@@ -62,7 +62,7 @@ async fn seen(host: &mut Host, name: &str) -> (Option<String>, UnitSource) {
         expected: Expected::Unit(unit),
         ssh_keys: false,
         label: None,
-        source: Source::new("50-test", "test.yaml"),
+        source: Source::new("50-test", "test.yaml").into(),
     };
     let (observed, source) = host.units.observe(&expectation).await;
     match observed.observation {

@@ -59,7 +59,7 @@ impl Host {
 }
 
 fn expectation(thing: Thing, expected: Expected) -> Expectation {
-    let source = Source::new("50-test", "test.yaml");
+    let source = Source::new("50-test", "test.yaml").into();
     Expectation { thing, expected, ssh_keys: false, label: None, source }
 }
 
