@@ -134,7 +134,8 @@ pub fn parse_line(line: &[u8]) -> Result<SshKey, KeyError> {
 fn parse_key(line: &[u8], options: Option<[u8; 32]>) -> Result<SshKey, KeyError> {
     let (kind, rest) = split_at_blank(line);
     let (blob, comment) = split_at_blank(rest);
-    if blob.is_empty() {
+    // Every key type of sshd is printable ASCII. A type that a user makes up must not reach a terminal or a log.
+    if blob.is_empty() || !kind.iter().all(u8::is_ascii_graphic) {
         return Err(KeyError::Form);
     }
     // sshd stops at the padding, so it accepts a key without padding.

@@ -75,6 +75,16 @@ fn a_key_of_an_unknown_type_is_still_a_key() {
 }
 
 #[test]
+fn a_key_type_that_is_not_printable_is_no_key() {
+    for kind in ["ss\u{1b}[31m", "ss\0h", "ssh\u{e9}"] {
+        let mut blob = u32::try_from(kind.len()).unwrap().to_be_bytes().to_vec();
+        blob.extend(kind.as_bytes());
+        let line = format!("{kind} {}", STANDARD_NO_PAD.encode(blob));
+        assert_eq!(parse_line(line.as_bytes()), Err(KeyError::Form), "{kind:?}");
+    }
+}
+
+#[test]
 fn a_file_is_its_keys_and_the_lines_that_are_none() {
     let text = format!("# mine\n\n  {ED25519} a\r\nrubbish\nno-pty {ECDSA}\n\t# indented\n\u{0}\n");
     let found = parse(text.as_bytes());
