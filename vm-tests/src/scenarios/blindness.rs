@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use aya::maps::{HashMap, Map, MapData};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::Signal;
@@ -484,20 +484,13 @@ fn remove_entry(ino: u64) -> Result<()> {
     let map = Map::from_map_data(MapData::from_pin(&pin)?)?;
     let mut managed: HashMap<MapData, [u8; KEY], [u8; size_of::<Managed>()]> = map.try_into()?;
     let keys: Vec<[u8; KEY]> = managed.keys().collect::<Result<_, _>>()?;
-    let of_file = keys.iter().filter(|key| InodeKey::read_from_bytes(*key).is_ok_and(|key| key.ino == ino));
-    let mut removed = 0;
-    for key in of_file {
-        managed.remove(key)?;
-        removed += 1;
-    }
-    ensure!(removed == 1, "{removed} entries of inode {ino}");
-    Ok(())
+    let is_of_file = |key: &&[u8; KEY]| InodeKey::read_from_bytes(*key).is_ok_and(|key| key.ino == ino);
+    let of_file: Vec<&[u8; KEY]> = keys.iter().filter(is_of_file).collect();
+    ensure!(of_file.len() == 1, "{} entries of inode {ino}", of_file.len());
+    Ok(managed.remove(of_file[0])?)
 }
 
 fn remove_pins(directory: &Path) -> Result<()> {
-    let entries: Vec<_> = fs::read_dir(directory)?.collect::<std::io::Result<_>>()?;
-    if entries.is_empty() {
-        bail!("nothing is pinned below {}", directory.display());
-    }
+    ensure!(fs::read_dir(directory)?.next().is_some(), "nothing is pinned below {}", directory.display());
     fs::remove_dir_all(directory).with_context(|| format!("remove {}", directory.display()))
 }
