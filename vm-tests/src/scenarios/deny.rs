@@ -382,7 +382,7 @@ fn repair(agent: &mut Agent) -> Result<String> {
     let config = "/var/lib/holdfast/apply/current";
     fs::write("/run/evil.yaml", CONFIG.replacen("content%0A", "evil%0A", 1))?;
     let evil = run(HOLDFAST, &["repair", "--yes", "--config", "/run/evil.yaml", FILE]);
-    let is_told = format!("{evil:?}").contains("expects something else");
+    let is_told = format!("{evil:?}").contains("expects another state of these paths");
     ensure!(is_told && fs::read_to_string(FILE)? == "content\n", "{evil:?}");
     run(HOLDFAST, &["repair", "--yes", "--config", config, FILE])?;
     agent.wait_for("recovery", before, |record| record["kind"] == "recovered" && record["path"] == FILE)?;
