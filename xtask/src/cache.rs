@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// File in each cached folder that tells what it was made from.
+/// The file in each cached folder that names what it was made from.
 const STAMP: &str = "holdfast-stamp.json";
 
 /// What a cached folder was made from.

@@ -1,7 +1,7 @@
 //! The tests of the project.
 //!
-//! Comes in: the working tree. Goes out: success only if every part passed. All parts run even after one failed, so that
-//! one run shows everything. Two lanes of parts run beside each other, since a compiler, a linker or a test seldom keeps
+//! Comes in: the working tree. Goes out: success only if every part passed. A part that fails does not stop the others, so
+//! that one run shows all failures. Two lanes of parts run beside each other, since a compiler, a linker or a test seldom keeps
 //! two processors busy. Virtual machines start when both lanes have ended: a guest without its share of the processors
 //! would miss its time limits.
 
@@ -44,7 +44,7 @@ pub(crate) fn run(quick: bool, kernels: &[String], full: bool) -> Result<()> {
 
 /// The lane of what is built by the development profile.
 fn workspace(parts: &Parts, quick: bool) {
-    // The test that resolves every field and hook against each kernel's BTF must not pass for want of one.
+    // A test resolves every field and hook against each kernel's BTF. Without the BTF it would pass untested.
     let blobs = if quick { None } else { Some(("HOLDFAST_REQUIRE_BTF", "1")) };
     for (name, arguments) in [
         ("format", &["fmt", "--all", "--check"][..]),
@@ -79,8 +79,8 @@ fn programs_for_guests(profile: Profile) -> Result<()> {
     Ok(())
 }
 
-/// What the property tests draw their cases from, unless the caller says: the same everywhere, as for the fuzz targets, so
-/// that a change is judged and not chance. A plain `cargo test` draws others each time.
+/// The seed of the property tests, unless the caller sets one. It is the same everywhere, as for the fuzz targets, so that
+/// a result depends on the change and not on chance. A plain `cargo test` uses another seed each time.
 fn seed() -> Option<(&'static str, &'static str)> {
     const SEED: &str = "PROPTEST_RNG_SEED";
     std::env::var_os(SEED).is_none().then_some((SEED, "1"))

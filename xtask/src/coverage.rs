@@ -46,7 +46,7 @@ pub(crate) fn keep(name: &str, results: &[ResultLine]) -> Result<()> {
     fs::write(&path, serde_json::to_vec(results)?).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// What runs said of a vector on a file system: kernel series with words.
+/// The results of a vector on a file system: kernel series with words.
 type Said = BTreeMap<(String, String), Vec<(String, &'static str)>>;
 
 /// Runs of one scenario.

@@ -1,8 +1,8 @@
 //! `cargo xtask demo`: the main job, shown to a person.
 //!
 //! Comes in: nothing but this machine. Goes out: on standard output the story that the scenario `demo` tells from
-//! inside a virtual machine, line by line as it happens. It fails if any step of the story did not happen. What can
-//! be told is decided there; here is only how it looks.
+//! inside a virtual machine, line by line as it happens. It fails if a step did not happen. The
+//! scenario decides what the story contains; this module prints it.
 
 use std::io::IsTerminal;
 use std::time::Instant;

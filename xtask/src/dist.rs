@@ -2,7 +2,7 @@
 //!
 //! Comes in: the working tree. Goes out: `target/dist/holdfast.bpf.o` and `target/dist/holdfast`, one static file.
 //! The path of the object reaches the build of `holdfast` as `HOLDFAST_EBPF_OBJECT`. Files in `target/dist` are
-//! rewritten only when their content changed, so that cargo rebuilds nothing for nothing.
+//! rewritten only when their content changed, so that cargo does not build again without need.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +16,7 @@ use crate::cache::Cache;
 use crate::run::{cargo, quiet, say, show};
 use crate::toolchain::EbpfToolchain;
 
-/// Name of the variable that tells the build of `holdfast` where the object is.
+/// The variable with the object's path for the build of `holdfast`.
 pub(crate) const OBJECT_VARIABLE: &str = "HOLDFAST_EBPF_OBJECT";
 /// Little-endian BPF, as on every machine that we support.
 const BPF_TARGET: &str = "bpfel-unknown-none";
@@ -139,7 +139,7 @@ pub(crate) fn build_holdfast(profile: Profile) -> Result<PathBuf> {
     let object = build_ebpf(profile)?;
     let built = build_static("sensor-user", "holdfast", profile, &[(OBJECT_VARIABLE, &object)])?;
     let program = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
-    // Nobody is to ship a build for a merge by mistake.
+    // A build for a merge has another name, so that it is not shipped by mistake.
     deliver(&program, 0o755, if profile == Profile::Merge { "holdfast-merge" } else { "holdfast" })
 }
 

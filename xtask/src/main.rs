@@ -117,7 +117,7 @@ enum Command {
     },
     /// Write `docs/vectors.md` from the newest runs of the scenario `vectors`.
     Coverage,
-    /// Boot virtual machines and run scenarios in them; on kernel 6.12 unless told otherwise.
+    /// Boot virtual machines and run scenarios in them; on kernel 6.12 by default.
     Vm {
         /// Kernel series: 5.10, 6.1, 6.12, 6.18 or 7.x; may be repeated.
         #[arg(long, default_value = "6.12")]
@@ -140,7 +140,7 @@ enum Command {
         /// How many guests run at once.
         #[arg(long, default_value_t = matrix::AT_ONCE)]
         jobs: usize,
-        /// How often each one is booted: what fails only now and then shows itself.
+        /// How often each one runs, to find failures that are rare.
         #[arg(long, value_name = "TIMES", default_value_t = 1)]
         repeat: usize,
         /// Count instructions instead of running on two CPUs.

@@ -1,4 +1,4 @@
-//! Which scenarios run on which kernels, and what came of it.
+//! Runs scenarios on kernels, and reports their results.
 //!
 //! Comes in: a selection from the table of scenarios and the kernel series. Goes out: every combination run, a few
 //! at a time, a line for each one, and at the end all failures again. Combinations with the same guest, kernel and kernel
@@ -22,7 +22,7 @@ use crate::run::{self, print, say};
 use crate::vm::console::End;
 use crate::vm::{Outcome, Parts, Saved, Vm};
 
-/// How many guests run at once unless told otherwise. A guest waits for disks and timers a fifth of its time, so that a
+/// How many guests run at once by default. A guest waits for disks and timers a fifth of its time, so that a
 /// third one keeps two cores busy.
 pub(crate) const AT_ONCE: usize = 3;
 
@@ -80,10 +80,10 @@ impl Selection {
         Ok(chosen)
     }
 
-    /// Runs what is selected; an error tells that something failed.
+    /// Runs what is selected. The error lists what failed.
     pub(crate) fn run(&self) -> Result<()> {
         let mut scenarios = self.scenarios()?;
-        // What may take longest comes first, so that nothing is waited for alone at the end.
+        // The scenarios with the longest limits start first, so that none of them runs alone at the end.
         scenarios.sort_by_key(|scenario| Reverse(scenario.limit));
         let series: Vec<&str> = if self.kernels.is_empty() {
             kernels::series().collect()
@@ -148,7 +148,7 @@ fn step(next: Next<Vm, Saved>, queue: &Queue<Vm, Saved>, parts: &Parts, tally: &
             let (name, saved) = (vm.boot_name(), Saved::make(&vm, parts));
             match &saved {
                 Ok(saved) => tally().count_boot(&name, saved),
-                // Each of its runs boots for itself then, and tells what is wrong.
+                // Each of its runs then boots by itself, and reports the cause.
                 Err(error) => say("vm", &format!("{name}: {error:#}")),
             }
             queue.made(&name, saved.ok());
@@ -219,7 +219,7 @@ impl Tally {
             say("passed", &format!("{name} ({what})"));
         } else {
             self.failed += 1;
-            // A reader of the closing lines alone is told why, too.
+            // Whoever reads only the closing lines sees the cause, too.
             say("FAILED", &format!("{name} ({what}), log: {}", outcome.log.display()));
             for problem in &problems {
                 say("", problem);

@@ -1,4 +1,4 @@
-//! Running other programs, and printing what is being done.
+//! Running other programs, and printing progress.
 //!
 //! Comes in: a prepared `Command`. Goes out: success, its output, or an error that holds the command line, its exit status
 //! and the end of what it printed. A thread with a log writes there what it would otherwise print. Nothing here knows
@@ -75,7 +75,7 @@ pub(crate) fn print(line: &str) {
     }
 }
 
-/// Says on standard error what is about to be done, and for which part.
+/// Prints a line of progress on standard error: the part, and what it begins.
 pub(crate) fn say(part: &str, what: &str) {
     if log().is_some() {
         print(&format!("{part:>12} {what}"));
@@ -86,7 +86,7 @@ pub(crate) fn say(part: &str, what: &str) {
     }
 }
 
-/// What keeps cargo from showing its progress, where nobody would see it.
+/// The flag with which cargo prints no progress, unless standard error is a terminal.
 pub(crate) fn quiet() -> Option<&'static str> {
     (log().is_some() || !std::io::stderr().is_terminal()).then_some("--quiet")
 }
@@ -122,7 +122,7 @@ pub(crate) fn show(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a program quietly and gives its standard output; on failure the error repeats the end of what it said.
+/// Runs a program quietly and gives its standard output; on failure the error holds the end of its output.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let out = command
         .stdin(Stdio::null())
@@ -138,8 +138,8 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     bail!("`{}` failed: {}\n    {tail}", display(command), out.status)
 }
 
-/// The lines of a failed program's output that say why it failed: the failures of cargo's tests, else what begins with
-/// an error, else the end.
+/// The lines of a failed program's output that give the cause: the failures of cargo's tests, else the lines from the
+/// first error on, else the last lines.
 fn cause(text: &str) -> Vec<&str> {
     let lines: Vec<&str> = text.lines().collect();
     let (mut failures, mut inside) = (Vec::new(), false);

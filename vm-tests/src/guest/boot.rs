@@ -73,12 +73,14 @@ fn run_bare() -> Result<()> {
     }
     super::run("/bin/busybox", &["ip", "link", "set", "lo", "up"])?;
 
-    // The scenario runs in a child: if it dies, somebody is left to say so.
+    // The scenario runs in a child, so that this process can report its death.
     let child = Command::new("/proc/self/exe")
         .arg("run")
         .env("PATH", "/bin:/usr/bin:/sbin:/usr/sbin")
         .env("HOME", "/root")
         .env("RUST_BACKTRACE", "1")
+        // A stack is printed for a panic, and not for an error, whose text says enough.
+        .env("RUST_LIB_BACKTRACE", "0")
         .current_dir("/")
         .spawn()
         .context("cannot start the scenario")?;

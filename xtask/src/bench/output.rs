@@ -20,7 +20,7 @@ pub(super) struct Report {
     pub(super) schema: &'static str,
     pub(super) kernel: String,
     pub(super) qemu: String,
-    /// By how much of itself the base after the daemon differs from the one before it, at most.
+    /// The largest relative difference between the base after the daemon ended and the base before it started.
     pub(super) between_the_bases: f64,
     pub(super) rows: Vec<Row>,
 }

@@ -28,7 +28,7 @@ impl Measured {
     }
 }
 
-/// In what a row counts.
+/// The unit of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Unit {
@@ -43,26 +43,26 @@ pub(crate) enum Unit {
 /// One line of the table.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Row {
-    /// What was done, or what is told.
+    /// The operation, or the property, that was measured.
     pub(crate) name: &'static str,
-    /// In what it is counted.
+    /// The unit.
     pub(crate) unit: Unit,
-    /// Without anybody who watches, where that makes sense.
+    /// The figure without any watcher, for rows that have one.
     pub(crate) base: Option<f64>,
-    /// What Holdfast adds, or takes.
+    /// What Holdfast adds to the base, or uses in all.
     pub(crate) ours: f64,
-    /// At most.
+    /// The limit.
     pub(crate) budget: Option<f64>,
     /// Whether it is within the budget and the noise of the base.
     pub(crate) pass: Option<bool>,
-    /// What others add, by their names.
+    /// What other watchers add, by their names.
     pub(crate) peers: BTreeMap<&'static str, f64>,
 }
 
 /// Peers, by the names of their stages.
 pub(crate) const PEERS: [&str; 2] = ["inotify", "auditd"];
 
-/// Two measurements of the same thing differ by no more than this part of it.
+/// Two measurements of the same thing differ by less than this fraction.
 const NOISE: f64 = 0.001;
 
 /// Name of the row, field of the operation, stage of ours, at most.
@@ -219,7 +219,7 @@ pub(crate) fn many(measured: &Measured) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// By how much of itself the base after the daemon differs from the one before it, at most: what was left behind.
+/// The largest relative difference between the base after the daemon ended and the base before it started.
 pub(crate) fn between_the_bases(measured: &Measured) -> Result<f64> {
     let operations = OPERATIONS.map(|(_, field, _, _)| ("operations", field));
     let changes = CHANGES.map(|(_, what, field, _)| (what, field));
@@ -242,7 +242,7 @@ pub(crate) fn has_budget(name: &str) -> bool {
 }
 
 fn added(name: &'static str, bases: [f64; 2], ours: f64, budget: Option<f64>) -> Row {
-    // The first base only: the second shows what the daemon left behind, and is told apart.
+    // The first base only. The second is measured after the daemon has ended, and is compared with the first elsewhere.
     let [base, _after] = bases;
     let noise = base * NOISE;
     let added = ours - base;

@@ -355,7 +355,7 @@ impl Paths<'_> {
 
 impl<'ast> Visit<'ast> for Paths<'_> {
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
-        // What a module only hands on is an import of whoever takes it.
+        // A re-export is an import of the module that uses the name.
         let is_public = !matches!(item.vis, Visibility::Inherited);
         self.add_use(&item.tree, &[], is_public);
     }

@@ -17,13 +17,13 @@ use super::machine::Machine;
 /// How a guest ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It said that it was done, and powered off.
+    /// It reported the end of its scenario, and powered off.
     Done,
-    /// Its kernel panicked; the line that said so.
+    /// Its kernel panicked; the line with the panic.
     Panic(String),
-    /// It ended without saying that it was done.
+    /// It ended before its scenario did.
     Died,
-    /// It said nothing for this many seconds.
+    /// It printed nothing for this many seconds.
     Silent(u64),
     /// It was not done after this many seconds.
     TooLong(u64),
@@ -31,7 +31,7 @@ pub(crate) enum End {
     Ready,
 }
 
-/// What came out of a guest.
+/// What a guest reported.
 #[derive(Debug)]
 pub(crate) struct Seen {
     /// Its results, in order.
@@ -66,7 +66,7 @@ pub(crate) struct Watch<'a> {
     pub(crate) log: &'a mut File,
     /// The name under which each line is repeated on standard error.
     pub(crate) mirror: Option<&'a str>,
-    /// Is given the scenario's notes as they come.
+    /// Gets the scenario's notes as they come.
     pub(crate) narrate: Option<fn(&str)>,
 }
 

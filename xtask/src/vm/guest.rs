@@ -39,7 +39,7 @@ pub(crate) struct Parts {
 
 impl Parts {
     /// Finds, fetches and builds them; root disks only for the guests that are asked for. The cache is closed before
-    /// the build, so that nobody waits for a compiler.
+    /// the build, so that no other command waits for a compiler.
     pub(crate) fn ensure(cache: Cache, guests: &[Guest]) -> Result<Self> {
         Self::ensure_with(cache, guests, dist::Profile::Dev)
     }
@@ -95,7 +95,7 @@ pub(crate) struct Vm {
     pub(crate) icount: bool,
     /// Repeat every line on standard error.
     pub(crate) verbose: bool,
-    /// Who is given the scenario's notes as they come.
+    /// Gets the scenario's notes as they come.
     pub(crate) narrate: Option<fn(&str)>,
     /// Which of several boots of the same combination this is.
     pub(crate) round: Option<usize>,

@@ -1,4 +1,4 @@
-//! What guests find on their disks.
+//! The contents of the guests' disks.
 //!
 //! Comes in: the cache. Goes out: an image of a Debian root with systemd, one empty image for each file system, and
 //! busybox. They are made once; guests write to them through snapshots that end with the guest.
@@ -110,7 +110,7 @@ pub(crate) fn file_systems(cache: &Cache) -> Result<Vec<(&'static str, PathBuf)>
     Ok(FILE_SYSTEMS.iter().map(|(name, _, _)| (*name, folder.join(name))).collect())
 }
 
-/// What decides how every Debian guest is made.
+/// The version of the recipe of every Debian guest.
 pub(crate) fn recipe() -> String {
     let lists = [GUEST_PACKAGES, NO_GENERATORS, NO_UNITS].concat();
     format!("{ROOT_RECIPE} {GUEST_RELEASE} {}", lists.join(" "))
@@ -166,7 +166,7 @@ pub(crate) fn debootstrap(tools: &Tree, root: &Path, more: &[&str]) -> Result<()
     output(&mut command).map(drop)
 }
 
-/// What makes the Debian root a guest of ours: a user, and a service that runs the scenario.
+/// Adds to a Debian root what a guest needs: a user, and a service that runs the scenario.
 pub(crate) fn prepare(root: &Path) -> Result<()> {
     let chroot =
         |line: &str| output(Command::new("chroot").arg(root).args(["/bin/sh", "-c", line])).map(drop);

@@ -19,7 +19,7 @@ pub(super) fn read_lines(stream: impl Read + Send + 'static, lines: Sender<Strin
     });
 }
 
-/// A pair for `read_lines` and whoever reads them.
+/// The sender for `read_lines`, and the receiver of its lines.
 pub(super) fn lines() -> (Sender<String>, Receiver<String>) {
     channel()
 }

@@ -90,7 +90,7 @@ fn chroot(root: &Path, line: &str) -> Result<String> {
     output(Command::new("chroot").arg(root).args(["/bin/sh", "-ec", line]))
 }
 
-/// Makes a Debian root what ostree wants of a tree. What was in `/var` comes out beside it: that is the host's own.
+/// Turns a Debian root into a tree as ostree needs it. What was in `/var` comes out beside it: that is the host's own.
 fn lay_out(tree: &Path) -> Result<PathBuf> {
     fs::rename(tree.join("etc"), tree.join("usr/etc"))?;
     let var = tree.with_file_name("var");
@@ -113,7 +113,7 @@ fn lay_out(tree: &Path) -> Result<PathBuf> {
 
 /// Commits the tree once for each version, and deploys the first.
 fn commit(root: &Path, tree: &Path, kernels: &[Kernel], busybox: &Path) -> Result<PathBuf> {
-    // The disk's own file system is not the one that it is made on: nothing there may be made immutable.
+    // The tree is made on another file system than the disk's, so ostree must not make files immutable there.
     const OSTREE: &str = "export OSTREE_SYSROOT_DEBUG=mutable-deployments; cd /build;";
     chroot(
         root,
@@ -121,7 +121,7 @@ fn commit(root: &Path, tree: &Path, kernels: &[Kernel], busybox: &Path) -> Resul
             "{OSTREE} mkdir sysroot; ostree admin init-fs sysroot; ostree admin --sysroot=sysroot os-init {STATEROOT}"
         ),
     )?;
-    // No program of ours or theirs writes a boot loader's own file: the entries are what a loader reads.
+    // No program writes a boot loader's own file here: a loader reads the entries.
     chroot(root, &format!("{OSTREE} ostree --repo=sysroot/ostree/repo config set sysroot.bootloader none"))?;
     for (version, kernel) in VERSIONS.iter().zip(kernels) {
         let modules = tree.join("usr/lib/modules");

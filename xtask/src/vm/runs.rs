@@ -19,9 +19,9 @@ use crate::run::say;
 /// What a run gave.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// What the guest said and how it ended.
+    /// What the guest reported, and how it ended.
     pub(crate) seen: Seen,
-    /// Where everything it printed is.
+    /// The log of everything that it printed.
     pub(crate) log: PathBuf,
     /// How often it had to be started again.
     pub(crate) retries: u32,

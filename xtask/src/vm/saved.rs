@@ -1,7 +1,7 @@
 //! A guest that is booted once and saved when its program waits for a scenario.
 //!
 //! Comes in: a run whose boot others share. Goes out: a folder with the guest's memory, its initramfs and, where it has
-//! one, its root disk; and guests that start from it. Each of them has everything for itself: they share nothing that one
+//! one, its root disk; and guests that start from it. Each has copies of its own: they share nothing that one
 //! of them could change.
 
 use std::fs::File;
@@ -30,7 +30,7 @@ pub(crate) struct Saved {
     has_disk: bool,
     /// The release of its kernel.
     pub(super) release: String,
-    /// Where everything that the boot printed is.
+    /// The log of everything that the boot printed.
     log: PathBuf,
     /// How often the guest had to be started again.
     pub(crate) retries: u32,
