@@ -4,20 +4,20 @@
 //! verified before the apply is done, and what cannot be undone comes last. A machine from the records of a killed process
 //! continues at the same place.
 
+mod end;
 mod phases;
 #[cfg(test)]
 mod planted;
-mod rest;
 mod resume;
 mod stage;
 
-pub use rest::Rest;
+pub use end::Rest;
 
 #[cfg(test)]
 use super::mutation::Mutation;
 use super::{
     Act, Action, Begin, Boot, Ended, Fallback, Record, TargetKind,
-    settle::{Settling, Side, Sight, settle},
+    target_step::{Settling, Side, Sight, settle},
 };
 use stage::{Phase, Stage};
 

@@ -8,7 +8,7 @@ mod boot;
 pub mod codec;
 pub mod machine;
 mod os_change;
-pub mod settle;
+pub mod target_step;
 
 #[cfg(test)]
 mod checker;

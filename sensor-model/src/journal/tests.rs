@@ -3,7 +3,7 @@
 use super::{
     codec::*,
     machine::{Machine, Outcome, Request, Rest},
-    settle::{Side, Sight},
+    target_step::{Side, Sight},
     *,
 };
 use crate::{

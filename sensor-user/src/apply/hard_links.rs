@@ -11,7 +11,7 @@ use super::{
 use crate::disk::{Identity, Place, each_name};
 use sensor_model::{
     expectation::Expectation,
-    journal::{FileImage, Image, TEMPORARY, Target, settle::Side},
+    journal::{FileImage, Image, TEMPORARY, Target, target_step::Side},
 };
 use std::{
     cell::OnceCell,

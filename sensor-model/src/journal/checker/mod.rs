@@ -7,7 +7,7 @@
 mod setting;
 mod world;
 
-use super::settle::Side;
+use super::target_step::Side;
 use super::{machine::Rest, mutation::Mutation};
 use setting::{Content, Setting};
 use stateright::{Checker, HasDiscoveries, Model, Property};

@@ -4,7 +4,7 @@ use super::super::{
     Begin, Boot, Ended, Image, Record, Target,
     machine::{Machine, Outcome, Request, Rest},
     mutation::Mutation,
-    settle::{Settling, Side, Sight},
+    target_step::{Settling, Side, Sight},
 };
 use super::setting::{Content, Setting};
 

@@ -6,7 +6,7 @@
 use super::{
     super::{
         Target, TargetKind,
-        settle::{Settling, Side, Sight, settle},
+        target_step::{Settling, Side, Sight, settle},
     },
     LEFT, Machine, Outcome,
     stage::{Phase, Stage},

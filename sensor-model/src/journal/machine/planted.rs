@@ -1,7 +1,7 @@
 //! Faults that a test plants in the machine, to show that the checker finds them.
 
 use super::{
-    super::{mutation::Mutation, settle::Sight},
+    super::{mutation::Mutation, target_step::Sight},
     Ended, Machine,
     stage::Stage,
 };

@@ -1,7 +1,7 @@
 //! The stages of an apply.
 
-use super::super::{Ended, settle::Sight};
-use super::rest::Rest;
+use super::super::{Ended, target_step::Sight};
+use super::end::Rest;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Stage {

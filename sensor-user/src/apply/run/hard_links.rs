@@ -8,7 +8,7 @@ use crate::{
     },
     disk::Place,
 };
-use sensor_model::journal::{Ended, FileImage, Image, settle::Side};
+use sensor_model::journal::{Ended, FileImage, Image, target_step::Side};
 use std::path::Path;
 
 impl Run<'_> {

@@ -7,7 +7,7 @@ use crate::apply::{
     error::ApplyError,
     password::{self, ShadowLock},
 };
-use sensor_model::{journal::settle::Settling, node_state::Wait};
+use sensor_model::{journal::target_step::Settling, node_state::Wait};
 use std::path::Path;
 
 impl Run<'_> {

@@ -7,7 +7,7 @@ use crate::apply::act_runner::describe;
 use sensor_model::{
     journal::{
         machine::{Request, Rest},
-        settle::Settling,
+        target_step::Settling,
     },
     node_state::{NodeEvent, Wait},
 };

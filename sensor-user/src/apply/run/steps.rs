@@ -16,7 +16,7 @@ use crate::{
 use sensor_model::journal::{
     FileImage, Image, Target,
     machine::Outcome,
-    settle::{Settling, Side, Sight},
+    target_step::{Settling, Side, Sight},
 };
 use std::ffi::OsStr;
 
