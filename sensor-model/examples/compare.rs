@@ -6,7 +6,7 @@
 use sensor_model::{
     machine_config,
     merge::{self, Rendered},
-    node_disruption::Policy,
+    node_disruption::DisruptionPolicy,
     plan::plan,
     reconcile::Overrides,
 };
@@ -30,7 +30,7 @@ enum Case {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let policy = Policy::shipped()?;
+    let policy = DisruptionPolicy::shipped()?;
     for (name, case) in [
         ("identical", Case::Identical),
         ("one in a hundred differs", Case::OneInAHundred),

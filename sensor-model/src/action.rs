@@ -33,7 +33,7 @@ pub enum Action {
 
 /// Whose policies may ask for an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
+enum AskedBy {
     /// Every policy, the Machine Config Operator's included.
     Everywhere,
     /// Holdfast's own policies and declarations: the Machine Config Operator has no such word.
@@ -44,7 +44,7 @@ enum Asked {
 
 /// What is known of an action.
 #[derive(Debug, Clone, Copy)]
-struct Row {
+struct ActionRow {
     action: Action,
     /// In plans, the journal and messages.
     name: &'static str,
@@ -54,20 +54,20 @@ struct Row {
     place: u8,
     /// The value of `type` in a policy.
     policy_type: &'static str,
-    asked: Asked,
+    asked: AskedBy,
     /// The field of a policy's action that holds the unit; `None` for an action without a unit.
     unit_field: Option<&'static str>,
     /// The apply runs it after the files are written.
     is_act: bool,
 }
 
-impl Row {
+impl ActionRow {
     const fn new(action: Action, name: &'static str, disruption: u8, place: u8) -> Self {
-        let (policy_type, asked, unit_field, is_act) = ("", Asked::Nowhere, None, false);
+        let (policy_type, asked, unit_field, is_act) = ("", AskedBy::Nowhere, None, false);
         Self { action, name, disruption, place, policy_type, asked, unit_field, is_act }
     }
 
-    const fn asked(mut self, asked: Asked, policy_type: &'static str) -> Self {
+    const fn asked(mut self, asked: AskedBy, policy_type: &'static str) -> Self {
         (self.asked, self.policy_type) = (asked, policy_type);
         self
     }
@@ -84,28 +84,28 @@ impl Row {
 }
 
 /// The names, the disruption and the place, in the order in which messages list the types.
-const ROWS: [Row; 10] = {
+const ROWS: [ActionRow; 10] = {
     use Action::{DaemonReload, Drain, None, Os, Reboot, Reload, ReloadOrRestart, Restart, Stop, Write};
-    use Asked::{Everywhere, InOwnPolicies};
+    use AskedBy::{Everywhere, InOwnPolicies};
     [
-        Row::new(Reboot, "reboot", 6, 8).asked(Everywhere, "Reboot"),
-        Row::new(Drain, "drain", 5, 1).asked(Everywhere, "Drain"),
-        Row::new(Reload, "reload", 2, 4).asked(Everywhere, "Reload").unit("reload").act(),
-        Row::new(ReloadOrRestart, "reload-or-restart", 3, 5)
+        ActionRow::new(Reboot, "reboot", 6, 8).asked(Everywhere, "Reboot"),
+        ActionRow::new(Drain, "drain", 5, 1).asked(Everywhere, "Drain"),
+        ActionRow::new(Reload, "reload", 2, 4).asked(Everywhere, "Reload").unit("reload").act(),
+        ActionRow::new(ReloadOrRestart, "reload-or-restart", 3, 5)
             .asked(InOwnPolicies, "ReloadOrRestart")
             .unit("reloadOrRestart")
             .act(),
-        Row::new(Restart, "restart", 4, 6).asked(Everywhere, "Restart").unit("restart").act(),
-        Row::new(DaemonReload, "daemon-reload", 1, 3).asked(Everywhere, "DaemonReload").act(),
-        Row::new(None, "none", 0, 0).asked(Everywhere, "None"),
-        Row::new(Write, "write", 0, 2),
-        Row::new(Stop, "stop", 4, 7).act(),
-        Row::new(Os, "os", 6, 2).act(),
+        ActionRow::new(Restart, "restart", 4, 6).asked(Everywhere, "Restart").unit("restart").act(),
+        ActionRow::new(DaemonReload, "daemon-reload", 1, 3).asked(Everywhere, "DaemonReload").act(),
+        ActionRow::new(None, "none", 0, 0).asked(Everywhere, "None"),
+        ActionRow::new(Write, "write", 0, 2),
+        ActionRow::new(Stop, "stop", 4, 7).act(),
+        ActionRow::new(Os, "os", 6, 2).act(),
     ]
 };
 
 impl Action {
-    const fn row(self) -> Row {
+    const fn row(self) -> ActionRow {
         ROWS[self as usize]
     }
 
@@ -126,10 +126,10 @@ impl Action {
 
     /// Every action that a policy may ask for; `own` for a policy of Holdfast's own kind.
     pub fn in_policies(own: bool) -> impl Iterator<Item = Self> {
-        let asks = move |row: &&Row| match row.asked {
-            Asked::Everywhere => true,
-            Asked::InOwnPolicies => own,
-            Asked::Nowhere => false,
+        let asks = move |row: &&ActionRow| match row.asked {
+            AskedBy::Everywhere => true,
+            AskedBy::InOwnPolicies => own,
+            AskedBy::Nowhere => false,
         };
         ROWS.iter().filter(asks).map(|row| row.action)
     }

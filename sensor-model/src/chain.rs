@@ -29,14 +29,14 @@ pub const TOO_LONG: &str = "it is longer than 16 MiB, which no entry is";
 
 /// The place of the next entry in the chain.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct ChainPlace {
     /// Number of the next entry, from 1.
     pub seq: u64,
     /// Hash of the newest one.
     pub previous_hash: String,
 }
 
-impl Default for Place {
+impl Default for ChainPlace {
     fn default() -> Self {
         Self { seq: 1, previous_hash: ORIGIN.to_owned() }
     }
@@ -44,7 +44,7 @@ impl Default for Place {
 
 /// One entry of the log.
 #[derive(Debug, Clone, PartialEq, Deserialize, schemars::JsonSchema)]
-pub struct Entry {
+pub struct LogEntry {
     /// Its number. Each entry has the number of the one before it and one, across rotated files too.
     #[schemars(range(min = 1))]
     pub seq: u64,
@@ -59,10 +59,10 @@ pub struct Entry {
     pub record: Record,
 }
 
-impl Entry {
+impl LogEntry {
     /// The place of the entry after it.
-    pub fn next_place(&self) -> Place {
-        Place { seq: self.seq.saturating_add(1), previous_hash: self.hash.clone() }
+    pub fn next_place(&self) -> ChainPlace {
+        ChainPlace { seq: self.seq.saturating_add(1), previous_hash: self.hash.clone() }
     }
 }
 
@@ -70,7 +70,7 @@ impl Entry {
 ///
 /// # Errors
 /// The record holds a number with a fraction. Not every reader writes such a number as the same text again.
-pub fn seal(place: &Place, record: &Record) -> io::Result<(String, Place)> {
+pub fn seal(place: &ChainPlace, record: &Record) -> io::Result<(String, ChainPlace)> {
     let mut value = serde_json::to_value(record)?;
     if has_fraction(&value) {
         return Err(io::Error::other("a record holds whole numbers only"));
@@ -84,14 +84,14 @@ pub fn seal(place: &Place, record: &Record) -> io::Result<(String, Place)> {
     if let Some(map) = value.as_object_mut() {
         map.insert("hash".to_owned(), hash.clone().into());
     }
-    Ok((value.to_canon_json_string()?, Place { seq: place.seq.saturating_add(1), previous_hash: hash }))
+    Ok((value.to_canon_json_string()?, ChainPlace { seq: place.seq.saturating_add(1), previous_hash: hash }))
 }
 
 /// Reads a line without its line ending and checks its hash. [`Chain::follow`] checks its place.
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn open(line: &[u8]) -> Result<Entry, String> {
+pub fn open(line: &[u8]) -> Result<LogEntry, String> {
     let mut value: Value = serde_json::from_slice(line).map_err(|error| format!("not JSON: {error}"))?;
     let canonical = value.to_canon_json_vec().map_err(|error| format!("cannot be read back: {error}"))?;
     let Some(Value::String(stated)) = value.as_object_mut().and_then(|map| map.remove("hash")) else {
@@ -131,7 +131,7 @@ pub struct Chain {
     /// Number of the first; more than 1 when rotation removed older ones.
     pub first_seq: Option<u64>,
     /// The place of the next entry; `None` before the first.
-    pub place: Option<Place>,
+    pub place: Option<ChainPlace>,
 }
 
 impl Chain {
@@ -141,7 +141,7 @@ impl Chain {
     ///
     /// # Errors
     /// Why the entry cannot come next; the chain is unchanged.
-    pub fn follow(&mut self, entry: &Entry) -> Result<(), String> {
+    pub fn follow(&mut self, entry: &LogEntry) -> Result<(), String> {
         match &self.place {
             Some(place) if entry.seq != place.seq => {
                 return Err(format!("it has number {}, but {} comes here", entry.seq, place.seq));
@@ -180,7 +180,7 @@ pub struct FirstBad {
 
 /// The next line in a file of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Line {
+pub enum LogLine {
     /// Nothing.
     End,
     /// A whole line.
@@ -195,17 +195,17 @@ pub enum Line {
 ///
 /// # Errors
 /// Reading failed.
-pub fn next_line(lines: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Line> {
+pub fn next_line(lines: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<LogLine> {
     line.clear();
     let mut limited = lines.take(MAXIMUM_LINE + 1);
     if limited.read_until(b'\n', line)? == 0 {
-        return Ok(Line::End);
+        return Ok(LogLine::End);
     }
     if line.last() == Some(&b'\n') {
         line.pop();
-        return Ok(Line::Whole);
+        return Ok(LogLine::Whole);
     }
-    Ok(if limited.limit() == 0 { Line::TooLong } else { Line::Unfinished })
+    Ok(if limited.limit() == 0 { LogLine::TooLong } else { LogLine::Unfinished })
 }
 
 /// Reads lines and adds their entries to the chain, up to the end or to the first bad one. Returns the number of bytes of an
@@ -219,10 +219,10 @@ pub fn verify(chain: &mut Chain, mut lines: impl BufRead) -> io::Result<Result<u
     loop {
         number += 1;
         let entry = match next_line(&mut lines, &mut line)? {
-            Line::End => return Ok(Ok(0)),
-            Line::Unfinished => return Ok(Ok(line.len())),
-            Line::TooLong => Err(TOO_LONG.to_owned()),
-            Line::Whole => open(&line),
+            LogLine::End => return Ok(Ok(0)),
+            LogLine::Unfinished => return Ok(Ok(line.len())),
+            LogLine::TooLong => Err(TOO_LONG.to_owned()),
+            LogLine::Whole => open(&line),
         };
         if let Err(reason) = entry.and_then(|entry| chain.follow(&entry)) {
             let seq = chain.place.as_ref().map(|place| place.seq);
@@ -233,19 +233,19 @@ pub fn verify(chain: &mut Chain, mut lines: impl BufRead) -> io::Result<Result<u
 
 /// The end of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tail {
+pub struct SoundTail {
     /// Bytes up to the end of the last whole entry. The rest may be cut off.
     pub sound: usize,
     /// The place after that entry.
-    pub place: Option<Place>,
+    pub place: Option<ChainPlace>,
     /// What is wrong with a line before that entry. No power loss damages an entry that was on the disk, so nothing may be cut
     /// off.
     pub broken: Option<String>,
 }
 
 /// How much of the end of a file is intact. The bytes begin at the beginning of a line.
-pub fn sound_tail(bytes: &[u8]) -> Tail {
-    let mut tail = Tail::default();
+pub fn sound_tail(bytes: &[u8]) -> SoundTail {
+    let mut tail = SoundTail::default();
     let mut at = 0;
     let mut fault: Option<String> = None;
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -253,7 +253,7 @@ pub fn sound_tail(bytes: &[u8]) -> Tail {
         let Some(text) = line.strip_suffix(b"\n") else { break };
         match open(text) {
             Ok(entry) => {
-                let before = Place { seq: entry.seq, previous_hash: entry.previous_hash.clone() };
+                let before = ChainPlace { seq: entry.seq, previous_hash: entry.previous_hash.clone() };
                 if tail.place.as_ref().is_some_and(|place| *place != before) {
                     fault.get_or_insert_with(|| {
                         format!("entry {} does not follow the one before it", entry.seq)

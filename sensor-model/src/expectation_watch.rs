@@ -19,7 +19,7 @@ pub enum WatchRole {
 
 /// One path to watch.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Watch {
+pub struct WatchedPath {
     /// Absolute path.
     pub path: PathBuf,
     /// Which of its changes matter.
@@ -36,7 +36,7 @@ const UNIT_FILES: [&str; 2] = ["/usr/local/lib/systemd/system", "/usr/lib/system
 ///
 /// `install_directories`: for a unit whose content no MachineConfig declares, the directories below `/etc/systemd/system` that
 /// the `[Install]` section of its own file names.
-pub fn watches(expectation: &Expectation, install_directories: &[String]) -> Vec<Watch> {
+pub fn watches(expectation: &Expectation, install_directories: &[String]) -> Vec<WatchedPath> {
     let mut found = Vec::new();
     let path = expectation.thing.path();
     match (&expectation.thing, &expectation.expected) {
@@ -62,26 +62,26 @@ pub fn watches(expectation: &Expectation, install_directories: &[String]) -> Vec
     widest(found)
 }
 
-fn object(path: &Path, found: &mut Vec<Watch>) {
-    found.push(Watch { path: path.to_owned(), role: WatchRole::Object });
+fn object(path: &Path, found: &mut Vec<WatchedPath>) {
+    found.push(WatchedPath { path: path.to_owned(), role: WatchRole::Object });
     parent(path, found);
 }
 
-fn directory_watch(path: &Path, found: &mut Vec<Watch>) {
-    found.push(Watch { path: path.to_owned(), role: WatchRole::Directory });
+fn directory_watch(path: &Path, found: &mut Vec<WatchedPath>) {
+    found.push(WatchedPath { path: path.to_owned(), role: WatchRole::Directory });
     parent(path, found);
 }
 
 /// The names in the parent decide whether the path exists. The directories above decide where it is.
-fn parent(path: &Path, found: &mut Vec<Watch>) {
+fn parent(path: &Path, found: &mut Vec<WatchedPath>) {
     for (distance, ancestor) in path.ancestors().skip(1).enumerate() {
         let role = if distance == 0 { WatchRole::Directory } else { WatchRole::Ancestor };
-        found.push(Watch { path: ancestor.to_owned(), role });
+        found.push(WatchedPath { path: ancestor.to_owned(), role });
     }
 }
 
 /// The widest role of each path: an object, then a directory, then an ancestor.
-fn widest(mut found: Vec<Watch>) -> Vec<Watch> {
+fn widest(mut found: Vec<WatchedPath>) -> Vec<WatchedPath> {
     found.sort();
     found.dedup_by(|later, earlier| later.path == earlier.path);
     found
@@ -99,7 +99,7 @@ mod tests {
         Expectation { thing, expected, ssh_keys: false, label: None, source }
     }
 
-    fn lines(watches: &[Watch]) -> Vec<String> {
+    fn lines(watches: &[WatchedPath]) -> Vec<String> {
         watches.iter().map(|watch| format!("{:?} {}", watch.role, watch.path.display())).collect()
     }
 

@@ -22,7 +22,7 @@ const MARK: char = '\u{2026}';
 const LEAST_DIFF: usize = 1024;
 
 /// Limits for the parts of a record, in bytes of JSON.
-struct Room {
+struct SizeLimits {
     /// For the arguments of the actor.
     own: usize,
     /// For the arguments of each ancestor and other actor.
@@ -34,12 +34,12 @@ struct Room {
 }
 
 /// The limits in the order in which they are tried, until the record fits.
-const STEPS: [Room; 5] = [
-    Room { own: 1024, others: 256, text: usize::MAX, items: usize::MAX },
-    Room { own: 1024, others: 128, text: 1024, items: 65 },
-    Room { own: 512, others: 64, text: 256, items: 32 },
-    Room { own: 256, others: 64, text: 128, items: 8 },
-    Room { own: 64, others: 32, text: 64, items: 3 },
+const STEPS: [SizeLimits; 5] = [
+    SizeLimits { own: 1024, others: 256, text: usize::MAX, items: usize::MAX },
+    SizeLimits { own: 1024, others: 128, text: 1024, items: 65 },
+    SizeLimits { own: 512, others: 64, text: 256, items: 32 },
+    SizeLimits { own: 256, others: 64, text: 128, items: 8 },
+    SizeLimits { own: 64, others: 32, text: 64, items: 3 },
 ];
 
 /// Bytes of a record as JSON.
@@ -102,7 +102,7 @@ fn first_lines(diff: &str, room: usize) -> String {
     shown
 }
 
-impl Room {
+impl SizeLimits {
     fn shorten(&self, record: &mut Record) {
         if let Some(actor) = &mut record.actor {
             self.shorten_actor(actor, self.own);

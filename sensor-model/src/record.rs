@@ -176,9 +176,9 @@ impl ActorClass {
 
 /// A thing before or after a change. A record holds it as JSON; readers can rely on these fields, each of which may be absent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
-pub struct Side {
+pub struct RecordedState {
     /// What was seen.
-    pub seen: Seen,
+    pub seen: ObservedKind,
     /// `declaration` if it is not an observation but the declaration of a compliant thing.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("const" = "declaration"))]
@@ -222,7 +222,7 @@ pub struct Side {
 
 names! {
     /// What kind of thing was seen.
-    pub enum Seen {
+    pub enum ObservedKind {
         /// Nothing at the path.
         Missing = "missing",
         /// An object of a file system.
@@ -289,11 +289,11 @@ pub struct Record {
     pub source: Option<String>,
     /// Metadata and digest before the change, if known: the last observation, or the declaration of a compliant thing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Side>")]
+    #[schemars(with = "Option<RecordedState>")]
     pub before: Option<serde_json::Value>,
     /// Metadata and digest after the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Side>")]
+    #[schemars(with = "Option<RecordedState>")]
     pub after: Option<serde_json::Value>,
     /// Unified diff from the declared content to the one found, only for paths that the drift policy marks as not secret; at most
     /// 16 KiB and a line that counts what was cut off.

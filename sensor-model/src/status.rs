@@ -7,17 +7,17 @@ use crate::{
     node_state::Standing,
     record::{Actor, ThingKind},
     verdict::VerdictKind,
-    waiting::Waits,
+    waiting::WaitingOutput,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The value of [`Status::schema`].
+/// The value of [`NodeStatus::schema`].
 pub const SCHEMA: &str = "holdfast.status/v1";
 
 /// What `holdfast status` prints: the daemon's status, and whether it is of now.
 #[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
-pub struct Report {
+pub struct StatusReport {
     /// Whether the daemon that wrote the status still runs. When it does not, the verdict is `unknown`, and the rest is the
     /// last status that it wrote.
     pub running: bool,
@@ -25,12 +25,12 @@ pub struct Report {
     pub reason: Option<String>,
     /// The status.
     #[serde(flatten)]
-    pub status: Status,
+    pub status: NodeStatus,
 }
 
 /// How the node stands: what the daemon keeps in `status.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct Status {
+pub struct NodeStatus {
     /// Always [`SCHEMA`].
     #[schemars(extend("const" = SCHEMA))]
     pub schema: String,
@@ -61,7 +61,7 @@ pub struct Status {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_refused: Option<String>,
     /// Things that differ from their expectation.
-    pub drifted: Vec<Drifted>,
+    pub drifted: Vec<DriftedThing>,
     /// Open gaps.
     pub gaps: Vec<OpenGap>,
     /// The state of the node with the config that was applied; absent when no config was ever applied.
@@ -69,14 +69,14 @@ pub struct Status {
     pub node: Option<Standing>,
     /// Kernel arguments that take effect with the next boot, because a policy spares this one a reboot. They are no drift.
     #[serde(default)]
-    pub waiting: Vec<Waits>,
+    pub waiting: Vec<WaitingOutput>,
     /// How many things are managed, how many of them have which verdict, and how many records were lost.
     pub counters: BTreeMap<String, u64>,
 }
 
 /// One drifted thing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct Drifted {
+pub struct DriftedThing {
     /// Its path on the host; for a unit the path of its file.
     pub path: String,
     /// What is managed there: a unit and its file share a path.

@@ -10,7 +10,7 @@ use crate::{bounded, desired::LabelVersion, observation::Observer};
 use nix::fcntl::OFlag;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use sensor_model::{
-    drift_policy::{DriftPolicy, Labels},
+    drift_policy::{DriftPolicy, LabelComparison},
     expectation::{Expectation, Expected},
     host::mountinfo,
     selinux::{FileContexts, ObjectKind, Texts, customizable},
@@ -145,7 +145,7 @@ pub(crate) fn expect(
         .filter_map(|(place, expectation)| {
             Some((place, expectation.thing.path(), kind(&expectation.expected)?))
         })
-        .filter(|(_, path, _)| drift.decide(path, None).labels == Labels::Compare)
+        .filter(|(_, path, _)| drift.decide(path, None).labels == LabelComparison::Compare)
         .collect();
     let asked: Vec<(&Path, ObjectKind)> = wanted.iter().map(|(_, path, kind)| (&**path, *kind)).collect();
     // Thousands of files have a few labels.

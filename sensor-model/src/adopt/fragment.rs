@@ -8,7 +8,7 @@ const IGNITION_VERSION: &str = "3.5.0";
 
 /// An owner by id, since another node may give a name another id.
 #[derive(Debug)]
-pub(super) struct Owner {
+pub(super) struct OwnerIds {
     pub(super) user: u32,
     pub(super) group: u32,
 }
@@ -17,7 +17,7 @@ pub(super) struct Owner {
 pub(super) struct File {
     pub(super) path: String,
     pub(super) mode: u32,
-    pub(super) owner: Owner,
+    pub(super) owner: OwnerIds,
     pub(super) source: String,
 }
 
@@ -25,14 +25,14 @@ pub(super) struct File {
 pub(super) struct Directory {
     pub(super) path: String,
     pub(super) mode: u32,
-    pub(super) owner: Owner,
+    pub(super) owner: OwnerIds,
 }
 
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) path: String,
     pub(super) target: String,
-    pub(super) owner: Owner,
+    pub(super) owner: OwnerIds,
 }
 
 #[derive(Debug, Default)]
@@ -138,7 +138,7 @@ impl Config {
 }
 
 /// Adds the owner; root is the default and is omitted.
-fn owned(owner: &Owner, mut node: Value) -> Value {
+fn owned(owner: &OwnerIds, mut node: Value) -> Value {
     for (what, id) in [("user", owner.user), ("group", owner.group)] {
         if id != 0 {
             node[what] = json!({ "id": id });

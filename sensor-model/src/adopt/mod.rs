@@ -16,7 +16,7 @@ use crate::{
     observation::{FileType, ObjectObservation, Observation, UnitObservation},
     xattr,
 };
-use fragment::{Config, Directory, File, Link, Owner, Unit};
+use fragment::{Config, Directory, File, Link, OwnerIds, Unit};
 use sha2::{Digest as _, Sha256};
 use std::path::{Path, PathBuf};
 
@@ -120,7 +120,7 @@ impl Maker {
             self.leave_out(path, "its path is not UTF-8");
             return Ok(());
         };
-        let owner = Owner { user: object.uid, group: object.gid };
+        let owner = OwnerIds { user: object.uid, group: object.gid };
         match object.file_type {
             FileType::Regular => {
                 let Some(bytes) = adoption.bytes else {
@@ -182,7 +182,7 @@ impl Maker {
         self.config.files.push(File {
             path: text.to_owned(),
             mode: object.mode,
-            owner: Owner { user: object.uid, group: object.gid },
+            owner: OwnerIds { user: object.uid, group: object.gid },
             source: data_url::encode(bytes),
         });
     }

@@ -88,7 +88,7 @@ fn full(kind: RecordKind) -> Record {
 }
 
 fn log(count: usize) -> Vec<String> {
-    let mut place = Place::default();
+    let mut place = ChainPlace::default();
     (0..count)
         .map(|_| {
             let (line, next) = seal(&place, &full(RecordKind::Drift)).unwrap();
@@ -107,7 +107,7 @@ fn every_kind_of_record_fits_the_schema_and_reads_back() {
     let schema: Value =
         serde_json::from_str(include_str!("../../../docs/schemas/forensic-record.schema.json")).unwrap();
     let schema = jsonschema::validator_for(&schema).unwrap();
-    let mut place = Place::default();
+    let mut place = ChainPlace::default();
     for kind in kinds() {
         for record in [bare(kind), full(kind)] {
             let (line, next) = seal(&place, &record).unwrap();
@@ -127,7 +127,7 @@ fn the_schema_refuses_what_is_no_record() {
     let schema: Value =
         serde_json::from_str(include_str!("../../../docs/schemas/forensic-record.schema.json")).unwrap();
     let schema = jsonschema::validator_for(&schema).unwrap();
-    let (line, _) = seal(&Place::default(), &full(RecordKind::Drift)).unwrap();
+    let (line, _) = seal(&ChainPlace::default(), &full(RecordKind::Drift)).unwrap();
     let good: Value = serde_json::from_str(&line).unwrap();
     for key in [
         "schema",
@@ -175,12 +175,12 @@ fn the_schema_refuses_what_is_no_record() {
 
 #[test]
 fn what_is_not_known_is_null_and_who_it_was_is_always_said() {
-    let (line, _) = seal(&Place::default(), &bare(RecordKind::Gap)).unwrap();
+    let (line, _) = seal(&ChainPlace::default(), &bare(RecordKind::Gap)).unwrap();
     let value: Value = serde_json::from_str(&line).unwrap();
     for key in ["actor", "path", "operation", "verdict", "source"] {
         assert_eq!(value.get(key), Some(&Value::Null), "{key}");
     }
-    let (line, _) = seal(&Place::default(), &full(RecordKind::Drift)).unwrap();
+    let (line, _) = seal(&ChainPlace::default(), &full(RecordKind::Drift)).unwrap();
     let value: Value = serde_json::from_str(&line).unwrap();
     assert_eq!(value["actor"]["holdfast"], json!(false));
     assert_eq!(value["actor"]["ancestors"][0]["holdfast"], json!(false));
@@ -188,7 +188,7 @@ fn what_is_not_known_is_null_and_who_it_was_is_always_said() {
 
 #[test]
 fn the_hash_is_that_of_the_canonical_json_without_it() {
-    let (line, next) = seal(&Place::default(), &bare(RecordKind::Start)).unwrap();
+    let (line, next) = seal(&ChainPlace::default(), &bare(RecordKind::Start)).unwrap();
     let without = line.replace(&format!("\"hash\":\"{}\",", next.previous_hash), "");
     assert_eq!(hex::encode(Sha256::digest(&without)), next.previous_hash);
     let expected = format!(
@@ -233,7 +233,7 @@ fn a_chain_goes_on_over_files_and_may_have_lost_its_oldest() {
     assert_eq!(chain.place.clone().map(|place| place.seq), Some(7));
     assert!(verify(&mut chain, lines[4].as_bytes()).unwrap().is_err(), "a file in the wrong place");
     // A log cut at its front cannot pass for one that begins.
-    let (line, _) = seal(&Place { seq: 2, ..Place::default() }, &bare(RecordKind::Start)).unwrap();
+    let (line, _) = seal(&ChainPlace { seq: 2, ..ChainPlace::default() }, &bare(RecordKind::Start)).unwrap();
     assert!(check(&[line + "\n"]).is_err());
 }
 
@@ -256,13 +256,13 @@ fn a_torn_tail_is_told_from_a_broken_log() {
     let tail = sound_tail(broken.as_bytes());
     assert_eq!(tail.sound, whole.len());
     assert!(tail.broken.is_some());
-    assert_eq!(sound_tail(b""), Tail::default());
+    assert_eq!(sound_tail(b""), SoundTail::default());
 }
 
 #[test]
 fn a_number_with_a_fraction_is_refused_rather_than_sealed_badly() {
     let record = Record { after: Some(json!({"load": [0.1]})), ..bare(RecordKind::Touched) };
-    assert!(seal(&Place::default(), &record).is_err());
+    assert!(seal(&ChainPlace::default(), &record).is_err());
 }
 
 #[test]
@@ -274,6 +274,6 @@ fn a_line_without_an_end_is_read_up_to_its_limit_and_is_a_fault() {
     // Without an end it never ends; what is read of it is what the limit allows.
     let mut line = Vec::new();
     let endless = &mut io::BufReader::new(io::repeat(b'x'));
-    assert_eq!(next_line(endless, &mut line).unwrap(), Line::TooLong);
+    assert_eq!(next_line(endless, &mut line).unwrap(), LogLine::TooLong);
     assert_eq!(line.len() as u64, MAXIMUM_LINE + 1);
 }

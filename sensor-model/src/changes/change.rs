@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum ChangeKind {
     /// A file, named by its path.
     File,
     /// A directory, named by its path.
@@ -33,7 +33,7 @@ pub enum Kind {
     OsImage,
 }
 
-impl Kind {
+impl ChangeKind {
     /// Its name in outputs.
     pub fn word(self) -> &'static str {
         match self {
@@ -57,7 +57,7 @@ impl Kind {
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
-pub enum Operation {
+pub enum ChangeOperation {
     /// Only the new config declares it.
     Add,
     /// Both declare it, differently.
@@ -66,7 +66,7 @@ pub enum Operation {
     Remove,
 }
 
-impl Operation {
+impl ChangeOperation {
     /// Its name in outputs.
     pub fn word(self) -> &'static str {
         match self {
@@ -90,11 +90,11 @@ impl Operation {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Change {
     /// What kind of thing.
-    pub kind: Kind,
-    /// Which; see [`Kind`].
+    pub kind: ChangeKind,
+    /// Which; see [`ChangeKind`].
     pub name: String,
     /// What is done to it.
-    pub operation: Operation,
+    pub operation: ChangeOperation,
     /// The differences, for people: `content`, `mode 0644 -> 0600`, `enabled: false -> true`.
     pub details: Vec<String>,
     /// The MachineConfig that declares it in the new config, for a removal in the old one.

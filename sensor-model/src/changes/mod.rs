@@ -15,7 +15,7 @@ mod users;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use change::{Change, Kind, Operation};
+pub use change::{Change, ChangeKind, ChangeOperation};
 
 use crate::{
     expectations::ExpectationError,

@@ -1,7 +1,7 @@
 //! Files, directories and links.
 
 use super::{
-    change::{Change, Kind, Operation, arrow},
+    change::{Change, ChangeKind, ChangeOperation, arrow},
     contents,
     pairs::pairs,
 };
@@ -32,7 +32,7 @@ pub(super) fn files(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) -> 
             owners(&user(old.user.as_ref()), &user(new.user.as_ref()), "user", &mut details);
             owners(&group(old.group.as_ref()), &group(new.group.as_ref()), "group", &mut details);
         }
-        push(Kind::File, path, [source(old), source(new)], details, &others, found);
+        push(ChangeKind::File, path, [source(old), source(new)], details, &others, found);
     }
     Ok(())
 }
@@ -46,7 +46,7 @@ pub(super) fn directories(old: &Rendered, new: &Rendered, found: &mut Vec<Change
             owners(&user(old.user.as_ref()), &user(new.user.as_ref()), "user", &mut details);
             owners(&group(old.group.as_ref()), &group(new.group.as_ref()), "group", &mut details);
         }
-        push(Kind::Directory, path, [source(old), source(new)], details, &others, found);
+        push(ChangeKind::Directory, path, [source(old), source(new)], details, &others, found);
     }
 }
 
@@ -69,7 +69,7 @@ pub(super) fn links(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
                 owners(&group(old.group.as_ref()), &group(new.group.as_ref()), "group", &mut details);
             }
         }
-        push(Kind::Link, path, [source(old), source(new)], details, &others, found);
+        push(ChangeKind::Link, path, [source(old), source(new)], details, &others, found);
     }
 }
 
@@ -96,7 +96,7 @@ fn source<T>(side: Option<&Sourced<T>>) -> Option<&Source> {
 
 /// Adds a change, if only one config declares the thing or if there are details.
 fn push(
-    kind: Kind,
+    kind: ChangeKind,
     path: &str,
     [old, new]: [Option<&Source>; 2],
     details: Vec<String>,
@@ -110,7 +110,7 @@ fn push(
         found.push(Change {
             kind,
             name: path.to_owned(),
-            operation: Operation::of(old.is_some(), new.is_some()),
+            operation: ChangeOperation::of(old.is_some(), new.is_some()),
             details,
             source: source.clone(),
             others: others.of(path, source),

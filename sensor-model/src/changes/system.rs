@@ -1,6 +1,6 @@
 //! The operating system: kernel arguments and type, extensions, FIPS mode, the image.
 
-use super::change::{Change, Kind, Operation, arrow};
+use super::change::{Change, ChangeKind, ChangeOperation, arrow};
 use crate::{
     expectation::Source,
     merge::{Rendered, Sourced},
@@ -18,22 +18,40 @@ pub(super) fn compare(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
         && let Some(declared) = new.kernel_type.as_ref().or(old.kernel_type.as_ref())
     {
         let detail = arrow("kernel type", Some(before), Some(&after));
-        found.push(change(Kind::KernelType, after, Operation::Change, vec![detail], &declared.source));
+        found.push(change(
+            ChangeKind::KernelType,
+            after,
+            ChangeOperation::Change,
+            vec![detail],
+            &declared.source,
+        ));
     }
     extensions(old, new, found);
     if old.fips.is_some() != new.fips.is_some()
         && let Some(source) = new.fips.as_ref().or(old.fips.as_ref())
     {
         let detail = arrow("fips", Some(old.fips.is_some()), Some(new.fips.is_some()));
-        found.push(change(Kind::Fips, "fips".to_owned(), Operation::Change, vec![detail], source));
+        found.push(change(
+            ChangeKind::Fips,
+            "fips".to_owned(),
+            ChangeOperation::Change,
+            vec![detail],
+            source,
+        ));
     }
-    image(Kind::OsImage, "image", old.os_image_url.as_ref(), new.os_image_url.as_ref(), found);
+    image(ChangeKind::OsImage, "image", old.os_image_url.as_ref(), new.os_image_url.as_ref(), found);
     // The image matters only to nodes with extensions; the plan decides that.
     let image_of = |side: &'_ Rendered| side.base_os_extensions_container_image.clone();
-    image(Kind::Extension, "extensions image", image_of(old).as_ref(), image_of(new).as_ref(), found);
+    image(ChangeKind::Extension, "extensions image", image_of(old).as_ref(), image_of(new).as_ref(), found);
 }
 
-fn change(kind: Kind, name: String, operation: Operation, details: Vec<String>, source: &Source) -> Change {
+fn change(
+    kind: ChangeKind,
+    name: String,
+    operation: ChangeOperation,
+    details: Vec<String>,
+    source: &Source,
+) -> Change {
     Change { kind, name, operation, details, source: source.clone(), others: Vec::new() }
 }
 
@@ -49,12 +67,12 @@ fn kernel_arguments(old: &[Sourced<String>], new: &[Sourced<String>], found: &mu
     let word = |part: &Sourced<String>| part.value.clone();
     let (before, removed) = arguments::partition(&old, &new, word);
     let (after, added) = arguments::partition(&new, &old, word);
-    for (operation, parts) in [(Operation::Remove, removed), (Operation::Add, added)] {
+    for (operation, parts) in [(ChangeOperation::Remove, removed), (ChangeOperation::Add, added)] {
         let mut reported: Vec<&str> = Vec::new();
         for Sourced { value, source } in parts {
             if !reported.contains(&value.as_str()) {
                 reported.push(value);
-                found.push(change(Kind::KernelArgument, value.clone(), operation, Vec::new(), source));
+                found.push(change(ChangeKind::KernelArgument, value.clone(), operation, Vec::new(), source));
             }
         }
     }
@@ -64,7 +82,7 @@ fn kernel_arguments(old: &[Sourced<String>], new: &[Sourced<String>], found: &mu
     {
         let details = vec!["order".to_owned()];
         let name = words(&after).join(" ");
-        found.push(change(Kind::KernelArgument, name, Operation::Change, details, &last.source));
+        found.push(change(ChangeKind::KernelArgument, name, ChangeOperation::Change, details, &last.source));
     }
 }
 
@@ -80,8 +98,8 @@ fn words(parts: &[Sourced<String>]) -> Vec<Sourced<String>> {
 /// Extensions have no order, and duplicates do not matter.
 fn extensions(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
     for (operation, from, other) in [
-        (Operation::Remove, &old.extensions, &new.extensions),
-        (Operation::Add, &new.extensions, &old.extensions),
+        (ChangeOperation::Remove, &old.extensions, &new.extensions),
+        (ChangeOperation::Add, &new.extensions, &old.extensions),
     ] {
         let mut reported: Vec<&str> = Vec::new();
         for Sourced { value, source } in from {
@@ -89,13 +107,13 @@ fn extensions(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
                 continue;
             }
             reported.push(value);
-            found.push(change(Kind::Extension, value.clone(), operation, Vec::new(), source));
+            found.push(change(ChangeKind::Extension, value.clone(), operation, Vec::new(), source));
         }
     }
 }
 
 fn image(
-    kind: Kind,
+    kind: ChangeKind,
     what: &str,
     old: Option<&Sourced<String>>,
     new: Option<&Sourced<String>>,
@@ -106,7 +124,7 @@ fn image(
         return;
     }
     if let Some(declared) = new.or(old) {
-        let operation = Operation::of(old.is_some(), new.is_some());
+        let operation = ChangeOperation::of(old.is_some(), new.is_some());
         let quoted = |side| url(side).map(|url| quote(&url));
         let detail = arrow(what, quoted(old), quoted(new));
         found.push(change(kind, declared.value.clone(), operation, vec![detail], &declared.source));

@@ -36,7 +36,7 @@ fn found(old: &Value, new: &Value) -> Vec<String> {
         .iter()
         .map(|change| {
             let details = change.details.join("; ");
-            format!("{} {} {} [{details}]", change.operation.word(), change.kind.word(), change.name)
+            format!("{} {} {} [{details}]", change.operation.as_str(), change.kind.as_str(), change.name)
         })
         .collect()
 }

@@ -1,7 +1,7 @@
 //! Units: one change for each unit, about its content, drop-ins, enablement and mask.
 
 use super::{
-    change::{Change, Kind, Operation, arrow},
+    change::{Change, ChangeKind, ChangeOperation, arrow},
     pairs::pairs,
 };
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 pub(super) fn compare(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
     let nothing = RenderedUnit::default();
     for (name, before, after) in pairs(&old.units, &new.units) {
-        let Differences { details, mut sources } =
+        let UnitDifferences { details, mut sources } =
             differences(before.unwrap_or(&nothing), after.unwrap_or(&nothing));
         let rank = |source: &Source| new.sources.iter().position(|other| other == source);
         sources.sort_by_key(|source| std::cmp::Reverse(rank(source)));
@@ -21,9 +21,9 @@ pub(super) fn compare(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
         let mut sources = sources.into_iter().cloned();
         let Some(source) = sources.next() else { continue };
         found.push(Change {
-            kind: Kind::Unit,
+            kind: ChangeKind::Unit,
             name: name.to_owned(),
-            operation: Operation::of(
+            operation: ChangeOperation::of(
                 before.is_some_and(|unit| *unit != nothing),
                 after.is_some_and(|unit| *unit != nothing),
             ),
@@ -36,20 +36,20 @@ pub(super) fn compare(old: &Rendered, new: &Rendered, found: &mut Vec<Change>) {
 
 /// The differing parts of a unit, and their MachineConfigs: those of the new config, for a removed part those of the old one.
 #[derive(Default)]
-struct Differences<'a> {
+struct UnitDifferences<'a> {
     details: Vec<String>,
     sources: Vec<&'a Source>,
 }
 
-impl<'a> Differences<'a> {
+impl<'a> UnitDifferences<'a> {
     fn add<T>(&mut self, detail: String, old: Option<&'a Sourced<T>>, new: Option<&'a Sourced<T>>) {
         self.details.push(detail);
         self.sources.extend(new.or(old).map(|part| &part.source));
     }
 }
 
-fn differences<'a>(old: &'a RenderedUnit, new: &'a RenderedUnit) -> Differences<'a> {
-    let mut found = Differences::default();
+fn differences<'a>(old: &'a RenderedUnit, new: &'a RenderedUnit) -> UnitDifferences<'a> {
+    let mut found = UnitDifferences::default();
     if contents(old) != contents(new) {
         found.add("content".to_owned(), old.contents.as_ref(), new.contents.as_ref());
     }
@@ -65,7 +65,7 @@ fn differences<'a>(old: &'a RenderedUnit, new: &'a RenderedUnit) -> Differences<
         };
         // A drop-in without contents must be absent, which is more than an undeclared drop-in.
         if text(old) != text(new) {
-            let word = Operation::of(old.is_some(), new.is_some()).word();
+            let word = ChangeOperation::of(old.is_some(), new.is_some()).as_str();
             found.add(format!("drop-in {name}: {word}"), old, new);
         }
     }

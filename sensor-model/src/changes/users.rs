@@ -3,7 +3,7 @@
 //! A change names a key by user and fingerprint. No change contains a key or a hash.
 
 use super::{
-    change::{Change, Kind, Operation},
+    change::{Change, ChangeKind, ChangeOperation},
     pairs::pairs,
 };
 use crate::{
@@ -27,11 +27,13 @@ fn keys(user: &str, old: Option<&RenderedUser>, new: Option<&RenderedUser>, foun
     let has =
         |keys: &[Sourced<String>], key: &Sourced<String>| keys.iter().any(|other| other.value == key.value);
     let mut differs = false;
-    for (operation, from, other) in [(Operation::Remove, &old, &new), (Operation::Add, &new, &old)] {
+    for (operation, from, other) in
+        [(ChangeOperation::Remove, &old, &new), (ChangeOperation::Add, &new, &old)]
+    {
         for key in from.iter().filter(|key| !has(other, key)) {
             differs = true;
             found.push(Change {
-                kind: Kind::SshKey,
+                kind: ChangeKind::SshKey,
                 name: format!("{user} {}", fingerprint(&key.value)),
                 operation,
                 details: Vec::new(),
@@ -47,9 +49,9 @@ fn keys(user: &str, old: Option<&RenderedUser>, new: Option<&RenderedUser>, foun
         && let Some(key) = new.last()
     {
         found.push(Change {
-            kind: Kind::SshKey,
+            kind: ChangeKind::SshKey,
             name: user.to_owned(),
-            operation: Operation::Change,
+            operation: ChangeOperation::Change,
             details: vec!["order".to_owned()],
             source: key.source.clone(),
             others: Vec::new(),
@@ -75,9 +77,9 @@ fn password(name: &str, old: Option<&RenderedUser>, new: Option<&RenderedUser>, 
     }
     if let Some(user) = new.or(old) {
         found.push(Change {
-            kind: Kind::PasswordHash,
+            kind: ChangeKind::PasswordHash,
             name: name.to_owned(),
-            operation: Operation::of(before.is_some(), after.is_some()),
+            operation: ChangeOperation::of(before.is_some(), after.is_some()),
             details: Vec::new(),
             source: user.source.clone(),
             others: Vec::new(),

@@ -1,6 +1,6 @@
 //! Closed directories and ssh keys: undeclared names and keys.
 
-use super::subject::Subject;
+use super::subject::ComparedThing;
 use crate::{
     authorized_keys::{AuthorizedKeys, SshKey},
     difference::{Difference, DifferenceKind},
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 /// A user's own `authorized_keys`, which may contain declared keys and no others.
 pub(super) fn authorized(
-    subject: &Subject<'_>,
+    subject: &ComparedThing<'_>,
     declared: &[SshKey],
     object: &ObjectObservation,
 ) -> Vec<Difference> {
@@ -27,7 +27,7 @@ pub(super) fn authorized(
 
 /// A declared file of keys with other content: undeclared and missing keys.
 pub(super) fn declared_file(
-    subject: &Subject<'_>,
+    subject: &ComparedThing<'_>,
     expected: &FileExpectation,
     object: &ObjectObservation,
 ) -> Vec<Difference> {
@@ -54,7 +54,11 @@ pub(super) fn same_lines(expected: &FileExpectation, object: &ObjectObservation)
         .is_some_and(|found| found.keys == expected.keys && found.invalid.is_empty() && !found.truncated)
 }
 
-fn undeclared_keys(subject: &Subject<'_>, declared: &[SshKey], found: &AuthorizedKeys) -> Vec<Difference> {
+fn undeclared_keys(
+    subject: &ComparedThing<'_>,
+    declared: &[SshKey],
+    found: &AuthorizedKeys,
+) -> Vec<Difference> {
     let mut differences = Vec::new();
     let mut push = |found: String, text: String| {
         differences.push(Difference {
@@ -90,7 +94,7 @@ fn undeclared_keys(subject: &Subject<'_>, declared: &[SshKey], found: &Authorize
 
 /// A directory in which only declared names may exist.
 pub(super) fn closed_directory(
-    subject: &Subject<'_>,
+    subject: &ComparedThing<'_>,
     expected: &ClosedDirectoryExpectation,
     (names, more): (&[String], u64),
     ssh_keys: &BTreeMap<String, AuthorizedKeys>,
@@ -114,7 +118,7 @@ pub(super) fn closed_directory(
             text: format!("unexpected ssh key file {}", quote_path(&path)),
         });
         if let Some(keys) = ssh_keys.get(name) {
-            let subject = Subject { path: &path, noun: "file" };
+            let subject = ComparedThing { path: &path, noun: "file" };
             differences.extend(undeclared_keys(&subject, &[], keys));
         }
     }

@@ -22,7 +22,7 @@ use crate::{
     expectation::{Expectation, Expected},
     observation::Observation,
 };
-use subject::Subject;
+use subject::ComparedThing;
 
 /// Most differences reported of one thing. One more difference has the number of those beyond.
 pub const MAXIMUM_DIFFERENCES: usize = 64;
@@ -32,7 +32,7 @@ pub const MAXIMUM_DIFFERENCES: usize = 64;
 /// For files the order is the Machine Config Operator's (stat, mode, content), followed by what only Holdfast compares. So the
 /// first text is the operator's.
 pub fn compare(expectation: &Expectation, observation: &Observation, ids: &Ids) -> Vec<Difference> {
-    let subject = Subject { path: &expectation.thing.path(), noun: expectation.thing.noun() };
+    let subject = ComparedThing { path: &expectation.thing.path(), noun: expectation.thing.noun() };
     let mut differences = all(&subject, expectation, observation, ids);
     if let (Some(label), Observation::Object(object)) = (&expectation.label, observation)
         && differences.iter().all(|found| found.kind != DifferenceKind::Type)
@@ -43,7 +43,7 @@ pub fn compare(expectation: &Expectation, observation: &Observation, ids: &Ids) 
 }
 
 fn all(
-    subject: &Subject<'_>,
+    subject: &ComparedThing<'_>,
     expectation: &Expectation,
     observation: &Observation,
     ids: &Ids,
@@ -88,7 +88,7 @@ fn all(
 }
 
 /// Limits the differences, so that somebody who fills a directory or a file cannot fill the log.
-fn bounded(subject: &Subject<'_>, mut differences: Vec<Difference>) -> Vec<Difference> {
+fn bounded(subject: &ComparedThing<'_>, mut differences: Vec<Difference>) -> Vec<Difference> {
     let Some(more) = differences.len().checked_sub(MAXIMUM_DIFFERENCES).filter(|more| *more > 0) else {
         return differences;
     };

@@ -1,6 +1,6 @@
 //! Files, directories and links: type, mode, content, owner, label, extended attributes, flags, mounts.
 
-use super::{go_mode::go_mode, ids::Ids, keys, subject::Subject};
+use super::{go_mode::go_mode, ids::Ids, keys, subject::ComparedThing};
 use crate::{
     difference::{Difference, DifferenceKind},
     expectation::{DirectoryExpectation, FileExpectation, LinkExpectation, Owner},
@@ -12,7 +12,7 @@ use crate::{
 use std::collections::BTreeMap;
 
 pub(super) fn file(
-    subject: &Subject<'_>,
+    subject: &ComparedThing<'_>,
     expected: &FileExpectation,
     object: &ObjectObservation,
     ids: &Ids,
@@ -27,7 +27,7 @@ pub(super) fn file(
 }
 
 pub(super) fn directory(
-    subject: &Subject<'_>,
+    subject: &ComparedThing<'_>,
     expected: &DirectoryExpectation,
     object: &ObjectObservation,
     ids: &Ids,
@@ -40,7 +40,7 @@ pub(super) fn directory(
 }
 
 pub(super) fn link(
-    subject: &Subject<'_>,
+    subject: &ComparedThing<'_>,
     expected: &LinkExpectation,
     object: &ObjectObservation,
     ids: &Ids,
@@ -80,7 +80,7 @@ pub(super) fn link(
 /// The label, if the host's policy has one for the object. The caller leaves out objects of a wrong type, because the policy's
 /// label depends on the type.
 pub(super) fn label(
-    subject: &Subject<'_>,
+    subject: &ComparedThing<'_>,
     expected: &str,
     object: &ObjectObservation,
     ids: &Ids,
@@ -94,13 +94,13 @@ pub(super) fn label(
 }
 
 /// A closed directory that is something else.
-pub(super) fn not_a_directory(subject: &Subject<'_>, object: &ObjectObservation) -> Vec<Difference> {
+pub(super) fn not_a_directory(subject: &ComparedThing<'_>, object: &ObjectObservation) -> Vec<Difference> {
     vec![subject.wrong_type(FileType::Directory, 0o755, object)]
 }
 
 /// Adds a difference of type or mode. Returns whether the type is as declared.
 fn type_and_mode(
-    subject: &Subject<'_>,
+    subject: &ComparedThing<'_>,
     file_type: FileType,
     mode: u32,
     object: &ObjectObservation,
@@ -126,7 +126,7 @@ fn type_and_mode(
 }
 
 fn content(
-    subject: &Subject<'_>,
+    subject: &ComparedThing<'_>,
     expected: &FileExpectation,
     object: &ObjectObservation,
     differences: &mut Vec<Difference>,
@@ -166,7 +166,7 @@ fn content(
 }
 
 fn owner(
-    subject: &Subject<'_>,
+    subject: &ComparedThing<'_>,
     (user, group): (&Owner, &Owner),
     object: &ObjectObservation,
     ids: &Ids,
@@ -204,7 +204,7 @@ fn owns(expected: &Owner, id: u32, name: Option<&str>, known: &BTreeMap<String, 
 }
 
 /// What no MachineConfig can declare of an object: extended attributes, inode flags, a mount over it.
-fn undeclared(subject: &Subject<'_>, object: &ObjectObservation, differences: &mut Vec<Difference>) {
+fn undeclared(subject: &ComparedThing<'_>, object: &ObjectObservation, differences: &mut Vec<Difference>) {
     for (name, description) in &object.xattrs {
         if xattr::is_ignored(name, description) {
             continue;
@@ -233,7 +233,7 @@ fn undeclared(subject: &Subject<'_>, object: &ObjectObservation, differences: &m
     }
 }
 
-fn mounted_over(subject: &Subject<'_>) -> Difference {
+fn mounted_over(subject: &ComparedThing<'_>) -> Difference {
     Difference {
         kind: DifferenceKind::MountOver,
         expected: "no mount".to_owned(),

@@ -10,12 +10,12 @@ use std::path::Path;
 
 /// The thing of a comparison, as texts name it.
 #[derive(Debug)]
-pub(super) struct Subject<'a> {
+pub(super) struct ComparedThing<'a> {
     pub(super) path: &'a Path,
     pub(super) noun: &'static str,
 }
 
-impl Subject<'_> {
+impl ComparedThing<'_> {
     /// `file "/etc/x"`.
     pub(super) fn name(&self) -> String {
         format!("{} {}", self.noun, quote_path(self.path))

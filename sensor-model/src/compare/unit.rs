@@ -1,6 +1,6 @@
 //! Enablement and mask of a unit, by the Machine Config Operator's sets of `UnitFileState`.
 
-use super::subject::Subject;
+use super::subject::ComparedThing;
 use crate::{
     difference::{Difference, DifferenceKind},
     expectation::{Thing, UnitExpectation},
@@ -15,7 +15,7 @@ const NOT_FOUND: &str = "not-found";
 
 pub(super) fn compare(
     thing: &Thing,
-    subject: &Subject<'_>,
+    subject: &ComparedThing<'_>,
     expected: &UnitExpectation,
     seen: &UnitObservation,
 ) -> Vec<Difference> {
@@ -58,7 +58,7 @@ pub(super) fn compare(
     differences
 }
 
-fn not_masked(subject: &Subject<'_>, seen: &UnitObservation) -> Difference {
+fn not_masked(subject: &ComparedThing<'_>, seen: &UnitObservation) -> Difference {
     match &seen.resolved {
         Some(resolved) => mask_difference(subject, DEV_NULL, &resolved.to_string_lossy()),
         None => Difference {
@@ -74,7 +74,7 @@ fn not_masked(subject: &Subject<'_>, seen: &UnitObservation) -> Difference {
     }
 }
 
-fn mask_difference(subject: &Subject<'_>, expected: &str, found: &str) -> Difference {
+fn mask_difference(subject: &ComparedThing<'_>, expected: &str, found: &str) -> Difference {
     Difference {
         kind: DifferenceKind::UnitMask,
         expected: expected.to_owned(),

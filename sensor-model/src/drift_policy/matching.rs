@@ -2,7 +2,7 @@
 //!
 //! In: patterns that `parse` has checked. A pattern that cannot be compiled matches nothing.
 
-use super::{AllowedActors, DriftPolicy, Rule, Subject};
+use super::{AllowedActors, DriftPolicy, PolicyActor, Rule};
 use globset::{Glob, GlobBuilder, GlobSetBuilder};
 use std::{os::unix::ffi::OsStrExt as _, path::Path};
 
@@ -91,7 +91,7 @@ impl DriftPolicy {
 
 impl AllowedActors {
     /// Whether any entry matches the actor. Holdfast itself is always allowed.
-    pub fn allow(&self, subject: &Subject<'_>) -> bool {
+    pub fn allow(&self, subject: &PolicyActor<'_>) -> bool {
         subject.holdfast
             || any(&self.units, subject.unit)
             || any(&self.exes, subject.exe)

@@ -1,7 +1,7 @@
 //! What to do about drift of a path.
 //!
 //! In: `DriftPolicy` files ([`DriftPolicyFile::parse`]), merged into one [`DriftPolicy`]; then a path and the actor who changed
-//! it. Out: a [`Decision`]. A file with a fault is refused as a whole; the error names file, rule, field and reason. Nothing is
+//! it. Out: a [`DriftDecision`]. A file with a fault is refused as a whole; the error names file, rule, field and reason. Nothing is
 //! read from the disk or run here.
 //!
 //! Which rule applies to a path:
@@ -28,7 +28,7 @@ use std::{collections::BTreeMap, path::Path};
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
-pub enum Action {
+pub enum DriftAction {
     /// Nothing: no record, no metric.
     Ignore,
     /// A record and a metric.
@@ -44,7 +44,7 @@ pub enum Action {
 /// What is done about labels that differ from the SELinux policy's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Labels {
+pub enum LabelComparison {
     /// They are drift.
     #[default]
     Compare,
@@ -71,14 +71,14 @@ pub struct Rule {
     /// A path, a directory ending in `/`, or a glob.
     pub path: String,
     /// What is done.
-    pub action: Action,
+    pub action: DriftAction,
     /// The actors that may change it.
     pub allowed_actors: AllowedActors,
     /// Whether the content is hidden from records and outputs, diffs included.
     pub secret: bool,
     /// Whether labels are compared.
     #[serde(default)]
-    pub labels: Labels,
+    pub labels: LabelComparison,
     /// Why the rule is there, for people.
     pub reason: Option<String>,
 }
@@ -110,7 +110,7 @@ pub struct DriftPolicyError {
 
 /// The parts of an actor that policies match on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Subject<'a> {
+pub struct PolicyActor<'a> {
     /// Whether Holdfast made the change.
     pub holdfast: bool,
     /// systemd unit.
@@ -125,7 +125,7 @@ pub struct Subject<'a> {
     pub pod: Option<&'a str>,
 }
 
-impl<'a> From<&'a Actor> for Subject<'a> {
+impl<'a> From<&'a Actor> for PolicyActor<'a> {
     fn from(actor: &'a Actor) -> Self {
         Self {
             holdfast: actor.holdfast,
@@ -140,15 +140,15 @@ impl<'a> From<&'a Actor> for Subject<'a> {
 
 /// What is to be done about one drift.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Decision<'a> {
-    /// What is done: the rule's action, or at most [`Action::Observe`] for an allowed actor.
-    pub action: Action,
+pub struct DriftDecision<'a> {
+    /// What is done: the rule's action, or at most [`DriftAction::Observe`] for an allowed actor.
+    pub action: DriftAction,
     /// Whether the rule allows the actor.
     pub allowed: bool,
     /// Whether the content is hidden.
     pub secret: bool,
     /// Whether labels are compared.
-    pub labels: Labels,
+    pub labels: LabelComparison,
     /// The rule and its file; `None` for the default.
     pub rule: Option<(&'a Rule, &'a str)>,
 }
@@ -218,16 +218,22 @@ impl DriftPolicy {
     }
 
     /// What is to be done about a change of `path` (absolute) by `subject`, if it is known.
-    pub fn decide(&self, path: &Path, subject: Option<&Subject<'_>>) -> Decision<'_> {
+    pub fn decide(&self, path: &Path, subject: Option<&PolicyActor<'_>>) -> DriftDecision<'_> {
         let Some(number) = self.rule_for(path) else {
             let allowed = subject.is_some_and(|subject| subject.holdfast);
-            let action = if allowed { Action::Observe } else { Action::Degrade };
-            return Decision { action, allowed, secret: true, labels: Labels::Compare, rule: None };
+            let action = if allowed { DriftAction::Observe } else { DriftAction::Degrade };
+            return DriftDecision {
+                action,
+                allowed,
+                secret: true,
+                labels: LabelComparison::Compare,
+                rule: None,
+            };
         };
         let (rule, origin) = &self.rules[number];
         let allowed = subject.is_some_and(|subject| rule.allowed_actors.allow(subject));
-        Decision {
-            action: if allowed { rule.action.min(Action::Observe) } else { rule.action },
+        DriftDecision {
+            action: if allowed { rule.action.min(DriftAction::Observe) } else { rule.action },
             allowed,
             secret: rule.secret,
             labels: rule.labels,

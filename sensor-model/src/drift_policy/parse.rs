@@ -4,7 +4,7 @@
 //! default would apply.
 
 use super::{
-    Action, AllowedActors, DriftPolicyError, DriftPolicyFile, Labels, Rule,
+    AllowedActors, DriftAction, DriftPolicyError, DriftPolicyFile, LabelComparison, Rule,
     matching::{Pattern, glob},
 };
 use crate::{
@@ -90,11 +90,11 @@ fn rule(value: &Value, at: &str) -> Result<Rule, Fault> {
     check_pattern(path).map_err(|reason| (field("path"), reason))?;
     let action = text(required(rule, "action", &field(""))?, &field("action"))?;
     let action = match action {
-        "ignore" => Action::Ignore,
-        "observe" => Action::Observe,
-        "degrade" => Action::Degrade,
-        "revert" => Action::Revert,
-        "deny" => Action::Deny,
+        "ignore" => DriftAction::Ignore,
+        "observe" => DriftAction::Observe,
+        "degrade" => DriftAction::Degrade,
+        "revert" => DriftAction::Revert,
+        "deny" => DriftAction::Deny,
         _ => {
             let reason = format!("must be ignore, observe, degrade, revert or deny, not {action:?}");
             return Err((field("action"), reason));
@@ -109,8 +109,8 @@ fn rule(value: &Value, at: &str) -> Result<Rule, Fault> {
         Some(value) => value.as_bool().ok_or_else(|| fault(&field("secret"), value, "true or false"))?,
     };
     let labels = match rule.get("labels").map(|value| text(value, &field("labels"))).transpose()? {
-        None | Some("compare") => Labels::Compare,
-        Some("ignore") => Labels::Ignore,
+        None | Some("compare") => LabelComparison::Compare,
+        Some("ignore") => LabelComparison::Ignore,
         Some(other) => {
             return Err((field("labels"), format!("must be compare or ignore, not {other:?}")));
         }

@@ -66,7 +66,7 @@ fn the_most_specific_rule_applies() {
 fn without_a_rule_it_degrades_and_is_secret() {
     let policy = DriftPolicy::default();
     let decision = policy.decide(Path::new("/etc/foo"), None);
-    assert_eq!((decision.action, decision.secret, decision.rule), (Action::Degrade, true, None));
+    assert_eq!((decision.action, decision.secret, decision.rule), (DriftAction::Degrade, true, None));
 }
 
 #[test]
@@ -79,10 +79,10 @@ fn labels_are_compared_unless_the_rule_that_applies_says_otherwise() {
 ",
     );
     for (path, labels) in [
-        ("/etc/x", Labels::Ignore),
-        ("/etc/a", Labels::Compare),
-        ("/etc/b", Labels::Compare),
-        ("/usr/x", Labels::Compare),
+        ("/etc/x", LabelComparison::Ignore),
+        ("/etc/a", LabelComparison::Compare),
+        ("/etc/b", LabelComparison::Compare),
+        ("/usr/x", LabelComparison::Compare),
     ] {
         assert_eq!(policy.decide(Path::new(path), None).labels, labels, "{path}");
     }
@@ -98,30 +98,30 @@ fn an_allowed_actor_is_observed_at_most() {
     - {path: /etc/b, action: ignore, allowedActors: {users: [ann]}}
 ",
     );
-    let nobody = Subject::default();
+    let nobody = PolicyActor::default();
     for (subject, allowed) in [
-        (Subject { unit: Some("crio-12.scope"), ..nobody }, true),
-        (Subject { unit: Some("ntp.service"), ..nobody }, true),
-        (Subject { unit: Some("ntp.service.d"), ..nobody }, false),
-        (Subject { exe: Some("/usr/bin/x"), ..nobody }, true),
-        (Subject { exe: Some("/usr/bin/xy"), ..nobody }, false),
-        (Subject { pod: Some("kube-system/dns-7"), ..nobody }, true),
-        (Subject { pod: Some("other/dns-7"), ..nobody }, false),
-        (Subject { pod_uid: Some("5f1c"), ..nobody }, true),
-        (Subject { user: Some("ann"), ..nobody }, true),
-        (Subject { user: Some("bob"), ..nobody }, false),
-        (Subject { holdfast: true, ..nobody }, true),
+        (PolicyActor { unit: Some("crio-12.scope"), ..nobody }, true),
+        (PolicyActor { unit: Some("ntp.service"), ..nobody }, true),
+        (PolicyActor { unit: Some("ntp.service.d"), ..nobody }, false),
+        (PolicyActor { exe: Some("/usr/bin/x"), ..nobody }, true),
+        (PolicyActor { exe: Some("/usr/bin/xy"), ..nobody }, false),
+        (PolicyActor { pod: Some("kube-system/dns-7"), ..nobody }, true),
+        (PolicyActor { pod: Some("other/dns-7"), ..nobody }, false),
+        (PolicyActor { pod_uid: Some("5f1c"), ..nobody }, true),
+        (PolicyActor { user: Some("ann"), ..nobody }, true),
+        (PolicyActor { user: Some("bob"), ..nobody }, false),
+        (PolicyActor { holdfast: true, ..nobody }, true),
         (nobody, false),
     ] {
         let decision = policy.decide(Path::new("/etc/a"), Some(&subject));
         assert_eq!(decision.allowed, allowed, "{subject:?}");
-        assert_eq!(decision.action, if allowed { Action::Observe } else { Action::Deny });
+        assert_eq!(decision.action, if allowed { DriftAction::Observe } else { DriftAction::Deny });
     }
-    assert_eq!(policy.decide(Path::new("/etc/a"), None).action, Action::Deny);
-    let ann = Subject { user: Some("ann"), ..nobody };
+    assert_eq!(policy.decide(Path::new("/etc/a"), None).action, DriftAction::Deny);
+    let ann = PolicyActor { user: Some("ann"), ..nobody };
     assert_eq!(
         policy.decide(Path::new("/etc/b"), Some(&ann)).action,
-        Action::Ignore,
+        DriftAction::Ignore,
         "never more than the rule"
     );
 }
@@ -166,8 +166,8 @@ fn the_higher_precedence_counts_and_a_tie_is_refused() {
     high.precedence = 5;
     for order in [[low.clone(), high.clone()], [high.clone(), low.clone()]] {
         let policy = DriftPolicy::merge(&order).unwrap();
-        assert_eq!(policy.decide(Path::new("/etc/a"), None).action, Action::Deny);
-        assert_eq!(policy.decide(Path::new("/etc/b"), None).action, Action::Ignore);
+        assert_eq!(policy.decide(Path::new("/etc/a"), None).action, DriftAction::Deny);
+        assert_eq!(policy.decide(Path::new("/etc/b"), None).action, DriftAction::Ignore);
     }
     assert!(DriftPolicy::merge(&[low.clone(), low]).is_ok(), "the same rule twice says nothing new");
 }
@@ -270,17 +270,17 @@ fn the_openshift_policy_leaves_alone_what_the_operator_itself_rewrites() {
         "/etc/mco/internal-registry-pull-secret.json",
         "/etc/machine-config-daemon/currentconfig",
     ] {
-        assert_eq!(policy.decide(Path::new(path), None).action, Action::Ignore, "{path}");
+        assert_eq!(policy.decide(Path::new(path), None).action, DriftAction::Ignore, "{path}");
     }
-    assert_eq!(policy.decide(Path::new("/etc/kubernetes/kubelet.conf"), None).action, Action::Degrade);
+    assert_eq!(policy.decide(Path::new("/etc/kubernetes/kubelet.conf"), None).action, DriftAction::Degrade);
 }
 
 #[test]
 fn the_strict_policy_reverts_and_refuses_changes_of_logins() {
     let policy = DriftPolicy::merge(&[shipped("default.yaml"), shipped("strict.yaml")]).unwrap();
-    assert_eq!(policy.decide(Path::new("/etc/chrony.conf"), None).action, Action::Revert);
+    assert_eq!(policy.decide(Path::new("/etc/chrony.conf"), None).action, DriftAction::Revert);
     assert_eq!(
         policy.decide(Path::new("/home/core/.ssh/authorized_keys.d/ignition"), None).action,
-        Action::Deny
+        DriftAction::Deny
     );
 }

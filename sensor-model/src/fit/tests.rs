@@ -1,5 +1,5 @@
 use super::*;
-use crate::chain::{Place, open, seal};
+use crate::chain::{ChainPlace, open, seal};
 use crate::difference::{Difference, DifferenceKind};
 use crate::record::{RecordKind, SCHEMA, ThingKind};
 use serde_json::json;
@@ -45,7 +45,7 @@ fn holds(record: &Record) -> Record {
         serde_json::from_str(include_str!("../../../docs/schemas/forensic-record.schema.json")).unwrap();
     let schema = jsonschema::validator_for(&schema).unwrap();
     let cut = fitted(record);
-    let place = Place { seq: u64::MAX - 1, ..Place::default() };
+    let place = ChainPlace { seq: u64::MAX - 1, ..ChainPlace::default() };
     let (line, _) = seal(&place, &cut).unwrap();
     assert!(line.len() < LONGEST_ENTRY, "{} bytes", line.len());
     assert_eq!(open(line.as_bytes()).unwrap().record, cut);

@@ -4,7 +4,7 @@ use crate::{
     action::Action,
     ignition::Purpose,
     machine_config, merge,
-    node_disruption::{Policy, PolicyFile, Request, Subject},
+    node_disruption::{DisruptionPolicy, DisruptionPolicyFile, EntrySubject, PolicyRequest},
     plan::Plan,
     registries as rules, selinux as labels,
 };
@@ -12,7 +12,7 @@ use crate::{
 /// A manifest file: a config does not differ from itself, its plan can be written and read, and every reboot has a drain.
 pub fn plan(data: &[u8]) {
     let Ok(manifest) = machine_config::parse_for("fuzz", data, Purpose::Compare) else { return };
-    let policy = Policy::shipped().expect("what is shipped is sound");
+    let policy = DisruptionPolicy::shipped().expect("what is shipped is sound");
     for config in manifest.machine_configs {
         let Ok(config) = merge::rendered(config) else { continue };
         let Ok(same) = crate::plan::plan(Some(&config), Some(&config), &policy) else { continue };
@@ -31,7 +31,7 @@ pub fn plan(data: &[u8]) {
 
 /// A disruption policy file: an error has a field and a reason, and an accepted entry has known actions.
 pub fn node_disruption(data: &[u8]) {
-    let files = match PolicyFile::parse("fuzz", data) {
+    let files = match DisruptionPolicyFile::parse("fuzz", data) {
         Ok(files) => files,
         Err(error) => {
             assert!(!error.object.is_empty() && !error.field.is_empty() && !error.reason.is_empty());
@@ -41,13 +41,14 @@ pub fn node_disruption(data: &[u8]) {
     for file in &files {
         for entry in &file.entries {
             assert!(!entry.actions.is_empty());
-            assert_eq!(entry.subject == Subject::SshKey, entry.pattern.is_empty());
-            assert!(entry.actions.iter().all(|action| matches!(action.request, Request::Act { .. })));
+            assert_eq!(entry.subject == EntrySubject::SshKey, entry.pattern.is_empty());
+            assert!(entry.actions.iter().all(|action| matches!(action.request, PolicyRequest::Act { .. })));
         }
     }
-    if let Ok(policy) = Policy::merge(&files, None) {
+    if let Ok(policy) = DisruptionPolicy::merge(&files, None) {
         assert!(
-            policy.entries().len() >= Policy::shipped().expect("what is shipped is sound").entries().len()
+            policy.entries().len()
+                >= DisruptionPolicy::shipped().expect("what is shipped is sound").entries().len()
         );
     }
 }

@@ -3,7 +3,7 @@
 use crate::{
     cgroup::Placement,
     chain::{self, Chain},
-    drift_policy::{Action, DriftPolicy, DriftPolicyFile},
+    drift_policy::{DriftAction, DriftPolicy, DriftPolicyFile},
     host::hierarchy::Hierarchy,
 };
 use std::path::Path;
@@ -42,7 +42,7 @@ pub fn drift_policy(data: &[u8]) {
         }
         assert!(decision.secret || decision.rule.is_some());
     }
-    assert!(policy.decide(Path::new("/"), None).action >= Action::Ignore);
+    assert!(policy.decide(Path::new("/"), None).action >= DriftAction::Ignore);
 }
 
 /// Lines of the forensic log: the sound part is a chain, whatever is cut or changed.
@@ -58,7 +58,7 @@ pub fn forensic_log(data: &[u8]) {
     }
     for line in data.split(|byte| *byte == b'\n') {
         if let Ok(entry) = chain::open(line) {
-            let place = chain::Place { seq: entry.seq, previous_hash: entry.previous_hash.clone() };
+            let place = chain::ChainPlace { seq: entry.seq, previous_hash: entry.previous_hash.clone() };
             // A line with fields of a later version cannot be written again.
             if let Ok((again, next)) = chain::seal(&place, &entry.record)
                 && again.as_bytes() == line

@@ -102,13 +102,13 @@ mod tests {
 
     #[test]
     fn records_of_older_versions_have_the_boot_id_alone_and_are_read() {
-        let old: super::super::Record =
+        let old: super::super::JournalRecord =
             serde_json::from_str(r#"{"record":"reboot-requested","boot_id":"b"}"#).unwrap();
-        assert_eq!(old, super::super::Record::RebootRequested { boot: Boot::of_kernel("b") });
+        assert_eq!(old, super::super::JournalRecord::RebootRequested { boot: Boot::of_kernel("b") });
         assert_eq!(serde_json::to_string(&old).unwrap(), r#"{"record":"reboot-requested","boot_id":"b"}"#);
-        let new = super::super::Record::ReturnRequested { boot: boot(Some(3), Some("d")) };
+        let new = super::super::JournalRecord::ReturnRequested { boot: boot(Some(3), Some("d")) };
         let text = serde_json::to_string(&new).unwrap();
         assert!(text.contains(r#""boot_id":"b","soft_reboots":3,"deployment":"d""#), "{text}");
-        assert_eq!(serde_json::from_str::<super::super::Record>(&text).unwrap(), new);
+        assert_eq!(serde_json::from_str::<super::super::JournalRecord>(&text).unwrap(), new);
     }
 }

@@ -4,7 +4,7 @@
 //! after its first record is complete. A kill leaves an unfinished last line. Any other invalid line is an error with its number,
 //! and the journal is then not used.
 
-use super::{Begin, Image, Record};
+use super::{Begin, Image, JournalRecord};
 use crate::path::check_absolute;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeSet;
@@ -77,11 +77,11 @@ impl LineError {
 
 /// A journal that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Parsed {
+pub struct ParsedJournal {
     /// The first record's content.
     pub begin: Begin,
     /// All records, the first one included.
-    pub records: Vec<Record>,
+    pub records: Vec<JournalRecord>,
     /// Bytes up to the end of the last complete record.
     pub sound: usize,
     /// Digest of the last complete record, to which the next one is chained.
@@ -94,7 +94,7 @@ pub struct Parsed {
 ///
 /// # Errors
 /// A path that is not UTF-8, which JSON cannot represent.
-pub fn line(previous: &str, record: &Record) -> Result<(String, String), JournalError> {
+pub fn line(previous: &str, record: &JournalRecord) -> Result<(String, String), JournalError> {
     let json = serde_json::to_string(record)
         .map_err(|error| JournalError { line: 0, reason: LineError::Unwritable(error.to_string()) })?;
     let digest = digest(previous, json.as_bytes());
@@ -114,7 +114,7 @@ fn digest(previous: &str, json: &[u8]) -> String {
 /// # Errors
 /// A changed or invalid line (an unfinished last line after others is no error), records in an impossible order, or a path or
 /// digest that Holdfast does not write.
-pub fn parse(bytes: &[u8]) -> Result<Parsed, JournalError> {
+pub fn parse(bytes: &[u8]) -> Result<ParsedJournal, JournalError> {
     let error = |line: usize, reason: LineError| JournalError { line, reason };
     if bytes.len() > MAXIMUM_BYTES {
         return Err(error(1, LineError::TooLarge(bytes.len())));
@@ -132,7 +132,7 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, JournalError> {
         match record {
             Ok((record, digest)) => {
                 follows(records.last(), &record).map_err(|reason| error(number, reason))?;
-                if let Record::Begin(first) = &record {
+                if let JournalRecord::Begin(first) = &record {
                     check(first).map_err(|reason| error(number, reason))?;
                     begin = Some((**first).clone());
                 }
@@ -147,10 +147,10 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, JournalError> {
         }
     }
     let begin = begin.ok_or_else(|| error(1, LineError::Empty))?;
-    Ok(Parsed { begin, records, sound, digest: previous, torn: rest.len() })
+    Ok(ParsedJournal { begin, records, sound, digest: previous, torn: rest.len() })
 }
 
-fn one(previous: &str, line: &[u8]) -> Result<(Record, String), LineError> {
+fn one(previous: &str, line: &[u8]) -> Result<(JournalRecord, String), LineError> {
     let Some((written, [b' ', json @ ..])) = line.split_at_checked(DIGEST) else {
         return Err(LineError::NoDigest);
     };
@@ -164,8 +164,8 @@ fn one(previous: &str, line: &[u8]) -> Result<(Record, String), LineError> {
 
 /// Whether a record may follow the one before it.
 #[expect(clippy::match_same_arms, reason = "one arm for each record that came before")]
-fn follows(before: Option<&Record>, record: &Record) -> Result<(), LineError> {
-    use Record::{
+fn follows(before: Option<&JournalRecord>, record: &JournalRecord) -> Result<(), LineError> {
+    use JournalRecord::{
         Begin, Done, Failed, Finished, RebootRequested, ReturnRequested, RolledBack, RollingBack, Started,
         Written,
     };

@@ -11,15 +11,15 @@ mod planted;
 mod resume;
 mod stage;
 
-pub use end::Rest;
+pub use end::MachineEnd;
 
 #[cfg(test)]
 use super::mutation::Mutation;
 use super::{
-    Act, Action, Begin, Boot, Ended, Fallback, Record, TargetKind,
-    target_step::{Settling, Side, Sight, settle},
+    Act, Action, ApplyEnd, Begin, Boot, Fallback, JournalRecord, TargetKind,
+    target_step::{Side, TargetState, TargetStep, next_step},
 };
-use stage::{Phase, Stage};
+use stage::{Pass, Stage};
 
 /// The end of the message about a target that was left unchanged.
 pub const LEFT: &str = ": left as somebody else wrote it";
@@ -30,15 +30,15 @@ const STEPS: u8 = 12;
 
 /// The next request to the caller, who answers each one by [`Machine::answer`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Request {
+pub enum MachineRequest {
     /// Write the first record, durably.
     Begin,
     /// Add a record, durably.
-    Append(Record),
+    Append(JournalRecord),
     /// Observe a target and its temporary name. A half-written file there is removed first.
-    Look(usize),
+    Observe(usize),
     /// A step of a target; never `Finished` or `Foreign`.
-    Step(usize, Settling),
+    Step(usize, TargetStep),
     /// Run an action and await its result.
     Act(usize),
     /// After a reboot in place of an action: wait until its unit is neither starting nor stopping, and check its state.
@@ -52,23 +52,23 @@ pub enum Request {
     /// After the reboot of a rollback: check whether the OS is the old one again.
     VerifyBack,
     /// Make the config the current one, and write the history. A second time it changes nothing.
-    Commit(Ended),
+    Commit(ApplyEnd),
     /// Remove the journal and its contents in the store.
     Close,
 }
 
 /// The answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum MachineAnswer {
     /// The request succeeded.
     Done,
-    /// For [`Request::Look`].
-    Sight(Sight),
+    /// For [`MachineRequest::Observe`].
+    Observed(TargetState),
     /// A directory that was to be removed is not empty; it stays.
     Kept,
-    /// For [`Request::Act`]: the action is not possible and not needed. The reason is for a person.
+    /// For [`MachineRequest::Act`]: the action is not possible and not needed. The reason is for a person.
     Skipped(String),
-    /// For [`Request::Undo`]: it succeeded, and takes effect with the next boot.
+    /// For [`MachineRequest::Undo`]: it succeeded, and takes effect with the next boot.
     NeedsReboot,
     /// The request failed and left no effect.
     Failed(String),
@@ -86,7 +86,7 @@ pub struct Machine {
     names: Vec<String>,
     acts: Vec<Act>,
     reboot: bool,
-    /// The record [`Record::Written`] is there, so a new process continues with the apply.
+    /// The record [`JournalRecord::Written`] is there, so a new process continues with the apply.
     sealed: bool,
     boot: Boot,
     /// Started actions, which a rollback has to undo.
@@ -151,53 +151,61 @@ impl Machine {
     }
 
     /// The end of a machine that cannot continue: the first reason, the problems after it, and the current one.
-    pub fn halted(&self, now: &str) -> Rest {
+    pub fn halted(&self, now: &str) -> MachineEnd {
         let reasons = std::iter::once(&self.reason).chain(&self.problems).map(String::as_str).chain([now]);
-        Rest::Halted(reasons.filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; "))
+        MachineEnd::Halted(reasons.filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; "))
     }
 
     /// The end of the machine; `None` while it has a next request.
-    pub fn rest(&self) -> Option<&Rest> {
+    pub fn end(&self) -> Option<&MachineEnd> {
         match &self.stage {
-            Stage::Resting(rest) => Some(rest),
+            Stage::AtEnd(end) => Some(end),
             _ => None,
         }
     }
 
     /// Whether a rollback is under way.
     pub fn is_going_back(&self) -> bool {
-        matches!(self.stage, Stage::Turning | Stage::Returning { .. } | Stage::Undoing(_) | Stage::Ended)
+        matches!(self.stage, Stage::Turning | Stage::Returning { .. } | Stage::Undoing(_) | Stage::RolledBack)
             || !self.reason.is_empty()
     }
 
     /// The next request; `None` at the end.
-    pub fn next(&self) -> Option<Request> {
+    pub fn next(&self) -> Option<MachineRequest> {
         Some(match &self.stage {
-            Stage::Opening => Request::Begin,
-            Stage::Writing { at, sight, .. } => self.step(*at, Side::After, true, *sight),
-            Stage::Sealing => Request::Append(Record::Written),
-            Stage::Clearing { at, sight, .. } => self.step(*at, Side::After, false, *sight),
-            Stage::Starting(act) => Request::Append(Record::Started { act: *act }),
-            Stage::Acting(act) => Request::Act(*act),
-            Stage::Finishing(act) => Request::Append(Record::Finished { act: *act }),
-            Stage::Awaiting(act) => Request::Await(*act),
+            Stage::Opening => MachineRequest::Begin,
+            Stage::Writing { at, state, .. } => self.step(*at, Side::After, true, *state),
+            Stage::Sealing => MachineRequest::Append(JournalRecord::Written),
+            Stage::Clearing { at, state, .. } => self.step(*at, Side::After, false, *state),
+            Stage::Starting(act) => MachineRequest::Append(JournalRecord::Started { act: *act }),
+            Stage::Acting(act) => MachineRequest::Act(*act),
+            Stage::Finishing(act) => MachineRequest::Append(JournalRecord::Finished { act: *act }),
+            Stage::Awaiting(act) => MachineRequest::Await(*act),
             Stage::Failing { act, reason } => {
-                Request::Append(Record::Failed { act: *act, reason: reason.clone() })
+                MachineRequest::Append(JournalRecord::Failed { act: *act, reason: reason.clone() })
             }
-            Stage::AskingReboot => Request::Append(Record::RebootRequested { boot: self.boot.clone() }),
-            Stage::Rebooting => Request::Reboot,
-            Stage::Verifying => Request::Verify,
-            Stage::Again { at, sight, .. } => self.step(self.kinds.len() + at, Side::After, false, *sight),
-            Stage::Ending => Request::Append(Record::Done),
-            Stage::Turning => Request::Append(Record::RollingBack { reason: self.reason.clone() }),
-            Stage::Returning { at, sight, .. } => self.step(self.back(*at), Side::Before, false, *sight),
-            Stage::Undoing(act) => Request::Undo(*act),
-            Stage::AskingReturn => Request::Append(Record::ReturnRequested { boot: self.boot.clone() }),
-            Stage::VerifyingBack => Request::VerifyBack,
-            Stage::Ended => Request::Append(Record::RolledBack { problems: self.problems.clone() }),
-            Stage::Committing(ended) => Request::Commit(*ended),
-            Stage::Closing(_) => Request::Close,
-            Stage::Resting(_) => return None,
+            Stage::AskingReboot => {
+                MachineRequest::Append(JournalRecord::RebootRequested { boot: self.boot.clone() })
+            }
+            Stage::Rebooting => MachineRequest::Reboot,
+            Stage::Verifying => MachineRequest::Verify,
+            Stage::Again { at, state, .. } => self.step(self.kinds.len() + at, Side::After, false, *state),
+            Stage::Ending => MachineRequest::Append(JournalRecord::Done),
+            Stage::Turning => {
+                MachineRequest::Append(JournalRecord::RollingBack { reason: self.reason.clone() })
+            }
+            Stage::Returning { at, state, .. } => self.step(self.back(*at), Side::Before, false, *state),
+            Stage::Undoing(act) => MachineRequest::Undo(*act),
+            Stage::AskingReturn => {
+                MachineRequest::Append(JournalRecord::ReturnRequested { boot: self.boot.clone() })
+            }
+            Stage::VerifyingBack => MachineRequest::VerifyBack,
+            Stage::RolledBack => {
+                MachineRequest::Append(JournalRecord::RolledBack { problems: self.problems.clone() })
+            }
+            Stage::Committing(ended) => MachineRequest::Commit(*ended),
+            Stage::Closing(_) => MachineRequest::Close,
+            Stage::AtEnd(_) => return None,
         })
     }
 
@@ -211,18 +219,18 @@ impl Machine {
         files.into_iter().chain(names).nth(at).unwrap_or_default()
     }
 
-    fn step(&self, target: usize, goal: Side, keep: bool, sight: Option<Sight>) -> Request {
-        let Some(sight) = sight else { return Request::Look(target) };
+    fn step(&self, target: usize, goal: Side, keep: bool, state: Option<TargetState>) -> MachineRequest {
+        let Some(state) = state else { return MachineRequest::Observe(target) };
         #[cfg(test)]
-        if self.has(Mutation::DropUnseen) && sight.temporary == Some(None) {
-            return Request::Step(target, Settling::Discard);
+        if self.has(Mutation::DropUnseen) && state.temporary == Some(None) {
+            return MachineRequest::Step(target, TargetStep::Discard);
         }
-        Request::Step(target, settle(self.kind(target), goal, keep, sight))
+        MachineRequest::Step(target, next_step(self.kind(target), goal, keep, state))
     }
 
     /// Takes the answer to the last request.
-    pub fn answer(&mut self, outcome: Outcome) {
-        if let Outcome::Broken(reason) = outcome {
+    pub fn answer(&mut self, outcome: MachineAnswer) {
+        if let MachineAnswer::Broken(reason) = outcome {
             self.stage = self.halt(&reason);
             return;
         }
@@ -231,22 +239,22 @@ impl Machine {
     }
 
     #[expect(clippy::match_same_arms, reason = "one arm for each stage, in their order")]
-    fn after(&mut self, stage: Stage, outcome: Outcome) -> Stage {
+    fn after(&mut self, stage: Stage, outcome: MachineAnswer) -> Stage {
         match (stage, outcome) {
-            (Stage::Opening, Outcome::Failed(reason)) => {
+            (Stage::Opening, MachineAnswer::Failed(reason)) => {
                 self.problems.push(reason);
-                Stage::Closing(Ended::Abandoned)
+                Stage::Closing(ApplyEnd::Abandoned)
             }
             (Stage::Opening, _) => self.write(0),
-            (Stage::Writing { at, steps, .. }, outcome) => self.moved(Phase::Writing, (at, steps), outcome),
-            (Stage::Clearing { at, steps, .. }, outcome) => self.moved(Phase::Clearing, (at, steps), outcome),
+            (Stage::Writing { at, steps, .. }, outcome) => self.moved(Pass::Writing, (at, steps), outcome),
+            (Stage::Clearing { at, steps, .. }, outcome) => self.moved(Pass::Clearing, (at, steps), outcome),
             (Stage::Returning { at, steps, .. }, outcome) => {
-                self.moved(Phase::Returning, (at, steps), outcome)
+                self.moved(Pass::Returning, (at, steps), outcome)
             }
             (Stage::Again { at, steps, then, .. }, outcome) => {
-                self.moved(Phase::Again(then), (at, steps), outcome)
+                self.moved(Pass::Again(then), (at, steps), outcome)
             }
-            (Stage::Sealing, Outcome::Failed(reason)) => self.turn_back(reason),
+            (Stage::Sealing, MachineAnswer::Failed(reason)) => self.turn_back(reason),
             (Stage::Sealing, _) => {
                 self.sealed = true;
                 self.clear(0)
@@ -257,7 +265,7 @@ impl Machine {
                 | Stage::Failing { .. }
                 | Stage::AskingReboot
                 | Stage::Ending,
-                Outcome::Failed(reason),
+                MachineAnswer::Failed(reason),
             ) => self.turn_back(reason),
             (Stage::Starting(act), _) => {
                 if let Some(begun) = self.begun.get_mut(act) {
@@ -265,14 +273,14 @@ impl Machine {
                 }
                 Stage::Acting(act)
             }
-            (Stage::Acting(act), Outcome::Failed(reason)) => match self.acts[act].fallback {
+            (Stage::Acting(act), MachineAnswer::Failed(reason)) => match self.acts[act].fallback {
                 Fallback::Reboot => {
                     self.fails(act, &reason);
                     Stage::Failing { act, reason }
                 }
                 Fallback::Rollback => self.turn_back(reason),
             },
-            (Stage::Acting(act), Outcome::Skipped(reason)) => {
+            (Stage::Acting(act), MachineAnswer::Skipped(reason)) => {
                 self.problems.push(reason);
                 Stage::Finishing(act)
             }
@@ -281,15 +289,15 @@ impl Machine {
             (Stage::Failing { .. }, _) => Stage::AskingReboot,
             (Stage::AskingReboot, _) => Stage::Rebooting,
             // The next start asks again; until then the node waits for its reboot.
-            (Stage::Rebooting, Outcome::Failed(reason)) => self.halt(&reason),
-            (Stage::Rebooting, _) => Stage::Resting(Rest::Rebooting),
-            (Stage::Awaiting(_) | Stage::Verifying, Outcome::Failed(reason)) => self.turn_back(reason),
+            (Stage::Rebooting, MachineAnswer::Failed(reason)) => self.halt(&reason),
+            (Stage::Rebooting, _) => Stage::AtEnd(MachineEnd::Rebooting),
+            (Stage::Awaiting(_) | Stage::Verifying, MachineAnswer::Failed(reason)) => self.turn_back(reason),
             (Stage::Awaiting(act), _) => self.await_units(act + 1),
             (Stage::Verifying, _) => Stage::Ending,
-            (Stage::Ending, _) => Stage::Committing(Ended::Done),
+            (Stage::Ending, _) => Stage::Committing(ApplyEnd::Done),
             // Without the record `Written` the next start rolls back, with or without the record `RollingBack`.
-            (Stage::Turning, Outcome::Failed(_)) if !self.sealed => self.go_back(),
-            (Stage::Turning, Outcome::Failed(reason)) => {
+            (Stage::Turning, MachineAnswer::Failed(_)) if !self.sealed => self.go_back(),
+            (Stage::Turning, MachineAnswer::Failed(reason)) => {
                 // Without the record `RollingBack` the next start would continue with the new config. So the rollback begins
                 // only after it is written.
                 self.halt(&format!("the way back could not begin: {reason}"))
@@ -298,32 +306,32 @@ impl Machine {
             (Stage::Undoing(act), outcome) => {
                 match outcome {
                     // The new OS with the old files is neither the old nor the new state: the next start retries.
-                    Outcome::Failed(reason) if self.must_be_undone(act) => self.unfinished.push(reason),
-                    Outcome::Failed(reason) => self.problems.push(reason),
-                    Outcome::NeedsReboot => self.returns = true,
+                    MachineAnswer::Failed(reason) if self.must_be_undone(act) => self.unfinished.push(reason),
+                    MachineAnswer::Failed(reason) => self.problems.push(reason),
+                    MachineAnswer::NeedsReboot => self.returns = true,
                     _ => {}
                 }
                 self.undo(act + 1)
             }
-            (Stage::VerifyingBack, Outcome::Failed(reason)) => self.not_back(&reason),
-            (Stage::VerifyingBack, _) => Stage::Ended,
-            (Stage::AskingReturn | Stage::Ended, Outcome::Failed(reason)) => self.halt(&reason),
+            (Stage::VerifyingBack, MachineAnswer::Failed(reason)) => self.not_back(&reason),
+            (Stage::VerifyingBack, _) => Stage::RolledBack,
+            (Stage::AskingReturn | Stage::RolledBack, MachineAnswer::Failed(reason)) => self.halt(&reason),
             (Stage::AskingReturn, _) => Stage::Rebooting,
-            (Stage::Ended, _) => Stage::Committing(Ended::RolledBack),
-            (Stage::Committing(_) | Stage::Closing(_), Outcome::Failed(reason)) => self.halt(&reason),
+            (Stage::RolledBack, _) => Stage::Committing(ApplyEnd::RolledBack),
+            (Stage::Committing(_) | Stage::Closing(_), MachineAnswer::Failed(reason)) => self.halt(&reason),
             (Stage::Committing(ended), _) => Stage::Closing(ended),
-            (Stage::Closing(ended), _) => Stage::Resting(Rest::Closed(ended)),
-            (resting @ Stage::Resting(_), _) => resting,
+            (Stage::Closing(ended), _) => Stage::AtEnd(MachineEnd::Closed(ended)),
+            (end @ Stage::AtEnd(_), _) => end,
         }
     }
 
     fn write(&mut self, at: usize) -> Stage {
         let next = (at..self.kinds.len()).find(|target| !self.kinds[*target].last);
-        next.map_or(Stage::Sealing, |at| Stage::Writing { at, sight: None, steps: 0 })
+        next.map_or(Stage::Sealing, |at| Stage::Writing { at, state: None, steps: 0 })
     }
 
     fn clear(&mut self, at: usize) -> Stage {
-        if at < self.kinds.len() { Stage::Clearing { at, sight: None, steps: 0 } } else { self.act(0) }
+        if at < self.kinds.len() { Stage::Clearing { at, state: None, steps: 0 } } else { self.act(0) }
     }
 
     fn act(&mut self, act: usize) -> Stage {
@@ -348,7 +356,7 @@ impl Machine {
     }
 
     fn halt(&self, now: &str) -> Stage {
-        Stage::Resting(self.halted(now))
+        Stage::AtEnd(self.halted(now))
     }
 
     fn turn_back(&mut self, reason: String) -> Stage {
@@ -362,7 +370,7 @@ impl Machine {
 
     fn give_back(&mut self, at: usize) -> Stage {
         if at < self.kinds.len() {
-            return Stage::Returning { at, sight: None, steps: 0 };
+            return Stage::Returning { at, state: None, steps: 0 };
         }
         if self.unfinished.is_empty() { self.undo(0) } else { self.not_given_back() }
     }
@@ -380,7 +388,7 @@ impl Machine {
         match self.returns {
             _ if !self.unfinished.is_empty() => self.not_given_back(),
             true => Stage::AskingReturn,
-            false => Stage::Ended,
+            false => Stage::RolledBack,
         }
     }
 

@@ -341,7 +341,7 @@ impl Begin {
 /// The result of an apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Ended {
+pub enum ApplyEnd {
     /// The node matches the new config.
     Done,
     /// The node matches the old config.
@@ -353,7 +353,7 @@ pub enum Ended {
 /// One line of the journal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "kebab-case")]
-pub enum Record {
+pub enum JournalRecord {
     /// The first.
     Begin(Box<Begin>),
     /// Every target has its state after the apply.

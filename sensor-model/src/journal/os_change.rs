@@ -4,7 +4,7 @@
 //! for the apply and for its rollback.
 
 use crate::{
-    changes::Operation,
+    changes::ChangeOperation,
     os::arguments::{common, is_among, partition},
     waiting::{Waiting, WaitingArgument},
 };
@@ -88,9 +88,9 @@ impl OsChange {
         }
         let of = |operation| waited.arguments.iter().filter(move |waits| waits.operation == operation);
         let mut had = self.booted_arguments.clone();
-        had.retain(|word| !of(Operation::Remove).any(|waits| waits.argument == *word));
+        had.retain(|word| !of(ChangeOperation::Remove).any(|waits| waits.argument == *word));
         if !had.is_empty() {
-            had.extend(of(Operation::Add).map(|waits| waits.argument.clone()));
+            had.extend(of(ChangeOperation::Add).map(|waits| waits.argument.clone()));
             // The declared arguments were staged after the host's own ones, in their order.
             let declared = common(&old, &had).into_iter().cloned().collect::<Vec<_>>();
             had = partition(&had, &old, String::clone).1.into_iter().cloned().chain(declared).collect();
@@ -107,7 +107,7 @@ impl OsChange {
     /// Arguments that the next boot must not have, including those removed before that the running kernel still has.
     pub fn gone(&self) -> Vec<String> {
         let waited = self.waited.iter().flat_map(|waited| &waited.arguments);
-        let going = waited.filter(|argument| argument.operation == Operation::Remove);
+        let going = waited.filter(|argument| argument.operation == ChangeOperation::Remove);
         let others = going.map(|waits| &waits.argument).filter(|word| !self.add_arguments.contains(word));
         self.remove_arguments.iter().chain(others).cloned().collect()
     }

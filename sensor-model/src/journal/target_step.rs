@@ -28,7 +28,7 @@ impl Side {
 
 /// The observed state of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Sight {
+pub struct TargetState {
     /// The image at the path; `None` for the state of another process. A missing object matches the absent image.
     pub path: Option<Side>,
     /// The path is a directory with attributes of both images (see [`super::Target::is_between`]).
@@ -39,7 +39,7 @@ pub struct Sight {
 
 /// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Settling {
+pub enum TargetStep {
     /// The target has the wanted state.
     Finished,
     /// The object of another process is at the path, and nothing of Holdfast's is left.
@@ -60,39 +60,39 @@ pub enum Settling {
 
 /// Decides the next step towards `goal`. With `keep` the displaced object stays at the temporary name: a rollback then needs no
 /// space and restores the same inode.
-pub fn settle(kind: TargetKind, goal: Side, keep: bool, sight: Sight) -> Settling {
+pub fn next_step(kind: TargetKind, goal: Side, keep: bool, state: TargetState) -> TargetStep {
     let absent = |side| match side {
         Side::Before => kind.before_absent,
         Side::After => kind.after_absent,
     };
     let other = goal.other();
     // The swap displaced the object of another process, so that object gets its name back.
-    let give_back = |at_path| if absent(at_path) { Settling::PutIn } else { Settling::Swap };
+    let give_back = |at_path| if absent(at_path) { TargetStep::PutIn } else { TargetStep::Swap };
     if kind.in_place {
-        return match (sight.path, sight.temporary) {
-            (_, Some(_)) => Settling::Discard,
-            (Some(side), None) if side == goal => Settling::Finished,
-            (Some(_), None) => Settling::Set(goal),
+        return match (state.path, state.temporary) {
+            (_, Some(_)) => TargetStep::Discard,
+            (Some(side), None) if side == goal => TargetStep::Finished,
+            (Some(_), None) => TargetStep::Set(goal),
             // A kill interrupted the change of attributes, or one of its system calls failed.
-            (None, None) if sight.between && goal == Side::Before => Settling::Set(goal),
-            (None, None) => Settling::Foreign,
+            (None, None) if state.between && goal == Side::Before => TargetStep::Set(goal),
+            (None, None) => TargetStep::Foreign,
         };
     }
-    match (sight.path, sight.temporary) {
+    match (state.path, state.temporary) {
         (Some(at), temporary) if at == goal => match temporary {
-            None => Settling::Finished,
+            None => TargetStep::Finished,
             Some(None) => give_back(goal),
-            Some(Some(side)) if keep && side == other => Settling::Finished,
-            Some(Some(_)) => Settling::Discard,
+            Some(Some(side)) if keep && side == other => TargetStep::Finished,
+            Some(Some(_)) => TargetStep::Discard,
         },
         (Some(_), temporary) => match temporary {
-            None if absent(goal) => Settling::TakeAway,
-            None => Settling::Make(goal),
+            None if absent(goal) => TargetStep::TakeAway,
+            None => TargetStep::Make(goal),
             Some(Some(side)) if side == goal => give_back(other),
             Some(None) => give_back(other),
-            Some(Some(_)) => Settling::Discard,
+            Some(Some(_)) => TargetStep::Discard,
         },
-        (None, Some(_)) => Settling::Discard,
-        (None, None) => Settling::Foreign,
+        (None, Some(_)) => TargetStep::Discard,
+        (None, None) => TargetStep::Foreign,
     }
 }

@@ -2,12 +2,12 @@
 
 use super::{
     codec::*,
-    machine::{Machine, Outcome, Request, Rest},
-    target_step::{Side, Sight},
+    machine::{Machine, MachineAnswer, MachineEnd, MachineRequest},
+    target_step::{Side, TargetState},
     *,
 };
 use crate::{
-    changes::Operation,
+    changes::ChangeOperation,
     waiting::{Waiting, WaitingArgument},
 };
 use proptest::prelude::*;
@@ -64,20 +64,20 @@ fn begin() -> Begin {
     }
 }
 
-fn records() -> Vec<Record> {
+fn records() -> Vec<JournalRecord> {
     vec![
-        Record::Begin(Box::new(begin())),
-        Record::Written,
-        Record::Started { act: 0 },
-        Record::Finished { act: 0 },
-        Record::RebootRequested { boot: Boot::of_kernel("b") },
-        Record::RollingBack { reason: "it differs".to_owned() },
-        Record::ReturnRequested { boot: Boot::of_kernel("c") },
-        Record::RolledBack { problems: vec!["left".to_owned()] },
+        JournalRecord::Begin(Box::new(begin())),
+        JournalRecord::Written,
+        JournalRecord::Started { act: 0 },
+        JournalRecord::Finished { act: 0 },
+        JournalRecord::RebootRequested { boot: Boot::of_kernel("b") },
+        JournalRecord::RollingBack { reason: "it differs".to_owned() },
+        JournalRecord::ReturnRequested { boot: Boot::of_kernel("c") },
+        JournalRecord::RolledBack { problems: vec!["left".to_owned()] },
     ]
 }
 
-fn text(records: &[Record]) -> Vec<u8> {
+fn text(records: &[JournalRecord]) -> Vec<u8> {
     let mut text = String::new();
     let mut digest = String::new();
     for record in records {
@@ -107,12 +107,16 @@ fn a_line_that_was_changed_before_the_end_is_named() {
 #[test]
 fn records_in_an_impossible_order_are_refused() {
     let impossible = [
-        vec![Record::Written],
+        vec![JournalRecord::Written],
         vec![records()[0].clone(), records()[0].clone()],
-        vec![records()[0].clone(), Record::Done],
-        vec![records()[0].clone(), Record::Written, Record::ReturnRequested { boot: Boot::of_kernel("b") }],
-        vec![records()[0].clone(), Record::Written, Record::Finished { act: 0 }],
-        vec![records()[0].clone(), Record::RolledBack { problems: Vec::new() }, Record::Done],
+        vec![records()[0].clone(), JournalRecord::Done],
+        vec![
+            records()[0].clone(),
+            JournalRecord::Written,
+            JournalRecord::ReturnRequested { boot: Boot::of_kernel("b") },
+        ],
+        vec![records()[0].clone(), JournalRecord::Written, JournalRecord::Finished { act: 0 }],
+        vec![records()[0].clone(), JournalRecord::RolledBack { problems: Vec::new() }, JournalRecord::Done],
     ];
     for records in impossible {
         // The last line is complete, so it is not taken for a cut one.
@@ -130,7 +134,7 @@ fn a_journal_cannot_lead_out_of_the_root_or_the_store() {
         if let Image::File(file) = &mut begin.targets[0].after {
             file.sha256 = sha256;
         }
-        let bytes = text(&[Record::Begin(Box::new(begin)), Record::Written]);
+        let bytes = text(&[JournalRecord::Begin(Box::new(begin)), JournalRecord::Written]);
         assert!(parse(&bytes).is_err(), "{path}");
     }
 }
@@ -206,53 +210,54 @@ fn half_of_our_change_of_a_directory_differs_from_what_somebody_else_did() {
 }
 
 /// Answers requests until the machine ends. `fails` returns the failure of a request, if it is to fail.
-fn run_to_end(machine: &mut Machine, fails: impl Fn(&Request) -> Option<Outcome>) -> Rest {
+fn run_to_end(machine: &mut Machine, fails: impl Fn(&MachineRequest) -> Option<MachineAnswer>) -> MachineEnd {
     while let Some(request) = machine.next() {
-        let seen = |path| Outcome::Sight(Sight { path: Some(path), between: false, temporary: None });
+        let seen =
+            |path| MachineAnswer::Observed(TargetState { path: Some(path), between: false, temporary: None });
         let outcome = fails(&request).unwrap_or_else(|| match request {
-            Request::Look(_) if machine.is_going_back() => seen(Side::Before),
-            Request::Look(_) => seen(Side::After),
-            _ => Outcome::Done,
+            MachineRequest::Observe(_) if machine.is_going_back() => seen(Side::Before),
+            MachineRequest::Observe(_) => seen(Side::After),
+            _ => MachineAnswer::Done,
         });
         machine.answer(outcome);
     }
-    machine.rest().cloned().unwrap()
+    machine.end().cloned().unwrap()
 }
 
 #[test]
 fn a_halted_machine_reports_the_first_reason_first_and_later_problems_after_it() {
-    let failed = |reason: &str| Some(Outcome::Failed(reason.to_owned()));
-    let broken = |reason: &str| Some(Outcome::Broken(reason.to_owned()));
+    let failed = |reason: &str| Some(MachineAnswer::Failed(reason.to_owned()));
+    let broken = |reason: &str| Some(MachineAnswer::Broken(reason.to_owned()));
     for last in [failed("EIO"), broken("EIO")] {
         let mut machine = Machine::new(&begin(), &Boot::of_kernel("b"));
         let rest = run_to_end(&mut machine, |request| match request {
-            Request::Act(_) => failed("reload failed"),
-            Request::Undo(_) => failed("and again"),
-            Request::Append(Record::RolledBack { .. }) => last.clone(),
+            MachineRequest::Act(_) => failed("reload failed"),
+            MachineRequest::Undo(_) => failed("and again"),
+            MachineRequest::Append(JournalRecord::RolledBack { .. }) => last.clone(),
             _ => None,
         });
-        assert_eq!(rest, Rest::Halted("reload failed; and again; EIO".to_owned()));
+        assert_eq!(rest, MachineEnd::Halted("reload failed; and again; EIO".to_owned()));
     }
     for (fails, told) in [
         (
-            Request::Append(Record::RollingBack { reason: "reload failed".to_owned() }),
+            MachineRequest::Append(JournalRecord::RollingBack { reason: "reload failed".to_owned() }),
             "the way back could not begin: EIO",
         ),
-        (Request::Look(0), "not everything could be given back: EIO"),
-        (Request::Commit(Ended::RolledBack), "EIO"),
-        (Request::Close, "EIO"),
+        (MachineRequest::Observe(0), "not everything could be given back: EIO"),
+        (MachineRequest::Commit(ApplyEnd::RolledBack), "EIO"),
+        (MachineRequest::Close, "EIO"),
     ] {
         let mut machine = Machine::new(&begin(), &Boot::of_kernel("b"));
         let turned = std::cell::Cell::new(false);
         let rest = run_to_end(&mut machine, |request| match request {
-            Request::Act(_) => {
+            MachineRequest::Act(_) => {
                 turned.set(true);
                 failed("reload failed")
             }
             request if turned.get() && *request == fails => failed("EIO"),
             _ => None,
         });
-        assert_eq!(rest, Rest::Halted(format!("reload failed; {told}")), "{fails:?}");
+        assert_eq!(rest, MachineEnd::Halted(format!("reload failed; {told}")), "{fails:?}");
     }
 }
 
@@ -260,9 +265,10 @@ fn a_halted_machine_reports_the_first_reason_first_and_later_problems_after_it()
 fn an_act_that_is_skipped_keeps_nothing_from_its_end_and_is_among_the_problems() {
     let mut machine = Machine::new(&Begin { reboot: false, ..begin() }, &Boot::of_kernel("b"));
     let rest = run_to_end(&mut machine, |request| {
-        matches!(request, Request::Act(_)).then(|| Outcome::Skipped("skipped: masked".to_owned()))
+        matches!(request, MachineRequest::Act(_))
+            .then(|| MachineAnswer::Skipped("skipped: masked".to_owned()))
     });
-    assert_eq!(rest, Rest::Closed(Ended::Done));
+    assert_eq!(rest, MachineEnd::Closed(ApplyEnd::Done));
     assert_eq!(machine.problems(), ["skipped: masked"]);
 }
 
@@ -271,33 +277,33 @@ fn an_os_that_is_not_back_after_three_reboots_is_left_to_a_person_and_the_journa
     let mut begin = begin();
     begin.acts[0] = Act { kind: Action::Os, unit: None, ..begin.acts[0].clone() };
     let mut records = vec![
-        Record::Begin(Box::new(begin.clone())),
-        Record::Written,
-        Record::Started { act: 0 },
-        Record::RollingBack { reason: "first".to_owned() },
+        JournalRecord::Begin(Box::new(begin.clone())),
+        JournalRecord::Written,
+        JournalRecord::Started { act: 0 },
+        JournalRecord::RollingBack { reason: "first".to_owned() },
     ];
     for boot in ["b", "c", "d"] {
         let mut machine = Machine::resume(&begin, &records, &Boot::of_kernel(boot));
         let rest = run_to_end(&mut machine, |request| match request {
-            Request::VerifyBack => Some(Outcome::Failed("the new OS runs".to_owned())),
-            Request::Undo(_) => Some(Outcome::NeedsReboot),
+            MachineRequest::VerifyBack => Some(MachineAnswer::Failed("the new OS runs".to_owned())),
+            MachineRequest::Undo(_) => Some(MachineAnswer::NeedsReboot),
             _ => None,
         });
-        assert_eq!(rest, Rest::Rebooting, "{boot}");
-        records.push(Record::ReturnRequested { boot: Boot::of_kernel(boot) });
+        assert_eq!(rest, MachineEnd::Rebooting, "{boot}");
+        records.push(JournalRecord::ReturnRequested { boot: Boot::of_kernel(boot) });
         assert!(parse(&text(&records)).is_ok(), "{boot}");
     }
     let mut machine = Machine::resume(&begin, &records, &Boot::of_kernel("e"));
-    let lost = |request: &Request| {
-        (*request == Request::VerifyBack).then(|| Outcome::Failed("the new OS runs".to_owned()))
+    let lost = |request: &MachineRequest| {
+        (*request == MachineRequest::VerifyBack).then(|| MachineAnswer::Failed("the new OS runs".to_owned()))
     };
     let rest = run_to_end(&mut machine, lost);
     assert!(
-        matches!(&rest, Rest::Halted(reason) if reason.starts_with("first; the new OS runs")),
+        matches!(&rest, MachineEnd::Halted(reason) if reason.starts_with("first; the new OS runs")),
         "{rest:?}"
     );
     let mut machine = Machine::resume(&begin, &records, &Boot::of_kernel("e"));
-    assert_eq!(run_to_end(&mut machine, |_| None), Rest::Closed(Ended::RolledBack));
+    assert_eq!(run_to_end(&mut machine, |_| None), MachineEnd::Closed(ApplyEnd::RolledBack));
 }
 
 #[test]
@@ -336,8 +342,11 @@ fn a_rollback_restores_the_order_that_the_arguments_had_or_would_have_had() {
         operation,
         policy: String::new(),
     };
-    let arguments =
-        vec![waits("c", Operation::Add), waits("d", Operation::Remove), waits("b a", Operation::Change)];
+    let arguments = vec![
+        waits("c", ChangeOperation::Add),
+        waits("d", ChangeOperation::Remove),
+        waits("b a", ChangeOperation::Change),
+    ];
     let waited = Waiting { arguments, ..Waiting::default() };
     let beside = change("a d host b").beside(waited, words("b c a"), words("b c a e"));
     assert_eq!(beside.reversed().add_arguments, words("b c a"));

@@ -41,7 +41,7 @@ fn read_nested(
     manifest: &mut Manifest,
     depth: usize,
 ) -> Result<(), ManifestError> {
-    let reader = Reader { origin, object: place.to_owned(), purpose };
+    let reader = ObjectReader { origin, object: place.to_owned(), purpose };
     let Value::Object(mut object) = document else {
         return Err(reader.error("content", "not an object"));
     };
@@ -85,7 +85,7 @@ fn read_nested(
         } else {
             format!("MachineConfig {}", quote(&name))
         };
-        let reader = Reader { origin, object: object_name, purpose };
+        let reader = ObjectReader { origin, object: object_name, purpose };
         let unknown = fields::unknown(&object);
         // A misspelt field is reported first: the missing value is probably in it.
         if let (true, Some((field, reason))) = (api_version.is_empty() || name.is_empty(), unknown.first()) {
@@ -122,7 +122,7 @@ fn plain(
     manifest: &mut Manifest,
 ) -> Result<(), ManifestError> {
     let name = origin.rsplit('/').next().unwrap_or(origin);
-    let reader = Reader { origin, object: format!("Ignition config {}", quote(name)), purpose };
+    let reader = ObjectReader { origin, object: format!("Ignition config {}", quote(name)), purpose };
     let parsed = ignition::parse_for(config, Dialect::Plain, purpose)
         .map_err(|error| reader.error(&error.field, error.reason))?;
     manifest.unknown.extend(reader.unknown(pairs(parsed.unknown, "")));
@@ -149,13 +149,13 @@ fn pairs(unknown: Vec<IgnitionError>, at: &str) -> Vec<(String, String)> {
 }
 
 /// Reads the fields of one object, and names the object in errors.
-struct Reader<'a> {
+struct ObjectReader<'a> {
     origin: &'a str,
     object: String,
     purpose: Purpose,
 }
 
-impl Reader<'_> {
+impl ObjectReader<'_> {
     fn error(&self, field: &str, reason: impl Into<String>) -> ManifestError {
         ManifestError {
             origin: self.origin.to_owned(),

@@ -4,7 +4,7 @@
 //! its unit (`DaemonReload, Restart app.service`). Out: actions, or why the value is refused. An owner cannot declare more than
 //! an entry of `declarations` in an administrator's policy allows.
 
-use super::{EntryAction, Request, forms, matching::fits};
+use super::{EntryAction, PolicyRequest, forms, matching::fits};
 use crate::{action::Action, merge::Declaration};
 use std::collections::BTreeMap;
 
@@ -71,12 +71,12 @@ impl Allowance {
     pub(super) fn allows(&self, actions: &[EntryAction]) -> bool {
         actions.iter().all(|wanted| match &wanted.request {
             // A reboot is what an owner without a declaration gets.
-            Request::Act { action: Action::Reboot, .. } => true,
-            Request::Act { action, unit } => {
+            PolicyRequest::Act { action: Action::Reboot, .. } => true,
+            PolicyRequest::Act { action, unit } => {
                 let fits_unit = |unit: &String| self.units.iter().any(|pattern| fits(pattern, unit));
                 self.actions.contains(action) && unit.as_ref().is_none_or(fits_unit)
             }
-            Request::Special | Request::Unknown(_) => false,
+            PolicyRequest::Special | PolicyRequest::Unknown(_) => false,
         })
     }
 }

@@ -1,11 +1,12 @@
 //! Merges policy files into one policy, and decides which actions a change needs.
 
 use super::{
-    Allowance, Decision, Entry, EntryAction, PolicyFile, Scope, Subject, declaration, matching::Patterns,
+    Allowance, DisruptionDecision, DisruptionPolicyFile, EntryAction, EntrySubject, PolicyEntry, PolicyScope,
+    declaration, matching::Patterns,
 };
 use crate::{
     action::Action,
-    changes::{Change, Kind},
+    changes::{Change, ChangeKind},
     expectation::SYSTEMD_DIRECTORY,
     expectations::IGNORED_FILES,
     machine_config::ManifestError,
@@ -20,14 +21,14 @@ const SHIPPED: &str = include_str!("../../../policies/node-disruption/default.ya
 
 /// The merged policy of a node.
 #[derive(Debug, Clone, Default)]
-pub struct Policy {
-    entries: Vec<Entry>,
-    patterns: BTreeMap<Subject, Patterns>,
+pub struct DisruptionPolicy {
+    entries: Vec<PolicyEntry>,
+    patterns: BTreeMap<EntrySubject, Patterns>,
     allowances: Vec<Allowance>,
     overrides: Overrides,
 }
 
-impl Policy {
+impl DisruptionPolicy {
     /// The shipped defaults alone.
     ///
     /// # Errors
@@ -41,20 +42,20 @@ impl Policy {
     ///
     /// # Errors
     /// Two files of the same scope with different entries for the same path or name.
-    pub fn merge(files: &[PolicyFile], pool: Option<&str>) -> Result<Self, ManifestError> {
-        let shipped = PolicyFile::parse_shipped("shipped default", SHIPPED.as_bytes())?;
-        let mut files: Vec<&PolicyFile> = shipped
+    pub fn merge(files: &[DisruptionPolicyFile], pool: Option<&str>) -> Result<Self, ManifestError> {
+        let shipped = DisruptionPolicyFile::parse_shipped("shipped default", SHIPPED.as_bytes())?;
+        let mut files: Vec<&DisruptionPolicyFile> = shipped
             .iter()
             .chain(files)
             .filter(|file| match &file.scope {
-                Scope::Pools(pools) => pool.is_some_and(|pool| pools.iter().any(|other| other == pool)),
+                PolicyScope::Pools(pools) => pool.is_some_and(|pool| pools.iter().any(|other| other == pool)),
                 _ => true,
             })
             .collect();
         files.sort_by_key(|file| rank(&file.scope));
         let mut policy = Self::default();
         let mut ranks: Vec<u8> = Vec::new();
-        let mut known: BTreeMap<(Subject, &str), usize> = BTreeMap::new();
+        let mut known: BTreeMap<(EntrySubject, &str), usize> = BTreeMap::new();
         for file in &files {
             let rank = rank(&file.scope);
             for entry in &file.entries {
@@ -84,12 +85,12 @@ impl Policy {
             policy.overrides.raid |= file.overrides.raid;
         }
         for subject in [
-            Subject::Files,
-            Subject::Directories,
-            Subject::Links,
-            Subject::Units,
-            Subject::SshKey,
-            Subject::KernelArguments,
+            EntrySubject::Files,
+            EntrySubject::Directories,
+            EntrySubject::Links,
+            EntrySubject::Units,
+            EntrySubject::SshKey,
+            EntrySubject::KernelArguments,
         ] {
             let entries = policy.entries.iter().enumerate();
             let of_subject = entries.filter(|(_, entry)| entry.subject == subject);
@@ -105,106 +106,112 @@ impl Policy {
     }
 
     /// Every entry, in the order of the files.
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[PolicyEntry] {
         &self.entries
     }
 
     /// What a change from `old` to `new` needs.
-    pub fn decide(&self, change: &Change, old: &Rendered, new: &Rendered) -> Decision {
+    pub fn decide(&self, change: &Change, old: &Rendered, new: &Rendered) -> DisruptionDecision {
         let name = change.name.as_str();
         let entry = match change.kind {
             // A controller writes it, so it is neither written from a config nor compared with one.
-            Kind::File if IGNORED_FILES.contains(&name) => {
-                return Decision {
+            ChangeKind::File if IGNORED_FILES.contains(&name) => {
+                return DisruptionDecision {
                     actions: vec![EntryAction::plain(Action::None)],
                     policy: "built in: the cluster's certificate writer writes it, and no config".to_owned(),
                 };
             }
-            Kind::File => self.path(Subject::Files, name),
-            Kind::Directory => {
-                self.path(Subject::Directories, name).or_else(|| self.path(Subject::Files, name))
+            ChangeKind::File => self.path(EntrySubject::Files, name),
+            ChangeKind::Directory => {
+                self.path(EntrySubject::Directories, name).or_else(|| self.path(EntrySubject::Files, name))
             }
-            Kind::Link => self.path(Subject::Links, name).or_else(|| self.path(Subject::Files, name)),
-            Kind::Unit => self.name(Subject::Units, name),
-            Kind::SshKey | Kind::PasswordHash => self.name(Subject::SshKey, ""),
-            Kind::KernelArgument => self.kernel_argument(name),
+            ChangeKind::Link => {
+                self.path(EntrySubject::Links, name).or_else(|| self.path(EntrySubject::Files, name))
+            }
+            ChangeKind::Unit => self.name(EntrySubject::Units, name),
+            ChangeKind::SshKey | ChangeKind::PasswordHash => self.name(EntrySubject::SshKey, ""),
+            ChangeKind::KernelArgument => self.kernel_argument(name),
             // The image that extensions come from, on a node without extensions.
-            Kind::Extension if new.extensions.is_empty() && old.extensions.is_empty() => {
-                return Decision {
+            ChangeKind::Extension if new.extensions.is_empty() && old.extensions.is_empty() => {
+                return DisruptionDecision {
                     actions: vec![EntryAction::plain(Action::None)],
                     policy: "built in: no extensions are installed".to_owned(),
                 };
             }
-            Kind::KernelType | Kind::Extension | Kind::Fips | Kind::OsImage => {
-                return Decision::reboot(format!("built in: {} needs a reboot", change.kind.word()));
+            ChangeKind::KernelType | ChangeKind::Extension | ChangeKind::Fips | ChangeKind::OsImage => {
+                return DisruptionDecision::reboot(format!(
+                    "built in: {} needs a reboot",
+                    change.kind.as_str()
+                ));
             }
         };
         match entry {
-            Some(entry) => Decision { actions: entry.actions.clone(), policy: entry.label() },
-            None if change.kind == Kind::KernelArgument => {
-                Decision::reboot("built in: kernel-argument needs a reboot")
+            Some(entry) => DisruptionDecision { actions: entry.actions.clone(), policy: entry.label() },
+            None if change.kind == ChangeKind::KernelArgument => {
+                DisruptionDecision::reboot("built in: kernel-argument needs a reboot")
             }
             None => self.declared(change, old, new),
         }
     }
 
-    fn path(&self, subject: Subject, path: &str) -> Option<&Entry> {
+    fn path(&self, subject: EntrySubject, path: &str) -> Option<&PolicyEntry> {
         self.entries.get(self.patterns.get(&subject)?.path(path)?)
     }
 
-    fn name(&self, subject: Subject, name: &str) -> Option<&Entry> {
+    fn name(&self, subject: EntrySubject, name: &str) -> Option<&PolicyEntry> {
         self.entries.get(self.patterns.get(&subject)?.name(name)?)
     }
 
     /// The entry for the whole argument, or else for its name before the `=`. A change of order names several arguments; then
     /// every one needs an entry with the same actions.
-    fn kernel_argument(&self, arguments: &str) -> Option<&Entry> {
+    fn kernel_argument(&self, arguments: &str) -> Option<&PolicyEntry> {
         let words = arguments::split(arguments);
         let mut entries = words.iter().map(|word| {
             let name = word.split('=').next().unwrap_or(word);
-            self.name(Subject::KernelArguments, word).or_else(|| self.name(Subject::KernelArguments, name))
+            self.name(EntrySubject::KernelArguments, word)
+                .or_else(|| self.name(EntrySubject::KernelArguments, name))
         });
         let first = entries.next()??;
         entries.all(|entry| entry.is_some_and(|entry| entry.actions == first.actions)).then_some(first)
     }
 
     /// The actions that the owner of the MachineConfig declares, if a policy allows them; otherwise a reboot.
-    fn declared(&self, change: &Change, old: &Rendered, new: &Rendered) -> Decision {
+    fn declared(&self, change: &Change, old: &Rendered, new: &Rendered) -> DisruptionDecision {
         const NO_ENTRY: &str = "no entry fits: reboot";
         let name = &*change.source.machine_config;
         if !change.others.is_empty() {
-            return Decision::reboot(format!("{NO_ENTRY}; several MachineConfigs say parts of it"));
+            return DisruptionDecision::reboot(format!("{NO_ENTRY}; several MachineConfigs say parts of it"));
         }
         // Only the old config has the declaration of something that is removed.
         let Some(declared) = new.declarations.get(name).or_else(|| old.declarations.get(name)) else {
-            return Decision::reboot(NO_ENTRY);
+            return DisruptionDecision::reboot(NO_ENTRY);
         };
         let said = format!("annotation holdfast.dev/disruption of MachineConfig {name}");
         let path = match change.kind {
-            Kind::Unit => format!("{SYSTEMD_DIRECTORY}/{}", change.name),
+            ChangeKind::Unit => format!("{SYSTEMD_DIRECTORY}/{}", change.name),
             _ => change.name.clone(),
         };
         let actions = match declaration::actions(&declared.text) {
             Ok(actions) => actions,
-            Err(reason) => return Decision::reboot(format!("{NO_ENTRY}; {said}: {reason}")),
+            Err(reason) => return DisruptionDecision::reboot(format!("{NO_ENTRY}; {said}: {reason}")),
         };
         let covers =
             |allowance: &&Allowance| allowance.covers(name, declared, &path) && allowance.allows(&actions);
         match self.allowances.iter().find(covers) {
             Some(allowance) => {
                 let policy = format!("{said}, allowed by {}", allowance.label);
-                Decision { actions, policy }
+                DisruptionDecision { actions, policy }
             }
-            None => Decision::reboot(format!("{NO_ENTRY}; {said} is not allowed by any policy")),
+            None => DisruptionDecision::reboot(format!("{NO_ENTRY}; {said} is not allowed by any policy")),
         }
     }
 }
 
-fn rank(scope: &Scope) -> u8 {
+fn rank(scope: &PolicyScope) -> u8 {
     match scope {
-        Scope::Shipped => 0,
-        Scope::Cluster => 1,
-        Scope::Everywhere => 2,
-        Scope::Pools(_) => 3,
+        PolicyScope::Shipped => 0,
+        PolicyScope::Cluster => 1,
+        PolicyScope::Everywhere => 2,
+        PolicyScope::Pools(_) => 3,
     }
 }

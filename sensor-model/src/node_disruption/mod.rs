@@ -1,7 +1,7 @@
 //! Which actions a change needs: `NodeDisruptionPolicy` in the Machine Config Operator's shape, and more.
 //!
-//! In: policy files ([`PolicyFile::parse`]), merged over the shipped defaults ([`Policy::merge`]), and a change. Out: a
-//! [`Decision`]. A file with a fault is refused as a whole. A change that no entry matches reboots the node. Nothing is read
+//! In: policy files ([`DisruptionPolicyFile::parse`]), merged over the shipped defaults ([`DisruptionPolicy::merge`]), and a change. Out: a
+//! [`DisruptionDecision`]. A file with a fault is refused as a whole. A change that no entry matches reboots the node. Nothing is read
 //! from the disk or run here.
 //!
 //! Which entry decides:
@@ -22,7 +22,7 @@ mod parse;
 mod tests;
 
 pub use declaration::Allowance;
-pub use merge::Policy;
+pub use merge::DisruptionPolicy;
 
 use crate::{
     action::{Action, Fallback},
@@ -40,7 +40,7 @@ pub const MCO_KIND: &str = "MachineConfiguration";
 
 /// What an entry asks for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Request {
+pub enum PolicyRequest {
     /// An action.
     Act {
         /// Which.
@@ -58,7 +58,7 @@ pub enum Request {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryAction {
     /// What is done.
-    pub request: Request,
+    pub request: PolicyRequest,
     /// How many seconds it may take, if the policy has a limit.
     pub timeout_seconds: Option<u64>,
     /// What is done when it fails or takes longer, if the policy has a fallback.
@@ -68,22 +68,26 @@ pub struct EntryAction {
 impl EntryAction {
     /// An action without a unit, a limit and a fallback.
     pub fn plain(action: Action) -> Self {
-        Self { request: Request::Act { action, unit: None }, timeout_seconds: None, fallback: None }
+        Self { request: PolicyRequest::Act { action, unit: None }, timeout_seconds: None, fallback: None }
     }
 
     /// An action on a unit, without a limit and a fallback.
     pub fn of_unit(action: Action, unit: String) -> Self {
-        Self { request: Request::Act { action, unit: Some(unit) }, timeout_seconds: None, fallback: None }
+        Self {
+            request: PolicyRequest::Act { action, unit: Some(unit) },
+            timeout_seconds: None,
+            fallback: None,
+        }
     }
 
     fn is(&self, wanted: Action) -> bool {
-        matches!(self.request, Request::Act { action, .. } if action == wanted)
+        matches!(self.request, PolicyRequest::Act { action, .. } if action == wanted)
     }
 }
 
 /// What an entry is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Subject {
+pub enum EntrySubject {
     /// Files by path, directory or glob. They also decide for directories and links without an entry of their own.
     Files,
     /// Directories, the same way.
@@ -98,7 +102,7 @@ pub enum Subject {
     KernelArguments,
 }
 
-impl Subject {
+impl EntrySubject {
     /// The key under which a file has its entries.
     pub fn key(self) -> &'static str {
         match self {
@@ -114,9 +118,9 @@ impl Subject {
 
 /// The actions that changes of some things need.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct PolicyEntry {
     /// What it is about.
-    pub subject: Subject,
+    pub subject: EntrySubject,
     /// Path, name or glob; empty for ssh keys.
     pub pattern: String,
     /// What is done, never empty.
@@ -125,7 +129,7 @@ pub struct Entry {
     pub origin: String,
 }
 
-impl Entry {
+impl PolicyEntry {
     /// How a plan names it: `shipped default: files /etc/containers/policy.json`.
     pub fn label(&self) -> String {
         let space = if self.pattern.is_empty() { "" } else { " " };
@@ -135,7 +139,7 @@ impl Entry {
 
 /// The nodes that a file applies to, and its rank among the files.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Scope {
+pub enum PolicyScope {
     /// Shipped with the program.
     Shipped,
     /// The cluster's `MachineConfiguration`.
@@ -148,13 +152,13 @@ pub enum Scope {
 
 /// One object of a policy file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PolicyFile {
+pub struct DisruptionPolicyFile {
     /// The file it was read from, for messages.
     pub origin: String,
     /// The nodes that it applies to.
-    pub scope: Scope,
+    pub scope: PolicyScope,
     /// Its entries, in order.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<PolicyEntry>,
     /// The declarations that it allows.
     pub allowances: Vec<Allowance>,
     /// The irreconcilable changes that it overrides.
@@ -163,14 +167,14 @@ pub struct PolicyFile {
 
 /// What a change needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decision {
+pub struct DisruptionDecision {
     /// The actions, never empty.
     pub actions: Vec<EntryAction>,
     /// The entry that decided, for people.
     pub policy: String,
 }
 
-impl Decision {
+impl DisruptionDecision {
     fn reboot(policy: impl Into<String>) -> Self {
         Self { actions: vec![EntryAction::plain(Action::Reboot)], policy: policy.into() }
     }

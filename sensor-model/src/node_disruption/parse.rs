@@ -5,8 +5,8 @@
 //! `actions` would otherwise reboot nodes without a word.
 
 use super::{
-    API_VERSION, Allowance, Entry, EntryAction, KIND, MCO_API_VERSION, MCO_KIND, PolicyFile, Request, Scope,
-    Subject,
+    API_VERSION, Allowance, DisruptionPolicyFile, EntryAction, EntrySubject, KIND, MCO_API_VERSION, MCO_KIND,
+    PolicyEntry, PolicyRequest, PolicyScope,
     forms::{argument_pattern, path_pattern, standalone, timeout, unit},
     matching::{glob, is_glob},
 };
@@ -57,7 +57,7 @@ enum Trust {
     Status,
 }
 
-impl PolicyFile {
+impl DisruptionPolicyFile {
     /// Reads the policies of one file; `origin` is its name for messages. MachineConfigs and other objects in
     /// it are ignored.
     ///
@@ -73,13 +73,13 @@ impl PolicyFile {
     }
 
     /// Reads the policy that the Machine Config Operator merged for a cluster: `nodeDisruptionPolicyStatus` of its
-    /// `MachineConfiguration`. An unknown action becomes [`Request::Unknown`].
+    /// `MachineConfiguration`. An unknown action becomes [`PolicyRequest::Unknown`].
     ///
     /// # Errors
     /// The first fault, with its field.
     pub fn from_status(origin: &str, object: &Value) -> Result<Self, ManifestError> {
         let at = "status.nodeDisruptionPolicyStatus.clusterPolicies";
-        let reader = Reader { origin, own: false, trust: Trust::Status };
+        let reader = EntryReader { origin, own: false, trust: Trust::Status };
         let none = Value::Object(Map::new());
         let body = object.pointer("/status/nodeDisruptionPolicyStatus/clusterPolicies").unwrap_or(&none);
         let entries = reader.entries(body, at).map_err(|(field, reason)| ManifestError {
@@ -90,7 +90,7 @@ impl PolicyFile {
         })?;
         Ok(Self {
             origin: origin.to_owned(),
-            scope: Scope::Cluster,
+            scope: PolicyScope::Cluster,
             entries,
             allowances: Vec::new(),
             overrides: Overrides::default(),
@@ -143,7 +143,7 @@ fn meant_as_policy(object: &OtherObject) -> Option<ManifestError> {
     })
 }
 
-fn policy(object: &OtherObject, trust: Trust) -> Parsed<PolicyFile> {
+fn policy(object: &OtherObject, trust: Trust) -> Parsed<DisruptionPolicyFile> {
     let own = object.kind == KIND;
     let version = if own { API_VERSION } else { MCO_API_VERSION };
     if object.api_version != version {
@@ -164,21 +164,21 @@ fn policy(object: &OtherObject, trust: Trust) -> Parsed<PolicyFile> {
     }
     let nothing = Value::Object(Map::new());
     let spec = top.get("spec").filter(|spec| !spec.is_null()).unwrap_or(&nothing);
-    let mut policy = PolicyFile {
+    let mut policy = DisruptionPolicyFile {
         origin: object.origin.clone(),
-        scope: if trust == Trust::Shipped { Scope::Shipped } else { Scope::Cluster },
+        scope: if trust == Trust::Shipped { PolicyScope::Shipped } else { PolicyScope::Cluster },
         entries: Vec::new(),
         allowances: Vec::new(),
         overrides: Overrides::default(),
     };
     let mut known = vec!["irreconcilableValidationOverrides"];
     let at = if own {
-        policy.scope = Scope::Everywhere;
+        policy.scope = PolicyScope::Everywhere;
         known.extend(["pools", "declarations"]);
         known.extend(BODY);
         let spec = mapping(spec, "spec", &known)?;
         if let Some(pools) = spec.get("pools") {
-            policy.scope = Scope::Pools(names(pools, "spec.pools", |_| Ok(()))?);
+            policy.scope = PolicyScope::Pools(names(pools, "spec.pools", |_| Ok(()))?);
         }
         if let Some(allowed) = spec.get("declarations") {
             policy.allowances = allowances(allowed, "spec.declarations", &policy.origin)?;
@@ -198,7 +198,7 @@ fn policy(object: &OtherObject, trust: Trust) -> Parsed<PolicyFile> {
         if !own {
             mapping(body, at, &BODY)?;
         }
-        let reader = Reader { origin: &policy.origin, own, trust };
+        let reader = EntryReader { origin: &policy.origin, own, trust };
         policy.entries = reader.entries(body, at)?;
     }
     Ok(policy)
@@ -296,21 +296,21 @@ fn paths(value: &Value, at: &str) -> Parsed<Vec<String>> {
 }
 
 /// Reads the entries of one policy.
-struct Reader<'a> {
+struct EntryReader<'a> {
     origin: &'a str,
     own: bool,
     trust: Trust,
 }
 
-impl Reader<'_> {
-    fn entries(&self, body: &Value, at: &str) -> Parsed<Vec<Entry>> {
+impl EntryReader<'_> {
+    fn entries(&self, body: &Value, at: &str) -> Parsed<Vec<PolicyEntry>> {
         let mut entries = Vec::new();
         for (subject, key) in [
-            (Subject::Files, "path"),
-            (Subject::Directories, "path"),
-            (Subject::Links, "path"),
-            (Subject::Units, "name"),
-            (Subject::KernelArguments, "name"),
+            (EntrySubject::Files, "path"),
+            (EntrySubject::Directories, "path"),
+            (EntrySubject::Links, "path"),
+            (EntrySubject::Units, "name"),
+            (EntrySubject::KernelArguments, "name"),
         ] {
             let at = format!("{at}.{}", subject.key());
             let Some(value) = body.get(subject.key()).filter(|value| !value.is_null()) else { continue };
@@ -330,8 +330,8 @@ impl Reader<'_> {
                 let field = format!("{at}.{key}");
                 let written = text(required(map, key, &at)?, &field)?;
                 let pattern = match subject {
-                    Subject::Units => self.unit_pattern(written),
-                    Subject::KernelArguments => argument_pattern(written),
+                    EntrySubject::Units => self.unit_pattern(written),
+                    EntrySubject::KernelArguments => argument_pattern(written),
                     _ => path_pattern(written),
                 }
                 .map_err(|reason| (field, reason))?;
@@ -339,7 +339,7 @@ impl Reader<'_> {
                     return Err((at, format!("Duplicate value: {{{}:{}}}", quote(key), quote(written))));
                 }
                 let actions = self.actions(map, &at)?;
-                entries.push(Entry { subject, pattern, actions, origin: self.origin.to_owned() });
+                entries.push(PolicyEntry { subject, pattern, actions, origin: self.origin.to_owned() });
             }
         }
         let at = format!("{at}.sshkey");
@@ -349,7 +349,12 @@ impl Reader<'_> {
             if !map.is_empty() {
                 let actions = self.actions(map, &at)?;
                 let origin = self.origin.to_owned();
-                entries.push(Entry { subject: Subject::SshKey, pattern: String::new(), actions, origin });
+                entries.push(PolicyEntry {
+                    subject: EntrySubject::SshKey,
+                    pattern: String::new(),
+                    actions,
+                    origin,
+                });
             }
         }
         Ok(entries)
@@ -389,10 +394,10 @@ impl Reader<'_> {
         let word = text(required(map, "type", at)?, &field)?;
         let unit = self.unit(map, word, &keys, at)?;
         let request = match Action::of_policy_type(word, self.own) {
-            Some(action) => Request::Act { action, unit },
-            None if word == SPECIAL && self.trust != Trust::File => Request::Special,
+            Some(action) => PolicyRequest::Act { action, unit },
+            None if word == SPECIAL && self.trust != Trust::File => PolicyRequest::Special,
             // A newer operator may know more actions. A reboot covers each of them.
-            None if self.trust == Trust::Status => Request::Unknown(word.to_owned()),
+            None if self.trust == Trust::Status => PolicyRequest::Unknown(word.to_owned()),
             None => return Err((field, unsupported(word, &types(self.own)))),
         };
         let timeout_seconds = match map.get("timeout") {
@@ -460,13 +465,13 @@ mod tests {
         let good = format!("apiVersion: {API_VERSION}\nkind: {KIND}\nmetadata: {{name: a}}\nspec: {{}}\n");
         for (kind, meant) in [("DisruptionPolcy", KIND), ("machineconfiguration", MCO_KIND)] {
             let text = format!("{good}---\nkind: {kind}\nmetadata: {{name: b}}\n");
-            let error = PolicyFile::parse("x", text.as_bytes()).unwrap_err().to_string();
+            let error = DisruptionPolicyFile::parse("x", text.as_bytes()).unwrap_err().to_string();
             assert_eq!(error, format!("x: {kind} \"b\": kind: unknown kind; did you mean {meant}?"));
         }
         for kind in ["MachineConfigPool", "MachineConfigNode", "DriftPolicy", "ConfigMap"] {
             let text = format!("{good}---\nkind: {kind}\nmetadata: {{name: b}}\n");
             assert_eq!(
-                PolicyFile::parse("x", text.as_bytes()).map(|policies| policies.len()),
+                DisruptionPolicyFile::parse("x", text.as_bytes()).map(|policies| policies.len()),
                 Ok(1),
                 "{kind}"
             );

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     changes::{
-        Change, Kind, Operation, compare,
+        Change, ChangeKind, ChangeOperation, compare,
         tests::{config, files, ignition, named},
     },
     machine_config::{self, ManifestError},
@@ -13,8 +13,8 @@ const MCO_HEAD: &str =
     "apiVersion: operator.openshift.io/v1\nkind: MachineConfiguration\nmetadata: {name: cluster}\n";
 const OWN_HEAD: &str = "apiVersion: holdfast.dev/v1alpha1\nkind: DisruptionPolicy\nmetadata: {name: site}\n";
 
-fn parse(text: &str) -> Result<Vec<PolicyFile>, ManifestError> {
-    PolicyFile::parse("policy.yaml", text.as_bytes())
+fn parse(text: &str) -> Result<Vec<DisruptionPolicyFile>, ManifestError> {
+    DisruptionPolicyFile::parse("policy.yaml", text.as_bytes())
 }
 
 fn mco(body: &str) -> String {
@@ -25,21 +25,21 @@ fn own(spec: &str) -> String {
     format!("{OWN_HEAD}spec: {spec}\n")
 }
 
-fn policy(texts: &[String], pool: Option<&str>) -> Policy {
+fn policy(texts: &[String], pool: Option<&str>) -> DisruptionPolicy {
     let mut files = Vec::new();
     for (number, text) in texts.iter().enumerate() {
-        files.extend(PolicyFile::parse(&format!("{number}.yaml"), text.as_bytes()).unwrap());
+        files.extend(DisruptionPolicyFile::parse(&format!("{number}.yaml"), text.as_bytes()).unwrap());
     }
-    Policy::merge(&files, pool).unwrap()
+    DisruptionPolicy::merge(&files, pool).unwrap()
 }
 
 /// What decides about a change of that kind and name.
-fn decided(policy: &Policy, kind: Kind, name: &str) -> (String, String) {
+fn decided(policy: &DisruptionPolicy, kind: ChangeKind, name: &str) -> (String, String) {
     let nothing = config(&json!({}));
     let change = Change {
         kind,
         name: name.to_owned(),
-        operation: Operation::Change,
+        operation: ChangeOperation::Change,
         details: Vec::new(),
         source: nothing.sources[0].clone(),
         others: Vec::new(),
@@ -50,8 +50,8 @@ fn decided(policy: &Policy, kind: Kind, name: &str) -> (String, String) {
 
 fn words(actions: &[EntryAction]) -> String {
     let word = |action: &EntryAction| match &action.request {
-        Request::Act { action, unit: Some(unit) } => format!("{action:?}({unit:?})"),
-        Request::Act { action, unit: None } => format!("{action:?}"),
+        PolicyRequest::Act { action, unit: Some(unit) } => format!("{action:?}({unit:?})"),
+        PolicyRequest::Act { action, unit: None } => format!("{action:?}"),
         other => format!("{other:?}"),
     };
     actions.iter().map(word).collect::<Vec<_>>().join(", ")
@@ -153,7 +153,7 @@ fn what_a_cluster_has_beside_the_policy_is_passed_over() {
 
 #[test]
 fn a_users_entry_replaces_the_shipped_one_whole_and_in_place() {
-    let shipped = Policy::shipped().unwrap();
+    let shipped = DisruptionPolicy::shipped().unwrap();
     let changed = policy(
         &[mco("{files: [{path: /etc/containers/policy.json, actions: [{type: None}]}, \
               {path: /etc/mine, actions: [{type: Drain}]}], sshkey: {actions: [{type: Drain}]}}")],
@@ -164,11 +164,19 @@ fn a_users_entry_replaces_the_shipped_one_whole_and_in_place() {
         assert_eq!((before.subject, &before.pattern), (after.subject, &after.pattern));
     }
     for (kind, name, expected) in [
-        (Kind::File, "/etc/containers/policy.json", ("0.yaml: files /etc/containers/policy.json", "None")),
-        (Kind::File, "/etc/mine", ("0.yaml: files /etc/mine", "Drain")),
-        (Kind::SshKey, "core SHA256:x", ("0.yaml: sshkey", "Drain")),
-        (Kind::PasswordHash, "core", ("0.yaml: sshkey", "Drain")),
-        (Kind::File, "/etc/nmstate/openshift/a", ("shipped default: files /etc/nmstate/openshift", "None")),
+        (
+            ChangeKind::File,
+            "/etc/containers/policy.json",
+            ("0.yaml: files /etc/containers/policy.json", "None"),
+        ),
+        (ChangeKind::File, "/etc/mine", ("0.yaml: files /etc/mine", "Drain")),
+        (ChangeKind::SshKey, "core SHA256:x", ("0.yaml: sshkey", "Drain")),
+        (ChangeKind::PasswordHash, "core", ("0.yaml: sshkey", "Drain")),
+        (
+            ChangeKind::File,
+            "/etc/nmstate/openshift/a",
+            ("shipped default: files /etc/nmstate/openshift", "None"),
+        ),
     ] {
         assert_eq!(decided(&changed, kind, name), (expected.0.to_owned(), expected.1.to_owned()));
     }
@@ -196,31 +204,31 @@ fn the_most_exact_entry_decides() {
         None,
     );
     for (kind, name, expected) in [
-        (Kind::File, "/etc/mco/f1", "None"),
-        (Kind::File, "/etc/mco/f1/below", "None"),
-        (Kind::File, "/etc/mco/f10", "Drain"),
-        (Kind::File, "/etc/mcof1", "Reboot"),
-        (Kind::File, "/etc/mco/x.conf", "DaemonReload"),
-        (Kind::File, "/etc/mco/a.conf", "Reload(\"a.service\")"),
-        (Kind::File, "/etc/mco/x/y.conf", "Drain"),
-        (Kind::File, "/etc/other/deep", "Restart(\"d.service\")"),
-        (Kind::File, "/etc/mco/deep", "Drain"),
-        (Kind::File, "/etc/mco/dir/x", "None"),
-        (Kind::Directory, "/etc/mco/d", "None"),
-        (Kind::Directory, "/etc/mco/e", "Drain"),
-        (Kind::Link, "/etc/mco/link", "None"),
-        (Kind::Link, "/etc/mco/other", "Drain"),
-        (Kind::Unit, "app-1.service", "None"),
-        (Kind::Unit, "app-2.service", "DaemonReload"),
-        (Kind::Unit, "instance@1.service", "None"),
-        (Kind::Unit, "other.service", "Reboot"),
-        (Kind::KernelArgument, "vm.swappiness=10", "None"),
-        (Kind::KernelArgument, "sysctl.vm.swappiness=10", "Restart(\"systemd-sysctl.service\")"),
-        (Kind::KernelArgument, "nosmt", "Reboot"),
-        (Kind::KernelArgument, "vm.swappiness=10 nosmt", "Reboot"),
-        (Kind::KernelArgument, "vm.swappiness=10 sysctl.vm.swappiness=10", "Reboot"),
-        (Kind::KernelArgument, "vm.swappiness=10 vm.swappiness=20", "None"),
-        (Kind::OsImage, "x", "Reboot"),
+        (ChangeKind::File, "/etc/mco/f1", "None"),
+        (ChangeKind::File, "/etc/mco/f1/below", "None"),
+        (ChangeKind::File, "/etc/mco/f10", "Drain"),
+        (ChangeKind::File, "/etc/mcof1", "Reboot"),
+        (ChangeKind::File, "/etc/mco/x.conf", "DaemonReload"),
+        (ChangeKind::File, "/etc/mco/a.conf", "Reload(\"a.service\")"),
+        (ChangeKind::File, "/etc/mco/x/y.conf", "Drain"),
+        (ChangeKind::File, "/etc/other/deep", "Restart(\"d.service\")"),
+        (ChangeKind::File, "/etc/mco/deep", "Drain"),
+        (ChangeKind::File, "/etc/mco/dir/x", "None"),
+        (ChangeKind::Directory, "/etc/mco/d", "None"),
+        (ChangeKind::Directory, "/etc/mco/e", "Drain"),
+        (ChangeKind::Link, "/etc/mco/link", "None"),
+        (ChangeKind::Link, "/etc/mco/other", "Drain"),
+        (ChangeKind::Unit, "app-1.service", "None"),
+        (ChangeKind::Unit, "app-2.service", "DaemonReload"),
+        (ChangeKind::Unit, "instance@1.service", "None"),
+        (ChangeKind::Unit, "other.service", "Reboot"),
+        (ChangeKind::KernelArgument, "vm.swappiness=10", "None"),
+        (ChangeKind::KernelArgument, "sysctl.vm.swappiness=10", "Restart(\"systemd-sysctl.service\")"),
+        (ChangeKind::KernelArgument, "nosmt", "Reboot"),
+        (ChangeKind::KernelArgument, "vm.swappiness=10 nosmt", "Reboot"),
+        (ChangeKind::KernelArgument, "vm.swappiness=10 sysctl.vm.swappiness=10", "Reboot"),
+        (ChangeKind::KernelArgument, "vm.swappiness=10 vm.swappiness=20", "None"),
+        (ChangeKind::OsImage, "x", "Reboot"),
     ] {
         assert_eq!(decided(&policy, kind, name).1, expected, "{kind:?} {name}");
     }
@@ -242,7 +250,7 @@ fn a_pools_own_file_beats_those_for_all_and_these_the_clusters() {
         (&texts[2..], Some("infra"), "Drain"),
         (&texts[..1], None, "Reboot"),
     ] {
-        assert_eq!(decided(&policy(texts, pool), Kind::File, "/etc/a").1, expected, "{pool:?}");
+        assert_eq!(decided(&policy(texts, pool), ChangeKind::File, "/etc/a").1, expected, "{pool:?}");
     }
 }
 
@@ -250,9 +258,9 @@ fn a_pools_own_file_beats_those_for_all_and_these_the_clusters() {
 fn two_files_that_contradict_each_other_are_refused() {
     let entry = |kind: &str| own(&format!("{{files: [{{path: /etc/a, actions: [{{type: {kind}}}]}}]}}"));
     let both = |a: &str, b: &str| {
-        let mut files = PolicyFile::parse("a.yaml", entry(a).as_bytes()).unwrap();
-        files.extend(PolicyFile::parse("b.yaml", entry(b).as_bytes()).unwrap());
-        Policy::merge(&files, None).map(|_| ()).map_err(|error| error.to_string())
+        let mut files = DisruptionPolicyFile::parse("a.yaml", entry(a).as_bytes()).unwrap();
+        files.extend(DisruptionPolicyFile::parse("b.yaml", entry(b).as_bytes()).unwrap());
+        DisruptionPolicy::merge(&files, None).map(|_| ()).map_err(|error| error.to_string())
     };
     assert_eq!(both("None", "None"), Ok(()));
     assert_eq!(
@@ -306,7 +314,7 @@ fn declared(annotation: &str, rendered: bool) -> (Rendered, Rendered) {
     (side("old"), side("new"))
 }
 
-fn declared_decisions(annotation: &str, policy: &Policy, rendered: bool) -> Vec<String> {
+fn declared_decisions(annotation: &str, policy: &DisruptionPolicy, rendered: bool) -> Vec<String> {
     let (old, new) = declared(annotation, rendered);
     let changes = compare(Some(&old), Some(&new), policy.overrides()).unwrap().changes;
     let decide =
@@ -344,7 +352,7 @@ fn an_owners_declaration_counts_where_it_is_allowed_and_nothing_else_decides() {
 fn what_only_we_know_may_be_said_in_our_own_policies_and_declared_where_it_is_allowed() {
     let said = own("{files: [{path: /etc/a, actions: \
                     [{type: ReloadOrRestart, reloadOrRestart: {serviceName: a@b.service}}]}]}");
-    let decided = decided(&policy(&[said], None), Kind::File, "/etc/a").1;
+    let decided = decided(&policy(&[said], None), ChangeKind::File, "/etc/a").1;
     assert_eq!(decided, "ReloadOrRestart(\"a@b.service\")");
     let allowed = policy(&[own(&ALLOWED.replace("Restart", "ReloadOrRestart"))], None);
     let decisions = declared_decisions("ReloadOrRestart app.service", &allowed, false);
@@ -476,8 +484,8 @@ fn a_status_may_say_what_is_not_known_here_and_that_means_reboot() {
         let entry = json!({ "path": "/etc/containers/policy.json", "actions": [{ "type": kind }] });
         let policies = json!({ "files": [entry], "sshkey": { "actions": [{ "type": "None" }] } });
         let object = json!({ "status": { "nodeDisruptionPolicyStatus": { "clusterPolicies": policies } } });
-        let file = PolicyFile::from_status("cluster", &object).unwrap();
-        let policy = Policy::merge(&[file], None).unwrap();
+        let file = DisruptionPolicyFile::from_status("cluster", &object).unwrap();
+        let policy = DisruptionPolicy::merge(&[file], None).unwrap();
         let side = |text: &str| {
             config(&files(&json!([{
                 "path": "/etc/containers/policy.json", "contents": { "source": format!("data:,{text}") },
@@ -489,11 +497,11 @@ fn a_status_may_say_what_is_not_known_here_and_that_means_reboot() {
     assert!(unknown.reboot && unknown.drain, "{unknown:?}");
     assert_eq!(unknown.changes[0].explanation, ["action \"Hibernate\" is not known here: reboot"]);
     assert!(!status("Drain").reboot);
-    let none = PolicyFile::from_status("cluster", &json!({})).unwrap();
+    let none = DisruptionPolicyFile::from_status("cluster", &json!({})).unwrap();
     assert_eq!(none.entries, []);
     let bad = json!({ "status": { "nodeDisruptionPolicyStatus": { "clusterPolicies": { "files": [{}] } } } });
     assert_eq!(
-        PolicyFile::from_status("cluster", &bad).unwrap_err().to_string(),
+        DisruptionPolicyFile::from_status("cluster", &bad).unwrap_err().to_string(),
         "cluster: MachineConfiguration \"cluster\": status.nodeDisruptionPolicyStatus.clusterPolicies.files[0].path: \
          Required value"
     );

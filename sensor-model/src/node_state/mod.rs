@@ -157,10 +157,10 @@ impl NodeEvent {
 }
 
 /// State, event, next state.
-type Transition = (NodeState, NodeEvent, NodeState);
+type NodeTransition = (NodeState, NodeEvent, NodeState);
 
 /// Every transition.
-pub const TRANSITIONS: &[Transition] = {
+pub const TRANSITIONS: &[NodeTransition] = {
     use NodeEvent::{Begun, Booted, NotReconcilable, RebootRequested, Refused, RolledBack, Stuck, Verified};
     use NodeState::{Degraded, Done, Rebooting, Unreconcilable, Working};
     &[

@@ -15,10 +15,10 @@ pub use wire::{Plan, PlannedAction, PlannedChange, RemovedByForce, SCHEMA, Step}
 
 use crate::{
     action::Action,
-    changes::{self, Change, Kind, Operation},
+    changes::{self, Change, ChangeKind, ChangeOperation},
     expectations::{ExpectationError, expected_bytes},
     merge::Rendered,
-    node_disruption::{Decision, EntryAction, Policy, Request},
+    node_disruption::{DisruptionDecision, DisruptionPolicy, EntryAction, PolicyRequest},
     registries,
 };
 use decided::Decided;
@@ -34,7 +34,7 @@ const CRIO: &str = "crio.service";
 pub fn plan(
     old: Option<&Rendered>,
     new: Option<&Rendered>,
-    policy: &Policy,
+    policy: &DisruptionPolicy,
 ) -> Result<Plan, ExpectationError> {
     let nothing = Rendered::default();
     let (old, new) = (old.unwrap_or(&nothing), new.unwrap_or(&nothing));
@@ -60,15 +60,15 @@ pub fn plan(
     })
 }
 
-fn decide(change: Change, old: &Rendered, new: &Rendered, policy: &Policy) -> Decided {
-    let Decision { mut actions, policy } = policy.decide(&change, old, new);
+fn decide(change: Change, old: &Rendered, new: &Rendered, policy: &DisruptionPolicy) -> Decided {
+    let DisruptionDecision { mut actions, policy } = policy.decide(&change, old, new);
     let mut explanation = Vec::new();
-    if actions.iter().any(|action| action.request == Request::Special) {
+    if actions.iter().any(|action| action.request == PolicyRequest::Special) {
         actions = special(&change, old, new, &mut explanation);
     }
     let unknown = actions.iter().find_map(|action| match &action.request {
-        Request::Unknown(word) => Some(format!("action {word:?} is not known here: reboot")),
-        Request::Act { .. } | Request::Special => None,
+        PolicyRequest::Unknown(word) => Some(format!("action {word:?} is not known here: reboot")),
+        PolicyRequest::Act { .. } | PolicyRequest::Special => None,
     });
     if let Some(why) = unknown {
         explanation.push(why);
@@ -79,13 +79,15 @@ fn decide(change: Change, old: &Rendered, new: &Rendered, policy: &Policy) -> De
 
 /// In a plan without a reboot, a change of kernel arguments takes effect with the next boot.
 fn waits(decided: &mut Decided) {
-    if decided.change.kind != Kind::KernelArgument {
+    if decided.change.kind != ChangeKind::KernelArgument {
         return;
     }
     let until = match decided.change.operation {
-        Operation::Add => "the running kernel goes on without it, unless a unit sets it at run time",
-        Operation::Remove => "the running kernel goes on with it, unless a unit takes it back at run time",
-        Operation::Change => "the running kernel goes on with the old order",
+        ChangeOperation::Add => "the running kernel goes on without it, unless a unit sets it at run time",
+        ChangeOperation::Remove => {
+            "the running kernel goes on with it, unless a unit takes it back at run time"
+        }
+        ChangeOperation::Change => "the running kernel goes on with the old order",
     };
     decided.explanation.push(format!("written for the next boot; until then {until}"));
 }
@@ -97,7 +99,7 @@ fn special(
     new: &Rendered,
     explanation: &mut Vec<String>,
 ) -> Vec<EntryAction> {
-    if change.kind != Kind::File || change.name != registries::PATH {
+    if change.kind != ChangeKind::File || change.name != registries::PATH {
         explanation.push("no rules for this file are known here: reboot".to_owned());
         return vec![EntryAction::plain(Action::Reboot)];
     }
@@ -123,9 +125,9 @@ fn planned(decided: Decided) -> PlannedChange {
         .into_iter()
         .filter_map(|action| {
             let (action, target) = match action.request {
-                Request::Act { action: Action::None, .. } => return None,
-                Request::Act { action, unit } => (action, unit),
-                Request::Special | Request::Unknown(_) => (Action::Reboot, None),
+                PolicyRequest::Act { action: Action::None, .. } => return None,
+                PolicyRequest::Act { action, unit } => (action, unit),
+                PolicyRequest::Special | PolicyRequest::Unknown(_) => (Action::Reboot, None),
             };
             Some(PlannedAction { action, target })
         })

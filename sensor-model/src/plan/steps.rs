@@ -10,13 +10,13 @@ use super::{
 };
 use crate::{
     action::{Action, Fallback},
-    node_disruption::{EntryAction, Request},
+    node_disruption::{EntryAction, PolicyRequest},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A step, while the changes are read one after another.
 #[derive(Debug, Default)]
-struct Wanted {
+struct WantedStep {
     because: Vec<String>,
     policies: BTreeSet<String>,
     /// The limit of every action that asks for the step.
@@ -25,7 +25,7 @@ struct Wanted {
     fallbacks: Vec<Option<Fallback>>,
 }
 
-impl Wanted {
+impl WantedStep {
     fn add(&mut self, decided: &Decided, action: Option<&EntryAction>) {
         if self.because.last() != Some(&decided.change.name) {
             self.because.push(decided.change.name.clone());
@@ -68,23 +68,25 @@ pub(super) fn steps(changes: &[Decided]) -> Vec<Step> {
     if changes.is_empty() {
         return Vec::new();
     }
-    let mut single: BTreeMap<Action, Wanted> = BTreeMap::new();
+    let mut single: BTreeMap<Action, WantedStep> = BTreeMap::new();
     let mut units: BTreeMap<Action, Units> = BTreeMap::new();
     for decided in changes {
         single.entry(Action::Write).or_default().add(decided, None);
         for wanted in &decided.actions {
             let mut add = |step: Action| single.entry(step).or_default().add(decided, Some(wanted));
             match &wanted.request {
-                Request::Act { action: Action::None, .. } => {}
-                Request::Act { action, unit: Some(unit) } => {
+                PolicyRequest::Act { action: Action::None, .. } => {}
+                PolicyRequest::Act { action, unit: Some(unit) } => {
                     units.entry(*action).or_default().add(unit, decided, wanted);
                 }
                 // A reboot is never without a drain.
-                Request::Act { action: Action::Reboot, .. } | Request::Special | Request::Unknown(_) => {
+                PolicyRequest::Act { action: Action::Reboot, .. }
+                | PolicyRequest::Special
+                | PolicyRequest::Unknown(_) => {
                     add(Action::Drain);
                     add(Action::Reboot);
                 }
-                Request::Act { action, unit: None } => add(*action),
+                PolicyRequest::Act { action, unit: None } => add(*action),
             }
         }
         units.values_mut().for_each(Units::end_of_change);
@@ -109,7 +111,7 @@ impl Plan {
         }
         for action in [Action::Drain, Action::Write, Action::Reboot] {
             if self.steps.iter().all(|step| step.action != action) {
-                let mut wanted = Wanted::default();
+                let mut wanted = WantedStep::default();
                 wanted.because.push(BECAUSE.to_owned());
                 wanted.policies.insert(BECAUSE.to_owned());
                 self.steps.push(wanted.step(action, None));
@@ -124,7 +126,7 @@ impl Plan {
 /// Units for one kind of step.
 #[derive(Debug, Default)]
 struct Units {
-    wanted: BTreeMap<String, Wanted>,
+    wanted: BTreeMap<String, WantedStep>,
     /// The units that come before a unit.
     before: BTreeMap<String, BTreeSet<String>>,
     /// The unit that the same change named last.

@@ -2,7 +2,7 @@
 
 use crate::{
     action::{Action, Fallback},
-    changes::{Kind, Operation},
+    changes::{ChangeKind, ChangeOperation},
 };
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -60,7 +60,8 @@ impl Plan {
 
     /// Whether the node boots another OS image: by its URL, its kernel type or its extensions.
     pub fn brings_an_image(&self) -> bool {
-        let brings = |kind| matches!(kind, Kind::OsImage | Kind::KernelType | Kind::Extension);
+        let brings =
+            |kind| matches!(kind, ChangeKind::OsImage | ChangeKind::KernelType | ChangeKind::Extension);
         self.reconcilable && self.changes.iter().any(|change| brings(change.kind))
     }
 
@@ -104,11 +105,11 @@ pub struct PlannedAction {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PlannedChange {
     /// What kind of thing.
-    pub kind: Kind,
+    pub kind: ChangeKind,
     /// The path, unit, argument, word or URL; for an ssh key the user and the key's fingerprint.
     pub name: String,
     /// Whether it is added, changed or removed.
-    pub operation: Operation,
+    pub operation: ChangeOperation,
     /// The most disruptive of its actions.
     #[schemars(schema_with = "actions_or_none")]
     pub action: Action,

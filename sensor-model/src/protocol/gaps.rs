@@ -34,12 +34,12 @@ pub struct Gap {
 /// The open gaps, each with the things that must still be verified.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Gaps {
-    open: Vec<OpenGap>,
+    open: Vec<PendingGap>,
     opened: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct OpenGap {
+struct PendingGap {
     gap: Gap,
     /// The cause lasts: no verification closes the gap before the cause ends.
     blind: bool,
@@ -58,7 +58,7 @@ impl Gaps {
     ) -> Gap {
         self.opened = self.opened.wrapping_add(1);
         let gap = Gap { number: self.opened, reason: reason.to_owned(), scope, since, until: None };
-        self.open.push(OpenGap { gap: gap.clone(), blind, pending });
+        self.open.push(PendingGap { gap: gap.clone(), blind, pending });
         gap
     }
 
@@ -72,7 +72,7 @@ impl Gaps {
     /// Adds a thing to the lasting gap of a reason. Returns the gap if the thing is the first one in it.
     pub(super) fn enter(&mut self, id: u32, reason: &str, now: u64) -> Option<Gap> {
         let same =
-            |open: &&mut OpenGap| open.blind && open.gap.scope == Scope::Some && open.gap.reason == reason;
+            |open: &&mut PendingGap| open.blind && open.gap.scope == Scope::Some && open.gap.reason == reason;
         if let Some(open) = self.open.iter_mut().find(same) {
             open.pending.insert(id);
             return None;

@@ -88,14 +88,14 @@ pub fn judge(old: &[u8], new: &[u8]) -> Result<Judgement, String> {
 
 /// The changes of a registry that is in both files.
 #[derive(Debug, Default)]
-struct Change {
+struct RegistryChange {
     harmful: Vec<String>,
     harmless: Vec<String>,
 }
 
 /// Rule 3.
-fn stays(old: &Registry, new: &Registry) -> Change {
-    let mut change = Change::default();
+fn stays(old: &Registry, new: &Registry) -> RegistryChange {
+    let mut change = RegistryChange::default();
     for (name, same) in [
         ("prefix", old.prefix == new.prefix),
         ("location", old.location == new.location),

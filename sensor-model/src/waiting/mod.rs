@@ -8,7 +8,7 @@
 mod tests;
 
 use crate::{
-    changes::{Kind, Operation},
+    changes::{ChangeKind, ChangeOperation},
     expectation::{Expectation, Expected},
     os::arguments::{are_set, common, in_order, is_among, split},
     plan::PlannedChange,
@@ -39,7 +39,7 @@ pub struct WaitingArgument {
     /// The argument. For a change of order: all declared arguments that the kernel has.
     pub argument: String,
     /// Whether it is added, removed, or moved.
-    pub operation: Operation,
+    pub operation: ChangeOperation,
     /// The policy's entry that does not reboot for it.
     pub policy: String,
 }
@@ -49,9 +49,9 @@ impl WaitingArgument {
     pub fn text(&self) -> String {
         let Self { argument, operation, policy } = self;
         let what = match operation {
-            Operation::Add => "set for the next boot, this one runs without it",
-            Operation::Remove => "gone with the next boot, this one still runs with it",
-            Operation::Change => "in this order from the next boot on",
+            ChangeOperation::Add => "set for the next boot, this one runs without it",
+            ChangeOperation::Remove => "gone with the next boot, this one still runs with it",
+            ChangeOperation::Change => "in this order from the next boot on",
         };
         format!("kernel argument {argument}: {what}; policy {policy}")
     }
@@ -59,10 +59,10 @@ impl WaitingArgument {
     /// Whether a config with these arguments wants it.
     fn is_wanted(&self, declared: &[String]) -> bool {
         match self.operation {
-            Operation::Add => is_among(&self.argument, declared),
-            Operation::Remove => !is_among(&self.argument, declared),
+            ChangeOperation::Add => is_among(&self.argument, declared),
+            ChangeOperation::Remove => !is_among(&self.argument, declared),
             // One word has no order.
-            Operation::Change => {
+            ChangeOperation::Change => {
                 let words = split(&self.argument);
                 in_order(&words, declared) && common(&words, declared).len() > 1
             }
@@ -72,16 +72,16 @@ impl WaitingArgument {
     /// Whether a kernel with these arguments does not have it yet.
     fn is_due(&self, found: &[String]) -> bool {
         match self.operation {
-            Operation::Add => !is_among(&self.argument, found),
-            Operation::Remove => is_among(&self.argument, found),
-            Operation::Change => !are_set(&split(&self.argument), found),
+            ChangeOperation::Add => !is_among(&self.argument, found),
+            ChangeOperation::Remove => is_among(&self.argument, found),
+            ChangeOperation::Change => !are_set(&split(&self.argument), found),
         }
     }
 }
 
 /// One argument that waits, as outputs have it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct Waits {
+pub struct WaitingOutput {
     /// The argument, what becomes of it, and the policy.
     #[serde(flatten)]
     pub argument: WaitingArgument,
@@ -89,7 +89,7 @@ pub struct Waits {
     pub text: String,
 }
 
-impl From<WaitingArgument> for Waits {
+impl From<WaitingArgument> for WaitingOutput {
     fn from(argument: WaitingArgument) -> Self {
         Self { text: argument.text(), argument }
     }
@@ -111,11 +111,11 @@ pub fn after(
     found: &[String],
 ) -> Vec<WaitingArgument> {
     let changes: Vec<&PlannedChange> =
-        changes.iter().filter(|change| change.kind == Kind::KernelArgument).collect();
+        changes.iter().filter(|change| change.kind == ChangeKind::KernelArgument).collect();
     let (of_order, of_words): (Vec<&WaitingArgument>, Vec<_>) =
-        before.iter().partition(|known| known.operation == Operation::Change);
+        before.iter().partition(|known| known.operation == ChangeOperation::Change);
     let mut waiting: Vec<WaitingArgument> = of_words.into_iter().cloned().collect();
-    for change in changes.iter().filter(|change| change.operation != Operation::Change) {
+    for change in changes.iter().filter(|change| change.operation != ChangeOperation::Change) {
         let (operation, policy) = (change.operation, &change.policy);
         // A declared line may have several arguments.
         for argument in split(&change.name) {
@@ -127,14 +127,20 @@ pub fn after(
     // All declared arguments are staged together, in their order. A change of order waits if the kernel has another one, for
     // example because an argument was removed and added again. Its policy is that of the change of order, now or before; else
     // that of the first staged change.
-    let ordered =
-        changes.iter().find(|change| change.operation == Operation::Change).map(|change| &change.policy);
+    let ordered = changes
+        .iter()
+        .find(|change| change.operation == ChangeOperation::Change)
+        .map(|change| &change.policy);
     let known = || of_order.iter().find(|known| known.is_wanted(declared)).map(|known| &known.policy);
     let staged = || changes.first().map(|change| &change.policy);
     if let Some(policy) = ordered.or_else(known).or_else(staged) {
         let there = declared.iter().filter(|word| is_among(word, found)).map(String::as_str);
         let argument = there.collect::<Vec<_>>().join(" ");
-        waiting.push(WaitingArgument { argument, operation: Operation::Change, policy: policy.clone() });
+        waiting.push(WaitingArgument {
+            argument,
+            operation: ChangeOperation::Change,
+            policy: policy.clone(),
+        });
     }
     waiting.retain(|argument| argument.is_wanted(declared) && argument.is_due(found));
     waiting
@@ -144,7 +150,7 @@ pub fn after(
 pub fn note(expectations: &mut [Expectation], waiting: &[WaitingArgument]) {
     for expectation in expectations {
         if let Expected::KernelArguments(declared) = &mut expectation.expected {
-            let coming = waiting.iter().filter(|argument| argument.operation == Operation::Add);
+            let coming = waiting.iter().filter(|argument| argument.operation == ChangeOperation::Add);
             declared.waiting = coming.map(|waits| waits.argument.clone()).collect();
         }
     }

@@ -1,7 +1,7 @@
 use super::{Waiting, WaitingArgument, after, wanted};
 use crate::{
-    changes::{Kind, Operation, tests::config},
-    node_disruption::{Policy, PolicyFile},
+    changes::{ChangeKind, ChangeOperation, tests::config},
+    node_disruption::{DisruptionPolicy, DisruptionPolicyFile},
     os::arguments,
     plan::{Plan, plan},
 };
@@ -11,7 +11,9 @@ use serde_json::json;
 fn planned(old: &[&str], new: &[&str]) -> Plan {
     let policy = "apiVersion: holdfast.dev/v1alpha1\nkind: DisruptionPolicy\nmetadata: {name: a}\n\
                   spec: {kernelArguments: [{name: '*', actions: [{type: None}]}, {name: nosmt, actions: [{type: Reboot}]}]}\n";
-    let policy = Policy::merge(&PolicyFile::parse("site.yaml", policy.as_bytes()).unwrap(), None).unwrap();
+    let policy =
+        DisruptionPolicy::merge(&DisruptionPolicyFile::parse("site.yaml", policy.as_bytes()).unwrap(), None)
+            .unwrap();
     let side = |arguments: &[&str]| config(&json!({ "kernelArguments": arguments }));
     plan(Some(&side(old)), Some(&side(new)), &policy).unwrap()
 }
@@ -29,9 +31,9 @@ fn waits(before: &[WaitingArgument], old: &[&str], new: &[&str], found: &[&str])
 
 fn signs(waiting: &[WaitingArgument]) -> String {
     let sign = |operation| match operation {
-        Operation::Add => '+',
-        Operation::Remove => '-',
-        Operation::Change => '~',
+        ChangeOperation::Add => '+',
+        ChangeOperation::Remove => '-',
+        ChangeOperation::Change => '~',
     };
     let all = waiting.iter().map(|waits| format!("{}{}", sign(waits.operation), waits.argument));
     all.collect::<Vec<_>>().join(" ")
@@ -120,7 +122,7 @@ fn what_waits_holds_for_one_boot_and_for_a_config_that_wants_it() {
 #[test]
 fn a_plan_lists_what_waits_for_the_next_boot_unless_it_reboots() {
     let told = |plan: &Plan| {
-        let of_arguments = plan.changes.iter().filter(|change| change.kind == Kind::KernelArgument);
+        let of_arguments = plan.changes.iter().filter(|change| change.kind == ChangeKind::KernelArgument);
         of_arguments.flat_map(|change| change.explanation.clone()).collect::<Vec<_>>().join("; ")
     };
     let plan = planned(&[], &["a"]);

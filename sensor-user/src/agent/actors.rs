@@ -6,7 +6,7 @@ use super::episode::{ACTORS, brief};
 use super::look::Looker;
 use super::open_drift::{MORE_ACTORS, OpenDrift};
 use crate::desired::Desired;
-use sensor_model::drift_policy::{Action, Subject};
+use sensor_model::drift_policy::{DriftAction, PolicyActor};
 use sensor_model::record::{Actor, Record};
 
 /// The policy's action for a drift of a thing by an actor, and whether the actor is allowed. `was_allowed`: the actor was
@@ -17,12 +17,12 @@ pub(super) fn decide(
     actor: Option<&Actor>,
     was_allowed: bool,
     looker: &mut Looker,
-) -> (Action, bool) {
+) -> (DriftAction, bool) {
     let thing = desired.expectations[id as usize].thing.path();
     // Records of an older version may name Holdfast; see `Verdicts::drifted`.
-    let subject = actor.filter(|actor| !actor.holdfast).map(Subject::from);
+    let subject = actor.filter(|actor| !actor.holdfast).map(PolicyActor::from);
     let policy = &desired.policy;
-    let without = subject.map(|subject| Subject { exe: None, ..subject });
+    let without = subject.map(|subject| PolicyActor { exe: None, ..subject });
     let decision = policy.decide(&thing, without.as_ref());
     if decision.allowed {
         return (decision.action, true);
@@ -44,7 +44,7 @@ pub(super) fn decide_of_all(
     more: bool,
     was_allowed: bool,
     looker: &mut Looker,
-) -> (Action, bool) {
+) -> (DriftAction, bool) {
     for actor in actors {
         let decided = decide(desired, id, Some(actor), was_allowed, looker);
         if !decided.1 {

@@ -4,7 +4,7 @@
 //! whose process is gone. The daemon itself knows no store and writes nothing to it.
 
 use crate::observation::Observer;
-use sensor_model::journal::codec::Parsed;
+use sensor_model::journal::codec::ParsedJournal;
 use sensor_model::node_state::Standing;
 use std::error::Error;
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ pub trait Applies {
     ///
     /// # Errors
     /// There is one that cannot be read.
-    fn journal(&self) -> Result<Option<Parsed>, AppliesError>;
+    fn journal(&self) -> Result<Option<ParsedJournal>, AppliesError>;
 
     /// Whether no process applies anything now: the lock is free.
     fn is_idle(&self) -> bool;

@@ -17,7 +17,7 @@ use sensor_common::map::{
 };
 use sensor_common::op::ROLE_MOUNTS;
 use sensor_model::cgroup::Placement;
-use sensor_model::drift_policy::{Action, DriftPolicy, Rule, Subject};
+use sensor_model::drift_policy::{DriftAction, DriftPolicy, PolicyActor, Rule};
 use sensor_model::expectation::Expectation;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -83,7 +83,7 @@ impl DenyRules {
     pub(super) fn extend(&mut self, policy: &DriftPolicy, first: u32, expectations: &[Expectation]) {
         for (thing, expectation) in (first..).zip(expectations) {
             let decision = policy.decide(&expectation.thing.path(), None);
-            let (Action::Deny, Some((rule, _))) = (decision.action, decision.rule) else { continue };
+            let (DriftAction::Deny, Some((rule, _))) = (decision.action, decision.rule) else { continue };
             self.things.insert(thing, self.numbers.of_rule(rule));
         }
     }
@@ -147,10 +147,10 @@ impl DenyRules {
     /// The rules in use that allow the processes in the control group of this path.
     fn allowing(&self, path: &str) -> Vec<u32> {
         let placement = Placement::of_path(path);
-        let subject = Subject {
+        let subject = PolicyActor {
             unit: placement.unit.as_deref(),
             pod_uid: placement.pod_uid.as_deref(),
-            ..Subject::default()
+            ..PolicyActor::default()
         };
         let used = self.used().into_iter();
         let allowing = used.filter(|(_, rule)| rule.allowed_actors.allow(&subject));

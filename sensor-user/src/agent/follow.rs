@@ -12,7 +12,7 @@ use super::{
 use crate::observation::Observer;
 use sensor_model::{
     expectation::{Expectation, Expected, Thing},
-    journal::{Begin, Image, Metadata, Record, TEMPORARY},
+    journal::{Begin, Image, JournalRecord, Metadata, TEMPORARY},
     node_state::Standing,
     observation::{FileType, ObjectObservation, Observation},
 };
@@ -128,7 +128,10 @@ impl Follow {
         }
         let last = self.applies.journal().ok().flatten().and_then(|mut journal| journal.records.pop());
         let is_over = last.is_none();
-        let waits = matches!(last, Some(Record::RebootRequested { .. } | Record::ReturnRequested { .. }));
+        let waits = matches!(
+            last,
+            Some(JournalRecord::RebootRequested { .. } | JournalRecord::ReturnRequested { .. })
+        );
         if waits {
             self.left = Some(*version);
         }
@@ -303,14 +306,15 @@ mod tests {
     }
 
     /// A store with the journal of an apply that has written everything, and one more record.
-    fn store(state: &Path, last: Option<Record>) {
+    fn store(state: &Path, last: Option<JournalRecord>) {
         Store::open(state).unwrap();
         let begin = serde_json::json!({
             "id": 1, "time": "", "boot_id": "b", "old": "", "new": "", "targets": [], "acts": [], "reboot": true
         });
         let begin: Begin = serde_json::from_value(begin).unwrap();
         let (mut text, mut digest) = (String::new(), String::new());
-        for record in [Record::Begin(Box::new(begin)), Record::Written].into_iter().chain(last) {
+        for record in [JournalRecord::Begin(Box::new(begin)), JournalRecord::Written].into_iter().chain(last)
+        {
             let (line, next) = codec::line(&digest, &record).unwrap();
             text += &line;
             digest = next;
@@ -333,7 +337,7 @@ mod tests {
         assert!(other.lock().unwrap().is_some(), "who looks keeps nobody out");
         beside.left = beside.applies.journal_version();
         assert!(!beside.is_abandoned(), "it was left so");
-        store(state.path(), Some(Record::RebootRequested { boot: Boot::default() }));
+        store(state.path(), Some(JournalRecord::RebootRequested { boot: Boot::default() }));
         assert!(!follow().is_abandoned(), "it waits for the reboot");
         std::fs::remove_file(state.path().join("apply/journal")).unwrap();
         assert!(!beside.is_abandoned());

@@ -15,7 +15,7 @@ use super::writers::{Stranger, WriterEvent};
 use crate::clock::rfc3339;
 use crate::desired::{self, DesiredError, StateSource, Unknown};
 use crate::kernel::hooks::When;
-use sensor_model::drift_policy::Action;
+use sensor_model::drift_policy::DriftAction;
 use sensor_model::expectation::{
     Content, DirectoryExpectation, Expectation, Expected, FileExpectation, LinkExpectation, Owner, Source,
     Thing,
@@ -147,7 +147,7 @@ impl Agent {
         let mut new = expectations(&desired::rendered(&applied, Unknown::Ignore)?)?;
         let present = &self.verdicts.desired;
         new.retain(|expectation| {
-            present.policy.decide(&expectation.thing.path(), None).action != Action::Ignore
+            present.policy.decide(&expectation.thing.path(), None).action != DriftAction::Ignore
                 && self.looks.looker.observer.unchecked(&expectation.thing).is_none()
         });
         let known: HashSet<&Thing> = present.expectations.iter().map(|known| &known.thing).collect();

@@ -12,7 +12,7 @@ use super::state::Agent;
 use super::verdicts::Verdicts;
 use super::workers::WorkerEvent;
 use super::write_back::{Wanted, WrittenBack};
-use sensor_model::drift_policy::Action;
+use sensor_model::drift_policy::DriftAction;
 use sensor_model::protocol::{Finding, Scope};
 use sensor_model::record::RecordKind;
 use std::time::Duration;
@@ -160,7 +160,7 @@ impl Agent {
     /// Writes back everything that is due.
     async fn revert(&mut self) {
         for id in self.verdicts.reverts.due(self.verdicts.now()) {
-            if self.verdicts.open_drift(id).is_none_or(|open| open.action != Some(Action::Revert)) {
+            if self.verdicts.open_drift(id).is_none_or(|open| open.action != Some(DriftAction::Revert)) {
                 self.verdicts.reverts.done(id);
                 continue;
             }

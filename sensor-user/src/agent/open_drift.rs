@@ -5,7 +5,7 @@
 
 use jiff::Timestamp;
 use sensor_model::difference::Difference;
-use sensor_model::drift_policy::Action;
+use sensor_model::drift_policy::DriftAction;
 use sensor_model::record::{Actor, ThingName};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ pub struct OpenDrift {
     /// The MachineConfig that declares the thing.
     pub source: String,
     /// What the present policy asks for. `None` after a restart, until the first look at the thing.
-    pub action: Option<Action>,
+    pub action: Option<DriftAction>,
     /// What the look found.
     pub found: Option<Value>,
     /// A look of this run of the loop found it.
@@ -114,7 +114,7 @@ impl OpenDrifts {
     }
 
     /// A look of this run found what was reported before; the present policy asks for this action.
-    pub fn confirm(&mut self, name: &ThingName, action: Action) {
+    pub fn confirm(&mut self, name: &ThingName, action: DriftAction) {
         if let Some(open) = self.open.get_mut(name) {
             open.confirmed = true;
             open.action = Some(action);

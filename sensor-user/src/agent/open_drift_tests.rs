@@ -24,7 +24,7 @@ fn drift(differences: Vec<Difference>) -> OpenDrift {
         more_actors: false,
         allowed: false,
         source: "50-a".to_owned(),
-        action: Some(Action::Observe),
+        action: Some(DriftAction::Observe),
         found: None,
         confirmed: true,
     }
@@ -46,9 +46,9 @@ fn what_was_reported_before_is_found_once_as_it_was_and_is_news_when_it_differs(
     assert_eq!(drifts.reported(&file, &[content("a", "c")]), None);
     let known = drifts.reported(&file, &[content("a", "b")]).unwrap();
     assert_eq!(known.actor.as_ref().map(|actor| actor.pid), Some(7));
-    drifts.confirm(&file, Action::Revert);
+    drifts.confirm(&file, DriftAction::Revert);
     assert!(!drifts.is_unconfirmed(&file));
-    assert_eq!(drifts.get(&file).unwrap().action, Some(Action::Revert));
+    assert_eq!(drifts.get(&file).unwrap().action, Some(DriftAction::Revert));
     assert_eq!(
         drifts.reported(&file, &[content("a", "b")]),
         None,

@@ -5,7 +5,7 @@
 
 use super::open_drift::{OpenDrift, OpenDrifts};
 use sensor_common::op::Operation;
-use sensor_model::drift_policy::Action;
+use sensor_model::drift_policy::DriftAction;
 use sensor_model::node_state::Standing;
 use sensor_model::protocol::Gap;
 use sensor_model::record::{Actor, Record, RecordKind, ThingName};
@@ -158,7 +158,7 @@ pub enum AgentEvent<'a> {
     /// A thing drifted, or in another way than before.
     Drifted(ThingName, Box<OpenDrift>),
     /// A look found the drift that an earlier run reported; the present policy asks for this action.
-    DriftConfirmed(&'a ThingName, Action),
+    DriftConfirmed(&'a ThingName, DriftAction),
     /// A thing was changed and matches its expectation again.
     Touched(&'a str, Option<&'a Actor>),
     /// A drifted thing matches its expectation again, or nothing declares it any more.

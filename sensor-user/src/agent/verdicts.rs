@@ -14,7 +14,7 @@ use crate::clock::{Clock, rfc3339};
 use crate::desired::Desired;
 use crate::event::Change;
 use sensor_model::difference::Difference;
-use sensor_model::drift_policy::Action;
+use sensor_model::drift_policy::DriftAction;
 use sensor_model::protocol::{Detector, Event, Gap, Scope, Timing, Transition};
 use sensor_model::record::{Actor, Record, RecordKind, ThingName};
 use sensor_model::verdict::VerdictKind;
@@ -366,7 +366,7 @@ impl Verdicts {
         }
         let began = || record.time.parse().unwrap_or_default();
         let since = self.reports.drifts().get(&name).map_or_else(began, |open| open.since);
-        if action == Action::Revert {
+        if action == DriftAction::Revert {
             self.ask_revert(id);
         }
         let open = OpenDrift {
@@ -399,7 +399,7 @@ impl Verdicts {
         let allowed = open.allowed;
         let (action, _) = decide_of_all(&self.desired, id, actor.as_ref(), &actors, more, allowed, looker);
         self.reports.report(AgentEvent::DriftConfirmed(name, action));
-        if action == Action::Revert {
+        if action == DriftAction::Revert {
             self.ask_revert(id);
         }
         true

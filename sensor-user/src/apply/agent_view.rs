@@ -6,7 +6,7 @@ use super::{ApplyError, Engine, Options, Recovered, ResumeLimit, Systemd};
 use crate::agent::applies::{Applies, AppliesError, JournalVersion, Overwritten};
 use crate::observation::Observer;
 use crate::store::Store;
-use sensor_model::{journal::codec::Parsed, node_state::Standing};
+use sensor_model::{journal::codec::ParsedJournal, node_state::Standing};
 use std::{
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
@@ -80,7 +80,7 @@ impl Applies for AgentView {
         Some((journal.ino(), journal.ctime(), journal.ctime_nsec()))
     }
 
-    fn journal(&self) -> Result<Option<Parsed>, AppliesError> {
+    fn journal(&self) -> Result<Option<ParsedJournal>, AppliesError> {
         self.store.as_ref().map_or(Ok(None), |store| store.open_journal().map_err(AppliesError::new))
     }
 
@@ -115,7 +115,7 @@ impl Applies for AgentView {
         Box::pin(async move {
             match self.recovered(observer, policies).await {
                 Ok(Recovered::Over(over)) => {
-                    tracing::warn!(apply = over.id, result = ?over.rest, reason = over.reason, "Recovered an interrupted apply.");
+                    tracing::warn!(apply = over.id, result = ?over.end, reason = over.reason, "Recovered an interrupted apply.");
                     true
                 }
                 Ok(Recovered::Nothing) => true,

@@ -6,7 +6,7 @@ use crate::{
     observation::Observer,
     store::{Store, StoreError},
 };
-use sensor_model::{journal::Ended, merge::Rendered};
+use sensor_model::{journal::ApplyEnd, merge::Rendered};
 
 /// Why a generation cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +59,7 @@ pub fn present_config(store: &Store, id: u64, observer: &Observer) -> Result<Ren
 /// There is none, or the store cannot be read.
 pub fn rollback_target(store: &Store, current: u64, named: Option<u64>) -> Result<u64, GenerationError> {
     let is_done =
-        |id: u64| store.history(id).ok().flatten().is_some_and(|entry| entry.result == Some(Ended::Done));
+        |id: u64| store.history(id).ok().flatten().is_some_and(|entry| entry.result == Some(ApplyEnd::Done));
     match named {
         Some(id) if is_done(id) => Ok(id),
         Some(id) => Err(GenerationError::NeverApplied(id)),

@@ -3,7 +3,7 @@
 //! In: SIGINT, SIGTERM and SIGHUP. Out: whether the apply is to stop at its next safe point, from which the journal can go on.
 //! Outside an apply each of them ends the process at once.
 
-use sensor_model::journal::{Record, machine::Request};
+use sensor_model::journal::{JournalRecord, machine::MachineRequest};
 use std::{
     io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -108,14 +108,19 @@ impl Interrupts {
     /// Why a request of the journal's machine is refused. The machine gets the refusal as a failure, so only requests are refused
     /// that can fail without leaving anything half done. With `no_look`, looks are not refused: that is for a rollback, and for
     /// paths that are written again after an update of the OS, where a failed look would roll the new OS back.
-    pub(super) fn before(&self, request: &Request, no_look: bool) -> Option<String> {
+    pub(super) fn before(&self, request: &MachineRequest, no_look: bool) -> Option<String> {
         let asked = self.state().asked?;
         let is_safe = match request {
-            Request::Begin => true,
+            MachineRequest::Begin => true,
             _ if asked == Asked::Unwatched => false,
-            Request::Look(_) => !no_look,
-            Request::Append(record) => {
-                matches!(record, Record::Written | Record::Started { .. } | Record::RebootRequested { .. })
+            MachineRequest::Observe(_) => !no_look,
+            MachineRequest::Append(record) => {
+                matches!(
+                    record,
+                    JournalRecord::Written
+                        | JournalRecord::Started { .. }
+                        | JournalRecord::RebootRequested { .. }
+                )
             }
             _ => false,
         };
@@ -198,15 +203,15 @@ mod tests {
 
     #[test]
     fn an_apply_that_has_written_outlives_a_terminal_and_no_way_back_is_interrupted() {
-        let reboot = Request::Append(Record::RebootRequested { boot: Boot::default() });
-        let back = Request::Append(Record::RollingBack { reason: String::new() });
+        let reboot = MachineRequest::Append(JournalRecord::RebootRequested { boot: Boot::default() });
+        let back = MachineRequest::Append(JournalRecord::RollingBack { reason: String::new() });
         let requests = [
-            Request::Begin,
-            Request::Look(0),
-            Request::Append(Record::Written),
+            MachineRequest::Begin,
+            MachineRequest::Observe(0),
+            MachineRequest::Append(JournalRecord::Written),
             reboot,
-            Request::Act(0),
-            Request::Verify,
+            MachineRequest::Act(0),
+            MachineRequest::Verify,
             back,
         ];
         let refused = |asked, no_look| {
@@ -218,7 +223,7 @@ mod tests {
         assert_eq!(refused(Asked::Unwatched, false), [true, false, false, false, false, false, false]);
         assert_eq!(refused(Asked::Stop("SIGINT"), false), [true, true, true, true, false, false, false]);
         assert!(!refused(Asked::Stop("SIGINT"), true)[1], "what is given back is given back to its end");
-        assert_eq!(Interrupts::default().before(&Request::Begin, false), None);
+        assert_eq!(Interrupts::default().before(&MachineRequest::Begin, false), None);
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl<'a> Labels<'a> {
             (ObjectKind::Link, Image::Link(link)) => link.label.clone(),
             _ => None,
         };
-        let is_free = self.drift.decide(path, None).labels == drift_policy::Labels::Ignore;
+        let is_free = self.drift.decide(path, None).labels == drift_policy::LabelComparison::Ignore;
         match self.by_path.get(path).filter(|_| !(is_free && found.is_some())) {
             Some(policys) => Some(given(policys, found.as_deref(), &self.customizable)),
             None => found,

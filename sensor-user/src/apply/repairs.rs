@@ -16,7 +16,7 @@ use nix::fcntl::Flock;
 use sensor_model::{
     compare::Ids,
     difference::Difference,
-    drift_policy::Action,
+    drift_policy::DriftAction,
     expectation::{Expectation, SYSTEMD_DIRECTORY, Thing},
 };
 use std::{fs::File, path::Path};
@@ -96,7 +96,7 @@ pub async fn repair<'a>(
     let watched = things
         .iter()
         .map(|thing| &thing.expectation)
-        .filter(|expectation| policy.decide(&expectation.thing.path(), None).action != Action::Ignore);
+        .filter(|expectation| policy.decide(&expectation.thing.path(), None).action != DriftAction::Ignore);
     let hello = Hello { repair: watched.map(tie::digest).collect(), ..Hello::default() };
     // The daemon lets this process write while the connection lives.
     let tie = Tie::make(state, &hello, &mut |line| tracing::info!(line)).await;

@@ -13,7 +13,7 @@ use crate::{
 use nix::fcntl::OFlag;
 use sensor_model::{
     compare::Ids,
-    drift_policy::{Action, DriftPolicy},
+    drift_policy::{DriftAction, DriftPolicy},
     expectation::Expectation,
     merge::Rendered,
 };
@@ -48,9 +48,9 @@ pub struct Differences {
 fn tolerance(policy: &DriftPolicy, path: &Path) -> Option<String> {
     let decision = policy.decide(path, None);
     let said = match decision.action {
-        Action::Ignore => "ignore",
-        Action::Observe => "observe",
-        Action::Degrade | Action::Revert | Action::Deny => return None,
+        DriftAction::Ignore => "ignore",
+        DriftAction::Observe => "observe",
+        DriftAction::Degrade | DriftAction::Revert | DriftAction::Deny => return None,
     };
     let (_, origin) = decision.rule?;
     Some(format!("`{said}` in the drift policy {origin}"))

@@ -9,7 +9,7 @@ use crate::{observation::Observer, repair::Restorer};
 use sensor_model::{
     difference::{Difference, DifferenceKind},
     verdict::VerdictKind,
-    waiting::Waits,
+    waiting::WaitingOutput,
 };
 use serde::Serialize;
 use std::{collections::BTreeMap, sync::Arc};
@@ -45,7 +45,7 @@ pub struct Report {
     /// Why each of those is not compared.
     pub not_checked_because: BTreeMap<&'static str, String>,
     /// Kernel arguments that take effect with the next boot. They are no drift in this one.
-    pub waiting: Vec<Waits>,
+    pub waiting: Vec<WaitingOutput>,
 }
 
 /// One thing that is not as declared, or of which that is not known.

@@ -17,12 +17,12 @@ use crate::{
 use anyhow::Context as _;
 use sensor_model::{
     difference::Difference,
-    drift_policy::Action,
+    drift_policy::DriftAction,
     expectation::{Expectation, ExpectationSource, Expected, Thing},
     observation::Observation,
-    record::Side,
+    record::RecordedState,
     verdict::VerdictKind,
-    waiting::Waits,
+    waiting::WaitingOutput,
 };
 use serde::Serialize;
 use std::{
@@ -66,7 +66,7 @@ pub(super) struct Report {
     policy: Policy,
     /// Kernel arguments that take effect with the next boot. They are no drift in this one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    waiting: Vec<Waits>,
+    waiting: Vec<WaitingOutput>,
     /// The newest change in the forensic log; null if there is none.
     last_change: Option<Change>,
     /// Why a newer change may be missing from the log.
@@ -91,7 +91,7 @@ struct Stands {
     /// Every difference.
     differences: Vec<Difference>,
     /// Metadata and digest; null if it is missing or cannot be read.
-    #[schemars(with = "Option<Side>")]
+    #[schemars(with = "Option<RecordedState>")]
     found: Option<serde_json::Value>,
     #[serde(skip)]
     observation: Observation,
@@ -101,7 +101,7 @@ struct Stands {
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 struct Policy {
     /// What is done about drift.
-    action: Action,
+    action: DriftAction,
     /// The rule's path; null for the default.
     rule: Option<String>,
     /// The file of the rule.

@@ -7,7 +7,7 @@ use super::{
     people,
 };
 use crate::store::{HistoryEntry, Store};
-use sensor_model::{journal::Ended, node_state::Standing};
+use sensor_model::{journal::ApplyEnd, node_state::Standing};
 use serde::Serialize;
 
 /// The value of [`Report::schema`].
@@ -80,9 +80,9 @@ fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
     let mut rows = Vec::new();
     for entry in &report.applies {
         let (word, tone) = match entry.result {
-            Some(Ended::Done) => ("done", Tone::Good),
-            Some(Ended::RolledBack) => ("rolled back", Tone::Bad),
-            Some(Ended::Abandoned) => ("not started", Tone::Bad),
+            Some(ApplyEnd::Done) => ("done", Tone::Good),
+            Some(ApplyEnd::RolledBack) => ("rolled back", Tone::Bad),
+            Some(ApplyEnd::Abandoned) => ("not started", Tone::Bad),
             None => ("in progress", Tone::Notable),
         };
         let current = if report.current == Some(entry.id) { "current" } else { "" };

@@ -7,7 +7,7 @@ use super::{
     sources::host_path,
     who::{self, Change},
 };
-use crate::report::forensic::{self, End, EndError, Entry, Filter, Follower, Verification, canonical};
+use crate::report::forensic::{self, End, EndError, Filter, Follower, LogEntry, Verification, canonical};
 use anyhow::Context as _;
 use jiff::{SignedDuration, Timestamp};
 use sensor_model::record::RecordKind;
@@ -211,7 +211,7 @@ fn follow(mut follower: Follower<'_>, output: Output, screen: &mut Screen) -> an
 }
 
 /// Entries in two lines and more for people, or as the log's own lines.
-fn print(entries: &[Entry], output: Output, screen: &mut Screen) -> anyhow::Result<()> {
+fn print(entries: &[LogEntry], output: Output, screen: &mut Screen) -> anyhow::Result<()> {
     for entry in entries {
         if output.is_json() {
             screen.line(&canonical(entry).context("write an entry")?)?;

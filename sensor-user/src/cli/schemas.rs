@@ -14,7 +14,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
         of::<check::Report>("check", "What `holdfast check -o json` prints."),
         of::<doctor::Report>("doctor", "What `holdfast doctor -o json` prints."),
         of::<explain::Report>("explain", "What `holdfast explain -o json` prints."),
-        of::<chain::Entry>(
+        of::<chain::LogEntry>(
             "forensic-record",
             "One line of forensic.jsonl, in canonical JSON (RFC 8785, integers in full), at most 16 KiB.",
         ),
@@ -22,8 +22,8 @@ pub fn all() -> Vec<(&'static str, Value)> {
         of::<log::Report<'static>>("log-verify", "What `holdfast log verify -o json` prints."),
         of::<plan::Report<'static>>("plan", "What `holdfast plan -o json` prints."),
         of::<repair::Report>("repair", "What `holdfast repair -o json` prints."),
-        of::<status::Report>("status", "What `holdfast status -o json` prints."),
-        of::<status::Status>("status-file", "What the daemon keeps in status.json."),
+        of::<status::StatusReport>("status", "What `holdfast status -o json` prints."),
+        of::<status::NodeStatus>("status-file", "What the daemon keeps in status.json."),
         of::<who::Report>("who", "What `holdfast who -o json` prints."),
     ]
 }

@@ -8,10 +8,10 @@ use crate::{
 };
 use anyhow::Context as _;
 use sensor_model::{
-    drift_policy::Decision,
+    drift_policy::DriftDecision,
     expectation::Expectation,
     path::{PathError, check_absolute},
-    waiting::Waits,
+    waiting::WaitingOutput,
 };
 use std::{
     path::{Path, PathBuf},
@@ -124,13 +124,13 @@ impl Loaded {
     }
 
     /// What the policy says of drift of a path by somebody unknown.
-    pub fn decision(&self, path: &Path) -> Decision<'_> {
+    pub fn decision(&self, path: &Path) -> DriftDecision<'_> {
         self.desired().policy.decide(path, None)
     }
 
     /// What waits for the next boot, as outputs have it.
-    pub fn waiting(&self) -> Vec<Waits> {
-        self.desired().waiting.iter().cloned().map(Waits::from).collect()
+    pub fn waiting(&self) -> Vec<WaitingOutput> {
+        self.desired().waiting.iter().cloned().map(WaitingOutput::from).collect()
     }
 
     /// What the configuration declares and nothing here compares, and why.

@@ -12,7 +12,7 @@ use crate::{
 use anyhow::Context as _;
 use sensor_model::{
     node_state::NodeState,
-    status::{self, Report, SCHEMA},
+    status::{self, SCHEMA, StatusReport},
     verdict::VerdictKind,
 };
 use std::{
@@ -54,7 +54,7 @@ impl Status {
         })
     }
 
-    fn report(&self) -> anyhow::Result<Report> {
+    fn report(&self) -> anyhow::Result<StatusReport> {
         let read = file::read(&self.run);
         let (mut status, mut reason) = match read {
             Ok(status) => (status, None),
@@ -75,11 +75,11 @@ impl Status {
             // The status may be outdated.
             status.verdict = VerdictKind::Unknown;
         }
-        Ok(Report { running: reason.is_none(), reason, status })
+        Ok(StatusReport { running: reason.is_none(), reason, status })
     }
 
     /// Why the daemon that wrote the status does not run any more; `None` if it runs.
-    fn gone(&self, status: &status::Status) -> Option<String> {
+    fn gone(&self, status: &status::NodeStatus) -> Option<String> {
         match boot_id(&self.proc) {
             Ok(boot) if boot != status.boot_id => return Some("its status is from another boot".to_owned()),
             Ok(_) => {}
@@ -89,7 +89,7 @@ impl Status {
     }
 
     /// Why the status of a running daemon is outdated: the daemon was stopped, or hangs.
-    fn stands(&self, status: &status::Status) -> Option<String> {
+    fn stands(&self, status: &status::NodeStatus) -> Option<String> {
         if status.beat_seconds == 0 {
             return None;
         }
@@ -112,8 +112,8 @@ fn is_holdfast(proc: &Path, pid: u32) -> bool {
     comm.is_ok_and(|comm| comm.trim_end().starts_with("holdfast"))
 }
 
-fn nothing_said() -> status::Status {
-    status::Status {
+fn nothing_said() -> status::NodeStatus {
+    status::NodeStatus {
         schema: SCHEMA.to_owned(),
         verdict: VerdictKind::Unknown,
         degraded: false,
@@ -133,7 +133,7 @@ fn nothing_said() -> status::Status {
     }
 }
 
-fn text(report: &Report, screen: &mut Screen) -> io::Result<()> {
+fn text(report: &StatusReport, screen: &mut Screen) -> io::Result<()> {
     let status = &report.status;
     if let Some(reason) = &report.reason {
         let word = screen.paint(Tone::Bad, "not running");

@@ -6,10 +6,10 @@ use super::{
     people,
     sources::host_path,
 };
-use crate::report::forensic::{self, End, Entry};
+use crate::report::forensic::{self, End, LogEntry};
 use sensor_model::{
     difference::Difference,
-    record::{Actor, RecordKind, Side, ThingKind},
+    record::{Actor, RecordKind, RecordedState, ThingKind},
     verdict::VerdictKind,
 };
 use serde::Serialize;
@@ -76,19 +76,19 @@ pub struct Change {
     pub thing: Option<ThingKind>,
     /// Metadata and digest before it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Side>")]
+    #[schemars(with = "Option<RecordedState>")]
     pub before: Option<serde_json::Value>,
     /// And after it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Side>")]
+    #[schemars(with = "Option<RecordedState>")]
     pub after: Option<serde_json::Value>,
     /// From what was declared to what was found, where that is no secret.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub diff: Option<String>,
 }
 
-impl From<Entry> for Change {
-    fn from(entry: Entry) -> Self {
+impl From<LogEntry> for Change {
+    fn from(entry: LogEntry) -> Self {
         let record = entry.record;
         Self {
             seq: entry.seq,

@@ -102,7 +102,7 @@ fn what_another_process_reads_is_what_the_daemon_would_read() {
     assert!(!read.ids.users.is_empty() && read.sources.len() == 2);
     read.waiting = vec![WaitingArgument {
         argument: "a=1".to_owned(),
-        operation: sensor_model::changes::Operation::Add,
+        operation: sensor_model::changes::ChangeOperation::Add,
         policy: "p".to_owned(),
     }];
     assert_ne!(read.labels, LabelVersion::default());

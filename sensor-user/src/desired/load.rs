@@ -9,7 +9,7 @@ use super::{
 };
 use sensor_model::{
     compare::Ids,
-    drift_policy::{Action, DriftPolicy},
+    drift_policy::{DriftAction, DriftPolicy},
     expectation::{Expectation, Thing},
     expectations::expectations,
     merge::Rendered,
@@ -79,7 +79,7 @@ fn load_chosen(inputs: &Inputs, host: &dyn HostFacts) -> Result<Whole, DesiredEr
         }
     });
     expectations
-        .retain(|expectation| policy.decide(&expectation.thing.path(), None).action != Action::Ignore);
+        .retain(|expectation| policy.decide(&expectation.thing.path(), None).action != DriftAction::Ignore);
     expectations.shrink_to_fit();
     // Taken before the labels are read: a policy that changes meanwhile has another version at the next comparison.
     let labels = host.label_version();

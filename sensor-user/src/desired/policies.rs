@@ -5,7 +5,7 @@
 use super::{error::DesiredError, files::Files, files::read, source::POLICIES};
 use sensor_model::{
     drift_policy::{DriftPolicy, DriftPolicyFile},
-    node_disruption::{Policy, PolicyFile, Scope},
+    node_disruption::{DisruptionPolicy, DisruptionPolicyFile, PolicyScope},
 };
 use std::path::{Path, PathBuf};
 
@@ -55,10 +55,10 @@ pub fn shown_policy(paths: &[PathBuf]) -> Result<DriftPolicy, DesiredError> {
 ///
 /// # Errors
 /// A file that cannot be read or used.
-pub fn disruption_policies(paths: &[PathBuf]) -> Result<Vec<PolicyFile>, DesiredError> {
+pub fn disruption_policies(paths: &[PathBuf]) -> Result<Vec<DisruptionPolicyFile>, DesiredError> {
     let mut files = Vec::new();
     for (name, bytes) in read(paths)? {
-        files.extend(PolicyFile::parse(&name, &bytes)?);
+        files.extend(DisruptionPolicyFile::parse(&name, &bytes)?);
     }
     Ok(files)
 }
@@ -67,10 +67,13 @@ pub fn disruption_policies(paths: &[PathBuf]) -> Result<Vec<PolicyFile>, Desired
 ///
 /// # Errors
 /// Files that contradict each other, and a policy for certain pools where the pool is not known.
-pub fn disruption_policy(files: &[PolicyFile], pool: Option<&str>) -> Result<Policy, DesiredError> {
-    let of_pools = files.iter().find(|file| matches!(file.scope, Scope::Pools(_)));
+pub fn disruption_policy(
+    files: &[DisruptionPolicyFile],
+    pool: Option<&str>,
+) -> Result<DisruptionPolicy, DesiredError> {
+    let of_pools = files.iter().find(|file| matches!(file.scope, PolicyScope::Pools(_)));
     if let (None, Some(file)) = (pool, of_pools) {
         return Err(DesiredError::UnknownPool { policy: file.origin.clone() });
     }
-    Ok(Policy::merge(files, pool)?)
+    Ok(DisruptionPolicy::merge(files, pool)?)
 }

@@ -11,11 +11,11 @@ use crate::agent::reasons;
 use crate::agent::reports::{AgentEvent, DaemonFacts, HookMode, RunFacts, Tally};
 use crate::clock::{Clock, rfc3339};
 use jiff::Timestamp;
-use sensor_model::drift_policy::Action;
+use sensor_model::drift_policy::DriftAction;
 use sensor_model::node_state::Standing;
 use sensor_model::protocol::Gap;
 use sensor_model::record::ThingName;
-use sensor_model::status::{Drifted, OpenGap, SCHEMA, Status};
+use sensor_model::status::{DriftedThing, NodeStatus, OpenGap, SCHEMA};
 use sensor_model::verdict::VerdictKind;
 use std::collections::BTreeMap;
 
@@ -175,9 +175,9 @@ impl Picture {
     }
 
     /// What the status file says now.
-    pub fn status(&self, clock: &dyn Clock) -> Status {
+    pub fn status(&self, clock: &dyn Clock) -> NodeStatus {
         // Drifts that no look of this run has confirmed are open, too: no look has seen them recover.
-        let drifted = self.drifts.iter().map(|(name, open)| Drifted {
+        let drifted = self.drifts.iter().map(|(name, open)| DriftedThing {
             path: name.path.clone(),
             thing: Some(name.kind),
             differences: open.differences.clone(),
@@ -193,10 +193,10 @@ impl Picture {
             ("unknown", unknown as u64),
             ("records_lost", records_lost),
         ];
-        Status {
+        NodeStatus {
             schema: SCHEMA.to_owned(),
             verdict,
-            degraded: self.drifts.iter().any(|(_, open)| open.action >= Some(Action::Degrade)),
+            degraded: self.drifts.iter().any(|(_, open)| open.action >= Some(DriftAction::Degrade)),
             backend: self.run.mode.name().to_owned(),
             capabilities: self.daemon.capabilities.clone(),
             time: rfc3339(clock.now()),

@@ -5,7 +5,7 @@
 //! loop, so that its age shows whether the loop still works.
 
 use crate::bounded;
-use sensor_model::status::Status;
+use sensor_model::status::NodeStatus;
 use sensor_model::verdict::VerdictKind;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 pub const FILE: &str = "status.json";
 
 /// Replaces the status file. It is gone after a reboot, so it needs no fsync.
-pub fn write(directory: &Path, status: &Status) -> io::Result<()> {
+pub fn write(directory: &Path, status: &NodeStatus) -> io::Result<()> {
     let temporary = directory.join(".status.json.new");
     // In one go: written straight to the file, each of its words would be a system call.
     let mut text = serde_json::to_vec_pretty(status)?;
@@ -57,7 +57,7 @@ impl StatusFile {
     }
 
     /// Writes it. What fails is tried again at the next beat.
-    pub(crate) fn write(&mut self, standing: Numbers, status: &Status) {
+    pub(crate) fn write(&mut self, standing: Numbers, status: &NodeStatus) {
         match write(&self.directory, status) {
             Ok(()) => {
                 (self.written, self.outdated) = (Some(standing), false);
@@ -102,7 +102,7 @@ pub fn patience(beat: Duration) -> Duration {
 }
 
 /// Reads the status file.
-pub fn read(directory: &Path) -> io::Result<Status> {
+pub fn read(directory: &Path) -> io::Result<NodeStatus> {
     Ok(serde_json::from_slice(&bounded::read(&directory.join(FILE), bounded::OWN)?)?)
 }
 

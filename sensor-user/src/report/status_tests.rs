@@ -2,8 +2,8 @@ use super::*;
 use sensor_model::status::SCHEMA;
 use std::collections::BTreeMap;
 
-fn status() -> Status {
-    Status {
+fn status() -> NodeStatus {
+    NodeStatus {
         schema: SCHEMA.to_owned(),
         verdict: VerdictKind::Compliant,
         degraded: false,

@@ -1,7 +1,7 @@
 //! The history entry of each apply, beside its config.
 
 use super::{error::StoreError, files::Store};
-use sensor_model::{journal::Ended, plan::Plan};
+use sensor_model::{journal::ApplyEnd, plan::Plan};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ pub struct HistoryEntry {
     /// When it ended; null while it is in progress.
     pub ended: Option<String>,
     /// How it ended; null while it is in progress.
-    pub result: Option<Ended>,
+    pub result: Option<ApplyEnd>,
     /// Why it was rolled back; empty when it was not.
     pub reason: String,
     /// What was left as another process wrote it, and what failed in the rollback.

@@ -7,8 +7,8 @@ use super::{error::StoreError, files::Store};
 use crate::{bounded, sys};
 use nix::errno::Errno;
 use sensor_model::journal::{
-    Record,
-    codec::{self, Parsed},
+    JournalRecord,
+    codec::{self, ParsedJournal},
 };
 use std::{ffi::OsStr, fs, io, os::fd::OwnedFd, path::PathBuf};
 
@@ -24,7 +24,7 @@ impl Store {
     ///
     /// # Errors
     /// The journal was changed, or cannot be read.
-    pub fn open_journal(&self) -> Result<Option<Parsed>, StoreError> {
+    pub fn open_journal(&self) -> Result<Option<ParsedJournal>, StoreError> {
         let path = self.path.join(JOURNAL);
         let bytes = match bounded::read(&path, bounded::OWN) {
             Ok(bytes) => bytes,
@@ -35,7 +35,7 @@ impl Store {
     }
 
     /// Begins a journal. The file gets its name after its first record is whole and durable.
-    pub(crate) fn begin(&self, record: &Record) -> Result<JournalFile, StoreError> {
+    pub(crate) fn begin(&self, record: &JournalRecord) -> Result<JournalFile, StoreError> {
         let path = self.path.join(JOURNAL);
         let failed = |operation| move |errno| StoreError::failed(&self.path.join(JOURNAL), operation, errno);
         self.forget_new_journal()?;
@@ -72,7 +72,7 @@ impl Store {
     }
 
     /// Opens a journal to append to it, and cuts an unfinished record off its end.
-    pub(crate) fn go_on(&self, parsed: &Parsed) -> Result<JournalFile, StoreError> {
+    pub(crate) fn go_on(&self, parsed: &ParsedJournal) -> Result<JournalFile, StoreError> {
         let path = self.path.join(JOURNAL);
         let file = fs::OpenOptions::new()
             .append(true)
@@ -127,7 +127,7 @@ impl AppendError {
 
 impl JournalFile {
     /// Adds a record, durably.
-    pub(crate) fn append(&mut self, record: &Record) -> Result<(), AppendError> {
+    pub(crate) fn append(&mut self, record: &JournalRecord) -> Result<(), AppendError> {
         let (line, digest) = codec::line(&self.digest, record)
             .map_err(|error| AppendError::Clean(StoreError::Journal(error)))?;
         let written = sys::write(&self.file, line.as_bytes()).and_then(|()| sys::sync(&self.file));

@@ -5,7 +5,7 @@ use crate::{
     world::World,
 };
 use holdfast::apply::ResumeLimit;
-use sensor_model::journal::{Action, Ended, Fallback, Record, machine::Rest};
+use sensor_model::journal::{Action, ApplyEnd, Fallback, JournalRecord, machine::MachineEnd};
 use serde_json::Value;
 use std::fs;
 
@@ -76,24 +76,24 @@ fn a_tolerated_path_is_written_if_the_new_config_changes_it() {
 #[test]
 fn tolerated_drift_causes_no_rollback() {
     for (rules, ended) in [
-        (&[][..], Ended::RolledBack),
-        (&[(STAYS, "observe")], Ended::Done),
-        (&[(STAYS, "ignore")], Ended::Done),
+        (&[][..], ApplyEnd::RolledBack),
+        (&[(STAYS, "observe")], ApplyEnd::Done),
+        (&[(STAYS, "ignore")], ApplyEnd::Done),
     ] {
         let world = interrupted(begin(&this_boot(), Vec::new()), &[]);
         policy(&world, rules);
         world.write(STAYS, "drift");
         let applied = recover(&world, &mut Host::default(), ResumeLimit::None);
-        assert_eq!(applied.rest, Rest::Closed(ended), "{rules:?}: {applied:?}");
-        assert_eq!(applied.tolerated.len(), usize::from(ended == Ended::Done), "{applied:?}");
+        assert_eq!(applied.end, MachineEnd::Closed(ended), "{rules:?}: {applied:?}");
+        assert_eq!(applied.tolerated.len(), usize::from(ended == ApplyEnd::Done), "{applied:?}");
     }
 }
 
 #[test]
 fn an_apply_that_changes_the_os_is_not_done_without_it_whatever_the_policy_says() {
-    for (kind, ended) in [(Action::Os, Ended::RolledBack), (Action::Restart, Ended::Done)] {
+    for (kind, ended) in [(Action::Os, ApplyEnd::RolledBack), (Action::Restart, ApplyEnd::Done)] {
         let acts = vec![act(kind, "a.service", Fallback::Rollback)];
-        let acted = [Record::Started { act: 0 }, Record::Finished { act: 0 }];
+        let acted = [JournalRecord::Started { act: 0 }, JournalRecord::Finished { act: 0 }];
         let world = interrupted(begin(&this_boot(), acts), &acted);
         policy(&world, &[("/proc/cmdline", "ignore")]);
         world.write("/proc/cmdline", "rw\n");
@@ -101,7 +101,7 @@ fn an_apply_that_changes_the_os_is_not_done_without_it_whatever_the_policy_says(
         let wanted = fs::read_to_string(world.config_file("wanted")).unwrap().replace("99-test", "98-os");
         fs::write(world.state().join("apply/generations/2/config/98-os.yaml"), wanted).unwrap();
         let applied = recover(&world, &mut Host::default(), ResumeLimit::None);
-        assert_eq!(applied.rest, Rest::Closed(ended), "{applied:?}");
+        assert_eq!(applied.end, MachineEnd::Closed(ended), "{applied:?}");
         let told = [vec![applied.reason], applied.tolerated].concat().concat();
         assert!(told.contains("missing expected kernel arguments: [a=1]"), "{told}");
     }

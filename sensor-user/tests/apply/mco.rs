@@ -5,7 +5,7 @@ use crate::{
     world::World,
 };
 use holdfast::apply::Request;
-use sensor_model::journal::{Ended, machine::Rest};
+use sensor_model::journal::{ApplyEnd, machine::MachineEnd};
 use std::fs;
 
 const CONFIG: &str = "/etc/machine-config-daemon/currentconfig";
@@ -52,7 +52,7 @@ fn a_daemon_that_starts_after_the_preflight_is_found_before_the_journal_begins()
         told.push(line.to_owned());
     }));
     let applied = applied.unwrap();
-    assert_eq!(applied.rest, Rest::Closed(Ended::Abandoned), "{told:?}");
+    assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::Abandoned), "{told:?}");
     assert!(applied.reason.contains("process 4711"), "{}", applied.reason);
     assert!(!world.has_journal());
     fs::remove_dir_all(world.at("/proc")).unwrap();

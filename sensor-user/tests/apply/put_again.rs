@@ -10,7 +10,8 @@ use holdfast::{
     store::HistoryEntry,
 };
 use sensor_model::journal::{
-    Action, Begin, Boot, Ended, Fallback, FileImage, Image, Metadata, PutAgain, Record, machine::Rest,
+    Action, ApplyEnd, Begin, Boot, Fallback, FileImage, Image, JournalRecord, Metadata, PutAgain,
+    machine::MachineEnd,
 };
 use sha2::{Digest as _, Sha256};
 use std::{fs, os::unix::fs::PermissionsExt as _};
@@ -38,7 +39,11 @@ fn asked(boot: Boot) -> World {
     let acts = vec![act(Action::Os, "", Fallback::Rollback)];
     let again = PutAgain { path: PATH.into(), image: file(DECLARED) };
     let begin = Begin { boot: boot.clone(), reboot: true, put_again: vec![again], ..begin("", acts) };
-    let records = [Record::Started { act: 0 }, Record::Finished { act: 0 }, Record::RebootRequested { boot }];
+    let records = [
+        JournalRecord::Started { act: 0 },
+        JournalRecord::Finished { act: 0 },
+        JournalRecord::RebootRequested { boot },
+    ];
     let world = interrupted(begin, &records);
     let apply = world.state().join("apply");
     let name = hex::encode(Sha256::digest(DECLARED));
@@ -74,7 +79,7 @@ fn temporaries(world: &World) -> Vec<String> {
 fn what_an_update_overwrote_is_written_again_and_causes_no_rollback() {
     let world = updated();
     let applied = recover(&world, &mut Host::default(), ResumeLimit::None);
-    assert_eq!(applied.rest, Rest::Closed(Ended::Done), "{applied:?}");
+    assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::Done), "{applied:?}");
     assert_eq!(world.read(PATH), DECLARED);
     assert_eq!(put_again(&world), [(PATH.to_owned(), "file".to_owned())]);
     assert_eq!(temporaries(&world), [""; 0]);
@@ -92,7 +97,7 @@ fn what_the_new_image_no_longer_ships_is_written_again_too() {
         fs::remove_file(world.at(path)).unwrap();
     }
     let applied = recover(&world, &mut Host::default(), ResumeLimit::NoOsChange);
-    assert_eq!(applied.rest, Rest::Closed(Ended::Done), "{applied:?}");
+    assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::Done), "{applied:?}");
     assert_eq!(world.read(PATH), DECLARED);
     assert_eq!(put_again(&world), [(PATH.to_owned(), "absent".to_owned())]);
 }
@@ -113,7 +118,7 @@ fn before_services_start_it_is_written_again_and_nothing_else_is_done() {
     assert_eq!(standing.reason, "", "the apply goes on: {standing:?}");
     let said = world.run(&["apply", "--resume", "--early"], "");
     assert_eq!((said.code, said.out.as_str()), (Some(0), ""), "{}", said.err);
-    assert_eq!(recover(&world, &mut host, ResumeLimit::None).rest, Rest::Closed(Ended::Done));
+    assert_eq!(recover(&world, &mut host, ResumeLimit::None).end, MachineEnd::Closed(ApplyEnd::Done));
     // Without an apply under way it does nothing.
     assert_eq!(world.run(&["apply", "--resume", "--early"], "").code, Some(0));
     let before = World::old();
@@ -129,7 +134,7 @@ fn before_the_reboot_nothing_is_written_again() {
     let recovered =
         run(engine(&world).recover(&mut Host::default(), ResumeLimit::BeforeServices, &mut |_| {})).unwrap();
     assert_eq!(recovered, Recovered::Nothing);
-    assert_eq!(recover(&world, &mut Host::default(), ResumeLimit::None).rest, Rest::Rebooting);
+    assert_eq!(recover(&world, &mut Host::default(), ResumeLimit::None).end, MachineEnd::Rebooting);
     assert_eq!(world.read(PATH), "of the new image");
 }
 
@@ -138,7 +143,7 @@ fn what_somebody_else_wrote_there_is_left_and_causes_a_rollback() {
     let world = updated();
     world.write(PATH, "somebody else");
     let applied = recover(&world, &mut Host::default(), ResumeLimit::None);
-    assert_eq!(applied.rest, Rest::Closed(Ended::RolledBack), "{applied:?}");
+    assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::RolledBack), "{applied:?}");
     assert!(applied.reason.contains(PATH), "{applied:?}");
     assert_eq!(world.read(PATH), "somebody else");
     assert_eq!((put_again(&world).len(), temporaries(&world).len()), (0, 0));
@@ -146,7 +151,7 @@ fn what_somebody_else_wrote_there_is_left_and_causes_a_rollback() {
     let world = updated();
     fs::set_permissions(world.at(PATH), fs::Permissions::from_mode(0o600)).unwrap();
     let applied = recover(&world, &mut Host::default(), ResumeLimit::None);
-    assert_eq!(applied.rest, Rest::Closed(Ended::RolledBack), "{applied:?}");
+    assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::RolledBack), "{applied:?}");
     assert_eq!(world.read(PATH), "of the new image");
 }
 

@@ -10,7 +10,9 @@ use holdfast::{
     store::note_event,
 };
 use sensor_model::{
-    journal::{Act, Action, Begin, Boot, Ended, Fallback, OsChange, Record, codec, machine::Rest},
+    journal::{
+        Act, Action, ApplyEnd, Begin, Boot, Fallback, JournalRecord, OsChange, codec, machine::MachineEnd,
+    },
     node_state::{NodeEvent, NodeState},
 };
 use std::{fs, process::Command};
@@ -100,13 +102,15 @@ pub(crate) fn begin(boot_id: &str, acts: Vec<Act>) -> Begin {
 }
 
 /// A host with the journal of such an apply: its begin, the record that everything is written, and these records.
-pub(crate) fn interrupted(begin: Begin, more: &[Record]) -> World {
+pub(crate) fn interrupted(begin: Begin, more: &[JournalRecord]) -> World {
     let world = World::old();
     let generations = world.state().join("apply/generations");
     let copied = Command::new("cp").arg("-a").args([generations.join("1"), generations.join("2")]).status();
     assert!(copied.unwrap().success());
     fs::remove_file(generations.join("2/history.json")).unwrap();
-    let records = [Record::Begin(Box::new(begin)), Record::Written].into_iter().chain(more.iter().cloned());
+    let records = [JournalRecord::Begin(Box::new(begin)), JournalRecord::Written]
+        .into_iter()
+        .chain(more.iter().cloned());
     let (mut text, mut digest) = (String::new(), String::new());
     for record in records {
         let (line, next) = codec::line(&digest, &record).unwrap();
@@ -131,21 +135,21 @@ fn os() -> Vec<Act> {
     vec![act(Action::Os, "", Fallback::Rollback), act(Action::Restart, "a.service", Fallback::Rollback)]
 }
 
-fn started(acts: usize) -> Vec<Record> {
-    let done = (0..acts).flat_map(|act| [Record::Started { act }, Record::Finished { act }]);
-    done.chain([Record::Started { act: acts }]).collect()
+fn started(acts: usize) -> Vec<JournalRecord> {
+    let done = (0..acts).flat_map(|act| [JournalRecord::Started { act }, JournalRecord::Finished { act }]);
+    done.chain([JournalRecord::Started { act: acts }]).collect()
 }
 
 fn halted(applied: &Applied) -> &str {
-    match &applied.rest {
-        Rest::Halted(reason) => reason,
-        rest => panic!("{rest:?}"),
+    match &applied.end {
+        MachineEnd::Halted(reason) => reason,
+        end => panic!("{end:?}"),
     }
 }
 
 #[test]
 fn an_os_that_cannot_be_undone_keeps_the_journal_and_is_tried_again_at_the_next_start() {
-    let back = Record::RollingBack { reason: "restart a.service: it failed".to_owned() };
+    let back = JournalRecord::RollingBack { reason: "restart a.service: it failed".to_owned() };
     let world = interrupted(begin(&this_boot(), os()), &[started(1), vec![back]].concat());
     let mut host = Host { undoes: Some("the registry is away"), ..Host::default() };
     for _ in 0..2 {
@@ -159,24 +163,24 @@ fn an_os_that_cannot_be_undone_keeps_the_journal_and_is_tried_again_at_the_next_
         assert_eq!(std::mem::take(&mut host.asked), ["undo Os", "undo Restart a.service"]);
     }
     let applied = recover(&world, &mut Host::default(), ResumeLimit::None);
-    assert_eq!(applied.rest, Rest::Closed(Ended::RolledBack), "{applied:?}");
+    assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::RolledBack), "{applied:?}");
     assert!(!world.has_journal());
 }
 
 #[test]
 fn a_unit_that_fails_during_the_rollback_does_not_keep_the_journal_open() {
     let acts = vec![act(Action::Restart, "a.service", Fallback::Rollback)];
-    let back = Record::RollingBack { reason: "first".to_owned() };
+    let back = JournalRecord::RollingBack { reason: "first".to_owned() };
     let world = interrupted(begin(&this_boot(), acts), &[started(0), vec![back]].concat());
     let applied =
         recover(&world, &mut Host { undoes: Some("it failed"), ..Host::default() }, ResumeLimit::None);
-    assert_eq!(applied.rest, Rest::Closed(Ended::RolledBack));
+    assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::RolledBack));
     assert_eq!((applied.reason.as_str(), applied.problems), ("first", vec!["it failed".to_owned()]));
 }
 
 #[test]
 fn the_daemon_restores_files_and_units_and_leaves_the_os_to_a_person() {
-    let back = Record::RollingBack { reason: "first".to_owned() };
+    let back = JournalRecord::RollingBack { reason: "first".to_owned() };
     let world = interrupted(begin(&this_boot(), os()), &[started(1), vec![back]].concat());
     let mut host = Host::default();
     let applied = recover(&world, &mut host, ResumeLimit::NoOsChange);
@@ -186,7 +190,7 @@ fn the_daemon_restores_files_and_units_and_leaves_the_os_to_a_person() {
     assert_eq!(standing.waiting_for, "`holdfast apply --resume`");
     assert_eq!(standing.state, NodeState::Degraded);
     let applied = recover(&world, &mut host, ResumeLimit::None);
-    assert_eq!(applied.rest, Rest::Closed(Ended::RolledBack));
+    assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::RolledBack));
     assert!(host.asked.contains(&"undo Os".to_owned()));
 }
 
@@ -198,7 +202,7 @@ fn an_os_that_was_being_changed_is_not_given_up_because_the_daemon_may_not_chang
     assert!(halted(&applied).contains("`holdfast apply --resume`"), "{applied:?}");
     assert!(host.asked.is_empty() && world.has_journal(), "{:?}", host.asked);
     let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
-    assert_eq!(applied.rest, Rest::Closed(Ended::Done), "{applied:?}");
+    assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::Done), "{applied:?}");
     assert_eq!(host.asked, ["act Os", "act Restart a.service"]);
 }
 
@@ -211,21 +215,21 @@ fn after_another_boot_units_are_checked_and_not_reloaded_or_restarted() {
     let world = interrupted(begin("another", restarts(Fallback::Rollback)), &started(0));
     let mut host = Host::default();
     let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
-    assert_eq!(applied.rest, Rest::Closed(Ended::Done), "{applied:?}");
+    assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::Done), "{applied:?}");
     assert_eq!(host.asked, ["look Restart a.service", "look Restart b.service"]);
 
     let world = interrupted(begin("another", restarts(Fallback::Rollback)), &started(0));
     let failed = UnitAfterBoot::Failed("b.service: the unit failed".to_owned());
     let mut host = Host { rests: Some(("b.service", Ok(failed))), ..Host::default() };
     let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
-    assert_eq!(applied.rest, Rest::Closed(Ended::RolledBack), "{applied:?}");
+    assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::RolledBack), "{applied:?}");
     assert_eq!(applied.reason, "after the reboot: b.service: the unit failed");
 }
 
 /// The first unit failed in another boot, and the node was rebooted as the fallback.
 fn rebooted() -> World {
-    let failed = Record::Failed { act: 0, reason: "restart a.service: the unit failed".to_owned() };
-    let asked = Record::RebootRequested { boot: Boot::of_kernel("another") };
+    let failed = JournalRecord::Failed { act: 0, reason: "restart a.service: the unit failed".to_owned() };
+    let asked = JournalRecord::RebootRequested { boot: Boot::of_kernel("another") };
     interrupted(begin("another", restarts(Fallback::Reboot)), &[started(0), vec![failed, asked]].concat())
 }
 
@@ -234,7 +238,7 @@ fn a_reboot_as_a_fallback_succeeds_only_if_its_unit_and_the_later_ones_run() {
     let world = rebooted();
     let mut host = Host::default();
     let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
-    assert_eq!(applied.rest, Rest::Closed(Ended::Done), "{applied:?}");
+    assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::Done), "{applied:?}");
     assert_eq!(host.asked, ["look Restart a.service", "look Restart b.service"]);
     assert_eq!(applied.problems, ["restart a.service: the unit failed; so the node reboots"]);
 
@@ -243,7 +247,7 @@ fn a_reboot_as_a_fallback_succeeds_only_if_its_unit_and_the_later_ones_run() {
         let failed = UnitAfterBoot::Failed(format!("{unit}: the unit failed"));
         let mut host = Host { rests: Some((unit, Ok(failed))), ..Host::default() };
         let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
-        assert_eq!(applied.rest, Rest::Closed(Ended::RolledBack), "{applied:?}");
+        assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::RolledBack), "{applied:?}");
         assert_eq!(applied.reason, format!("after the reboot: {unit}: the unit failed"));
         // Both units run with the files written before the boot.
         assert!(
@@ -265,7 +269,7 @@ fn a_failed_action_whose_fallback_is_a_reboot_is_the_reason_for_the_reboot() {
     let world = interrupted(begin(&this_boot(), restarts(Fallback::Reboot)), &[]);
     let mut host = Host { acts: Some("restart a.service: the unit failed"), ..Host::default() };
     let applied = recover(&world, &mut host, ResumeLimit::None);
-    assert_eq!(applied.rest, Rest::Rebooting);
+    assert_eq!(applied.end, MachineEnd::Rebooting);
     let why = "restart a.service: the unit failed; so the node reboots";
     assert_eq!((applied.reason.as_str(), applied.goes_back), (why, false));
     let standing = engine(&world).store().standing().unwrap().unwrap();
@@ -273,7 +277,7 @@ fn a_failed_action_whose_fallback_is_a_reboot_is_the_reason_for_the_reboot() {
     assert_eq!(host.asked, ["act Restart a.service", "reboot"]);
     // A second attempt in the same boot reports the same.
     let applied = recover(&world, &mut host, ResumeLimit::None);
-    assert_eq!((applied.rest, applied.reason.as_str()), (Rest::Rebooting, why));
+    assert_eq!((applied.end, applied.reason.as_str()), (MachineEnd::Rebooting, why));
     let standing = engine(&world).store().standing().unwrap().unwrap();
     assert_eq!(standing.state, NodeState::Rebooting);
 }
@@ -285,16 +289,16 @@ fn softly(soft_reboots: Option<u32>) -> Boot {
 
 #[test]
 fn a_soft_reboot_ends_the_wait_of_an_apply_that_changes_nothing_of_the_os() {
-    let failed = Record::Failed { act: 0, reason: "restart a.service: the unit failed".to_owned() };
+    let failed = JournalRecord::Failed { act: 0, reason: "restart a.service: the unit failed".to_owned() };
     let journal = |asked: Boot| {
         let begin = Begin { boot: asked.clone(), ..begin("", restarts(Fallback::Reboot)) };
-        let asked = Record::RebootRequested { boot: asked };
+        let asked = JournalRecord::RebootRequested { boot: asked };
         interrupted(begin, &[started(0), vec![failed.clone(), asked]].concat())
     };
     let world = journal(softly(Some(1)));
     let mut host = Host { soft_reboots: Some(2), ..Host::default() };
     let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
-    assert_eq!(applied.rest, Rest::Closed(Ended::Done), "{applied:?}");
+    assert_eq!(applied.end, MachineEnd::Closed(ApplyEnd::Done), "{applied:?}");
     assert_eq!(host.asked, ["look Restart a.service", "look Restart b.service"]);
 
     // The same boot, and one with an unknown value.
@@ -315,14 +319,15 @@ fn a_soft_reboot_brings_no_other_os_and_the_node_keeps_waiting_and_reports_it() 
     ] {
         let acts = vec![act(Action::Os, "", Fallback::Rollback)];
         let begin = Begin { boot: softly(Some(0)), os: Some(os), ..begin("", acts) };
-        let asked = Record::RebootRequested { boot: softly(Some(0)) };
-        let world = interrupted(begin, &[started(0), vec![Record::Finished { act: 0 }, asked]].concat());
+        let asked = JournalRecord::RebootRequested { boot: softly(Some(0)) };
+        let world =
+            interrupted(begin, &[started(0), vec![JournalRecord::Finished { act: 0 }, asked]].concat());
         let mut host = Host { soft_reboots: Some(1), ..Host::default() };
         let applied = recover(&world, &mut host, ResumeLimit::NoReboot);
         assert!(halted(&applied).contains("the soft reboot since then has not brought"), "{applied:?}");
         let standing = engine(&world).store().standing().unwrap().unwrap();
         assert!(standing.waiting_for.contains("has not brought the new OS"), "{standing:?}");
-        assert_eq!(recover(&world, &mut host, ResumeLimit::None).rest, Rest::Rebooting);
+        assert_eq!(recover(&world, &mut host, ResumeLimit::None).end, MachineEnd::Rebooting);
         assert_eq!(host.asked, ["reboot"]);
     }
 }

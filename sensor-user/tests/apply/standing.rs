@@ -10,10 +10,10 @@ use holdfast::{
 };
 use sensor_model::{
     ignition::Purpose,
-    journal::{Act, Begin, OsChange, machine::Rest},
+    journal::{Act, Begin, OsChange, machine::MachineEnd},
     machine_config::parse_for,
     merge::{self, Rendered},
-    node_disruption::Policy,
+    node_disruption::DisruptionPolicy,
     node_state::NodeState,
     plan::plan,
 };
@@ -62,7 +62,7 @@ fn config(world: &World, name: &str) -> (Rendered, Vec<u8>) {
 /// From the world's old config to its new one.
 pub(crate) fn request(world: &World, previous: Option<u64>) -> Request {
     let ((old, _), (new, bytes)) = (config(world, "old"), config(world, "new"));
-    let plan = plan(Some(&old), Some(&new), &Policy::shipped().unwrap()).unwrap();
+    let plan = plan(Some(&old), Some(&new), &DisruptionPolicy::shipped().unwrap()).unwrap();
     let manifests = vec![("000-new.yaml".to_owned(), bytes)];
     Request { manifests, old, previous, new, plan, force: false, act: true, rollback_to: None }
 }
@@ -126,7 +126,7 @@ fn a_wait_for_a_reboot_names_its_reason_and_any_boot_ends_it() {
     let _bus = std::os::unix::net::UnixListener::bind(socket).unwrap();
     let engine = engine(&world);
     let said = run(engine.apply(request(&world, Some(1)), &mut Slow, &mut |_| {})).unwrap();
-    assert!(matches!(said.rest, Rest::Halted(_) | Rest::Rebooting), "{said:?}");
+    assert!(matches!(said.end, MachineEnd::Halted(_) | MachineEnd::Rebooting), "{said:?}");
     assert!(world.has_journal());
     let said = run(engine.recover(&mut Slow, ResumeLimit::NoReboot, &mut |_| {})).unwrap();
     assert!(matches!(said, Recovered::Over(_)), "{said:?}");

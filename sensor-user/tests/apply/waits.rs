@@ -12,7 +12,7 @@ use holdfast::{
 };
 use nix::fcntl::{FcntlArg, fcntl};
 use sensor_model::{
-    journal::{Action, Boot, Fallback, Record, machine::Rest},
+    journal::{Action, Boot, Fallback, JournalRecord, machine::MachineEnd},
     node_state::Wait,
 };
 use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
@@ -41,7 +41,7 @@ fn the_state_names_the_wait_for_files_and_for_the_comparison() {
     let steps = steps(&world, |progress| {
         let engine = engine(&world);
         let applied = run(engine.apply(asked, &mut Host::default(), progress)).unwrap();
-        assert!(matches!(applied.rest, Rest::Closed(_)), "{applied:?}");
+        assert!(matches!(applied.end, MachineEnd::Closed(_)), "{applied:?}");
     });
     for (line, wait) in &steps {
         let wanted = match line.split(' ').next().unwrap() {
@@ -78,7 +78,7 @@ fn the_state_names_the_wait_for_an_action_its_rollback_and_its_unit_after_a_boot
 #[test]
 fn the_state_names_the_wait_for_the_os_a_reboot_and_the_next_start() {
     let os = || vec![act(Action::Os, "", Fallback::Rollback)];
-    let back = [Record::Started { act: 0 }, Record::RollingBack { reason: "first".to_owned() }];
+    let back = [JournalRecord::Started { act: 0 }, JournalRecord::RollingBack { reason: "first".to_owned() }];
     let world = interrupted(begin(&this_boot(), os()), &back);
     let mut seen = BTreeSet::new();
     let told = steps(&world, |progress| {
@@ -87,7 +87,7 @@ fn the_state_names_the_wait_for_the_os_a_reboot_and_the_next_start() {
     });
     seen.extend(told.into_iter().filter_map(|(_, wait)| wait));
     seen.extend(wait(&world.state()));
-    let asked = [Record::RebootRequested { boot: Boot::of_kernel(&this_boot()) }];
+    let asked = [JournalRecord::RebootRequested { boot: Boot::of_kernel(&this_boot()) }];
     let world = interrupted(begin(&this_boot(), os()), &asked);
     recover(&world, &mut Host::default(), ResumeLimit::NoReboot);
     seen.extend(wait(&world.state()));
@@ -124,7 +124,7 @@ fn the_state_names_the_wait_for_a_lock_of_others() {
     let (engine, mut host) = (engine(&world), Host::default());
     let mut quiet = |_: &str| {};
     let (applied, what) = run(async { tokio::join!(engine.apply(asked, &mut host, &mut quiet), others) });
-    assert!(matches!(applied.unwrap().rest, Rest::Closed(_)));
+    assert!(matches!(applied.unwrap().end, MachineEnd::Closed(_)));
     assert_eq!(what, "/etc/.pwd.lock, which others keep locked, 15 s at most");
     assert_eq!(wait(&world.state()), None);
 }
@@ -164,7 +164,7 @@ fn the_state_names_the_wait_for_the_daemon_before_anything_is_written() {
             waits
         };
         let (applied, waits) = tokio::join!(engine.apply(asked, &mut host, &mut quiet), answers);
-        assert!(matches!(applied.unwrap().rest, Rest::Closed(_)));
+        assert!(matches!(applied.unwrap().end, MachineEnd::Closed(_)));
         assert_eq!(waits, Some((Wait::Daemon, "the daemon to watch it, 10 s at most".to_owned())));
     });
     assert_eq!(wait(&world.state()), None);

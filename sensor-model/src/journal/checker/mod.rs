@@ -8,14 +8,14 @@ mod setting;
 mod world;
 
 use super::target_step::Side;
-use super::{machine::Rest, mutation::Mutation};
-use setting::{Content, Setting};
+use super::{machine::MachineEnd, mutation::Mutation};
+use setting::{Object, Setting};
 use stateright::{Checker, HasDiscoveries, Model, Property};
-use world::{Stranger, World};
+use world::{OtherProcess, World};
 
 /// What is checked.
 #[derive(Debug, Clone)]
-struct Protocol {
+struct ApplyModel {
     settings: Vec<Setting>,
     mutation: Option<Mutation>,
 }
@@ -37,7 +37,7 @@ enum Action {
     /// The same, but another OS than the expected one boots.
     BootLost,
     /// The other process.
-    Stranger(usize, Stranger),
+    OtherProcess(usize, OtherProcess),
 }
 
 const WHOLE: &str =
@@ -48,7 +48,7 @@ const TRUE_END: &str = "done means new, rolled back means old";
 const NO_REASON: &str = "a path that an update of the OS reverted is no reason to roll back";
 const ENDS: &str = "without interference it ends";
 
-impl Model for Protocol {
+impl Model for ApplyModel {
     type State = World;
     type Action = Action;
 
@@ -64,7 +64,7 @@ impl Model for Protocol {
                     actions.push(Action::Boot);
                 }
             }
-            Some(machine) => match machine.rest() {
+            Some(machine) => match machine.end() {
                 None => {
                     actions.push(Action::Go);
                     if world.failures > 0 {
@@ -77,20 +77,22 @@ impl Model for Protocol {
                         }
                     }
                 }
-                Some(Rest::Rebooting) => {
+                Some(MachineEnd::Rebooting) => {
                     actions.push(Action::Boot);
                     if world.os.is_some() {
                         actions.push(Action::BootLost);
                     }
                 }
-                Some(Rest::Halted(_)) => actions.push(Action::Die),
-                Some(Rest::Closed(_)) => {}
+                Some(MachineEnd::Halted(_)) => actions.push(Action::Die),
+                Some(MachineEnd::Closed(_)) => {}
             },
         }
-        if world.strangers > 0 {
+        if world.interferences > 0 {
             for slot in 0..world.slots.len() {
-                actions
-                    .extend([Stranger::Writes, Stranger::Removes].map(|what| Action::Stranger(slot, what)));
+                actions.extend(
+                    [OtherProcess::Writes, OtherProcess::Removes]
+                        .map(|what| Action::OtherProcess(slot, what)),
+                );
             }
         }
     }
@@ -105,7 +107,7 @@ impl Model for Protocol {
             Action::Start => world.start(self.mutation),
             Action::Boot => world.boot(false),
             Action::BootLost => world.boot(true),
-            Action::Stranger(slot, what) => world.stranger(slot, what)?,
+            Action::OtherProcess(slot, what) => world.other_process(slot, what)?,
         }
         Some(world)
     }
@@ -116,8 +118,8 @@ impl Model for Protocol {
             Property::always(KEPT, |_, world: &World| {
                 world.slots.iter().all(|slot| {
                     !slot.written
-                        || slot.path == Content::Strange
-                        || slot.temporary == Some(Content::Strange) && !world.journal.is_empty()
+                        || slot.path == Object::Foreign
+                        || slot.temporary == Some(Object::Foreign) && !world.journal.is_empty()
                 })
             }),
             Property::always(CLEAN, |_, world: &World| {
@@ -126,66 +128,68 @@ impl Model for Protocol {
             Property::always(TRUE_END, |_, world: &World| world.ended_truly()),
             Property::always(NO_REASON, |_, world: &World| !world.differs_by_update),
             Property::always(ENDS, |model: &Self, world: &World| world.comes_to_an_end(model.mutation)),
-            Property::sometimes("it is done", |_, world: &World| world.is_closed(super::Ended::Done)),
+            Property::sometimes("it is done", |_, world: &World| world.is_closed(super::ApplyEnd::Done)),
             Property::sometimes("it is done after a death", |_, world: &World| {
-                world.is_closed(super::Ended::Done) && world.died
+                world.is_closed(super::ApplyEnd::Done) && world.died
             }),
             Property::sometimes("it is rolled back", |_, world: &World| {
-                world.is_closed(super::Ended::RolledBack)
+                world.is_closed(super::ApplyEnd::RolledBack)
             }),
             Property::sometimes("something is left to another process", |_, world: &World| {
-                world.is_closed(super::Ended::RolledBack) && world.slots.iter().any(|slot| slot.written)
+                world.is_closed(super::ApplyEnd::RolledBack) && world.slots.iter().any(|slot| slot.written)
             }),
             Property::sometimes("a reboot restores the old OS", |_, world: &World| {
-                world.is_closed(super::Ended::RolledBack)
+                world.is_closed(super::ApplyEnd::RolledBack)
                     && world.os == Some((Side::Before, Side::Before))
                     && world.boots() == 3
             }),
             Property::sometimes(
                 "a later reboot restores an old OS that the first one did not",
-                |_, world: &World| world.is_closed(super::Ended::RolledBack) && world.boots() > 3,
+                |_, world: &World| world.is_closed(super::ApplyEnd::RolledBack) && world.boots() > 3,
             ),
             Property::sometimes(
                 "an old OS that could not be restored at first is restored",
-                |_, world: &World| world.is_closed(super::Ended::RolledBack) && world.undo_failed,
+                |_, world: &World| world.is_closed(super::ApplyEnd::RolledBack) && world.undo_failed,
             ),
             Property::sometimes("a unit that failed runs after the reboot", |_, world: &World| {
-                world.is_closed(super::Ended::Done) && world.boots() == 2 && world.act_failed
+                world.is_closed(super::ApplyEnd::Done) && world.boots() == 2 && world.act_failed
             }),
             Property::sometimes(
                 "a unit that fails after the reboot, too, causes a rollback",
                 |_, world: &World| {
-                    world.is_closed(super::Ended::RolledBack) && world.boots() == 2 && world.act_failed
+                    world.is_closed(super::ApplyEnd::RolledBack) && world.boots() == 2 && world.act_failed
                 },
             ),
             Property::sometimes("a directory that was left half-done is restored", |_, world: &World| {
-                world.is_closed(super::Ended::RolledBack) && world.was_half_way
+                world.is_closed(super::ApplyEnd::RolledBack) && world.was_half_way
             }),
             Property::sometimes("what an update reverted is written again", |_, world: &World| {
-                world.is_closed(super::Ended::Done) && world.was_taken_back && !world.was_touched()
+                world.is_closed(super::ApplyEnd::Done) && world.was_taken_back && !world.was_touched()
             }),
             Property::sometimes(
                 "what an update reverted is written again before a rollback",
                 |_, world: &World| {
-                    world.is_closed(super::Ended::RolledBack) && world.was_taken_back && !world.was_touched()
+                    world.is_closed(super::ApplyEnd::RolledBack)
+                        && world.was_taken_back
+                        && !world.was_touched()
                 },
             ),
             Property::sometimes("it begins nothing", |_, world: &World| {
-                world.is_closed(super::Ended::Abandoned)
+                world.is_closed(super::ApplyEnd::Abandoned)
             }),
         ]
     }
 }
 
 fn check(settings: Vec<Setting>) {
-    let checker = Protocol { settings, mutation: None }.checker().threads(2).spawn_bfs().join();
+    let checker = ApplyModel { settings, mutation: None }.checker().threads(2).spawn_bfs().join();
     println!("{} states, depth {}", checker.unique_state_count(), checker.max_depth());
     checker.assert_properties();
 }
 
 /// Runs until the property is broken.
 fn breaks(mutation: Mutation, property: &'static str) {
-    let protocol = Protocol { settings: Setting::all(), mutation: Some(mutation) };
+    let protocol = ApplyModel { settings: Setting::all(), mutation: Some(mutation) };
     let checker = protocol
         .checker()
         .threads(2)

@@ -4,11 +4,11 @@ use super::super::{Act, Action, Begin, Boot, Fallback, FileImage, Image, Metadat
 
 /// The object at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Content {
+pub(super) enum Object {
     Nothing,
     Old,
     New,
-    Strange,
+    Foreign,
     /// The object that the new OS image ships.
     Shipped,
     /// A directory with attributes of both.
@@ -19,7 +19,7 @@ pub(super) enum Content {
 #[expect(clippy::struct_excessive_bools, reason = "facts of a model, read by name")]
 #[derive(Debug, Clone)]
 pub(super) struct Setting {
-    pub(super) targets: Vec<(Content, Content)>,
+    pub(super) targets: Vec<(Object, Object)>,
     /// The first target is a directory that stays.
     in_place: bool,
     /// The first target is a directory that turns into a file.
@@ -31,7 +31,7 @@ pub(super) struct Setting {
     /// The OS is changed, too.
     pub(super) os: bool,
     /// A declared path has the state that the old image ships, and the new image ships this.
-    pub(super) ships: Option<Content>,
+    pub(super) ships: Option<Object>,
     /// The action's unit does not run with the new files.
     pub(super) broken: bool,
     pub(super) deaths: u8,
@@ -56,7 +56,7 @@ impl Default for Setting {
 
 impl Setting {
     pub(super) fn all() -> Vec<Self> {
-        use Content::{New, Nothing, Old};
+        use Object::{New, Nothing, Old};
         let pairs = [
             vec![(Old, New), (Nothing, New)],
             vec![(Old, Nothing), (Old, New)],
@@ -89,7 +89,7 @@ impl Setting {
             settings.push(Self { targets, fallback, reboot, os: true, ..Self::default() });
         }
         // Another image always needs a reboot. It has the same boots as above, so one kill is enough.
-        for ships in [Content::Shipped, Nothing] {
+        for ships in [Object::Shipped, Nothing] {
             let (fallback, ships, deaths) = (Some(Fallback::Rollback), Some(ships), 1);
             let targets = vec![(Old, New)];
             settings.push(Self {
@@ -106,12 +106,12 @@ impl Setting {
     }
 
     pub(super) fn begin(&self) -> Begin {
-        let image = |content: Content, number: usize| match content {
-            Content::Nothing => Image::Absent,
+        let image = |content: Object, number: usize| match content {
+            Object::Nothing => Image::Absent,
             other if self.in_place && number == 0 => {
-                Image::Directory(Metadata { mode: u32::from(other == Content::New), ..Metadata::default() })
+                Image::Directory(Metadata { mode: u32::from(other == Object::New), ..Metadata::default() })
             }
-            Content::Old if self.turns && number == 0 => Image::Directory(Metadata::default()),
+            Object::Old if self.turns && number == 0 => Image::Directory(Metadata::default()),
             other => Image::File(FileImage {
                 metadata: Metadata::default(),
                 sha256: format!("{other:?}"),
@@ -154,7 +154,7 @@ impl Setting {
             put_again: self
                 .ships
                 .iter()
-                .map(|_| PutAgain { path: "/again".into(), image: image(Content::New, 1) })
+                .map(|_| PutAgain { path: "/again".into(), image: image(Object::New, 1) })
                 .collect(),
             os: None,
             acts: self.fallback.into_iter().map(act).collect(),

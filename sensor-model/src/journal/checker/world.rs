@@ -1,16 +1,16 @@
 //! The disk, the journal, and the processes that change them.
 
 use super::super::{
-    Begin, Boot, Ended, Image, Record, Target,
-    machine::{Machine, Outcome, Request, Rest},
+    ApplyEnd, Begin, Boot, Image, JournalRecord, Target,
+    machine::{Machine, MachineAnswer, MachineEnd, MachineRequest},
     mutation::Mutation,
-    target_step::{Settling, Side, Sight},
+    target_step::{Side, TargetState, TargetStep},
 };
-use super::setting::{Content, Setting};
+use super::setting::{Object, Setting};
 
 /// What the other process does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Stranger {
+pub(super) enum OtherProcess {
     Writes,
     Removes,
 }
@@ -18,10 +18,10 @@ pub(super) enum Stranger {
 #[expect(clippy::struct_excessive_bools, reason = "facts of a model, read by name")]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Slot {
-    before: Content,
-    after: Content,
-    pub(super) path: Content,
-    pub(super) temporary: Option<Content>,
+    before: Object,
+    after: Object,
+    pub(super) path: Object,
+    pub(super) temporary: Option<Object>,
     /// The other process wrote or removed it.
     touched: bool,
     /// It did so after the final verification.
@@ -35,7 +35,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    fn side(&self, content: Content) -> Option<Side> {
+    fn side(&self, content: Object) -> Option<Side> {
         match content {
             content if content == self.before => Some(Side::Before),
             content if content == self.after => Some(Side::After),
@@ -44,11 +44,11 @@ impl Slot {
     }
 
     /// Its content on one side of the apply.
-    fn on(&self, side: Side) -> Content {
+    fn on(&self, side: Side) -> Object {
         if self.again { self.after } else { self.content(side) }
     }
 
-    fn content(&self, side: Side) -> Content {
+    fn content(&self, side: Side) -> Object {
         match side {
             Side::Before => self.before,
             Side::After => self.after,
@@ -56,28 +56,28 @@ impl Slot {
     }
 
     /// Takes a step. A step that is no longer possible changes nothing; the next observation shows why.
-    fn step(&mut self, step: Settling) {
+    fn step(&mut self, step: TargetStep) {
         match step {
-            Settling::Make(side) if self.temporary.is_none() => self.temporary = Some(self.content(side)),
-            Settling::Swap if self.path != Content::Nothing => {
+            TargetStep::Make(side) if self.temporary.is_none() => self.temporary = Some(self.content(side)),
+            TargetStep::Swap if self.path != Object::Nothing => {
                 if let Some(temporary) = self.temporary.replace(self.path) {
                     self.path = temporary;
                 } else {
                     self.temporary = None;
                 }
             }
-            Settling::PutIn if self.path == Content::Nothing => {
+            TargetStep::PutIn if self.path == Object::Nothing => {
                 if let Some(temporary) = self.temporary.take() {
                     self.path = temporary;
                 }
             }
-            Settling::TakeAway if self.temporary.is_none() && self.path != Content::Nothing => {
+            TargetStep::TakeAway if self.temporary.is_none() && self.path != Object::Nothing => {
                 self.temporary = Some(self.path);
-                self.path = Content::Nothing;
+                self.path = Object::Nothing;
             }
-            Settling::Discard => self.temporary = None,
-            Settling::Set(Side::Before) if self.stubborn => {}
-            Settling::Set(side) if self.path != Content::Nothing => self.path = self.content(side),
+            TargetStep::Discard => self.temporary = None,
+            TargetStep::Set(Side::Before) if self.stubborn => {}
+            TargetStep::Set(side) if self.path != Object::Nothing => self.path = self.content(side),
             _ => {}
         }
     }
@@ -89,13 +89,13 @@ impl Slot {
 pub(super) struct World {
     begin: Begin,
     pub(super) slots: Vec<Slot>,
-    pub(super) journal: Vec<Record>,
+    pub(super) journal: Vec<JournalRecord>,
     pub(super) machine: Option<Machine>,
-    committed: Option<Ended>,
+    committed: Option<ApplyEnd>,
     boot: u8,
     pub(super) deaths: u8,
     pub(super) failures: u8,
-    pub(super) strangers: u8,
+    pub(super) interferences: u8,
     pub(super) died: bool,
     /// Something was restored.
     went_back: bool,
@@ -130,8 +130,8 @@ impl World {
         });
         let again = setting.ships.map(|ships| Slot {
             before: ships,
-            after: Content::New,
-            path: Content::New,
+            after: Object::New,
+            path: Object::New,
             temporary: None,
             touched: false,
             late: false,
@@ -148,7 +148,7 @@ impl World {
             boot: 1,
             deaths: setting.deaths,
             failures: 1,
-            strangers: 1,
+            interferences: 1,
             died: false,
             went_back: false,
             os: setting.os.then_some((Side::Before, Side::Before)),
@@ -163,13 +163,13 @@ impl World {
 
     /// The number of requested reboots to restore the old OS.
     fn returns(&self) -> usize {
-        self.journal.iter().filter(|record| matches!(record, Record::ReturnRequested { .. })).count()
+        self.journal.iter().filter(|record| matches!(record, JournalRecord::ReturnRequested { .. })).count()
     }
 
     /// The slot whose attributes are to be set next.
     pub(super) fn sets(&self) -> Option<usize> {
         match self.machine.as_ref().and_then(Machine::next) {
-            Some(Request::Step(target, Settling::Set(_))) => Some(target),
+            Some(MachineRequest::Step(target, TargetStep::Set(_))) => Some(target),
             _ => None,
         }
     }
@@ -181,7 +181,7 @@ impl World {
 
     fn leave_half_way(&mut self) {
         if let Some(slot) = self.sets().map(|slot| &mut self.slots[slot]).filter(|slot| !slot.stubborn) {
-            slot.path = Content::HalfWay;
+            slot.path = Object::HalfWay;
             self.was_half_way = true;
         }
     }
@@ -189,64 +189,68 @@ impl World {
     pub(super) fn go(&mut self) {
         let Some(request) = self.machine.as_ref().and_then(Machine::next) else { return };
         let outcome = match request {
-            Request::Begin => {
-                self.journal.push(Record::Begin(Box::new(self.begin.clone())));
-                Outcome::Done
+            MachineRequest::Begin => {
+                self.journal.push(JournalRecord::Begin(Box::new(self.begin.clone())));
+                MachineAnswer::Done
             }
-            Request::Append(record) => {
+            MachineRequest::Append(record) => {
                 self.journal.push(record);
-                Outcome::Done
+                MachineAnswer::Done
             }
-            Request::Look(target) => {
+            MachineRequest::Observe(target) => {
                 let slot = &self.slots[target];
-                Outcome::Sight(Sight {
+                MachineAnswer::Observed(TargetState {
                     path: self.side(slot),
-                    between: slot.path == Content::HalfWay,
+                    between: slot.path == Object::HalfWay,
                     temporary: slot.temporary.map(|content| slot.side(content)),
                 })
             }
-            Request::Step(target, step) => {
+            MachineRequest::Step(target, step) => {
                 self.went_back |= self.machine.as_ref().is_some_and(Machine::is_going_back);
                 self.slots[target].step(step);
-                Outcome::Done
+                MachineAnswer::Done
             }
-            Request::Verify if self.slots.iter().all(|slot| slot.path == slot.after) && self.has_new_os() => {
-                Outcome::Done
+            MachineRequest::Verify
+                if self.slots.iter().all(|slot| slot.path == slot.after) && self.has_new_os() =>
+            {
+                MachineAnswer::Done
             }
-            Request::Verify => {
+            MachineRequest::Verify => {
                 self.differs_by_update |= self.has_new_os() && !self.was_touched();
-                Outcome::Failed("differs".to_owned())
+                MachineAnswer::Failed("differs".to_owned())
             }
-            Request::Commit(ended) => {
+            MachineRequest::Commit(ended) => {
                 self.committed = Some(ended);
-                Outcome::Done
+                MachineAnswer::Done
             }
-            Request::Close => {
+            MachineRequest::Close => {
                 self.journal.clear();
-                Outcome::Done
+                MachineAnswer::Done
             }
             // A unit runs with the objects at its paths, even if only a part of them is new.
-            Request::Act(_) | Request::Await(_)
+            MachineRequest::Act(_) | MachineRequest::Await(_)
                 if self.broken && self.slots.iter().any(|slot| slot.path == slot.after) =>
             {
                 self.act_failed = true;
-                Outcome::Failed("the unit failed".to_owned())
+                MachineAnswer::Failed("the unit failed".to_owned())
             }
-            Request::Act(_) => {
+            MachineRequest::Act(_) => {
                 self.os = self.os.map(|(booted, _)| (booted, Side::After));
-                Outcome::Done
+                MachineAnswer::Done
             }
-            Request::Undo(_) => {
+            MachineRequest::Undo(_) => {
                 self.os = self.os.map(|(booted, _)| (booted, Side::Before));
                 match self.os {
-                    Some((Side::After, _)) => Outcome::NeedsReboot,
-                    _ => Outcome::Done,
+                    Some((Side::After, _)) => MachineAnswer::NeedsReboot,
+                    _ => MachineAnswer::Done,
                 }
             }
-            Request::VerifyBack if self.os.is_some_and(|(booted, _)| booted == Side::After) => {
-                Outcome::Failed("the OS did not come back".to_owned())
+            MachineRequest::VerifyBack if self.os.is_some_and(|(booted, _)| booted == Side::After) => {
+                MachineAnswer::Failed("the OS did not come back".to_owned())
             }
-            Request::Await(_) | Request::VerifyBack | Request::Reboot => Outcome::Done,
+            MachineRequest::Await(_) | MachineRequest::VerifyBack | MachineRequest::Reboot => {
+                MachineAnswer::Done
+            }
         };
         if let Some(machine) = &mut self.machine {
             machine.answer(outcome);
@@ -257,10 +261,10 @@ impl World {
         self.failures -= 1;
         self.leave_half_way();
         let next = self.machine.as_ref().and_then(Machine::next);
-        self.undo_failed |= self.os.is_some() && matches!(next, Some(Request::Undo(_)));
-        self.act_failed |= matches!(next, Some(Request::Act(_)));
+        self.undo_failed |= self.os.is_some() && matches!(next, Some(MachineRequest::Undo(_)));
+        self.act_failed |= matches!(next, Some(MachineRequest::Act(_)));
         if let Some(machine) = &mut self.machine {
-            machine.answer(Outcome::Failed("no".to_owned()));
+            machine.answer(MachineAnswer::Failed("no".to_owned()));
         }
     }
 
@@ -275,7 +279,7 @@ impl World {
         // Without a journal there is nothing to continue: the same config is applied once more later.
         let machine = if self.journal.is_empty() {
             let mut machine = Machine::new(&self.begin, &boot);
-            machine.answer(Outcome::Failed("nothing was begun".to_owned()));
+            machine.answer(MachineAnswer::Failed("nothing was begun".to_owned()));
             machine
         } else {
             Machine::resume(&self.begin, &self.journal, &boot)
@@ -287,7 +291,7 @@ impl World {
             .iter()
             .filter(|slot| slot.again)
             .zip(&self.begin.put_again)
-            .map(|(slot, again)| again.target((ships(slot) == Content::Nothing).then_some(Image::Absent)))
+            .map(|(slot, again)| again.target((ships(slot) == Object::Nothing).then_some(Image::Absent)))
             .collect();
         self.machine = Some(machine.with_image(&again).with(mutation));
     }
@@ -334,26 +338,26 @@ impl World {
         self.boot
     }
 
-    pub(super) fn stranger(&mut self, slot: usize, what: Stranger) -> Option<()> {
+    pub(super) fn other_process(&mut self, slot: usize, what: OtherProcess) -> Option<()> {
         // No system call sets attributes only if they have their old values. The model takes the observation right before the change
         // and the change as one step.
         if self.sets() == Some(slot) {
             return None;
         }
         let next = self.machine.as_ref().and_then(Machine::next);
-        let looked = matches!(next, Some(Request::Append(Record::Done)))
-            || self.journal.last() == Some(&Record::Done)
-            || self.is_closed(Ended::Done);
+        let looked = matches!(next, Some(MachineRequest::Append(JournalRecord::Done)))
+            || self.journal.last() == Some(&JournalRecord::Done)
+            || self.is_closed(ApplyEnd::Done);
         let slot = &mut self.slots[slot];
         match what {
-            Stranger::Writes => slot.path = Content::Strange,
-            Stranger::Removes if slot.path == Content::Nothing => return None,
-            Stranger::Removes => slot.path = Content::Nothing,
+            OtherProcess::Writes => slot.path = Object::Foreign,
+            OtherProcess::Removes if slot.path == Object::Nothing => return None,
+            OtherProcess::Removes => slot.path = Object::Nothing,
         }
         slot.touched = true;
         slot.late = looked;
-        slot.written = what == Stranger::Writes;
-        self.strangers -= 1;
+        slot.written = what == OtherProcess::Writes;
+        self.interferences -= 1;
         Some(())
     }
 
@@ -378,20 +382,20 @@ impl World {
         self.os.is_some() && !self.begin.reboot && self.boot == 1 && !self.journal.is_empty()
     }
 
-    pub(super) fn is_closed(&self, ended: Ended) -> bool {
-        self.machine.as_ref().and_then(Machine::rest) == Some(&Rest::Closed(ended))
+    pub(super) fn is_closed(&self, ended: ApplyEnd) -> bool {
+        self.machine.as_ref().and_then(Machine::end) == Some(&MachineEnd::Closed(ended))
     }
 
     pub(super) fn ended_truly(&self) -> bool {
         match self.committed {
             // Everything is new, except changes after the final verification.
-            Some(Ended::Done) => {
+            Some(ApplyEnd::Done) => {
                 !self.went_back
                     && !self.broken
                     && self.has_new_os()
                     && self.slots.iter().all(|slot| slot.late || slot.path == slot.after)
             }
-            Some(Ended::RolledBack | Ended::Abandoned) => {
+            Some(ApplyEnd::RolledBack | ApplyEnd::Abandoned) => {
                 self.has_old_os()
                     && self.slots.iter().all(|slot| slot.touched || slot.path == slot.on(Side::Before))
             }
@@ -408,20 +412,22 @@ impl World {
         }
         let mut world = self.clone();
         for _ in 0..200 {
-            match world.machine.as_ref().map(|machine| machine.rest().cloned()) {
+            match world.machine.as_ref().map(|machine| machine.end().cloned()) {
                 None => world.start(mutation),
                 Some(None) => world.go(),
-                Some(Some(Rest::Rebooting)) => world.boot(false),
+                Some(Some(MachineEnd::Rebooting)) => world.boot(false),
                 // It is reported, and retried at each start.
-                Some(Some(Rest::Halted(_))) if world.slots.iter().any(|slot| slot.stubborn) => return true,
-                Some(Some(Rest::Halted(_))) => {
+                Some(Some(MachineEnd::Halted(_))) if world.slots.iter().any(|slot| slot.stubborn) => {
+                    return true;
+                }
+                Some(Some(MachineEnd::Halted(_))) => {
                     // In the end a person boots the OS that no requested reboot restored.
                     if world.returns() >= 3 {
                         world.os = Some((Side::Before, Side::Before));
                     }
                     world.die();
                 }
-                Some(Some(Rest::Closed(_))) => return world.journal.is_empty(),
+                Some(Some(MachineEnd::Closed(_))) => return world.journal.is_empty(),
             }
         }
         false

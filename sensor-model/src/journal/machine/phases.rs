@@ -6,10 +6,10 @@
 use super::{
     super::{
         Target, TargetKind,
-        target_step::{Settling, Side, Sight, settle},
+        target_step::{Side, TargetState, TargetStep, next_step},
     },
-    LEFT, Machine, Outcome,
-    stage::{Phase, Stage},
+    LEFT, Machine, MachineAnswer,
+    stage::{Pass, Stage},
 };
 
 impl Machine {
@@ -32,7 +32,7 @@ impl Machine {
     /// Writes reverted paths again, from a number on. Then the given stage follows.
     pub(super) fn again(&mut self, at: usize, then: Stage) -> Stage {
         if at < self.again.len() {
-            return Stage::Again { at, sight: None, steps: 0, then: Box::new(then) };
+            return Stage::Again { at, state: None, steps: 0, then: Box::new(then) };
         }
         match then {
             Stage::Returning { .. } => self.give_back(0),
@@ -43,76 +43,80 @@ impl Machine {
     /// Begins the rollback. Reverted paths are written again first: such a path may be a target, and a target is restored only from the
     /// state that Holdfast wrote.
     pub(super) fn go_back(&mut self) -> Stage {
-        self.again(0, Stage::Returning { at: 0, sight: None, steps: 0 })
+        self.again(0, Stage::Returning { at: 0, state: None, steps: 0 })
     }
 
     /// The stage after an observation or a step of a target.
-    pub(super) fn moved(&mut self, phase: Phase, (at, steps): (usize, u8), outcome: Outcome) -> Stage {
-        let target = match phase {
-            Phase::Writing | Phase::Clearing => at,
-            Phase::Again(_) => self.kinds.len() + at,
-            Phase::Returning => self.back(at),
+    pub(super) fn moved(&mut self, pass: Pass, (at, steps): (usize, u8), outcome: MachineAnswer) -> Stage {
+        let target = match pass {
+            Pass::Writing | Pass::Clearing => at,
+            Pass::Again(_) => self.kinds.len() + at,
+            Pass::Returning => self.back(at),
         };
         match outcome {
-            Outcome::Sight(sight) => {
+            MachineAnswer::Observed(state) => {
                 #[cfg(test)]
-                let sight = self.seen(target, sight);
-                let (goal, keep) = match phase {
-                    Phase::Writing => (Side::After, true),
-                    Phase::Clearing | Phase::Again(_) => (Side::After, false),
-                    Phase::Returning => (Side::Before, false),
+                let state = self.seen(target, state);
+                let (goal, keep) = match pass {
+                    Pass::Writing => (Side::After, true),
+                    Pass::Clearing | Pass::Again(_) => (Side::After, false),
+                    Pass::Returning => (Side::Before, false),
                 };
                 // A process was killed while it set a directory's attributes.
-                let is_half_way = matches!(phase, Phase::Again(_)) && sight.between;
-                let path = sight.path.or(is_half_way.then_some(Side::Before));
-                let sight = Sight { path, ..sight };
-                match settle(self.kind(target), goal, keep, sight) {
-                    Settling::Finished => self.pass(phase, at),
+                let is_half_way = matches!(pass, Pass::Again(_)) && state.between;
+                let path = state.path.or(is_half_way.then_some(Side::Before));
+                let state = TargetState { path, ..state };
+                match next_step(self.kind(target), goal, keep, state) {
+                    TargetStep::Finished => self.next_target(pass, at),
                     // The final comparison reports it, if a config declares the path.
-                    Settling::Foreign if matches!(phase, Phase::Again(_)) => self.pass(phase, at),
-                    Settling::Foreign if phase == Phase::Returning => {
+                    TargetStep::Foreign if matches!(pass, Pass::Again(_)) => self.next_target(pass, at),
+                    TargetStep::Foreign if pass == Pass::Returning => {
                         self.problems.push(format!("{}{LEFT}", self.names[target]));
-                        self.pass(phase, at)
+                        self.next_target(pass, at)
                     }
-                    Settling::Foreign => {
+                    TargetStep::Foreign => {
                         self.turn_back(format!("{}: somebody else changed it meanwhile", self.names[target]))
                     }
-                    _ => phase.at(at, Some(sight), steps),
+                    _ => pass.at(at, Some(state), steps),
                 }
             }
             // A directory that is not empty stays, with the objects of another process.
-            Outcome::Kept => {
+            MachineAnswer::Kept => {
                 self.problems.push(format!("{}: the directory is not empty and stays", self.names[target]));
-                self.pass(phase, at)
+                self.next_target(pass, at)
             }
-            Outcome::Failed(reason) => self.not_moved(phase, at, reason),
-            Outcome::Done | Outcome::Skipped(_) | Outcome::NeedsReboot | Outcome::Broken(_)
+            MachineAnswer::Failed(reason) => self.not_moved(pass, at, reason),
+            MachineAnswer::Done
+            | MachineAnswer::Skipped(_)
+            | MachineAnswer::NeedsReboot
+            | MachineAnswer::Broken(_)
                 if steps >= self.patience =>
             {
                 let reason = format!("{}: what is written to it does not stay", self.names[target]);
-                self.not_moved(phase, at, reason)
+                self.not_moved(pass, at, reason)
             }
-            Outcome::Done | Outcome::Skipped(_) | Outcome::NeedsReboot | Outcome::Broken(_) => {
-                phase.at(at, None, steps + 1)
-            }
+            MachineAnswer::Done
+            | MachineAnswer::Skipped(_)
+            | MachineAnswer::NeedsReboot
+            | MachineAnswer::Broken(_) => pass.at(at, None, steps + 1),
         }
     }
 
     /// Handles a target that cannot get its wanted state.
-    fn not_moved(&mut self, phase: Phase, at: usize, reason: String) -> Stage {
-        if !phase.goes_back() {
+    fn not_moved(&mut self, pass: Pass, at: usize, reason: String) -> Stage {
+        if !pass.goes_back() {
             return self.turn_back(reason);
         }
         self.unfinished.push(reason);
-        self.pass(phase, at)
+        self.next_target(pass, at)
     }
 
-    fn pass(&mut self, phase: Phase, at: usize) -> Stage {
-        match phase {
-            Phase::Writing => self.write(at + 1),
-            Phase::Clearing => self.clear(at + 1),
-            Phase::Again(then) => self.again(at + 1, *then),
-            Phase::Returning => self.give_back(at + 1),
+    fn next_target(&mut self, pass: Pass, at: usize) -> Stage {
+        match pass {
+            Pass::Writing => self.write(at + 1),
+            Pass::Clearing => self.clear(at + 1),
+            Pass::Again(then) => self.again(at + 1, *then),
+            Pass::Returning => self.give_back(at + 1),
         }
     }
 }

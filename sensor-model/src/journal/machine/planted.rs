@@ -1,8 +1,8 @@
 //! Faults that a test plants in the machine, to show that the checker finds them.
 
 use super::{
-    super::{mutation::Mutation, target_step::Sight},
-    Ended, Machine,
+    super::{mutation::Mutation, target_step::TargetState},
+    ApplyEnd, Machine,
     stage::Stage,
 };
 
@@ -12,10 +12,10 @@ impl Machine {
         self.mutation = mutation;
         match mutation {
             Some(Mutation::CloseOnResume) if matches!(self.stage, Stage::Turning) => {
-                self.stage = Stage::Closing(Ended::RolledBack);
+                self.stage = Stage::Closing(ApplyEnd::RolledBack);
             }
             Some(Mutation::WriteBeforeBegin) if self.stage == Stage::Opening => {
-                self.stage = Stage::Writing { at: 0, sight: None, steps: 0 };
+                self.stage = Stage::Writing { at: 0, state: None, steps: 0 };
             }
             Some(Mutation::SkipAwait) if matches!(self.stage, Stage::Awaiting(_)) => {
                 self.stage = Stage::Verifying;
@@ -36,10 +36,10 @@ impl Machine {
         self.mutation == Some(mutation)
     }
 
-    /// The observation that the machine uses instead of `sight`.
-    pub(super) fn seen(&self, target: usize, mut sight: Sight) -> Sight {
-        let is_foreign = self.kind(target).in_place && sight.path.is_none();
-        sight.between |= self.has(Mutation::SetWhatIsForeign) && is_foreign;
-        sight
+    /// The observation that the machine uses instead of `state`.
+    pub(super) fn seen(&self, target: usize, mut state: TargetState) -> TargetState {
+        let is_foreign = self.kind(target).in_place && state.path.is_none();
+        state.between |= self.has(Mutation::SetWhatIsForeign) && is_foreign;
+        state
     }
 }

@@ -3,7 +3,7 @@
 //! In: the records of the killed process, and the boot. Out: a machine at its next request.
 
 use super::{Machine, stage::Stage};
-use crate::journal::{Action, Begin, Boot, Brings, Ended, Record};
+use crate::journal::{Action, ApplyEnd, Begin, Boot, Brings, JournalRecord};
 
 /// Most reboots to restore the old OS. A shutdown may fail to finalize the staged deployment, or the boot loader may boot another
 /// entry. After this many attempts a person has to act.
@@ -11,43 +11,45 @@ const RETURNS: u8 = 3;
 
 impl Machine {
     /// Continues an apply by its records, the first of which is `begin`.
-    pub fn resume(begin: &Begin, records: &[Record], boot: &Boot) -> Self {
+    pub fn resume(begin: &Begin, records: &[JournalRecord], boot: &Boot) -> Self {
         let mut machine = Self::new(begin, boot);
         let brings = Brings::of(begin.os.as_ref());
         machine.stage = machine.turn_back("interrupted while files were written".to_owned());
         for record in records {
             machine.stage = match record {
-                Record::Begin(_) => continue,
-                Record::Written => {
+                JournalRecord::Begin(_) => continue,
+                JournalRecord::Written => {
                     machine.reason.clear();
                     machine.sealed = true;
                     machine.clear(0)
                 }
-                Record::Started { act } => {
+                JournalRecord::Started { act } => {
                     if let Some(begun) = machine.begun.get_mut(*act) {
                         *begun = true;
                     }
                     machine.act(*act)
                 }
-                Record::Finished { act } => machine.act(act + 1),
-                Record::Failed { act, reason } => {
+                JournalRecord::Finished { act } => machine.act(act + 1),
+                JournalRecord::Failed { act, reason } => {
                     machine.fails(*act, reason);
                     Stage::AskingReboot
                 }
-                Record::RebootRequested { boot: asked } if asked.is_over(boot, brings) => machine.booted(),
-                Record::RebootRequested { .. } => Stage::Rebooting,
-                Record::Done => Stage::Committing(Ended::Done),
-                Record::RollingBack { reason } => {
+                JournalRecord::RebootRequested { boot: asked } if asked.is_over(boot, brings) => {
+                    machine.booted()
+                }
+                JournalRecord::RebootRequested { .. } => Stage::Rebooting,
+                JournalRecord::Done => Stage::Committing(ApplyEnd::Done),
+                JournalRecord::RollingBack { reason } => {
                     machine.reason.clone_from(reason);
                     machine.go_back()
                 }
-                Record::ReturnRequested { boot: asked } => {
+                JournalRecord::ReturnRequested { boot: asked } => {
                     machine.returned = machine.returned.saturating_add(1);
                     if asked.is_over(boot, brings) { Stage::VerifyingBack } else { Stage::Rebooting }
                 }
-                Record::RolledBack { problems } => {
+                JournalRecord::RolledBack { problems } => {
                     machine.problems.clone_from(problems);
-                    Stage::Committing(Ended::RolledBack)
+                    Stage::Committing(ApplyEnd::RolledBack)
                 }
             };
         }

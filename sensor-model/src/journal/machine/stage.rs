@@ -1,20 +1,20 @@
 //! The stages of an apply.
 
-use super::super::{Ended, target_step::Sight};
-use super::end::Rest;
+use super::super::{ApplyEnd, target_step::TargetState};
+use super::end::MachineEnd;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Stage {
     Opening,
     Writing {
         at: usize,
-        sight: Option<Sight>,
+        state: Option<TargetState>,
         steps: u8,
     },
     Sealing,
     Clearing {
         at: usize,
-        sight: Option<Sight>,
+        state: Option<TargetState>,
         steps: u8,
     },
     Starting(usize),
@@ -31,7 +31,7 @@ pub(super) enum Stage {
     /// Paths that the update of the OS reverted are written again; `then` is the stage after that.
     Again {
         at: usize,
-        sight: Option<Sight>,
+        state: Option<TargetState>,
         steps: u8,
         then: Box<Stage>,
     },
@@ -39,21 +39,21 @@ pub(super) enum Stage {
     Turning,
     Returning {
         at: usize,
-        sight: Option<Sight>,
+        state: Option<TargetState>,
         steps: u8,
     },
     Undoing(usize),
     AskingReturn,
     VerifyingBack,
-    Ended,
-    Committing(Ended),
-    Closing(Ended),
-    Resting(Rest),
+    RolledBack,
+    Committing(ApplyEnd),
+    Closing(ApplyEnd),
+    AtEnd(MachineEnd),
 }
 
 /// A pass over the targets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum Pass {
     /// Every new object gets its path.
     Writing,
     /// The displaced objects are removed.
@@ -64,13 +64,13 @@ pub(super) enum Phase {
     Returning,
 }
 
-impl Phase {
-    pub(super) fn at(self, at: usize, sight: Option<Sight>, steps: u8) -> Stage {
+impl Pass {
+    pub(super) fn at(self, at: usize, state: Option<TargetState>, steps: u8) -> Stage {
         match self {
-            Self::Writing => Stage::Writing { at, sight, steps },
-            Self::Clearing => Stage::Clearing { at, sight, steps },
-            Self::Again(then) => Stage::Again { at, sight, steps, then },
-            Self::Returning => Stage::Returning { at, sight, steps },
+            Self::Writing => Stage::Writing { at, state, steps },
+            Self::Clearing => Stage::Clearing { at, state, steps },
+            Self::Again(then) => Stage::Again { at, state, steps, then },
+            Self::Returning => Stage::Returning { at, state, steps },
         }
     }
 

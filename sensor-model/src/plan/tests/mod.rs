@@ -4,28 +4,29 @@ use super::*;
 use crate::{
     action::Fallback,
     changes::tests::{config, files, ignition},
-    node_disruption::PolicyFile,
+    node_disruption::DisruptionPolicyFile,
 };
 use serde_json::{Value, json};
 
-fn policy(text: &str) -> Policy {
-    Policy::merge(&PolicyFile::parse("policy.yaml", text.as_bytes()).unwrap(), None).unwrap()
+fn policy(text: &str) -> DisruptionPolicy {
+    DisruptionPolicy::merge(&DisruptionPolicyFile::parse("policy.yaml", text.as_bytes()).unwrap(), None)
+        .unwrap()
 }
 
 /// A policy with one list of actions for `/etc/a`.
-fn for_a(actions: &str) -> Policy {
+fn for_a(actions: &str) -> DisruptionPolicy {
     policy(&format!(
         "apiVersion: holdfast.dev/v1alpha1\nkind: DisruptionPolicy\nmetadata: {{name: a}}\n\
          spec: {{files: [{{path: /etc/a, actions: {actions}}}]}}\n"
     ))
 }
 
-fn planned_by(old: &Value, new: &Value, policy: &Policy) -> Plan {
+fn planned_by(old: &Value, new: &Value, policy: &DisruptionPolicy) -> Plan {
     plan(Some(&config(old)), Some(&config(new)), policy).unwrap()
 }
 
 fn planned(old: &Value, new: &Value) -> Plan {
-    planned_by(old, new, &Policy::shipped().unwrap())
+    planned_by(old, new, &DisruptionPolicy::shipped().unwrap())
 }
 
 fn at(path: &str, text: &str) -> Value {
@@ -54,12 +55,12 @@ fn nothing_to_do_has_no_steps() {
         let plan = planned(&old, &new);
         assert!(plan.is_empty() && plan.steps.is_empty() && plan.reconcilable && !plan.drain && !plan.reboot);
     }
-    assert!(plan(None, None, &Policy::shipped().unwrap()).unwrap().is_empty());
+    assert!(plan(None, None, &DisruptionPolicy::shipped().unwrap()).unwrap().is_empty());
 }
 
 #[test]
 fn a_missing_config_is_an_empty_one() {
-    let shipped = Policy::shipped().unwrap();
+    let shipped = DisruptionPolicy::shipped().unwrap();
     let new = config(&at("/etc/a", "x"));
     assert_eq!(plan(None, Some(&new), &shipped), plan(Some(&config(&json!({}))), Some(&new), &shipped));
 }
@@ -307,9 +308,9 @@ fn registries_are_read_through_their_compression() {
 #[test]
 fn an_action_that_is_not_known_at_run_time_means_reboot() {
     let change = Change {
-        kind: Kind::File,
+        kind: ChangeKind::File,
         name: "/etc/a".to_owned(),
-        operation: Operation::Change,
+        operation: ChangeOperation::Change,
         details: Vec::new(),
         source: config(&json!({})).sources[0].clone(),
         others: Vec::new(),
@@ -320,7 +321,7 @@ fn an_action_that_is_not_known_at_run_time_means_reboot() {
         policy: String::new(),
         explanation: Vec::new(),
     };
-    let steps = steps::steps(&[decided(Request::Unknown("Explode".to_owned()))]);
+    let steps = steps::steps(&[decided(PolicyRequest::Unknown("Explode".to_owned()))]);
     let actions: Vec<Action> = steps.iter().map(|step| step.action).collect();
     assert_eq!(actions, [Action::Drain, Action::Write, Action::Reboot]);
 }

@@ -6,7 +6,7 @@ use super::{
         Detector, Event, Evidence, Finding, Scope, Transition, Verification,
         timing::{Mutation, Timing},
     },
-    kernel::{About, DIRECTORY, Entry, Kernel},
+    kernel::{DIRECTORY, Kernel, MapEntry, RecordSubject},
 };
 
 /// The only managed thing.
@@ -39,7 +39,7 @@ pub(super) enum Fault {
 
 /// The daemon's phase in a verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Phase {
+pub(super) enum VerificationPhase {
     Idle,
     /// The lookup of the path is next.
     Lookup,
@@ -74,7 +74,7 @@ pub(super) enum Move {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Daemon {
     pub(super) detector: Detector,
-    pub(super) phase: Phase,
+    pub(super) phase: VerificationPhase,
     /// The ring was drained since the loss counter was read.
     drained: bool,
     /// The hooks did not run in the observation open of this verification.
@@ -94,7 +94,8 @@ impl Daemon {
             Timing { settle_ns: 1, backoff_first_ns: 1, backoff_max_ns: 1, event_spacing_ns: 1, mutation };
         let mut detector = Detector::new(timing);
         detector.add(THING, NOW);
-        let mut daemon = Self { detector, phase: Phase::Idle, drained: true, unseen: false, blind: None };
+        let mut daemon =
+            Self { detector, phase: VerificationPhase::Idle, drained: true, unseen: false, blind: None };
         if kernel.switch.writers > 0 && fault != Some(Fault::SwitchForgottenAtStart) {
             daemon.blind();
         }
@@ -108,7 +109,7 @@ impl Daemon {
 
     /// All possible steps. The model assumes no order among them.
     pub(super) fn moves(&self, kernel: &Kernel, fault: Option<Fault>) -> Vec<Move> {
-        if self.phase != Phase::Idle {
+        if self.phase != VerificationPhase::Idle {
             return vec![Move::Verify];
         }
         let mut moves = Vec::new();
@@ -183,16 +184,16 @@ impl Daemon {
             Move::Drain => {
                 self.drained = true;
                 match kernel.ring.take() {
-                    Some(About::Ours) => self.event(),
-                    Some(About::Switch) => self.switch_opened(fault),
-                    Some(About::Other) | None => {}
+                    Some(RecordSubject::Ours) => self.event(),
+                    Some(RecordSubject::Switch) => self.switch_opened(fault),
+                    Some(RecordSubject::Other) | None => {}
                 }
             }
             Move::ReadLost => {
                 self.drained = false;
                 let sweep = self.detector.drained(u64::from(std::mem::take(&mut kernel.lost)));
                 self.detector.lost = 0;
-                let changed = |entry: &Entry| {
+                let changed = |entry: &MapEntry| {
                     entry.dirty.is_some() || (entry.lost && fault != Some(Fault::SweepOnlyDirty))
                 };
                 if sweep && kernel.entries.iter().flatten().any(changed) {
@@ -226,8 +227,8 @@ impl Daemon {
 
     fn verify(&mut self, kernel: &mut Kernel, fault: Option<Fault>) -> Vec<Transition> {
         self.phase = match self.phase {
-            Phase::Idle | Phase::Lookup => {
-                if self.phase == Phase::Idle {
+            VerificationPhase::Idle | VerificationPhase::Lookup => {
+                if self.phase == VerificationPhase::Idle {
                     self.detector.due(NOW, 1);
                 }
                 let inode = kernel.path.unwrap_or(DIRECTORY);
@@ -237,62 +238,66 @@ impl Daemon {
                         kernel.entries[inode] = None;
                     }
                     self.unseen = true;
-                    self.phase = Phase::Read(inode);
+                    self.phase = VerificationPhase::Read(inode);
                     return Vec::new();
                 }
                 self.unseen = false;
                 if kernel.entries[inode].is_none() {
                     // Another inode than before replaces the enrolled one.
                     kernel.entries[1 - inode] = None;
-                    kernel.entries[inode] = Some(Entry::default());
+                    kernel.entries[inode] = Some(MapEntry::default());
                 }
-                if fault == Some(Fault::SampleFirst) { Phase::Open(inode) } else { Phase::Clear(inode) }
+                if fault == Some(Fault::SampleFirst) {
+                    VerificationPhase::Open(inode)
+                } else {
+                    VerificationPhase::Clear(inode)
+                }
             }
-            Phase::Open(inode) => {
+            VerificationPhase::Open(inode) => {
                 if fault == Some(Fault::SampleFirst) {
                     kernel.sample(inode);
                 }
-                Phase::Clear(inode)
+                VerificationPhase::Clear(inode)
             }
-            Phase::Clear(inode) => {
+            VerificationPhase::Clear(inode) => {
                 if let Some(entry) = &mut kernel.entries[inode] {
                     entry.dirty = None;
                 }
-                Phase::Copy(inode)
+                VerificationPhase::Copy(inode)
             }
-            Phase::Copy(inode) => {
+            VerificationPhase::Copy(inode) => {
                 if let Some(entry) = &mut kernel.entries[inode] {
                     entry.moved = Some(false);
                 }
-                Phase::Sample(inode)
+                VerificationPhase::Sample(inode)
             }
-            Phase::Sample(inode) => {
+            VerificationPhase::Sample(inode) => {
                 if fault != Some(Fault::SampleFirst) {
                     kernel.sample(inode);
                 }
-                Phase::Read(inode)
+                VerificationPhase::Read(inode)
             }
-            Phase::Read(DIRECTORY) if kernel.path.is_some() => start_over(DIRECTORY, kernel),
-            Phase::Read(DIRECTORY) => {
-                Phase::ReadEntry(DIRECTORY, Finding::Differs { fingerprint: 1, transient: true })
+            VerificationPhase::Read(DIRECTORY) if kernel.path.is_some() => start_over(DIRECTORY, kernel),
+            VerificationPhase::Read(DIRECTORY) => {
+                VerificationPhase::ReadEntry(DIRECTORY, Finding::Differs { fingerprint: 1, transient: true })
             }
-            Phase::Read(inode) => {
+            VerificationPhase::Read(inode) => {
                 let finding = if kernel.good[inode] {
                     Finding::Compliant { untouched: false }
                 } else {
                     Finding::Differs { fingerprint: 2, transient: false }
                 };
-                Phase::LookupAgain(inode, finding)
+                VerificationPhase::LookupAgain(inode, finding)
             }
-            Phase::LookupAgain(inode, finding) => {
+            VerificationPhase::LookupAgain(inode, finding) => {
                 if kernel.path == Some(inode) || fault == Some(Fault::SkipSecondLookup) {
-                    Phase::ReadEntry(inode, finding)
+                    VerificationPhase::ReadEntry(inode, finding)
                 } else {
                     start_over(inode, kernel)
                 }
             }
-            Phase::ReadEntry(inode, finding) => {
-                self.phase = Phase::Idle;
+            VerificationPhase::ReadEntry(inode, finding) => {
+                self.phase = VerificationPhase::Idle;
                 let entry = kernel.entries[inode].filter(|_| !std::mem::take(&mut self.unseen));
                 let evidence = entry.map(|entry| Evidence {
                     observed_counter: 0,
@@ -314,8 +319,11 @@ impl Daemon {
 }
 
 /// Ends the observation of an inode: the kernel's samples are no longer used.
-fn start_over(inode: usize, kernel: &mut Kernel) -> Phase {
-    kernel.entries[inode] =
-        kernel.entries[inode].map(|entry| Entry { dirty: entry.dirty, lost: entry.lost, ..Entry::default() });
-    Phase::Lookup
+fn start_over(inode: usize, kernel: &mut Kernel) -> VerificationPhase {
+    kernel.entries[inode] = kernel.entries[inode].map(|entry| MapEntry {
+        dirty: entry.dirty,
+        lost: entry.lost,
+        ..MapEntry::default()
+    });
+    VerificationPhase::Lookup
 }

@@ -9,7 +9,7 @@ pub(super) const DIRECTORY: usize = 2;
 
 /// The map entry of an enrolled inode, reduced to the fields that later steps read, for fewer states.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub(super) struct Entry {
+pub(super) struct MapEntry {
     /// The dirty bit, and the last writer while it is set.
     pub(super) dirty: Option<u8>,
     /// A record of it found no room since the last sweep.
@@ -22,7 +22,7 @@ pub(super) struct Entry {
 
 /// The subject of a ring record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum About {
+pub(super) enum RecordSubject {
     /// The managed path.
     Ours,
     /// Another managed thing.
@@ -50,9 +50,9 @@ pub(super) struct Kernel {
     pub(super) writers: [u8; 2],
     /// The write side of each inode's lock.
     pub(super) locked: [bool; 3],
-    pub(super) entries: [Option<Entry>; 3],
+    pub(super) entries: [Option<MapEntry>; 3],
     /// A ring with room for one record.
-    pub(super) ring: Option<About>,
+    pub(super) ring: Option<RecordSubject>,
     /// The loss counter changed since the daemon read it.
     pub(super) lost: bool,
     pub(super) switch: Switch,
@@ -68,7 +68,7 @@ impl Kernel {
             good: [true, prepared],
             writers: [0, 0],
             locked: [false; 3],
-            entries: [Some(Entry::default()), None, Some(Entry::default())],
+            entries: [Some(MapEntry::default()), None, Some(MapEntry::default())],
             ring: None,
             lost: false,
             switch: Switch::default(),
@@ -106,7 +106,7 @@ impl Kernel {
             if entry.dirty != Some(writer) {
                 entry.dirty = Some(writer);
                 let room = self.ring.is_none();
-                self.ring.get_or_insert(About::Ours);
+                self.ring.get_or_insert(RecordSubject::Ours);
                 entry.lost |= !room;
                 failed |= !room;
             }
@@ -120,11 +120,11 @@ impl Kernel {
             return false;
         }
         self.switch.moved = true;
-        !self.push(About::Switch)
+        !self.push(RecordSubject::Switch)
     }
 
     /// Returns `false` if the ring is full.
-    pub(super) fn push(&mut self, about: About) -> bool {
+    pub(super) fn push(&mut self, about: RecordSubject) -> bool {
         let room = self.ring.is_none();
         self.ring.get_or_insert(about);
         room

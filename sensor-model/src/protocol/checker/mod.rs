@@ -10,18 +10,18 @@ mod writer;
 
 use super::{Transition, timing::Mutation};
 use crate::verdict::VerdictKind;
-use daemon::{Daemon, Fault, Move, Phase, THING};
+use daemon::{Daemon, Fault, Move, THING, VerificationPhase};
 use kernel::Kernel;
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use writer::{
     Choice, Script,
     Script::{HookedWrite, Metadata, Noise, Remove, Replace, ReplaceHeld, Switch, SwitchAndEdit, Write},
-    Step, Writer,
+    Writer, WriterStep,
 };
 
 /// What is checked.
 #[derive(Debug, Clone)]
-struct Protocol {
+struct DetectionModel {
     /// Which pairs of writers, and how often the daemon may die.
     pairs: Vec<(Script, Script, u8)>,
     /// Pairs of threads of one process.
@@ -41,13 +41,13 @@ struct World {
     /// The disk differed at some time.
     differed: bool,
     /// The transition of the last step.
-    transition: Option<Kind>,
+    transition: Option<TransitionKind>,
     /// A drift was reported though the disk had never differed.
     false_alarm: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Kind {
+enum TransitionKind {
     Drifted,
     Recovered,
     Touched,
@@ -65,7 +65,7 @@ enum Action {
     Death,
 }
 
-impl Protocol {
+impl DetectionModel {
     /// Every pair of writers. The longest pairs have no death, to keep the test short.
     fn all() -> Self {
         let scripts = [Noise, Metadata, Replace, Remove, Write, ReplaceHeld];
@@ -115,7 +115,9 @@ impl Protocol {
     /// Once the writers have ended, the daemon alone reaches a state in which it has nothing to do. (A verification under way leads
     /// to a state between verifications, which is checked then.)
     fn settles(&self, world: &World) -> bool {
-        if world.daemon.phase != Phase::Idle || world.writers.iter().any(|writer| writer.next().is_some()) {
+        if world.daemon.phase != VerificationPhase::Idle
+            || world.writers.iter().any(|writer| writer.next().is_some())
+        {
             return true;
         }
         let mut world = world.clone();
@@ -129,7 +131,7 @@ impl Protocol {
     }
 }
 
-impl Model for Protocol {
+impl Model for DetectionModel {
     type State = World;
     type Action = Action;
 
@@ -160,7 +162,7 @@ impl Model for Protocol {
     fn actions(&self, world: &World, actions: &mut Vec<Action>) {
         for (number, writer) in (0..).zip(&world.writers) {
             match writer.next() {
-                Some(Step::MaybeEffect) => {
+                Some(WriterStep::MaybeEffect) => {
                     actions.extend([true, false].map(|effect| Action::Writer { number, effect }));
                 }
                 Some(_) => actions.push(Action::Writer { number, effect: true }),
@@ -192,12 +194,12 @@ impl Model for Protocol {
             Action::Daemon(step) => {
                 for transition in world.daemon.step(step, &mut world.kernel, self.fault) {
                     world.transition = match transition {
-                        Transition::Drifted { .. } => Some(Kind::Drifted),
-                        Transition::Recovered { .. } => Some(Kind::Recovered),
-                        Transition::Touched { .. } => Some(Kind::Touched),
+                        Transition::Drifted { .. } => Some(TransitionKind::Drifted),
+                        Transition::Recovered { .. } => Some(TransitionKind::Recovered),
+                        Transition::Touched { .. } => Some(TransitionKind::Touched),
                         Transition::GapOpened(_) | Transition::GapClosed(_) => None,
                     };
-                    world.false_alarm |= world.transition == Some(Kind::Drifted) && !world.differed;
+                    world.false_alarm |= world.transition == Some(TransitionKind::Drifted) && !world.differed;
                 }
             }
             Action::Death => {
@@ -217,13 +219,13 @@ impl Model for Protocol {
             }),
             Property::always("once the writers have ended, the daemon has nothing left to do", Self::settles),
             Property::sometimes("a drift is reported", |_, world: &World| {
-                world.transition == Some(Kind::Drifted)
+                world.transition == Some(TransitionKind::Drifted)
             }),
             Property::sometimes("a recovery is reported", |_, world: &World| {
-                world.transition == Some(Kind::Recovered)
+                world.transition == Some(TransitionKind::Recovered)
             }),
             Property::sometimes("a touch is reported", |_, world: &World| {
-                world.transition == Some(Kind::Touched)
+                world.transition == Some(TransitionKind::Touched)
             }),
             Property::sometimes("it is blind", |_, world: &World| world.daemon.is_blind()),
             Property::sometimes("a drift that no hook saw is found", |model: &Self, world: &World| {
@@ -242,7 +244,7 @@ const TRUE_VERDICT: &str = "a verdict that nothing is about to change matches th
 
 /// Runs until a verdict is wrong. Returns the actions up to that state.
 fn find_wrong_verdict(fault: Fault) -> Vec<Action> {
-    let protocol = Protocol::with_fault(fault);
+    let protocol = DetectionModel::with_fault(fault);
     let checker = protocol
         .checker()
         .threads(2)
@@ -255,7 +257,7 @@ fn find_wrong_verdict(fault: Fault) -> Vec<Action> {
 
 #[test]
 fn no_interleaving_ends_in_a_wrong_verdict() {
-    let checker = Protocol::all().checker().threads(2).spawn_bfs().join();
+    let checker = DetectionModel::all().checker().threads(2).spawn_bfs().join();
     println!("{} states, depth {}", checker.unique_state_count(), checker.max_depth());
     checker.assert_properties();
 }

@@ -1,7 +1,7 @@
 //! The checker's writers: processes that change the managed path in every way that the protocol's
 //! reasoning distinguishes, one atomic step at a time.
 
-use super::kernel::{A, About, B, DIRECTORY, Kernel};
+use super::kernel::{A, B, DIRECTORY, Kernel, RecordSubject};
 
 /// The steps of a writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,7 +30,7 @@ pub(super) enum Script {
 
 /// One atomic step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Step {
+pub(super) enum WriterStep {
     Lock,
     LockDirectory,
     Open,
@@ -61,8 +61,8 @@ pub(super) enum Step {
 }
 
 impl Script {
-    fn steps(self) -> &'static [Step] {
-        use Step::{
+    fn steps(self) -> &'static [WriterStep] {
+        use WriterStep::{
             Announce, AnnounceSwitch, Close, CloseSwitch, Count, CountLost, Effect, Fill, Lock,
             LockDirectory, MaybeEffect, Off, On, Open, OpenSwitch, RwHook, Swap, Unlink, Unlock,
             UnseenEffect,
@@ -120,7 +120,7 @@ impl Writer {
     }
 
     /// Its next step; `None` when it has ended.
-    pub(super) fn next(&self) -> Option<Step> {
+    pub(super) fn next(&self) -> Option<WriterStep> {
         self.script.steps().get(usize::from(self.next)).copied()
     }
 
@@ -128,52 +128,52 @@ impl Writer {
     pub(super) fn step(&mut self, number: u8, choice: Choice, kernel: &mut Kernel) -> bool {
         let Some(step) = self.next() else { return false };
         match step {
-            Step::Lock => {
+            WriterStep::Lock => {
                 let Some(inode) = kernel.path.filter(|inode| !kernel.locked[*inode]) else {
                     return self.give_up(kernel);
                 };
                 self.inode = inode;
                 kernel.locked[inode] = true;
             }
-            Step::LockDirectory if kernel.locked[DIRECTORY] => return false,
-            Step::LockDirectory => kernel.locked[DIRECTORY] = true,
-            Step::Open => {
+            WriterStep::LockDirectory if kernel.locked[DIRECTORY] => return false,
+            WriterStep::LockDirectory => kernel.locked[DIRECTORY] = true,
+            WriterStep::Open => {
                 let Some(inode) = kernel.path else { return self.give_up(kernel) };
                 self.inode = inode;
                 kernel.writers[inode] += u8::from(!choice.open_counts_late);
             }
-            Step::Count => self.enrolled = kernel.count(self.targets(kernel)),
-            Step::Announce => self.failed = kernel.announce(std::mem::take(&mut self.enrolled), number),
-            Step::RwHook if choice.rw_hook => {
+            WriterStep::Count => self.enrolled = kernel.count(self.targets(kernel)),
+            WriterStep::Announce => self.failed = kernel.announce(std::mem::take(&mut self.enrolled), number),
+            WriterStep::RwHook if choice.rw_hook => {
                 let enrolled = kernel.count(1 << self.inode);
                 self.failed = kernel.announce(enrolled, number);
             }
-            Step::RwHook => {}
-            Step::CountLost => kernel.lost |= std::mem::take(&mut self.failed),
-            Step::Effect => kernel.good[self.inode] ^= true,
-            Step::MaybeEffect => kernel.good[self.inode] ^= choice.effect,
-            Step::Swap => kernel.path = Some(if kernel.path == Some(B) { A } else { B }),
-            Step::Unlink => kernel.path = None,
-            Step::Unlock if self.on_directory() => kernel.locked[DIRECTORY] = false,
-            Step::Unlock => kernel.locked[self.inode] = false,
-            Step::Close => kernel.writers[self.inode] -= 1,
-            Step::Fill => self.failed = !kernel.switch.off && !kernel.push(About::Other),
-            Step::OpenSwitch => kernel.switch.writers += 1,
-            Step::AnnounceSwitch => self.failed = kernel.announce_switch(),
-            Step::Off => kernel.switch.off = true,
-            Step::On => kernel.switch.off = false,
-            Step::UnseenEffect => {
+            WriterStep::RwHook => {}
+            WriterStep::CountLost => kernel.lost |= std::mem::take(&mut self.failed),
+            WriterStep::Effect => kernel.good[self.inode] ^= true,
+            WriterStep::MaybeEffect => kernel.good[self.inode] ^= choice.effect,
+            WriterStep::Swap => kernel.path = Some(if kernel.path == Some(B) { A } else { B }),
+            WriterStep::Unlink => kernel.path = None,
+            WriterStep::Unlock if self.on_directory() => kernel.locked[DIRECTORY] = false,
+            WriterStep::Unlock => kernel.locked[self.inode] = false,
+            WriterStep::Close => kernel.writers[self.inode] -= 1,
+            WriterStep::Fill => self.failed = !kernel.switch.off && !kernel.push(RecordSubject::Other),
+            WriterStep::OpenSwitch => kernel.switch.writers += 1,
+            WriterStep::AnnounceSwitch => self.failed = kernel.announce_switch(),
+            WriterStep::Off => kernel.switch.off = true,
+            WriterStep::On => kernel.switch.off = false,
+            WriterStep::UnseenEffect => {
                 if let Some(inode) = kernel.path {
                     kernel.good[inode] ^= true;
                 }
             }
-            Step::CloseSwitch => kernel.switch.writers -= 1,
+            WriterStep::CloseSwitch => kernel.switch.writers -= 1,
         }
         self.next += 1;
-        if choice.open_counts_late && step == Step::Announce && self.opens() {
+        if choice.open_counts_late && step == WriterStep::Announce && self.opens() {
             kernel.writers[self.inode] += 1;
         }
-        if self.next() == Some(Step::CountLost) && !self.failed {
+        if self.next() == Some(WriterStep::CountLost) && !self.failed {
             self.next += 1;
         }
         if self.next().is_none() {
@@ -210,6 +210,6 @@ impl Writer {
 
     /// Whether its hook has changed the counter and has further steps.
     pub(super) fn in_hook(&self) -> bool {
-        matches!(self.next(), Some(Step::Announce | Step::AnnounceSwitch | Step::CountLost))
+        matches!(self.next(), Some(WriterStep::Announce | WriterStep::AnnounceSwitch | WriterStep::CountLost))
     }
 }

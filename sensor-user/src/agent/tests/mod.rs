@@ -24,7 +24,7 @@ use crate::clock::Clock;
 use crate::desired::{Desired, Inputs, StateSource, last_valid};
 use crate::observation::Observer;
 use crate::repair::revert::Reverter;
-use crate::report::forensic::{self, Entry, Filter};
+use crate::report::forensic::{self, Filter, LogEntry};
 use crate::report::http::Readiness;
 use crate::report::metrics::{BuildInfo, Telemetry};
 use crate::report::reporter::{Places, Reporter};
@@ -34,7 +34,7 @@ use sensor_common::op::Operation;
 use sensor_model::expectation::Thing;
 use sensor_model::protocol::Event;
 use sensor_model::record::{Actor, Record, RecordKind};
-use sensor_model::status::Status;
+use sensor_model::status::NodeStatus;
 use serde_json::json;
 use std::cell::Cell;
 use std::fs;
@@ -159,7 +159,7 @@ impl Node {
     }
 
     /// What the status file says.
-    fn status(&self) -> Status {
+    fn status(&self) -> NodeStatus {
         status::read(&self.path("run")).unwrap()
     }
 
@@ -268,7 +268,7 @@ impl Node {
     /// What the log says of a kind.
     fn told(&self, kind: RecordKind) -> Vec<Record> {
         let filter = Filter { kinds: vec![kind], ..Filter::default() };
-        let entries: Vec<Entry> = forensic::tail(&self.path("log"), 1000, &filter).unwrap();
+        let entries: Vec<LogEntry> = forensic::tail(&self.path("log"), 1000, &filter).unwrap();
         entries.into_iter().map(|entry| entry.record).collect()
     }
 }

@@ -28,8 +28,8 @@ use jiff::Timestamp;
 use sensor_model::{
     expectations::expectations,
     journal::{
-        Begin, Boot, Ended, OsChange,
-        machine::{Machine, Rest},
+        ApplyEnd, Begin, Boot, OsChange,
+        machine::{Machine, MachineEnd},
     },
     node_state::NodeEvent,
     waiting::note,
@@ -51,8 +51,12 @@ impl Engine {
         let Some(_lock) = self.store.lock()? else {
             return Err(ApplyError::Locked(self.store.path().join("lock")));
         };
-        if let Recovered::Over(Applied { rest: Rest::Rebooting | Rest::Halted(_), id, reason, .. }) =
-            self.recover_locked(actor, ResumeLimit::NoReboot, progress).await?
+        if let Recovered::Over(Applied {
+            end: MachineEnd::Rebooting | MachineEnd::Halted(_),
+            id,
+            reason,
+            ..
+        }) = self.recover_locked(actor, ResumeLimit::NoReboot, progress).await?
         {
             return Err(ApplyError::Unfinished(format!("number {id}: {reason}")));
         }
@@ -194,20 +198,23 @@ impl Engine {
             let verifier = Verifier::new(&self.observer, root, rendered, &policy, expectations, what);
             Ok(verifier.with_os_counted(run.begin.os.is_some()))
         });
-        let rest = run.drive(actor, expected, ending, progress).await;
-        let (back, found) = self.compare(&run, &rest, configs.old, what, ending).await;
+        let end = run.drive(actor, expected, ending, progress).await;
+        let (back, found) = self.compare(&run, &end, configs.old, what, ending).await;
         let machine = &run.machine;
-        let reason = match &rest {
+        let reason = match &end {
             // All failures, the first one first.
-            Rest::Halted(reason) => reason.clone(),
-            Rest::Rebooting if !machine.is_going_back() => machine.failure().unwrap_or_default().to_owned(),
-            Rest::Closed(Ended::Abandoned) => machine.problems().join("; "),
+            MachineEnd::Halted(reason) => reason.clone(),
+            MachineEnd::Rebooting if !machine.is_going_back() => {
+                machine.failure().unwrap_or_default().to_owned()
+            }
+            MachineEnd::Closed(ApplyEnd::Abandoned) => machine.problems().join("; "),
             _ => machine.reason().to_owned(),
         };
         let goes_back = machine.is_going_back();
         let problems = machine.problems().iter().cloned().chain(found).collect();
-        let tolerated = if matches!(rest, Rest::Closed(Ended::Done)) { run.tolerated } else { Vec::new() };
-        Applied { id: run.begin.id, rest, goes_back, reason, problems, tolerated, back }
+        let tolerated =
+            if matches!(end, MachineEnd::Closed(ApplyEnd::Done)) { run.tolerated } else { Vec::new() };
+        Applied { id: run.begin.id, end, goes_back, reason, problems, tolerated, back }
     }
 }
 

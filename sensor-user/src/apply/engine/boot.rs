@@ -2,7 +2,7 @@
 
 use super::host::Engine;
 use crate::apply::{act_runner::ActRunner, os};
-use sensor_model::journal::{Boot, Brings, Record, codec::Parsed};
+use sensor_model::journal::{Boot, Brings, JournalRecord, codec::ParsedJournal};
 
 impl Engine {
     /// The present boot: the kernel's boot id, the number of soft reboots since, and the deployment.
@@ -16,8 +16,8 @@ impl Engine {
 }
 
 /// Whether the journal asked for a reboot, and it has happened.
-pub(super) fn rebooted(parsed: &Parsed, now: &Boot) -> bool {
+pub(super) fn rebooted(parsed: &ParsedJournal, now: &Boot) -> bool {
     let brings = Brings::of(parsed.begin.os.as_ref());
     matches!(parsed.records.last(),
-        Some(Record::RebootRequested { boot } | Record::ReturnRequested { boot }) if boot.is_over(now, brings))
+        Some(JournalRecord::RebootRequested { boot } | JournalRecord::ReturnRequested { boot }) if boot.is_over(now, brings))
 }

@@ -8,7 +8,7 @@ use crate::{
 };
 use jiff::Timestamp;
 use sensor_model::{
-    journal::machine::Rest,
+    journal::machine::MachineEnd,
     node_state::{NodeEvent, Wait},
 };
 use std::{
@@ -22,7 +22,7 @@ pub struct Applied {
     /// Its number.
     pub id: u64,
     /// How it ended.
-    pub rest: Rest,
+    pub end: MachineEnd,
     /// Whether it rolls back or has rolled back.
     pub goes_back: bool,
     /// Why it rolled back, cannot go on, or reboots although the plan does not.

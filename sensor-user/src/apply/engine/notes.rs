@@ -11,7 +11,7 @@ use crate::{
 };
 use jiff::Timestamp;
 use sensor_model::{
-    journal::{Begin, Ended, Original, Target, machine::Machine},
+    journal::{ApplyEnd, Begin, Original, Target, machine::Machine},
     node_state::{NodeEvent, Wait},
 };
 use std::{collections::BTreeSet, path::PathBuf};
@@ -37,7 +37,7 @@ impl<'a> StoreNotes<'a> {
             let Some(mut entry) = entry else { return Ok(()) };
             entry.problems.extend(problems.iter().cloned());
             store.set_history(self.begin.id, &entry)?;
-            if entry.result == Some(Ended::RolledBack) {
+            if entry.result == Some(ApplyEnd::RolledBack) {
                 let reason = [&[entry.reason.clone()][..], &entry.problems].concat().join("; ");
                 let id = Some(self.begin.id);
                 store::note_event(store, NodeEvent::RolledBack, id, &reason, "", Timestamp::now())?;
@@ -78,9 +78,9 @@ impl RunNotes for StoreNotes<'_> {
         Ok(())
     }
 
-    fn commit(&mut self, ended: Ended, machine: &Machine) -> Result<(), ApplyError> {
+    fn commit(&mut self, ended: ApplyEnd, machine: &Machine) -> Result<(), ApplyError> {
         let store = &self.engine.store;
-        if ended == Ended::Done {
+        if ended == ApplyEnd::Done {
             let [unmanaged, shipped]: [BTreeSet<&PathBuf>; 2] =
                 [&self.begin.unmanaged, &self.begin.shipped].map(|paths| paths.iter().collect());
             for target in &self.begin.targets {
@@ -108,15 +108,15 @@ impl RunNotes for StoreNotes<'_> {
             store.set_history(self.begin.id, &entry)?;
         }
         match ended {
-            Ended::Done => self.happened(NodeEvent::Verified, "", ""),
-            Ended::RolledBack => {
+            ApplyEnd::Done => self.happened(NodeEvent::Verified, "", ""),
+            ApplyEnd::RolledBack => {
                 let mut reason = machine.reason().to_owned();
                 for problem in machine.problems() {
                     reason = format!("{reason}; {problem}");
                 }
                 self.happened(NodeEvent::RolledBack, &reason, "");
             }
-            Ended::Abandoned => {}
+            ApplyEnd::Abandoned => {}
         }
         Ok(())
     }

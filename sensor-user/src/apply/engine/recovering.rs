@@ -21,7 +21,7 @@ use crate::{
     store,
 };
 use sensor_model::{
-    journal::{Ended, machine::Machine},
+    journal::{ApplyEnd, machine::Machine},
     merge::Rendered,
     node_state::NodeEvent,
 };
@@ -113,7 +113,7 @@ impl Engine {
             if let Some(mut entry) = self.store.history(id)?
                 && entry.result.is_none()
             {
-                entry.result = Some(Ended::Abandoned);
+                entry.result = Some(ApplyEnd::Abandoned);
                 self.store.set_history(id, &entry)?;
             }
         }

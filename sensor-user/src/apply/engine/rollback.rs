@@ -12,7 +12,7 @@ use crate::apply::{
     waiting,
 };
 use sensor_model::{
-    journal::{Ended, machine::Rest},
+    journal::{ApplyEnd, machine::MachineEnd},
     merge::Rendered,
 };
 
@@ -28,17 +28,17 @@ impl Engine {
     pub(super) async fn compare(
         &self,
         run: &Run<'_>,
-        rest: &Rest,
+        end: &MachineEnd,
         old: Result<Option<Rendered>, String>,
         what: What,
         ending: &StoreNotes<'_>,
     ) -> (AfterRollback, Vec<String>) {
-        let mut problems = match rest {
-            Rest::Closed(ended @ (Ended::Done | Ended::RolledBack)) => run.apart(*ended),
+        let mut problems = match end {
+            MachineEnd::Closed(ended @ (ApplyEnd::Done | ApplyEnd::RolledBack)) => run.apart(*ended),
             _ => Vec::new(),
         };
         let mut back = AfterRollback::No;
-        if matches!(rest, Rest::Closed(Ended::RolledBack)) {
+        if matches!(end, MachineEnd::Closed(ApplyEnd::RolledBack)) {
             let compared = match old {
                 Ok(Some(old)) => self.differences(&old, what).await.map(Some),
                 Ok(None) => Ok(None),

@@ -2,7 +2,7 @@
 //!
 //! In: a change, and what is booted or staged. Out: the image that it stages; how arguments differ from it.
 
-use sensor_model::{changes::Operation, journal::OsChange, os::arguments, waiting::WaitingArgument};
+use sensor_model::{changes::ChangeOperation, journal::OsChange, os::arguments, waiting::WaitingArgument};
 
 /// Kernel arguments of a change that are missing, or still there although they should go, except those that wait for the next
 /// boot. Another order counts only where none wait: a boot in which some wait cannot have changed it.
@@ -14,17 +14,17 @@ pub(super) fn arguments_differ(
 ) -> Vec<String> {
     let mut problems = Vec::new();
     let is_order_due = waits.is_empty() && !arguments::are_set(&change.add_arguments, found);
-    let waits = |word: &str, operation: Operation| {
+    let waits = |word: &str, operation: ChangeOperation| {
         waits.iter().any(|waits| waits.argument == word && waits.operation == operation)
     };
     let missing = arguments::missing(&change.add_arguments, found).into_iter();
-    let missing: Vec<&str> = missing.filter(|word| !waits(word, Operation::Add)).collect();
+    let missing: Vec<&str> = missing.filter(|word| !waits(word, ChangeOperation::Add)).collect();
     if !missing.is_empty() {
         problems.push(format!("missing expected kernel arguments: [{}]", missing.join(" ")));
     }
     let gone = change.gone();
     let gone = gone.iter().filter(|word| !change.add_arguments.contains(word));
-    for word in gone.filter(|word| !waits(word, Operation::Remove)) {
+    for word in gone.filter(|word| !waits(word, ChangeOperation::Remove)) {
         if arguments::missing(std::slice::from_ref(word), found).is_empty() {
             problems.push(format!("kernel argument {word} is still {place}"));
         }

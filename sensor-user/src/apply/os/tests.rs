@@ -1,7 +1,7 @@
 mod order;
 
 use super::{change::words, *};
-use sensor_model::{changes::Operation, os::Deployment, waiting::Waiting};
+use sensor_model::{changes::ChangeOperation, os::Deployment, waiting::Waiting};
 use std::{
     fs,
     os::unix::fs::{PermissionsExt as _, symlink},
@@ -352,7 +352,7 @@ fn waited(boot_id: &str) -> Waiting {
         operation,
         policy: "site.yaml: kernelArguments *".to_owned(),
     };
-    let arguments = vec![waits("a=1", Operation::Add), waits("quiet", Operation::Remove)];
+    let arguments = vec![waits("a=1", ChangeOperation::Add), waits("quiet", ChangeOperation::Remove)];
     Waiting { boot_id: boot_id.to_owned(), config: "99-a".to_owned(), arguments }
 }
 

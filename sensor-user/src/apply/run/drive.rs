@@ -15,8 +15,8 @@ use crate::{
 };
 use sensor_model::{
     journal::{
-        Record,
-        machine::{Outcome, Request, Rest},
+        JournalRecord,
+        machine::{MachineAnswer, MachineEnd, MachineRequest},
     },
     node_state::{NodeEvent, Wait},
 };
@@ -29,10 +29,10 @@ impl Run<'_> {
         mut verifier: Result<Verifier<'_>, String>,
         ending: &mut dyn RunNotes,
         progress: Progress<'_>,
-    ) -> Rest {
+    ) -> MachineEnd {
         while let Some(request) = self.machine.next() {
-            if let Some(rest) = self.leaves(&request, ending) {
-                return rest;
+            if let Some(end) = self.leaves(&request, ending) {
+                return end;
             }
             self.notify_daemon(ending, &mut *progress).await;
             self.tell_wait(&request, ending);
@@ -43,17 +43,17 @@ impl Run<'_> {
             let no_look = was_going_back || self.machine.puts_again();
             let interrupted = self.interrupts.and_then(|asked| asked.before(&request, no_look));
             let outcome = match request {
-                _ if let Some(reason) = interrupted => Outcome::Failed(reason),
-                Request::Begin => {
+                _ if let Some(reason) = interrupted => MachineAnswer::Failed(reason),
+                MachineRequest::Begin => {
                     let begun = self.begin();
-                    if begun == Outcome::Done {
+                    if begun == MachineAnswer::Done {
                         ending.happened(NodeEvent::Begun, "", WRITTEN);
                         self.waits = Some((Wait::Files, WRITTEN.to_owned()));
                     }
                     begun
                 }
-                Request::Append(record) => {
-                    if matches!(record, Record::Written | Record::RolledBack { .. }) {
+                MachineRequest::Append(record) => {
+                    if matches!(record, JournalRecord::Written | JournalRecord::RolledBack { .. }) {
                         // Acts may create users, which takes the same lock.
                         self.shadow = None;
                     }
@@ -62,33 +62,35 @@ impl Run<'_> {
                         Err(error) => failed(error),
                     }
                 }
-                Request::Look(target) => self.look(target).map_or_else(failed, Outcome::Sight),
-                Request::Step(number, step) => match self.before_step(number, step, ending).await {
+                MachineRequest::Observe(target) => {
+                    self.look(target).map_or_else(failed, MachineAnswer::Observed)
+                }
+                MachineRequest::Step(number, step) => match self.before_step(number, step, ending).await {
                     Ok(()) => self.step(number, step),
                     Err(error) => failed(error),
                 },
                 // Units of another boot started with the new files already. A job now would only conflict with the boot's
                 // own jobs.
-                Request::Act(act) | Request::Await(act) if self.awaits(&request) => {
+                MachineRequest::Act(act) | MachineRequest::Await(act) if self.awaits(&request) => {
                     self.unit_after_boot(actor, act).await
                 }
-                Request::Act(act) | Request::Await(act) => {
+                MachineRequest::Act(act) | MachineRequest::Await(act) => {
                     match actor.act(&self.begin.acts[act], self.begin).await {
-                        Ok(ActResult::Done) => Outcome::Done,
-                        Ok(ActResult::Skipped(reason)) => Outcome::Skipped(reason),
-                        Err(reason) => Outcome::Failed(reason),
+                        Ok(ActResult::Done) => MachineAnswer::Done,
+                        Ok(ActResult::Skipped(reason)) => MachineAnswer::Skipped(reason),
+                        Err(reason) => MachineAnswer::Failed(reason),
                     }
                 }
-                Request::Undo(act) if self.reach == ResumeLimit::NoOsChange && self.is_of_os(act) => {
+                MachineRequest::Undo(act) if self.reach == ResumeLimit::NoOsChange && self.is_of_os(act) => {
                     self.refused_os_change = true;
-                    Outcome::Failed(NO_OS.to_owned())
+                    MachineAnswer::Failed(NO_OS.to_owned())
                 }
-                Request::Undo(act) => match actor.undo(&self.begin.acts[act], self.begin).await {
-                    Ok(UndoResult::Done) => Outcome::Done,
-                    Ok(UndoResult::NeedsReboot) => Outcome::NeedsReboot,
-                    Err(reason) => Outcome::Failed(reason),
+                MachineRequest::Undo(act) => match actor.undo(&self.begin.acts[act], self.begin).await {
+                    Ok(UndoResult::Done) => MachineAnswer::Done,
+                    Ok(UndoResult::NeedsReboot) => MachineAnswer::NeedsReboot,
+                    Err(reason) => MachineAnswer::Failed(reason),
                 },
-                Request::Reboot => {
+                MachineRequest::Reboot => {
                     let why = match self.machine.failure() {
                         _ if was_going_back => {
                             format!("the old OS comes back with a reboot: {}", self.machine.reason())
@@ -98,30 +100,38 @@ impl Run<'_> {
                     };
                     ending.happened(NodeEvent::RebootRequested, &why, "the reboot");
                     match actor.reboot().await {
-                        Ok(()) => Outcome::Done,
-                        Err(reason) => Outcome::Failed(reason),
+                        Ok(()) => MachineAnswer::Done,
+                        Err(reason) => MachineAnswer::Failed(reason),
                     }
                 }
-                Request::Verify => match &mut verifier {
+                MachineRequest::Verify => match &mut verifier {
                     Ok(verifier) => {
                         let Differences { problems, tolerated } = verifier.verify().await;
                         self.tolerated = tolerated;
-                        if problems.is_empty() { Outcome::Done } else { Outcome::Failed(problems.join("; ")) }
+                        if problems.is_empty() {
+                            MachineAnswer::Done
+                        } else {
+                            MachineAnswer::Failed(problems.join("; "))
+                        }
                     }
-                    Err(reason) => Outcome::Failed(format!("the new config cannot be read: {reason}")),
+                    Err(reason) => MachineAnswer::Failed(format!("the new config cannot be read: {reason}")),
                 },
-                Request::VerifyBack => match self.begin.os.as_ref().map(|change| actor.is_back(change)) {
-                    None | Some(Ok(())) => Outcome::Done,
-                    Some(Err(reason)) => Outcome::Failed(reason),
-                },
-                Request::Commit(ended) => {
-                    ending.commit(ended, &self.machine).map_or_else(failed, |()| Outcome::Done)
+                MachineRequest::VerifyBack => {
+                    match self.begin.os.as_ref().map(|change| actor.is_back(change)) {
+                        None | Some(Ok(())) => MachineAnswer::Done,
+                        Some(Err(reason)) => MachineAnswer::Failed(reason),
+                    }
                 }
-                Request::Close => self.close().map_or_else(failed, |()| Outcome::Done),
+                MachineRequest::Commit(ended) => {
+                    ending.commit(ended, &self.machine).map_or_else(failed, |()| MachineAnswer::Done)
+                }
+                MachineRequest::Close => self.close().map_or_else(failed, |()| MachineAnswer::Done),
             };
             match &outcome {
-                Outcome::Failed(reason) | Outcome::Broken(reason) => progress(&format!("failed: {reason}")),
-                Outcome::Skipped(reason) => progress(reason),
+                MachineAnswer::Failed(reason) | MachineAnswer::Broken(reason) => {
+                    progress(&format!("failed: {reason}"))
+                }
+                MachineAnswer::Skipped(reason) => progress(reason),
                 _ => {}
             }
             self.machine.answer(outcome);
@@ -129,20 +139,20 @@ impl Run<'_> {
                 progress(&format!("going back: {}", self.machine.reason()));
             }
         }
-        let rest = self.machine.rest().cloned().unwrap_or(Rest::Halted("no next step".to_owned()));
-        self.note_halt(&rest, ending);
-        rest
+        let end = self.machine.end().cloned().unwrap_or(MachineEnd::Halted("no next step".to_owned()));
+        self.note_halt(&end, ending);
+        end
     }
 
     /// The end of the apply where it may not go on; `None` where it may.
-    fn leaves(&mut self, request: &Request, ending: &mut dyn RunNotes) -> Option<Rest> {
+    fn leaves(&mut self, request: &MachineRequest, ending: &mut dyn RunNotes) -> Option<MachineEnd> {
         if self.reach == ResumeLimit::BeforeServices && !self.machine.puts_again() {
             return Some(
                 self.machine.halted("the rest is left to the daemon or to `holdfast apply --resume`"),
             );
         }
         match request {
-            Request::Reboot if self.reach != ResumeLimit::None => {
+            MachineRequest::Reboot if self.reach != ResumeLimit::None => {
                 let not_by = if self.booted_since() { NOT_BY_SOFT } else { "" };
                 ending.waits(
                     Wait::Reboot,
@@ -151,11 +161,11 @@ impl Run<'_> {
                 let needed = format!("a reboot is needed; `holdfast apply --resume` asks for it{not_by}");
                 Some(self.machine.halted(&needed))
             }
-            Request::Act(act) if self.reach == ResumeLimit::NoOsChange && self.is_of_os(*act) => {
-                let rest = self.machine.halted(NO_OS);
+            MachineRequest::Act(act) if self.reach == ResumeLimit::NoOsChange && self.is_of_os(*act) => {
+                let end = self.machine.halted(NO_OS);
                 self.refused_os_change = true;
-                self.note_halt(&rest, ending);
-                Some(rest)
+                self.note_halt(&end, ending);
+                Some(end)
             }
             _ => None,
         }
@@ -178,34 +188,34 @@ impl Run<'_> {
 
     /// Reads the state of an act's unit after a boot. Where it cannot be read, the apply neither goes on nor rolls back: the next
     /// start reads it again.
-    async fn unit_after_boot(&self, actor: &mut dyn ActRunner, act: usize) -> Outcome {
+    async fn unit_after_boot(&self, actor: &mut dyn ActRunner, act: usize) -> MachineAnswer {
         match actor.unit_after_boot(&self.begin.acts[act], self.begin).await {
-            Ok(UnitAfterBoot::Settled) => Outcome::Done,
-            Ok(UnitAfterBoot::Failed(reason)) => Outcome::Failed(format!("after the reboot: {reason}")),
-            Err(reason) => Outcome::Broken(format!("nobody can tell what the reboot made of {reason}")),
+            Ok(UnitAfterBoot::Settled) => MachineAnswer::Done,
+            Ok(UnitAfterBoot::Failed(reason)) => MachineAnswer::Failed(format!("after the reboot: {reason}")),
+            Err(reason) => MachineAnswer::Broken(format!("nobody can tell what the reboot made of {reason}")),
         }
     }
 
-    fn begin(&mut self) -> Outcome {
+    fn begin(&mut self) -> MachineAnswer {
         // The preflight took a while, and the operator's daemon may have started since.
         if let Some(reason) = self.mco.refuses() {
-            return Outcome::Failed(reason);
+            return MachineAnswer::Failed(reason);
         }
-        match self.store.begin(&Record::Begin(Box::new(self.begin.clone()))) {
+        match self.store.begin(&JournalRecord::Begin(Box::new(self.begin.clone()))) {
             Ok(journal) => {
                 self.journal = Some(journal);
-                Outcome::Done
+                MachineAnswer::Done
             }
             Err(error) => failed(error),
         }
     }
 
-    fn append(&mut self, record: &Record) -> Outcome {
-        let Some(journal) = &mut self.journal else { return Outcome::Broken("no journal".to_owned()) };
+    fn append(&mut self, record: &JournalRecord) -> MachineAnswer {
+        let Some(journal) = &mut self.journal else { return MachineAnswer::Broken("no journal".to_owned()) };
         match journal.append(record) {
-            Ok(()) => Outcome::Done,
+            Ok(()) => MachineAnswer::Done,
             Err(AppendError::Clean(error)) => failed(error),
-            Err(AppendError::Broken(error)) => Outcome::Broken(error.to_string()),
+            Err(AppendError::Broken(error)) => MachineAnswer::Broken(error.to_string()),
         }
     }
 

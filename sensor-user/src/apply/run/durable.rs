@@ -6,14 +6,14 @@
 use super::state::Run;
 use crate::apply::{error::ApplyError, preflight::nearest};
 use crate::sys;
-use sensor_model::journal::Record;
+use sensor_model::journal::JournalRecord;
 use std::collections::BTreeSet;
 
 impl Run<'_> {
     /// Makes the disks of all targets durable, if the record claims that steps before it are done.
-    pub(super) fn make_durable(&mut self, record: &Record) -> Result<(), ApplyError> {
+    pub(super) fn make_durable(&mut self, record: &JournalRecord) -> Result<(), ApplyError> {
         // These records claim nothing: the next start looks at every target again.
-        let claims = !matches!(record, Record::Begin(_) | Record::RollingBack { .. });
+        let claims = !matches!(record, JournalRecord::Begin(_) | JournalRecord::RollingBack { .. });
         if !claims || !self.unsynced {
             return Ok(());
         }

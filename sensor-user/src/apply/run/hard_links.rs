@@ -8,7 +8,7 @@ use crate::{
     },
     disk::Place,
 };
-use sensor_model::journal::{Ended, FileImage, Image, target_step::Side};
+use sensor_model::journal::{ApplyEnd, FileImage, Image, target_step::Side};
 use std::path::Path;
 
 impl Run<'_> {
@@ -40,8 +40,8 @@ impl Run<'_> {
     }
 
     /// Files that had more names before Holdfast wrote them than they have now.
-    pub(in crate::apply) fn apart(&self, ended: Ended) -> Vec<String> {
-        let side = if ended == Ended::Done { Side::After } else { Side::Before };
+    pub(in crate::apply) fn apart(&self, ended: ApplyEnd) -> Vec<String> {
+        let side = if ended == ApplyEnd::Done { Side::After } else { Side::Before };
         let mut problems = Vec::new();
         for target in &self.begin.targets {
             let Image::File(FileImage { names: had @ 2.., .. }) = image(target, side) else { continue };

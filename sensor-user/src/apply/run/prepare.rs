@@ -7,7 +7,7 @@ use crate::apply::{
     error::ApplyError,
     password::{self, ShadowLock},
 };
-use sensor_model::{journal::target_step::Settling, node_state::Wait};
+use sensor_model::{journal::target_step::TargetStep, node_state::Wait};
 use std::path::Path;
 
 impl Run<'_> {
@@ -15,10 +15,10 @@ impl Run<'_> {
     pub(super) async fn before_step(
         &mut self,
         number: usize,
-        step: Settling,
+        step: TargetStep,
         ending: &mut dyn RunNotes,
     ) -> Result<(), ApplyError> {
-        let writes = matches!(step, Settling::PutIn | Settling::Swap | Settling::Set(_));
+        let writes = matches!(step, TargetStep::PutIn | TargetStep::Swap | TargetStep::Set(_));
         if writes && number >= self.begin.targets.len() {
             ending.put_again(self.target(number))?;
         }

@@ -10,8 +10,8 @@ use crate::{
 };
 use sensor_model::{
     journal::{
-        Action, Begin, Boot, Brings, Ended, Target,
-        machine::{Machine, Outcome},
+        Action, ApplyEnd, Begin, Boot, Brings, Target,
+        machine::{Machine, MachineAnswer},
     },
     node_state::{NodeEvent, Wait},
 };
@@ -29,7 +29,7 @@ pub(in crate::apply) trait RunNotes {
     /// A path that an update of the OS replaced is about to be written again.
     fn put_again(&mut self, target: &Target) -> Result<(), ApplyError>;
     /// The config of the host becomes the current one, and the history gets the result. May be called twice.
-    fn commit(&mut self, ended: Ended, machine: &Machine) -> Result<(), ApplyError>;
+    fn commit(&mut self, ended: ApplyEnd, machine: &Machine) -> Result<(), ApplyError>;
 }
 
 /// One apply in progress.
@@ -134,6 +134,6 @@ impl Run<'_> {
 }
 
 /// The answer to the machine where something failed.
-pub(super) fn failed(error: impl Into<ApplyError>) -> Outcome {
-    Outcome::Failed(error.into().to_string())
+pub(super) fn failed(error: impl Into<ApplyError>) -> MachineAnswer {
+    MachineAnswer::Failed(error.into().to_string())
 }

@@ -15,13 +15,13 @@ use crate::{
 };
 use sensor_model::journal::{
     FileImage, Image, Target,
-    machine::Outcome,
-    target_step::{Settling, Side, Sight},
+    machine::MachineAnswer,
+    target_step::{Side, TargetState, TargetStep},
 };
 use std::ffi::OsStr;
 
 impl Run<'_> {
-    pub(super) fn look(&self, number: usize) -> Result<Sight, ApplyError> {
+    pub(super) fn look(&self, number: usize) -> Result<TargetState, ApplyError> {
         let target = self.target(number);
         let absent = |image: &Image| *image == Image::Absent;
         let Some(place) = self.place(target)? else {
@@ -30,7 +30,7 @@ impl Run<'_> {
                 (_, true) => Some(Side::After),
                 _ => None,
             };
-            return Ok(Sight { path: side, between: false, temporary: None });
+            return Ok(TargetState { path: side, between: false, temporary: None });
         };
         let name = self.temporary(number);
         place.remove_unfinished(&disk::part(&name))?;
@@ -42,7 +42,7 @@ impl Run<'_> {
             Some(Image::Absent) => None,
             image => Some(self.side(target, image.as_ref(), beside.identity)?),
         };
-        Ok(Sight { path: side, between, temporary })
+        Ok(TargetState { path: side, between, temporary })
     }
 
     /// Which of a target's images was seen.
@@ -68,63 +68,63 @@ impl Run<'_> {
         Ok(place.see()?.identity == identity)
     }
 
-    pub(super) fn step(&mut self, number: usize, step: Settling) -> Outcome {
+    pub(super) fn step(&mut self, number: usize, step: TargetStep) -> MachineAnswer {
         self.unsynced = true;
         match self.try_step(number, step) {
             Ok(outcome) => outcome,
             // The next look shows what the other process left.
-            Err(ApplyError::Disk(error)) if error.is_race() => Outcome::Done,
+            Err(ApplyError::Disk(error)) if error.is_race() => MachineAnswer::Done,
             Err(error) => failed(error),
         }
     }
 
-    fn try_step(&self, number: usize, step: Settling) -> Result<Outcome, ApplyError> {
+    fn try_step(&self, number: usize, step: TargetStep) -> Result<MachineAnswer, ApplyError> {
         let target = self.target(number);
         let place =
             self.place(target)?.ok_or_else(|| ApplyError::refused(&target.path, "its directory is gone"))?;
         let name = self.temporary(number);
         match step {
-            Settling::Make(side) => {
+            TargetStep::Make(side) => {
                 self.make(&place, &name, number, side)?;
-                return Ok(Outcome::Done);
+                return Ok(MachineAnswer::Done);
             }
-            Settling::Swap if target.turns() && type_changes::must_stay(target, &place, &name)? => {
-                return Ok(Outcome::Kept);
+            TargetStep::Swap if target.turns() && type_changes::must_stay(target, &place, &name)? => {
+                return Ok(MachineAnswer::Kept);
             }
-            Settling::Swap => place.swap(&name)?,
-            Settling::PutIn => place.put_in(&name)?,
-            Settling::TakeAway if place.is_directory(&place.name)? == Some(true) => {
+            TargetStep::Swap => place.swap(&name)?,
+            TargetStep::PutIn => place.put_in(&name)?,
+            TargetStep::TakeAway if place.is_directory(&place.name)? == Some(true) => {
                 if place.take_away_directory()? == Removed::NotEmpty {
-                    return Ok(Outcome::Kept);
+                    return Ok(MachineAnswer::Kept);
                 }
             }
-            Settling::TakeAway => place.take_away(&name)?,
-            Settling::Set(side) => {
+            TargetStep::TakeAway => place.take_away(&name)?,
+            TargetStep::Set(side) => {
                 let file = place.open_directory()?;
                 // No call sets attributes on the condition that they are unchanged. So they are read again right before.
                 let present = place.read_metadata(&file)?;
                 if !target.is_between(&Image::Directory(present)) {
-                    return Ok(Outcome::Done);
+                    return Ok(MachineAnswer::Done);
                 }
                 if let Image::Directory(metadata) = image(target, side) {
                     place.set_metadata(&file, metadata)?;
                 }
             }
-            Settling::Discard => {
+            TargetStep::Discard => {
                 let is_directory = place.is_directory(&name)? == Some(true);
                 match place.discard(&name, is_directory)? {
                     Removed::Yes => {}
                     Removed::NotEmpty if target.turns() => {
                         type_changes::stays_after_all(target, &place, &name)?;
-                        return Ok(Outcome::Kept);
+                        return Ok(MachineAnswer::Kept);
                     }
                     Removed::NotEmpty => return Err(place.not_empty().into()),
                 }
             }
-            Settling::Finished | Settling::Foreign => {}
+            TargetStep::Finished | TargetStep::Foreign => {}
         }
         place.sync_names()?;
-        Ok(Outcome::Done)
+        Ok(MachineAnswer::Done)
     }
 
     fn make(&self, place: &Place, name: &OsStr, number: usize, side: Side) -> Result<(), ApplyError> {

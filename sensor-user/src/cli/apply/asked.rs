@@ -8,7 +8,7 @@ use crate::cli::{
     exit::BadInput,
     output::{Screen, count, say},
 };
-use sensor_model::{changes::Operation, plan::Plan};
+use sensor_model::{changes::ChangeOperation, plan::Plan};
 use std::io::{self, BufRead, IsTerminal as _, Write};
 
 /// The variable that answers the question, as `--yes` does.
@@ -44,7 +44,7 @@ impl Missing {
 
 fn question(plan: &Plan, reboots: bool) -> String {
     let forced = plan.forced_removals();
-    let removed = plan.changes.iter().filter(|change| change.operation == Operation::Remove);
+    let removed = plan.changes.iter().filter(|change| change.operation == ChangeOperation::Remove);
     let removals = removed.count() + forced;
     let what = match removals {
         0 => String::new(),

@@ -5,7 +5,7 @@ use crate::cli::{
     exit::{DRIFT, IN_SYNC, NOT_RECONCILABLE},
     output::{Screen, Tone, clean, count},
 };
-use sensor_model::{action::Action, changes::Kind, plan::Plan};
+use sensor_model::{action::Action, changes::ChangeKind, plan::Plan};
 
 /// The note on a declared path that equals the file of the OS image.
 const TAKEN_BACK: &str =
@@ -49,7 +49,7 @@ impl Site<'_> {
             })?;
         }
         for change in plan.removals_first() {
-            let (operation, kind) = (change.operation.word(), change.kind.word());
+            let (operation, kind) = (change.operation.as_str(), change.kind.as_str());
             let action = change.action.as_str();
             let name = clean(&change.name);
             screen.line(&format!("{operation} {kind} {name}: {action} ({})", clean(&change.policy)))?;
@@ -78,11 +78,15 @@ impl Site<'_> {
 
 /// What an apply without acts leaves to one with acts.
 pub(super) fn left_out(plan: &Plan) -> Option<String> {
-    let is_of_os =
-        |kind| matches!(kind, Kind::KernelArgument | Kind::KernelType | Kind::Extension | Kind::OsImage);
+    let is_of_os = |kind| {
+        matches!(
+            kind,
+            ChangeKind::KernelArgument | ChangeKind::KernelType | ChangeKind::Extension | ChangeKind::OsImage
+        )
+    };
     let left = plan.changes.iter().filter(|change| is_of_os(change.kind) && change.action != Action::None);
     let left: Vec<String> = left
-        .map(|change| format!("{} {} {}", change.operation.word(), change.kind.word(), change.name))
+        .map(|change| format!("{} {} {}", change.operation.as_str(), change.kind.as_str(), change.name))
         .collect();
     (!left.is_empty()).then(|| {
         format!("--no-acts does not change the OS; an apply without --no-acts does this: {}", left.join(", "))

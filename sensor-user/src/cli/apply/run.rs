@@ -14,7 +14,7 @@ use crate::{
     },
 };
 use anyhow::Context as _;
-use sensor_model::{journal::machine::Rest, merge::Rendered, plan::Plan};
+use sensor_model::{journal::machine::MachineEnd, merge::Rendered, plan::Plan};
 use std::fs;
 
 impl Site<'_> {
@@ -98,9 +98,12 @@ impl Site<'_> {
         })?;
         match recovered {
             Recovered::AtWork => Err(ApplyError::Locked(engine.store().path().join("lock")).into()),
-            Recovered::Over(Applied { rest: Rest::Rebooting | Rest::Halted(_), id, reason, .. }) => {
-                Err(ApplyError::Unfinished(format!("number {id}: {reason}")).into())
-            }
+            Recovered::Over(Applied {
+                end: MachineEnd::Rebooting | MachineEnd::Halted(_),
+                id,
+                reason,
+                ..
+            }) => Err(ApplyError::Unfinished(format!("number {id}: {reason}")).into()),
             Recovered::Over(_) | Recovered::Nothing => match self.interrupts.reason() {
                 Some(reason) => Err(anyhow::anyhow!("{reason}; no new apply was started")),
                 None => Ok(()),

@@ -17,7 +17,7 @@ use anyhow::Context as _;
 use sensor_model::{
     expectations::expectations,
     merge::Rendered,
-    node_disruption::Policy,
+    node_disruption::DisruptionPolicy,
     plan::{Plan, plan},
     reconcile,
 };
@@ -147,7 +147,7 @@ impl<'a> Site<'a> {
     }
 
     /// The disruption policy for the pool of the new config.
-    pub(super) fn policy(&self, new: &Rendered) -> anyhow::Result<Policy> {
+    pub(super) fn policy(&self, new: &Rendered) -> anyhow::Result<DisruptionPolicy> {
         let files = disruption_policies(&self.how.policy).map_err(BadInput::wrap)?;
         let pool = self.how.pool.as_deref().or_else(|| new.pool());
         disruption_policy(&files, pool).map_err(BadInput::wrap)

@@ -14,11 +14,11 @@ use crate::{
 };
 use sensor_model::{
     journal::{
-        Ended,
-        machine::{LEFT, Rest},
+        ApplyEnd,
+        machine::{LEFT, MachineEnd},
     },
     plan::Plan,
-    waiting::Waits,
+    waiting::WaitingOutput,
 };
 use serde::Serialize;
 use std::path::Path;
@@ -60,14 +60,14 @@ impl Outcome {
     }
 }
 
-impl From<&Rest> for Outcome {
-    fn from(rest: &Rest) -> Self {
-        match rest {
-            Rest::Closed(Ended::Done) => Self::Done,
-            Rest::Closed(Ended::RolledBack) => Self::RolledBack,
-            Rest::Closed(Ended::Abandoned) => Self::Abandoned,
-            Rest::Rebooting => Self::Rebooting,
-            Rest::Halted(_) => Self::Halted,
+impl From<&MachineEnd> for Outcome {
+    fn from(end: &MachineEnd) -> Self {
+        match end {
+            MachineEnd::Closed(ApplyEnd::Done) => Self::Done,
+            MachineEnd::Closed(ApplyEnd::RolledBack) => Self::RolledBack,
+            MachineEnd::Closed(ApplyEnd::Abandoned) => Self::Abandoned,
+            MachineEnd::Rebooting => Self::Rebooting,
+            MachineEnd::Halted(_) => Self::Halted,
         }
     }
 }
@@ -92,7 +92,7 @@ pub(in crate::cli) struct Report {
     /// The plan that was followed; null after `--resume`.
     pub(super) plan: Option<Plan>,
     /// Kernel arguments that wait for the next boot under the config that is current now.
-    pub(super) waiting: Vec<Waits>,
+    pub(super) waiting: Vec<WaitingOutput>,
     /// The old config is there, or on its way.
     #[serde(skip)]
     pub(super) goes_back: bool,
@@ -126,7 +126,7 @@ impl Site<'_> {
         applied: &Applied,
         plan: Option<Plan>,
     ) -> anyhow::Result<u8> {
-        let result = Outcome::from(&applied.rest);
+        let result = Outcome::from(&applied.end);
         let Applied { id, goes_back, reason, problems, tolerated, back, .. } = applied.clone();
         let report =
             Report { id: Some(id), goes_back, reason, problems, tolerated, plan, back, ..Report::of(result) };
@@ -137,7 +137,7 @@ impl Site<'_> {
     pub(super) fn report(&self, screen: &mut Screen, mut report: Report) -> anyhow::Result<u8> {
         // The report is printed also if the arguments that wait cannot be read.
         report.waiting =
-            waits(&self.place.state()).unwrap_or_default().into_iter().map(Waits::from).collect();
+            waits(&self.place.state()).unwrap_or_default().into_iter().map(WaitingOutput::from).collect();
         let Report { result, reason, problems, tolerated, waiting, .. } = &report;
         // A reboot with a reason brings the old OS back, or replaces an action that failed.
         let good = match result {

@@ -5,8 +5,8 @@
 
 use crate::cli::output::{Screen, Tone, clean, count};
 use sensor_model::{
-    changes::Kind, drift_policy::DriftPolicy, expectation::SYSTEMD_DIRECTORY, expectations::expected_bytes,
-    merge::Rendered, plan::PlannedChange,
+    changes::ChangeKind, drift_policy::DriftPolicy, expectation::SYSTEMD_DIRECTORY,
+    expectations::expected_bytes, merge::Rendered, plan::PlannedChange,
 };
 use sha2::{Digest as _, Sha256};
 use similar::TextDiff;
@@ -31,8 +31,8 @@ impl Differ<'_> {
     /// Prints what the contents of a change become.
     pub(super) fn show(&self, change: &PlannedChange, screen: &mut Screen) -> anyhow::Result<()> {
         match change.kind {
-            Kind::File => self.path(&change.name, screen),
-            Kind::Unit => {
+            ChangeKind::File => self.path(&change.name, screen),
+            ChangeKind::Unit => {
                 let unit = format!("{SYSTEMD_DIRECTORY}/{}", change.name);
                 self.path(&unit, screen)?;
                 let names: BTreeSet<&String> = [self.old, self.new]

@@ -16,7 +16,7 @@ use anyhow::Context as _;
 use diff::Differ;
 use sensor_model::{
     action::{Action, Fallback},
-    changes::Operation,
+    changes::ChangeOperation,
     plan::{Plan, PlannedChange, Step, plan},
     reconcile,
 };
@@ -168,13 +168,13 @@ fn text(report: &Report<'_>, differ: &Differ<'_>, screen: &mut Screen) -> anyhow
 
 fn one_change(change: &PlannedChange, differ: &Differ<'_>, screen: &mut Screen) -> anyhow::Result<()> {
     let tone = match change.operation {
-        Operation::Add => Tone::Good,
-        Operation::Change => Tone::Notable,
-        Operation::Remove => Tone::Bad,
+        ChangeOperation::Add => Tone::Good,
+        ChangeOperation::Change => Tone::Notable,
+        ChangeOperation::Remove => Tone::Bad,
     };
-    let word = screen.paint(tone, change.operation.word());
+    let word = screen.paint(tone, change.operation.as_str());
     let source = screen.paint(Tone::Quiet, &clean(&format!("({})", change.source)));
-    screen.line(&format!("{word} {} {} {source}", change.kind.word(), clean(&change.name)))?;
+    screen.line(&format!("{word} {} {} {source}", change.kind.as_str(), clean(&change.name)))?;
     let actions = change.actions.iter().map(|action| match &action.target {
         Some(unit) => format!("{} {unit}", action.action.as_str()),
         None => action.action.as_str().to_owned(),

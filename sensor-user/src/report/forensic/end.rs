@@ -10,7 +10,7 @@ use nix::{
     fcntl::{OFlag, open},
     sys::stat::Mode,
 };
-use sensor_model::{chain::Place, record::RecordKind};
+use sensor_model::{chain::ChainPlace, record::RecordKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::{
@@ -52,7 +52,7 @@ pub struct Note {
 
 impl Note {
     /// A note about the last entry before `place`.
-    fn of(log: &Path, place: &Place, time: String) -> Self {
+    fn of(log: &Path, place: &ChainPlace, time: String) -> Self {
         let seq = place.seq.saturating_sub(1);
         Self { schema: SCHEMA.to_owned(), log: real(log), seq, hash: place.previous_hash.clone(), time }
     }
@@ -246,13 +246,13 @@ impl Keeper {
     }
 
     /// How long after now a note is due; `None` while the last one still names the last entry.
-    pub(super) fn due_in(&self, place: &Place, now_ns: u64) -> Option<Duration> {
+    pub(super) fn due_in(&self, place: &ChainPlace, now_ns: u64) -> Option<Duration> {
         (place.seq.saturating_sub(1) != self.noted)
             .then(|| Duration::from_nanos(self.due_ns.saturating_sub(now_ns)))
     }
 
     /// Writes the note, to the disk and to the daemon's own log, which systemd keeps in the host's journal.
-    pub(super) fn write(&mut self, log: &Path, place: &Place, now_ns: u64, time: String) {
+    pub(super) fn write(&mut self, log: &Path, place: &ChainPlace, now_ns: u64, time: String) {
         self.due_ns = now_ns.saturating_add(u64::try_from(PAUSE.as_nanos()).unwrap_or(u64::MAX));
         let note = Note::of(log, place, time);
         self.noted = note.seq;
@@ -262,7 +262,7 @@ impl Keeper {
 
     /// Makes sure that there is a note before an entry says so: one that was never written would be missed as one that was
     /// removed.
-    pub(super) fn begin(&mut self, log: &Path, place: &Place, time: String) {
+    pub(super) fn begin(&mut self, log: &Path, place: &ChainPlace, time: String) {
         if !self.is_kept && !matches!(Note::read(&self.state, log), Ok(Some(_))) {
             self.put(&Note::of(log, place, time));
         } else {

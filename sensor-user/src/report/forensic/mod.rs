@@ -24,7 +24,7 @@ use nix::errno::Errno;
 use read::Removed;
 use segment::{CURRENT, Segment, Tail, open_directory};
 use sensor_model::{
-    chain::{Place, seal},
+    chain::{ChainPlace, seal},
     fit::{LONGEST_ENTRY, fitted},
     record::{Record, RecordKind},
 };
@@ -44,7 +44,7 @@ pub use newest::{Follower, canonical, newest, newest_about};
 pub use read::{
     Fault, Filter, OpenDrift, ReadError, Verification, files, open_drifts, show, show_checked, tail, verify,
 };
-pub use sensor_model::chain::Entry;
+pub use sensor_model::chain::LogEntry;
 pub use writer::Writer;
 
 /// First pause after a failed write; it doubles up to [`MAXIMUM_BACKOFF`].
@@ -146,7 +146,7 @@ pub struct ForensicLog {
     telemetry: Arc<Telemetry>,
     open: Option<(OwnedFd, Segment)>,
     /// Where the chain stands; `None` until the files were read once.
-    place: Option<Place>,
+    place: Option<ChainPlace>,
     /// Length of the file before an append that failed, of which remains may be there.
     in_doubt: Option<u64>,
     pending: Pending,
@@ -340,7 +340,7 @@ impl ForensicLog {
         self.checkpoint_in().is_zero()
     }
 
-    fn checkpoint(&self, place: &Place) -> Record {
+    fn checkpoint(&self, place: &ChainPlace) -> Record {
         let mut record = self.record(RecordKind::Checkpoint);
         record.detail.insert("entries".to_owned(), place.seq.into());
         self.marked(record)
@@ -444,7 +444,7 @@ impl ForensicLog {
 struct Lines {
     text: String,
     /// Place after the last of them.
-    place: Place,
+    place: ChainPlace,
     sizes: Vec<(RecordKind, usize)>,
 }
 

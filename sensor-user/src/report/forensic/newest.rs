@@ -2,7 +2,7 @@
 //!
 //! In: a log. Out: its newest entries, those about one path, or those that are added while it is read.
 
-use super::{Entry, Filter, ReadError, Verification, files, show, show_checked, tail};
+use super::{Filter, LogEntry, ReadError, Verification, files, show, show_checked, tail};
 use canon_json::CanonJsonSerialize as _;
 use std::{
     collections::VecDeque,
@@ -14,7 +14,7 @@ use std::{
 ///
 /// # Errors
 /// A log that cannot be read.
-pub fn newest(log: &Path, number: usize) -> Result<(Vec<Entry>, Verification), ReadError> {
+pub fn newest(log: &Path, number: usize) -> Result<(Vec<LogEntry>, Verification), ReadError> {
     let mut newest = VecDeque::new();
     let found = show_checked(log, &Filter::default(), &mut |entry| {
         newest.push_back(entry);
@@ -29,9 +29,13 @@ pub fn newest(log: &Path, number: usize) -> Result<(Vec<Entry>, Verification), R
 ///
 /// # Errors
 /// A log that cannot be read.
-pub fn newest_about(log: &Path, path: &Path, number: usize) -> Result<(Vec<Entry>, Verification), ReadError> {
+pub fn newest_about(
+    log: &Path,
+    path: &Path,
+    number: usize,
+) -> Result<(Vec<LogEntry>, Verification), ReadError> {
     let filter = Filter { path: Some(path.to_owned()), ..Filter::default() };
-    let mut newest: VecDeque<Entry> = VecDeque::new();
+    let mut newest: VecDeque<LogEntry> = VecDeque::new();
     let found = show_checked(log, &filter, &mut |entry| {
         // The filter also matches everything below the path.
         if entry.record.path.as_deref().map(Path::new) == Some(path) && number > 0 {
@@ -57,7 +61,7 @@ impl<'a> Follower<'a> {
     ///
     /// # Errors
     /// A log that cannot be read.
-    pub fn after(log: &'a Path, entries: &[Entry]) -> Result<Self, ReadError> {
+    pub fn after(log: &'a Path, entries: &[LogEntry]) -> Result<Self, ReadError> {
         let newest = match entries.last() {
             Some(entry) => entry.seq,
             None => tail(log, 1, &Filter::default())?.last().map_or(0, |entry| entry.seq),
@@ -69,7 +73,7 @@ impl<'a> Follower<'a> {
     ///
     /// # Errors
     /// A log that cannot be read.
-    pub fn added(&mut self) -> Result<Vec<Entry>, ReadError> {
+    pub fn added(&mut self) -> Result<Vec<LogEntry>, ReadError> {
         // A log whose files did not grow is not read again.
         let sizes = files(self.log)?
             .into_iter()
@@ -97,7 +101,7 @@ impl<'a> Follower<'a> {
 ///
 /// # Errors
 /// A number that canonical JSON does not have.
-pub fn canonical(entry: &Entry) -> io::Result<String> {
+pub fn canonical(entry: &LogEntry) -> io::Result<String> {
     let mut value = serde_json::to_value(&entry.record)?;
     if let Some(map) = value.as_object_mut() {
         map.insert("seq".into(), entry.seq.into());

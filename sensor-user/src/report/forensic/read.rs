@@ -9,7 +9,7 @@ use crate::bounded;
 use jiff::Timestamp;
 use rustix::fs::{RenameFlags, renameat_with};
 use sensor_model::{
-    chain::{self, Chain, Entry, Line, Place, sound_tail},
+    chain::{self, Chain, ChainPlace, LogEntry, LogLine, sound_tail},
     record::{Record, RecordKind, ThingName},
 };
 use serde::Deserialize;
@@ -98,7 +98,7 @@ pub struct Filter {
 
 impl Filter {
     /// Whether an entry is to be shown. One whose time cannot be read is shown rather than hidden.
-    pub fn matches(&self, entry: &Entry) -> bool {
+    pub fn matches(&self, entry: &LogEntry) -> bool {
         let record = &entry.record;
         let path = self.path.as_ref().is_none_or(|path| {
             record.path.as_ref().is_some_and(|changed| Path::new(changed).starts_with(path))
@@ -188,7 +188,7 @@ pub(super) fn remove_oldest(directory: &Path, keep: usize) -> Removed {
 }
 
 /// Where the chain stands at the end of the rotated files.
-pub(super) fn last_place(directory: &Path) -> Option<Place> {
+pub(super) fn last_place(directory: &Path) -> Option<ChainPlace> {
     let mut rotated = files(directory).ok()?;
     rotated.retain(|file| !file.ends_with(CURRENT));
     sound_tail(&bounded::read(rotated.last()?, bounded::OWN).ok()?).place
@@ -196,15 +196,15 @@ pub(super) fn last_place(directory: &Path) -> Option<Place> {
 
 /// Calls `sink` with every entry that the filter matches, in order. Lines that are no entries are
 /// passed over: [`verify`] is there to find them.
-pub fn show(directory: &Path, filter: &Filter, sink: &mut dyn FnMut(Entry)) -> Result<(), ReadError> {
+pub fn show(directory: &Path, filter: &Filter, sink: &mut dyn FnMut(LogEntry)) -> Result<(), ReadError> {
     for file in files(directory)? {
         let error = |source| ReadError { path: file.clone(), source };
         let mut lines = BufReader::new(File::open(&file).map_err(error)?);
         let mut line = Vec::new();
         // Behind a line that is longer than any entry nothing is looked for.
-        while chain::next_line(&mut lines, &mut line).map_err(error)? == Line::Whole {
+        while chain::next_line(&mut lines, &mut line).map_err(error)? == LogLine::Whole {
             if filter.may_match(&line)
-                && let Ok(entry) = serde_json::from_slice::<Entry>(&line)
+                && let Ok(entry) = serde_json::from_slice::<LogEntry>(&line)
                 && filter.matches(&entry)
             {
                 sink(entry);
@@ -215,7 +215,7 @@ pub fn show(directory: &Path, filter: &Filter, sink: &mut dyn FnMut(Entry)) -> R
 }
 
 /// The last `count` entries that the filter matches, in order.
-pub fn tail(directory: &Path, count: usize, filter: &Filter) -> Result<Vec<Entry>, ReadError> {
+pub fn tail(directory: &Path, count: usize, filter: &Filter) -> Result<Vec<LogEntry>, ReadError> {
     let mut last = VecDeque::with_capacity(count.min(1024));
     show(directory, filter, &mut |entry| {
         if last.len() == count {
@@ -238,7 +238,7 @@ pub fn verify(directory: &Path) -> Result<Verification, ReadError> {
 pub fn show_checked(
     directory: &Path,
     filter: &Filter,
-    sink: &mut dyn FnMut(Entry),
+    sink: &mut dyn FnMut(LogEntry),
 ) -> Result<Verification, ReadError> {
     read_all(directory, &mut |entry| {
         if filter.matches(&entry) {
@@ -247,7 +247,7 @@ pub fn show_checked(
     })
 }
 
-fn read_all(directory: &Path, sink: &mut dyn FnMut(Entry)) -> Result<Verification, ReadError> {
+fn read_all(directory: &Path, sink: &mut dyn FnMut(LogEntry)) -> Result<Verification, ReadError> {
     let files = files(directory)?;
     let mut found = Verification { files: files.len(), ..Verification::default() };
     let mut chain = Chain::default();
@@ -260,18 +260,18 @@ fn read_all(directory: &Path, sink: &mut dyn FnMut(Entry)) -> Result<Verificatio
             number += 1;
             let kind = chain::next_line(&mut lines, &mut line).map_err(error)?;
             let checked = match kind {
-                Line::End => break,
-                Line::Unfinished if Some(&file) == last.as_ref() => {
+                LogLine::End => break,
+                LogLine::Unfinished if Some(&file) == last.as_ref() => {
                     found.unfinished = line.len();
                     break;
                 }
-                Line::Unfinished => {
+                LogLine::Unfinished => {
                     Err("a file that was put aside ends in the middle of an entry".to_owned())
                 }
-                Line::TooLong => Err(chain::TOO_LONG.to_owned()),
+                LogLine::TooLong => Err(chain::TOO_LONG.to_owned()),
                 // Behind a fault the chain is not followed any more.
-                Line::Whole if found.fault.is_some() => Err(String::new()),
-                Line::Whole => chain::open(&line).and_then(|entry| chain.follow(&entry).map(|()| entry)),
+                LogLine::Whole if found.fault.is_some() => Err(String::new()),
+                LogLine::Whole => chain::open(&line).and_then(|entry| chain.follow(&entry).map(|()| entry)),
             };
             match checked {
                 Ok(entry) => sink(entry),
@@ -280,11 +280,11 @@ fn read_all(directory: &Path, sink: &mut dyn FnMut(Entry)) -> Result<Verificatio
                         sink(entry);
                     }
                     let seq = chain.place.as_ref().map(|place| place.seq);
-                    let line = (kind != Line::Unfinished).then_some(number);
+                    let line = (kind != LogLine::Unfinished).then_some(number);
                     found.fault.get_or_insert_with(|| Fault { file: file.clone(), line, seq, reason });
                 }
             }
-            if kind != Line::Whole {
+            if kind != LogLine::Whole {
                 break;
             }
         }

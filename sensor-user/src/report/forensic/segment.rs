@@ -10,7 +10,7 @@ use nix::{
     fcntl::{AtFlags, Flock, FlockArg, OFlag, open, openat},
     sys::stat::{Mode, fstat, fstatat},
 };
-use sensor_model::chain::{Place, sound_tail};
+use sensor_model::chain::{ChainPlace, sound_tail};
 use sha2::{Digest as _, Sha256};
 use std::{
     fs::File,
@@ -37,7 +37,7 @@ pub(super) struct Segment {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Tail {
     /// Where its chain stands; `None` for an empty file.
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<ChainPlace>,
     /// Bytes cut off, and their digest.
     pub(super) cut: Option<(u64, String)>,
     /// An entry before the last good one is not what was written; it stays as it is.

@@ -69,7 +69,7 @@ fn without_what_came(boot_id: &str) -> OsChange {
         operation,
         policy: String::new(),
     };
-    let arguments = vec![waits("s=1", Operation::Add), waits("m=off m=auto", Operation::Change)];
+    let arguments = vec![waits("s=1", ChangeOperation::Add), waits("m=off m=auto", ChangeOperation::Change)];
     let waited = Waiting { boot_id: boot_id.to_owned(), config: String::new(), arguments };
     let (old, new) = (words(&["m=off", "m=auto", "s=1"]), words(&["m=off", "m=auto"]));
     of_order("rw m=auto m=off").beside(waited, old, new)

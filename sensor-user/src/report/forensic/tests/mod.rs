@@ -82,7 +82,7 @@ impl Place {
         ForensicLog::open(&self.path(), self.limits, clock, "boot".to_owned(), Arc::clone(&self.telemetry))
     }
 
-    fn entries(&self) -> Vec<Entry> {
+    fn entries(&self) -> Vec<LogEntry> {
         tail(&self.path(), usize::MAX, &Filter::default()).unwrap()
     }
 
@@ -224,7 +224,7 @@ fn files_are_rotated_by_size_linked_and_the_oldest_removed() {
     assert!(found.first_seq > Some(1), "the oldest are gone: {found:?}");
     for file in &all[1..] {
         let first = fs::read_to_string(file).unwrap().lines().next().unwrap().to_owned();
-        let entry: Entry = serde_json::from_str(&first).unwrap();
+        let entry: LogEntry = serde_json::from_str(&first).unwrap();
         assert_eq!(entry.record.kind, RecordKind::Rotation);
         assert_eq!(entry.record.detail["last_hash"], entry.previous_hash);
         assert_eq!(entry.record.detail["last_seq"], entry.seq - 1);
@@ -245,13 +245,13 @@ fn an_old_file_that_cannot_be_removed_is_told_and_stops_nothing() {
         let record = drift(&log, &format!("/etc/{n}"));
         assert_eq!(log.append(&[record]), Durability::Written);
     }
-    let told: Vec<Entry> = tail(&place.path(), 1000, &Filter::default()).unwrap_or_default();
+    let told: Vec<LogEntry> = tail(&place.path(), 1000, &Filter::default()).unwrap_or_default();
     assert!(told.is_empty(), "a directory is no log");
     fs::remove_dir(&kept).unwrap();
     let filter = Filter { kinds: vec![RecordKind::Rotation], ..Filter::default() };
     let told = tail(&place.path(), 1000, &filter).unwrap();
     let reason =
-        |entry: &Entry| entry.record.detail["not_removed"]["forensic-00000000000000000000.jsonl"].clone();
+        |entry: &LogEntry| entry.record.detail["not_removed"]["forensic-00000000000000000000.jsonl"].clone();
     assert!(!told.is_empty() && told.iter().all(|entry| reason(entry).is_string()), "{told:?}");
     assert!(told.iter().any(|entry| entry.record.detail["removed"][0].is_string()), "others go: {told:?}");
 }
@@ -467,6 +467,6 @@ fn a_rotation_that_failed_in_the_middle_is_gone_on_with_and_called_a_rotation() 
     assert_eq!(verify(&place.path()).unwrap().fault, None);
 }
 
-fn entries_of(file: &Path) -> Vec<Entry> {
+fn entries_of(file: &Path) -> Vec<LogEntry> {
     fs::read_to_string(file).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn path_of(entry: &Entry) -> &str {
+fn path_of(entry: &LogEntry) -> &str {
     entry.record.path.as_deref().unwrap_or_default()
 }
 
