@@ -1,81 +1,48 @@
 //! One change between two rendered configs.
 
-use crate::expectation::Source;
-use serde::{Deserialize, Serialize};
+use crate::{expectation::Source, names::names};
 
-/// The kind of the changed thing. The comment of each kind says what names the change.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum ChangeKind {
-    /// A file, named by its path.
-    File,
-    /// A directory, named by its path.
-    Directory,
-    /// A link, named by its path.
-    Link,
-    /// A systemd unit with its drop-ins, enablement and mask, named by its name.
-    Unit,
-    /// A user's ssh key, named by the user and the key's fingerprint.
-    SshKey,
-    /// A user's password hash, named by the user.
-    PasswordHash,
-    /// A kernel argument, named by itself.
-    KernelArgument,
-    /// The kernel type, named by the new one.
-    KernelType,
-    /// An extension of the OS, named by its name.
-    Extension,
-    /// FIPS mode.
-    Fips,
-    /// The OS image, named by the new URL.
-    OsImage,
-}
-
-impl ChangeKind {
-    /// Its name in outputs.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::File => "file",
-            Self::Directory => "directory",
-            Self::Link => "link",
-            Self::Unit => "unit",
-            Self::SshKey => "ssh-key",
-            Self::PasswordHash => "password-hash",
-            Self::KernelArgument => "kernel-argument",
-            Self::KernelType => "kernel-type",
-            Self::Extension => "extension",
-            Self::Fips => "fips",
-            Self::OsImage => "os-image",
-        }
+names! {
+    /// The kind of the changed thing. The comment of each kind says what names the change.
+    pub enum ChangeKind {
+        /// A file, named by its path.
+        File = "file",
+        /// A directory, named by its path.
+        Directory = "directory",
+        /// A link, named by its path.
+        Link = "link",
+        /// A systemd unit with its drop-ins, enablement and mask, named by its name.
+        Unit = "unit",
+        /// A user's ssh key, named by the user and the key's fingerprint.
+        SshKey = "ssh-key",
+        /// A user's password hash, named by the user.
+        PasswordHash = "password-hash",
+        /// A kernel argument, named by itself.
+        KernelArgument = "kernel-argument",
+        /// The kernel type, named by the new one.
+        KernelType = "kernel-type",
+        /// An extension of the OS, named by its name.
+        Extension = "extension",
+        /// FIPS mode.
+        Fips = "fips",
+        /// The OS image, named by the new URL.
+        OsImage = "os-image",
     }
 }
 
-/// Whether the thing is added, changed or removed.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum ChangeOperation {
-    /// Only the new config declares it.
-    Add,
-    /// Both declare it, differently.
-    Change,
-    /// Only the old config declares it.
-    Remove,
+names! {
+    /// Whether the thing is added, changed or removed.
+    pub enum ChangeOperation {
+        /// Only the new config declares it.
+        Add = "add",
+        /// Both declare it, differently.
+        Change = "change",
+        /// Only the old config declares it.
+        Remove = "remove",
+    }
 }
 
 impl ChangeOperation {
-    /// Its name in outputs.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Add => "add",
-            Self::Change => "change",
-            Self::Remove => "remove",
-        }
-    }
-
     /// The operation for a thing that differs: `old` and `new` say which of the configs declare it.
     pub(super) fn of(old: bool, new: bool) -> Self {
         match (old, new) {

@@ -18,38 +18,37 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
-use crate::record::Actor;
+use crate::{names::names, record::Actor};
 use globset::GlobSet;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 
-/// What is done about drift, the mildest first.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum DriftAction {
-    /// Nothing: no record, no metric.
-    Ignore,
-    /// A record and a metric.
-    Observe,
-    /// Also: the node is degraded while the drift is open.
-    Degrade,
-    /// Also: Holdfast restores the declared state.
-    Revert,
-    /// The kernel programs refuse the change. Drift that they cannot refuse degrades the node.
-    Deny,
+names! {
+    /// What is done about drift, the mildest first.
+    pub enum DriftAction {
+        /// Nothing: no record, no metric.
+        Ignore = "ignore",
+        /// A record and a metric.
+        Observe = "observe",
+        /// Also: the node is degraded while the drift is open.
+        Degrade = "degrade",
+        /// Also: Holdfast restores the declared state.
+        Revert = "revert",
+        /// The kernel programs refuse the change. Drift that they cannot refuse degrades the node.
+        Deny = "deny",
+    }
 }
 
-/// What is done about labels that differ from the SELinux policy's.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LabelComparison {
-    /// They are drift.
-    #[default]
-    Compare,
-    /// They are not compared.
-    Ignore,
+names! {
+    /// What is done about labels that differ from the SELinux policy's.
+    #[derive(Default)]
+    pub enum LabelComparison {
+        /// They are drift.
+        #[default]
+        Compare = "compare",
+        /// They are not compared.
+        Ignore = "ignore",
+    }
 }
 
 /// The actors whose changes of a path only make a record. One matching entry is enough.

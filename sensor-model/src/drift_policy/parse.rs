@@ -89,16 +89,9 @@ fn rule(value: &Value, at: &str) -> Result<Rule, Fault> {
     let path = text(required(rule, "path", &field(""))?, &field("path"))?;
     check_pattern(path).map_err(|reason| (field("path"), reason))?;
     let action = text(required(rule, "action", &field(""))?, &field("action"))?;
-    let action = match action {
-        "ignore" => DriftAction::Ignore,
-        "observe" => DriftAction::Observe,
-        "degrade" => DriftAction::Degrade,
-        "revert" => DriftAction::Revert,
-        "deny" => DriftAction::Deny,
-        _ => {
-            let reason = format!("must be ignore, observe, degrade, revert or deny, not {action:?}");
-            return Err((field("action"), reason));
-        }
+    let Some(&action) = DriftAction::ALL.iter().find(|known| known.as_str() == action) else {
+        let reason = format!("must be ignore, observe, degrade, revert or deny, not {action:?}");
+        return Err((field("action"), reason));
     };
     let allowed_actors = match rule.get("allowedActors") {
         None => AllowedActors::default(),

@@ -411,9 +411,16 @@ impl EntryReader<'_> {
             None => None,
             Some(value) => {
                 let word = text(value, &format!("{at}.fallback"))?;
-                let known = Fallback::ALL.into_iter().find(|fallback| fallback.as_str() == word);
-                let fault =
-                    || (format!("{at}.fallback"), unsupported(word, &Fallback::ALL.map(Fallback::as_str)));
+                let known = Fallback::ALL.iter().copied().find(|fallback| fallback.as_str() == word);
+                let fault = || {
+                    (
+                        format!("{at}.fallback"),
+                        unsupported(
+                            word,
+                            &Fallback::ALL.iter().map(|fallback| fallback.as_str()).collect::<Vec<_>>(),
+                        ),
+                    )
+                };
                 Some(known.ok_or_else(fault)?)
             }
         };

@@ -6,93 +6,45 @@
 #[cfg(test)]
 mod tests;
 
+use crate::names::names;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
-/// The Machine Config Operator's states of a node, by its names.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    Hash,
-    PartialOrd,
-    Ord,
-    Serialize,
-    Deserialize,
-    schemars::JsonSchema,
-)]
-pub enum NodeState {
-    /// The node matches its config.
-    #[default]
-    Done,
-    /// A config is being applied.
-    Working,
-    /// A config is written and a reboot is in progress. The daemon compares everything after it.
-    Rebooting,
-    /// An apply failed or the node drifted; the reason says which.
-    Degraded,
-    /// A running node cannot take the wanted config; nothing was changed.
-    Unreconcilable,
-}
-
-impl NodeState {
-    /// Every state, in the order of the metrics.
-    pub const ALL: [Self; 5] =
-        [Self::Done, Self::Working, Self::Rebooting, Self::Degraded, Self::Unreconcilable];
-
-    /// Its name in annotations, output and, in small letters, in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Done => "Done",
-            Self::Working => "Working",
-            Self::Rebooting => "Rebooting",
-            Self::Degraded => "Degraded",
-            Self::Unreconcilable => "Unreconcilable",
-        }
+names! {
+    /// The Machine Config Operator's states of a node, by its names. Metrics have the names in small letters.
+    #[derive(Default)]
+    pub enum NodeState {
+        /// The node matches its config.
+        #[default]
+        Done = "Done",
+        /// A config is being applied.
+        Working = "Working",
+        /// A config is written and a reboot is in progress. The daemon compares everything after it.
+        Rebooting = "Rebooting",
+        /// An apply failed or the node drifted; the reason says which.
+        Degraded = "Degraded",
+        /// A running node cannot take the wanted config; nothing was changed.
+        Unreconcilable = "Unreconcilable",
     }
 }
 
-/// What a node waits for.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum Wait {
-    /// For another process to release a lock.
-    Lock,
-    /// For the daemon to watch the paths that will be written.
-    Daemon,
-    /// For files to be written or restored.
-    Files,
-    /// For a unit, or for the tool that changes the OS.
-    Act,
-    /// For the reboot.
-    Reboot,
-    /// For the comparison of the node with its config.
-    Comparison,
-    /// For an administrator or the next start to resume the apply.
-    NextStart,
-}
-
-impl Wait {
-    /// Every wait, in the order of the metrics.
-    pub const ALL: [Self; 7] =
-        [Self::Lock, Self::Daemon, Self::Files, Self::Act, Self::Reboot, Self::Comparison, Self::NextStart];
-
-    /// Its name in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Lock => "lock",
-            Self::Daemon => "daemon",
-            Self::Files => "files",
-            Self::Act => "act",
-            Self::Reboot => "reboot",
-            Self::Comparison => "comparison",
-            Self::NextStart => "next-start",
-        }
+names! {
+    /// What a node waits for.
+    pub enum Wait {
+        /// For another process to release a lock.
+        Lock = "lock",
+        /// For the daemon to watch the paths that will be written.
+        Daemon = "daemon",
+        /// For files to be written or restored.
+        Files = "files",
+        /// For a unit, or for the tool that changes the OS.
+        Act = "act",
+        /// For the reboot.
+        Reboot = "reboot",
+        /// For the comparison of the node with its config.
+        Comparison = "comparison",
+        /// For an administrator or the next start to resume the apply.
+        NextStart = "next-start",
     }
 }
 
@@ -219,7 +171,7 @@ pub struct Standing {
 
 /// An event that a state has no transition for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("node state {}: {} cannot happen in it", state.name(), event.label())]
+#[error("node state {}: {} cannot happen in it", state.as_str(), event.label())]
 pub struct Impossible {
     /// The state.
     pub state: NodeState,
@@ -244,7 +196,7 @@ pub fn mermaid() -> String {
     let mut text = String::from("stateDiagram-v2\n    [*] --> Done\n");
     for (from, event, to) in TRANSITIONS {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "    {} --> {}: {}", from.name(), to.name(), event.label());
+        let _ = writeln!(text, "    {} --> {}: {}", from.as_str(), to.as_str(), event.label());
     }
     text
 }

@@ -10,7 +10,7 @@ fn no_state_has_two_ways_for_one_event_and_every_state_can_be_left() {
             "{from:?} {event:?}"
         );
     }
-    for state in NodeState::ALL {
+    for &state in NodeState::ALL {
         assert!(TRANSITIONS.iter().any(|(from, _, to)| *from == state && *to != state), "{state:?}");
         assert!(TRANSITIONS.iter().any(|(_, _, to)| *to == state), "{state:?}");
     }
@@ -21,7 +21,7 @@ fn no_state_has_two_ways_for_one_event_and_every_state_can_be_left() {
 
 #[test]
 fn from_every_state_the_node_can_become_done_again() {
-    for state in NodeState::ALL {
+    for &state in NodeState::ALL {
         let mut reached = vec![state];
         let mut at = 0;
         while at < reached.len() {

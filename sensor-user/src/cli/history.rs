@@ -68,7 +68,7 @@ impl History {
 
 fn text(report: &Report, screen: &mut Screen) -> std::io::Result<()> {
     let standing = &report.standing;
-    let mut line = format!("state {}", standing.state.name());
+    let mut line = format!("state {}", standing.state.as_str());
     let waits = ["waits for ", &clean(&standing.waiting_for)].concat();
     match (standing.reason.is_empty(), standing.waiting_for.is_empty()) {
         (true, true) => line += ", no apply in progress",

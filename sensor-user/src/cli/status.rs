@@ -160,7 +160,7 @@ fn text(report: &StatusReport, screen: &mut Screen) -> io::Result<()> {
         screen.line(&format!("{word}; the last usable one is in force: {}", clean(reason)))?;
     }
     if let Some(node) = status.node.as_ref().filter(|node| node.state != NodeState::Done) {
-        let word = screen.paint(Tone::Notable, node.state.name());
+        let word = screen.paint(Tone::Notable, node.state.as_str());
         let waits = Some(format!("waits for {}", node.waiting_for)).filter(|_| !node.waiting_for.is_empty());
         let told = [Some(node.reason.clone()).filter(|reason| !reason.is_empty()), waits];
         let told = told.into_iter().flatten().collect::<Vec<_>>().join("; ");

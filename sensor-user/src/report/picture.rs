@@ -152,7 +152,7 @@ impl Picture {
                     telemetry.node_state(standing.state, standing.wait);
                     if is_new {
                         tracing::info!(
-                            state = standing.state.name(),
+                            state = standing.state.as_str(),
                             reason = standing.reason,
                             waiting_for = standing.waiting_for,
                             "The state of the node's config changed."

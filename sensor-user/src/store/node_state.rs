@@ -54,7 +54,7 @@ pub fn note_event(
         apply: apply.or(before.apply),
     };
     store.set_standing(&standing)?;
-    tracing::info!(state = state.name(), reason, waiting_for, "The node's config.");
+    tracing::info!(state = state.as_str(), reason, waiting_for, "The node's config.");
     Ok(standing)
 }
 

@@ -29,10 +29,10 @@ async fn each_wait_of_an_apply_is_in_the_status_the_metrics_and_the_log_while_it
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
     let _logged = tracing::subscriber::set_default(subscriber);
-    for wait in Wait::ALL {
+    for &wait in Wait::ALL {
         let standing = Standing {
             state: NodeState::Working,
-            waiting_for: format!("the {} of this test", wait.name()),
+            waiting_for: format!("the {} of this test", wait.as_str()),
             wait: Some(wait),
             apply: Some(1),
             ..Standing::default()
@@ -42,12 +42,12 @@ async fn each_wait_of_an_apply_is_in_the_status_the_metrics_and_the_log_while_it
         daemon.agent.write();
         let status: serde_json::Value =
             serde_json::from_slice(&fs::read(node.path("run/status.json")).unwrap()).unwrap();
-        assert_eq!(status["node"]["wait"], wait.name());
+        assert_eq!(status["node"]["wait"], wait.as_str());
         assert_eq!(status["node"]["waiting_for"], standing.waiting_for);
         let page = node.telemetry.page().unwrap();
-        for other in Wait::ALL {
+        for &other in Wait::ALL {
             let line =
-                format!("holdfast_node_waiting{{wait=\"{}\"}} {}", other.name(), u8::from(other == wait));
+                format!("holdfast_node_waiting{{wait=\"{}\"}} {}", other.as_str(), u8::from(other == wait));
             assert!(page.contains(&line), "{wait:?}: {line}");
         }
         let logged = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();

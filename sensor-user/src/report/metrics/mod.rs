@@ -189,12 +189,12 @@ impl Telemetry {
 
     /// How the node stands with the config that was applied, and what it waits for.
     pub fn node_state(&self, state: NodeState, wait: Option<Wait>) {
-        for other in NodeState::ALL {
-            let labels = StateLabels { state: other.name() };
+        for &other in NodeState::ALL {
+            let labels = StateLabels { state: other.as_str() };
             self.families.node_state.get_or_create(&labels).set((other == state).into());
         }
-        for other in Wait::ALL {
-            let labels = WaitLabels { wait: other.name() };
+        for &other in Wait::ALL {
+            let labels = WaitLabels { wait: other.as_str() };
             self.families.node_waiting.get_or_create(&labels).set((Some(other) == wait).into());
         }
     }
