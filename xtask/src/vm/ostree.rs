@@ -22,12 +22,22 @@ use crate::run::{output, say};
 /// What the tree has beside what the systemd guest has.
 const PACKAGES: &[&str] = &["ostree", "ostree-boot", "kexec-tools"];
 /// Counted up when the recipe changes.
-const RECIPE: &str = "3";
+const RECIPE: &str = "4";
 const SIZE: u64 = 3 << 30;
 /// Modules without which the root disk cannot be mounted.
 const MODULES: &[&str] = &["virtio_pci", "virtio_blk", "ext4"];
 /// The program that makes a deployment the root.
 const PREPARE_ROOT: &str = "usr/lib/ostree/ostree-prepare-root";
+/// What no program of the guest reads: half of the tree's files. ostree links each file at each deployment.
+const UNUSED: &[&str] = &[
+    "usr/share/zoneinfo",
+    "usr/share/perl",
+    "usr/share/perl5",
+    "usr/lib/x86_64-linux-gnu/perl",
+    "usr/lib/x86_64-linux-gnu/gconv",
+    "usr/share/bash-completion",
+    "usr/share/lintian",
+];
 /// Directories that ostree's layout keeps in `/var`, and where.
 const IN_VAR: &[(&str, &str)] = &[
     ("home", "var/home"),
@@ -101,6 +111,9 @@ fn lay_out(tree: &Path) -> Result<PathBuf> {
             fs::remove_dir_all(&place)?;
         }
         fs::create_dir(&place)?;
+    }
+    for unused in UNUSED {
+        crate::cache::remove_tree(&tree.join(unused))?;
     }
     fs::set_permissions(tree.join("tmp"), fs::Permissions::from_mode(0o1777))?;
     for (name, target) in IN_VAR {
