@@ -4,9 +4,9 @@
 //! Out: bytes that stay allocated, by part. The allocator counts for the whole process, the test harness included, so the
 //! binary has one test.
 
-use holdfast::agent::look::{Looked, Looker};
 use holdfast::agent::registry::trees::{FIRST_TREE, Index, scan};
 use holdfast::agent::registry::{About, Inode, Registry};
+use holdfast::agent::verifier::{Looked, Looker};
 use holdfast::desired::Desired;
 use holdfast::observation::{Observer, Way};
 use sensor_common::map::InodeKey;

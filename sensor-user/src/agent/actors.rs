@@ -3,8 +3,8 @@
 //! In: the actors of an episode and of the open drift, the policy. Out: the action, and the actors that are named.
 
 use super::episode::{ACTORS, brief};
-use super::look::Looker;
 use super::open_drift::{MORE_ACTORS, OpenDrift};
+use super::verifier::Looker;
 use crate::desired::Desired;
 use sensor_model::drift_policy::{DriftAction, PolicyActor};
 use sensor_model::record::{Actor, Record};

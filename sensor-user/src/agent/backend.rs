@@ -3,9 +3,9 @@
 //! In: a state directory for the canary. Out: a loaded sensor that answers the canary, or every reason why there is none.
 
 use super::canary::{Canary, CanaryState};
-use super::look::Witness;
 use super::reasons::{CANARY_NOT_HEARD, FTRACE_DISABLED};
 use super::reports::HookMode;
+use super::verifier::Witness;
 use crate::attribution::{NoTable, ProcessTable};
 use crate::clock::Clock;
 use crate::event;

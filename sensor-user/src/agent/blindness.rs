@@ -3,11 +3,11 @@
 //! In: beats, records about the daemon's own watched objects. Out: gaps, and full verifications after writes to block devices.
 
 use super::canary::{Canary, CanaryState, DEVICES_ID};
-use super::device::{DeviceChecks, device};
-use super::look::Looker;
+use super::device_checks::{DeviceChecks, device};
 use super::reasons;
 use super::reports::{AgentEvent, Subject};
 use super::verdicts::Verdicts;
+use super::verifier::Looker;
 use crate::event::Change;
 use crate::kernel::maps::MapsError;
 use crate::kernel::recursion::Recursion;

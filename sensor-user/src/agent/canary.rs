@@ -3,9 +3,9 @@
 //! In: the maps, the ring (through the count of canary records drained), `ftrace_enabled`. Out: alive, or blind and why. It
 //! exercises the whole chain: hook, map, ring, decoder.
 
-use super::look::Witness;
 use super::reasons;
 use super::registry::FIRST_OWN;
+use super::verifier::Witness;
 use crate::kernel::maps::MapsError;
 use crate::observation::Observer;
 use sensor_common::map::{DEVICES_KEY, InodeKey, MOUNTS_KEY, Managed, OBSERVED_WRITERS, SWITCH_KEY};

@@ -4,12 +4,12 @@
 //! that the rule protects, and records that count the others. A user whose budget in the log is used up is counted only.
 
 use super::budgets::{Account, Budgets, Over};
-use super::deny::DenyRules;
-use super::look::{Looker, Witness};
+use super::counting_windows::{Counted, Windows};
+use super::deny_rules::DenyRules;
 use super::registry::Concerned;
 use super::reports::AgentEvent;
 use super::verdicts::Verdicts;
-use super::windows::{Counted, Windows};
+use super::verifier::{Looker, Witness};
 use crate::event::Change;
 use crate::observation::Observer;
 use sensor_common::map::Counter;

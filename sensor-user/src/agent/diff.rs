@@ -5,7 +5,7 @@
 //! record, bounded in size. No content is shown of a path that no rule with `secret: false` is for, of keys, or of anything
 //! that is not the text that was looked at.
 
-use super::look::LookResult;
+use super::verifier::LookResult;
 use crate::clock::Clock;
 use crate::desired::{self, Desired, StateSource, Unknown};
 use crate::observation::{Observer, snapshot};

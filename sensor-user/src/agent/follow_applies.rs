@@ -4,14 +4,14 @@
 //! the journal's beginning on; the writer's process as one of Holdfast's; a new run of the loop when the apply is over. It
 //! writes nothing and pauses nothing.
 
+use super::apply_tracker::ApplyChange;
 use super::backend::Changes;
-use super::ended::Ended;
 use super::error::AgentError;
-use super::follow::ApplyChange;
+use super::holdfast_writers::{Stranger, WriterEvent};
 use super::reports::{AgentEvent, HookMode};
+use super::run_end::Ended;
 use super::state::Agent;
 use super::writer_protocol::{self, Answer, Hello};
-use super::writers::{Stranger, WriterEvent};
 use crate::clock::rfc3339;
 use crate::desired::{self, DesiredError, StateSource, Unknown};
 use crate::kernel::hooks::When;

@@ -2,9 +2,9 @@
 //!
 //! In: records of the ring, the kernel's loss counters. Out: actors, and the losses since the last call.
 
-use super::look::Witness;
-use super::lost::{Entry, LostEntries};
+use super::lost_entries::{Entry, LostEntries};
 use super::reports::{AgentEvent, LossStage, Reports};
+use super::verifier::Witness;
 use crate::attribution::{Attributor, ProcessTable};
 use crate::event::Change;
 use crate::kernel::maps::{MapsError, ProcessMaps};

@@ -4,9 +4,9 @@
 //! since some system calls that change mounts fire no hook (`mount_setattr`, propagation).
 
 use super::episode::AttributedChange;
-use super::look::Looker;
 use super::reasons;
 use super::verdicts::Verdicts;
+use super::verifier::Looker;
 use crate::bounded;
 use sensor_common::map::InodeKey;
 use sensor_common::op::Operation;

@@ -5,10 +5,10 @@
 
 use super::backend::Changes;
 use super::canary::{CANARY_ID, DEVICES_ID, MOUNTS_ID, TAMPER_ID};
-use super::deny::GROUPS_ID;
+use super::deny_rules::GROUPS_ID;
 use super::episode::AttributedChange;
 use super::error::AgentError;
-use super::lost::Entry;
+use super::lost_entries::Entry;
 use super::mounts::Announced;
 use super::reasons;
 use super::registry::{About, Concerned, Inode};

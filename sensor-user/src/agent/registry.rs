@@ -17,9 +17,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 mod concerns;
-mod guard;
-mod guards;
 mod inode;
+mod protection;
+mod protection_state;
 pub mod trees;
 mod watch;
 
@@ -47,7 +47,7 @@ pub struct Registry {
     /// Things that a deny rule protects, and its number.
     deny: HashMap<u32, u32>,
     /// What that means for the ways to them.
-    guards: Box<guards::Guards>,
+    guards: Box<protection_state::Guards>,
     /// Units by their names, and by the names of the templates that they are instances of.
     units: BTreeMap<OsString, Vec<u32>>,
     /// Sealed trees, whose entries have no watches.

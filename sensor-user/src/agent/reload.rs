@@ -5,11 +5,11 @@
 
 use super::budgets::Budgets;
 use super::denials::KernelCounts;
-use super::deny::DenyRules;
-use super::ended::Ended;
+use super::deny_rules::DenyRules;
 use super::episode::Episode;
 use super::reasons::LOG_CUT;
 use super::reports::AgentEvent;
+use super::run_end::Ended;
 use super::state::Agent;
 use super::workers::Workers;
 use crate::desired::{Desired, DesiredError, apart};

@@ -4,29 +4,29 @@
 //! each config. The programs are loaded once; the runs hand them on to each other.
 
 use super::applies::Applies;
+use super::apply_tracker::Follow;
 use super::backend::{self, Changes, Parts};
 use super::blindness::Blindness;
 use super::canary::Canary;
 use super::denials::Denials;
-use super::deny::DenyRules;
-use super::ended::Ended;
+use super::deny_rules::DenyRules;
 use super::error::AgentError;
-use super::follow::Follow;
+use super::holdfast_writers::Writers;
 use super::hooks::Hooks;
 use super::intake::Intake;
-use super::look::Looker;
-use super::looks::Looks;
 use super::mounts::{self, Mounts};
 use super::options::Options;
 use super::reasons::FTRACE_DISABLED;
 use super::reload::Carried;
 use super::reports::{AgentEvent, DaemonFacts, HookMode, Reports, RunFacts};
+use super::run_end::Ended;
 use super::service::Signals;
 use super::state::Agent;
 use super::verdicts::Verdicts;
+use super::verifications::Looks;
+use super::verifier::Looker;
 use super::workers::Workers;
 use super::write_back::WriteBack;
-use super::writers::Writers;
 use super::{lock, privileges};
 use crate::attribution::Attributor;
 use crate::clock::{Clock, SystemClock, boot_id};

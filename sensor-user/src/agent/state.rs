@@ -3,18 +3,18 @@
 //! In: the parts of one run. Out: what several files of the loop do with them. A part knows only the parts that its methods
 //! take; what needs more of them is done by the loop.
 
+use super::apply_tracker::Follow;
 use super::blindness::Blindness;
 use super::denials::Denials;
-use super::ended::Ended;
-use super::follow::Follow;
+use super::holdfast_writers::Writers;
 use super::hooks::Hooks;
 use super::intake::Intake;
-use super::looks::Looks;
 use super::mounts::Mounts;
 use super::options::Options;
+use super::run_end::Ended;
 use super::verdicts::Verdicts;
+use super::verifications::Looks;
 use super::write_back::WriteBack;
-use super::writers::Writers;
 
 /// One run of the loop, from one config to the next.
 pub(super) struct Agent {

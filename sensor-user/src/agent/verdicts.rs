@@ -6,10 +6,10 @@
 use super::actors::{decide, decide_of_all, is_same, with_earlier};
 use super::diff::{Diffs, declared, shown};
 use super::episode::{AttributedChange, Episode, brief};
-use super::look::{LookResult, Looker};
 use super::open_drift::{MORE_ACTORS, OpenDrift};
 use super::reports::{AgentEvent, Reports, Tally};
 use super::revert::Schedule;
+use super::verifier::{LookResult, Looker};
 use crate::clock::{Clock, rfc3339};
 use crate::desired::Desired;
 use crate::event::Change;

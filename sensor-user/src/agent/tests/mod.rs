@@ -1,23 +1,23 @@
 //! The loop without kernel programs: changes are told by the tests, time is theirs, files are real.
 
 mod applies;
-mod counted;
+mod denial_counts;
 mod drift;
-mod kept;
-mod served;
-mod shown;
+mod hanging_file_systems;
+mod record_contents;
+mod unusable_configs;
 
+use super::apply_tracker::Follow;
 use super::backend::{Changes, Parts};
-use super::ended::Ended;
 use super::episode::AttributedChange;
-use super::follow::Follow;
+use super::holdfast_writers::Writers;
 use super::options::Options;
 use super::reasons;
 use super::reload::Carried;
 use super::reports::{DaemonFacts, HookMode, Reports as _};
+use super::run_end::Ended;
 use super::start::{self, Host, Run};
 use super::state::Agent;
-use super::writers::Writers;
 use crate::apply::agent_view::AgentView;
 use crate::attribution::NoTable;
 use crate::clock::Clock;

@@ -12,10 +12,10 @@ use super::{
 use crate::{
     agent::{
         canary::{CANARY_ID, Canary, CanaryState},
-        look::Witness,
         privileges,
         reasons::CANARY_NOT_HEARD,
         reports::HookMode,
+        verifier::Witness,
     },
     clock::SystemClock,
     event,

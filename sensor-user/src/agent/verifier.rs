@@ -486,5 +486,5 @@ fn links(expectations: &[Expectation]) -> impl Iterator<Item = Arc<Path>> {
 }
 
 #[cfg(test)]
-#[path = "look_tests.rs"]
+#[path = "verifier_tests.rs"]
 mod tests;

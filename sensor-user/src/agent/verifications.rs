@@ -2,10 +2,10 @@
 //!
 //! In: things that are due. Out: what each look saw, things that could not be looked at, and the end of a full verification.
 
-use super::look::Looker;
 use super::reasons::{ENTRY_REMOVED, HANGS};
 use super::reports::{AgentEvent, Subject};
 use super::verdicts::Verdicts;
+use super::verifier::Looker;
 use super::workers::Workers;
 use crate::kernel::maps::MapsError;
 use crate::kernel::volumes;

@@ -5,9 +5,9 @@
 //! on the others what a deny rule names is drift that degrades.
 
 use super::canary::DEVICES_ID;
-use super::look::Witness;
-use super::numbers::Numbers;
 use super::registry::Inode;
+use super::rule_numbers::Numbers;
+use super::verifier::Witness;
 use crate::attribution::cgroup;
 use crate::kernel::groups;
 use crate::kernel::maps::MapsError;

@@ -4,9 +4,9 @@
 //! link that leads through it, as one number; for a directory, the names that only those may make, take or replace whom these
 //! rules allow, whether anything is there or not. No I/O.
 
-use super::guards::Guard;
+use super::protection_state::Guard;
 use super::{Registry, Watch};
-use crate::agent::numbers::Numbers;
+use crate::agent::rule_numbers::Numbers;
 use sensor_common::map::InodeKey;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};

@@ -2,14 +2,14 @@
 //!
 //! In: changes, alarms, timers, signals, answers of other processes. Out: one turn after each of them, until a reason to end.
 
-use super::alarm::Alarm;
 use super::backend::Changes;
 use super::blindness::Beat;
-use super::ended::Ended;
+use super::deadline_timer::Alarm;
 use super::error::AgentError;
 use super::overwritten;
 use super::reasons::SENSOR_START;
 use super::reports::AgentEvent;
+use super::run_end::Ended;
 use super::service::{Asked, Signals, notify, watchdog_pause};
 use super::state::Agent;
 use crate::kernel::hooks::When;

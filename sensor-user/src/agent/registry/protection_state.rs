@@ -1,6 +1,6 @@
 //! What deny rules mean for watches: the state of the rules on the way to what they protect. No I/O.
 
-use crate::agent::numbers::Numbers;
+use crate::agent::rule_numbers::Numbers;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::path::PathBuf;

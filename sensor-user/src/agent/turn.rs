@@ -5,11 +5,11 @@
 use super::backend::Changes;
 use super::diff::Sources;
 use super::error::AgentError;
-use super::look::{LookResult, Looked};
 use super::reports::AgentEvent;
 use super::revert::{RevertError, still_declared};
 use super::state::Agent;
 use super::verdicts::Verdicts;
+use super::verifier::{LookResult, Looked};
 use super::workers::WorkerEvent;
 use super::write_back::{Wanted, WrittenBack};
 use sensor_model::drift_policy::DriftAction;
