@@ -4,11 +4,11 @@
 //! Out: bytes that stay allocated, by part. The allocator counts for the whole process, the test harness included, so the
 //! binary has one test.
 
-use holdfast::agent::registry::trees::{FIRST_TREE, Index, scan};
-use holdfast::agent::registry::{About, Inode, Registry};
-use holdfast::agent::verifier::{Looked, Looker};
+use holdfast::agent::registry::trees::{FIRST_TREE, TreeIndex, scan};
+use holdfast::agent::registry::{Inode, RecordTarget, WatchRegistry};
+use holdfast::agent::verifier::{Verifier, VerifyOutcome};
 use holdfast::desired::Desired;
-use holdfast::observation::{Observer, Way};
+use holdfast::observation::{Observer, Route};
 use sensor_common::map::InodeKey;
 use sensor_model::drift_policy::DriftPolicy;
 use sensor_model::expectation::{
@@ -83,12 +83,12 @@ async fn managed_files() {
     let expected = live();
 
     let observer = Arc::new(Observer::new(root.path()).expect("the root is there"));
-    let mut looker = Looker::new(observer, root.path(), None, &desired);
-    for id in 0..looker.registry.len() {
+    let mut verifier = Verifier::new(observer, root.path(), None, &desired);
+    for id in 0..verifier.registry.len() {
         // Inode numbers have no order.
         let ino = u64::from(id.wrapping_mul(2_654_435_761));
         let inode = Inode { key: InodeKey { ino, dev: 1, volume: 0 }, generation: id };
-        looker.registry.resolved(id, Some(inode));
+        verifier.registry.set_inode(id, Some(inode));
     }
     let watched = live();
 
@@ -99,12 +99,13 @@ async fn managed_files() {
     }
     let mut now = 1_000_000_000;
     while let [thing, ..] = detector.due(now, 1)[..] {
-        let Looked::Seen(seen) = looker.look(thing, &desired).await.expect("no map refuses") else {
+        let VerifyOutcome::Verified(seen) = verifier.verify(thing, &desired).await.expect("no map refuses")
+        else {
             panic!("it is local")
         };
         now += 1;
-        assert!(detector.conclude(thing, now, &seen.outcome).decided);
-        looker.decided(thing, &seen);
+        assert!(detector.conclude(thing, now, &seen.verification).decided);
+        verifier.remember_decided(thing, &seen);
     }
     assert_eq!(detector.next_deadline(), None, "nothing is left to be looked at");
     let all_done = live();
@@ -132,7 +133,7 @@ const LIVE: usize = 64;
 /// The index of a tree whose paths need no memory: `part-007/00742.so`.
 struct Layer;
 
-impl Index for Layer {
+impl TreeIndex for Layer {
     fn entries(&self) -> u32 {
         ENTRIES
     }
@@ -149,7 +150,7 @@ fn inode(entry: u32) -> Inode {
 }
 
 /// A registry with the tree alone.
-fn tree(live: bool) -> Registry {
+fn tree(live: bool) -> WatchRegistry {
     let layer = ImageLayer { layer: "sha256:layer".into(), image: "sha256:image".into() };
     let expectation = Expectation {
         thing: Thing::Tree { path: Path::new("/usr/lib/layer").into() },
@@ -158,7 +159,7 @@ fn tree(live: bool) -> Registry {
         label: None,
         source: ExpectationSource::ImageLayer(layer),
     };
-    Registry::new(&[expectation], |_| Way::default(), |_| Vec::new())
+    WatchRegistry::new(&[expectation], |_| Route::default(), |_| Vec::new())
 }
 
 /// A tree that is only scanned takes no memory for each entry.
@@ -173,7 +174,11 @@ fn scanned_tree() {
     assert_eq!((found.differing, found.paths.len()), (100, 16));
     assert_eq!(found.paths[0], Path::new("/usr/lib/layer/part-009/00999.so"));
     assert!(kept <= SCANNED, "{kept} bytes, at most {SCANNED}");
-    assert_eq!(registry.about(FIRST_TREE, inode(0).key), [FIRST_TREE], "its entries have numbers");
+    assert_eq!(
+        registry.watches_of_record(FIRST_TREE, inode(0).key),
+        [FIRST_TREE],
+        "its entries have numbers"
+    );
     assert_eq!(registry.enrolment(inode(0).key), None, "none of them is enrolled");
 }
 
@@ -181,7 +186,7 @@ fn scanned_tree() {
 fn live_tree() {
     let start = live();
     let mut registry = tree(true);
-    let enrolled = registry.tree_resolved(0, (0..ENTRIES).map(|entry| (entry, inode(entry), false)));
+    let enrolled = registry.set_tree_inodes(0, (0..ENTRIES).map(|entry| (entry, inode(entry), false)));
     assert_eq!(enrolled.len(), ENTRIES as usize);
     drop(enrolled);
     let each = (live() - start) / ENTRIES as usize;
@@ -190,13 +195,13 @@ fn live_tree() {
     for entry in (0..ENTRIES).step_by(7_919) {
         let inode = inode(entry);
         let (id, _) = registry.enrolment(inode.key).expect("it is enrolled");
-        let about = registry.about(id, inode.key);
+        let about = registry.watches_of_record(id, inode.key);
         assert_eq!(about, [FIRST_TREE + entry]);
         assert_eq!(registry.tree_entry(id), Some((0, entry)));
         assert_eq!(registry.concerned(&about, None, false, false).direct, [0]);
-        let own = About { inode, is_name: false, moves: false };
+        let own = RecordTarget { inode, is_name: false, moves: false };
         assert!(registry.matches(id, &own), "the record names the actor");
-        let reused = About { inode: Inode { generation: inode.generation + 1, ..inode }, ..own };
+        let reused = RecordTarget { inode: Inode { generation: inode.generation + 1, ..inode }, ..own };
         assert!(!registry.matches(id, &reused), "a later inode of the same number is another one");
     }
 }

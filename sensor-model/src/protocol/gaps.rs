@@ -3,6 +3,7 @@
 //! In: the reason of a gap, its scope, and the things that are verified since. Out: the open gaps, and each gap once more when
 //! everything in its scope is verified. It never decides a verdict.
 
+use super::GapReason;
 use std::collections::BTreeSet;
 
 /// The things that a gap is about.
@@ -22,7 +23,7 @@ pub struct Gap {
     /// Number of the gap, unique in one run of the daemon.
     pub number: u32,
     /// Why evidence may have been lost.
-    pub reason: String,
+    pub reason: GapReason,
     /// Its scope.
     pub scope: Scope,
     /// When it was opened.
@@ -51,13 +52,13 @@ impl Gaps {
     pub(super) fn open(
         &mut self,
         scope: Scope,
-        reason: &str,
+        reason: GapReason,
         blind: bool,
         since: u64,
         pending: BTreeSet<u32>,
     ) -> Gap {
         self.opened = self.opened.wrapping_add(1);
-        let gap = Gap { number: self.opened, reason: reason.to_owned(), scope, since, until: None };
+        let gap = Gap { number: self.opened, reason, scope, since, until: None };
         self.open.push(PendingGap { gap: gap.clone(), blind, pending });
         gap
     }
@@ -70,7 +71,7 @@ impl Gaps {
     }
 
     /// Adds a thing to the lasting gap of a reason. Returns the gap if the thing is the first one in it.
-    pub(super) fn enter(&mut self, id: u32, reason: &str, now: u64) -> Option<Gap> {
+    pub(super) fn enter(&mut self, id: u32, reason: GapReason, now: u64) -> Option<Gap> {
         let same =
             |open: &&mut PendingGap| open.blind && open.gap.scope == Scope::Some && open.gap.reason == reason;
         if let Some(open) = self.open.iter_mut().find(same) {
@@ -81,10 +82,11 @@ impl Gaps {
     }
 
     /// Removes a thing from the lasting gaps of other reasons than this one. Returns whether it was in any.
-    pub(super) fn leave(&mut self, id: u32, but: Option<&str>) -> bool {
-        let others = self.open.iter_mut().filter(|open| {
-            open.blind && open.gap.scope == Scope::Some && Some(open.gap.reason.as_str()) != but
-        });
+    pub(super) fn leave(&mut self, id: u32, but: Option<GapReason>) -> bool {
+        let others = self
+            .open
+            .iter_mut()
+            .filter(|open| open.blind && open.gap.scope == Scope::Some && Some(open.gap.reason) != but);
         // `any` would stop at the first gap.
         others.map(|open| usize::from(open.pending.remove(&id))).sum::<usize>() > 0
     }
@@ -132,8 +134,8 @@ impl Gaps {
         self.open.iter().map(|open| &open.gap)
     }
 
-    pub(super) fn reason_for(&self, id: u32) -> Option<&str> {
-        self.open.iter().rev().find(|open| open.pending.contains(&id)).map(|open| open.gap.reason.as_str())
+    pub(super) fn reason_for(&self, id: u32) -> Option<GapReason> {
+        self.open.iter().rev().find(|open| open.pending.contains(&id)).map(|open| open.gap.reason)
     }
 
     #[cfg(test)]

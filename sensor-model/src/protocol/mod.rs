@@ -19,6 +19,7 @@
 //! 4. Sleep until the ring is readable or [`Detector::next_deadline`].
 
 mod evidence;
+mod gap_reason;
 mod gaps;
 mod thing;
 mod things;
@@ -30,6 +31,7 @@ mod checker;
 mod tests;
 
 pub use evidence::{Evidence, Finding, Verification, is_transient};
+pub use gap_reason::GapReason;
 pub use gaps::{Gap, Scope};
 pub use timing::Timing;
 
@@ -91,13 +93,13 @@ pub struct VerificationResult {
 
 /// The verdict of one thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ThingVerdict<'a> {
+pub struct ThingVerdict {
     /// Unknown, compliant or drifted. (Touched is a [`Transition`] of a compliant thing.)
     pub verdict: VerdictKind,
     /// Since when it holds.
     pub since: u64,
-    /// Why it is unknown.
-    pub reason: Option<&'a str>,
+    /// The gap that makes it unknown; `None` if it is known, or not verified yet.
+    pub reason: Option<GapReason>,
     /// A verification is under way or due.
     pub pending: bool,
 }
@@ -139,9 +141,6 @@ impl Counts {
         self.writers -= usize::from(writers);
     }
 }
-
-/// The reason of an unknown thing that is in the scope of no gap.
-const NOT_VERIFIED: &str = "not verified yet";
 
 impl Detector {
     /// A detector without things.
@@ -206,7 +205,7 @@ impl Detector {
     /// Opens a gap: evidence may have been lost before now. Every thing in its scope is unknown (a drifted thing stays drifted)
     /// until a verification that begins after now decides it. The gap closes with the last of these, or at once if its scope is
     /// empty.
-    pub fn open_gap(&mut self, scope: Scope, reason: &str, now: u64) -> Vec<Transition> {
+    pub fn open_gap(&mut self, scope: Scope, reason: GapReason, now: u64) -> Vec<Transition> {
         let ids = self.doubt(scope, now);
         let gap = self.gaps.open(scope, reason, false, now, ids);
         let mut transitions = vec![Transition::GapOpened(gap)];
@@ -216,7 +215,7 @@ impl Detector {
 
     /// Opens a lasting gap: no events arrive from now on (`ftrace_enabled=0`, a canary without its event). Verifications still
     /// find drift and recovery, but nothing becomes compliant before [`Detector::end_blindness`] with the gap's number.
-    pub fn open_blindness(&mut self, scope: Scope, reason: &str, now: u64) -> Gap {
+    pub fn open_blindness(&mut self, scope: Scope, reason: GapReason, now: u64) -> Gap {
         let ids = self.doubt(scope, now);
         self.gaps.open(scope, reason, true, now, ids)
     }
@@ -232,7 +231,7 @@ impl Detector {
     /// file system that others write to, an object that cannot be watched). Full verifications then find drift and recovery, but
     /// the thing never becomes compliant: it stays unknown, under one lasting gap for all things of that reason. `None`: events
     /// report its changes. If they did not before, the thing is verified once more.
-    pub fn set_unreported(&mut self, id: u32, reason: Option<&str>, now: u64) -> Vec<Transition> {
+    pub fn set_unreported(&mut self, id: u32, reason: Option<GapReason>, now: u64) -> Vec<Transition> {
         if self.things.get(id).is_none() {
             return Vec::new();
         }
@@ -322,10 +321,10 @@ impl Detector {
     }
 
     /// The verdict of a thing; `None` if it is not managed.
-    pub fn thing_verdict(&self, id: u32) -> Option<ThingVerdict<'_>> {
+    pub fn thing_verdict(&self, id: u32) -> Option<ThingVerdict> {
         let thing = self.things.get(id)?;
-        let reason =
-            (thing.verdict == VerdictKind::Unknown).then(|| self.gaps.reason_for(id).unwrap_or(NOT_VERIFIED));
+        let is_unknown = thing.verdict == VerdictKind::Unknown;
+        let reason = is_unknown.then(|| self.gaps.reason_for(id)).flatten();
         let pending = thing.running.is_some() || thing.at.get().is_some();
         Some(ThingVerdict { verdict: thing.verdict, since: thing.since, reason, pending })
     }

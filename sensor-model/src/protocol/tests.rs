@@ -1,6 +1,8 @@
 //! The protocol over time, which the checker leaves out.
 
-use super::{Detector, Event, Evidence, Finding, Gap, Scope, Timing, Transition, Verification, is_transient};
+use super::{
+    Detector, Event, Evidence, Finding, Gap, GapReason, Scope, Timing, Transition, Verification, is_transient,
+};
 use crate::{
     difference::{Difference, DifferenceKind},
     verdict::VerdictKind,
@@ -199,12 +201,12 @@ fn a_gap_makes_things_unknown_until_all_are_verified_since() {
     detector.recheck(Scope::Thing(2), 2 * MS);
     assert_eq!(detector.due(2 * MS, 9), [2]);
 
-    let opened = detector.open_gap(Scope::All, "canary missed", 3 * MS);
+    let opened = detector.open_gap(Scope::All, GapReason::CanaryNotSeen, 3 * MS);
     let gap =
-        Gap { number: 1, reason: "canary missed".into(), scope: Scope::All, since: 3 * MS, until: None };
+        Gap { number: 1, reason: GapReason::CanaryNotSeen, scope: Scope::All, since: 3 * MS, until: None };
     assert_eq!(opened, [Transition::GapOpened(gap.clone())]);
     assert_eq!(verdict(&detector, 0), VerdictKind::Unknown);
-    assert_eq!(detector.thing_verdict(0).expect("managed").reason, Some("canary missed"));
+    assert_eq!(detector.thing_verdict(0).expect("managed").reason, Some(GapReason::CanaryNotSeen));
     assert_eq!(verdict(&detector, 1), VerdictKind::Drifted, "a drift stays known");
 
     assert_eq!(detector.verified(2, 4 * MS, &good(SETTLED)), [], "this look began before the gap");
@@ -223,7 +225,7 @@ fn a_gap_makes_things_unknown_until_all_are_verified_since() {
 #[test]
 fn while_blind_nothing_becomes_compliant_but_drift_is_found() {
     let mut detector = compliant(2);
-    let gap = detector.open_blindness(Scope::All, "ftrace_enabled is 0", 0);
+    let gap = detector.open_blindness(Scope::All, GapReason::FtraceDisabled, 0);
     let drift = Transition::Drifted { id: 0, since: 0, again: false };
     assert_eq!(verify(&mut detector, &bad(4, SETTLED)).1, [drift]);
     assert_eq!(verify(&mut detector, &good(SETTLED)).1, []);
@@ -242,9 +244,12 @@ fn while_blind_nothing_becomes_compliant_but_drift_is_found() {
 #[test]
 fn removing_the_last_thing_a_gap_waits_for_closes_it() {
     let mut detector = compliant(1);
-    detector.open_gap(Scope::Thing(0), "record malformed", MS);
+    detector.open_gap(Scope::Thing(0), GapReason::EntryRemoved, MS);
     assert!(matches!(detector.remove(0, 2 * MS).as_slice(), [Transition::GapClosed(_)]));
-    assert!(matches!(detector.open_gap(Scope::All, "nothing", MS).as_slice(), [_, Transition::GapClosed(_)]));
+    assert!(matches!(
+        detector.open_gap(Scope::All, GapReason::SensorStart, MS).as_slice(),
+        [_, Transition::GapClosed(_)]
+    ));
     assert_eq!(detector.next_deadline(), None);
 }
 
@@ -295,7 +300,7 @@ fn the_sums_agree_with_the_things_whatever_happens_to_them() {
     detector.event(1, 2 * MS, THEIRS);
     verify(&mut detector, &good(WRITERS));
     check(&detector, true);
-    assert_eq!(detector.open_gap(Scope::All, "test", 3 * MS).len(), 1);
+    assert_eq!(detector.open_gap(Scope::All, GapReason::SensorStart, 3 * MS).len(), 1);
     check(&detector, true);
     detector.add(0, 4 * MS);
     check(&detector, true);
@@ -336,7 +341,11 @@ fn what_others_can_change_is_never_compliant_and_does_not_flap() {
     let settle = |detector: &mut Detector, told: &mut Vec<Transition>, outcome: &Verification| {
         while let Some(now) = detector.next_deadline() {
             for id in detector.due(now, usize::MAX) {
-                told.extend(detector.set_unreported(id, (id > 0).then_some("foreign"), now));
+                told.extend(detector.set_unreported(
+                    id,
+                    (id > 0).then_some(GapReason::ForeignFileSystem),
+                    now,
+                ));
                 let outcome = if id == 1 { *outcome } else { unseen(Finding::Compliant { untouched: true }) };
                 told.extend(detector.conclude(id, now, &outcome).transitions);
             }
@@ -345,13 +354,13 @@ fn what_others_can_change_is_never_compliant_and_does_not_flap() {
     settle(&mut detector, &mut told, &compliant_look);
     assert_eq!(told.len(), 1, "one gap for both, and it stays open: {told:?}");
     assert!(
-        matches!(&told[0], Transition::GapOpened(gap) if gap.reason == "foreign" && gap.scope == Scope::Some)
+        matches!(&told[0], Transition::GapOpened(gap) if gap.reason == GapReason::ForeignFileSystem && gap.scope == Scope::Some)
     );
     assert_eq!(
         (verdict(&detector, 0), verdict(&detector, 1)),
         (VerdictKind::Compliant, VerdictKind::Unknown)
     );
-    assert_eq!(detector.thing_verdict(1).unwrap().reason, Some("foreign"));
+    assert_eq!(detector.thing_verdict(1).unwrap().reason, Some(GapReason::ForeignFileSystem));
     assert_eq!(detector.node_verdict(), VerdictKind::Unknown);
     let since = detector.thing_verdict(1).unwrap().since;
 
@@ -379,7 +388,7 @@ fn what_is_no_longer_foreign_is_verified_and_closes_its_gap_with_the_last() {
     for id in 0..2 {
         detector.event(id, MS, THEIRS);
         detector.due(MS, 1);
-        detector.set_unreported(id, Some("foreign"), MS);
+        detector.set_unreported(id, Some(GapReason::ForeignFileSystem), MS);
         detector.conclude(id, MS, &good(SETTLED));
         assert_eq!(verdict(&detector, id), VerdictKind::Unknown, "nothing vouches for it");
         assert_eq!((detector.count(VerdictKind::Unknown), detector.undecided()), (id as usize + 1, 0));
@@ -398,7 +407,7 @@ fn what_is_no_longer_foreign_is_verified_and_closes_its_gap_with_the_last() {
         assert_eq!(told.iter().any(|report| matches!(report, Transition::GapClosed(_))), is_last, "{told:?}");
     }
     assert_eq!(detector.node_verdict(), VerdictKind::Compliant);
-    detector.set_unreported(0, Some("foreign"), 200 * MS);
+    detector.set_unreported(0, Some(GapReason::ForeignFileSystem), 200 * MS);
     assert!(
         matches!(detector.remove(0, 201 * MS)[..], [Transition::GapClosed(_)]),
         "nothing is left under it"
@@ -412,21 +421,19 @@ fn a_verification_that_observes_nothing_decides_nothing_and_makes_compliance_unk
     verify(&mut detector, &bad(9, SETTLED));
     detector.recheck(Scope::All, 6 * MS);
     assert_eq!(detector.due(6 * MS, 2).len(), 2);
-    let other = detector.open_gap(Scope::Thing(1), "other", 7 * MS);
+    let other = detector.open_gap(Scope::Thing(1), GapReason::EntryRemoved, 7 * MS);
     assert_eq!(other.len(), 1);
     let mut told = Vec::new();
     for id in 0..2 {
-        detector.open_blindness(Scope::Thing(id), "hangs", 7 * MS);
+        detector.open_blindness(Scope::Thing(id), GapReason::FileSystemHangs, 7 * MS);
         told.extend(detector.not_observed(id, 7 * MS, 90 * MS));
     }
     let closed: Vec<_> = told
         .iter()
-        .filter_map(
-            |report| if let Transition::GapClosed(gap) = report { Some(gap.reason.as_str()) } else { None },
-        )
+        .filter_map(|report| if let Transition::GapClosed(gap) = report { Some(gap.reason) } else { None })
         .collect();
-    assert_eq!(closed, ["other"], "another gap waits for nothing that has its own");
-    assert!(detector.gaps().all(|gap| gap.reason == "hangs"));
+    assert_eq!(closed, [GapReason::EntryRemoved], "another gap waits for nothing that has its own");
+    assert!(detector.gaps().all(|gap| gap.reason == GapReason::FileSystemHangs));
     assert_eq!((verdict(&detector, 0), verdict(&detector, 1)), (VerdictKind::Drifted, VerdictKind::Unknown));
     assert_eq!(detector.undecided(), 0, "nobody waits for it");
     assert_eq!(detector.next_deadline(), Some(90 * MS));
@@ -434,7 +441,7 @@ fn a_verification_that_observes_nothing_decides_nothing_and_makes_compliance_unk
     detector.add(2, 8 * MS);
     assert_eq!(detector.due(8 * MS, 1), [2]);
     assert_eq!(detector.undecided(), 1);
-    detector.set_unreported(2, Some("hangs"), 8 * MS);
+    detector.set_unreported(2, Some(GapReason::FileSystemHangs), 8 * MS);
     detector.not_observed(2, 8 * MS, 90 * MS);
     assert_eq!(detector.undecided(), 0);
     // An event causes an earlier verification.

@@ -1,10 +1,10 @@
-//! Which actors a record of drift names, and whether the policy allows them.
+//! The actors that a record of drift names, and whether the policy allows them.
 //!
-//! In: the actors of an episode and of the open drift, the policy. Out: the action, and the actors that are named.
+//! In: the actors of an episode and of the open drift, the policy. Out: the policy's action, and the named actors. No state.
 
 use super::episode::{ACTORS, brief};
 use super::open_drift::{MORE_ACTORS, OpenDrift};
-use super::verifier::Looker;
+use super::verifier::Verifier;
 use crate::desired::Desired;
 use sensor_model::drift_policy::{DriftAction, PolicyActor};
 use sensor_model::record::{Actor, Record};
@@ -16,7 +16,7 @@ pub(super) fn decide(
     id: u32,
     actor: Option<&Actor>,
     was_allowed: bool,
-    looker: &mut Looker,
+    verifier: &mut Verifier,
 ) -> (DriftAction, bool) {
     let thing = desired.expectations[id as usize].thing.path();
     // Records of an older version may name Holdfast; see `Verdicts::drifted`.
@@ -28,14 +28,14 @@ pub(super) fn decide(
         return (decision.action, true);
     }
     let by_exe = policy.decide(&thing, subject.as_ref());
-    // The daemon opens only files that the policy names, not whatever a process executed.
-    if by_exe.allowed && (was_allowed || actor.is_some_and(|actor| looker.is_host_file(actor))) {
+    // The daemon opens an executable only if the policy names its path.
+    if by_exe.allowed && (was_allowed || actor.is_some_and(|actor| verifier.is_host_file(actor))) {
         return (by_exe.action, true);
     }
     (decision.action, false)
 }
 
-/// The same of all possible actors: each has to be allowed. `more`: some are not named.
+/// The same for all possible actors: the policy must allow each of them. `more`: some are not named.
 pub(super) fn decide_of_all(
     desired: &Desired,
     id: u32,
@@ -43,18 +43,18 @@ pub(super) fn decide_of_all(
     actors: &[Actor],
     more: bool,
     was_allowed: bool,
-    looker: &mut Looker,
+    verifier: &mut Verifier,
 ) -> (DriftAction, bool) {
     for actor in actors {
-        let decided = decide(desired, id, Some(actor), was_allowed, looker);
+        let decided = decide(desired, id, Some(actor), was_allowed, verifier);
         if !decided.1 {
             return decided;
         }
     }
-    decide(desired, id, actor.filter(|_| !more), was_allowed, looker)
+    decide(desired, id, actor.filter(|_| !more), was_allowed, verifier)
 }
 
-/// Adds the actors of a drift that is still open to those of the changes since: what was found may be theirs.
+/// Adds the actors of an open drift to the actors of the changes since then: either may have caused the differences.
 pub(super) fn with_earlier(record: &mut Record, open: &OpenDrift) {
     let mut actors: Vec<Actor> =
         if open.actors.is_empty() { open.actor.iter().map(brief).collect() } else { open.actors.clone() };
@@ -67,10 +67,10 @@ pub(super) fn with_earlier(record: &mut Record, open: &OpenDrift) {
         actors.retain(|earlier| !is_same(earlier, &actor));
         actors.push(actor);
     }
-    // The newest are named.
+    // The record names the newest.
     let beyond = actors.len().saturating_sub(ACTORS);
     actors.drain(..beyond);
-    // A drift without an actor was caused by an unnamed one.
+    // A drift without a named actor has an unnamed one.
     let has_more = beyond > 0 || open.more_actors || open.actor.is_none();
     if has_more && !record.detail.contains_key(MORE_ACTORS) {
         record.detail.insert(MORE_ACTORS.into(), beyond.max(1).into());
@@ -78,7 +78,7 @@ pub(super) fn with_earlier(record: &mut Record, open: &OpenDrift) {
     record.actors = actors;
 }
 
-/// Whether two are one process.
+/// Whether two actors are one process.
 pub(super) fn is_same(one: &Actor, other: &Actor) -> bool {
     (one.pid, one.start_ns) == (other.pid, other.start_ns)
 }

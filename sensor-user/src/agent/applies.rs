@@ -1,7 +1,7 @@
-//! What the daemon reads of applies on this host: a trait that the room `apply` implements.
+//! The applies of this host, as the daemon reads them: a trait that the room `apply` implements.
 //!
-//! In: nothing. Out: which config is current, the open journal, the state of the node's config, and the recovery of an apply
-//! whose process is gone. The daemon itself knows no store and writes nothing to it.
+//! In: nothing. Out: the current config, the open journal, the state of the node's config, and the recovery of an apply whose
+//! process is gone. No state: the daemon itself reads and writes no store.
 
 use crate::observation::Observer;
 use sensor_model::journal::codec::ParsedJournal;
@@ -11,10 +11,10 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Which journal was read: its inode, and its change time in seconds and nanoseconds.
+/// The version of a journal: its inode, and its change time in seconds and nanoseconds.
 pub type JournalVersion = (u64, i64, i64);
 
-/// What is stored of applies cannot be read or written.
+/// The store of applies cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct AppliesError(Box<dyn Error + Send + Sync>);
@@ -41,31 +41,31 @@ pub struct Overwritten {
 
 /// The applies of one host.
 pub trait Applies {
-    /// The generation that was applied last, and the directory of its manifests. `None` when nothing was ever applied.
+    /// The generation that was applied last, and the directory of its manifests. `None` before the first apply.
     ///
     /// # Errors
-    /// It cannot be read which one is current.
+    /// The current generation cannot be read.
     fn current(&mut self) -> Result<Option<(u64, PathBuf)>, AppliesError>;
 
     /// The directory of a generation's manifests.
     fn config(&self, id: u64) -> PathBuf;
 
-    /// Which journal is open; `None` without one.
+    /// The version of the open journal; `None` without one.
     fn journal_version(&mut self) -> Option<JournalVersion>;
 
     /// The open journal.
     ///
     /// # Errors
-    /// There is one that cannot be read.
+    /// The journal cannot be read.
     fn journal(&self) -> Result<Option<ParsedJournal>, AppliesError>;
 
-    /// Whether no process applies anything now: the lock is free.
+    /// Whether the lock of applies is free, so that no process applies a config.
     fn is_idle(&self) -> bool;
 
-    /// How the node stands with the config that was applied.
+    /// The state of the node's config.
     fn node_state(&self) -> Option<Standing>;
 
-    /// Paths that OS updates overwrote and no record names yet. They count as recorded from then on.
+    /// The paths that OS updates overwrote and no record names yet. Each is returned once.
     ///
     /// # Errors
     /// The history of the last apply cannot be read or written.

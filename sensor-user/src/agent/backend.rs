@@ -1,74 +1,107 @@
-//! Choosing a backend: by what loads and fires, never by a version.
+//! The choice of a backend: the first one that loads and reports the canary's change. No version decides.
 //!
-//! In: a state directory for the canary. Out: a loaded sensor that answers the canary, or every reason why there is none.
+//! In: directories for the canary. Out: a loaded sensor that answers the canary, or the cause for each backend that does not. It
+//! owns nothing after the choice.
 
 use super::canary::{Canary, CanaryState};
-use super::reasons::{CANARY_NOT_HEARD, FTRACE_DISABLED};
+use super::changes::Changes;
 use super::reports::HookMode;
-use super::verifier::Witness;
+use super::verifier::KernelPrograms;
 use crate::attribution::{NoTable, ProcessTable};
 use crate::clock::Clock;
 use crate::event;
-use crate::fanotify::{BLIND_SPOTS, FanotifyBackend};
+use crate::fanotify::{BLIND_SPOTS, FanotifyBackend, FanotifyError};
 use crate::kernel::hooks::Mode;
-use crate::kernel::load::{self, HookState, Sensor};
-use crate::kernel::maps::{ProcessMaps, Ring};
+use crate::kernel::load::{self, HookState, LoadError, Sensor};
+use crate::kernel::maps::{MapsError, ProcessMaps, Ring};
 use crate::kernel::recursion::Recursion;
 use crate::observation::Observer;
 use bytes::Bytes;
 use sensor_common::map::Counter;
+use sensor_model::protocol::GapReason;
 use std::fs;
-use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-/// Records read before and after each canary that is tried: more than a full ring.
+/// Records read before and after each canary write: more than a full ring holds.
 const BACKLOG: usize = 8192;
 
 /// The security modules that this kernel calls, in their order.
 const SECURITY_MODULES: &str = "/sys/kernel/security/lsm";
 
-/// Canaries that are tried while others fill the ring faster than it is read.
+/// Canary writes that the daemon tries while other processes fill the ring faster than it reads.
 const ATTEMPTS: usize = 3;
 
-/// What detects changes.
+/// The source of changes.
 #[derive(Debug)]
 pub enum Backend {
     /// Kernel programs that answer the canary.
-    Programs(Box<Programs>),
-    /// Fanotify, and why no program works.
+    Programs(Box<ProgramBackend>),
+    /// Fanotify, because no program works.
     Fanotify(Box<FanotifyBackend>),
 }
 
 /// Kernel programs that answer the canary.
 #[derive(Debug)]
-pub struct Programs {
+pub struct ProgramBackend {
     /// Programs and links.
     pub sensor: Sensor,
-    /// Managed inodes.
-    pub witness: Witness,
+    /// Their maps, and their answers to observations.
+    pub kernel: KernelPrograms,
     /// Process cache.
     pub processes: ProcessMaps,
     /// Changes.
     pub ring: Ring,
-    /// Records that came in while the canary was tried.
+    /// Records that arrived while the daemon tried the canary.
     pub backlog: Vec<Bytes>,
     /// The canary.
     pub canary: Canary,
-    /// Nothing was missed since the last run.
+    /// The programs of an earlier daemon were attached all the time, so no change was missed.
     pub adopted: bool,
 }
 
-/// No backend works on this host, with one reason for each.
+/// No backend works on this host, with the cause for each.
 #[derive(Debug, thiserror::Error)]
-#[error("no backend works on this host: {}", .0.join("; "))]
-pub struct NoBackend(Vec<String>);
+#[error("no backend works on this host: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+pub struct NoBackend(Vec<UnusableBackend>);
 
-/// Tries LSM where the kernel calls it, then fentry, then fanotify. The canary file is in the first of the `directories` that
-/// can be written to. `things`: how many are declared, if that is known.
+/// One backend does not work on this host.
+#[derive(Debug, thiserror::Error)]
+enum UnusableBackend {
+    /// Kernel programs.
+    #[error("{}: {cause}", mode.prefix())]
+    Programs {
+        /// How they were to be attached.
+        mode: Mode,
+        /// Why they do not work.
+        cause: FailureCause,
+    },
+    /// Fanotify.
+    #[error("fanotify: {0}")]
+    Fanotify(#[source] FanotifyError),
+}
+
+/// Why a set of programs does not work.
+#[derive(Debug, thiserror::Error)]
+enum FailureCause {
+    /// The kernel calls no LSM program.
+    #[error("`bpf` is not among the active security modules ({SECURITY_MODULES})")]
+    InactiveLsm,
+    /// The programs cannot be loaded or attached.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// Their maps cannot be read or written.
+    #[error(transparent)]
+    Maps(#[from] MapsError),
+    /// They do not report the canary's change.
+    #[error("{0}")]
+    Blind(GapReason),
+}
+
+/// Tries LSM if the kernel calls it, then fentry, then fanotify. The canary file is in the first of the `directories` that the
+/// daemon can write to. `things`: how many are declared, if that is known.
 ///
 /// # Errors
 /// None of them works.
@@ -79,27 +112,27 @@ pub fn choose(
     observer: &Arc<Observer>,
     clock: &Arc<dyn Clock>,
 ) -> Result<Backend, NoBackend> {
-    let mut reasons = Vec::new();
+    let mut unusable = Vec::new();
     let mut backlog = Vec::new();
     let active = is_lsm_active(Path::new(SECURITY_MODULES));
     if active == Some(false) {
-        let reason = format!("`bpf` is not among the active security modules ({SECURITY_MODULES})");
-        tracing::info!(reason, "The LSM programs are not tried.");
-        reasons.push(format!("{}: {reason}", Mode::Lsm.prefix()));
+        let cause = FailureCause::InactiveLsm;
+        tracing::info!(reason = %cause, "The daemon does not try the LSM programs.");
+        unusable.push(UnusableBackend::Programs { mode: Mode::Lsm, cause });
     }
     let modes =
         [Mode::Lsm, Mode::Fentry].into_iter().filter(|mode| *mode != Mode::Lsm || active != Some(false));
     for mode in modes {
         let mut tried = attempt(mode, active, directories, pins, things, observer, &mut backlog);
-        if let Err(Failure { reason, adopted: true }) = &tried {
-            tracing::warn!(mode = mode.prefix(), reason, "The programs of an earlier daemon do not answer.");
+        if let Err(Failure { cause, adopted: true }) = &tried {
+            tracing::warn!(mode = mode.prefix(), reason = %cause, "The programs of an earlier daemon do not answer.");
             tried = attempt(mode, active, directories, pins, things, observer, &mut backlog);
         }
         match tried {
             Ok(programs) => return Ok(Backend::Programs(programs)),
-            Err(Failure { reason, .. }) => {
-                tracing::warn!(mode = mode.prefix(), reason, "This backend does not work here.");
-                reasons.push(format!("{}: {reason}", mode.prefix()));
+            Err(Failure { cause, .. }) => {
+                tracing::warn!(mode = mode.prefix(), reason = %cause, "This backend does not work here.");
+                unusable.push(UnusableBackend::Programs { mode, cause });
             }
         }
     }
@@ -111,14 +144,14 @@ pub fn choose(
             Ok(Backend::Fanotify(Box::new(backend)))
         }
         Err(error) => {
-            reasons.push(format!("fanotify: {error}"));
-            Err(NoBackend(reasons))
+            unusable.push(UnusableBackend::Fanotify(error));
+            Err(NoBackend(unusable))
         }
     }
 }
 
-/// Runs something that needs much memory for a while on a thread of its own: when a thread ends, the allocator gives back
-/// what it would keep for later. The kernel's types take tens of megabytes while they are read.
+/// Runs work that needs much memory on a thread of its own, because the allocator returns a thread's memory when the thread
+/// ends. The kernel's types take tens of megabytes while the daemon reads them.
 fn in_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| match scope.spawn(work).join() {
         Ok(done) => done,
@@ -126,21 +159,21 @@ fn in_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Why a set of programs does not work.
+/// A set of programs does not work.
 struct Failure {
-    reason: String,
-    /// Programs of an earlier daemon were among them. They are detached by now, and new ones may work.
+    cause: FailureCause,
+    /// Programs of an earlier daemon were among them. They are detached now, and new ones may work.
     adopted: bool,
 }
 
-impl From<String> for Failure {
-    fn from(reason: String) -> Self {
-        Self { reason, adopted: false }
+impl<E: Into<FailureCause>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self { cause: error.into(), adopted: false }
     }
 }
 
-/// `backlog`: what was read of the ring; also of a set of programs that did not work out, because its records tell who
-/// changed what while no daemon ran.
+/// Loads one set of programs and tries the canary. `backlog` receives the records of the ring, also of a set that does not
+/// work: they name the actors of changes while no daemon ran.
 fn attempt(
     mode: Mode,
     active: Option<bool>,
@@ -149,29 +182,29 @@ fn attempt(
     things: Option<usize>,
     observer: &Observer,
     backlog: &mut Vec<Bytes>,
-) -> Result<Box<Programs>, Failure> {
-    let loaded = in_a_thread(|| load::load(mode, pins, things)).map_err(|error| error.to_string())?;
-    let mut witness = Witness::new(loaded.maps);
+) -> Result<Box<ProgramBackend>, Failure> {
+    let loaded = in_a_thread(|| load::load(mode, pins, things))?;
+    let mut kernel = KernelPrograms::new(loaded.maps);
     let mut ring = loaded.ring;
-    let mut canary = Canary::new(directories, observer, &mut witness).map_err(|error| error.to_string())?;
+    let mut canary = Canary::new(directories, observer, &mut kernel)?;
     let mut state = CanaryState::Alive;
     for _ in 0..ATTEMPTS {
-        let lost = lost(&mut witness)?;
-        // What came while no daemon ran goes first: in a full ring there is no room for the canary.
+        let lost = lost_records(&mut kernel)?;
+        // Records from the time without a daemon come first, because a full ring has no room for the canary's record.
         read(&mut ring, &mut canary, backlog);
-        canary.write(observer, &mut witness);
+        canary.write(observer, &mut kernel);
         read(&mut ring, &mut canary, backlog);
-        state = canary.check(&mut witness);
-        if state == CanaryState::RecordLost && self::lost(&mut witness)? == lost {
-            state = CanaryState::Blind(CANARY_NOT_HEARD);
+        state = canary.check(&mut kernel);
+        if state == CanaryState::RecordLost && lost_records(&mut kernel)? == lost {
+            state = CanaryState::Blind(GapReason::CanaryNotReceived);
         }
         if state != CanaryState::RecordLost {
             break;
         }
     }
     if let CanaryState::Blind(reason) = state {
-        let runs_later =
-            reason == FTRACE_DISABLED && (mode == Mode::Fentry || loaded.adopted || active == Some(true));
+        let runs_later = reason == GapReason::FtraceDisabled
+            && (mode == Mode::Fentry || loaded.adopted || active == Some(true));
         if !runs_later {
             for (hook, state) in &loaded.sensor.hooks {
                 if let HookState::Off(why) = state {
@@ -180,19 +213,19 @@ fn attempt(
             }
             let adopted = loaded.sensor.has_adopted();
             loaded.sensor.detach();
-            return Err(Failure { reason: reason.to_owned(), adopted });
+            return Err(Failure { cause: FailureCause::Blind(reason), adopted });
         }
-        // Once tracing is switched on again. Until then no verdict is compliant, and other sets stay attached.
-        canary.begins_blind();
+        // The programs run once tracing is switched on again. Until then no verdict is compliant, and other sets stay attached.
+        canary.set_began_blind();
     } else {
-        // The programs run: they answered the daemon's look at the canary, which no other set does. Where the record of its
-        // change found no room, others fill the ring, and the sweep after a loss finds what they did.
+        // The programs run: they answered the daemon's observation of the canary, which no other set does. If the record of its
+        // change was lost, other processes fill the ring, and the sweep after a loss finds their changes.
         loaded.sensor.retire_others();
     }
-    let adopted = loaded.adopted && !canary.is_blind();
-    Ok(Box::new(Programs {
+    let adopted = loaded.adopted && !canary.has_begun_blind();
+    Ok(Box::new(ProgramBackend {
         sensor: loaded.sensor,
-        witness,
+        kernel,
         processes: loaded.processes,
         ring,
         backlog: std::mem::take(backlog),
@@ -201,65 +234,33 @@ fn attempt(
     }))
 }
 
-/// Whether the kernel calls programs on security hooks: `bpf` is among the active modules. `None` where the list cannot be
-/// read, as without securityfs: then only a try shows it.
+/// Whether the kernel calls programs on security hooks: `bpf` is among the active modules. `None` if the list cannot be read,
+/// for example without securityfs: then only a canary write shows it.
 fn is_lsm_active(modules: &Path) -> Option<bool> {
     let modules = fs::read_to_string(modules).ok()?;
     Some(modules.trim().split(',').any(|module| module == "bpf"))
 }
 
-fn lost(witness: &mut Witness) -> Result<u64, String> {
-    witness.maps().count(Counter::Lost).map_err(|error| error.to_string())
+fn lost_records(kernel: &mut KernelPrograms) -> Result<u64, MapsError> {
+    kernel.maps().count(Counter::Lost)
 }
 
-/// What a longer backlog leaves in the ring is read by the loop.
+/// Reads records into the backlog. The loop reads what a longer backlog leaves in the ring.
 fn read(ring: &mut Ring, canary: &mut Canary, backlog: &mut Vec<Bytes>) {
     ring.drain(BACKLOG, |bytes| match event::decode(bytes) {
         Ok(change) if change.record.id == super::canary::CANARY_ID => canary.received(),
-        // Malformed ones too: they are counted where all records are.
+        // Malformed records too: `receive` counts them.
         _ => backlog.push(Bytes::copy_from_slice(bytes)),
     });
 }
 
-/// Where changes are read.
-pub(super) enum Changes {
-    Ring(Box<Ring>),
-    Fanotify(Box<FanotifyBackend>),
-    /// A test makes the changes known itself.
-    #[cfg(test)]
-    Test,
-}
-
-impl Changes {
-    /// What becomes readable when there are alarms, where these come apart from other changes.
-    pub(super) fn alarms(&self) -> io::Result<Option<OwnedFd>> {
-        match self {
-            Self::Ring(ring) => ring.alarms().map(Some),
-            Self::Fanotify(_) => Ok(None),
-            #[cfg(test)]
-            Self::Test => Ok(None),
-        }
-    }
-}
-
-impl AsRawFd for Changes {
-    fn as_raw_fd(&self) -> RawFd {
-        match self {
-            Self::Ring(ring) => ring.as_raw_fd(),
-            Self::Fanotify(backend) => backend.as_raw_fd(),
-            #[cfg(test)]
-            Self::Test => -1,
-        }
-    }
-}
-
-/// A backend, taken apart.
-pub(super) struct Parts {
+/// The parts of a backend that the loop owns separately.
+pub(super) struct BackendParts {
     pub(super) mode: HookMode,
     pub(super) sensor: Option<Sensor>,
-    pub(super) witness: Option<Witness>,
+    pub(super) kernel: Option<KernelPrograms>,
     pub(super) canary: Option<Canary>,
-    /// Where the programs are of the kind that can be left out.
+    /// Only for fentry programs, whose calls the kernel may skip.
     pub(super) recursion: Option<Recursion>,
     pub(super) processes: Box<dyn ProcessTable>,
     pub(super) changes: Changes,
@@ -267,7 +268,7 @@ pub(super) struct Parts {
     pub(super) adopted: bool,
 }
 
-impl Parts {
+impl BackendParts {
     pub(super) fn of(backend: Backend) -> Self {
         match backend {
             Backend::Programs(programs) => Self {
@@ -276,7 +277,7 @@ impl Parts {
                     Mode::Fentry => HookMode::Fentry,
                 },
                 sensor: Some(programs.sensor),
-                witness: Some(programs.witness),
+                kernel: Some(programs.kernel),
                 canary: Some(programs.canary),
                 recursion: None,
                 processes: Box::new(programs.processes),
@@ -287,7 +288,7 @@ impl Parts {
             Backend::Fanotify(backend) => Self {
                 mode: HookMode::Fanotify,
                 sensor: None,
-                witness: None,
+                kernel: None,
                 canary: None,
                 recursion: None,
                 processes: Box::new(NoTable),
@@ -304,7 +305,7 @@ mod tests {
     use super::is_lsm_active;
 
     #[test]
-    fn the_list_of_security_modules_decides_and_without_it_nothing_is_decided() {
+    fn the_list_of_security_modules_decides_and_an_unreadable_list_decides_nothing() {
         let file = tempfile::NamedTempFile::new().unwrap();
         for (list, active) in
             [("lockdown,yama\n", false), ("capability,bpf", true), ("lockdown,bpfilter", false), ("", false)]

@@ -1,75 +1,74 @@
-//! Whether the daemon sees changes at all: the canary, missed calls of programs, and what bypasses the programs.
+//! Whether changes arrive at all: the canary, missed calls of programs, and writes that bypass the programs.
 //!
-//! In: beats, records about the daemon's own watched objects. Out: gaps, and full verifications after writes to block devices.
+//! In: canary writes, records about the daemon's own watched objects. Out: gaps, and full verifications after writes to block
+//! devices. It owns the canary, the counter of missed calls, the open gap, and the times of the verifications.
 
 use super::canary::{Canary, CanaryState, DEVICES_ID};
 use super::device_checks::{DeviceChecks, device};
-use super::reasons;
-use super::reports::{AgentEvent, Subject};
+use super::reports::{AgentEvent, ReadinessSubject};
 use super::verdicts::Verdicts;
-use super::verifier::Looker;
+use super::verifier::Verifier;
 use crate::event::Change;
 use crate::kernel::maps::MapsError;
 use crate::kernel::recursion::Recursion;
-use sensor_model::protocol::Scope;
+use sensor_model::protocol::{GapReason, Scope};
 use sensor_model::record::{Actor, RecordKind};
 use std::path::Path;
-use std::sync::Arc;
 
-/// What shows whether changes are seen.
+/// Tests whether changes arrive.
 #[derive(Default)]
 pub(super) struct Blindness {
     /// Absent on the fanotify backend.
     pub(super) canary: Option<Canary>,
-    /// Present where the kernel can leave out a call of a program.
+    /// Only for fentry programs, whose calls the kernel may skip.
     pub(super) recursion: Option<Recursion>,
-    /// The gap that is open while changes are not seen, and its reason.
-    gap: Option<(u32, String)>,
+    /// The open gap while changes do not arrive, and its reason.
+    gap: Option<(u32, GapReason)>,
     /// Writes to block devices, which no program sees.
     pub(super) devices: DeviceChecks,
 }
 
-/// What a beat of the canary found.
+/// The result of a canary check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Beat {
-    /// The loop goes on.
-    GoesOn,
-    /// The programs run, for the first time.
-    BeginsToSee,
-    /// The programs do not answer any more.
-    Silent,
+pub(super) enum CanaryBeat {
+    /// The run continues.
+    Continues,
+    /// The programs run for the first time.
+    ProgramsBegan,
+    /// The programs no longer answer.
+    ProgramsStopped,
 }
 
 impl Blindness {
-    /// With what the backend has.
+    /// Begins with the canary and the counter of the backend.
     pub(super) fn new(canary: Option<Canary>, recursion: Option<Recursion>) -> Self {
         Self { canary, recursion, gap: None, devices: DeviceChecks::default() }
     }
 
-    /// Whether changes are not seen.
+    /// Whether changes do not arrive.
     pub(super) fn is_blind(&self) -> bool {
         self.gap.is_some()
     }
 
-    /// Why changes are not seen, for the next run of the loop.
-    pub(super) fn take_reason(&mut self) -> Option<String> {
+    /// The reason of the open gap, for the next run of the loop.
+    pub(super) fn take_reason(&mut self) -> Option<GapReason> {
         self.gap.take().map(|(_, reason)| reason)
     }
 
-    /// Changes may not be seen from now on.
-    pub(super) fn blind(&mut self, reason: &str, verdicts: &mut Verdicts) {
+    /// Opens the gap: changes may not arrive from now on.
+    pub(super) fn begin(&mut self, reason: GapReason, verdicts: &mut Verdicts) {
         if self.gap.is_some() {
             return;
         }
-        verdicts.reports.report(AgentEvent::NotReady(Subject::Canary, reason.to_owned()));
+        verdicts.report(AgentEvent::NotReady(ReadinessSubject::Canary, reason.to_string()));
         let number = verdicts.open_lasting_gap(Scope::All, reason);
-        self.gap = Some((number, reason.to_owned()));
+        self.gap = Some((number, reason));
     }
 
-    /// Changes are seen again, and no process can switch the programs off without a record.
-    fn see(&mut self, verdicts: &mut Verdicts) {
+    /// Ends the gap: changes arrive again, and no process can switch the programs off without a record.
+    fn end(&mut self, verdicts: &mut Verdicts) {
         let Some((number, _)) = self.gap.take() else { return };
-        verdicts.reports.report(AgentEvent::Ready(Subject::Canary));
+        verdicts.report(AgentEvent::Ready(ReadinessSubject::Canary));
         verdicts.end_lasting_gap(number);
     }
 
@@ -80,70 +79,71 @@ impl Blindness {
         }
     }
 
-    /// Before the first look: a process may have opened `ftrace_enabled` while no daemon ran.
-    pub(super) fn check_reach(&mut self, looker: &mut Looker, verdicts: &mut Verdicts) {
-        let observer = Arc::clone(&looker.observer);
-        if let (Some(witness), Some(canary)) = (looker.witness.as_mut(), self.canary.as_mut())
-            && !canary.is_out_of_reach(&observer, witness)
+    /// Before the first verification: a process may have opened `ftrace_enabled` while no daemon ran.
+    pub(super) fn check_switch_writers(&mut self, verifier: &mut Verifier, verdicts: &mut Verdicts) {
+        if let (Some((kernel, observer)), Some(canary)) =
+            (verifier.kernel_and_observer(), self.canary.as_mut())
+            && !canary.has_no_switch_writer(observer, kernel)
         {
-            self.blind(reasons::FTRACE_OPENED, verdicts);
+            self.begin(GapReason::FtraceOpened, verdicts);
         }
     }
 
-    /// A call that a program was left out of may have been any change.
+    /// Opens a gap if the kernel skipped a call of a program: that call may have been any change.
     pub(super) fn check_recursion(&mut self, verdicts: &mut Verdicts) -> std::io::Result<()> {
         if let Some(recursion) = &mut self.recursion
             && recursion.missed()? > 0
         {
-            verdicts.missed(reasons::RECURSION_MISSED);
+            verdicts.changes_missed(GapReason::RecursionMissed);
         }
         Ok(())
     }
 
-    /// Changes the canary file. The ring is to be read before [`Blindness::check_canary`].
-    pub(super) fn write_canary(&mut self, looker: &mut Looker) {
-        let observer = Arc::clone(&looker.observer);
-        if let (Some(witness), Some(canary)) = (looker.witness.as_mut(), self.canary.as_mut()) {
-            canary.write(&observer, witness);
+    /// Changes the canary file. The caller reads the ring before [`Blindness::check_canary`].
+    pub(super) fn write_canary(&mut self, verifier: &mut Verifier) {
+        if let (Some((kernel, observer)), Some(canary)) =
+            (verifier.kernel_and_observer(), self.canary.as_mut())
+        {
+            canary.write(observer, kernel);
         }
     }
 
-    /// Whether the canary's change arrived: opens or ends blindness.
+    /// Checks whether the canary's change arrived, and opens or ends the gap.
     pub(super) fn check_canary(
         &mut self,
-        looker: &mut Looker,
+        verifier: &mut Verifier,
         verdicts: &mut Verdicts,
-    ) -> Result<Beat, MapsError> {
-        let observer = Arc::clone(&looker.observer);
-        let (Some(witness), Some(canary)) = (looker.witness.as_mut(), self.canary.as_mut()) else {
-            return Ok(Beat::GoesOn);
+    ) -> Result<CanaryBeat, MapsError> {
+        let (Some((kernel, observer)), Some(canary)) = (verifier.kernel_and_observer(), self.canary.as_mut())
+        else {
+            return Ok(CanaryBeat::Continues);
         };
-        let mut state = canary.check(witness);
+        let mut state = canary.check(kernel);
         if state == CanaryState::Alive {
-            verdicts.reports.report(AgentEvent::CanarySeen);
-            if !canary.is_out_of_reach(&observer, witness) {
-                state = CanaryState::Blind(reasons::FTRACE_OPENED);
+            verdicts.report(AgentEvent::CanarySeen);
+            if !canary.has_no_switch_writer(observer, kernel) {
+                state = CanaryState::Blind(GapReason::FtraceOpened);
             }
         }
-        if state == CanaryState::Alive && canary.begins_to_see(&observer, witness)? {
-            return Ok(Beat::BeginsToSee);
+        if state == CanaryState::Alive && canary.take_programs_began(observer, kernel)? {
+            return Ok(CanaryBeat::ProgramsBegan);
         }
-        let beat = if canary.is_unanswered() { Beat::Silent } else { Beat::GoesOn };
+        let beat = if canary.is_unanswered() { CanaryBeat::ProgramsStopped } else { CanaryBeat::Continues };
         match state {
-            CanaryState::Alive => self.see(verdicts),
-            CanaryState::RecordLost => self.blind(reasons::CANARY_NOT_HEARD, verdicts),
-            CanaryState::Blind(reason) => self.blind(reason, verdicts),
+            CanaryState::Alive => self.end(verdicts),
+            CanaryState::RecordLost => self.begin(GapReason::CanaryNotReceived, verdicts),
+            CanaryState::Blind(reason) => self.begin(reason, verdicts),
         }
         Ok(beat)
     }
 
-    /// Whether a number is that of the tunable that switches the programs off.
+    /// Whether a number belongs to the tunable that switches the programs off.
     pub(super) fn is_switch(&self, id: u32) -> bool {
         self.canary.as_ref().is_some_and(|canary| canary.is_switch(id))
     }
 
-    /// The watched object of a change that could blind or bypass the sensor. `None` if an earlier daemon watched it.
-    pub(super) fn opened(&self, change: &Change) -> Option<String> {
+    /// The path of a watched object whose change could blind or bypass the sensor. `None` if only an earlier daemon watched it.
+    pub(super) fn tampered_object(&self, change: &Change) -> Option<String> {
         let path = if change.record.id == DEVICES_ID {
             device(Path::new("/sys/dev/block"), change.record.detail)
         } else {
@@ -152,18 +152,24 @@ impl Blindness {
         Some(path.display().to_string())
     }
 
-    /// An object that could blind or bypass the sensor was opened for writing.
-    pub(super) fn tampered(&mut self, path: String, change: &Change, actor: Actor, verdicts: &mut Verdicts) {
-        tracing::warn!(path, pid = actor.pid, exe = actor.exe, "A process opened it for writing.");
+    /// Records that a process opened for writing an object that could blind or bypass the sensor.
+    pub(super) fn record_tampering(
+        &mut self,
+        path: String,
+        change: &Change,
+        actor: Actor,
+        verdicts: &mut Verdicts,
+    ) {
+        tracing::warn!(path, pid = actor.pid, exe = actor.exe, "A process opened this object for writing.");
         let mut record = verdicts.new_record(RecordKind::Tamper);
         record.time = verdicts.wall(change.record.time_ns);
         record.monotonic_ns = change.record.time_ns;
         record.path = Some(path);
         record.operation = Some(change.operation.name().to_owned());
         record.actor = Some(actor);
-        verdicts.records.push(record);
+        verdicts.add_record(record);
         if self.is_switch(change.record.id) {
-            self.blind(reasons::FTRACE_OPENED, verdicts);
+            self.begin(GapReason::FtraceOpened, verdicts);
         } else {
             self.device_opened(verdicts);
         }
@@ -171,18 +177,16 @@ impl Blindness {
 
     /// Verifies everything, now or soon: a process may write to a block device.
     pub(super) fn device_opened(&mut self, verdicts: &mut Verdicts) {
-        let now = verdicts.now();
-        // A raw write shows at once where the page cache is shared, and else when the file is read from the disk again.
-        if self.devices.opened(now) {
-            verdicts.detector.recheck(Scope::All, now);
+        // A raw write shows at once if it shares the page cache, else when the kernel reads the file from the disk again.
+        if self.devices.opened(verdicts.now()) {
+            verdicts.verify_everything();
         }
     }
 
     /// Verifies everything when that is due after a write to a block device.
-    pub(super) fn follow_devices(&mut self, verdicts: &mut Verdicts) {
-        let now = verdicts.now();
-        if self.devices.is_due(now) {
-            verdicts.detector.recheck(Scope::All, now);
+    pub(super) fn verify_after_device_writes(&mut self, verdicts: &mut Verdicts) {
+        if self.devices.is_due(verdicts.now()) {
+            verdicts.verify_everything();
         }
     }
 }

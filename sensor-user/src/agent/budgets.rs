@@ -1,12 +1,12 @@
-//! How much of the log each user may fill with records that need no rights: denials and executions.
+//! Each user's budget in the log, for records that need no rights: denials and executions.
 //!
-//! In: a user, the size of an entry, the time. Out: whether the entry fits, and the counts of entries that did not. One user's
-//! entries take no room from another's, and none from changes, which have no budget. No I/O.
+//! In: a user, the size of an entry, the time. Out: whether the entry fits, and the counts of entries that did not. It owns one
+//! budget for each user. Changes have no budget, so no user's entries take room from them. No I/O.
 
 use sensor_model::record::{Actor, RecordKind};
 use std::collections::{BTreeMap, HashMap};
 
-/// Bytes that a user may fill at once.
+/// The size of a full budget in bytes.
 const AT_ONCE: u64 = 256 << 10;
 
 /// Time in which an empty budget refills.
@@ -14,10 +14,10 @@ const REFILL_NS: u64 = 3600 * SECOND_NS;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Users with a budget of their own; later ones share one.
+/// The number of users with a budget of their own. Later users share one.
 const USERS: usize = 32;
 
-/// Time between two records that count what did not fit.
+/// Time between two records that count the entries without room.
 const COUNT_EVERY_NS: u64 = 600 * SECOND_NS;
 
 /// Budgets of all users.
@@ -26,14 +26,14 @@ pub(super) struct Budgets {
     accounts: HashMap<Account, Budget>,
 }
 
-/// Whose budget.
+/// The owner of a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Account {
-    /// Root's, without a limit: root could write to the log itself.
+    /// Root has no limit: root could write to the log itself.
     Root,
-    /// A user's.
+    /// One user.
     User(u32),
-    /// The budget that later users share.
+    /// All later users.
     Others,
 }
 
@@ -41,25 +41,25 @@ pub(super) enum Account {
 struct Budget {
     left: u64,
     at_ns: u64,
-    over: BTreeMap<&'static str, Over>,
+    over: BTreeMap<&'static str, OverBudget>,
     counted_ns: u64,
 }
 
-/// Entries of one kind of one user for which there was no room.
+/// The entries of one kind by one user that did not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Over {
+pub(super) struct OverBudget {
     pub(super) account: Account,
     pub(super) kind: RecordKind,
     pub(super) count: u64,
-    /// Boot-time nanoseconds of the first and the last.
+    /// Boot-time nanoseconds of the first entry and of the last.
     pub(super) first_ns: u64,
     pub(super) last_ns: u64,
 }
 
 impl Account {
-    /// The budget of an actor's entries. `is_named`: the host has a user of that number. Other numbers belong to user namespaces,
-    /// of which one user may have thousands; they count as the user that logged in. A named user's login does not count: a
-    /// process that never logged in can set any.
+    /// The budget of an actor's entries. `is_named`: the host has a user of that number. Other numbers belong to user
+    /// namespaces; one user may have thousands, so they use the budget of the login. A named user does not: a process that
+    /// never logged in can set any login.
     pub(super) fn of(actor: &Actor, is_named: bool) -> Self {
         match (actor.uid, actor.login_uid) {
             (0, _) => Self::Root,
@@ -70,33 +70,33 @@ impl Account {
 }
 
 impl Budgets {
-    /// Whether there is room for an entry of so many bytes; it is taken then.
+    /// Takes room for an entry of so many bytes. Gives whether there was room.
     pub(super) fn takes(&mut self, account: Account, bytes: usize, now: u64) -> bool {
         if account == Account::Root {
             return true;
         }
         let (_, budget) = self.budget(account, now);
-        let rest = budget.left.checked_sub(bytes as u64);
-        budget.left = rest.unwrap_or(budget.left);
-        rest.is_some()
+        let left = budget.left.checked_sub(bytes as u64);
+        budget.left = left.unwrap_or(budget.left);
+        left.is_some()
     }
 
-    /// Counts entries that did not fit, and refusals that the kernel programs only counted.
-    pub(super) fn count(&mut self, over: Over, now: u64) {
+    /// Counts entries that did not fit, and denials that the kernel programs only counted.
+    pub(super) fn count(&mut self, over: OverBudget, now: u64) {
         let (account, budget) = self.budget(over.account, now);
         if budget.over.is_empty() {
             budget.counted_ns = now;
         }
         let before =
-            budget.over.entry(over.kind.as_str()).or_insert_with(|| Over { account, count: 0, ..over });
+            budget.over.entry(over.kind.as_str()).or_insert_with(|| OverBudget { account, count: 0, ..over });
         before.count += over.count;
         before.last_ns = over.last_ns;
     }
 
-    /// Counts that are due for a record; with `u64::MAX` all of them.
-    pub(super) fn ended(&mut self, now: u64) -> Vec<Over> {
+    /// The counts that are due for a record; with `u64::MAX` all counts.
+    pub(super) fn ended(&mut self, now: u64) -> Vec<OverBudget> {
         let due = |budget: &&mut Budget| now.saturating_sub(budget.counted_ns) >= COUNT_EVERY_NS;
-        let mut over: Vec<Over> = self
+        let mut over: Vec<OverBudget> = self
             .accounts
             .values_mut()
             .filter(due)
@@ -141,12 +141,12 @@ mod tests {
 
     const ENTRY: usize = 3000;
 
-    fn over(account: Account, count: u64, at_ns: u64) -> Over {
-        Over { account, kind: RecordKind::Denied, count, first_ns: at_ns, last_ns: at_ns }
+    fn over(account: Account, count: u64, at_ns: u64) -> OverBudget {
+        OverBudget { account, kind: RecordKind::Denied, count, first_ns: at_ns, last_ns: at_ns }
     }
 
     #[test]
-    fn a_user_fills_no_more_than_the_budget_at_once_and_in_each_hour_as_much_again() {
+    fn a_user_fills_one_budget_at_once_and_one_more_in_each_hour() {
         let mut budgets = Budgets::default();
         let mallory = Account::User(1000);
         let mut fill = |now| (0..10_000).filter(|_| budgets.takes(mallory, ENTRY, now)).count() * ENTRY;
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_user_fills_is_taken_from_no_other_and_root_has_no_budget() {
+    fn each_user_has_a_budget_of_their_own_and_root_has_no_limit() {
         let mut budgets = Budgets::default();
         while budgets.takes(Account::User(1000), ENTRY, 5) {}
         assert!(budgets.takes(Account::User(1001), ENTRY, 5));
@@ -169,17 +169,21 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_no_user_of_the_host_has_are_those_of_the_login() {
+    fn user_numbers_that_the_host_does_not_name_use_the_budget_of_the_login() {
         let actor = |uid, login_uid| Actor { uid, login_uid, ..Actor::default() };
         assert_eq!(Account::of(&actor(100_001, Some(1000)), false), Account::User(1000));
         assert_eq!(Account::of(&actor(100_001, None), false), Account::User(100_001));
-        assert_eq!(Account::of(&actor(48, Some(1000)), true), Account::User(48), "a login may be forged");
+        assert_eq!(
+            Account::of(&actor(48, Some(1000)), true),
+            Account::User(48),
+            "a process can set any login"
+        );
         assert_eq!(Account::of(&actor(0, Some(1000)), true), Account::Root);
         assert_eq!(Account::of(&actor(100_001, Some(0)), false), Account::User(100_001));
     }
 
     #[test]
-    fn whoever_has_many_numbers_shares_a_budget_from_some_number_on_and_others_keep_theirs() {
+    fn many_user_numbers_share_one_budget_and_other_users_keep_theirs() {
         let mut budgets = Budgets::default();
         assert!(budgets.takes(Account::User(7), ENTRY, 5));
         let taken =
@@ -188,21 +192,21 @@ mod tests {
         let shared = usize::try_from(AT_ONCE).unwrap();
         assert!(taken <= USERS * ENTRY + shared, "{taken}");
         assert!(budgets.takes(Account::User(7), ENTRY, 5));
-        // Those who fill nothing any more make room.
+        // A full budget makes room for another user.
         assert!(budgets.takes(Account::User(8), ENTRY, 5 + REFILL_NS));
         assert_eq!(budgets.accounts.len(), 1);
     }
 
     #[test]
-    fn what_had_no_room_is_told_by_its_number_once_in_a_while_and_none_is_left_out() {
+    fn entries_without_room_are_counted_in_records_and_none_is_left_out() {
         let mut budgets = Budgets::default();
         let (one, other) = (Account::User(1000), Account::User(1001));
         for second in 0..1000 {
             budgets.count(over(one, 2, second * SECOND_NS), second * SECOND_NS);
         }
         budgets.count(over(other, 1, 999 * SECOND_NS), 999 * SECOND_NS);
-        let told = budgets.ended(1000 * SECOND_NS);
-        assert_eq!(told, [Over { last_ns: 999 * SECOND_NS, ..over(one, 2000, 0) }]);
+        let counted = budgets.ended(1000 * SECOND_NS);
+        assert_eq!(counted, [OverBudget { last_ns: 999 * SECOND_NS, ..over(one, 2000, 0) }]);
         assert_eq!(budgets.ended(u64::MAX), [over(other, 1, 999 * SECOND_NS)]);
         assert_eq!(budgets.ended(u64::MAX), []);
     }

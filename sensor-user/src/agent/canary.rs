@@ -1,15 +1,15 @@
-//! Whether changes arrive: the daemon changes a file of its own, and the record of that change has to come back.
+//! Whether changes arrive: the daemon changes a file of its own, and the record of that change must arrive.
 //!
-//! In: the maps, the ring (through the count of canary records drained), `ftrace_enabled`. Out: alive, or blind and why. It
-//! exercises the whole chain: hook, map, ring, decoder.
+//! In: the maps, the canary's records, `ftrace_enabled`. Out: alive, or blind with the reason. It owns the canary file and the
+//! enrolment of the daemon's own watched objects. The test covers hook, map, ring and decoder.
 
-use super::reasons;
 use super::registry::FIRST_OWN;
-use super::verifier::Witness;
+use super::verifier::KernelPrograms;
 use crate::kernel::maps::MapsError;
 use crate::observation::Observer;
 use sensor_common::map::{DEVICES_KEY, InodeKey, MOUNTS_KEY, Managed, OBSERVED_WRITERS, SWITCH_KEY};
 use sensor_common::op::{ROLE_FILE, ROLE_MOUNTS, ROLE_TAMPER};
+use sensor_model::protocol::GapReason;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -20,10 +20,10 @@ pub const CANARY_ID: u32 = FIRST_OWN;
 pub const MOUNTS_ID: u32 = FIRST_OWN + 1;
 /// The first of the watched tunables.
 pub const TAMPER_ID: u32 = FIRST_OWN + 2;
-/// The number of all block devices together, far from those that earlier programs gave to each.
+/// The number of all block devices together, far from the numbers that earlier programs gave each device.
 pub const DEVICES_ID: u32 = FIRST_OWN * 2 - 1;
 
-/// What switches the kernel's function tracing, and with it the programs, off.
+/// The tunable that switches the kernel's function tracing off, and with it the programs.
 pub const FTRACE_ENABLED: &str = "/proc/sys/kernel/ftrace_enabled";
 
 /// The daemon's own watched objects.
@@ -32,30 +32,30 @@ pub struct Canary {
     path: PathBuf,
     key: Option<InodeKey>,
     expected: u64,
-    /// Canary records drained since the last tick.
+    /// The record of the last write arrived.
     is_received: bool,
     last_write: LastWrite,
-    unanswered: UnansweredBeats,
-    /// Kept open so that the inodes, and so their numbers, stay: procfs makes new ones otherwise.
+    unanswered: UnansweredWrites,
+    /// Open files, so that their inodes and numbers stay: otherwise procfs creates new inodes.
     held: Vec<File>,
     tamper: Vec<PathBuf>,
-    /// The tunable among them, where this kernel has it.
+    /// The key of the tunable that switches the programs off, if this kernel has it.
     switch: Option<InodeKey>,
-    /// Its counter when it was last looked at.
+    /// The counter of that tunable at the last check.
     switch_counter: Option<u64>,
-    /// No change ever arrived, since the programs cannot run for now.
+    /// No change has arrived yet, because the programs cannot run for now.
     began_blind: bool,
 }
 
-/// Beats without an answer after which another backend is looked for.
+/// Canary writes in a row without an answer, after which the daemon ends.
 const MOST_UNANSWERED: u32 = 3;
 
-/// Beats in a row at which the file was changed and the programs did not answer.
+/// The number of canary writes in a row without an answer of the programs.
 #[derive(Debug, Default)]
-struct UnansweredBeats(u32);
+struct UnansweredWrites(u32);
 
-impl UnansweredBeats {
-    fn beat(&mut self, is_unanswered: bool) {
+impl UnansweredWrites {
+    fn count(&mut self, is_unanswered: bool) {
         self.0 = if is_unanswered { self.0.saturating_add(1) } else { 0 };
     }
 
@@ -64,91 +64,99 @@ impl UnansweredBeats {
     }
 }
 
-/// Its record comes through the ring that no flood of changes can fill.
+/// The roles of the canary file. Its record uses the ring that no flood of changes can fill.
 const ROLES: u32 = ROLE_FILE | ROLE_TAMPER;
 
-/// How the last beat went.
+/// The result of the last canary write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LastWrite {
-    /// The file could not be changed.
+    /// The daemon could not change the file.
     NotWritten,
-    /// The programs did not answer the daemon's look at the file. Only the set that the daemon asks answers; a change is
-    /// counted by any set that is attached to the same maps.
+    /// The programs did not answer the daemon's observation of the file. Only the set that the daemon asks answers. Any set that
+    /// is attached to the same maps counts a change.
     NotAnswered,
-    /// They did, and the file was changed.
+    /// The programs answered, and the daemon changed the file.
     Answered,
 }
 
-/// What a tick found.
+/// The result of a canary check.
 #[derive(Debug, PartialEq, Eq)]
 pub enum CanaryState {
-    /// The last change came back.
+    /// The record of the last change arrived.
     Alive,
-    /// It was counted, and its record did not arrive: the ring had no room.
+    /// The programs counted the change, and its record did not arrive: the ring was full.
     RecordLost,
-    /// It did not, and why that may be.
-    Blind(&'static str),
+    /// Changes do not arrive, for this reason.
+    Blind(GapReason),
 }
 
 impl Canary {
-    /// Makes the file, in the first of the `directories` that can be written to, and enrols it, the mount table, the block
-    /// devices and the tunable.
-    pub fn new(directories: &[&Path], observer: &Observer, witness: &mut Witness) -> Result<Self, MapsError> {
+    /// Creates the file in the first of the `directories` that the daemon can write to. Enrols the file, the mount table, the
+    /// block devices and the tunable.
+    pub fn new(
+        directories: &[&Path],
+        observer: &Observer,
+        kernel: &mut KernelPrograms,
+    ) -> Result<Self, MapsError> {
         let mut canary = Self {
             path: choose_path(directories),
             key: None,
             expected: 0,
             is_received: false,
             last_write: LastWrite::NotWritten,
-            unanswered: UnansweredBeats::default(),
+            unanswered: UnansweredWrites::default(),
             held: Vec::new(),
             tamper: Vec::new(),
             switch: None,
             switch_counter: None,
             began_blind: false,
         };
-        witness.maps().enrol(MOUNTS_KEY, MOUNTS_ID, ROLE_MOUNTS)?;
-        witness.maps().enrol(DEVICES_KEY, DEVICES_ID, ROLE_TAMPER)?;
-        canary.key = observer.open(&canary.path).ok().and_then(|_| witness.identity());
+        kernel.maps().enrol(MOUNTS_KEY, MOUNTS_ID, ROLE_MOUNTS)?;
+        kernel.maps().enrol(DEVICES_KEY, DEVICES_ID, ROLE_TAMPER)?;
+        canary.key = observer.open(&canary.path).ok().and_then(|_| kernel.identity());
         if let Some(key) = canary.key {
-            witness.maps().enrol(key, CANARY_ID, ROLES)?;
+            kernel.maps().enrol(key, CANARY_ID, ROLES)?;
         }
-        canary.watch_tamper(observer, witness)?;
+        canary.watch_tamper(observer, kernel)?;
         Ok(canary)
     }
 
-    /// The programs do not run yet: nothing that was opened has a name in the maps.
-    pub fn begins_blind(&mut self) {
+    /// The programs do not run yet, so they identified none of the opened objects.
+    pub fn set_began_blind(&mut self) {
         self.began_blind = true;
     }
 
-    /// Whether no change ever arrived.
-    pub fn is_blind(&self) -> bool {
+    /// Whether the programs cannot run yet, so that no change has arrived.
+    pub fn has_begun_blind(&self) -> bool {
         self.began_blind
     }
 
-    /// Whether the programs began to run only now; asked when a change arrived. `true` once.
-    pub fn begins_to_see(&mut self, observer: &Observer, witness: &mut Witness) -> Result<bool, MapsError> {
+    /// Whether the programs began to run only now. The caller asks when a change arrived. `true` once.
+    pub fn take_programs_began(
+        &mut self,
+        observer: &Observer,
+        kernel: &mut KernelPrograms,
+    ) -> Result<bool, MapsError> {
         if !std::mem::take(&mut self.began_blind) {
             return Ok(false);
         }
-        self.watch_tamper(observer, witness)?;
+        self.watch_tamper(observer, kernel)?;
         Ok(true)
     }
 
-    /// Tunables whose opening for writing could blind the sensor.
-    fn watch_tamper(&mut self, observer: &Observer, witness: &mut Witness) -> Result<(), MapsError> {
+    /// Enrols the tunable that a process could open for writing to blind the sensor.
+    fn watch_tamper(&mut self, observer: &Observer, kernel: &mut KernelPrograms) -> Result<(), MapsError> {
         let tunable = PathBuf::from(FTRACE_ENABLED);
         let Ok(file) = File::open(&tunable) else { return Ok(()) };
         let number = TAMPER_ID + u32::try_from(self.tamper.len()).unwrap_or(0);
-        witness.maps().enrol(SWITCH_KEY, number, ROLE_TAMPER)?;
-        let (looked, key) = look_at(SWITCH_KEY, observer, witness);
-        let key = if looked.is_some() {
+        kernel.maps().enrol(SWITCH_KEY, number, ROLE_TAMPER)?;
+        let (seen, key) = observe_tunable(SWITCH_KEY, observer, kernel);
+        let key = if seen.is_some() {
             SWITCH_KEY
         } else if let Some(key) = key {
-            // Without the program on sysctls, the instance of procfs at /proc has to do.
+            // Without the program on sysctls, only opens through the procfs at /proc are seen.
             self.held.push(file);
-            witness.maps().enrol(key, number, ROLE_TAMPER)?;
+            kernel.maps().enrol(key, number, ROLE_TAMPER)?;
             key
         } else {
             return Ok(());
@@ -158,46 +166,45 @@ impl Canary {
         Ok(())
     }
 
-    /// The tunable of a number.
+    /// The path of the tunable with this number.
     pub fn tampered(&self, id: u32) -> Option<&Path> {
         self.tamper.get(id.checked_sub(TAMPER_ID)? as usize).map(PathBuf::as_path)
     }
 
-    /// Whether a number is that of the tunable that switches the programs off.
+    /// Whether a number belongs to the tunable that switches the programs off.
     pub fn is_switch(&self, id: u32) -> bool {
         self.switch.is_some() && id == TAMPER_ID
     }
 
-    /// Whether no process can have switched the programs off since the last call, nor can without a record: no process has
-    /// opened the tunable for writing since, or has it open. The programs see this look, so they run at the very moment at
-    /// which they count the writers.
-    pub fn is_out_of_reach(&mut self, observer: &Observer, witness: &mut Witness) -> bool {
+    /// Whether no process has the tunable open for writing, and none opened it since the last call. So no process could switch
+    /// the programs off unseen. The programs see this observation, so they run at the moment at which they count the writers.
+    pub fn has_no_switch_writer(&mut self, observer: &Observer, kernel: &mut KernelPrograms) -> bool {
         let Some(key) = self.switch else { return true };
-        let (Some(entry), _) = look_at(key, observer, witness) else { return false };
+        let (Some(entry), _) = observe_tunable(key, observer, kernel) else { return false };
         let before = self.switch_counter.replace(entry.observed_counter);
         entry.observed & OBSERVED_WRITERS == 0 && before.is_none_or(|before| before == entry.observed_counter)
     }
 
-    /// A canary record came through the ring.
+    /// A canary record arrived.
     pub fn received(&mut self) {
         self.is_received = true;
     }
 
-    /// Changes the file. After the ring was drained, [`Canary::check`] finds whether the change arrived.
-    pub fn write(&mut self, observer: &Observer, witness: &mut Witness) {
+    /// Changes the file. The caller drains the ring, and [`Canary::check`] then finds whether the change arrived.
+    pub fn write(&mut self, observer: &Observer, kernel: &mut KernelPrograms) {
         self.is_received = false;
-        // The marked open takes the dirty bit away, so that the change pushes a record.
-        let identified = observer.open(&self.path).ok().and_then(|_| witness.identity());
+        // The open for observation clears the dirty bit, so that the change sends a record.
+        let identified = observer.open(&self.path).ok().and_then(|_| kernel.identity());
         let answered = if identified.is_some() { LastWrite::Answered } else { LastWrite::NotAnswered };
         if identified.is_some() && identified != self.key {
             self.key = identified;
             if let Some(key) = self.key
-                && let Err(error) = witness.maps().enrol(key, CANARY_ID, ROLES)
+                && let Err(error) = kernel.maps().enrol(key, CANARY_ID, ROLES)
             {
                 tracing::warn!(%error, "Cannot enrol the canary.");
             }
         }
-        self.expected = self.counter(witness).unwrap_or(0);
+        self.expected = self.counter(kernel).unwrap_or(0);
         let write = OpenOptions::new().write(true).create(true).truncate(false).open(&self.path);
         let written = write.and_then(|mut file| file.write_all(b"1"));
         self.last_write = if written.is_ok() { answered } else { LastWrite::NotWritten };
@@ -206,30 +213,30 @@ impl Canary {
         }
     }
 
-    fn counter(&self, witness: &mut Witness) -> Option<u64> {
-        Some(witness.maps().entry(self.key?).ok()??.counter)
+    fn counter(&self, kernel: &mut KernelPrograms) -> Option<u64> {
+        Some(kernel.maps().entry(self.key?).ok()??.counter)
     }
 
-    /// Whether the change was counted and its record came.
-    pub fn check(&mut self, witness: &mut Witness) -> CanaryState {
+    /// Whether the programs counted the change and its record arrived.
+    pub fn check(&mut self, kernel: &mut KernelPrograms) -> CanaryState {
         if fs::read_to_string(FTRACE_ENABLED).is_ok_and(|text| text.trim() == "0") {
-            self.unanswered.beat(false);
-            return CanaryState::Blind(reasons::FTRACE_DISABLED);
+            self.unanswered.count(false);
+            return CanaryState::Blind(GapReason::FtraceDisabled);
         }
         let (state, is_unanswered) =
-            state_after(self.last_write, self.counter(witness), self.expected, self.is_received);
-        self.unanswered.beat(is_unanswered);
+            state_after(self.last_write, self.counter(kernel), self.expected, self.is_received);
+        self.unanswered.count(is_unanswered);
         state
     }
 
-    /// Whether the backend stopped answering for good. A beat or two may fall on a moment at which the file was replaced.
+    /// Whether the backend no longer answers. One or two writes may meet a moment at which another process replaced the file.
     pub fn is_unanswered(&self) -> bool {
         self.unanswered.is_for_good()
     }
 }
 
-/// How a beat went: by the canary's counter in the map, what it was before, and whether the record came. And whether the
-/// programs did not answer, though there was something to answer.
+/// The state after a canary write, from the canary's counter in the map, the counter before, and whether the record arrived.
+/// The second value: the programs did not answer, though they had something to answer.
 fn state_after(
     last_write: LastWrite,
     counter: Option<u64>,
@@ -237,29 +244,33 @@ fn state_after(
     is_received: bool,
 ) -> (CanaryState, bool) {
     match counter {
-        None => (CanaryState::Blind(reasons::CANARY_NOT_ENROLLED), false),
+        None => (CanaryState::Blind(GapReason::CanaryNotEnrolled), false),
         Some(_) if last_write == LastWrite::NotWritten => {
-            (CanaryState::Blind(reasons::CANARY_NOT_WRITTEN), false)
+            (CanaryState::Blind(GapReason::CanaryNotWritten), false)
         }
         Some(counter) if counter <= before || last_write == LastWrite::NotAnswered => {
-            (CanaryState::Blind(reasons::CANARY_NOT_SEEN), true)
+            (CanaryState::Blind(GapReason::CanaryNotSeen), true)
         }
         Some(_) if !is_received => (CanaryState::RecordLost, false),
         Some(_) => (CanaryState::Alive, false),
     }
 }
 
-/// Looks at the tunable that switches the programs off. Gives its entry if the programs saw the look and noted it there, and
-/// the inode that was opened.
-fn look_at(key: InodeKey, observer: &Observer, witness: &mut Witness) -> (Option<Managed>, Option<InodeKey>) {
-    let entry = |witness: &mut Witness| witness.maps().entry(key).ok().flatten();
-    let before = entry(witness).map(|entry| entry.observed_sequence);
-    let opened = observer.open(Path::new(FTRACE_ENABLED)).ok().and_then(|_| witness.identity());
-    let seen = entry(witness).filter(|entry| Some(entry.observed_sequence) != before);
+/// Opens the tunable that switches the programs off. Gives its entry if the programs saw this observation and noted it there,
+/// and the inode of the open.
+fn observe_tunable(
+    key: InodeKey,
+    observer: &Observer,
+    kernel: &mut KernelPrograms,
+) -> (Option<Managed>, Option<InodeKey>) {
+    let entry = |kernel: &mut KernelPrograms| kernel.maps().entry(key).ok().flatten();
+    let before = entry(kernel).map(|entry| entry.observed_sequence);
+    let opened = observer.open(Path::new(FTRACE_ENABLED)).ok().and_then(|_| kernel.identity());
+    let seen = entry(kernel).filter(|entry| Some(entry.observed_sequence) != before);
     (seen, opened)
 }
 
-/// Where the canary lives.
+/// Chooses the path of the canary file.
 fn choose_path(directories: &[&Path]) -> PathBuf {
     let mut paths = directories.iter().map(|directory| directory.join("canary"));
     let mut first = None;
@@ -278,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_canary_lives_where_it_can_be_written() {
+    fn the_canary_file_is_in_the_first_directory_that_is_writable() {
         let run = tempfile::tempdir().unwrap();
         let state = run.path().join("missing");
         assert_eq!(choose_path(&[&state, run.path()]), run.path().join("canary"));
@@ -286,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_can_be_written_the_first_place_is_named() {
+    fn without_a_writable_directory_the_path_is_in_the_first_one() {
         assert_eq!(
             choose_path(&[Path::new("/missing/a"), Path::new("/missing/b")]),
             Path::new("/missing/a/canary")
@@ -294,20 +305,20 @@ mod tests {
     }
 
     #[test]
-    fn only_a_beat_without_an_answer_counts_as_silence_and_three_in_a_row_end_the_backend() {
+    fn only_a_write_without_an_answer_counts_and_three_in_a_row_end_the_backend() {
         let is_unanswered =
             |last_write, counter, is_received| state_after(last_write, counter, 7, is_received).1;
         assert!(
             is_unanswered(LastWrite::NotAnswered, Some(8), true),
             "another set of programs counted the change"
         );
-        assert!(is_unanswered(LastWrite::Answered, Some(7), false), "nobody counted the change");
-        assert!(!is_unanswered(LastWrite::Answered, Some(8), false), "its record was crowded out");
+        assert!(is_unanswered(LastWrite::Answered, Some(7), false), "no set counted the change");
+        assert!(!is_unanswered(LastWrite::Answered, Some(8), false), "its record found no room in the ring");
         assert!(!is_unanswered(LastWrite::NotWritten, Some(7), false), "there was nothing to answer");
         assert!(!is_unanswered(LastWrite::NotAnswered, None, false), "its entry is gone");
         assert_eq!(state_after(LastWrite::Answered, Some(8), 7, true), (CanaryState::Alive, false));
 
-        let mut unanswered = UnansweredBeats::default();
+        let mut unanswered = UnansweredWrites::default();
         for (is_unanswered, is_for_good) in [
             (true, false),
             (true, false),
@@ -317,7 +328,7 @@ mod tests {
             (true, true),
             (false, false),
         ] {
-            unanswered.beat(is_unanswered);
+            unanswered.count(is_unanswered);
             assert_eq!(unanswered.is_for_good(), is_for_good);
         }
     }

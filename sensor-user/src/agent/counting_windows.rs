@@ -1,36 +1,37 @@
-//! What a user may cause without end: an actor's first events have a record each, the others are counted.
+//! Limits the records of events that a user without rights may cause without end.
 //!
-//! In: what happened, by whom, and the time. Out: whether that is a record of its own, and the counts of what was not. Whoever
-//! may run a managed program, or is refused something, could otherwise rotate the log away. No I/O.
+//! In: events with actor and time. Out: whether an event has a record of its own, and the counts of the others. It owns one window
+//! for each kind of event and actor. Without the limit, a user could rotate older entries out of the log: by running a managed
+//! program, or by attempts that a rule refuses. No I/O.
 
 use super::episode::brief;
 use sensor_model::record::Actor;
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Records of one thing by one actor in a window.
+/// Records of one kind of event by one actor in a window.
 const RECORDS_EACH: u32 = 4;
 
-/// A window's length, which doubles while there is something to be counted.
+/// A window's first length. It doubles while a window counted events.
 const FIRST_NS: u64 = 60_000_000_000;
 const LONGEST_NS: u64 = 60 * FIRST_NS;
 
-/// Windows at once; who comes later is counted with all others.
+/// The number of windows; later actors share one.
 const MOST: usize = 512;
 
-/// What happens often, counted. `What`: what is counted together, when it is by one actor.
+/// All windows. `What`: the kind of event; equal ones by one actor are counted together.
 #[derive(Debug)]
-pub(super) struct Windows<What> {
+pub(super) struct CountingWindows<What> {
     windows: HashMap<Key<What>, Window<What>>,
 }
 
-/// With very many windows even different events are counted together; then it is `None`.
-type Key<What> = (Option<What>, Who);
+/// The key of a window. With very many windows, all kinds of events share one: then the first value is `None`.
+type Key<What> = (Option<What>, WindowActor);
 
-/// Who does it, as far as it stays the same when the process does not.
+/// The properties of an actor that its later processes share.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Who {
-    Somebody { uid: u32, login_uid: Option<u32>, unit: Option<String>, container_id: Option<String> },
+enum WindowActor {
+    Named { uid: u32, login_uid: Option<u32>, unit: Option<String>, container_id: Option<String> },
     Others,
 }
 
@@ -39,34 +40,34 @@ struct Window<What> {
     ends: u64,
     length: u64,
     recorded: u32,
-    counted: Option<Counted<What>>,
+    counted: Option<CountedEvents<What>>,
 }
 
-/// Events that have no record of their own.
+/// Counted events, which have no record of their own.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Counted<What> {
+pub(super) struct CountedEvents<What> {
     pub(super) what: Option<What>,
     pub(super) count: u64,
-    /// Boot-time nanoseconds of the first and the last.
+    /// Boot-time nanoseconds of the first event and of the last.
     pub(super) first_ns: u64,
     pub(super) last_ns: u64,
-    /// Who made the last, without ancestors.
+    /// The actor of the last event, without ancestors.
     pub(super) actor: Actor,
 }
 
-impl<What> Default for Windows<What> {
+impl<What> Default for CountingWindows<What> {
     fn default() -> Self {
         Self { windows: HashMap::new() }
     }
 }
 
-impl<What: Clone + Eq + Hash> Windows<What> {
-    /// Whether the window has room for a record of this. [`Windows::add`] takes it in either way.
+impl<What: Clone + Eq + Hash> CountingWindows<What> {
+    /// Whether the window has room for a record of this event. The caller calls [`CountingWindows::add`] in both cases.
     pub(super) fn may_record(&self, what: &What, actor: &Actor) -> bool {
         self.windows.get(&self.key(what, actor)).is_none_or(|window| window.recorded < RECORDS_EACH)
     }
 
-    /// One more. `recorded`: by a record of its own; else it is counted. `at_ns`: when it was, boot time.
+    /// Adds an event. `recorded`: it has a record of its own, and is not counted. `at_ns`: its boot time.
     pub(super) fn add(&mut self, what: &What, actor: &Actor, at_ns: u64, now: u64, recorded: bool) {
         let key = self.key(what, actor);
         let what = key.0.clone();
@@ -75,7 +76,7 @@ impl<What: Clone + Eq + Hash> Windows<What> {
             window.recorded += 1;
             return;
         }
-        let counted = window.counted.get_or_insert_with(|| Counted {
+        let counted = window.counted.get_or_insert_with(|| CountedEvents {
             what,
             count: 0,
             first_ns: at_ns,
@@ -87,8 +88,8 @@ impl<What: Clone + Eq + Hash> Windows<What> {
         counted.actor = brief(actor);
     }
 
-    /// What was counted in windows that are over; with `u64::MAX` in all of them.
-    pub(super) fn ended(&mut self, now: u64) -> Vec<Counted<What>> {
+    /// The counts of windows that have ended; `u64::MAX` ends all windows.
+    pub(super) fn ended(&mut self, now: u64) -> Vec<CountedEvents<What>> {
         let mut recorded = Vec::new();
         self.windows.retain(|_, window| {
             if window.ends > now {
@@ -106,18 +107,18 @@ impl<What: Clone + Eq + Hash> Windows<What> {
     fn key(&self, what: &What, actor: &Actor) -> Key<What> {
         let Actor { uid, login_uid, unit, container_id, .. } = actor;
         let (uid, login_uid) = (*uid, *login_uid);
-        // A user that logged in can have any number of units.
+        // A user that logged in can create any number of units.
         let unit = unit.clone().filter(|_| uid == 0);
         let container_id = container_id.clone().filter(|_| uid == 0 || login_uid.is_none());
-        let key = (Some(what.clone()), Who::Somebody { uid, login_uid, unit, container_id });
+        let key = (Some(what.clone()), WindowActor::Named { uid, login_uid, unit, container_id });
         if self.windows.len() < MOST || self.windows.contains_key(&key) {
             return key;
         }
-        let others = (key.0, Who::Others);
+        let others = (key.0, WindowActor::Others);
         if self.windows.len() < 2 * MOST || self.windows.contains_key(&others) {
             return others;
         }
-        (None, Who::Others)
+        (None, WindowActor::Others)
     }
 }
 
@@ -131,7 +132,7 @@ impl<What> Window<What> {
 mod tests {
     use super::*;
 
-    /// A thing, and how it stands.
+    /// A thing and its verdict.
     type What = (u32, &'static str);
 
     const AS_DECLARED: &str = "compliant";
@@ -140,22 +141,22 @@ mod tests {
         Actor { uid, pid, ..Actor::default() }
     }
 
-    /// Takes one in; whether it is recorded.
-    fn tells(windows: &mut Windows<What>, what: What, actor: &Actor, now: u64) -> bool {
+    /// Adds an event. Gives whether it has a record.
+    fn records(windows: &mut CountingWindows<What>, what: What, actor: &Actor, now: u64) -> bool {
         let recorded = windows.may_record(&what, actor);
         windows.add(&what, actor, now, now, recorded);
         recorded
     }
 
     #[test]
-    fn a_flood_is_a_few_records_and_the_right_count() {
-        let mut windows = Windows::default();
+    fn a_flood_has_a_few_records_and_the_right_count() {
+        let mut windows = CountingWindows::default();
         let mut recorded: u64 = 0;
         let (mut counted, mut counts) = (0, 0);
         for n in 0..100_000_u32 {
-            // A thousand a second.
+            // A thousand events each second.
             let now = u64::from(n) * 1_000_000;
-            recorded += u64::from(tells(&mut windows, (1, AS_DECLARED), &user(1000, n), now));
+            recorded += u64::from(records(&mut windows, (1, AS_DECLARED), &user(1000, n), now));
             for window in windows.ended(now) {
                 (counted, counts) = (counted + window.count, counts + 1);
             }
@@ -172,35 +173,35 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_now_and_then_is_always_told_one_by_one() {
-        let mut windows = Windows::default();
+    fn rare_events_have_a_record_each() {
+        let mut windows = CountingWindows::default();
         for n in 0..50 {
             let now = n * FIRST_NS;
             assert_eq!(windows.ended(now), []);
-            assert!(tells(&mut windows, (1, AS_DECLARED), &user(0, 7), now));
+            assert!(records(&mut windows, (1, AS_DECLARED), &user(0, 7), now));
         }
     }
 
     #[test]
-    fn a_flood_by_one_does_not_hide_another_nor_another_thing() {
-        let mut windows = Windows::default();
+    fn a_flood_by_one_actor_hides_no_other_actor_and_no_other_thing() {
+        let mut windows = CountingWindows::default();
         for pid in 0..100 {
-            tells(&mut windows, (1, AS_DECLARED), &user(1000, pid), 5);
+            records(&mut windows, (1, AS_DECLARED), &user(1000, pid), 5);
         }
-        assert!(!tells(&mut windows, (1, AS_DECLARED), &user(1000, 0), 5));
-        assert!(tells(&mut windows, (1, AS_DECLARED), &user(0, 1), 5));
-        assert!(tells(&mut windows, (2, AS_DECLARED), &user(1000, 1), 5));
+        assert!(!records(&mut windows, (1, AS_DECLARED), &user(1000, 0), 5));
+        assert!(records(&mut windows, (1, AS_DECLARED), &user(0, 1), 5));
+        assert!(records(&mut windows, (2, AS_DECLARED), &user(1000, 1), 5));
     }
 
     #[test]
-    fn what_happened_while_it_was_drifted_is_never_counted_with_what_happened_as_declared() {
-        let mut windows = Windows::default();
+    fn events_of_a_drifted_and_of_a_compliant_thing_are_counted_apart() {
+        let mut windows = CountingWindows::default();
         for n in 0..10 {
-            tells(&mut windows, (1, AS_DECLARED), &user(0, n), 5);
+            records(&mut windows, (1, AS_DECLARED), &user(0, n), 5);
         }
-        assert!(tells(&mut windows, (1, "drifted"), &user(0, 11), 5));
+        assert!(records(&mut windows, (1, "drifted"), &user(0, 11), 5));
         for n in 0..10 {
-            tells(&mut windows, (1, "drifted"), &user(0, n), 5);
+            records(&mut windows, (1, "drifted"), &user(0, n), 5);
         }
         let mut counts: Vec<_> = windows.ended(u64::MAX).iter().map(|it| (it.what, it.count)).collect();
         counts.sort_unstable();
@@ -208,44 +209,44 @@ mod tests {
     }
 
     #[test]
-    fn who_logged_in_gains_nothing_by_another_unit_or_container_each_time() {
-        let mut windows = Windows::default();
+    fn a_user_that_logged_in_gains_no_records_by_more_units_or_containers() {
+        let mut windows = CountingWindows::default();
         let recorded = (0..1000).filter(|n| {
             let mut actor = user(1000, *n);
             actor.login_uid = Some(1000);
             actor.unit = Some(format!("run-{n}.service"));
             actor.container_id = Some(n.to_string());
-            tells(&mut windows, (1, AS_DECLARED), &actor, 5)
+            records(&mut windows, (1, AS_DECLARED), &actor, 5)
         });
         assert_eq!(recorded.count(), RECORDS_EACH as usize);
-        // Containers that the node runs are recorded apart, whatever user they run as.
+        // Containers of the node have windows of their own, whichever user they run as.
         let container = |id: &str| Actor { container_id: Some(id.to_owned()), ..user(1000, 1) };
         for _ in 0..10 {
-            tells(&mut windows, (2, AS_DECLARED), &container("a"), 5);
+            records(&mut windows, (2, AS_DECLARED), &container("a"), 5);
         }
-        assert!(tells(&mut windows, (2, AS_DECLARED), &container("b"), 5));
+        assert!(records(&mut windows, (2, AS_DECLARED), &container("b"), 5));
     }
 
     #[test]
-    fn what_is_kept_is_bounded_however_many_come_and_however_many_things_there_are() {
-        let mut windows = Windows::default();
+    fn the_number_of_windows_is_bounded_for_any_number_of_actors_and_things() {
+        let mut windows = CountingWindows::default();
         let mut recorded =
-            (0..10_000).filter(|uid| tells(&mut windows, (1, AS_DECLARED), &user(*uid, 1), 5)).count();
+            (0..10_000).filter(|uid| records(&mut windows, (1, AS_DECLARED), &user(*uid, 1), 5)).count();
         assert_eq!(recorded, MOST + RECORDS_EACH as usize);
-        recorded += (0..10_000).filter(|n| tells(&mut windows, (*n, AS_DECLARED), &user(*n, 1), 5)).count();
+        recorded += (0..10_000).filter(|n| records(&mut windows, (*n, AS_DECLARED), &user(*n, 1), 5)).count();
         assert!(windows.windows.len() <= 2 * MOST + 1);
         let counted: u64 = windows.ended(u64::MAX).iter().map(|counted| counted.count).sum();
         assert_eq!(counted + recorded as u64, 20_000);
     }
 
     #[test]
-    fn of_whoever_is_counted_little_is_kept() {
-        let mut windows = Windows::default();
+    fn the_actor_of_a_count_takes_little_memory() {
+        let mut windows = CountingWindows::default();
         let mut actor = user(1000, 1);
         actor.argv = vec!["x".repeat(1024)];
         actor.ancestors = vec![actor.clone(); 8];
         for _ in 0..=RECORDS_EACH {
-            tells(&mut windows, (1, AS_DECLARED), &actor, 5);
+            records(&mut windows, (1, AS_DECLARED), &actor, 5);
         }
         let counted = windows.ended(u64::MAX).remove(0);
         assert!(

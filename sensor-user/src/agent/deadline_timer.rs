@@ -1,7 +1,7 @@
-//! When to look next, to the nanosecond.
+//! A timer for the next turn, to the nanosecond.
 //!
-//! In: a boot time. Out: a wake-up at that time. The runtime's own timers round up to the next millisecond, twice:
-//! that is as long as the pause that lets a writer finish.
+//! In: a boot time. Out: a wake-up at that time. It owns the timer. The runtime's own timers round up to the next millisecond,
+//! twice, which is as long as the pause that lets a writer finish.
 
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
@@ -11,9 +11,9 @@ use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A timer that expires once for each time that it is set to.
+/// A timer that expires once for each time that the loop sets.
 #[derive(Debug)]
-pub(super) struct Alarm {
+pub(super) struct DeadlineTimer {
     timer: AsyncFd<Timer>,
     at: Option<u64>,
 }
@@ -27,27 +27,27 @@ impl AsRawFd for Timer {
     }
 }
 
-impl Alarm {
+impl DeadlineTimer {
     /// A timer that is not set.
     pub(super) fn new() -> io::Result<Self> {
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
         let timer = Timer(TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?);
         #[expect(
             deprecated,
-            reason = "the replacement is unsafe; the timer owns its descriptor while it is watched"
+            reason = "the replacement is unsafe; the timer owns its descriptor while it is registered"
         )]
         let timer = AsyncFd::with_interest(timer, Interest::READABLE)?;
         Ok(Self { timer, at: None })
     }
 
-    /// Sets it to boot-time nanoseconds, at once if they are over; `None` for never.
+    /// Sets the boot time in nanoseconds. A past time expires at once, and `None` never does.
     pub(super) fn set(&mut self, at: Option<u64>) -> io::Result<()> {
         if at == self.at {
             return Ok(());
         }
         let Timer(timer) = self.timer.get_ref();
         match at {
-            // Zero would switch it off.
+            // Zero would disarm the timer.
             Some(at) => timer.set(
                 Expiration::OneShot(TimeSpec::from_duration(Duration::from_nanos(at.max(1)))),
                 TimerSetTimeFlags::TFD_TIMER_ABSTIME,
@@ -58,7 +58,7 @@ impl Alarm {
         Ok(())
     }
 
-    /// Waits for its time. It may be given up at any time.
+    /// Waits until the time. The caller may drop the future at any point.
     pub(super) async fn expired(&mut self) -> io::Result<()> {
         self.timer.readable_mut().await?.clear_ready();
         self.at = None;
@@ -72,12 +72,12 @@ mod tests {
     use crate::clock::{Clock as _, SystemClock};
 
     #[tokio::test]
-    async fn it_rings_for_each_time_that_it_is_set_to_and_not_before_it() {
-        let mut alarm = Alarm::new().unwrap();
+    async fn the_timer_expires_for_each_set_time_and_not_before() {
+        let mut timer = DeadlineTimer::new().unwrap();
         for pause in [0, 300_000, 2_000_000] {
             let at = SystemClock.boot_ns() + pause;
-            alarm.set(Some(at)).unwrap();
-            alarm.expired().await.unwrap();
+            timer.set(Some(at)).unwrap();
+            timer.expired().await.unwrap();
             assert!(SystemClock.boot_ns() >= at);
         }
     }

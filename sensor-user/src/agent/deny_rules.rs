@@ -1,13 +1,13 @@
-//! Deny rules in the kernel: which inodes they protect, and whom they allow.
+//! Deny rules in the kernel: the things that they protect, and the actors that they allow.
 //!
-//! In: the drift policy. Out: a number for each rule, and the allowed actors as the kernel can tell
-//! them: inodes of executables, cgroups of units and pods, login uids. Only the LSM backend refuses;
-//! on the others what a deny rule names is drift that degrades.
+//! In: the drift policy, control groups, executables and users of the host. Out: a number for each rule, and the allowed actors
+//! as the kernel identifies them: inodes of executables, cgroups of units and pods, login uids. It owns the rules, and the list of
+//! allowed actors in the map. Only the LSM backend refuses changes; on other backends they are drift that degrades.
 
 use super::canary::DEVICES_ID;
 use super::registry::Inode;
-use super::rule_numbers::Numbers;
-use super::verifier::Witness;
+use super::rule_numbers::RuleNumbers;
+use super::verifier::KernelPrograms;
 use crate::attribution::cgroup;
 use crate::kernel::groups;
 use crate::kernel::maps::MapsError;
@@ -24,37 +24,37 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Cgroups nest this deep on a node at most: slices, pod, container, and a system inside it.
+/// Cgroups of a node are at most this deep: slices, pod, container, and a system inside it.
 const DEPTH: usize = 8;
 
-/// The number of the tree of control groups.
+/// The number of the map entry for all control groups.
 pub(super) const GROUPS_ID: u32 = DEVICES_ID - 1;
 
 /// The deny rules of a policy.
 #[derive(Debug, Default)]
 pub(super) struct DenyRules {
-    numbers: Numbers,
-    /// By thing, the rule that protects it.
+    numbers: RuleNumbers,
+    /// The number of the rule that protects each thing.
     things: HashMap<u32, u32>,
-    /// What was written to the map.
+    /// The allowed actors in the map.
     written: Allowances,
-    /// The kernel knows nothing else.
+    /// The map holds no actors of an earlier daemon.
     cleared: bool,
-    /// Inodes may still be protected by rules of before, whose actors stay allowed.
+    /// Rules of an earlier run may still protect inodes, so their actors stay allowed.
     keeps_earlier: bool,
 }
 
-/// Allowed actors with their bits, as the kernel has them.
+/// Allowed actors, each with one bit for each rule of a set that allows it.
 type Allowances = BTreeMap<Allowed, u64>;
 
-/// An actor who is known by a number.
+/// An allowed actor that a number identifies.
 const fn entry(rule: u32, kind: u32, value: u64) -> Allowed {
     Allowed { rule, kind, value, dev: 0, generation: 0, volume: 0, padding: 0 }
 }
 
 impl DenyRules {
-    /// Finds the rules, numbered from 1, and the things that they protect. Rules of the last run keep their numbers: the
-    /// inodes that they protect go on being protected by them until they are enrolled anew.
+    /// Finds the rules, with numbers from 1, and the things that they protect. Rules of the last run keep their numbers, because
+    /// they protect inodes in the map until the daemon enrols these again.
     pub(super) fn renewed(self, policy: &DriftPolicy, expectations: &[Expectation]) -> Self {
         let mut deny = if self.numbers.are_many() { Self::default() } else { self };
         deny.things.clear();
@@ -62,24 +62,24 @@ impl DenyRules {
         deny
     }
 
-    /// Before the things of a run are enrolled: no actor that was allowed is refused meanwhile. What an earlier daemon
-    /// allowed, whose rules had other numbers, is taken away.
-    pub(super) fn begin(&mut self, witness: Option<&mut Witness>) -> Result<(), MapsError> {
-        if let Some(witness) = witness.filter(|_| !self.cleared) {
-            witness.maps().disallow_all()?;
-            witness.maps().remove(GROUPS_KEY)?;
+    /// Keeps the actors of earlier rules allowed while the daemon enrols the things of a run. Removes the actors of an earlier
+    /// daemon, whose rules had other numbers.
+    pub(super) fn keep_earlier(&mut self, kernel: Option<&mut KernelPrograms>) -> Result<(), MapsError> {
+        if let Some(kernel) = kernel.filter(|_| !self.cleared) {
+            kernel.maps().disallow_all()?;
+            kernel.maps().remove(GROUPS_KEY)?;
         }
         self.cleared = true;
         self.keeps_earlier = true;
         Ok(())
     }
 
-    /// All things are enrolled: only today's rules count.
-    pub(super) fn begun(&mut self) {
+    /// Drops the actors of earlier rules; the caller has enrolled all things.
+    pub(super) fn drop_earlier(&mut self) {
         self.keeps_earlier = false;
     }
 
-    /// Adds things, numbered on from `first`. Rules that are known keep their numbers.
+    /// Adds things, with the numbers from `first`. Known rules keep their numbers.
     pub(super) fn extend(&mut self, policy: &DriftPolicy, first: u32, expectations: &[Expectation]) {
         for (thing, expectation) in (first..).zip(expectations) {
             let decision = policy.decide(&expectation.thing.path(), None);
@@ -88,18 +88,18 @@ impl DenyRules {
         }
     }
 
-    /// Where numbers of rules, and of rules together, come from.
-    pub(super) fn numbers(&self) -> &Numbers {
+    /// The numbers of rules, and of rules that apply together.
+    pub(super) fn numbers(&self) -> &RuleNumbers {
         &self.numbers
     }
 
-    /// The rule that protects a thing; things are numbered as their expectations.
-    pub(super) fn protects(&self, thing: u32) -> Option<u32> {
+    /// The number of the rule that protects a thing.
+    pub(super) fn rule_of(&self, thing: u32) -> Option<u32> {
         self.things.get(&thing).copied()
     }
 
-    /// A control group was made: an actor that it allows need not wait for the next [`DenyRules::refresh`].
-    pub(super) fn group_made(&mut self, witness: &mut Witness, path: &str, id: u64) {
+    /// Allows the processes of a new control group at once, if a rule does. [`DenyRules::refresh`] would find it later.
+    pub(super) fn allow_new_cgroup(&mut self, kernel: &mut KernelPrograms, path: &str, id: u64) {
         let sets: BTreeSet<u32> = self.numbers.sets().into_iter().map(|(number, _)| number).collect();
         let mut wanted: Allowances =
             self.written.iter().filter(|(e, _)| !sets.contains(&e.rule)).map(|(e, b)| (*e, *b)).collect();
@@ -109,7 +109,7 @@ impl DenyRules {
         self.add_sets(&mut wanted);
         for (actor, bits) in wanted {
             if self.written.insert(actor, bits) != Some(bits) {
-                allow(witness, actor, bits);
+                allow(kernel, actor, bits);
             }
         }
     }
@@ -122,12 +122,12 @@ impl DenyRules {
         rules
     }
 
-    /// Adds, for each set of rules that count together, everybody whom one of them allows, with the bits of those that do.
+    /// Adds, for each set of rules that apply together, every actor that one of them allows, with the bits of the rules that do.
     fn add_sets(&self, wanted: &mut Allowances) {
         let used: BTreeSet<u32> = self.things.values().copied().collect();
         let mut of_sets = Allowances::new();
         for (number, members) in self.numbers.sets() {
-            // There is no room for more bits: past them only Holdfast itself is let through.
+            // There are no more bits: a larger set allows only Holdfast.
             if members.len() > ALLOWED_ALL.count_ones() as usize
                 || !members.iter().all(|rule| used.contains(rule))
             {
@@ -164,14 +164,13 @@ impl DenyRules {
         self.used().iter().any(|(_, rule)| names(rule))
     }
 
-    /// Brings the kernel's list of allowed actors up to date. Units get new cgroups when they start: those are reported,
-    /// and found here where that was lost. `ours`: processes of Holdfast's that write now, by number and start; no rule
-    /// applies to them.
+    /// Updates the kernel's list of allowed actors. A unit has a new cgroup after each start: a record reports it, and this finds
+    /// it if the record was lost. `ours`: processes of Holdfast that write now, by number and start; no rule refuses them.
     pub(super) fn refresh(
         &mut self,
         root: &Path,
         observer: &Observer,
-        witness: &mut Witness,
+        kernel: &mut KernelPrograms,
         ours: impl Iterator<Item = (u32, u64)>,
     ) {
         if self.things.is_empty() && self.written.is_empty() {
@@ -180,7 +179,7 @@ impl DenyRules {
         let mut wanted: Allowances = ours
             .map(|(tgid, start)| (Allowed { dev: tgid, ..entry(0, ALLOWED_PROCESS, start) }, ALLOWED_ALL))
             .collect();
-        self.watch_groups(witness);
+        self.watch_groups(kernel);
         if self.names_groups() {
             let mount = cgroup::mount(groups::hierarchy(), root, Path::new("/proc"));
             for (path, id) in mount.iter().flat_map(|mount| cgroups(mount)) {
@@ -190,8 +189,8 @@ impl DenyRules {
         }
         for (number, rule) in self.used() {
             for exe in &rule.allowed_actors.exes {
-                // A glob has no inode: such actors are known only after the change.
-                if let Some(Inode { key, generation }) = witness.executable(observer, Path::new(exe)) {
+                // A glob has no inode: the policy decides about such actors only after the change.
+                if let Some(Inode { key, generation }) = kernel.executable(observer, Path::new(exe)) {
                     let InodeKey { ino, dev, volume } = key;
                     let actor = Allowed { dev, generation, volume, ..entry(number, ALLOWED_EXE, ino) };
                     wanted.insert(actor, ALLOWED_ALL);
@@ -204,34 +203,35 @@ impl DenyRules {
             }
         }
         self.add_sets(&mut wanted);
-        let wanted = self.keeping_earlier(wanted);
+        let wanted = self.with_earlier(wanted);
         for actor in self.written.keys().filter(|actor| !wanted.contains_key(*actor)) {
-            if let Err(error) = witness.maps().disallow(*actor) {
+            if let Err(error) = kernel.maps().disallow(*actor) {
                 tracing::warn!(%error, "Cannot remove an allowed actor.");
             }
         }
         for (actor, bits) in &wanted {
             if self.written.get(actor) != Some(bits) {
-                allow(witness, *actor, *bits);
+                allow(kernel, *actor, *bits);
             }
         }
         self.written = wanted;
     }
 
-    /// Has the programs tell of control groups only while a rule asks for it: on a busy node many are made.
-    fn watch_groups(&self, witness: &mut Witness) {
-        let maps = witness.maps();
+    /// Has the programs report new control groups only while a rule names units or pods: a busy node creates many.
+    fn watch_groups(&self, kernel: &mut KernelPrograms) {
+        let maps = kernel.maps();
         let done = if self.names_groups() {
             maps.enrol(GROUPS_KEY, GROUPS_ID, ROLE_MOUNTS)
         } else {
             maps.remove(GROUPS_KEY)
         };
         if let Err(error) = done {
-            tracing::warn!(%error, "New control groups are found late.");
+            tracing::warn!(%error, "Cannot have new control groups reported: an allowed unit or pod is refused until the next canary write.");
         }
     }
 
-    fn keeping_earlier(&self, mut wanted: Allowances) -> Allowances {
+    /// Adds the actors of earlier rules, as long as those may protect inodes.
+    fn with_earlier(&self, mut wanted: Allowances) -> Allowances {
         if self.keeps_earlier {
             for (entry, bits) in &self.written {
                 *wanted.entry(*entry).or_default() |= bits;
@@ -241,13 +241,13 @@ impl DenyRules {
     }
 }
 
-fn allow(witness: &mut Witness, actor: Allowed, bits: u64) {
-    if let Err(error) = witness.maps().allow(actor, bits) {
+fn allow(kernel: &mut KernelPrograms, actor: Allowed, bits: u64) {
+    if let Err(error) = kernel.maps().allow(actor, bits) {
         tracing::warn!(%error, "Cannot add an allowed actor.");
     }
 }
 
-/// Every cgroup below a mounted hierarchy: its path there and its id, which is its inode number.
+/// Every cgroup below a mounted hierarchy: its path there, and its id, which is its inode number.
 fn cgroups(top: &Path) -> Vec<(String, u64)> {
     let mut found = Vec::new();
     let mut waiting: Vec<(PathBuf, usize)> = vec![(top.to_owned(), 0)];
@@ -311,27 +311,27 @@ mod tests {
     fn a_rule_keeps_its_number_over_a_reload_and_no_other_gets_it() {
         let things = [directory("/a"), directory("/b")];
         let before = DenyRules::default().renewed(&policy(&[("/a", "root"), ("/b", "alice")]), &things);
-        assert_eq!([before.protects(0), before.protects(1)], [Some(1), Some(2)]);
-        // The first rule is gone, and the order of the things is another.
+        assert_eq!([before.rule_of(0), before.rule_of(1)], [Some(1), Some(2)]);
+        // The first rule is gone, and the things have another order.
         let things = [directory("/b"), directory("/a")];
         let after = before.renewed(&policy(&[("/a", "bob"), ("/b", "alice")]), &things);
-        assert_eq!([after.protects(0), after.protects(1)], [Some(2), Some(3)]);
+        assert_eq!([after.rule_of(0), after.rule_of(1)], [Some(2), Some(3)]);
     }
 
     #[test]
-    fn nobody_who_was_allowed_is_refused_while_things_are_enrolled_anew() {
+    fn actors_of_earlier_rules_stay_allowed_until_all_things_are_enrolled() {
         let written = Allowances::from([(entry(1, ALLOWED_LOGIN, 1000), ALLOWED_ALL)]);
         let mut deny = DenyRules { written: written.clone(), ..DenyRules::default() };
-        deny.begin(None).unwrap();
+        deny.keep_earlier(None).unwrap();
         let wanted = Allowances::from([(entry(2, ALLOWED_LOGIN, 0), ALLOWED_ALL)]);
-        let both = deny.keeping_earlier(wanted.clone());
+        let both = deny.with_earlier(wanted.clone());
         assert!(written.iter().all(|(entry, bits)| both.get(entry) == Some(bits)), "{both:?}");
-        deny.begun();
-        assert_eq!(deny.keeping_earlier(wanted.clone()), wanted);
+        deny.drop_earlier();
+        assert_eq!(deny.with_earlier(wanted.clone()), wanted);
     }
 
     #[test]
-    fn above_two_rules_only_whoever_both_allow_has_all_bits_by_whatever_each_names_them() {
+    fn an_actor_has_all_bits_of_two_rules_only_if_both_allow_it() {
         let things = [directory("/a"), directory("/b")];
         let deny = DenyRules::default().renewed(&policy(&[("/a", "root"), ("/b", "alice")]), &things);
         let set = deny.numbers().of_all(&BTreeSet::from([1, 2])).unwrap();
@@ -346,11 +346,11 @@ mod tests {
         for one in [by_first, by_second] {
             assert_ne!(wanted[&of(set, one)], ALLOWED_ALL, "{one:?}");
         }
-        // One process may be known by its program to one rule and by its login to the other.
+        // One rule may allow a process by its program, and the other by its login.
         assert_eq!(wanted[&of(set, by_first)] | wanted[&of(set, by_second)], ALLOWED_ALL);
         let before = wanted.clone();
         deny.add_sets(&mut wanted);
-        assert_eq!(wanted, before, "what was written already comes to the same");
+        assert_eq!(wanted, before, "a second call changes nothing");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Writes to block devices, which bypass every hook.
 //!
-//! In: records of block devices that were opened for writing. Out: when everything is to be verified: at once, and once more
-//! after a pause. Not more often, so that a node on which processes open devices all the time has time for other work.
+//! In: records of block devices that a process opened for writing. Out: the times of full verifications: at once, and once more
+//! after a pause. It owns these times. The pause leaves time for other work on a node where processes open devices all the time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Pause between two full verifications, in nanoseconds. The second finds what was written after the first.
 const PAUSE_NS: u64 = 30_000_000_000;
 
-/// When everything is verified since a process may write to a device.
+/// The times of full verifications because a process may write to a device.
 #[derive(Debug, Default)]
 pub(super) struct DeviceChecks {
     last: Option<u64>,
@@ -17,7 +17,7 @@ pub(super) struct DeviceChecks {
 }
 
 impl DeviceChecks {
-    /// A process may write from now on. Gives whether to verify at once.
+    /// A process may write from now on. Gives whether to verify everything at once.
     pub(super) fn opened(&mut self, now: u64) -> bool {
         let at_once = self.last.is_none_or(|last| now.saturating_sub(last) >= PAUSE_NS);
         if at_once {
@@ -27,12 +27,12 @@ impl DeviceChecks {
         at_once
     }
 
-    /// When to verify again.
+    /// The time of the next verification.
     pub(super) fn due(&self) -> Option<u64> {
         self.due
     }
 
-    /// Whether that time has come; then it is over.
+    /// Whether the verification is due now. `true` once.
     pub(super) fn is_due(&mut self, now: u64) -> bool {
         let is_due = self.due.is_some_and(|due| due <= now);
         if is_due {
@@ -43,13 +43,13 @@ impl DeviceChecks {
     }
 }
 
-/// The path that the kernel gives a block device of a number of its own (`include/linux/kdev_t.h`). The node that was
-/// opened may have any other name.
+/// The path that the kernel gives a block device with this number in the kernel's form (`include/linux/kdev_t.h`). The opened
+/// device node may have another name.
 pub(super) fn device(sysfs: &Path, number: u64) -> PathBuf {
     let (major, minor) = (number >> 20, number & 0xf_ffff);
     let name = fs::read_link(sysfs.join(format!("{major}:{minor}")));
     match name.as_ref().ok().and_then(|target| target.file_name()) {
-        // A slash in a name is an exclamation mark there.
+        // sysfs writes a slash in a name as an exclamation mark.
         Some(name) => Path::new("/dev").join(name.to_string_lossy().replace('!', "/")),
         None => PathBuf::from(format!("/dev/block/{major}:{minor}")),
     }
@@ -73,17 +73,17 @@ mod tests {
     }
 
     #[test]
-    fn openings_without_end_verify_once_in_a_while_and_the_last_one_is_followed_by_a_look() {
+    fn endless_openings_verify_everything_once_in_a_pause_and_once_after_the_last() {
         let mut checks = DeviceChecks::default();
-        let mut looks = Vec::new();
+        let mut verifications = Vec::new();
         let second = 1_000_000_000;
         for now in (0..200 * second).step_by(usize::try_from(second).unwrap()) {
             let opened = now <= 100 * second && checks.opened(now);
             if opened || checks.is_due(now) {
-                looks.push(now / second);
+                verifications.push(now / second);
             }
         }
-        assert_eq!(looks, [0, 30, 60, 90, 120]);
+        assert_eq!(verifications, [0, 30, 60, 90, 120]);
         assert_eq!(checks.due(), None);
     }
 }

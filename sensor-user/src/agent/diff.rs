@@ -1,11 +1,10 @@
-//! What a record shows of a thing before and after: metadata and digests, and a unified diff where a policy says that the
-//! content is no secret.
+//! The state of a thing before and after, as a record shows it: metadata, digests, and a unified diff if the policy allows it.
 //!
-//! In: expectations, observations, the config (read again, since no content is kept), the file. Out: what goes into a
-//! record, bounded in size. No content is shown of a path that no rule with `secret: false` is for, of keys, or of anything
-//! that is not the text that was looked at.
+//! In: expectations, observations, the config (read again, because the daemon keeps no contents), the file. Out: values for a
+//! record, limited in size. It owns the diffs that this turn will add. It shows no content of a path without a rule with `secret:
+//! false`, of keys, or of a file that changed after the verification.
 
-use super::verifier::LookResult;
+use super::verifier::VerifiedThing;
 use crate::clock::Clock;
 use crate::desired::{self, Desired, StateSource, Unknown};
 use crate::observation::{Observer, snapshot};
@@ -25,41 +24,70 @@ use std::io::Read as _;
 use std::path::Path;
 use std::time::Duration;
 
-/// Names in a directory that a record shows; others are counted.
+/// The number of names in a directory that a record shows. It counts the others.
 const MOST_NAMES: usize = 64;
 
-/// Of larger contents a record has only the digests.
+/// The size limit of contents for a diff.
 const MOST_BYTES: usize = 64 << 10;
 
-/// Bytes of a diff; what is more is cut at the end of a line.
+/// The size limit of a diff, which is cut at the end of a line.
 const MOST_DIFF: usize = 16 << 10;
 
-/// A diff that takes longer to find becomes a coarser one.
+/// The time limit for finding a diff. After it the diff becomes coarser.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Reading the config for diffs takes no more than this part of the daemon's time.
+/// Reading the config for diffs takes at most this fraction of the daemon's time: one in so many.
 const PART: u64 = 10;
 
-/// Diffs that are to be made for records of this turn.
+/// Why a record has no diff, though the policy allows one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoDiff {
+    /// Reading the config again would take too much of the daemon's time.
+    #[error("too many changes at once")]
+    TooMany,
+    /// The config cannot be read.
+    #[error("the config cannot be read now")]
+    Config,
+    /// The thing is no file.
+    #[error("not a file")]
+    NotAFile,
+    /// Another content is declared now.
+    #[error("the config says something else by now")]
+    Redeclared,
+    /// One of the contents is too large.
+    #[error("too large")]
+    TooLarge,
+    /// The file cannot be read.
+    #[error("it cannot be read any more")]
+    Unreadable,
+    /// The file is not as the verification found it.
+    #[error("it was changed again")]
+    Changed,
+    /// One of the contents is not text.
+    #[error("not text")]
+    NotText,
+}
+
+/// The diffs to add to records of this turn.
 #[derive(Debug, Default)]
 pub(super) struct Diffs {
-    wanted: Vec<Wanted>,
-    /// Boot-time nanoseconds before which no config is read for one.
+    wanted: Vec<DiffRequest>,
+    /// Boot-time nanoseconds before which the daemon does not read the config for a diff.
     not_before: u64,
 }
 
 #[derive(Debug)]
-struct Wanted {
-    /// Which record of the group.
+struct DiffRequest {
+    /// The index of the record in the group.
     record: usize,
     thing: u32,
-    /// Digest of what was found.
+    /// The digest of the found content.
     found: [u8; 32],
 }
 
 impl Diffs {
-    /// The record with this index in the group is about content. It may show how the content differs.
-    pub(super) fn want(&mut self, record: usize, thing: u32, desired: &Desired, seen: &LookResult) {
+    /// Asks for a diff in the record with this index, if the record is about content and the policy allows a diff.
+    pub(super) fn want(&mut self, record: usize, thing: u32, desired: &Desired, seen: &VerifiedThing) {
         let expectation = &desired.expectations[thing as usize];
         let content = seen.differences.iter().any(|difference| difference.kind == DifferenceKind::Content);
         let Observation::Object(object) = &seen.observation else { return };
@@ -67,23 +95,22 @@ impl Diffs {
             && let (FileType::Regular, Some(found)) = (object.file_type, object.sha256)
             && !desired.policy.decide(&expectation.thing.path(), None).secret
         {
-            self.wanted.push(Wanted { record, thing, found });
+            self.wanted.push(DiffRequest { record, thing, found });
         }
     }
 
-    /// Makes the diffs of this turn. A record without the diff that its policy allows says why.
-    pub(super) fn add(&mut self, records: &mut [Record], sources: &Sources<'_>, clock: &dyn Clock) {
+    /// Adds the diffs of this turn to their records. A record whose diff cannot be made has the reason.
+    pub(super) fn add(&mut self, records: &mut [Record], sources: &DiffSources<'_>, clock: &dyn Clock) {
         let wanted = std::mem::take(&mut self.wanted);
         if wanted.is_empty() {
             return;
         }
         let began = clock.boot_ns();
-        let mut rendered = Err("too many changes at once");
+        let mut rendered = Err(NoDiff::TooMany);
         if began >= self.not_before {
-            rendered = desired::rendered(sources.source, Unknown::Ignore)
-                .map_err(|_| "the config cannot be read now");
+            rendered = desired::rendered(sources.source, Unknown::Ignore).map_err(|_| NoDiff::Config);
         }
-        for Wanted { record, thing, found } in wanted {
+        for DiffRequest { record, thing, found } in wanted {
             let expectation = &sources.desired.expectations[thing as usize];
             let diff = match &rendered {
                 Ok(rendered) => unified(rendered, expectation, sources.observer, &found),
@@ -93,7 +120,7 @@ impl Diffs {
             match diff {
                 Ok(diff) => record.diff = Some(diff),
                 Err(reason) => {
-                    record.detail.insert("no_diff".into(), reason.into());
+                    record.detail.insert("no_diff".into(), reason.to_string().into());
                 }
             }
         }
@@ -104,46 +131,46 @@ impl Diffs {
     }
 }
 
-/// What diffs are made from.
-pub(super) struct Sources<'a> {
-    /// The config.
+/// The inputs of diffs.
+pub(super) struct DiffSources<'a> {
+    /// Where the config is read.
     pub(super) source: &'a StateSource,
-    /// What was read from them.
+    /// The expectations and policies from it.
     pub(super) desired: &'a Desired,
     /// The host's files.
     pub(super) observer: &'a Observer,
 }
 
-/// From what is declared to what was found, or why that is not shown.
+/// The unified diff from the declared content to the found one.
 fn unified(
     rendered: &Rendered,
     expectation: &Expectation,
     observer: &Observer,
     found: &[u8; 32],
-) -> Result<String, &'static str> {
-    let Expected::File(file) = &expectation.expected else { return Err("not a file") };
+) -> Result<String, NoDiff> {
+    let Expected::File(file) = &expectation.expected else { return Err(NoDiff::NotAFile) };
     let path = expectation.thing.path();
     let declared = expected_bytes(rendered, &path).unwrap_or_default();
     let digest: [u8; 32] = Sha256::digest(&declared).into();
     if file.content.is_none_or(|content| content.sha256 != digest) {
-        return Err("the config says something else by now");
+        return Err(NoDiff::Redeclared);
     }
     if declared.len() > MOST_BYTES {
-        return Err("too large");
+        return Err(NoDiff::TooLarge);
     }
-    let content = read(observer, &path).map_err(|_| "it cannot be read any more")?;
+    let content = read(observer, &path).map_err(|_| NoDiff::Unreadable)?;
     if content.len() > MOST_BYTES {
-        return Err("too large");
+        return Err(NoDiff::TooLarge);
     }
     let digest: [u8; 32] = Sha256::digest(&content).into();
     if digest != *found {
-        return Err("it was changed again");
+        return Err(NoDiff::Changed);
     }
-    let (declared, content) = (text(&declared)?, text(&content)?);
+    let (declared, content) = (as_text(&declared)?, as_text(&content)?);
     Ok(bounded(declared, content))
 }
 
-/// One byte more than is shown, by an open that is no observation: what the kernel counts is left as it is.
+/// Reads one byte more than a diff may have. The open is no observation, so that the kernel's evidence stays as it is.
 fn read(observer: &Observer, path: &Path) -> std::io::Result<Vec<u8>> {
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let opened = match observer.root().open_at(path, flags | OFlag::O_NOATIME) {
@@ -155,11 +182,11 @@ fn read(observer: &Observer, path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn text(bytes: &[u8]) -> Result<&str, &'static str> {
-    std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0')).ok_or("not text")
+fn as_text(bytes: &[u8]) -> Result<&str, NoDiff> {
+    std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0')).ok_or(NoDiff::NotText)
 }
 
-/// A unified diff, cut where it becomes too long.
+/// A unified diff, cut at the size limit.
 fn bounded(declared: &str, found: &str) -> String {
     let diff = TextDiff::configure().timeout(PATIENCE).diff_lines(declared, found);
     let mut shown = diff.unified_diff().context_radius(3).header("declared", "found").to_string();
@@ -173,13 +200,13 @@ fn bounded(declared: &str, found: &str) -> String {
     shown
 }
 
-/// What was found, as a record shows it. A missing object is a finding, too.
+/// The found state, as a record shows it.
 pub(super) fn shown(observation: &Observation) -> Option<Value> {
     match observation {
         Observation::Missing => Some(json!({ "seen": "missing" })),
         observation => {
             let mut shown = snapshot(observation)?;
-            // The differences name keys, and no more of them than they may.
+            // The differences name the keys.
             let map = shown.as_object_mut()?;
             map.remove("ssh_keys");
             let left_out = map.get_mut("names").and_then(Value::as_array_mut).map_or(0, |names| {
@@ -196,8 +223,8 @@ pub(super) fn shown(observation: &Observation) -> Option<Value> {
     }
 }
 
-/// What a thing was that was as declared, as far as the declaration says: of things that are compliant nothing else is
-/// kept. `None` where it leaves open what was there.
+/// The state of a compliant thing, as far as its declaration determines it: the daemon keeps no observation of compliant things.
+/// `None` if the declaration allows several states.
 pub(super) fn declared(expectation: &Expectation) -> Option<Value> {
     let mut map = Map::new();
     let mut set = |key: &str, value: Value| {
@@ -208,7 +235,7 @@ pub(super) fn declared(expectation: &Expectation) -> Option<Value> {
     let (file_type, owners) = match &expectation.expected {
         Expected::File(file) if !file.may_be_missing => {
             set("mode", file.mode.into());
-            // Keys may stand there in more than one way.
+            // Keys may be written in more than one way.
             if let Some(content) = file.content.filter(|_| !expectation.ssh_keys) {
                 set("size", content.size.into());
                 set("sha256", hex::encode(content.sha256).into());

@@ -22,13 +22,13 @@ fn file(may_be_missing: bool) -> Expectation {
 }
 
 #[test]
-fn before_a_change_a_compliant_thing_was_what_its_declaration_says() {
+fn the_state_of_a_compliant_thing_is_what_its_declaration_determines() {
     let wanted = json!({
         "from": "declaration", "seen": "object", "file_type": "regular", "mode": 0o644, "uid": 0, "group": "adm",
         "size": 3, "sha256": "01".repeat(32),
     });
     assert_eq!(declared(&file(false)), Some(wanted));
-    assert_eq!(declared(&file(true)), None, "whether it was there is not known");
+    assert_eq!(declared(&file(true)), None, "the file may have been missing");
     let unit = UnitExpectation { enabled: Some(true), masked: None, install_directories: Vec::new() };
     let unit = Expectation {
         thing: Thing::Unit { name: "a.service".to_owned() },
@@ -41,7 +41,7 @@ fn before_a_change_a_compliant_thing_was_what_its_declaration_says() {
 }
 
 #[test]
-fn of_keys_and_names_a_record_shows_no_more_than_fits() {
+fn a_record_shows_keys_and_names_up_to_a_limit() {
     let line = format!(
         "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f {}\n",
         "c".repeat(200)
@@ -76,7 +76,7 @@ fn a_diff_is_unified_and_cut_at_the_end_of_a_line_when_it_is_long() {
 
 #[test]
 fn only_text_is_shown() {
-    assert_eq!(text(b"a\0b"), Err("not text"));
-    assert_eq!(text(b"\xff"), Err("not text"));
-    assert_eq!(text("é\n".as_bytes()), Ok("é\n"));
+    assert_eq!(as_text(b"a\0b"), Err(NoDiff::NotText));
+    assert_eq!(as_text(b"\xff"), Err(NoDiff::NotText));
+    assert_eq!(as_text("é\n".as_bytes()), Ok("é\n"));
 }

@@ -1,21 +1,21 @@
-//! Who changed a thing since it was last verified.
+//! The actors of one thing's changes since its last verification.
 //!
-//! In: announced changes of one thing, each with its actor and whether the kernel would let that actor. Out: all of them, and
-//! the newest. One that keeps the file open goes on changing it without another record, so no actor is forgotten before the
-//! thing is at rest. No I/O.
+//! In: changes of one thing, each with its actor and whether the kernel refused it. Out: all changes, and the newest. It owns one
+//! change for each actor. An actor that keeps the file open can change it without another record, so the episode keeps every
+//! actor until the thing is settled. No I/O.
 
 use sensor_model::record::Actor;
 
-/// Actors of one episode that are kept; those that come later are counted.
+/// Actors that one episode keeps. It counts the others.
 pub(super) const ACTORS: usize = 16;
 
-/// Bytes of arguments of an actor that stands beside others in a record.
+/// Bytes of arguments of an actor in a list of several.
 const ARGUMENTS: usize = 128;
 
-/// What an actor did last.
+/// The last change by one actor.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct AttributedChange {
-    /// `None` where no process could be named.
+    /// `None` if the process is unknown.
     pub(super) actor: Option<Actor>,
     pub(super) operation: &'static str,
     /// Boot-time nanoseconds.
@@ -23,7 +23,7 @@ pub(super) struct AttributedChange {
 }
 
 impl AttributedChange {
-    /// Whether the two are of one actor: a process that executes another program is another.
+    /// Whether both changes have one actor. A process that executes another program is another actor.
     fn is_by_same(&self, other: &Self) -> bool {
         let who = |change: &Self| {
             change.actor.as_ref().map(|actor| (actor.pid, actor.start_ns, actor.exe.clone(), actor.uid))
@@ -32,44 +32,44 @@ impl AttributedChange {
     }
 }
 
-/// The changes of a thing, kept until it is at rest.
+/// The changes of a thing since its last verification, until it is settled.
 #[derive(Debug, Clone)]
 pub(super) struct Episode {
     /// One for each actor, the newest last.
     changes: Vec<AttributedChange>,
-    /// Actors for which there was no room, and changes whose records were lost.
+    /// The number of actors without room, and of changes whose record was lost.
     more: u64,
-    /// An attempt that the kernel refused, as far as owner and capabilities tell. It is no change.
+    /// The last attempt that the kernel refused, as far as owner and capabilities show. It is no change.
     refused: Option<AttributedChange>,
-    /// Time of the first change that no record names, for the latency.
+    /// Boot time of the first change that no record names, for the latency.
     pub(super) first_ns: u64,
-    /// A record named all of them; they are kept, since they may go on changing the thing without another record.
+    /// A record named all changes. The actors stay, because they can change the thing without another record.
     pub(super) reported: bool,
 }
 
 impl Episode {
-    /// Begins with a change.
+    /// An episode that begins with a change.
     pub(super) fn new(change: AttributedChange) -> Self {
         let first_ns = change.at_ns;
         Self { changes: vec![change], more: 0, refused: None, first_ns, reported: false }
     }
 
-    /// Begins with an attempt that was refused.
+    /// An episode that begins with an attempt that the kernel refused.
     pub(super) fn attempted(change: AttributedChange) -> Self {
         Self { changes: Vec::new(), more: 0, first_ns: change.at_ns, refused: Some(change), reported: true }
     }
 
-    /// Begins with a change whose record was lost.
+    /// An episode that begins with a change whose record was lost.
     pub(super) fn lost(at_ns: u64) -> Self {
         Self { changes: Vec::new(), more: 1, first_ns: at_ns, refused: None, reported: true }
     }
 
-    /// An actor whose record was lost may have changed it, too.
+    /// Counts an actor whose record was lost.
     pub(super) fn add_unnamed(&mut self) {
         self.more = self.more.saturating_add(1);
     }
 
-    /// One more change.
+    /// Adds a change.
     pub(super) fn add(&mut self, change: AttributedChange) {
         if self.reported {
             self.reported = false;
@@ -78,19 +78,19 @@ impl Episode {
         if let Some(at) = self.changes.iter().position(|known| known.is_by_same(&change)) {
             self.changes.remove(at);
         } else if self.changes.len() == ACTORS {
-            // The newest is always named.
+            // The episode always keeps the newest actor.
             self.changes.pop();
             self.more += 1;
         }
         self.changes.push(change);
     }
 
-    /// One more attempt that was refused.
+    /// Adds an attempt that the kernel refused.
     pub(super) fn attempt(&mut self, change: AttributedChange) {
         self.refused = Some(change);
     }
 
-    /// The newest change; `None` where there were only attempts.
+    /// The newest change; `None` if there were only refused attempts.
     pub(super) fn newest(&self) -> Option<&AttributedChange> {
         self.changes.last()
     }
@@ -100,18 +100,17 @@ impl Episode {
         self.changes.iter().rev()
     }
 
-    /// How many actors there was no room for, or whose record was lost.
+    /// The number of actors without room, and of changes whose record was lost.
     pub(super) fn more(&self) -> u64 {
         self.more
     }
 
-    /// Who tried and was refused, where no process changed anything.
+    /// The actor of a refused attempt, if no process changed the thing.
     pub(super) fn refused(&self) -> Option<&Actor> {
         self.refused.as_ref().filter(|_| self.changes.is_empty())?.actor.as_ref()
     }
 
-    /// All who could be named, the first first, as a record names them beside each other; none where there is no more than
-    /// one to be named.
+    /// All known actors, the oldest first, in the brief form for a list. Empty if there is only one.
     pub(super) fn actors(&self) -> Vec<Actor> {
         if self.changes.len() < 2 {
             return Vec::new();
@@ -120,7 +119,7 @@ impl Episode {
     }
 }
 
-/// An actor without ancestors, and with the first of its arguments.
+/// An actor without ancestors, and with only its first arguments.
 pub(super) fn brief(actor: &Actor) -> Actor {
     let mut room = ARGUMENTS;
     let argv: Vec<String> = actor
@@ -146,59 +145,59 @@ mod tests {
         AttributedChange { actor: Some(actor), operation: "write", at_ns }
     }
 
-    fn pids(noted: &Episode) -> Vec<u32> {
-        noted.changes().filter_map(|change| change.actor.as_ref()).map(|actor| actor.pid).collect()
+    fn pids(episode: &Episode) -> Vec<u32> {
+        episode.changes().filter_map(|change| change.actor.as_ref()).map(|actor| actor.pid).collect()
     }
 
     #[test]
-    fn each_actor_is_kept_once_and_the_newest_is_the_last_that_changed_something() {
-        let mut noted = Episode::new(change(1, 10));
-        assert_eq!(noted.actors(), []);
+    fn each_actor_is_kept_once_and_the_newest_is_the_last_that_made_a_change() {
+        let mut episode = Episode::new(change(1, 10));
+        assert_eq!(episode.actors(), []);
         for (pid, at) in [(2, 20), (1, 30), (3, 40), (1, 50)] {
-            noted.add(change(pid, at));
+            episode.add(change(pid, at));
         }
-        assert_eq!(pids(&noted), [1, 3, 2]);
-        assert_eq!((noted.newest().unwrap().at_ns, noted.first_ns, noted.actors().len()), (50, 10, 3));
+        assert_eq!(pids(&episode), [1, 3, 2]);
+        assert_eq!((episode.newest().unwrap().at_ns, episode.first_ns, episode.actors().len()), (50, 10, 3));
     }
 
     #[test]
-    fn whoever_was_told_stays_and_the_latency_begins_anew() {
-        let mut noted = Episode::new(change(1, 10));
-        noted.reported = true;
-        noted.add(change(2, 90));
-        assert_eq!((pids(&noted), noted.first_ns, noted.reported), (vec![2, 1], 90, false));
+    fn a_reported_actor_stays_and_the_latency_begins_again() {
+        let mut episode = Episode::new(change(1, 10));
+        episode.reported = true;
+        episode.add(change(2, 90));
+        assert_eq!((pids(&episode), episode.first_ns, episode.reported), (vec![2, 1], 90, false));
     }
 
     #[test]
-    fn more_actors_than_there_is_room_for_are_counted_and_the_newest_is_named() {
-        let mut noted = Episode::new(change(0, 0));
+    fn actors_without_room_are_counted_and_the_newest_is_named() {
+        let mut episode = Episode::new(change(0, 0));
         for pid in 1..40 {
-            noted.add(change(pid, u64::from(pid)));
+            episode.add(change(pid, u64::from(pid)));
         }
-        assert_eq!((noted.actors().len(), noted.more(), pids(&noted)[0]), (ACTORS, 24, 39));
+        assert_eq!((episode.actors().len(), episode.more(), pids(&episode)[0]), (ACTORS, 24, 39));
     }
 
     #[test]
-    fn a_change_whose_record_was_lost_counts_as_an_actor_who_is_not_named() {
-        let mut noted = Episode::lost(10);
-        assert_eq!((noted.newest(), noted.more()), (None, 1));
-        noted.add(change(2, 90));
-        noted.add_unnamed();
-        assert_eq!((pids(&noted), noted.more(), noted.first_ns), (vec![2], 2, 90));
+    fn a_change_whose_record_was_lost_counts_as_an_unnamed_actor() {
+        let mut episode = Episode::lost(10);
+        assert_eq!((episode.newest(), episode.more()), (None, 1));
+        episode.add(change(2, 90));
+        episode.add_unnamed();
+        assert_eq!((pids(&episode), episode.more(), episode.first_ns), (vec![2], 2, 90));
     }
 
     #[test]
-    fn a_refused_attempt_is_named_only_where_nobody_changed_anything_and_is_no_news() {
-        let mut noted = Episode::attempted(change(1, 10));
-        assert!(noted.reported && noted.newest().is_none());
-        assert_eq!(noted.refused().map(|actor| actor.pid), Some(1));
-        noted.add(change(2, 90));
-        noted.attempt(change(1, 95));
-        assert_eq!((pids(&noted), noted.refused(), noted.first_ns), (vec![2], None, 90));
+    fn a_refused_attempt_is_named_only_without_any_change() {
+        let mut episode = Episode::attempted(change(1, 10));
+        assert!(episode.reported && episode.newest().is_none());
+        assert_eq!(episode.refused().map(|actor| actor.pid), Some(1));
+        episode.add(change(2, 90));
+        episode.attempt(change(1, 95));
+        assert_eq!((pids(&episode), episode.refused(), episode.first_ns), (vec![2], None, 90));
     }
 
     #[test]
-    fn an_actor_beside_others_takes_little_room() {
+    fn an_actor_in_a_list_is_brief() {
         let ancestors = vec![Actor::default(); 8];
         let argv = vec!["x".repeat(100), "y".repeat(100), "z".to_owned()];
         let reported = brief(&Actor { argv, ancestors, ..Actor::default() });

@@ -16,10 +16,10 @@ use std::path::PathBuf;
 /// The daemon cannot start, or cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// Another daemon runs, or none can be kept out.
+    /// Another daemon runs, or the lock that excludes one cannot be taken.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// Neither the programs nor fanotify work.
+    /// Neither kernel programs nor fanotify work.
     #[error(transparent)]
     Backend(#[from] NoBackend),
     /// The daemon keeps more capabilities than it needs.
@@ -28,7 +28,7 @@ pub enum AgentError {
     /// The maps of the kernel programs cannot be read or written.
     #[error(transparent)]
     Maps(#[from] MapsError),
-    /// Reports cannot be kept or shown.
+    /// Reports cannot be stored or shown.
     #[error(transparent)]
     Report(#[from] ReportError),
     /// A config or policy cannot be used.
@@ -39,7 +39,7 @@ pub enum AgentError {
         "the kernel programs ({mode}) no longer answer, as the canary shows: the daemon ends, and its next start uses the first \
          backend that answers"
     )]
-    Silent {
+    ProgramsStopped {
         /// How they were attached.
         mode: &'static str,
     },
@@ -49,7 +49,7 @@ pub enum AgentError {
     /// More things than their numbers have room for.
     #[error("more than {} managed things", u32::MAX)]
     TooMany,
-    /// A directory of the daemon cannot be made.
+    /// The daemon cannot create one of its directories.
     #[error("cannot make directory {}: {source}", path.display())]
     Directory {
         /// The directory.
@@ -69,7 +69,7 @@ pub enum AgentError {
     /// The kernel refused an operation.
     #[error("cannot {operation}: {source}")]
     Io {
-        /// What was tried.
+        /// Which operation.
         operation: &'static str,
         /// Why it failed.
         source: io::Error,

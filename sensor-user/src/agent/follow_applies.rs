@@ -1,17 +1,17 @@
-//! From one config to another while the daemon watches.
+//! The loop during an apply: from one config to another without a pause of detection.
 //!
-//! In: what writers beside the daemon announce, and the journal of an open apply. Out: both configs' things under watch from
-//! the journal's beginning on; the writer's process as one of Holdfast's; a new run of the loop when the apply is over. It
-//! writes nothing and pauses nothing.
+//! In: announcements of other Holdfast processes, and the journal of an open apply. Out: watches on the things of both configs from
+//! the beginning of the journal, writers that the daemon accepts as Holdfast, and a new run after the apply. It owns nothing and
+//! writes nothing.
 
 use super::apply_tracker::ApplyChange;
-use super::backend::Changes;
+use super::changes::Changes;
 use super::error::AgentError;
-use super::holdfast_writers::{Stranger, WriterEvent};
+use super::holdfast_writers::{WriterEvent, WriterRefusal};
 use super::reports::{AgentEvent, HookMode};
-use super::run_end::Ended;
+use super::run_end::RunEnd;
 use super::state::Agent;
-use super::writer_protocol::{self, Answer, Hello};
+use super::writer_protocol::{self, DaemonAnswer, WriterAnnouncement};
 use crate::clock::rfc3339;
 use crate::desired::{self, DesiredError, StateSource, Unknown};
 use crate::kernel::hooks::When;
@@ -30,65 +30,70 @@ use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The new config of an apply is not watched yet.
+/// The daemon cannot watch the new config of an apply before the apply is over.
 #[derive(Debug, thiserror::Error)]
-enum WidenError {
-    /// It cannot be read.
+enum WatchApplyError {
+    /// The config cannot be read.
     #[error(transparent)]
     Config(#[from] DesiredError),
-    /// It cannot be verified.
+    /// A thing of the config cannot be verified.
     #[error(transparent)]
     Expectation(#[from] ExpectationError),
 }
 
 impl Agent {
-    /// At the start: an apply that goes on already, and writers that announced themselves before.
-    pub(super) fn follow_begun(&mut self, changes: &mut Changes) -> Result<(), AgentError> {
-        for (number, hello) in self.writers.open() {
-            if let Err(reason) = self.adopt(number, &hello) {
-                tracing::warn!(%reason, "A writer beside the daemon does not count as Holdfast.");
+    /// At the start of a run: follows an open apply, and accepts the writers that announced themselves in an earlier run.
+    pub(super) fn follow_open_apply(&mut self, changes: &mut Changes) -> Result<(), AgentError> {
+        for (number, announcement) in self.holdfast_writers.open() {
+            if let Err(reason) = self.adopt(number, &announcement) {
+                tracing::warn!(%reason, "The daemon does not accept a writer as Holdfast.");
             }
         }
         self.follow_applies(changes)
     }
 
-    /// Begins a new run, since another config is current or an apply is over.
-    pub(super) fn begin_again(&mut self) {
-        self.ended.get_or_insert(Ended::Applied);
+    /// Asks for a new run, because another config is current or an apply is over.
+    pub(super) fn request_new_run(&mut self) {
+        self.run_end.get_or_insert(RunEnd::ApplyEnded);
     }
 
     /// Notices that an apply has begun, that it is over, or that another config is current now.
     pub(super) fn follow_applies(&mut self, changes: &mut Changes) -> Result<(), AgentError> {
-        if self.follow.has_moved() {
-            self.begin_again();
+        if self.apply_tracker.has_new_generation() {
+            self.request_new_run();
         }
-        match self.follow.moved() {
-            ApplyChange::Not => {}
-            ApplyChange::Began(id) => self.widen(id, changes)?,
-            // The next run looks at what the apply left, under the config that is current then.
-            ApplyChange::Over => self.begin_again(),
+        match self.apply_tracker.next_change() {
+            ApplyChange::Unchanged => {}
+            ApplyChange::Began(id) => self.watch_apply(id, changes)?,
+            // The next run verifies the result of the apply by the config that is current then.
+            ApplyChange::Over => self.request_new_run(),
         }
-        if self.ended.is_none() && self.follow.is_abandoned() {
+        if self.run_end.is_none() && self.apply_tracker.is_abandoned() {
             tracing::warn!("The process of an apply is gone before its end: the daemon recovers the apply.");
-            self.begin_again();
+            self.request_new_run();
         }
-        self.verdicts.reports.report(AgentEvent::NodeState(self.follow.standing()));
+        self.verdicts.report(AgentEvent::NodeState(self.apply_tracker.standing()));
         Ok(())
     }
 
-    /// A writer beside the daemon announced itself, or is gone.
-    pub(super) fn writer(&mut self, said: WriterEvent, changes: &mut Changes) -> Result<(), AgentError> {
-        match said {
-            WriterEvent::Hello(number, hello) => {
-                let stranger =
-                    self.adopt(number, &hello).err().map(|reason| reason.to_string()).unwrap_or_default();
+    /// Handles a writer that announced itself, or whose connection is closed.
+    pub(super) fn handle_writer_event(
+        &mut self,
+        event: WriterEvent,
+        changes: &mut Changes,
+    ) -> Result<(), AgentError> {
+        match event {
+            WriterEvent::Announced(number, announcement) => {
+                let refused = self.adopt(number, &announcement).err();
+                let refused_because = refused.map(|reason| reason.to_string()).unwrap_or_default();
                 self.follow_applies(changes)?;
-                let unwatched = match hello.apply {
-                    Some(id) => self.follow.unwatched(id),
+                let unwatched = match announcement.apply {
+                    Some(id) => self.apply_tracker.unwatched(id),
                     None => String::new(),
                 };
-                let unexpected = hello.apply.is_none() && !self.expects(&hello.repair);
-                self.writers.answer(number, &Answer { stranger, unwatched, unexpected });
+                let unexpected = announcement.apply.is_none() && !self.expects(&announcement.repair);
+                self.holdfast_writers
+                    .answer(number, &DaemonAnswer { refused_because, unwatched, unexpected });
             }
             WriterEvent::Gone => {
                 self.refresh_allowed();
@@ -98,35 +103,35 @@ impl Agent {
         Ok(())
     }
 
-    /// Accepts a writer as Holdfast: no deny rule refuses it, and what it writes is no touch.
-    fn adopt(&mut self, number: u64, hello: &Hello) -> Result<(), Stranger> {
-        let process = self.writers.process(number)?;
-        match hello.apply {
-            Some(id) if !self.follow.is_under_way(id) => return Err(Stranger::NotUnderWay(id)),
+    /// Accepts a writer as Holdfast: no deny rule refuses it, and its changes are not `touched`.
+    fn adopt(&mut self, number: u64, announcement: &WriterAnnouncement) -> Result<(), WriterRefusal> {
+        let process = self.holdfast_writers.process(number)?;
+        match announcement.apply {
+            Some(id) if !self.apply_tracker.is_under_way(id) => return Err(WriterRefusal::NotUnderWay(id)),
             Some(_) => {}
             None => {
-                if hello.repair.is_empty() || !self.expects(&hello.repair) {
-                    return Err(Stranger::OtherState);
+                if announcement.repair.is_empty() || !self.expects(&announcement.repair) {
+                    return Err(WriterRefusal::OtherState);
                 }
             }
         }
         let intake = &mut self.intake;
-        let start_ns = intake.attributor.adopt(process, &*intake.processes).ok_or(Stranger::NotSeen)?;
-        self.writers.adopt(number, (process, start_ns));
+        let start_ns = intake.attributor.adopt(process, &*intake.processes).ok_or(WriterRefusal::NotSeen)?;
+        self.holdfast_writers.adopt(number, (process, start_ns));
         self.refresh_allowed();
         Ok(())
     }
 
-    /// Whether the daemon expects all of this, by digest.
+    /// Whether the daemon expects all things of these digests.
     fn expects(&self, digests: &[String]) -> bool {
         let expectations = self.verdicts.desired.expectations.iter();
         let ours: HashSet<String> = expectations.map(writer_protocol::digest).collect();
         digests.iter().all(|digest| ours.contains(digest))
     }
 
-    /// Watches what only the new config declares, and what else the journal names.
-    fn widen(&mut self, id: u64, changes: &mut Changes) -> Result<(), AgentError> {
-        let unwatched = match self.added(id) {
+    /// Watches the things that only the new config declares, and the other paths of the journal.
+    fn watch_apply(&mut self, id: u64, changes: &mut Changes) -> Result<(), AgentError> {
+        let unwatched = match self.things_of_apply(id) {
             Ok(added) => {
                 self.watch_more(added, changes)?;
                 String::new()
@@ -136,19 +141,19 @@ impl Agent {
                 error.to_string()
             }
         };
-        self.follow.widened(id, unwatched);
+        self.apply_tracker.set_unwatched(id, unwatched);
         Ok(())
     }
 
-    /// Things of an open apply that the present config does not declare.
-    fn added(&self, id: u64) -> Result<Vec<Expectation>, WidenError> {
-        let config = self.follow.config(id);
+    /// The things of an open apply that the present config does not declare.
+    fn things_of_apply(&self, id: u64) -> Result<Vec<Expectation>, WatchApplyError> {
+        let config = self.apply_tracker.config(id);
         let applied = StateSource::applied((id, config.clone()).into());
         let mut new = expectations(&desired::rendered(&applied, Unknown::Ignore)?)?;
         let present = &self.verdicts.desired;
         new.retain(|expectation| {
             present.policy.decide(&expectation.thing.path(), None).action != DriftAction::Ignore
-                && self.looks.looker.observer.unchecked(&expectation.thing).is_none()
+                && self.verifications.verifier.observer.unchecked(&expectation.thing).is_none()
         });
         let known: HashSet<&Thing> = present.expectations.iter().map(|known| &known.thing).collect();
         new.retain(|expectation| !known.contains(&expectation.thing));
@@ -162,8 +167,8 @@ impl Agent {
             .map(|expectation| expectation.thing.path())
             .collect();
         let source = Source::new(format!("apply number {id}"), config.display().to_string());
-        let others = self.follow.targets().filter(|(path, _)| !declared.contains(path.as_path()));
-        new.extend(others.filter_map(|(path, after)| on_the_way(path, after, &source)));
+        let others = self.apply_tracker.targets().filter(|(path, _)| !declared.contains(path.as_path()));
+        new.extend(others.filter_map(|(path, after)| expectation_of_target(path, after, &source)));
         Ok(new)
     }
 
@@ -171,33 +176,33 @@ impl Agent {
         let number = |count: usize| u32::try_from(count).map_err(|_| AgentError::TooMany);
         let first = number(self.verdicts.desired.expectations.len())?;
         let things = first..first.saturating_add(number(added.len())?);
-        let looker = &mut self.looks.looker;
+        let verifier = &mut self.verifications.verifier;
         let present = &mut self.verdicts.desired;
-        let ids = desired::complete(&mut added, &present.policy, &*looker.observer);
+        let ids = desired::complete(&mut added, &present.policy, &*verifier.observer);
         present.ids.users.extend(ids.users);
         present.ids.groups.extend(ids.groups);
-        let watches = looker.extend(&added);
+        let watches = verifier.extend(&added);
         let rules = &mut self.denials.rules;
         if self.hooks.mode == HookMode::Lsm {
             rules.extend(&present.policy, first, &added);
         }
         present.expectations.extend(added);
-        let protected = things.clone().filter_map(|thing| Some((thing, rules.protects(thing)?)));
-        looker.protect(protected)?;
+        let protected = things.clone().filter_map(|thing| Some((thing, rules.rule_of(thing)?)));
+        verifier.protect(protected)?;
         self.refresh_allowed();
-        if self.looks.looker.has_links() {
-            self.hooks.need(When::Links, true, &mut *self.verdicts.reports);
+        if self.verifications.verifier.has_links() {
+            self.hooks.set_needed(When::Links, true, &mut *self.verdicts.reports);
         }
         let now = self.verdicts.now();
         for watch in watches {
-            let looker = &mut self.looks.looker;
-            looker.enrol(watch)?;
-            // Enrolling cleared the dirty bit of an inode that other things share: they may have changed a moment before.
-            let (direct, _) = looker.registry.all_concerned(&[watch]);
+            let verifier = &mut self.verifications.verifier;
+            verifier.enrol(watch)?;
+            // Enrolling cleared the dirty bit of an inode that other things share. They may have changed a moment before.
+            let (direct, _) = verifier.registry.all_concerned(&[watch]);
             let known = direct.into_iter().filter(|thing| *thing < first);
-            self.verdicts.changed(known, Event { own: true, beyond: false });
+            self.verdicts.verify_soon(known, Event { own: true, beyond: false });
             if let Changes::Fanotify(backend) = &mut *changes {
-                self.mark(backend, watch);
+                self.add_fanotify_mark(backend, watch);
             }
         }
         for thing in things {
@@ -206,8 +211,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Closes the drifts of things that no config declares any more.
-    pub(super) fn release(&mut self) {
+    /// Closes the open drifts of things that no config declares any more.
+    pub(super) fn close_undeclared_drifts(&mut self) {
         let verdicts = &mut self.verdicts;
         if verdicts.reports.drifts().is_empty() {
             return;
@@ -230,9 +235,9 @@ impl Agent {
     }
 }
 
-/// What a path of an apply is to be that no config declares: a parent, a link that enables a unit, the shadow file, or
-/// what goes back to its original. Both of its images are compliant while the apply is under way, and it is forgotten after.
-fn on_the_way(path: &Path, after: &Image, source: &Source) -> Option<Expectation> {
+/// The expectation of a path that an apply writes and no config declares: a parent, a link that enables a unit, the shadow file,
+/// or a file that returns to its original. It lasts as long as the apply. Meanwhile both images of the journal are compliant.
+fn expectation_of_target(path: &Path, after: &Image, source: &Source) -> Option<Expectation> {
     let owner = |metadata: &Metadata| (Owner::Id(metadata.uid), Owner::Id(metadata.gid));
     let file = |content, mode, (user, group), may_be_missing| {
         Expected::File(FileExpectation {

@@ -1,10 +1,10 @@
-//! Processes of Holdfast that write beside the daemon, and announce what they are about to write.
+//! Other processes of Holdfast that write managed paths and announce it: applies and repairs.
 //!
-//! In: connections to a socket that only root reaches. Out: what each writer announces, that it is gone, and which process it
-//! is. The kernel names the process, not the writer: it counts as Holdfast if it runs as root from the very file that the
-//! daemon runs from. Nothing here waits.
+//! In: connections to a socket that only root reaches. Out: announcements, the end of a connection, and the process behind it. It
+//! owns the socket and the connections. The kernel names the process. The daemon accepts it as Holdfast if it runs as root from
+//! the same file as the daemon. Nothing here waits.
 
-use super::writer_protocol::{Answer, Hello, LONGEST, socket};
+use super::writer_protocol::{DaemonAnswer, LONGEST, WriterAnnouncement, socket};
 use std::{
     fs, io,
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
@@ -13,74 +13,74 @@ use std::{
 };
 use tokio::net::{UnixListener, UnixStream};
 
-/// Writers at once; there is one lock for applies, and people repair by hand.
+/// The number of connections at once. One lock allows one apply, and people start repairs by hand.
 const MOST: usize = 32;
 
-/// What the daemon runs from, and what a process does.
+/// The link in a process's directory of procfs that leads to its executable.
 const EXE: &str = "exe";
 
-/// All writers.
+/// All connected writers.
 #[derive(Debug, Default)]
-pub(super) struct Writers {
+pub(super) struct HoldfastWriters {
     listener: Option<UnixListener>,
-    connected: Vec<Writer>,
+    connected: Vec<ConnectedWriter>,
     last: u64,
 }
 
-/// One writer.
+/// One connected writer.
 #[derive(Debug)]
-struct Writer {
+struct ConnectedWriter {
     number: u64,
     stream: UnixStream,
     received: Vec<u8>,
-    hello: Option<Hello>,
-    /// Number and start of its process, where it is ours.
+    announcement: Option<WriterAnnouncement>,
+    /// Number and start of its process, if the daemon accepted it as Holdfast.
     process: Option<(u32, u64)>,
 }
 
-/// What a writer does.
+/// An event of a writer's connection.
 #[derive(Debug)]
 pub(super) enum WriterEvent {
-    /// It announces what it is about to write, and waits for an answer.
-    Hello(u64, Hello),
-    /// It is gone.
+    /// The writer announced what it will write, and waits for an answer.
+    Announced(u64, WriterAnnouncement),
+    /// The connection is closed.
     Gone,
 }
 
-/// Why a writer does not count as Holdfast.
+/// Why the daemon does not accept a writer as Holdfast.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Stranger {
+pub(super) enum WriterRefusal {
     /// Its connection is closed.
     #[error("it is gone")]
     Gone,
-    /// The kernel does not say which process it is.
+    /// The kernel does not name its process.
     #[error("its process is not known: {0}")]
     Peer(io::Error),
     /// Only root may write declared state.
     #[error("it runs as user {0}")]
     User(u32),
-    /// Its number means nothing here.
+    /// Its process number belongs to another process namespace.
     #[error("it is in a process namespace that the daemon does not see")]
     Namespace,
-    /// Another program.
+    /// It is another program.
     #[error("it does not run from the file that the daemon runs from")]
     OtherFile,
-    /// Its program is not known.
+    /// Its executable cannot be read.
     #[error("its executable is not known: {0}")]
     Executable(io::Error),
-    /// No journal is open for it.
+    /// No journal of this apply is open.
     #[error("apply number {0} is not under way")]
     NotUnderWay(u64),
-    /// It would write something that the daemon does not expect.
+    /// It would write a state that the daemon does not expect.
     #[error("it does not restore what the daemon expects")]
     OtherState,
-    /// The programs did not see it start.
+    /// The kernel programs did not record its start.
     #[error("it was not seen to start")]
     NotSeen,
 }
 
-impl Writers {
-    /// Listens below a state directory. Without a socket no writer waits for the daemon.
+impl HoldfastWriters {
+    /// Listens below a state directory. Without the socket no writer waits for the daemon.
     pub(super) fn listen(state: &Path) -> Self {
         let path = socket(state);
         let bound = prepare(&path).and_then(|()| UnixListener::bind(&path));
@@ -92,12 +92,15 @@ impl Writers {
         Self { listener, ..Self::default() }
     }
 
-    /// What connected writers announced, for a new run of the loop.
-    pub(super) fn open(&self) -> Vec<(u64, Hello)> {
-        self.connected.iter().filter_map(|writer| Some((writer.number, writer.hello.clone()?))).collect()
+    /// The announcements of connected writers, for a new run of the loop.
+    pub(super) fn open(&self) -> Vec<(u64, WriterAnnouncement)> {
+        self.connected
+            .iter()
+            .filter_map(|writer| Some((writer.number, writer.announcement.clone()?)))
+            .collect()
     }
 
-    /// Waits until something happens. May be dropped at any point.
+    /// Waits for an event. The caller may drop the future at any point.
     pub(super) async fn next(&mut self) -> WriterEvent {
         std::future::poll_fn(|context| self.poll(context)).await
     }
@@ -109,11 +112,11 @@ impl Writers {
                     Ok((stream, _)) if self.connected.len() < MOST => {
                         self.last += 1;
                         let number = self.last;
-                        self.connected.push(Writer {
+                        self.connected.push(ConnectedWriter {
                             number,
                             stream,
                             received: Vec::new(),
-                            hello: None,
+                            announcement: None,
                             process: None,
                         });
                     }
@@ -140,25 +143,26 @@ impl Writers {
     ///
     /// # Errors
     /// Why it is not.
-    pub(super) fn process(&self, number: u64) -> Result<u32, Stranger> {
-        let writer = self.connected.iter().find(|writer| writer.number == number).ok_or(Stranger::Gone)?;
-        let peer = writer.stream.peer_cred().map_err(Stranger::Peer)?;
+    pub(super) fn process(&self, number: u64) -> Result<u32, WriterRefusal> {
+        let writer =
+            self.connected.iter().find(|writer| writer.number == number).ok_or(WriterRefusal::Gone)?;
+        let peer = writer.stream.peer_cred().map_err(WriterRefusal::Peer)?;
         if peer.uid() != 0 {
-            return Err(Stranger::User(peer.uid()));
+            return Err(WriterRefusal::User(peer.uid()));
         }
         let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid != 0);
-        let pid = pid.ok_or(Stranger::Namespace)?;
+        let pid = pid.ok_or(WriterRefusal::Namespace)?;
         let exe = |process: &str| fs::metadata(Path::new("/proc").join(process).join(EXE));
         let identity = |file: fs::Metadata| (file.dev(), file.ino());
         let (ours, theirs) = (exe("self"), exe(&pid.to_string()));
         match (ours.map(identity), theirs.map(identity)) {
             (Ok(ours), Ok(theirs)) if ours == theirs => Ok(pid),
-            (Ok(_), Ok(_)) => Err(Stranger::OtherFile),
-            (Err(error), _) | (_, Err(error)) => Err(Stranger::Executable(error)),
+            (Ok(_), Ok(_)) => Err(WriterRefusal::OtherFile),
+            (Err(error), _) | (_, Err(error)) => Err(WriterRefusal::Executable(error)),
         }
     }
 
-    /// A writer's process counts as Holdfast from now on.
+    /// Accepts a writer's process as Holdfast from now on.
     pub(super) fn adopt(&mut self, number: u64, process: (u32, u64)) {
         if let Some(writer) = self.connected.iter_mut().find(|writer| writer.number == number) {
             writer.process = Some(process);
@@ -171,18 +175,18 @@ impl Writers {
     }
 
     /// Answers a writer.
-    pub(super) fn answer(&self, number: u64, answer: &Answer) {
+    pub(super) fn answer(&self, number: u64, answer: &DaemonAnswer) {
         let Some(writer) = self.connected.iter().find(|writer| writer.number == number) else { return };
         let mut line = serde_json::to_vec(answer).unwrap_or_default();
         line.push(b'\n');
-        // A few bytes fit into an empty socket; one that does not take them waits in vain, and not for ever.
+        // A few bytes fit into an empty socket. A writer that cannot receive them stops waiting after a while.
         if let Err(error) = writer.stream.try_write(&line) {
             tracing::warn!(%error, "Cannot answer a writer.");
         }
     }
 }
 
-impl Writer {
+impl ConnectedWriter {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<WriterEvent> {
         let mut chunk = [0; 4096];
         loop {
@@ -192,8 +196,8 @@ impl Writer {
             match self.stream.try_read(&mut chunk) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                 Ok(0) | Err(_) => return Poll::Ready(WriterEvent::Gone),
-                // It has announced everything; more bytes have no meaning.
-                Ok(_) if self.hello.is_some() => continue,
+                // The writer has announced everything, so the daemon ignores further bytes.
+                Ok(_) if self.announcement.is_some() => continue,
                 Ok(length) => self.received.extend_from_slice(&chunk[..length]),
             }
             let Some(end) = self.received.iter().position(|byte| *byte == b'\n') else {
@@ -202,17 +206,17 @@ impl Writer {
                 }
                 continue;
             };
-            let Ok(hello) = serde_json::from_slice::<Hello>(&self.received[..end]) else {
+            let Ok(announcement) = serde_json::from_slice::<WriterAnnouncement>(&self.received[..end]) else {
                 return Poll::Ready(WriterEvent::Gone);
             };
             self.received = Vec::new();
-            self.hello = Some(hello.clone());
-            return Poll::Ready(WriterEvent::Hello(self.number, hello));
+            self.announcement = Some(announcement.clone());
+            return Poll::Ready(WriterEvent::Announced(self.number, announcement));
         }
     }
 }
 
-/// Makes the directory, and room for a new socket where a dead daemon left its own.
+/// Creates the directory, and removes the socket of an earlier daemon.
 fn prepare(path: &Path) -> io::Result<()> {
     let directory: PathBuf = path.parent().map(Path::to_owned).unwrap_or_default();
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
@@ -225,7 +229,7 @@ fn prepare(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::writer_protocol::Tie;
+    use crate::agent::writer_protocol::WriterConnection;
     use std::cell::RefCell;
 
     fn runtime() -> tokio::runtime::Runtime {
@@ -233,22 +237,30 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_goes_on_only_with_an_answer_and_its_end_is_noticed() {
+    fn a_writer_continues_only_after_an_answer_and_the_daemon_notices_its_end() {
         let state = tempfile::tempdir().unwrap();
         let order = RefCell::new(Vec::new());
         runtime().block_on(async {
-            let mut writers = Writers::listen(state.path());
-            let hello = Hello { apply: Some(7), repair: vec!["ab".repeat(40_000)] };
+            let mut writers = HoldfastWriters::listen(state.path());
+            let announcement = WriterAnnouncement { apply: Some(7), repair: vec!["ab".repeat(40_000)] };
             let writer = async {
                 let mut lines = Vec::new();
-                let tie = Tie::make(state.path(), &hello, &mut |line| lines.push(line.to_owned())).await;
+                let connection = WriterConnection::announce(state.path(), &announcement, &mut |line| {
+                    lines.push(line.to_owned())
+                })
+                .await;
                 order.borrow_mut().push("writes");
-                assert!(tie.is_some());
+                assert!(connection.is_some());
                 lines
             };
             let daemon = async {
-                let WriterEvent::Hello(number, received) = writers.next().await else { panic!("no hello") };
-                assert_eq!((&received, writers.open()), (&hello, vec![(number, hello.clone())]));
+                let WriterEvent::Announced(number, received) = writers.next().await else {
+                    panic!("no announcement")
+                };
+                assert_eq!(
+                    (&received, writers.open()),
+                    (&announcement, vec![(number, announcement.clone())])
+                );
                 if nix::unistd::geteuid().is_root() {
                     assert_eq!(
                         writers.process(number).unwrap(),
@@ -257,7 +269,10 @@ mod tests {
                     );
                 }
                 order.borrow_mut().push("answers");
-                writers.answer(number, &Answer { stranger: "x".to_owned(), ..Answer::default() });
+                writers.answer(
+                    number,
+                    &DaemonAnswer { refused_because: "x".to_owned(), ..DaemonAnswer::default() },
+                );
                 assert!(matches!(writers.next().await, WriterEvent::Gone));
                 assert_eq!(writers.open(), Vec::new());
             };
@@ -268,24 +283,32 @@ mod tests {
     }
 
     #[test]
-    fn without_a_daemon_nobody_waits_and_a_dead_one_leaves_room_for_the_next() {
+    fn without_a_daemon_no_writer_waits_and_the_next_daemon_can_listen() {
         let state = tempfile::tempdir().unwrap();
         runtime().block_on(async {
             let mut say = |line: &str| panic!("{line}");
-            assert!(Tie::make(state.path(), &Hello::default(), &mut say).await.is_none());
-            drop(Writers::listen(state.path()));
+            assert!(
+                WriterConnection::announce(state.path(), &WriterAnnouncement::default(), &mut say)
+                    .await
+                    .is_none()
+            );
+            drop(HoldfastWriters::listen(state.path()));
             assert!(socket(state.path()).exists());
-            assert!(Tie::make(state.path(), &Hello::default(), &mut say).await.is_none());
-            assert!(Writers::listen(state.path()).listener.is_some());
+            assert!(
+                WriterConnection::announce(state.path(), &WriterAnnouncement::default(), &mut say)
+                    .await
+                    .is_none()
+            );
+            assert!(HoldfastWriters::listen(state.path()).listener.is_some());
         });
     }
 
     #[test]
-    fn what_is_no_hello_ends_the_tie() {
+    fn an_invalid_announcement_ends_the_connection() {
         use tokio::io::AsyncWriteExt as _;
         let state = tempfile::tempdir().unwrap();
         runtime().block_on(async {
-            let mut writers = Writers::listen(state.path());
+            let mut writers = HoldfastWriters::listen(state.path());
             for text in ["{\"apply\": -1}\n", "{\"more\": 1}\n", "\n"] {
                 let mut stream = UnixStream::connect(socket(state.path())).await.unwrap();
                 stream.write_all(text.as_bytes()).await.unwrap();

@@ -1,37 +1,39 @@
 //! The attached programs, and the hooks that are needed only at times.
 //!
-//! In: whether links are managed, whether a managed file is open for writing. Out: hooks attached or detached.
+//! In: whether links are managed, whether a process has a managed file open for writing. Out: hooks attached or detached, and
+//! events about them. It owns the loaded programs and their links.
 
 use super::reports::{AgentEvent, HookMode, Reports};
 use crate::kernel::hooks::{FUNCTIONS, TRACEPOINTS, When, hidden};
 use crate::kernel::load::{HookState, Sensor};
 use std::time::Duration;
 
-/// The hooks on every read and write are attached when a managed file still has writers after this
-/// long, so that an ordinary open, write and close never pays for attaching.
+/// A managed file must have writers for this long before the daemon attaches the hooks on reads and writes. So an ordinary open,
+/// write and close does not pay for attaching.
 const ATTACH_AFTER: Duration = Duration::from_millis(200);
 
-/// And detached when it has had none for this long.
+/// No managed file may have writers for this long before the daemon detaches them.
 const DETACH_AFTER: Duration = Duration::from_secs(30);
 
 /// The programs of one backend.
 pub(super) struct Hooks {
+    /// How the hooks are attached.
     pub(super) mode: HookMode,
     /// Absent on the fanotify backend.
     pub(super) sensor: Option<Sensor>,
-    /// Since when a managed file has writers, boot time.
+    /// Boot time since which a managed file has writers.
     writers_since: Option<u64>,
-    /// Since when none has.
+    /// Boot time since which no managed file has writers.
     no_writers_since: Option<u64>,
 }
 
 impl Hooks {
-    /// Of a backend.
+    /// The hooks of a backend.
     pub(super) fn new(mode: HookMode, sensor: Option<Sensor>) -> Self {
         Self { mode, sensor, writers_since: None, no_writers_since: None }
     }
 
-    /// Reports which hooks are attached, and how many kinds of changes go unseen at first.
+    /// Reports which hooks are attached, and how many kinds of changes the backend does not see at once.
     pub(super) fn report(&self, reports: &mut dyn Reports) {
         let mut unseen_kinds = crate::fanotify::BLIND_SPOTS.len();
         if let Some(sensor) = &self.sensor {
@@ -58,7 +60,7 @@ impl Hooks {
     }
 
     /// Attaches or detaches hooks that are needed only at times.
-    pub(super) fn need(&mut self, when: When, needed: bool, reports: &mut dyn Reports) {
+    pub(super) fn set_needed(&mut self, when: When, needed: bool, reports: &mut dyn Reports) {
         let Some(sensor) = &mut self.sensor else { return };
         match sensor.set(when, needed) {
             Ok(changed) => {
@@ -76,7 +78,7 @@ impl Hooks {
     }
 
     /// Attaches the hooks on reads and writes while a managed file stays open for writing.
-    pub(super) fn follow_writers(&mut self, has_writers: bool, now: u64, reports: &mut dyn Reports) {
+    pub(super) fn follow_file_writers(&mut self, has_writers: bool, now: u64, reports: &mut dyn Reports) {
         let is_over = |since: u64, limit: Duration| u128::from(now.saturating_sub(since)) >= limit.as_nanos();
         let (since, limit) = if has_writers {
             self.no_writers_since = None;
@@ -86,7 +88,7 @@ impl Hooks {
             (*self.no_writers_since.get_or_insert(now), DETACH_AFTER)
         };
         if is_over(since, limit) {
-            self.need(When::Writers, has_writers, reports);
+            self.set_needed(When::Writers, has_writers, reports);
         }
     }
 }

@@ -1,10 +1,11 @@
-//! What the loop needs to read changes: who a process is, and how many changes were lost.
+//! The actors of changes, and the number of lost changes.
 //!
-//! In: records of the ring, the kernel's loss counters. Out: actors, and the losses since the last call.
+//! In: ring records, the kernel's loss counters. Out: an actor for each record, and the losses since the last call. It owns the
+//! table of processes, the attributor, and the counters as it last read them.
 
-use super::lost_entries::{Entry, LostEntries};
-use super::reports::{AgentEvent, LossStage, Reports};
-use super::verifier::Witness;
+use super::lost_entries::{ChangedEntry, LostEntries};
+use super::reports::{AgentEvent, LossReason, LossStage, Reports};
+use super::verifier::KernelPrograms;
 use crate::attribution::{Attributor, ProcessTable};
 use crate::event::Change;
 use crate::kernel::maps::{MapsError, ProcessMaps};
@@ -25,18 +26,20 @@ impl ProcessTable for ProcessMaps {
     }
 }
 
-/// What changes are read with.
+/// Names actors and counts losses.
 pub(super) struct Intake {
+    /// The kernel programs' table of processes.
     pub(super) processes: Box<dyn ProcessTable>,
+    /// Names the actor of a record.
     pub(super) attributor: Attributor,
-    /// The kernel's loss counters when they were last read.
+    /// The kernel's loss counters, as last read.
     lost_records: u64,
     lost_processes: u64,
     lost_entries: LostEntries,
 }
 
 impl Intake {
-    /// With the losses that were reported before.
+    /// Begins with the losses that an earlier run reported.
     pub(super) fn new(
         processes: Box<dyn ProcessTable>,
         attributor: Attributor,
@@ -45,38 +48,38 @@ impl Intake {
         Self { processes, attributor, lost_records, lost_processes, lost_entries: LostEntries::default() }
     }
 
-    /// Who made a change.
+    /// The actor of a change.
     pub(super) fn actor(&mut self, change: &Change) -> Actor {
         self.attributor.attribute(&change.record, &*self.processes)
     }
 
-    /// The losses that were reported, for the next run of the loop.
+    /// The reported losses, for the next run of the loop.
     pub(super) fn losses(&self) -> [u64; 2] {
         [self.lost_records, self.lost_processes]
     }
 
-    /// Changes whose record was lost, in all.
+    /// How many changes lost their record, in all.
     pub(super) fn lost_records(&self) -> u64 {
         self.lost_records
     }
 
-    /// Reads the loss counters after the ring was drained. Gives the kernel's count of lost records, and how many are new.
+    /// Reads the loss counters; the caller drains the ring first. Gives the kernel's count of lost records, and how many are new.
     pub(super) fn count_losses(
         &mut self,
-        witness: &mut Witness,
+        kernel: &mut KernelPrograms,
         reports: &mut dyn Reports,
     ) -> Result<(u64, u64), MapsError> {
-        let lost = witness.maps().count(Counter::Lost)?;
-        let processes = witness.maps().count(Counter::ProcessLost)?;
+        let lost = kernel.maps().count(Counter::Lost)?;
+        let processes = kernel.maps().count(Counter::ProcessLost)?;
         let missing = processes.saturating_sub(self.lost_processes);
-        reports.report(AgentEvent::ChangesLost(LossStage::Process, "full", missing));
+        reports.report(AgentEvent::ChangesLost(LossStage::Process, LossReason::Full, missing));
         self.lost_processes = processes;
         let before = std::mem::replace(&mut self.lost_records, lost);
         Ok((lost, lost.saturating_sub(before)))
     }
 
-    /// Inodes that changed since they were last looked at, or lost a record.
-    pub(super) fn changed_entries(&mut self, witness: &mut Witness) -> Vec<Entry> {
-        self.lost_entries.take(witness.maps().entries())
+    /// The inodes that changed since their last verification, or lost a record.
+    pub(super) fn changed_entries(&mut self, kernel: &mut KernelPrograms) -> Vec<ChangedEntry> {
+        self.lost_entries.take(kernel.maps().entries())
     }
 }

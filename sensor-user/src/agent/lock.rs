@@ -1,9 +1,9 @@
 //! One daemon at a time for each state, run and pin directory.
 //!
-//! In: the daemon's directories. Out: locks that the kernel releases when the process ends, or the error that names the
-//! holder. A second daemon would take the control socket and the kernel programs from the first.
+//! In: the daemon's directories. Out: locks that the kernel releases when the process ends, or an error that names the holder. It
+//! owns the locks. A second daemon would take the socket and the kernel programs from the first.
 
-use super::options::Options;
+use super::options::AgentOptions;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::libc::O_NOFOLLOW;
@@ -20,16 +20,16 @@ const FILE: &str = "agent.lock";
 /// Every lock on the host, with its process.
 const LOCKS: &str = "/proc/locks";
 
-/// The daemon cannot be the only one.
+/// The daemon cannot exclude other daemons.
 #[derive(Debug, Error)]
 pub enum LockError {
-    /// There is another one.
+    /// Another daemon runs.
     #[error(
         "`{path}` belongs to the daemon that runs as {holder}: stop that one, or give this one its own --state, --run \
          and --pins"
     )]
     Held {
-        /// What it locked.
+        /// The locked path.
         path: PathBuf,
         /// Its process.
         holder: String,
@@ -37,7 +37,7 @@ pub enum LockError {
     /// No lock can be taken.
     #[error("cannot lock `{path}`: {source}")]
     Failed {
-        /// What was to be locked.
+        /// The path.
         path: PathBuf,
         /// Why not.
         source: io::Error,
@@ -54,25 +54,25 @@ pub(super) struct Locks {
 ///
 /// # Errors
 /// Another daemon has one of them, or neither the state nor the run directory can be locked.
-pub(super) fn take(options: &Options) -> Result<Locks, LockError> {
+pub(super) fn take(options: &AgentOptions) -> Result<Locks, LockError> {
     let mut held = Vec::new();
     let mut failed = None;
     let mut directories = vec![&options.inputs.state, &options.run];
-    // One directory may be both.
+    // The state and the run directory may be the same.
     directories.dedup();
     for directory in directories {
         let path = directory.join(FILE);
         match open(&path) {
             Ok(file) => held.push(lock(file, &path)?),
-            // The daemon starts also where one of both is read-only.
+            // The daemon also starts if one of the two is read-only.
             Err(source) => failed = Some(LockError::Failed { path, source }),
         }
     }
     if let (true, Some(error)) = (held.is_empty(), failed) {
         return Err(error);
     }
-    // Daemons with other directories may share the pins. A BPF file system has no files to lock. A directory that cannot be
-    // made there is reported when the programs are loaded.
+    // Daemons with other directories may share the pins. A BPF file system has no files to lock, so this locks the directory. The
+    // loading of the programs reports a directory that cannot be created.
     if let Some(pins) = &options.pins {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(pins);
         if let Ok(directory) = made.and_then(|()| File::open(pins)) {
@@ -91,7 +91,7 @@ fn open(path: &Path) -> io::Result<File> {
         .custom_flags(O_NOFOLLOW)
         .open(path);
     match opened {
-        // A lock needs no write.
+        // A lock needs no write access.
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(path),
         other => other,
     }
@@ -112,7 +112,7 @@ fn lock(file: File, path: &Path) -> Result<Flock<File>, LockError> {
 }
 
 /// The process that holds a lock on a file, from the text of [`LOCKS`]. The kernel shows its own device number there, which on
-/// btrfs is not that of stat(2): then the inode number alone has to do.
+/// btrfs is not that of stat(2): then the inode number alone decides.
 fn holder(locks: &str, dev: u64, ino: u64) -> Option<u32> {
     let held = locks.lines().filter_map(|line| {
         let mut fields = line.split_whitespace().skip(1);

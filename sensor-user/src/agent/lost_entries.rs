@@ -1,38 +1,39 @@
-//! Which managed inodes changed, when records of changes were lost.
+//! Finds the managed inodes that changed while records were lost.
 //!
-//! In: all map entries. Out: those whose change may have no record. The dirty bit alone does not show it: two things may share
-//! an inode (a directory that holds both, a hard link), and the look at one of them clears the bit.
+//! In: all map entries. Out: the entries whose change may have no record. It owns the loss count of each inode, as last seen. The
+//! dirty bit alone does not show a loss: two things may share an inode (a directory that holds both, a hard link), and the
+//! verification of one of them clears the bit.
 
 use sensor_common::map::{InodeKey, Managed};
 use std::collections::HashMap;
 
-/// An inode that is to be looked after.
+/// An inode whose things need a verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct ChangedEntry {
     pub(super) key: InodeKey,
     /// The number of its entry.
     pub(super) id: u32,
-    /// A record of it was lost, and with it who made the change.
+    /// A record of it was lost, and with the record the actor.
     pub(super) is_lost: bool,
 }
 
-/// Remembers which losses were followed up.
+/// Remembers the losses that a sweep has handled.
 #[derive(Debug, Default)]
 pub(super) struct LostEntries {
-    /// [`Managed::lost`] of each inode that ever lost a record, when it was last entries.
+    /// [`Managed::lost`] of each inode that ever lost a record, at the last call.
     lost: HashMap<InodeKey, u32>,
 }
 
 impl LostEntries {
-    /// Inodes that changed since they were last looked at, or lost a record since the last call.
-    pub(super) fn take(&mut self, entries: impl Iterator<Item = (InodeKey, Managed)>) -> Vec<Entry> {
+    /// The inodes that changed since their last verification, or lost a record since the last call.
+    pub(super) fn take(&mut self, entries: impl Iterator<Item = (InodeKey, Managed)>) -> Vec<ChangedEntry> {
         let before = std::mem::take(&mut self.lost);
         let mut changed = Vec::new();
         for (key, entry) in entries {
-            let followed = before.get(&key).copied().unwrap_or_default();
-            let is_lost = entry.lost != followed;
+            let handled = before.get(&key).copied().unwrap_or_default();
+            let is_lost = entry.lost != handled;
             if entry.dirty != 0 || is_lost {
-                changed.push(Entry { key, id: entry.id, is_lost });
+                changed.push(ChangedEntry { key, id: entry.id, is_lost });
             }
             if entry.lost != 0 {
                 self.lost.insert(key, entry.lost);
@@ -48,8 +49,8 @@ mod tests {
 
     const DIRECTORY: InodeKey = InodeKey { ino: 7, dev: 1, volume: 0 };
 
-    fn untold(is_lost: bool) -> Entry {
-        Entry { key: DIRECTORY, id: 3, is_lost }
+    fn changed_entry(is_lost: bool) -> ChangedEntry {
+        ChangedEntry { key: DIRECTORY, id: 3, is_lost }
     }
 
     fn entry(dirty: u32, lost: u32) -> [(InodeKey, Managed); 1] {
@@ -57,29 +58,29 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_followed_up_though_a_look_at_a_sibling_took_the_dirty_bit_away() {
+    fn a_loss_is_found_though_the_verification_of_a_sibling_cleared_the_dirty_bit() {
         let mut entries = LostEntries::default();
-        assert_eq!(entries.take(entry(0, 5).into_iter()), [untold(true)]);
+        assert_eq!(entries.take(entry(0, 5).into_iter()), [changed_entry(true)]);
     }
 
     #[test]
-    fn a_loss_is_followed_up_once_and_each_further_one_again() {
+    fn each_loss_is_found_once() {
         let mut entries = LostEntries::default();
         entries.take(entry(0, 5).into_iter());
         assert_eq!(entries.take(entry(0, 5).into_iter()), []);
-        assert_eq!(entries.take(entry(0, 6).into_iter()), [untold(true)]);
+        assert_eq!(entries.take(entry(0, 6).into_iter()), [changed_entry(true)]);
     }
 
     #[test]
-    fn an_inode_that_is_dirty_without_a_loss_is_followed_up() {
-        assert_eq!(LostEntries::default().take(entry(1, 0).into_iter()), [untold(false)]);
+    fn an_inode_that_is_dirty_without_a_loss_is_found() {
+        assert_eq!(LostEntries::default().take(entry(1, 0).into_iter()), [changed_entry(false)]);
     }
 
     #[test]
-    fn the_first_loss_of_an_inode_enrolled_anew_is_followed_up_whatever_was_lost_of_its_predecessor() {
+    fn the_first_loss_of_an_inode_that_is_enrolled_again_is_found() {
         let mut entries = LostEntries::default();
         entries.take(entry(0, 1).into_iter());
         entries.take(entry(0, 0).into_iter());
-        assert_eq!(entries.take(entry(0, 1).into_iter()), [untold(true)]);
+        assert_eq!(entries.take(entry(0, 1).into_iter()), [changed_entry(true)]);
     }
 }

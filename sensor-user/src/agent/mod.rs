@@ -1,11 +1,45 @@
 //! The daemon: the detection pipeline as one loop over its parts.
 //!
-//! In: ring records, timers, signals. Out: verdicts, through [`reports::Reports`]. One thread; nothing in it
-//! waits for anything but the ring, a timer or the disk.
+//! ```text
+//! ring of the kernel programs, fanotify events
+//!      │ changes
+//!      ▼
+//!   receive ─── registry: which things a record concerns; intake: its actor
+//!      │ verdicts: the actor in the thing's episode, the event to the detector
+//!      ▼
+//!    turn ───── verifier: each due thing as it is, with the kernel's evidence
+//!      │ verdicts: the detector decides the verdict
+//!      ▼
+//!   Reports ──► room `report`        WriteBack ──► room `repair`        Applies ◄── room `apply`
+//! ```
 //!
-//! A change comes from `backend` to `receive`, which finds what it concerns (`registry`) and who made it (`intake`), and notes
-//! both in the thing's `episode`. `judge` has due things looked at (`look`, `looks`), and `verdicts` reaches the verdict and
-//! reports it. `state` holds the parts; `serve` is the loop, `start` what comes before it.
+//! One thread runs `Agent`, which owns one struct for each part. A part calls only the parts that its methods take.
+//!
+//! | part of `Agent` | what it owns | comes in | goes out |
+//! |---|---|---|---|
+//! | `intake` | table of processes, loss counters | a ring record | its actor; how many records were lost |
+//! | `mounts` | the last mount table | mountinfo, records of mounts | changed mount points, with actors |
+//! | `blindness` | canary, times of device checks | canary writes, records of the daemon's own objects | gaps |
+//! | `verifications` | verifier (registry, maps), worker processes | a due thing | the thing as it is, with evidence |
+//! | `hooks` | the attached programs | whether links or file writers exist | attached and detached hooks |
+//! | `denials` | deny rules, counts of denials and executions | the drift policy, denials | allowed actors, records |
+//! | `verdicts` | `Detector` of `sensor_model::protocol`, episodes | changes, verifications, gaps | records, events |
+//! | `holdfast_writers` | connections of other Holdfast processes | announcements | their processes |
+//! | `apply_tracker` | the current generation, the open journal | [`applies::Applies`] | which differences are steps of an apply |
+//! | `write_back` | an implementation of [`write_back::WriteBack`] | a drifted thing | the declared state |
+//!
+//! The methods of `Agent` are the loop: `run_loop` waits, `receive` takes changes, `turn` verifies and writes back,
+//! `follow_applies` handles applies, and `reload` reads configs again. Nothing in the loop waits for anything but the ring, a timer
+//! or the disk. Verdicts leave through [`reports::Reports`].
+//!
+//! The other files, by what they belong to:
+//!
+//! - start and end: `options`, `lock`, `backend`, `changes`, `privileges`, `start`, `run_end`, `error`, `service`, `deadline_timer`
+//! - blindness: `canary`, `device_checks`, `lost_entries`
+//! - deny rules: `deny_rules`, `rule_numbers`, `budgets`, `counting_windows`
+//! - verdicts: `episode`, `actors`, `open_drift`, `diff`, `revert`
+//! - applies: `writer_protocol`, `overwritten`
+//! - file systems that hang: `workers`
 
 mod actors;
 pub mod applies;
@@ -14,6 +48,7 @@ pub mod backend;
 mod blindness;
 mod budgets;
 pub mod canary;
+mod changes;
 mod counting_windows;
 mod deadline_timer;
 mod denials;
@@ -33,7 +68,6 @@ pub mod open_drift;
 mod options;
 mod overwritten;
 pub mod privileges;
-pub mod reasons;
 mod receive;
 pub mod registry;
 mod reload;
@@ -57,5 +91,5 @@ pub(crate) mod writer_protocol;
 mod tests;
 
 pub use error::AgentError;
-pub use options::Options;
+pub use options::AgentOptions;
 pub use start::{Services, run};

@@ -1,27 +1,27 @@
-//! The mount table, compared to see where something was mounted or unmounted.
+//! Finds mounts and unmounts: compares the mount table with the last one.
 //!
-//! In: `/proc/self/mountinfo`, and records of mounts. Out: mount points that differ, and who mounted there. The table is needed
-//! since some system calls that change mounts fire no hook (`mount_setattr`, propagation).
+//! In: `/proc/self/mountinfo`, and records of mounts. Out: mount points that differ, and their actors. It owns the last table, the
+//! announced mounts, and the gap while the table cannot be read. Records alone do not suffice: some system calls that change
+//! mounts fire no hook (`mount_setattr`, propagation).
 
 use super::episode::AttributedChange;
-use super::reasons;
 use super::verdicts::Verdicts;
-use super::verifier::Looker;
+use super::verifier::Verifier;
 use crate::bounded;
 use sensor_common::map::InodeKey;
 use sensor_common::op::Operation;
 use sensor_model::host::mountinfo;
-use sensor_model::protocol::{Event, Scope};
+use sensor_model::protocol::{Event, GapReason, Scope};
 use sensor_model::record::Actor;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The mounts of the daemon's own namespace, which sees the host's.
+/// The mounts of the daemon's own namespace, which receives those of the host.
 pub const TABLE: &str = "/proc/self/mountinfo";
 
-/// Mount points with what is on top there.
+/// Mount points, each with the mounts on it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct MountTable {
     points: BTreeMap<PathBuf, Vec<Box<[u8]>>>,
@@ -34,7 +34,7 @@ impl MountTable {
         Ok(Self::parse(&bounded::read(file, bounded::TABLE)?))
     }
 
-    /// Parses the bytes of a mountinfo file (proc(5)). Lines that are none are left out.
+    /// Parses the bytes of a mountinfo file (proc(5)). Ignores lines of another form.
     pub fn parse(bytes: &[u8]) -> Self {
         let mut table = Self::default();
         for mount in mountinfo::mounts(bytes) {
@@ -45,12 +45,12 @@ impl MountTable {
         table
     }
 
-    /// Whether some mount is of Btrfs.
+    /// Whether any mount is a Btrfs.
     pub fn has_btrfs(&self) -> bool {
         self.btrfs
     }
 
-    /// Mount points at which this table and an other one differ.
+    /// Mount points at which this table and another one differ.
     pub fn differences(&self, other: &Self) -> Vec<PathBuf> {
         let mut points: Vec<&PathBuf> = self.points.keys().chain(other.points.keys()).collect();
         points.sort();
@@ -63,45 +63,46 @@ impl MountTable {
     }
 }
 
-/// How long after its record a mount may appear in the table and still be attributed to the record's actor.
+/// A mount that appears in the table within this time after its record has the record's actor.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// Pause before a table that could not be read is tried again.
+/// Pause before the daemon tries again to read an unreadable table.
 const RETRY_NS: u64 = 1_000_000_000;
 
-/// First pause before the table is compared again; the pauses double, roughly.
+/// First pause before the next comparison. Each further pause is about twice as long.
 const PAUSE_NS: u64 = 50_000_000;
 
-/// A mount or unmount that a record announced.
+/// A mount or unmount that a record announced, before it takes effect.
 #[derive(Debug, Clone)]
-pub struct Announced {
-    /// The object mounted over, or the root of what is unmounted; zero if the record does not name it.
+pub struct AnnouncedMount {
+    /// The object mounted over, or the root of the unmounted file system. Zero if the record does not name it.
     pub key: InodeKey,
-    /// By whom.
+    /// The actor of the record.
     pub actor: Actor,
-    /// What was done.
+    /// The operation of the record.
     pub operation: Operation,
-    /// Boot-time nanoseconds.
+    /// Boot time of the record, in nanoseconds.
     pub at_ns: u64,
 }
 
 /// Announced mounts that the table does not show yet, oldest first.
 #[derive(Debug, Default)]
-pub struct Announcements {
-    waiting: Vec<(Announced, bool)>,
+pub struct AnnouncedMounts {
+    /// The second value: a comparison found the mount.
+    waiting: Vec<(AnnouncedMount, bool)>,
 }
 
-impl Announcements {
-    /// One more.
-    pub fn push(&mut self, announced: Announced) {
+impl AnnouncedMounts {
+    /// Adds an announced mount.
+    pub fn push(&mut self, announced: AnnouncedMount) {
         self.waiting.push((announced, false));
     }
 
-    /// The announcement of a difference at a mount point, by the inodes that are or were there. If none names that point, it is
-    /// the newest one, provided that one process made all of them.
-    pub fn of(&mut self, keys: &[InodeKey]) -> Option<&Announced> {
+    /// The announced mount behind a difference at a mount point, found by the inodes that are or were there. If none names
+    /// them, it is the newest, provided that one process made all announced mounts.
+    pub fn of(&mut self, keys: &[InodeKey]) -> Option<&AnnouncedMount> {
         let by_key = self.waiting.iter().rposition(|(announced, _)| keys.contains(&announced.key));
-        let process = |at: &(Announced, bool)| (at.0.actor.pid, at.0.actor.start_ns);
+        let process = |at: &(AnnouncedMount, bool)| (at.0.actor.pid, at.0.actor.start_ns);
         let alone = self.waiting.windows(2).all(|pair| process(&pair[0]) == process(&pair[1]));
         let at = by_key.or_else(|| self.waiting.len().checked_sub(1).filter(|_| alone))?;
         let (announced, shown) = self.waiting.get_mut(at)?;
@@ -109,25 +110,25 @@ impl Announcements {
         Some(announced)
     }
 
-    /// Whether the table shows all that was announced.
+    /// Whether the table shows all announced mounts.
     pub fn are_shown(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// The table was compared: removes what it showed, and what it will not show any more.
-    pub fn shown(&mut self, now: u64) {
+    /// After a comparison: removes the mounts that the table shows, and those that are too old to appear.
+    pub fn table_compared(&mut self, now: u64) {
         self.waiting.retain(|(announced, shown)| !shown && now.saturating_sub(announced.at_ns) < PATIENCE_NS);
     }
 
-    /// When the table is to be compared again; `None` while nothing is waited for.
+    /// The time of the next comparison; `None` if no announced mount waits.
     pub fn due(&self, now: u64) -> Option<u64> {
-        let age = |at: &(Announced, bool)| now.saturating_sub(at.0.at_ns);
+        let age = |at: &(AnnouncedMount, bool)| now.saturating_sub(at.0.at_ns);
         let youngest = self.waiting.iter().map(age).min()?;
         Some(now.saturating_add(youngest.max(PAUSE_NS)))
     }
 }
 
-/// A mount point as a path below the host root; `None` if it is neither below nor above the root. Both are without links.
+/// A mount point as a path below the host root; `None` if it is neither below nor above the root. Neither path has links.
 fn below(root: &Path, point: &Path) -> Option<PathBuf> {
     if let Ok(below) = point.strip_prefix(root) {
         return Some(Path::new("/").join(below));
@@ -136,42 +137,42 @@ fn below(root: &Path, point: &Path) -> Option<PathBuf> {
     root.starts_with(point).then(|| PathBuf::from("/"))
 }
 
-/// What the loop knows of mounts.
-pub(super) struct Mounts {
+/// Follows the mount table.
+pub(super) struct MountTracker {
     table: MountTable,
-    /// Where the table is read.
+    /// The file of the table.
     pub(super) file: PathBuf,
-    /// When to compare the table again, boot time.
+    /// Boot time of the next comparison.
     pub(super) due: Option<u64>,
     /// The gap that is open while the table cannot be read.
     unread: Option<u32>,
-    pub(super) announced: Announcements,
+    pub(super) announced: AnnouncedMounts,
 }
 
-impl Mounts {
-    /// From the present table.
+impl MountTracker {
+    /// Begins with the present table.
     pub(super) fn new(file: &Path) -> Self {
         Self {
             table: MountTable::read(file).unwrap_or_default(),
             file: file.to_owned(),
             due: None,
             unread: None,
-            announced: Announcements::default(),
+            announced: AnnouncedMounts::default(),
         }
     }
 
-    /// A record announced a mount or unmount, which takes effect after the hook.
-    pub(super) fn announce(&mut self, announced: Announced, now: u64) {
+    /// Adds a mount or unmount from a record. It takes effect after the hook.
+    pub(super) fn announce(&mut self, announced: AnnouncedMount, now: u64) {
         self.announced.push(announced);
         self.due = Some(now);
     }
 
-    /// Whether to compare the table now.
+    /// Whether a comparison is due.
     pub(super) fn is_due(&self, now: u64) -> bool {
         self.due.is_some_and(|due| due <= now)
     }
 
-    /// Reads the table. `None` if it cannot be read: then everything is unknown until it can.
+    /// Reads the table. `None` if that fails: then everything is unknown until a read succeeds.
     pub(super) fn read(&mut self, verdicts: &mut Verdicts) -> Option<MountTable> {
         match MountTable::read(&self.file) {
             Ok(table) => {
@@ -183,7 +184,7 @@ impl Mounts {
             Err(error) => {
                 if self.unread.is_none() {
                     tracing::error!(file = %self.file.display(), %error, "Cannot read the mount table.");
-                    let number = verdicts.open_lasting_gap(Scope::All, reasons::MOUNTS_UNREADABLE);
+                    let number = verdicts.open_lasting_gap(Scope::All, GapReason::MountsUnreadable);
                     self.unread = Some(number);
                 }
                 self.due = Some(verdicts.now().saturating_add(RETRY_NS));
@@ -197,32 +198,29 @@ impl Mounts {
         self.table.differences(table)
     }
 
-    /// Has everything looked at that the differing mount points touch, and names who mounted there.
-    pub(super) fn compared(
+    /// Has the things verified that the differing mount points concern, and names the actors of the mounts.
+    pub(super) fn apply_table(
         &mut self,
         table: MountTable,
         points: &[PathBuf],
         root: &Path,
-        looker: &mut Looker,
+        verifier: &mut Verifier,
         verdicts: &mut Verdicts,
     ) {
         self.table = table;
         let now = verdicts.now();
         let root = fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
         for point in points.iter().filter_map(|point| below(&root, point)) {
-            let keys: Vec<_> = looker.registry.keys_at(&point).collect();
-            let announced = self.announced.of(&keys).cloned();
-            let touched = looker.registry.under_mount(&point);
-            looker.reroute(touched.iter().copied());
-            for thing in touched {
-                if let Some(Announced { actor, operation, at_ns, .. }) = announced.clone() {
+            let announced = self.announced.of(&verifier.keys_at(&point)).cloned();
+            for thing in verifier.mount_changed(&point) {
+                if let Some(AnnouncedMount { actor, operation, at_ns, .. }) = announced.clone() {
                     let made = AttributedChange { actor: Some(actor), operation: operation.name(), at_ns };
-                    verdicts.note(thing, made, false);
+                    verdicts.add_change(thing, made, false);
                 }
-                verdicts.changed([thing], Event { own: false, beyond: true });
+                verdicts.verify_soon([thing], Event { own: false, beyond: true });
             }
         }
-        self.announced.shown(now);
+        self.announced.table_compared(now);
         self.due = self.announced.due(now);
     }
 }
@@ -248,8 +246,8 @@ mod tests {
         assert_eq!(before.differences(&table(TABLE)), Vec::<PathBuf>::new());
     }
 
-    fn announced(pid: u32, ino: u64, at_ns: u64) -> Announced {
-        Announced {
+    fn announced(pid: u32, ino: u64, at_ns: u64) -> AnnouncedMount {
+        AnnouncedMount {
             key: InodeKey { ino, dev: 1, volume: 0 },
             actor: Actor { pid, ..Actor::default() },
             operation: Operation::Mount,
@@ -258,26 +256,26 @@ mod tests {
     }
 
     #[test]
-    fn of_two_mounts_each_point_gets_its_own_actor_and_an_unknown_point_none() {
-        let mut waiting = Announcements::default();
+    fn of_two_mounts_each_point_has_its_own_actor_and_an_unknown_point_has_none() {
+        let mut waiting = AnnouncedMounts::default();
         waiting.push(announced(7, 70, 1));
         waiting.push(announced(8, 80, 2));
         let mut who = |ino| waiting.of(&[InodeKey { ino, dev: 1, volume: 0 }]).map(|found| found.actor.pid);
         assert_eq!((who(70), who(80), who(90)), (Some(7), Some(8), None));
-        waiting.shown(3);
-        assert!(waiting.due(3).is_none(), "both were shown");
+        waiting.table_compared(3);
+        assert!(waiting.due(3).is_none(), "the table showed both");
     }
 
     #[test]
-    fn a_point_that_no_record_names_is_that_of_the_only_process_at_work_and_not_for_ever() {
-        let mut waiting = Announcements::default();
+    fn a_point_that_no_record_names_has_the_actor_of_all_records_if_there_is_only_one() {
+        let mut waiting = AnnouncedMounts::default();
         waiting.push(announced(7, 0, 1));
         assert_eq!(waiting.of(&[]).map(|found| found.actor.pid), Some(7));
         waiting.push(announced(9, 0, 2));
-        waiting.shown(PATIENCE_NS + 1);
-        assert_eq!(waiting.of(&[]).map(|found| found.actor.pid), Some(9), "the first was shown");
+        waiting.table_compared(PATIENCE_NS + 1);
+        assert_eq!(waiting.of(&[]).map(|found| found.actor.pid), Some(9), "the table showed the first");
         waiting.push(announced(9, 0, 3));
-        waiting.shown(PATIENCE_NS + 3);
+        waiting.table_compared(PATIENCE_NS + 3);
         assert!(waiting.of(&[]).is_none());
     }
 
@@ -288,12 +286,12 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_none_are_left_out() {
+    fn lines_of_another_form_are_ignored() {
         assert_eq!(table("nonsense\n\n1 2 3\n"), MountTable::default());
     }
 
     #[test]
-    fn a_mount_point_that_is_no_text_hides_no_other() {
+    fn a_mount_point_that_is_not_utf_8_hides_no_other() {
         let mut bytes = b"30 22 0:30 / /tmp/\xff rw - tmpfs tmpfs rw\n".to_vec();
         bytes.extend(TABLE.as_bytes());
         let with = MountTable::parse(&bytes);
@@ -303,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_point_is_told_below_the_host_root() {
+    fn a_mount_point_is_a_path_below_the_host_root() {
         let at = |root: &str, point: &str| below(Path::new(root), Path::new(point));
         assert_eq!(at("/", "/var/home"), Some("/var/home".into()));
         assert_eq!(at("/host", "/host/var/home"), Some("/var/home".into()));

@@ -1,7 +1,7 @@
-//! Open drifts, by thing: who caused each, since when it is open, and which action the policy asks for.
+//! Open drifts, by thing: the actors, the time of each, and the policy's action.
 //!
-//! In: reports of drift and recovery. Out: whether a drift was reported before, and who caused it. The picture of the node
-//! owns them and keeps them across configs and restarts; the loop only reads them. No I/O.
+//! In: reports of drift and recovery. Out: whether a drift was reported before, and its actors. The picture of the node owns them
+//! across configs and restarts; the loop only reads them. No I/O.
 
 use jiff::Timestamp;
 use sensor_model::difference::Difference;
@@ -10,13 +10,13 @@ use sensor_model::record::{Actor, ThingName};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// In a record's `detail`: how many actors there are besides those that it names.
+/// The key in a record's `detail` for the number of actors that it does not name.
 pub const MORE_ACTORS: &str = "more_actors";
 
 /// One open drift.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OpenDrift {
-    /// How the thing departs from its expectation.
+    /// The differences of the thing from its expectation.
     pub differences: Vec<Difference>,
     /// When it drifted.
     pub since: Timestamp,
@@ -30,16 +30,16 @@ pub struct OpenDrift {
     pub allowed: bool,
     /// The MachineConfig that declares the thing.
     pub source: String,
-    /// What the present policy asks for. `None` after a restart, until the first look at the thing.
+    /// The action of the present policy. `None` after a restart, until the first verification of the thing.
     pub action: Option<DriftAction>,
-    /// What the look found.
+    /// The state that the verification found.
     pub found: Option<Value>,
-    /// A look of this run of the loop found it.
+    /// A verification of this run found the drift.
     pub confirmed: bool,
 }
 
 impl OpenDrift {
-    /// Whether these are the differences that were reported. The sentences do not count: another version may have worded them.
+    /// Whether these are the reported differences. Their texts are not compared: another version may have worded them.
     pub fn has(&self, differences: &[Difference]) -> bool {
         let facts = |differences: &[Difference]| {
             let mut facts: Vec<_> = differences
@@ -52,7 +52,8 @@ impl OpenDrift {
         facts(&self.differences) == facts(differences)
     }
 
-    /// Whether its actor caused all of these differences. The expectation may have changed since: only what was found counts.
+    /// Whether its actor caused all of these differences. Only the found states are compared, because the expectation may have
+    /// changed.
     fn explains(&self, differences: &[Difference]) -> bool {
         let was_found = |difference: &Difference| {
             let known =
@@ -76,7 +77,7 @@ impl FromIterator<(ThingName, OpenDrift)> for OpenDrifts {
 }
 
 impl OpenDrifts {
-    /// Another run of the loop begins, which has looked at nothing yet.
+    /// Another run of the loop begins, which has verified nothing yet.
     pub fn unconfirm(&mut self) {
         for open in self.open.values_mut() {
             open.confirmed = false;
@@ -93,12 +94,12 @@ impl OpenDrifts {
         self.open.iter()
     }
 
-    /// Whether nothing is open.
+    /// Whether no drift is open.
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// Whether a thing had drifted before this run of the loop, and no look of this run was at it yet.
+    /// Whether a thing drifted before this run, and no verification of this run has found that yet.
     pub fn is_unconfirmed(&self, name: &ThingName) -> bool {
         self.open.get(name).is_some_and(|open| !open.confirmed)
     }
@@ -108,12 +109,12 @@ impl OpenDrifts {
         self.open.get(name).filter(|open| !open.confirmed && open.has(differences))
     }
 
-    /// The drift whose actor caused all of what was found now. For a thing without a known change since.
+    /// The drift whose actor caused all differences of now. For a thing without a known change since then.
     pub fn cause(&self, name: &ThingName, differences: &[Difference]) -> Option<&OpenDrift> {
         self.open.get(name).filter(|open| open.explains(differences))
     }
 
-    /// A look of this run found what was reported before; the present policy asks for this action.
+    /// A verification of this run found the reported drift. The present policy asks for this action.
     pub fn confirm(&mut self, name: &ThingName, action: DriftAction) {
         if let Some(open) = self.open.get_mut(name) {
             open.confirmed = true;
@@ -121,7 +122,7 @@ impl OpenDrifts {
         }
     }
 
-    /// A thing drifted, or in another way than before.
+    /// A thing drifted, or has other differences than before.
     pub fn insert(&mut self, name: ThingName, open: OpenDrift) {
         self.open.insert(name, open);
     }

@@ -30,7 +30,7 @@ fn drift(differences: Vec<Difference>) -> OpenDrift {
     }
 }
 
-/// Drifts of the run before.
+/// The open drifts of an earlier run.
 fn earlier(differences: Vec<Difference>) -> OpenDrifts {
     let mut drifts = OpenDrifts::default();
     drifts.insert(name(ThingKind::File), drift(differences));
@@ -39,7 +39,7 @@ fn earlier(differences: Vec<Difference>) -> OpenDrifts {
 }
 
 #[test]
-fn what_was_reported_before_is_found_once_as_it_was_and_is_news_when_it_differs() {
+fn a_reported_drift_is_found_once_and_is_new_if_it_differs() {
     let file = name(ThingKind::File);
     let mut drifts = earlier(vec![content("a", "b")]);
     assert!(drifts.is_unconfirmed(&file));
@@ -52,12 +52,12 @@ fn what_was_reported_before_is_found_once_as_it_was_and_is_news_when_it_differs(
     assert_eq!(
         drifts.reported(&file, &[content("a", "b")]),
         None,
-        "the detector reports only news from here on"
+        "from here on the detector reports only new drift"
     );
 }
 
 #[test]
-fn a_sentence_that_another_version_has_for_it_is_no_news() {
+fn a_difference_that_another_version_worded_otherwise_is_not_new() {
     let mut before = content("a", "b");
     before.text = "as it was worded once".to_owned();
     assert!(earlier(vec![before]).reported(&name(ThingKind::File), &[content("a", "b")]).is_some());
@@ -73,11 +73,11 @@ fn things_at_one_path_are_kept_apart() {
 }
 
 #[test]
-fn whoever_made_all_of_what_is_found_made_it_also_for_another_expectation() {
+fn the_actor_of_a_found_state_is_its_actor_for_another_expectation_too() {
     let file = name(ThingKind::File);
     let drifts = earlier(vec![content("a", "b"), difference(DifferenceKind::Mode, "0644", "0600")]);
     assert!(drifts.cause(&file, &[content("z", "b")]).is_some());
-    assert!(drifts.cause(&file, &[content("a", "c")]).is_none(), "somebody else may have");
+    assert!(drifts.cause(&file, &[content("a", "c")]).is_none(), "another actor may have made it");
     let owner = difference(DifferenceKind::Owner, "root", "alice");
     assert!(drifts.cause(&file, &[content("z", "b"), owner]).is_none());
     assert!(drifts.cause(&name(ThingKind::Unit), &[content("z", "b")]).is_none());

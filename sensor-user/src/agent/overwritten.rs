@@ -1,16 +1,16 @@
-//! What an OS update overwrote and an apply restored, as records.
+//! Records for paths that an OS update overwrote and an apply restored.
 //!
-//! In: the history of the last apply. Out: one record for each path, with the update as its operation: no process of this host
-//! wrote what the update left there.
+//! In: the history of the last apply. Out: one record for each path, with the update as its operation, because no process of this
+//! host wrote the update's content. No state.
 
 use super::applies::Overwritten;
 use super::verdicts::Verdicts;
 use sensor_model::record::{RecordKind, ThingName};
 
-/// The operation of such a record.
+/// The operation of these records.
 const OPERATION: &str = "os-update";
 
-/// Records what was restored since the last start.
+/// Records the paths that an apply restored since the last start.
 pub(super) fn record(overwritten: Vec<Overwritten>, verdicts: &mut Verdicts) {
     for Overwritten { apply, path, time, found } in overwritten {
         let mut record = verdicts.new_record(RecordKind::Reverted);
@@ -25,6 +25,6 @@ pub(super) fn record(overwritten: Vec<Overwritten>, verdicts: &mut Verdicts) {
         }
         record.detail.insert("found".into(), found.into());
         record.detail.insert("apply".into(), apply.into());
-        verdicts.records.push(record);
+        verdicts.add_record(record);
     }
 }

@@ -1,8 +1,7 @@
-//! What the daemon may do once it watches.
+//! Gives up the capabilities that the daemon needs only to start.
 //!
-//! In: the backend that it watches with. Out: a process that holds the capabilities of the table below and no
-//! other, in no set, and that no program it runs can get more of. Capabilities are a thread's own, so this is
-//! done while there is one thread; it never gives one back.
+//! In: the backend. Out: a process that has only the capabilities of the table below, in every set, and whose programs can gain no
+//! others. Capabilities belong to a thread, so the daemon does this while it has one thread. It never gets one back. No state.
 
 use super::reports::HookMode;
 use rustix::thread::{
@@ -14,25 +13,25 @@ use std::io;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// One capability that is kept, and what for.
+/// A capability that the daemon keeps, and its purpose.
 #[derive(Debug, Clone, Copy)]
-pub struct Kept {
+pub struct KeptCapability {
     /// The capability.
     pub capability: CapabilitySet,
-    /// Its name as `capabilities(7)` has it.
+    /// Its name in `capabilities(7)`.
     pub name: &'static str,
-    /// What would not work without it.
+    /// The work that needs it.
     pub why: &'static str,
-    /// Not needed on the fanotify backend.
+    /// Only the kernel programs need it, not the fanotify backend.
     pub programs_only: bool,
 }
 
-const fn kept(capability: CapabilitySet, name: &'static str, why: &'static str) -> Kept {
-    Kept { capability, name, why, programs_only: false }
+const fn kept(capability: CapabilitySet, name: &'static str, why: &'static str) -> KeptCapability {
+    KeptCapability { capability, name, why, programs_only: false }
 }
 
-/// What is kept after attaching, by the numbers of the kernel.
-pub const KEPT: [Kept; 8] = [
+/// The capabilities that the daemon keeps after attaching, in the order of the kernel's numbers.
+pub const KEPT: [KeptCapability; 8] = [
     kept(CapabilitySet::CHOWN, "CAP_CHOWN", "give a file that is written back its declared owner"),
     kept(
         CapabilitySet::DAC_OVERRIDE,
@@ -60,7 +59,7 @@ pub const KEPT: [Kept; 8] = [
         "read which program a process runs that may do more than the daemon",
     ),
     kept(CapabilitySet::SETFCAP, "CAP_SETFCAP", "take file capabilities away that nobody declared"),
-    Kept {
+    KeptCapability {
         programs_only: true,
         ..kept(
             CapabilitySet::BPF,
@@ -70,7 +69,7 @@ pub const KEPT: [Kept; 8] = [
     },
 ];
 
-/// What is needed to begin and given up then, in the words of [`KEPT`].
+/// The capabilities that the daemon needs to start and then gives up, each with its purpose.
 pub const GIVEN_UP: [(&str, &str); 3] = [
     ("CAP_PERFMON", "load the kernel programs"),
     ("CAP_SETPCAP", "take capabilities out of the bounding set"),
@@ -83,41 +82,41 @@ pub const GIVEN_UP: [(&str, &str); 3] = [
 /// Capabilities could not be given up.
 #[derive(Debug, Error)]
 pub enum PrivilegesError {
-    /// There is more than one thread.
+    /// The process has more than one thread.
     #[error("capabilities can be given up by a single thread only, and there are {0}")]
     Threads(usize),
     /// The kernel refused.
     #[error("cannot {what}: {source}")]
     Refused {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
         /// Why not.
         source: io::Error,
     },
-    /// They are still there.
+    /// The process still has them.
     #[error("capabilities {0:?} were given up and are still there")]
     Still(CapabilitySet),
 }
 
-/// What is kept with a backend.
-pub fn kept_with(mode: HookMode) -> impl Iterator<Item = &'static Kept> {
+/// The capabilities that the daemon keeps with a backend.
+pub fn kept_with(mode: HookMode) -> impl Iterator<Item = &'static KeptCapability> {
     KEPT.iter().filter(move |kept| !kept.programs_only || mode != HookMode::Fanotify)
 }
 
-/// Names of the capabilities of a set, those of [`KEPT`] first of all.
+/// The names of the capabilities of a set, those of [`KEPT`] first.
 pub fn names(set: CapabilitySet) -> Vec<String> {
     let known = KEPT.iter().filter(|kept| set.contains(kept.capability)).map(|kept| kept.name.to_owned());
     let rest = set.difference(all(KEPT.iter()));
     known.chain(rest.iter_names().map(|(name, _)| format!("CAP_{name}"))).collect()
 }
 
-fn all<'a>(kept: impl Iterator<Item = &'a Kept>) -> CapabilitySet {
+fn all<'a>(kept: impl Iterator<Item = &'a KeptCapability>) -> CapabilitySet {
     kept.fold(CapabilitySet::empty(), |set, kept| set.union(kept.capability))
 }
 
-/// Gives up what is not needed to go on watching with this backend: in the effective, permitted, inheritable,
-/// ambient and bounding sets; and the right to gain anything by executing a program. Gives the names of what
-/// is held now, which is less than [`kept_with`] gives if the process was started with less.
+/// Gives up every capability that this backend does not need: in the effective, permitted, inheritable, ambient and bounding sets.
+/// Also gives up the right to gain any by executing a program. Returns the names of those that the process still has: fewer than
+/// [`kept_with`] gives if it was started with fewer.
 pub fn give_up(mode: HookMode) -> Result<Vec<String>, PrivilegesError> {
     alone()?;
     let refused =
@@ -134,7 +133,7 @@ pub fn give_up(mode: HookMode) -> Result<Vec<String>, PrivilegesError> {
             }
         }
     } else {
-        // Without it nothing can be gained either: there is no execution that gives more than is held.
+        // no_new_privs makes sure that no execution gains a capability from the bounding set.
         tracing::info!("The bounding set stays as it is: that would take CAP_SETPCAP.");
     }
     let held = had.permitted.intersection(wanted);
@@ -148,23 +147,23 @@ pub fn give_up(mode: HookMode) -> Result<Vec<String>, PrivilegesError> {
     for kept in kept_with(mode).filter(|kept| !held.contains(kept.capability)) {
         tracing::warn!(
             capability = kept.name,
-            "The daemon does not have it, which it needs to: {}.",
+            "The daemon lacks this capability, which it needs to: {}.",
             kept.why
         );
     }
     Ok(names(held))
 }
 
-/// The capabilities of the bounding set, also those that are newer than this program.
+/// The capabilities of the bounding set, including those that are newer than this program.
 fn bounding() -> impl Iterator<Item = CapabilitySet> {
     (0..u64::BITS)
         .map(|bit| CapabilitySet::from_bits_retain(1 << bit))
-        // The kernel does not know the first of those that do not exist.
+        // The kernel returns an error for the first number without a capability.
         .map_while(|capability| Some((capability, capability_is_in_bounding_set(capability).ok()?)))
         .filter_map(|(capability, is_in)| is_in.then_some(capability))
 }
 
-/// Waits for threads that have ended and that the kernel still counts.
+/// Waits until the kernel no longer counts threads that have ended.
 #[expect(
     clippy::disallowed_methods,
     reason = "the kernel has no notification for it, and no runtime exists yet"
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unit_bounds_the_daemon_to_what_it_begins_with() {
+    fn the_unit_limits_the_daemon_to_the_capabilities_of_its_start() {
         let unit = include_str!("../../../deploy/systemd/holdfast.service");
         let line = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
         let mut bounded: Vec<&str> = line.split(' ').collect();
@@ -229,8 +228,8 @@ mod tests {
     }
 
     #[test]
-    fn a_process_with_other_threads_gives_nothing_up() {
-        // The test's own thread is not the only one.
+    fn a_process_with_other_threads_gives_up_nothing() {
+        // The test harness has another thread.
         assert!(matches!(give_up(HookMode::Lsm), Err(PrivilegesError::Threads(2..))));
     }
 }

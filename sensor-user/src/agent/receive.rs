@@ -1,34 +1,43 @@
-//! From ring records and fanotify events to the detector: which things a change may concern, and who made it.
+//! From ring records and fanotify events to the detector: the things that a change may concern, and its actor.
 //!
-//! In: records as they arrive, losses. Out: episodes with actors, things that are due. It looks at nothing but paths that a
-//! record shows to lead elsewhere now.
+//! In: records as they arrive, losses. Out: episodes with actors, things that are due. It owns nothing. It verifies no thing, and
+//! opens only paths that lead to another inode according to a record.
 
-use super::backend::Changes;
 use super::canary::{CANARY_ID, DEVICES_ID, MOUNTS_ID, TAMPER_ID};
+use super::changes::Changes;
 use super::deny_rules::GROUPS_ID;
 use super::episode::AttributedChange;
 use super::error::AgentError;
-use super::lost_entries::Entry;
-use super::mounts::Announced;
-use super::reasons;
-use super::registry::{About, Concerned, Inode};
-use super::reports::{AgentEvent, LossStage};
+use super::lost_entries::ChangedEntry;
+use super::mounts::AnnouncedMount;
+use super::registry::{Concerned, Inode, RecordTarget};
+use super::reports::{AgentEvent, LossReason, LossStage};
 use super::state::Agent;
 use crate::attribution::NoTable;
 use crate::event::{self, Change};
 use crate::fanotify::{ChangeEvent, FanotifyBackend, Happening};
 use crate::kernel::maps::Ring;
 use sensor_common::op::Operation;
-use sensor_model::protocol::Event;
+use sensor_model::protocol::{Event, GapReason};
 
-/// Records read before things are looked at: a full ring, so that a burst is read at once.
+/// Records that the loop reads before it verifies things: a full ring, so that it reads a burst at once.
 const RECORDS_A_TURN: usize = 4096;
 
+/// The watches of a record, and the things that it concerns.
+struct MatchedRecord {
+    /// The watches that led to the record's inode.
+    watches: Vec<u32>,
+    /// What these watches concern: the record's actor changed it.
+    with_actor: Concerned,
+    /// What the other watches of the map entry concern. The daemon only verifies it, and names no actor.
+    without_actor: Concerned,
+}
+
 impl Agent {
-    /// Reads what changed. `false` when there is more.
-    pub(super) fn read(&mut self, changes: &mut Changes) -> Result<bool, AgentError> {
+    /// Reads changes. `false`: more are waiting.
+    pub(super) fn read_changes(&mut self, changes: &mut Changes) -> Result<bool, AgentError> {
         match changes {
-            Changes::Ring(ring) => self.drain(ring),
+            Changes::Ring(ring) => self.read_ring_and_losses(ring),
             Changes::Fanotify(backend) => {
                 self.read_fanotify(backend)?;
                 Ok(!backend.has_waiting())
@@ -39,31 +48,31 @@ impl Agent {
     }
 
     /// Adds a fanotify mark on the path if it exists. If the mark fails, the verdict is `unknown`.
-    pub(super) fn mark(&mut self, fanotify: &mut FanotifyBackend, id: u32) {
-        let looker = &mut self.looks.looker;
-        let Some(path) = looker.registry.get(id).map(|watch| watch.path.clone()) else { return };
+    pub(super) fn add_fanotify_mark(&mut self, fanotify: &mut FanotifyBackend, id: u32) {
+        let verifier = &mut self.verifications.verifier;
+        let Some(path) = verifier.registry.get(id).map(|watch| watch.path.clone()) else { return };
         let is_marked = match fanotify.watch(&path) {
             Ok(_) => true,
-            // The path does not exist, or cannot be opened: the mark on its directory reports its name.
+            // The path does not exist, or cannot be opened. The mark on its directory reports when its name appears.
             Err(error) if error.is_absence() => true,
             Err(error) => {
                 tracing::warn!(%error, "Cannot add a fanotify mark: the verdict of the path is unknown.");
                 false
             }
         };
-        looker.set_marked(id, is_marked);
+        verifier.set_marked(id, is_marked);
     }
 
-    /// Reads the ring and, once it is empty, the loss counters; looks at all changed map entries after a loss. `false`
-    /// when a flood left records in the ring: things are looked at in between.
-    pub(super) fn drain(&mut self, ring: &mut Ring) -> Result<bool, AgentError> {
+    /// Reads the ring and, once it is empty, the loss counters. After a loss it sweeps the map. `false`: a flood left records in
+    /// the ring, and the loop verifies things before it reads them.
+    pub(super) fn read_ring_and_losses(&mut self, ring: &mut Ring) -> Result<bool, AgentError> {
         let is_empty = self.read_ring(ring)?;
-        let Some(witness) = self.looks.looker.witness.as_mut().filter(|_| is_empty) else {
+        let Some(kernel) = self.verifications.verifier.kernel.as_mut().filter(|_| is_empty) else {
             return Ok(is_empty);
         };
-        let (lost, new) = self.intake.count_losses(witness, &mut *self.verdicts.reports)?;
+        let (lost, new) = self.intake.count_losses(kernel, &mut *self.verdicts.reports)?;
         if self.verdicts.detector.drained(lost) {
-            self.verdicts.reports.report(AgentEvent::ChangesLost(LossStage::Ring, "full", new));
+            self.verdicts.report(AgentEvent::ChangesLost(LossStage::Ring, LossReason::Full, new));
             self.sweep();
         }
         Ok(true)
@@ -73,21 +82,20 @@ impl Agent {
         let mut result = Ok(());
         let is_empty = ring.drain(RECORDS_A_TURN, |bytes| {
             if result.is_ok() {
-                result = self.record(bytes);
+                result = self.handle_record(bytes);
             }
         });
         result.map(|()| is_empty)
     }
 
-    /// Reads what is in the ring and nothing else, which costs no system call if the ring is empty. After a look, this makes
-    /// sure that every change whose effect the look saw is noted before the verdict: the record of a change is in the ring
-    /// before its effect is on the disk.
+    /// Reads the ring, and not the loss counters, so that an empty ring costs no system call. The record of a change is in the
+    /// ring before its effect is on the disk. So this call finds the record of each change that the verification observed.
     pub(super) fn read_before_verdict(&mut self, changes: &mut Changes) -> Result<(), AgentError> {
         match changes {
             Changes::Ring(ring) => self.read_ring(ring).map(drop),
             Changes::Fanotify(fanotify) => {
-                for id in self.looks.looker.take_new_watches() {
-                    self.mark(fanotify, id);
+                for id in self.verifications.verifier.take_new_watches() {
+                    self.add_fanotify_mark(fanotify, id);
                 }
                 Ok(())
             }
@@ -96,17 +104,17 @@ impl Agent {
         }
     }
 
-    /// After a loss only the map entries show what changed.
+    /// Finds the changes without a record: after a loss only the map entries show them.
     fn sweep(&mut self) {
         let now = self.verdicts.now();
-        let Some(witness) = self.looks.looker.witness.as_mut() else { return };
-        for Entry { key, id, is_lost } in self.intake.changed_entries(witness) {
+        let Some(kernel) = self.verifications.verifier.kernel.as_mut() else { return };
+        for ChangedEntry { key, id, is_lost } in self.intake.changed_entries(kernel) {
             if id == MOUNTS_ID {
                 self.mounts.due = Some(now);
                 continue;
             }
             if self.blindness.is_switch(id) {
-                self.blindness.blind(reasons::FTRACE_OPENED, &mut self.verdicts);
+                self.blindness.begin(GapReason::FtraceOpened, &mut self.verdicts);
                 continue;
             }
             if id == DEVICES_ID {
@@ -117,56 +125,56 @@ impl Agent {
                 self.refresh_allowed();
                 continue;
             }
-            // The name is lost, too, so everything that the inode may concern is looked at.
-            let registry = &self.looks.looker.registry;
-            let (direct, beyond) = registry.all_concerned(&registry.about(id, key));
-            self.looks.looker.reroute(beyond.iter().copied());
+            // The name is lost, too, so everything that the inode may concern is verified.
+            let registry = &self.verifications.verifier.registry;
+            let (direct, beyond) = registry.all_concerned(&registry.watches_of_record(id, key));
+            self.verifications.verifier.mark_rerouted(beyond.iter().copied());
             if is_lost {
                 for thing in &direct {
-                    self.verdicts.note_lost(*thing);
+                    self.verdicts.add_unnamed_change(*thing);
                 }
             }
-            self.verdicts.changed(direct, Event { own: false, beyond: false });
-            self.verdicts.changed(beyond, Event { own: false, beyond: true });
+            self.verdicts.verify_soon(direct, Event { own: false, beyond: false });
+            self.verdicts.verify_soon(beyond, Event { own: false, beyond: true });
         }
     }
 
-    /// One record.
-    pub(super) fn record(&mut self, bytes: &[u8]) -> Result<(), AgentError> {
+    /// Decodes a record, and passes it on by the number of its watch.
+    pub(super) fn handle_record(&mut self, bytes: &[u8]) -> Result<(), AgentError> {
         let change = match event::decode(bytes) {
             Ok(change) => change,
             Err(error) => {
                 tracing::error!(%error, "A ring record is malformed: its change is lost.");
-                self.verdicts.reports.report(AgentEvent::ChangesLost(LossStage::Decode, "malformed", 1));
+                self.verdicts.report(AgentEvent::ChangesLost(LossStage::Decode, LossReason::Malformed, 1));
                 return Ok(());
             }
         };
-        self.verdicts.reports.report(AgentEvent::ChangeReceived(change.operation));
+        self.verdicts.report(AgentEvent::ChangeReceived(change.operation));
         match change.record.id {
             CANARY_ID => self.blindness.canary_received(),
-            MOUNTS_ID => self.mounts_changed(&change),
-            GROUPS_ID => self.group_made(change.record.detail),
+            MOUNTS_ID => self.handle_mount_record(&change),
+            GROUPS_ID => self.allow_new_cgroup(change.record.detail),
             TAMPER_ID.. => {
-                if let Some(path) = self.blindness.opened(&change) {
+                if let Some(path) = self.blindness.tampered_object(&change) {
                     let actor = self.intake.actor(&change);
-                    self.blindness.tampered(path, &change, actor, &mut self.verdicts);
+                    self.blindness.record_tampering(path, &change, actor, &mut self.verdicts);
                 }
             }
-            _ => self.changed(&change)?,
+            _ => self.handle_change(&change)?,
         }
         Ok(())
     }
 
-    /// A control group was made, perhaps of a unit or a pod that a deny rule allows.
-    fn group_made(&mut self, id: u64) {
+    /// Adds a new control group to the allowed actors, if a deny rule allows its unit or pod.
+    fn allow_new_cgroup(&mut self, id: u64) {
         let Some(path) = self.intake.processes.group(id) else { return };
-        if let Some(witness) = self.looks.looker.witness.as_mut() {
-            self.denials.rules.group_made(witness, &path, id);
+        if let Some(kernel) = self.verifications.verifier.kernel.as_mut() {
+            self.denials.rules.allow_new_cgroup(kernel, &path, id);
         }
     }
 
-    fn mounts_changed(&mut self, change: &Change) {
-        let announced = Announced {
+    fn handle_mount_record(&mut self, change: &Change) {
+        let announced = AnnouncedMount {
             key: change.record.key(),
             actor: self.intake.actor(change),
             operation: change.operation,
@@ -175,46 +183,49 @@ impl Agent {
         self.mounts.announce(announced, self.verdicts.now());
     }
 
-    /// The watches whose inode the record is about, what they concern, and what the other watches of its entry concern. Things
-    /// of the others are looked at, and the record's actor is not named.
-    fn concerned(&mut self, change: &Change) -> Result<(Vec<u32>, Concerned, Concerned), AgentError> {
+    /// Finds the watches that a record is about. A path that led to another inode may lead to the record's inode now, so this opens
+    /// it again.
+    fn match_record(&mut self, change: &Change) -> Result<MatchedRecord, AgentError> {
         let record = &change.record;
         let inode = Inode { key: record.key(), generation: record.generation };
-        let about = About { inode, is_name: change.name().is_some(), moves: change.moves() };
-        let looker = &mut self.looks.looker;
+        let target = RecordTarget { inode, is_name: change.name().is_some(), moves: change.moves() };
+        let verifier = &mut self.verifications.verifier;
         let (mut matching, mut others) = (Vec::new(), Vec::new());
-        for watch in looker.registry.about(record.id, inode.key) {
-            let mut matches = looker.registry.matches(watch, &about);
+        for watch in verifier.registry.watches_of_record(record.id, inode.key) {
+            let mut matches = verifier.registry.matches(watch, &target);
             if !matches {
-                // The path may lead to this inode by now, or still: a removal may have failed.
-                looker.enrol(watch)?;
-                matches = looker.registry.matches(watch, &about);
+                // The path may lead to this inode now, or still: a removal may have failed.
+                verifier.enrol(watch)?;
+                matches = verifier.registry.matches(watch, &target);
             }
             if matches { matching.push(watch) } else { others.push(watch) }
         }
         if !others.is_empty() {
-            looker.remove_unused(inode.key)?;
+            verifier.remove_unused(inode.key)?;
         }
         let concerned = |watches: &[u32]| {
-            looker.registry.concerned(watches, change.name(), change.name_cut(), change.moves())
+            verifier.registry.concerned(watches, change.name(), change.name_cut(), change.moves())
         };
-        let concerned = (concerned(&matching), concerned(&others));
-        Ok((matching, concerned.0, concerned.1))
+        let (with_actor, without_actor) = (concerned(&matching), concerned(&others));
+        Ok(MatchedRecord { watches: matching, with_actor, without_actor })
     }
 
-    fn changed(&mut self, change: &Change) -> Result<(), AgentError> {
+    /// Adds the actor of a record to the episodes of the things that it concerns, and has them verified.
+    fn handle_change(&mut self, change: &Change) -> Result<(), AgentError> {
         let record = &change.record;
-        let (watches, concerned, others) = self.concerned(change)?;
+        let MatchedRecord { watches, with_actor: concerned, without_actor: others } =
+            self.match_record(change)?;
         let own = self.intake.attributor.is_ours(record);
-        // Before Linux 6.17 the hook of an ioctl runs before the lock of the inode is taken under which the change counts.
-        let is_early = change.operation == Operation::Ioctl;
-        self.looks.looker.reroute(concerned.beyond.iter().chain(&others.beyond).copied());
-        self.verdicts.changed(others.direct, Event { own, beyond: is_early });
-        self.verdicts.changed(others.beyond, Event { own, beyond: true });
+        // Before Linux 6.17 the hook of an ioctl runs before the kernel takes the inode's lock for the change. So the inode's
+        // evidence does not cover the change.
+        let is_beyond_evidence = change.operation == Operation::Ioctl;
+        self.verifications.verifier.mark_rerouted(concerned.beyond.iter().chain(&others.beyond).copied());
+        self.verdicts.verify_soon(others.direct, Event { own, beyond: is_beyond_evidence });
+        self.verdicts.verify_soon(others.beyond, Event { own, beyond: true });
         if change.operation == Operation::Denied {
             let actor = self.intake.actor(change);
-            let looker = &self.looks.looker;
-            self.denials.refused(&watches, &concerned, (change, &actor), looker, &mut self.verdicts);
+            let verifier = &self.verifications.verifier;
+            self.denials.record_denial(&watches, &concerned, (change, &actor), verifier, &mut self.verdicts);
             return Ok(());
         }
         if concerned == Concerned::default() {
@@ -222,58 +233,58 @@ impl Agent {
         }
         let actor = self.intake.actor(change);
         if change.operation == Operation::Exec {
-            let observer = &self.looks.looker.observer;
+            let observer = &self.verifications.verifier.observer;
             for thing in concerned.direct {
-                self.denials.executed(thing, change, &actor, observer, &mut self.verdicts);
+                self.denials.record_execution(thing, change, &actor, observer, &mut self.verdicts);
             }
             return Ok(());
         }
-        for (things, beyond) in [(concerned.direct, is_early), (concerned.beyond, true)] {
+        for (things, beyond) in [(concerned.direct, is_beyond_evidence), (concerned.beyond, true)] {
             for thing in things {
-                // The process that closes a file last need not be the one that wrote to it.
-                let is_named = self.verdicts.episodes.contains_key(&thing);
-                if change.operation != Operation::Release || !is_named {
+                // The process that closes a file last may not be the process that wrote to it.
+                let has_episode = self.verdicts.episodes.contains_key(&thing);
+                if change.operation != Operation::Release || !has_episode {
                     let made = AttributedChange {
                         actor: Some(actor.clone()),
                         operation: change.operation.name(),
                         at_ns: record.time_ns,
                     };
-                    self.verdicts.note(thing, made, change.is_refused());
+                    self.verdicts.add_change(thing, made, change.is_refused());
                 }
-                self.verdicts.changed([thing], Event { own, beyond });
+                self.verdicts.verify_soon([thing], Event { own, beyond });
             }
         }
         for watch in concerned.stale {
-            self.looks.looker.enrol(watch)?;
+            self.verifications.verifier.enrol(watch)?;
         }
         Ok(())
     }
 
-    /// Reads the fanotify backend, which has no evidence to give: every look is followed by a second.
+    /// Reads the fanotify backend. It gives no evidence, so a second verification follows each one.
     fn read_fanotify(&mut self, fanotify: &mut FanotifyBackend) -> Result<(), AgentError> {
         let happenings = fanotify.read()?;
         for happening in happenings {
             match happening {
                 Happening::Lost => {
-                    let lost = AgentEvent::ChangesLost(LossStage::Fanotify, "overflow", 1);
-                    self.verdicts.reports.report(lost);
-                    self.verdicts.missed(reasons::FANOTIFY_OVERFLOW);
+                    let lost = AgentEvent::ChangesLost(LossStage::Fanotify, LossReason::Overflow, 1);
+                    self.verdicts.report(lost);
+                    self.verdicts.changes_missed(GapReason::FanotifyOverflow);
                 }
-                Happening::Change(change) => self.fanotify_event(fanotify, &change),
+                Happening::Change(change) => self.handle_fanotify_event(fanotify, &change),
             }
         }
         Ok(())
     }
 
-    fn fanotify_event(&mut self, fanotify: &mut FanotifyBackend, change: &ChangeEvent) {
-        self.verdicts.reports.report(AgentEvent::ChangeReceived(change.operation));
-        let looker = &mut self.looks.looker;
-        let Some(id) = looker.registry.find(&change.path) else { return };
+    fn handle_fanotify_event(&mut self, fanotify: &mut FanotifyBackend, change: &ChangeEvent) {
+        self.verdicts.report(AgentEvent::ChangeReceived(change.operation));
+        let verifier = &mut self.verifications.verifier;
+        let Some(id) = verifier.registry.find(&change.path) else { return };
         let moved = matches!(
             change.operation,
             Operation::Rename | Operation::RenameOver | Operation::Unlink | Operation::RemoveDirectory
         );
-        let concerned = looker.registry.concerned(&[id], change.name.as_deref(), false, moved);
+        let concerned = verifier.registry.concerned(&[id], change.name.as_deref(), false, moved);
         if concerned == Concerned::default() || change.operation == Operation::Exec {
             return;
         }
@@ -287,20 +298,20 @@ impl Agent {
                 operation: change.operation.name(),
                 at_ns: change.read_ns,
             };
-            self.verdicts.note(thing, made, false);
+            self.verdicts.add_change(thing, made, false);
         }
-        self.verdicts.changed(things(), Event { own, beyond: true });
-        looker.reroute(things());
+        self.verdicts.verify_soon(things(), Event { own, beyond: true });
+        verifier.mark_rerouted(things());
         // The path may lead to another object now.
         let expectations = &self.verdicts.desired.expectations;
         let objects = concerned
             .direct
             .iter()
             .filter_map(|thing| Some(expectations.get(*thing as usize)?.thing.path()))
-            .filter_map(|path| looker.registry.find(&path));
+            .filter_map(|path| verifier.registry.find(&path));
         let stale: Vec<u32> = objects.chain(concerned.stale.iter().copied()).collect();
         for id in stale {
-            self.mark(fanotify, id);
+            self.add_fanotify_mark(fanotify, id);
         }
     }
 }

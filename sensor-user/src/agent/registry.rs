@@ -1,9 +1,9 @@
-//! Which paths are watched for which things, and which inode each path leads to.
+//! The registry of watches: which paths are watched for which things, and which inode each path leads to.
 //!
-//! In: expectations, and identities that the kernel gave. Out: for a record, the things it may concern;
-//! for the maps, keys with roles. No I/O.
+//! In: expectations, and identities of inodes from the kernel. Out: the things that a record may concern, and keys with roles for
+//! the kernel's maps. It owns the watches, their inodes, the protections of deny rules, and the sealed trees. No I/O.
 
-use crate::observation::Way;
+use crate::observation::Route;
 use sensor_common::map::InodeKey;
 use sensor_common::op::{
     GUARD_SHIFT, ROLE_ANCESTOR, ROLE_DENY, ROLE_DIRECTORY, ROLE_FILE, ROLE_GUARD, ROLE_NAMES, RULE_SHIFT,
@@ -24,59 +24,58 @@ pub mod trees;
 mod watch;
 
 pub use concerns::may_enable;
-pub use inode::{About, Concerned, FIRST_OWN, Inode};
-pub(super) use watch::Identity;
+pub use inode::{Concerned, FIRST_OWN, Inode, RecordTarget};
+pub(super) use watch::PackedInode;
 pub use watch::Watch;
 
-/// So many watches, and inodes that watches led to before, have room without being asked for.
+/// Room that is kept for further watches, and for inodes that watches led to before.
 const FEW: usize = 32;
 
-/// All watches. Ten thousand things have as many: what most watches don't have is kept beside them.
+/// All watches. Ten thousand things have as many watches, so rare fields are boxed.
 #[derive(Debug, Default)]
-pub struct Registry {
+pub struct WatchRegistry {
     watches: Vec<Watch>,
     /// All watches by their paths.
     by_path: Vec<u32>,
-    /// Those that lead to an inode, by its key; of several that lead to one, whoever came first.
+    /// The watches that lead to an inode, by its key. Watches of one inode are in the order in which they came to lead to it.
     by_key: Vec<u32>,
-    /// The inodes that watches led to before, until their leaving was told.
-    previous: HashMap<u32, Identity>,
+    /// The inodes that watches led to before, until a record reports that they left.
+    previous: HashMap<u32, PackedInode>,
     things: Vec<Arc<Path>>,
-    /// Things that no watch is for: they cannot change while the kernel runs.
+    /// Things without a watch: they cannot change while the kernel runs.
     unwatched: Vec<u32>,
-    /// Things that a deny rule protects, and its number.
+    /// The number of the deny rule that protects each thing.
     deny: HashMap<u32, u32>,
-    /// What that means for the ways to them.
-    guards: Box<protection_state::Guards>,
-    /// Units by their names, and by the names of the templates that they are instances of.
+    /// The protections that follow for watches.
+    protections: Box<protection_state::Protections>,
+    /// Units by their names, and instances also by the names of their templates.
     units: BTreeMap<OsString, Vec<u32>>,
     /// Sealed trees, whose entries have no watches.
     trees: trees::Trees,
 }
 
-impl Registry {
-    /// Watches for a set of expectations; a thing's number is its index. `way` gives how a path is reached when links
-    /// are followed; `installed`, for a unit, the directories that its own file on the host names.
+impl WatchRegistry {
+    /// Creates the watches of a set of expectations. A thing's number is its index. `route` gives the route of a path: the
+    /// directories that it resolves through, with links followed. `installed` gives the directories that a unit's file names.
     pub fn new(
         expectations: &[Expectation],
-        way: impl FnMut(&Path) -> Way,
+        route: impl FnMut(&Path) -> Route,
         installed: impl Fn(&str) -> Vec<String>,
     ) -> Self {
         let mut registry = Self::default();
-        registry.extend(expectations, way, installed);
+        registry.extend(expectations, route, installed);
         registry
     }
 
-    /// Adds things, numbered on from the last one. Gives the watches that are new or have another role now, which
-    /// are to be enrolled.
+    /// Adds things, with the next numbers. Gives the watches that are new or have other roles; the caller enrols them.
     pub fn extend(
         &mut self,
         expectations: &[Expectation],
-        mut way: impl FnMut(&Path) -> Way,
+        mut route: impl FnMut(&Path) -> Route,
         installed: impl Fn(&str) -> Vec<String>,
     ) -> Vec<u32> {
         let before: Vec<u32> = self.watches.iter().map(|watch| watch.roles).collect();
-        let mut ways: HashMap<&Path, Way> = HashMap::new();
+        let mut routes: HashMap<&Path, Route> = HashMap::new();
         let paths: Vec<Arc<Path>> = expectations.iter().map(|expected| expected.thing.path()).collect();
         let first = u32::try_from(self.things.len()).unwrap_or(FIRST_OWN);
         self.things.reserve_exact(expectations.len());
@@ -95,40 +94,40 @@ impl Registry {
                 self.trees.add(thing, tree.entries, tree.live);
             }
             let parent = path.parent().unwrap_or(Path::new("/"));
-            let way = ways.entry(parent).or_insert_with(|| way(path));
-            self.lead(thing, path, way);
+            let route = routes.entry(parent).or_insert_with(|| route(path));
+            self.watch_route(thing, path, route);
         }
         self.watches.shrink_to_fit();
         self.by_path.shrink_to_fit();
-        // All of them may lead to an inode.
+        // Each watch may lead to an inode.
         self.by_key.reserve_exact(self.watches.len().saturating_sub(self.by_key.len()));
         self.changed_since(&before)
     }
 
-    /// A thing is reached in this way now. Gives the watches that are new or have another role, which are to be enrolled.
-    /// Those of an earlier way stay: it may be the way again.
-    pub fn reached(&mut self, thing: u32, path: &Path, way: &Way) -> Vec<u32> {
+    /// Sets the present route of a thing. Gives the watches that are new or have other roles; the caller enrols them. The
+    /// watches of an earlier route stay, because the path may take it again.
+    pub fn set_route(&mut self, thing: u32, path: &Path, route: &Route) -> Vec<u32> {
         let watch = |directory: &Path| self.find(directory).map(|id| &self.watches[id as usize]);
-        let is_led_through = |watch: &Watch| watch.through().binary_search(&thing).is_ok();
-        let is_known = way
+        let leads_through = |watch: &Watch| watch.through().binary_search(&thing).is_ok();
+        let is_known = route
             .directories
             .iter()
-            .all(|directory| path.starts_with(directory) || watch(directory).is_some_and(is_led_through));
-        let ends_as_known = way.missing.iter().all(|(directory, name)| {
-            let is_told = |watch: &Watch| watch.ending_at(name).contains(&thing);
-            path.starts_with(directory) || watch(directory).is_some_and(is_told)
+            .all(|directory| path.starts_with(directory) || watch(directory).is_some_and(leads_through));
+        let ends_as_known = route.missing.iter().all(|(directory, name)| {
+            let is_missing_there = |watch: &Watch| watch.ending_at(name).contains(&thing);
+            path.starts_with(directory) || watch(directory).is_some_and(is_missing_there)
         });
         if is_known && ends_as_known {
             return Vec::new();
         }
         let before: Vec<u32> = self.watches.iter().map(|watch| watch.roles).collect();
-        self.lead(thing, path, way);
+        self.watch_route(thing, path, route);
         self.changed_since(&before)
     }
 
-    /// A directory in which links enable units, or units are, and the inode that was met there, where that is known. Gives
-    /// its watch when that is to be enrolled: it is new, or leads to another one.
-    pub fn units_in(&mut self, directory: &Path, met: Option<Inode>) -> Option<u32> {
+    /// Watches a directory that holds units, or links that enable units. `met`: the inode that a verification opened there. Gives
+    /// the watch if it is new or leads to another inode; the caller enrols it.
+    pub fn watch_units_in(&mut self, directory: &Path, met: Option<Inode>) -> Option<u32> {
         let known = self.find(directory);
         let watch = known.map(|id| &self.watches[id as usize]).filter(|watch| watch.holds_units);
         if watch.is_some_and(|watch| met.is_none() || watch.inode() == met) {
@@ -136,22 +135,22 @@ impl Registry {
         }
         let watch = self.watch(directory, ROLE_DIRECTORY | ROLE_ANCESTOR);
         watch.holds_units = true;
-        // Its name in its own directory tells that it went or came.
-        watch.on_the_way = true;
+        // Records of its name in its parent directory report when it appears or disappears.
+        watch.on_a_route = true;
         self.find(directory)
     }
 
-    /// Names on the declared path itself have watches of their own, whether anything is there or not.
-    fn lead(&mut self, thing: u32, path: &Path, way: &Way) {
-        for directory in way.directories.iter().filter(|directory| !path.starts_with(directory)) {
+    /// Watches the directories of a route. The directories of the declared path itself always have watches of their own.
+    fn watch_route(&mut self, thing: u32, path: &Path, route: &Route) {
+        for directory in route.directories.iter().filter(|directory| !path.starts_with(directory)) {
             let watch = self.watch(directory, ROLE_ANCESTOR | ROLE_DIRECTORY);
-            watch.lead(thing, path.file_name().unwrap_or_default());
-            watch.on_the_way = true;
+            watch.add_route(thing, path.file_name().unwrap_or_default());
+            watch.on_a_route = true;
         }
-        if let Some((directory, name)) = &way.missing
+        if let Some((directory, name)) = &route.missing
             && !path.starts_with(directory)
         {
-            self.watch(directory, ROLE_ANCESTOR | ROLE_DIRECTORY).ends(thing, name);
+            self.watch(directory, ROLE_ANCESTOR | ROLE_DIRECTORY).add_missing_name(thing, name);
         }
     }
 
@@ -190,19 +189,19 @@ impl Registry {
             let all_names = watched.role == WatchRole::Directory
                 && match expectation.thing {
                     Thing::ClosedDirectory { .. } | Thing::Tree { .. } => *watched.path == **own,
-                    // Where neither the unit's file nor another watched directory is: what is there enables it.
+                    // A directory without the unit's file and without a watched directory holds the links that enable the unit.
                     Thing::Unit { .. } => within.is_empty(),
                     _ => false,
                 };
             let entry = if *watched.path == **own {
-                // One allocation for the expectation, the thing and the watch.
+                // The expectation, the thing and the watch share one allocation.
                 self.watch_at(own, role)
             } else {
                 self.watch(&watched.path, role)
             };
             entry.holds_units |=
                 is_unit && within.iter().any(|other| other.path.file_name() == own.file_name());
-            entry.on_the_way |= above.is_some();
+            entry.on_a_route |= above.is_some();
             let is_object = watched.role == WatchRole::Object;
             entry.concerns(thing, is_object, above.is_some_and(|above| above.role == WatchRole::Directory));
             if all_names {
@@ -226,7 +225,7 @@ impl Registry {
                 let id = self.watches.len();
                 self.by_path.insert(at, u32::try_from(id).unwrap_or(FIRST_OWN));
                 if id == self.watches.capacity() {
-                    // Twice as much room would be a lot for a few directories that come later.
+                    // A vector that grows by itself would double, for a few later directories.
                     self.watches.reserve_exact(id / 8 + FEW);
                 }
                 self.watches.push(Watch::new(shared()));
@@ -238,7 +237,7 @@ impl Registry {
         watch
     }
 
-    /// Where a path's watch is among those by path, or would be.
+    /// The position of a path's watch in `by_path`, or the position where it belongs.
     fn place(&self, path: &Path) -> Result<usize, usize> {
         self.by_path.binary_search_by(|id| (*self.watches[*id as usize].path).cmp(path))
     }
@@ -246,12 +245,12 @@ impl Registry {
     /// The watch of a name in a watched directory.
     fn child(&self, directory: &Watch, name: &OsStr) -> Option<&Watch> {
         let child = &self.watches[self.find(&directory.path.join(name))? as usize];
-        // A name may be none, and then leads elsewhere: "", ".".
+        // Some names lead to another path: "", ".".
         let is_it = child.path.parent() == Some(&*directory.path) && child.path.file_name() == Some(name);
         is_it.then_some(child)
     }
 
-    /// The watches that lead to an inode, in the order in which they came to.
+    /// The watches that lead to an inode, in the order in which they came to lead to it.
     fn leading_to(&self, key: InodeKey) -> &[u32] {
         let of = |id: &u32| self.watches[*id as usize].order();
         let wanted = Some(watch::order(key));
@@ -265,7 +264,7 @@ impl Registry {
         !self.leading_to(key).is_empty()
     }
 
-    /// Number of watches; they are numbered from 0, parents not necessarily first.
+    /// The number of watches. They have the numbers from 0, in no order of paths.
     pub fn len(&self) -> u32 {
         u32::try_from(self.watches.len()).unwrap_or(FIRST_OWN)
     }
@@ -290,13 +289,13 @@ impl Registry {
         self.place(path).ok().map(|at| self.by_path[at])
     }
 
-    /// The watch's path leads to this inode now (or to none that can be opened). Gives the keys to be
-    /// enrolled with their number and roles, and those to be removed.
-    pub fn resolved(&mut self, id: u32, inode: Option<Inode>) -> Vec<(InodeKey, Option<(u32, u32)>)> {
+    /// Sets the inode that the watch's path leads to now; `None` if none can be opened. Gives each key that changed, with its
+    /// number and roles, or without them if its entry is to be removed.
+    pub fn set_inode(&mut self, id: u32, inode: Option<Inode>) -> Vec<(InodeKey, Option<(u32, u32)>)> {
         let Some(watch) = self.watches.get(id as usize) else { return Vec::new() };
         let (last, path) = (watch.inode(), Arc::clone(&watch.path));
         if last != inode {
-            self.led_before(id, last.filter(|_| !watch.left));
+            self.set_previous(id, last.filter(|_| !watch.has_left));
         }
         let (before, key) = (last.map(|inode| inode.key), inode.map(|inode| inode.key));
         let mut changes = Vec::new();
@@ -318,8 +317,8 @@ impl Registry {
         changes.extend(key);
         let parent = path.parent().and_then(|parent| self.find(parent));
         let watch = &mut self.watches[id as usize];
-        watch.left = false;
-        watch.leads_to(inode);
+        watch.has_left = false;
+        watch.set_inode(inode);
         if let Some(parent) = parent
             && watch.unresolved != inode.is_none()
         {
@@ -333,7 +332,7 @@ impl Registry {
         changes.into_iter().map(|key| (key, self.enrolment(key))).collect()
     }
 
-    /// Number and roles under which an inode is to be enrolled: those of all paths that lead to it. `None` where none does.
+    /// The number of an inode's map entry, and the roles of all watches and trees that lead to it. `None` if none does.
     pub fn enrolment(&self, key: InodeKey) -> Option<(u32, u32)> {
         let ids = self.leading_to(key);
         let roles = ids.iter().fold(0, |roles, id| {
@@ -343,37 +342,37 @@ impl Registry {
         });
         let protected = ids.iter().find_map(|id| {
             let watch = &self.watches[*id as usize];
-            // A unit's rule protects what is declared of it, not what a package keeps of it elsewhere.
+            // A unit's rule protects its declared paths, not the files that a package has elsewhere.
             let own = watch.objects().filter(|thing| self.is_own(watch, *thing));
             own.chain(watch.everything().iter().copied()).find_map(|thing| self.deny.get(&thing))
         });
         let deny = protected.map_or(0, |rule| ROLE_DENY | rule << RULE_SHIFT);
-        let guard = self.guard_of(ids);
-        let guarded = guard.rules.filter(|rules| protected != Some(rules));
+        let protection = self.protection_of(ids);
+        let guarded = protection.rules.filter(|rules| protected != Some(rules));
         let guarded = guarded.map_or(0, |rules| ROLE_GUARD | rules << GUARD_SHIFT);
-        let names = if guard.has_names { ROLE_NAMES } else { 0 };
+        let names = if protection.has_names { ROLE_NAMES } else { 0 };
         let in_trees = self.trees.enrolment(key);
         let id = ids.first().copied().or(in_trees.map(|(id, _)| id))?;
         let of_trees = in_trees.map_or(0, |(_, roles)| roles);
         Some((id, roles | of_trees | deny | guarded | names))
     }
 
-    /// The entries of a thing's tree lead to these inodes now, and all others to none: each with its number and whether it
-    /// is a directory. Gives the keys to be enrolled with their numbers and roles.
-    pub fn tree_resolved(
+    /// Sets the inodes that the entries of a thing's tree lead to; all other entries lead to none. Each entry has its number and
+    /// whether it is a directory. Gives the keys with their numbers and roles; the caller enrols them.
+    pub fn set_tree_inodes(
         &mut self,
         thing: u32,
         found: impl Iterator<Item = (u32, Inode, bool)>,
     ) -> Vec<(InodeKey, (u32, u32))> {
-        let mut keys = self.trees.resolve_all(thing, found);
-        // What is declared beside the tree keeps its number and its roles.
+        let mut keys = self.trees.set_inodes(thing, found);
+        // An inode that a watch leads to keeps the number of that watch, and its roles.
         for (key, enrolment) in &mut keys {
             *enrolment = self.enrolment(*key).unwrap_or(*enrolment);
         }
         keys
     }
 
-    /// The thing and the entry of a number from [`Registry::about`] that is that of an entry of a tree.
+    /// The thing and the tree entry of a number from [`WatchRegistry::watches_of_record`]; `None` for the number of a watch.
     pub fn tree_entry(&self, id: u32) -> Option<(u32, u32)> {
         self.trees.entry(id)
     }
@@ -383,49 +382,49 @@ impl Registry {
         self.things.get(thing as usize) == Some(&watch.path)
     }
 
-    /// The watches and the entries of trees that a record concerns: those that lead to its inode, and the one under whose
-    /// number the kernel knew the inode when it was written.
-    pub fn about(&self, id: u32, key: InodeKey) -> Vec<u32> {
+    /// The watches and tree entries of a record: those that lead to its inode, and the one whose number the inode's map entry had
+    /// when the program wrote the record.
+    pub fn watches_of_record(&self, id: u32, key: InodeKey) -> Vec<u32> {
         let mut watches = self.leading_to(key).to_vec();
         if !watches.contains(&id) && self.get(id).is_some() {
             watches.push(id);
         }
-        self.trees.about(id, key, &mut watches);
+        self.trees.add_entries_of_record(id, key, &mut watches);
         watches
     }
 
-    /// Whether a record tells who changed what the watch's path leads to. It does not when the number of an
-    /// inode that was removed went to another one, nor when the inode is at another path by now.
-    pub fn matches(&mut self, id: u32, about: &About) -> bool {
+    /// Whether a record is about the inode that the watch's path leads to, so that its actor made the change. It is not if the
+    /// number of a removed inode was used again, or if the inode is at another path now.
+    pub fn matches(&mut self, id: u32, target: &RecordTarget) -> bool {
         let Some(watch) = self.watches.get_mut(id as usize) else {
-            return self.trees.inode(id) == Some(about.inode);
+            return self.trees.inode(id) == Some(target.inode);
         };
-        let leaves = about.moves && !about.is_name;
-        if watch.inode() == Some(about.inode) && !watch.left {
-            watch.left = leaves;
+        let leaves = target.moves && !target.is_name;
+        if watch.inode() == Some(target.inode) && !watch.has_left {
+            watch.has_left = leaves;
             return true;
         }
-        // A look came before this record and found the path leading elsewhere: the record tells how that came.
-        if self.previous.get(&id) == Some(&about.inode.into()) && (leaves || about.is_name) {
+        // A verification before this record found another inode at the path. The record reports the change that caused it.
+        if self.previous.get(&id) == Some(&target.inode.into()) && (leaves || target.is_name) {
             if leaves {
-                self.led_before(id, None);
+                self.set_previous(id, None);
             }
             return true;
         }
         false
     }
 
-    /// Keeps the inode that a watch led to before, until its leaving was told.
-    fn led_before(&mut self, id: u32, inode: Option<Inode>) {
+    /// Remembers the inode that a watch led to before, until a record reports that it left. `None` forgets it.
+    fn set_previous(&mut self, id: u32, inode: Option<Inode>) {
         if let Some(inode) = inode {
             self.previous.insert(id, inode.into());
         } else if self.previous.remove(&id).is_some() && self.previous.is_empty() {
-            // An apply replaces thousands.
+            // An apply replaces thousands of files, and the map keeps the room for them otherwise.
             self.previous.shrink_to(FEW);
         }
     }
 
-    /// The inodes that a path leads to and led to before.
+    /// The inode that a path leads to, and the inode that it led to before.
     pub fn keys_at(&self, path: &Path) -> impl Iterator<Item = InodeKey> {
         let id = self.find(path);
         let there = id.and_then(|id| self.get(id)).and_then(Watch::key);

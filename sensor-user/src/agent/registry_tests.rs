@@ -24,7 +24,7 @@ fn file(path: &str) -> Expectation {
     }
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "what `resolved` takes")]
+#[expect(clippy::unnecessary_wraps, reason = "the form of `set_inode`'s argument")]
 fn inode(ino: u64) -> Option<Inode> {
     Some(Inode { key: InodeKey { ino, dev: 1, volume: 0 }, generation: 1 })
 }
@@ -33,11 +33,11 @@ fn key(ino: u64) -> Option<InodeKey> {
     inode(ino).map(|inode| inode.key)
 }
 
-fn resolved(paths: &[&str]) -> Registry {
+fn resolved(paths: &[&str]) -> WatchRegistry {
     let expectations: Vec<_> = paths.iter().map(|path| file(path)).collect();
-    let mut registry = Registry::new(&expectations, |_| Way::default(), |_| Vec::new());
+    let mut registry = WatchRegistry::new(&expectations, |_| Route::default(), |_| Vec::new());
     for id in 0..registry.len() {
-        registry.resolved(id, inode(u64::from(id) + 10));
+        registry.set_inode(id, inode(u64::from(id) + 10));
     }
     registry
 }
@@ -58,7 +58,7 @@ fn a_cut_name_concerns_everything_in_the_directory() {
 }
 
 #[test]
-fn a_name_that_is_none_concerns_nothing() {
+fn an_invalid_name_concerns_nothing() {
     let registry = resolved(&["/etc/a", "/etc/d/a"]);
     let etc = registry.find(Path::new("/etc")).unwrap();
     for name in ["", ".", "..", "/etc/a", "d/a"] {
@@ -90,7 +90,8 @@ fn of_several_things_at_one_path_each_is_concerned() {
         }),
         ..file("/unused")
     };
-    let registry = Registry::new(&[closed, directory, file("/etc/d")], |_| Way::default(), |_| Vec::new());
+    let registry =
+        WatchRegistry::new(&[closed, directory, file("/etc/d")], |_| Route::default(), |_| Vec::new());
     let of = |path: &str, name: Option<&str>, moved| {
         let id = registry.find(Path::new(path)).unwrap();
         registry.concerned(&[id], name.map(OsStr::new), false, moved).direct
@@ -102,14 +103,14 @@ fn of_several_things_at_one_path_each_is_concerned() {
 }
 
 #[test]
-fn what_cannot_move_goes_with_an_ancestor_of_its_path() {
+fn a_thing_without_a_watch_is_concerned_when_an_ancestor_of_its_path_moves() {
     let booted = Expectation {
         thing: Thing::OsImage,
         expected: Expected::OsImage(OsImageExpectation { image: "registry/os".to_owned() }),
         ..file("/unused")
     };
     let registry =
-        Registry::new(&[booted, file("/run/a"), file("/etc/a")], |_| Way::default(), |_| Vec::new());
+        WatchRegistry::new(&[booted, file("/run/a"), file("/etc/a")], |_| Route::default(), |_| Vec::new());
     let run = registry.find(Path::new("/run")).unwrap();
     assert_eq!(registry.concerned(&[run], None, false, true).beyond, [0, 1]);
 }
@@ -117,20 +118,21 @@ fn what_cannot_move_goes_with_an_ancestor_of_its_path() {
 #[test]
 fn a_directory_is_enrolled_for_its_names_until_the_last_missing_one_is_there() {
     let expectations = [file("/etc/one/a"), file("/etc/two/a")];
-    let mut registry = Registry::new(&expectations, |_| Way::default(), |_| Vec::new());
-    let at = |registry: &Registry, path: &str| registry.find(Path::new(path)).unwrap();
+    let mut registry = WatchRegistry::new(&expectations, |_| Route::default(), |_| Vec::new());
+    let at = |registry: &WatchRegistry, path: &str| registry.find(Path::new(path)).unwrap();
     let (etc, one, two) = (at(&registry, "/etc"), at(&registry, "/etc/one"), at(&registry, "/etc/two"));
-    let by_names = |registry: &Registry| registry.enrolment(key(5).unwrap()).unwrap().1 & ROLE_DIRECTORY != 0;
-    registry.resolved(etc, inode(5));
+    let by_names =
+        |registry: &WatchRegistry| registry.enrolment(key(5).unwrap()).unwrap().1 & ROLE_DIRECTORY != 0;
+    registry.set_inode(etc, inode(5));
     for id in [one, one, two] {
-        registry.resolved(id, None);
+        registry.set_inode(id, None);
     }
     assert!(by_names(&registry));
-    registry.resolved(one, inode(6));
+    registry.set_inode(one, inode(6));
     assert!(by_names(&registry), "the other one is missing");
-    registry.resolved(two, inode(7));
+    registry.set_inode(two, inode(7));
     assert!(!by_names(&registry));
-    registry.resolved(two, None);
+    registry.set_inode(two, None);
     assert!(by_names(&registry));
 }
 
@@ -147,80 +149,83 @@ fn a_moved_ancestor_concerns_all_below_it_and_makes_their_watches_stale() {
 #[test]
 fn two_paths_to_one_inode_are_both_concerned() {
     let expectations = [file("/etc/a"), file("/srv/hardlink")];
-    let mut registry = Registry::new(&expectations, |_| Way::default(), |_| Vec::new());
+    let mut registry = WatchRegistry::new(&expectations, |_| Route::default(), |_| Vec::new());
     let (a, b) = (Path::new("/etc/a"), Path::new("/srv/hardlink"));
     let (a, b) = (registry.find(a).unwrap(), registry.find(b).unwrap());
-    registry.resolved(a, inode(7));
-    let changes = registry.resolved(b, inode(7));
+    registry.set_inode(a, inode(7));
+    let changes = registry.set_inode(b, inode(7));
     assert!(changes.iter().any(|(changed, to)| Some(*changed) == key(7) && to.unwrap().0 == a));
-    assert_eq!(registry.concerned(&registry.about(a, key(7).unwrap()), None, false, false).direct, [0, 1]);
+    assert_eq!(
+        registry.concerned(&registry.watches_of_record(a, key(7).unwrap()), None, false, false).direct,
+        [0, 1]
+    );
 }
 
 #[test]
 fn an_inode_is_removed_only_when_no_path_leads_to_it() {
     let expectations = [file("/etc/a"), file("/etc/b")];
-    let mut registry = Registry::new(&expectations, |_| Way::default(), |_| Vec::new());
+    let mut registry = WatchRegistry::new(&expectations, |_| Route::default(), |_| Vec::new());
     let a = registry.find(Path::new("/etc/a")).unwrap();
     let b = registry.find(Path::new("/etc/b")).unwrap();
-    registry.resolved(a, inode(7));
-    registry.resolved(b, inode(7));
-    let kept = registry.resolved(a, inode(8));
+    registry.set_inode(a, inode(7));
+    registry.set_inode(b, inode(7));
+    let kept = registry.set_inode(a, inode(8));
     assert!(kept.iter().any(|(changed, to)| Some(*changed) == key(7) && to.is_some()));
-    let gone = registry.resolved(b, inode(8));
+    let gone = registry.set_inode(b, inode(8));
     assert!(gone.iter().any(|(changed, to)| Some(*changed) == key(7) && to.is_none()));
 }
 
 #[test]
-fn names_matter_in_an_ancestor_while_a_path_below_it_does_not_resolve() {
+fn an_ancestor_is_enrolled_for_its_names_while_a_path_below_it_does_not_resolve() {
     let expectations = [file("/opt/missing/deeper/a")];
-    let mut registry = Registry::new(&expectations, |_| Way::default(), |_| Vec::new());
+    let mut registry = WatchRegistry::new(&expectations, |_| Route::default(), |_| Vec::new());
     let opt = registry.find(Path::new("/opt")).unwrap();
     let missing = registry.find(Path::new("/opt/missing")).unwrap();
     let roles = |changes: Vec<(InodeKey, Option<(u32, u32)>)>, wanted: Option<InodeKey>| {
         changes.into_iter().find(|(changed, _)| Some(*changed) == wanted).unwrap().1.unwrap().1
     };
-    registry.resolved(opt, inode(5));
-    assert_ne!(roles(registry.resolved(missing, None), key(5)) & ROLE_DIRECTORY, 0);
+    registry.set_inode(opt, inode(5));
+    assert_ne!(roles(registry.set_inode(missing, None), key(5)) & ROLE_DIRECTORY, 0);
     let concerned = registry.concerned(&[opt], Some(OsStr::new("missing")), false, true);
     assert_eq!(concerned.beyond, [0]);
-    assert_eq!(roles(registry.resolved(missing, inode(6)), key(5)) & ROLE_DIRECTORY, 0);
+    assert_eq!(roles(registry.set_inode(missing, inode(6)), key(5)) & ROLE_DIRECTORY, 0);
 }
 
-const fn about(inode: Inode, moves: bool) -> About {
-    About { inode, is_name: false, moves }
+const fn about(inode: Inode, moves: bool) -> RecordTarget {
+    RecordTarget { inode, is_name: false, moves }
 }
 
 #[test]
-fn an_inode_that_got_a_removed_ones_number_does_not_speak_for_its_path() {
+fn a_record_of_an_inode_with_a_reused_number_does_not_match() {
     let mut registry = resolved(&["/etc/a"]);
     let a = registry.find(Path::new("/etc/a")).unwrap();
     let old = registry.get(a).unwrap().inode().unwrap();
     assert!(registry.matches(a, &about(old, true)), "its removal");
     assert!(!registry.matches(a, &about(old, false)), "it has left");
     assert!(!registry.matches(a, &about(Inode { generation: 2, ..old }, false)), "another inode");
-    registry.resolved(a, Some(old));
-    assert!(registry.matches(a, &about(old, false)), "it turned out to be there still");
+    registry.set_inode(a, Some(old));
+    assert!(registry.matches(a, &about(old, false)), "the path still leads to it");
 }
 
 #[test]
-fn the_record_of_a_move_that_a_look_has_overtaken_speaks_once() {
+fn a_record_of_a_move_matches_once_after_a_verification_found_the_new_inode() {
     let mut registry = resolved(&["/etc/a"]);
     let a = registry.find(Path::new("/etc/a")).unwrap();
     let old = registry.get(a).unwrap().inode().unwrap();
-    registry.resolved(a, inode(99));
+    registry.set_inode(a, inode(99));
     assert!(!registry.matches(a, &about(old, false)), "a write to an inode that is elsewhere");
     assert!(registry.matches(a, &about(old, true)));
-    assert!(!registry.matches(a, &about(old, true)), "it is moved on by somebody else");
+    assert!(!registry.matches(a, &about(old, true)), "another process moves it on");
     assert!(registry.matches(a, &about(inode(99).unwrap(), false)));
 }
 
 #[test]
-fn names_in_a_directory_that_was_removed_speak_until_its_removal_was_told() {
+fn records_of_names_in_a_removed_directory_match_until_the_record_of_its_removal() {
     let mut registry = resolved(&["/etc/d/a"]);
     let d = registry.find(Path::new("/etc/d")).unwrap();
     let old = registry.get(d).unwrap().inode().unwrap();
-    let name = |inode| About { inode, is_name: true, moves: true };
-    registry.resolved(d, None);
+    let name = |inode| RecordTarget { inode, is_name: true, moves: true };
+    registry.set_inode(d, None);
     assert!(registry.matches(d, &name(old)), "the file in it was removed first");
     assert!(registry.matches(d, &about(old, true)), "then the directory");
     assert!(!registry.matches(d, &name(Inode { generation: 2, ..old })), "its number is another directory's");
@@ -228,19 +233,19 @@ fn names_in_a_directory_that_was_removed_speak_until_its_removal_was_told() {
 }
 
 #[test]
-fn a_record_under_one_paths_number_reaches_the_other_paths_of_the_inode() {
+fn a_record_with_one_watchs_number_has_the_other_watches_of_the_inode_too() {
     let expectations = [file("/etc/a"), file("/srv/hardlink")];
-    let mut registry = Registry::new(&expectations, |_| Way::default(), |_| Vec::new());
+    let mut registry = WatchRegistry::new(&expectations, |_| Route::default(), |_| Vec::new());
     let a = registry.find(Path::new("/etc/a")).unwrap();
     let b = registry.find(Path::new("/srv/hardlink")).unwrap();
-    registry.resolved(a, inode(7));
-    registry.resolved(b, inode(7));
-    registry.resolved(a, inode(8));
-    assert_eq!(registry.about(a, key(7).unwrap()), [b, a]);
+    registry.set_inode(a, inode(7));
+    registry.set_inode(b, inode(7));
+    registry.set_inode(a, inode(8));
+    assert_eq!(registry.watches_of_record(a, key(7).unwrap()), [b, a]);
 }
 
 #[test]
-fn a_unit_without_contents_is_watched_where_its_own_file_says_that_it_is_enabled() {
+fn a_unit_without_contents_is_watched_in_the_install_directories_of_its_own_file() {
     let unit = Expectation {
         thing: Thing::Unit { name: "a.timer".to_owned() },
         expected: Expected::Unit(UnitExpectation {
@@ -250,22 +255,23 @@ fn a_unit_without_contents_is_watched_where_its_own_file_says_that_it_is_enabled
         }),
         ..file("/unused")
     };
-    let registry = Registry::new(&[unit], |_| Way::default(), |_| vec!["timers.target.wants".to_owned()]);
+    let registry =
+        WatchRegistry::new(&[unit], |_| Route::default(), |_| vec!["timers.target.wants".to_owned()]);
     assert!(registry.find(Path::new("/etc/systemd/system/timers.target.wants")).is_some());
 }
 
 #[test]
-fn things_that_come_later_are_numbered_on_and_only_what_they_change_is_to_be_enrolled() {
+fn later_things_have_the_next_numbers_and_only_changed_watches_are_to_be_enrolled() {
     let mut registry = resolved(&["/etc/a/one", "/srv/x"]);
     let before = registry.len();
-    let moved = registry.extend(&[file("/etc/a/two"), file("/etc/b")], |_| Way::default(), |_| Vec::new());
+    let moved = registry.extend(&[file("/etc/a/two"), file("/etc/b")], |_| Route::default(), |_| Vec::new());
     let mut paths: Vec<_> =
         moved.iter().map(|id| registry.get(*id).unwrap().path.display().to_string()).collect();
     paths.sort();
-    // /etc becomes a directory in which a name matters; /, /etc/a and /srv stay what they are.
+    // /etc has another role now, because a name in it matters. The roles of /, /etc/a and /srv are the same.
     assert_eq!(paths, ["/etc", "/etc/a/two", "/etc/b"]);
     for id in &moved {
-        registry.resolved(*id, inode(u64::from(*id) + 10));
+        registry.set_inode(*id, inode(u64::from(*id) + 10));
     }
     assert_eq!(registry.len(), before + 2);
     let etc = registry.find(Path::new("/etc")).unwrap();
@@ -279,15 +285,15 @@ fn things_that_come_later_are_numbered_on_and_only_what_they_change_is_to_be_enr
 }
 
 /// A registry of one thing below `/home`, which is a link to `/var/home`.
-fn linked(path: &str) -> Registry {
+fn linked(path: &str) -> WatchRegistry {
     let real = |path: &Path| Path::new("/var").join(path.strip_prefix("/").unwrap());
-    let way = |path: &Path| {
+    let route = |path: &Path| {
         let parent = real(path.parent().unwrap());
         let mut directories: Vec<PathBuf> = parent.ancestors().map(Path::to_owned).collect();
         directories.reverse();
-        Way { directories, ..Way::default() }
+        Route { directories, ..Route::default() }
     };
-    Registry::new(&[file(path)], way, |_| Vec::new())
+    WatchRegistry::new(&[file(path)], route, |_| Vec::new())
 }
 
 #[test]
@@ -304,62 +310,66 @@ fn a_mount_over_the_real_path_of_a_thing_behind_a_link_concerns_it() {
 }
 
 #[test]
-fn a_directory_behind_a_link_that_goes_or_comes_concerns_what_lies_below_it() {
+fn a_directory_behind_a_link_that_appears_or_disappears_concerns_the_things_below_it() {
     let registry = linked("/home/core/.ssh/authorized_keys");
     let id = |path: &str| registry.find(Path::new(path)).unwrap();
     for (directory, name, cut) in
         [("/var/home", "core", false), ("/var", "home", false), ("/var/home", "", true)]
     {
-        let told = registry.concerned(&[id(directory)], Some(OsStr::new(name)), cut, true);
+        let concerned = registry.concerned(&[id(directory)], Some(OsStr::new(name)), cut, true);
         assert!(
-            told.beyond == [0] && told.stale.contains(&id("/var/home/core/.ssh")),
-            "{directory} {name}: {told:?}"
+            concerned.beyond == [0] && concerned.stale.contains(&id("/var/home/core/.ssh")),
+            "{directory} {name}: {concerned:?}"
         );
     }
     let other = registry.concerned(&[id("/var/home")], Some(OsStr::new("other")), false, true);
     assert_eq!(other, Concerned::default());
 }
 
-fn way(directories: &[&str], missing: Option<(&str, &str)>) -> Way {
+fn route(directories: &[&str], missing: Option<(&str, &str)>) -> Route {
     let directories = directories.iter().map(PathBuf::from).collect();
-    Way { directories, missing: missing.map(|(at, name)| (at.into(), name.into())), ..Way::default() }
+    Route { directories, missing: missing.map(|(at, name)| (at.into(), name.into())), ..Route::default() }
 }
 
 #[test]
-fn a_directory_that_comes_at_the_end_of_a_way_behind_a_link_concerns_what_will_lie_below_it() {
+fn a_directory_that_appears_at_the_end_of_a_route_concerns_the_thing_of_the_route() {
     let thing = "/home/core/.ssh/keys";
-    let to_home = way(&["/", "/var", "/var/home"], Some(("/var/home", "core")));
-    let mut registry = Registry::new(&[file(thing)], |_| to_home.clone(), |_| Vec::new());
-    let came = |registry: &Registry, directory: &str, name: &str, cut| {
+    let to_home = route(&["/", "/var", "/var/home"], Some(("/var/home", "core")));
+    let mut registry = WatchRegistry::new(&[file(thing)], |_| to_home.clone(), |_| Vec::new());
+    let came = |registry: &WatchRegistry, directory: &str, name: &str, cut| {
         let id = registry.find(Path::new(directory)).unwrap();
         registry.concerned(&[id], Some(OsStr::new(name)), cut, true).beyond
     };
     assert_eq!(came(&registry, "/var/home", "core", false), [0]);
     assert_eq!(came(&registry, "/var/home", "other", false), [] as [u32; 0]);
-    assert_eq!(came(&registry, "/var/home", "co", true), [0], "a name of which only the beginning was told");
+    assert_eq!(
+        came(&registry, "/var/home", "co", true),
+        [0],
+        "the record has only the beginning of the name"
+    );
 
-    assert_eq!(registry.reached(0, Path::new(thing), &to_home), [] as [u32; 0], "it is known");
-    let further = way(&["/", "/var", "/var/home", "/var/home/core"], Some(("/var/home/core", ".ssh")));
-    assert_eq!(registry.reached(0, Path::new(thing), &further).len(), 1);
+    assert_eq!(registry.set_route(0, Path::new(thing), &to_home), [] as [u32; 0], "it is known");
+    let further = route(&["/", "/var", "/var/home", "/var/home/core"], Some(("/var/home/core", ".ssh")));
+    assert_eq!(registry.set_route(0, Path::new(thing), &further).len(), 1);
     assert_eq!(came(&registry, "/var/home/core", ".ssh", false), [0]);
-    // Another name is missing where one was before.
-    let elsewhere = way(&["/", "/var", "/var/home"], Some(("/var/home", "other")));
-    registry.reached(0, Path::new(thing), &elsewhere);
+    // Another name is missing now.
+    let elsewhere = route(&["/", "/var", "/var/home"], Some(("/var/home", "other")));
+    registry.set_route(0, Path::new(thing), &elsewhere);
     assert_eq!(came(&registry, "/var/home", "other", false), [0]);
 }
 
 #[test]
-fn a_thing_that_is_reached_by_another_way_is_watched_on_that_way() {
+fn a_thing_with_another_route_is_watched_on_that_route() {
     let mut registry = resolved(&["/etc/foo/a", "/etc/b"]);
     let thing = Path::new("/etc/foo/a");
-    let way = way(&["/", "/etc", "/tmp", "/tmp/foo"], None);
-    let added = registry.reached(0, thing, &way);
+    let route = route(&["/", "/etc", "/tmp", "/tmp/foo"], None);
+    let added = registry.set_route(0, thing, &route);
     let paths: Vec<_> =
         added.iter().map(|id| registry.get(*id).unwrap().path.display().to_string()).collect();
     assert_eq!(paths, ["/tmp", "/tmp/foo"]);
-    assert_eq!(registry.reached(0, thing, &way), [] as [u32; 0], "and is then known");
+    assert_eq!(registry.set_route(0, thing, &route), [] as [u32; 0], "and is then known");
     for (id, ino) in added.iter().zip(90..) {
-        registry.resolved(*id, inode(ino));
+        registry.set_inode(*id, inode(ino));
     }
     let tmp = registry.find(Path::new("/tmp/foo")).unwrap();
     let moved = registry.concerned(&[tmp], None, false, true);
@@ -379,25 +389,25 @@ fn unit(name: &str) -> Expectation {
 #[test]
 fn a_link_in_any_directory_that_enables_units_concerns_the_unit_of_its_name() {
     let units = [unit("x.service"), unit("y@.service"), unit("z@one.service"), file("/etc/a")];
-    let mut registry = Registry::new(&units, |_| Way::default(), |_| Vec::new());
+    let mut registry = WatchRegistry::new(&units, |_| Route::default(), |_| Vec::new());
     let wants = Path::new("/etc/systemd/system/other.target.wants");
-    assert!(registry.find(wants).is_none(), "nobody declared it");
+    assert!(registry.find(wants).is_none(), "no config declares it");
 
-    // It comes: any of its links may be there already.
+    // The directory appears: it may hold any links already.
     let system = registry.find(Path::new("/etc/systemd/system")).unwrap();
     let come = registry.concerned(&[system], Some(wants.file_name().unwrap()), false, true);
     assert_eq!(come.direct, [0, 1, 2]);
     let other = registry.concerned(&[system], Some(OsStr::new("else.service")), false, true);
     assert_eq!(other.direct, [] as [u32; 0]);
 
-    let id = registry.units_in(wants, None).unwrap();
-    registry.resolved(id, inode(50));
+    let id = registry.watch_units_in(wants, None).unwrap();
+    registry.set_inode(id, inode(50));
     for met in [None, inode(50)] {
-        assert!(registry.units_in(wants, met).is_none(), "it is watched now");
+        assert!(registry.watch_units_in(wants, met).is_none(), "it is watched now");
     }
     let again = registry.concerned(&[system], Some(wants.file_name().unwrap()), false, true);
     assert_eq!(again.stale, [id], "another directory may be there");
-    assert_eq!(registry.units_in(wants, inode(51)), Some(id), "it is another one");
+    assert_eq!(registry.watch_units_in(wants, inode(51)), Some(id), "it is another one");
     let of = |name: &str| registry.concerned(&[id], Some(OsStr::new(name)), false, true).direct;
     assert_eq!(of("x.service"), [0]);
     assert_eq!(of("y@instance.service"), [1]);
@@ -407,8 +417,9 @@ fn a_link_in_any_directory_that_enables_units_concerns_the_unit_of_its_name() {
 }
 
 #[test]
-fn a_unit_that_a_package_removes_or_brings_is_looked_at() {
-    let registry = Registry::new(&[unit("x.service"), unit("y.service")], |_| Way::default(), |_| Vec::new());
+fn a_unit_that_a_package_adds_or_removes_is_concerned() {
+    let registry =
+        WatchRegistry::new(&[unit("x.service"), unit("y.service")], |_| Route::default(), |_| Vec::new());
     for directory in ["/usr/lib/systemd/system", "/usr/local/lib/systemd/system", "/etc/systemd/system"] {
         let id = registry.find(Path::new(directory)).unwrap();
         let of = |name: &str| registry.concerned(&[id], Some(OsStr::new(name)), false, true).direct;
@@ -417,7 +428,7 @@ fn a_unit_that_a_package_removes_or_brings_is_looked_at() {
 }
 
 #[test]
-fn directories_that_generators_make_anew_at_each_reload_enable_nothing_for_good() {
+fn directories_of_generators_and_transient_units_enable_no_units() {
     for (directory, may) in [
         ("/etc/systemd/system/a.target.wants", true),
         ("/usr/lib/systemd/system/a.target.upholds", true),

@@ -1,73 +1,72 @@
-//! Another config or policy, without an end of detection.
+//! Reads configs and policies again without a pause of detection, and passes state from one run to the next.
 //!
-//! In: a hang-up signal, and the files that the daemon was started with. Out: the reason for which a run of the loop ends, and
-//! what the next run has to know of it. A set of files with a mistake changes nothing.
+//! In: a hang-up signal, and the files of the command line. Out: the reason to end this run, and the state for the next one. It owns
+//! nothing. Files with an error change nothing.
 
 use super::budgets::Budgets;
-use super::denials::KernelCounts;
+use super::denials::KernelDenialCounts;
 use super::deny_rules::DenyRules;
 use super::episode::Episode;
-use super::reasons::LOG_CUT;
 use super::reports::AgentEvent;
-use super::run_end::Ended;
+use super::run_end::RunEnd;
 use super::state::Agent;
 use super::workers::Workers;
 use crate::desired::{Desired, DesiredError, apart};
 use sensor_model::expectation::Thing;
-use sensor_model::protocol::Scope;
+use sensor_model::protocol::{GapReason, Scope};
 use std::collections::HashMap;
 
-/// What the next run has to know.
+/// The state of the parts that one run passes to the next.
 #[derive(Default)]
-pub(super) struct Carried {
-    /// Who changed each thing that has no verdict yet.
+pub(super) struct CarriedState {
+    /// The open episodes: the actors of changes without a verdict yet.
     episodes: HashMap<Thing, Episode>,
-    /// Why changes are not seen.
-    blindness: Option<String>,
-    /// Rules that the kernel knows.
+    /// Why changes do not arrive.
+    blindness: Option<GapReason>,
+    /// The deny rules in the kernel's maps.
     pub(super) rules: DenyRules,
-    /// The kernel's counts of losses that were reported.
+    /// The kernel's loss counters, as last reported.
     pub(super) losses: [u64; 2],
-    /// What users have filled of the log.
+    /// Each user's budget in the log.
     pub(super) budgets: Budgets,
-    /// Refusals that the kernel counted and that were reported.
-    pub(super) in_kernel: KernelCounts,
+    /// The kernel's counts of denials, as last reported.
+    pub(super) kernel_counts: KernelDenialCounts,
     /// The log lacks entries that an earlier daemon wrote.
     pub(super) log_is_cut: bool,
-    /// Processes that could not be ended.
+    /// The worker processes that still exist.
     pub(super) workers: Option<Workers>,
 }
 
-impl Carried {
-    /// What a daemon starts with.
+impl CarriedState {
+    /// The state at the start of the daemon.
     pub(super) fn at_start(log_is_cut: bool) -> Self {
         Self { log_is_cut, ..Self::default() }
     }
 
-    /// Changes are not seen from the beginning.
-    pub(super) fn blind(&mut self, reason: &str) {
-        self.blindness = Some(reason.to_owned());
+    /// Notes that changes do not arrive from the beginning.
+    pub(super) fn begin_blind(&mut self, reason: GapReason) {
+        self.blindness = Some(reason);
     }
 }
 
 impl Agent {
     /// Reads configs and policies again. The loop ends if they differ from before.
     pub(super) fn reload(&mut self) {
-        if self.follow.is_at_work() {
-            tracing::info!("An apply goes on: configs and policies are read again when it is over.");
+        if self.apply_tracker.has_open_apply() {
+            tracing::info!("An apply is open: the daemon reads configs and policies again after it.");
             return;
         }
-        if let Some((apply, config)) = self.follow.applied() {
+        if let Some((apply, config)) = self.apply_tracker.applied() {
             tracing::warn!(
                 apply,
                 config = %config.display(),
-                "Reading the policies again, and the config that was applied last. `--config` is ignored; use `holdfast apply` \
-                 for another config."
+                "Reading the policies and the config that was applied last. The daemon ignores `--config`; use `holdfast apply` for \
+                 another config."
             );
         }
         let inputs = self.options.inputs.as_given();
         let is_kept = self.options.inputs.is_replaced();
-        let read = apart::load(&inputs, &*self.looks.looker.observer);
+        let read = apart::load(&inputs, &*self.verifications.verifier.observer);
         let (desired, reports) = (&mut self.verdicts.desired, &mut self.verdicts.reports);
         match read {
             Ok(new) if new.nothing && !desired.nothing && !inputs.allow_empty => {
@@ -87,7 +86,7 @@ impl Agent {
                     "Read configs and policies again: the daemon begins a new run with them."
                 );
                 reports.report(AgentEvent::ConfigsRead(true));
-                self.ended = Some(Ended::Reloaded(Box::new(new)));
+                self.run_end = Some(RunEnd::Reloaded(Box::new(new)));
             }
             Err(error) => {
                 tracing::error!(%error, "Configs and policies stay as they were.");
@@ -96,28 +95,28 @@ impl Agent {
         }
     }
 
-    /// What the next run has to know of this one.
-    pub(super) fn carry(&mut self) -> Carried {
+    /// Takes the state for the next run out of the parts.
+    pub(super) fn carry(&mut self) -> CarriedState {
         let expectations = &self.verdicts.desired.expectations;
         let episodes = std::mem::take(&mut self.verdicts.episodes).into_iter();
         let episodes = episodes
             .filter_map(|(id, noted)| Some((expectations.get(id as usize)?.thing.clone(), noted)))
             .collect();
-        let (rules, budgets, in_kernel) = self.denials.carry();
-        Carried {
+        let (rules, budgets, kernel_counts) = self.denials.carry();
+        CarriedState {
             episodes,
             blindness: self.blindness.take_reason(),
             rules,
             losses: self.intake.losses(),
             budgets,
-            in_kernel,
+            kernel_counts,
             log_is_cut: false,
             workers: None,
         }
     }
 
-    /// Goes on where the last run ended.
-    pub(super) fn take_over(&mut self, mut carried: Carried) {
+    /// Continues with the state of the last run.
+    pub(super) fn take_over(&mut self, mut carried: CarriedState) {
         let Self { verdicts, blindness, .. } = self;
         for (id, expectation) in (0..).zip(&verdicts.desired.expectations) {
             if let Some(noted) = carried.episodes.remove(&expectation.thing) {
@@ -125,10 +124,10 @@ impl Agent {
             }
         }
         if let Some(reason) = carried.blindness {
-            blindness.blind(&reason, verdicts);
+            blindness.begin(reason, verdicts);
         }
         if carried.log_is_cut {
-            verdicts.open_gap(Scope::All, LOG_CUT);
+            verdicts.open_gap(Scope::All, GapReason::ForensicLogCut);
         }
     }
 }

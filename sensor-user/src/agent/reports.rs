@@ -1,7 +1,7 @@
-//! What the loop reports, and to whom: a trait that the room `report` implements.
+//! The reports of the loop, and the trait that takes them. The room `report` implements it.
 //!
-//! In: nothing. Out: the events of a run, the numbers of a turn, and the trait that takes them. The loop knows no log, no
-//! metric and no status file. It reads back only the open drifts, which the picture of the node owns.
+//! In: nothing. Out: the events of a run, the counts of a turn, and the trait. No state: the loop writes no log, no metric and no
+//! status file itself. It reads back only the open drifts, which the picture of the node owns.
 
 use super::open_drift::{OpenDrift, OpenDrifts};
 use sensor_common::op::Operation;
@@ -16,7 +16,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How a hook is attached.
+/// How a hook is attached. For all hooks of changes together this is also the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HookMode {
     /// As a BPF LSM program.
@@ -30,7 +30,7 @@ pub enum HookMode {
 }
 
 impl HookMode {
-    /// The word for it in metrics and reports.
+    /// Its word in metrics and reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Lsm => "lsm",
@@ -55,7 +55,7 @@ pub enum LossStage {
 }
 
 impl LossStage {
-    /// The word for it in metrics.
+    /// Its word in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ring => "ring",
@@ -66,19 +66,41 @@ impl LossStage {
     }
 }
 
-/// Why the node is not ready, in one word.
+/// Why an event was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Subject {
-    /// The canary's change does not come back.
+pub enum LossReason {
+    /// A ring or a map of the kernel programs was full.
+    Full,
+    /// A ring record does not have the form that the daemon knows.
+    Malformed,
+    /// The fanotify queue was full.
+    Overflow,
+}
+
+impl LossReason {
+    /// Its word in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Malformed => "malformed",
+            Self::Overflow => "overflow",
+        }
+    }
+}
+
+/// A condition of readiness.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ReadinessSubject {
+    /// The canary's change arrives.
     Canary,
-    /// The configs or policies that the daemon was given are not in force.
+    /// The configs and policies that the daemon was given are in force.
     Config,
-    /// The first full verification is not finished.
+    /// The first full verification is finished.
     Verification,
 }
 
-impl Subject {
-    /// The word for it on the page.
+impl ReadinessSubject {
+    /// Its word on the readiness page.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Canary => "canary",
@@ -88,18 +110,18 @@ impl Subject {
     }
 }
 
-/// What stays the same as long as the daemon runs.
+/// The facts that stay the same while the daemon runs.
 #[derive(Debug, Clone, Default)]
 pub struct DaemonFacts {
-    /// The boot in which it runs.
+    /// The id of the boot.
     pub boot_id: String,
-    /// Names of the capabilities that it kept.
+    /// Names of the capabilities that the daemon kept.
     pub capabilities: Vec<String>,
-    /// Pause between canaries.
+    /// Pause between canary writes.
     pub beat: Duration,
 }
 
-/// What stays the same during one run of the loop.
+/// The facts that stay the same during one run of the loop.
 #[derive(Debug, Clone)]
 pub struct RunFacts {
     /// The backend that detects changes.
@@ -108,13 +130,13 @@ pub struct RunFacts {
     pub sources: Vec<String>,
     /// Kernel arguments that wait for the next boot.
     pub waiting: Vec<WaitingArgument>,
-    /// Why the configs that the daemon was given are not in force.
+    /// Why the configs that the daemon was given are refused; `None` if they are in force.
     pub refused: Option<String>,
 }
 
-/// What `Reports::open` found.
+/// The result of [`Reports::open`].
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Opened {
+pub struct OpenedReports {
     /// The log lacks entries that an earlier daemon wrote.
     pub log_is_cut: bool,
 }
@@ -126,7 +148,7 @@ pub enum AgentEvent<'a> {
     RunBegan(RunFacts),
     /// A run of the loop ended.
     RunEnded,
-    /// The backend detects changes; so many kinds of changes it does not see at once.
+    /// The backend detects changes. The number: kinds of changes that it does not see at once.
     BackendRuns(HookMode, usize),
     /// A hook was attached or detached.
     Hook {
@@ -137,64 +159,64 @@ pub enum AgentEvent<'a> {
         /// Whether it is attached now.
         attached: bool,
     },
-    /// Configs and policies were read again, or could not be used.
+    /// The daemon read configs and policies again. `false`: it could not use them.
     ConfigsRead(bool),
     /// A change arrived from the kernel.
     ChangeReceived(Operation),
-    /// Changes were lost. The reason is a word from a closed list: `full`, `malformed`, `overflow`.
-    ChangesLost(LossStage, &'static str, u64),
-    /// The canary's change came back.
+    /// This number of changes was lost.
+    ChangesLost(LossStage, LossReason, u64),
+    /// The canary's change arrived.
     CanarySeen,
-    /// Why the node is not ready.
-    NotReady(Subject, String),
-    /// The subject no longer keeps the node from being ready.
-    Ready(Subject),
-    /// One thing was looked at and compared.
+    /// The condition does not hold, for this reason.
+    NotReady(ReadinessSubject, String),
+    /// The condition holds.
+    Ready(ReadinessSubject),
+    /// One thing was verified, in this time.
     ThingVerified(Duration),
-    /// All things were looked at and compared.
+    /// This number of things, which is all, was verified in this time.
     AllVerified(usize, Duration),
-    /// A verdict was reached, this long after the change where one is known.
+    /// A verdict was reached. The time: since the change, if one is known.
     Verdict(VerdictKind, Option<Duration>),
-    /// A thing drifted, or in another way than before.
+    /// A thing drifted, or has other differences than before.
     Drifted(ThingName, Box<OpenDrift>),
-    /// A look found the drift that an earlier run reported; the present policy asks for this action.
+    /// A verification found the drift that an earlier run reported. The present policy asks for this action.
     DriftConfirmed(&'a ThingName, DriftAction),
     /// A thing was changed and matches its expectation again.
     Touched(&'a str, Option<&'a Actor>),
     /// A drifted thing matches its expectation again, or nothing declares it any more.
     Recovered(&'a ThingName),
-    /// A gap opened, about one thing or about several.
+    /// A gap opened. The name: its thing, if it is about one.
     GapOpened(&'a Gap, Option<ThingName>),
     /// A gap is closed.
     GapClosed(&'a Gap),
-    /// Declared state was written back, or could not be.
+    /// The declared state of a path was written back, or could not be.
     Reverted(&'a str, Result<(), &'a dyn Error>),
-    /// So many denials or executions have no record of their own.
+    /// This number of denials or executions has no record of its own.
     Counted(RecordKind, u64),
-    /// How the node stands with the config that was applied.
+    /// The state of the node's config.
     NodeState(Option<Standing>),
 }
 
-/// The node in numbers, at the end of a turn.
+/// The counts of all things at the end of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tally {
+pub struct NodeCounts {
     /// The worst verdict of all things.
     pub verdict: VerdictKind,
-    /// How many things are managed.
+    /// Managed things.
     pub managed: usize,
-    /// How many match their expectations.
+    /// Things that match their expectations.
     pub compliant: usize,
-    /// How many do not.
+    /// Things that do not.
     pub drifted: usize,
-    /// How many have no verdict.
+    /// Things without a verdict.
     pub unknown: usize,
-    /// Changes whose record was lost, in all.
+    /// Lost ring records, in all.
     pub records_lost: u64,
-    /// A full verification goes on.
+    /// A full verification is in progress.
     pub is_verifying: bool,
 }
 
-/// What was reported cannot be kept or shown.
+/// Reports cannot be stored or shown.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct ReportError(Box<dyn Error + Send + Sync>);
@@ -211,14 +233,14 @@ pub trait Reports {
     /// Acquires what needs capabilities that the daemon gives up, such as a listening socket.
     ///
     /// # Errors
-    /// It cannot be acquired.
+    /// Something cannot be acquired.
     fn prepare(&mut self) -> Result<(), ReportError>;
 
-    /// Begins to keep and show reports. Called once, before the first event.
+    /// Begins to store and show reports. Called once, before the first event.
     ///
     /// # Errors
-    /// Nothing could be kept.
-    fn open(&mut self, facts: DaemonFacts) -> Result<Opened, ReportError>;
+    /// No report can be stored.
+    fn open(&mut self, facts: DaemonFacts) -> Result<OpenedReports, ReportError>;
 
     /// Takes one event.
     fn report(&mut self, event: AgentEvent<'_>);
@@ -226,24 +248,24 @@ pub trait Reports {
     /// The open drifts.
     fn drifts(&self) -> &OpenDrifts;
 
-    /// A turn is over: takes its records, which it writes as one group, and updates what it shows.
-    fn end_turn(&mut self, records: &mut Vec<Record>, tally: &Tally);
+    /// A turn is over: takes its records, writes them as one group, and updates the status and the metrics.
+    fn end_turn(&mut self, records: &mut Vec<Record>, counts: &NodeCounts);
 
-    /// The loop works: called at each beat of the canary.
-    fn beat(&mut self, tally: &Tally);
+    /// The loop works: called at each canary write.
+    fn beat(&mut self, counts: &NodeCounts);
 
-    /// Whether the loop has to wait for [`Reports::poll_progress`] before the next turn, since too many records wait.
+    /// Whether too many records wait, so that the loop waits for [`Reports::poll_progress`] before the next turn.
     fn is_full(&self) -> bool;
 
-    /// Ready when a write has ended or was tried again. The loop polls it also while nothing is written.
+    /// Ready when a write has ended or was tried again. The loop also polls it while no write is in progress.
     ///
     /// # Errors
-    /// Nothing can be written any more.
+    /// No report can be written any more.
     fn poll_progress(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ReportError>>;
 
-    /// Writes what waits, and ends. Called once, after the last event.
+    /// Writes all waiting reports, and ends. Called once, after the last event.
     ///
     /// # Errors
-    /// The end could not be awaited.
+    /// The end of the writes cannot be awaited.
     fn close(&mut self) -> Pin<Box<dyn Future<Output = Result<(), ReportError>> + '_>>;
 }

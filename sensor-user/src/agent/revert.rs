@@ -1,8 +1,8 @@
-//! The `revert` policy: the declared state is written back, and the log says so.
+//! The `revert` policy: when the daemon writes a thing's declared state back.
 //!
-//! In: things that drifted under a revert rule. Out: repaired things, `reverted` records. What failed is tried again, less
-//! and less often, while the thing is drifted; a thing that another process keeps changing is written back a few times a minute
-//! and stays drifted in between.
+//! In: things that drifted under a revert rule. Out: the things that are due. It owns the times of past and next attempts. A failed
+//! attempt is repeated after growing pauses, while the thing is drifted. If another process keeps changing a thing, the daemon
+//! writes it back a few times a minute, and the thing stays drifted in between.
 
 use super::write_back::WriteBackError;
 use crate::desired::{self, DesiredError, StateSource, Unknown};
@@ -11,30 +11,30 @@ use sensor_model::expectations::{ExpectationError, expectations};
 use sensor_model::merge::Rendered;
 use std::collections::{BTreeSet, HashMap};
 
-/// Reverts of one thing within [`WINDOW_NS`] before it is left alone for a while.
+/// Attempts for one thing within [`WINDOW_NS`].
 const ATTEMPTS: usize = 3;
 
 /// One minute.
 const WINDOW_NS: u64 = 60_000_000_000;
 
-/// The pause after an attempt after which the thing is still drifted; it doubles.
+/// The first pause after an attempt that left the thing drifted. Each further pause is twice as long.
 const FIRST_PAUSE_NS: u64 = 1_000_000_000;
 
-/// The longest one.
+/// The longest pause.
 const LONGEST_PAUSE_NS: u64 = 300_000_000_000;
 
-/// When each thing is due.
+/// The time of the next attempt for each thing.
 #[derive(Debug, Default)]
-pub(super) struct Schedule {
+pub(super) struct RevertSchedule {
     due: BTreeSet<(u64, u32)>,
     things: HashMap<u32, Attempts>,
 }
 
 #[derive(Debug, Default)]
 struct Attempts {
-    /// Boot-time nanoseconds of those within the window.
+    /// Boot-time nanoseconds of the attempts within the window.
     times: Vec<u64>,
-    /// In a row that left the thing drifted.
+    /// Attempts in a row that left the thing drifted.
     failures: u32,
     due: Option<u64>,
 }
@@ -42,24 +42,23 @@ struct Attempts {
 /// A thing was not written back.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RevertError {
-    /// The config cannot be read now.
+    /// The config cannot be read.
     #[error(transparent)]
     Config(#[from] DesiredError),
-    /// It cannot be verified.
+    /// A thing of the config cannot be verified.
     #[error(transparent)]
     Expectation(#[from] ExpectationError),
-    /// The config changed since it was read.
+    /// The config changed after the daemon read it.
     #[error("the MachineConfig no longer says what it said when the daemon started")]
     Changed,
-    /// It could not be written.
+    /// The state could not be written.
     #[error(transparent)]
     Write(#[from] WriteBackError),
 }
 
-impl Schedule {
-    /// A thing drifted, or in another way: it is written back as soon as it may be.
-    /// Gives the time of that.
-    pub(super) fn ask(&mut self, id: u32, now: u64) -> u64 {
+impl RevertSchedule {
+    /// Schedules a thing that drifted, or has other differences now. Gives the time of the attempt.
+    pub(super) fn schedule(&mut self, id: u32, now: u64) -> u64 {
         let attempts = self.things.entry(id).or_default();
         attempts.times.retain(|at| now.saturating_sub(*at) < WINDOW_NS);
         let number = attempts.times.len();
@@ -71,7 +70,7 @@ impl Schedule {
         at
     }
 
-    /// It is as declared again.
+    /// Removes a thing that matches its declaration again.
     pub(super) fn done(&mut self, id: u32) {
         self.set(id, None);
         if let Some(attempts) = self.things.get_mut(&id) {
@@ -79,12 +78,12 @@ impl Schedule {
         }
     }
 
-    /// When the next one is due, boot time.
+    /// Boot time of the next attempt.
     pub(super) fn next(&self) -> Option<u64> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// What is due. Each is due again after a pause, unless it is done until then.
+    /// The things that are due. Each is due again after a pause, unless [`RevertSchedule::done`] removes it before.
     pub(super) fn due(&mut self, now: u64) -> Vec<u32> {
         let mut ids = Vec::new();
         while let Some(&(at, id)) = self.due.first()
@@ -110,14 +109,14 @@ impl Schedule {
     }
 }
 
-/// Reads the config again, with contents. It has to declare the thing as it did.
+/// Reads the config again, with contents. It must still declare the thing as before.
 pub(super) fn still_declared(
     expectation: &Expectation,
     source: &StateSource,
 ) -> Result<Rendered, RevertError> {
     let config = desired::rendered(source, Unknown::Ignore)?;
     let declared = expectations(&config)?;
-    // The SELinux policy says the label, not the config.
+    // The label comes from the SELinux policy, not from the config.
     let unlabelled = Expectation { label: None, ..expectation.clone() };
     if declared.contains(&unlabelled) { Ok(config) } else { Err(RevertError::Changed) }
 }
@@ -128,8 +127,8 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Times of all attempts at a thing that nothing helps, within an hour.
-    fn attempts(mut reverts: Schedule) -> Vec<u64> {
+    /// Times of all attempts within an hour for a thing that stays drifted.
+    fn attempts(mut reverts: RevertSchedule) -> Vec<u64> {
         let mut times = Vec::new();
         while let Some(at) = reverts.next().filter(|at| *at < 3600 * SECOND) {
             assert_eq!(reverts.due(at), [1]);
@@ -139,9 +138,9 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_tried_again_less_and_less_often_and_never_given_up() {
-        let mut reverts = Schedule::default();
-        reverts.ask(1, 0);
+    fn a_failed_attempt_is_repeated_after_growing_pauses_for_ever() {
+        let mut reverts = RevertSchedule::default();
+        reverts.schedule(1, 0);
         let times = attempts(reverts);
         assert_eq!(times[..4], [0, SECOND, 3 * SECOND, 7 * SECOND]);
         let pauses: Vec<u64> = times.windows(2).map(|two| two[1] - two[0]).collect();
@@ -150,22 +149,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_is_not_tried_again() {
-        let mut reverts = Schedule::default();
-        reverts.ask(1, 5);
+    fn a_thing_that_matches_again_is_not_due() {
+        let mut reverts = RevertSchedule::default();
+        reverts.schedule(1, 5);
         assert_eq!(reverts.due(5), [1]);
         reverts.done(1);
         assert_eq!(reverts.next(), None);
     }
 
     #[test]
-    fn somebody_who_keeps_changing_a_thing_is_answered_a_few_times_a_minute() {
-        let mut reverts = Schedule::default();
+    fn a_thing_that_is_changed_all_the_time_is_written_back_a_few_times_a_minute() {
+        let mut reverts = RevertSchedule::default();
         let mut times = Vec::new();
         for now in (0..600).map(|second| second * SECOND) {
-            // It was written back, and is changed again at once.
+            // Another process changes the thing right after the daemon wrote it back.
             reverts.done(1);
-            reverts.ask(1, now);
+            reverts.schedule(1, now);
             times.extend(reverts.due(now).iter().map(|_| now));
         }
         assert_eq!(times.len(), 30, "{times:?}");

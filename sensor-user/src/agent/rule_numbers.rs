@@ -1,7 +1,7 @@
-//! Numbers under which the kernel's entries name deny rules.
+//! The numbers of deny rules in the kernel's maps.
 //!
-//! In: rules, and sets of rules that apply together. Out: a number for each, which stays the same as long as the daemon runs:
-//! inodes in the map stay protected by it until they are enrolled again. No I/O.
+//! In: rules, and sets of rules that apply together. Out: a number for each. It owns the numbers. A number stays the same while
+//! the daemon runs, because it protects inodes in the map until the daemon enrols them again. No I/O.
 
 use sensor_common::op::RULE_MASK;
 use sensor_model::drift_policy::Rule;
@@ -9,33 +9,33 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// A rule that allows only Holdfast: for rules for which there are no numbers left.
+/// The number of a rule that allows only Holdfast, for rules when no numbers are left.
 pub const HOLDFAST_ONLY: u32 = RULE_MASK;
 
-/// Numbers are assigned anew long before none are left.
+/// After this number the next run assigns all numbers again, long before none are left.
 const MOST: u32 = HOLDFAST_ONLY / 2;
 
 /// All numbers. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct Numbers(Rc<RefCell<Known>>);
+pub struct RuleNumbers(Rc<RefCell<AssignedNumbers>>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct AssignedNumbers {
     rules: Vec<(u32, Rule)>,
     /// Sets of two rules and more, with their members sorted.
     sets: BTreeMap<Vec<u32>, u32>,
     last: u32,
 }
 
-impl Known {
+impl AssignedNumbers {
     fn next(&mut self) -> u32 {
         self.last = (self.last + 1).min(HOLDFAST_ONLY);
         self.last
     }
 }
 
-impl Numbers {
-    /// Whether it is time to assign them anew.
+impl RuleNumbers {
+    /// Whether the next run assigns all numbers again.
     pub fn are_many(&self) -> bool {
         self.0.borrow().last > MOST
     }
@@ -105,8 +105,8 @@ impl Numbers {
 }
 
 #[cfg(test)]
-impl Numbers {
-    /// As so many rules leave it.
+impl RuleNumbers {
+    /// The numbers after so many rules.
     pub fn after(rules: u32) -> Self {
         let numbers = Self::default();
         numbers.0.borrow_mut().last = rules;
@@ -119,10 +119,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_has_one_number_however_it_is_put_together() {
-        let numbers = Numbers::after(3);
+    fn a_set_has_one_number_however_it_is_formed() {
+        let numbers = RuleNumbers::after(3);
         let both = numbers.of_all(&BTreeSet::from([1, 2])).unwrap();
-        assert!(both > 3, "no rule has it");
+        assert!(both > 3, "no rule has this number");
         assert_eq!(numbers.of_union([2, 1, 2]), Some(both));
         let all = numbers.of_union([both, 3]).unwrap();
         assert_eq!(numbers.of_all(&BTreeSet::from([1, 2, 3])), Some(all));
@@ -131,11 +131,11 @@ mod tests {
     }
 
     #[test]
-    fn without_a_number_left_nobody_is_let_through() {
-        let numbers = Numbers::after(HOLDFAST_ONLY - 1);
+    fn without_a_number_left_only_holdfast_is_allowed() {
+        let numbers = RuleNumbers::after(HOLDFAST_ONLY - 1);
         assert_eq!(numbers.of_all(&BTreeSet::from([1, 2])), Some(HOLDFAST_ONLY));
         assert_eq!(numbers.of_all(&BTreeSet::from([1, 3])), Some(HOLDFAST_ONLY));
-        assert!(numbers.sets().is_empty(), "whom it lets through is never told");
+        assert!(numbers.sets().is_empty(), "the daemon adds no actors to it");
         assert_eq!(numbers.of_union([1, HOLDFAST_ONLY]), Some(HOLDFAST_ONLY));
         assert!(numbers.are_many());
     }

@@ -4,15 +4,15 @@ use crate::desired::Desired;
 
 /// Why a run of the loop ends.
 #[derive(Debug)]
-pub(super) enum Ended {
+pub(super) enum RunEnd {
     /// A signal asked the daemon to stop.
-    Stopped,
+    StopRequested,
     /// An apply is over, or its process is gone.
-    Applied,
-    /// The programs run for the first time since the daemon started. The paths are to be enrolled again.
-    Seeing,
-    /// The programs do not answer any more. Only a process with all capabilities can load others.
-    Silent,
-    /// Other configs or policies were read.
+    ApplyEnded,
+    /// The programs run for the first time since the daemon started. The next run enrols the paths again.
+    ProgramsBegan,
+    /// The programs no longer answer. Only a process with all capabilities can load others.
+    ProgramsStopped,
+    /// The daemon read other configs or policies.
     Reloaded(Box<Desired>),
 }

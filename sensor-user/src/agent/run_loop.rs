@@ -1,22 +1,22 @@
-//! The loop.
+//! The loop: waits for the next event, and runs one turn after each.
 //!
-//! In: changes, alarms, timers, signals, answers of other processes. Out: one turn after each of them, until a reason to end.
+//! In: changes, alarms, timers, signals, answers of other processes. Out: turns, until there is a reason to end. It owns the timers
+//! of one run.
 
-use super::backend::Changes;
-use super::blindness::Beat;
-use super::deadline_timer::Alarm;
+use super::blindness::CanaryBeat;
+use super::changes::Changes;
+use super::deadline_timer::DeadlineTimer;
 use super::error::AgentError;
 use super::overwritten;
-use super::reasons::SENSOR_START;
 use super::reports::AgentEvent;
-use super::run_end::Ended;
-use super::service::{Asked, Signals, notify, watchdog_pause};
+use super::run_end::RunEnd;
+use super::service::{SignalRequest, Signals, notify, watchdog_pause};
 use super::state::Agent;
 use crate::kernel::hooks::When;
 use crate::kernel::object::OBJECT_SHA256;
 use crate::labels;
 use sd_notify::NotifyState;
-use sensor_model::protocol::Scope;
+use sensor_model::protocol::{GapReason, Scope};
 use sensor_model::record::RecordKind;
 use std::future::poll_fn;
 use std::io;
@@ -27,17 +27,17 @@ use tokio::time::{MissedTickBehavior, interval};
 
 impl Agent {
     /// Enrols everything, and records the start.
-    pub(super) fn begin(&mut self, adopted: bool) -> Result<(), AgentError> {
-        self.verdicts.reports.report(AgentEvent::NodeState(self.follow.standing()));
-        let looker = &mut self.looks.looker;
-        self.denials.know_counts(looker.witness.as_mut());
-        self.denials.rules.begin(looker.witness.as_mut())?;
+    pub(super) fn enrol_and_record_start(&mut self, adopted: bool) -> Result<(), AgentError> {
+        self.verdicts.report(AgentEvent::NodeState(self.apply_tracker.standing()));
+        let verifier = &mut self.verifications.verifier;
+        self.denials.set_kernel_baseline(verifier.kernel.as_mut());
+        self.denials.rules.keep_earlier(verifier.kernel.as_mut())?;
         self.refresh_allowed();
-        let has_links = self.looks.looker.has_links();
-        self.hooks.need(When::Links, has_links, &mut *self.verdicts.reports);
-        self.looks.looker.enrol_all()?;
-        // Actors that only earlier rules allow stay allowed until nothing is protected by those rules any more.
-        self.denials.rules.begun();
+        let has_links = self.verifications.verifier.has_links();
+        self.hooks.set_needed(When::Links, has_links, &mut *self.verdicts.reports);
+        self.verifications.verifier.enrol_all()?;
+        // Until here, earlier rules may protect inodes, so their actors stayed allowed.
+        self.denials.rules.drop_earlier();
         self.refresh_allowed();
         let verdicts = &mut self.verdicts;
         let now = verdicts.now();
@@ -46,8 +46,8 @@ impl Agent {
         for id in (0..).take(things) {
             verdicts.detector.add(id, now);
         }
-        self.blindness.check_reach(&mut self.looks.looker, verdicts);
-        self.looks.begin_verification(now, true);
+        self.blindness.check_switch_writers(&mut self.verifications.verifier, verdicts);
+        self.verifications.begin_verification(now, true);
         self.hooks.report(&mut *verdicts.reports);
         let mut start = verdicts.new_record(RecordKind::Start);
         start.detail.insert("version".into(), env!("CARGO_PKG_VERSION").into());
@@ -56,30 +56,30 @@ impl Agent {
         start.detail.insert("adopted".into(), adopted.into());
         start.detail.insert("things".into(), things.into());
         verdicts.records.push(start);
-        overwritten::record(self.follow.overwritten(), verdicts);
-        self.release();
+        overwritten::record(self.apply_tracker.take_overwritten(), verdicts);
+        self.close_undeclared_drifts();
         if !adopted {
-            self.verdicts.open_gap(Scope::All, SENSOR_START);
+            self.verdicts.open_gap(Scope::All, GapReason::SensorStart);
         }
         Ok(())
     }
 
-    /// Follows changes until there is a reason to end. Gives back where they are read.
+    /// Runs turns until there is a reason to end. Returns the source of changes for the next run.
     pub(super) async fn serve(
         &mut self,
         mut changes: Changes,
         signals: &mut Signals,
     ) -> Result<Changes, AgentError> {
         if let Changes::Fanotify(backend) = &mut changes {
-            for id in 0..self.looks.looker.registry.len() {
-                self.mark(backend, id);
+            for id in 0..self.verifications.verifier.registry.len() {
+                self.add_fanotify_mark(backend, id);
             }
         }
         let alarms = changes.alarms().map_err(|source| AgentError::io("read the alarms", source))?;
         let unwatchable = |source: io::Error| AgentError::io("wait for changes", source);
-        let mut alarms = alarms.map(watched).transpose().map_err(unwatchable)?;
-        let mut changes = watched(changes).map_err(unwatchable)?;
-        self.follow_begun(changes.get_mut())?;
+        let mut alarms = alarms.map(readable_fd).transpose().map_err(unwatchable)?;
+        let mut changes = readable_fd(changes).map_err(unwatchable)?;
+        self.follow_open_apply(changes.get_mut())?;
         let mut canary = interval(self.options.canary_every);
         let mut verify = interval(self.options.verify_every);
         let mut watchdog = interval(watchdog_pause());
@@ -88,82 +88,82 @@ impl Agent {
             timer.reset();
         }
         let broken_timer = |source: io::Error| AgentError::io("use the timer", source);
-        let mut alarm = Alarm::new().map_err(broken_timer)?;
+        let mut deadline = DeadlineTimer::new().map_err(broken_timer)?;
         loop {
-            // Records first, then the kernel's loss counter: so a loss before the last record is seen.
-            self.read(changes.get_mut())?;
+            // Records first, then the kernel's loss counter: the counter then covers every loss before the last record.
+            self.read_changes(changes.get_mut())?;
             self.turn(changes.get_mut()).await?;
             while self.verdicts.reports.is_full() {
                 poll_fn(|context| self.verdicts.reports.poll_progress(context)).await?;
             }
-            if self.ended.is_some() {
+            if self.run_end.is_some() {
                 break;
             }
-            alarm.set(self.next_deadline()).map_err(broken_timer)?;
+            deadline.set(self.next_deadline()).map_err(broken_timer)?;
             let reports = &mut self.verdicts.reports;
             tokio::select! {
-                // Changes come last: a process that makes them without end must not keep the other branches from their turn.
-                // Each turn reads them at its top, whatever ended the wait.
+                // Changes come last, so that a process that makes them without end cannot block the other branches. Each turn
+                // reads changes first, whichever branch ended the wait.
                 biased;
                 asked = signals.next() => match asked {
-                    Asked::Stop => self.ended = Some(Ended::Stopped),
-                    Asked::Reload => self.reload(),
+                    SignalRequest::Stop => self.run_end = Some(RunEnd::StopRequested),
+                    SignalRequest::Reload => self.reload(),
                 },
                 _ = watchdog.tick() => notify(&[NotifyState::Watchdog]),
-                _ = canary.tick() => self.tick(changes.get_mut())?,
+                _ = canary.tick() => self.canary_tick(changes.get_mut())?,
                 _ = verify.tick() => self.verify_everything(changes.get_mut())?,
-                said = self.writers.next() => self.writer(said, changes.get_mut())?,
-                event = self.looks.workers.next() => self.worker_answered(event, changes.get_mut()).await?,
+                event = self.holdfast_writers.next() => self.handle_writer_event(event, changes.get_mut())?,
+                event = self.verifications.workers.next() => self.worker_answered(event, changes.get_mut()).await?,
                 written = poll_fn(|context| reports.poll_progress(context)) => written?,
-                expired = alarm.expired() => expired.map_err(broken_timer)?,
+                expired = deadline.expired() => expired.map_err(broken_timer)?,
                 event = readable(&mut alarms) => event.map_err(unwatchable)?,
                 guard = changes.readable_mut() => guard.map_err(unwatchable)?.clear_ready(),
             }
         }
-        if matches!(self.ended, Some(Ended::Stopped)) {
+        if matches!(self.run_end, Some(RunEnd::StopRequested)) {
             notify(&[NotifyState::Stopping]);
         }
-        self.read(changes.get_mut())?;
+        self.read_changes(changes.get_mut())?;
         self.turn(changes.get_mut()).await?;
         self.record_counts(u64::MAX);
         let stop = self.verdicts.new_record(RecordKind::Stop);
-        self.verdicts.records.push(stop);
-        self.write();
-        self.verdicts.reports.report(AgentEvent::RunEnded);
+        self.verdicts.add_record(stop);
+        self.end_turn();
+        self.verdicts.report(AgentEvent::RunEnded);
         Ok(changes.into_inner())
     }
 
-    /// When the next turn is due, boot time.
+    /// The boot time at which the next turn is due.
     fn next_deadline(&self) -> Option<u64> {
         [
             self.verdicts.detector.next_deadline(),
             self.verdicts.reverts.next(),
             self.mounts.due,
             self.blindness.devices.due(),
-            self.looks.workers.next_deadline(),
+            self.verifications.workers.next_deadline(),
         ]
         .into_iter()
         .flatten()
         .min()
     }
 
-    /// What is done every few seconds.
-    fn tick(&mut self, changes: &mut Changes) -> Result<(), AgentError> {
-        self.beat();
+    /// Runs every few seconds: writes the canary, and checks everything that has no event of its own.
+    fn canary_tick(&mut self, changes: &mut Changes) -> Result<(), AgentError> {
+        self.heartbeat();
         self.follow_applies(changes)?;
         self.compare_mounts(changes)?;
         let Changes::Ring(ring) = changes else { return Ok(()) };
         self.refresh_allowed();
-        self.looks.check_entries(&mut self.verdicts)?;
+        self.verifications.check_entries(&mut self.verdicts)?;
         self.blindness
             .check_recursion(&mut self.verdicts)
             .map_err(|source| AgentError::io("read the missed calls of the programs", source))?;
-        self.blindness.write_canary(&mut self.looks.looker);
-        self.drain(ring)?;
-        match self.blindness.check_canary(&mut self.looks.looker, &mut self.verdicts)? {
-            Beat::GoesOn => {}
-            Beat::BeginsToSee => self.ended = Some(Ended::Seeing),
-            Beat::Silent => self.ended = Some(Ended::Silent),
+        self.blindness.write_canary(&mut self.verifications.verifier);
+        self.read_ring_and_losses(ring)?;
+        match self.blindness.check_canary(&mut self.verifications.verifier, &mut self.verdicts)? {
+            CanaryBeat::Continues => {}
+            CanaryBeat::ProgramsBegan => self.run_end = Some(RunEnd::ProgramsBegan),
+            CanaryBeat::ProgramsStopped => self.run_end = Some(RunEnd::ProgramsStopped),
         }
         Ok(())
     }
@@ -172,24 +172,23 @@ impl Agent {
     fn verify_everything(&mut self, changes: &mut Changes) -> Result<(), AgentError> {
         self.compare_mounts(changes)?;
         self.follow_labels();
-        let now = self.verdicts.now();
-        self.verdicts.detector.recheck(Scope::All, now);
-        self.looks.begin_verification(now, false);
+        self.verdicts.verify_everything();
+        self.verifications.begin_verification(self.verdicts.now(), false);
         Ok(())
     }
 
-    /// Ends a full verification once everything was looked at and decided.
+    /// Ends a full verification once every thing is verified and decided.
     pub(super) fn finish_verification(&mut self) {
-        if self.looks.finish_verification(self.blindness.is_blind(), &mut self.verdicts) {
-            // A unit that waited for this one finds a status.
-            self.write();
+        if self.verifications.finish_verification(self.blindness.is_blind(), &mut self.verdicts) {
+            // The status exists before systemd starts the units that wait for this one.
+            self.end_turn();
             notify(&[NotifyState::Ready]);
         }
     }
 
-    /// Expects the labels of the present SELinux policy. A look at everything follows.
+    /// Expects the labels of the present SELinux policy. The caller verifies everything afterwards.
     fn follow_labels(&mut self) {
-        let (observer, desired) = (&self.looks.looker.observer, &mut self.verdicts.desired);
+        let (observer, desired) = (&self.verifications.verifier.observer, &mut self.verdicts.desired);
         let now = labels::version(observer);
         if now == desired.labels {
             return;
@@ -200,16 +199,16 @@ impl Agent {
     }
 }
 
-/// Waits for a descriptor to become readable.
-fn watched<T: AsRawFd>(readable: T) -> io::Result<AsyncFd<T>> {
+/// Registers a descriptor, to wait until it is readable.
+fn readable_fd<T: AsRawFd>(readable: T) -> io::Result<AsyncFd<T>> {
     #[expect(
         deprecated,
-        reason = "the replacement is unsafe; what is watched owns its descriptor for as long as that"
+        reason = "the replacement is unsafe; the value owns its descriptor while it is registered"
     )]
     AsyncFd::with_interest(readable, Interest::READABLE)
 }
 
-/// Until a descriptor becomes readable; for ever where there is none.
+/// Waits until a descriptor is readable; for ever without one.
 async fn readable(descriptor: &mut Option<AsyncFd<OwnedFd>>) -> io::Result<()> {
     match descriptor {
         Some(descriptor) => descriptor.readable_mut().await.map(|mut guard| guard.clear_ready()),

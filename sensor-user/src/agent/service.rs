@@ -1,21 +1,22 @@
-//! Signals, and the notifications of systemd (`sd_notify(3)`).
+//! Signals, and notifications to systemd (`sd_notify(3)`).
 //!
-//! In: the environment that systemd gives. Out: notifications, where it asked for any.
+//! In: signals, and the environment from systemd. Out: requests to the loop; notifications, if systemd asked for them. It owns the
+//! handlers of the signals.
 
 use sd_notify::NotifyState;
 use std::{future::Future, io, pin::pin, time::Duration};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What the daemon is asked to do.
+/// A request by a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum SignalRequest {
     /// End.
     Stop,
     /// Read configs and policies again.
     Reload,
 }
 
-/// Signals, received from the first moment on.
+/// The signals of the daemon, which it handles from the start on.
 #[derive(Debug)]
 pub(super) struct Signals {
     terminate: Signal,
@@ -32,17 +33,17 @@ impl Signals {
         })
     }
 
-    /// Waits for one. May be dropped at any point.
-    pub(super) async fn next(&mut self) -> Asked {
+    /// Waits for a signal. The caller may drop the future at any point.
+    pub(super) async fn next(&mut self) -> SignalRequest {
         tokio::select! {
-            _ = self.terminate.recv() => Asked::Stop,
-            _ = self.interrupt.recv() => Asked::Stop,
-            _ = self.hangup.recv() => Asked::Reload,
+            _ = self.terminate.recv() => SignalRequest::Stop,
+            _ = self.interrupt.recv() => SignalRequest::Stop,
+            _ = self.hangup.recv() => SignalRequest::Reload,
         }
     }
 }
 
-/// Half of the watchdog's patience, where systemd has one.
+/// Half of the watchdog's time, if the unit has a watchdog.
 pub(super) fn watchdog_pause() -> Duration {
     std::env::var("WATCHDOG_USEC")
         .ok()
@@ -56,22 +57,22 @@ pub(super) const WATCHDOG_PAUSE: Duration = Duration::from_secs(10);
 /// The shipped unit's limit for a start.
 const START: Duration = Duration::from_mins(5);
 
-/// Awaits work, and calls `tell` at once and after every pause meanwhile.
-pub(super) async fn patiently<T>(work: impl Future<Output = T>, pause: Duration, tell: &dyn Fn()) -> T {
+/// Awaits work, and calls `notify` at once and after every pause meanwhile.
+pub(super) async fn notify_during<T>(work: impl Future<Output = T>, pause: Duration, notify: &dyn Fn()) -> T {
     let mut work = pin!(work);
     let mut pauses = tokio::time::interval(pause);
     loop {
         tokio::select! {
-            // No notification after the work is done, however many pauses went by meanwhile.
+            // No notification follows the end of the work.
             biased;
             done = &mut work => return done,
-            _ = pauses.tick() => tell(),
+            _ = pauses.tick() => notify(),
         }
     }
 }
 
-/// Asks systemd to wait longer for the start than the unit says, and resets its watchdog.
-pub(super) fn work_goes_on() {
+/// Asks systemd to wait longer for the start, and resets its watchdog.
+pub(super) fn notify_recovery() {
     let patience = u32::try_from(WATCHDOG_PAUSE.as_micros().saturating_mul(6)).unwrap_or(u32::MAX);
     notify(&[
         NotifyState::ExtendTimeoutUsec(patience),
@@ -80,13 +81,13 @@ pub(super) fn work_goes_on() {
     ]);
 }
 
-/// Clears the status of the work. The rest of the start has as long as the unit grants for all of it.
-pub(super) fn work_is_over() {
+/// Clears the status of the recovery. The remaining start has the unit's time limit for a whole start.
+pub(super) fn notify_recovery_ended() {
     let start = u32::try_from(START.as_micros()).unwrap_or(u32::MAX);
     notify(&[NotifyState::ExtendTimeoutUsec(start), NotifyState::Status("")]);
 }
 
-/// Notifies systemd, if it set a socket for that.
+/// Notifies systemd, if it gave the daemon a socket.
 pub(super) fn notify(states: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "Cannot notify systemd.");
@@ -100,15 +101,15 @@ mod tests {
     use tokio::sync::Notify;
 
     #[tokio::test]
-    async fn long_work_is_told_of_until_it_is_done() {
-        let (told, enough) = (Cell::new(0), Notify::new());
-        let tell = || {
-            told.set(told.get() + 1);
-            if told.get() == 3 {
+    async fn long_work_is_notified_until_it_is_done() {
+        let (notified, enough) = (Cell::new(0), Notify::new());
+        let notify = || {
+            notified.set(notified.get() + 1);
+            if notified.get() == 3 {
                 enough.notify_one();
             }
         };
-        patiently(enough.notified(), Duration::from_millis(1), &tell).await;
-        assert_eq!(told.get(), 3);
+        notify_during(enough.notified(), Duration::from_millis(1), &notify).await;
+        assert_eq!(notified.get(), 3);
     }
 }

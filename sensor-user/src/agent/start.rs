@@ -1,30 +1,30 @@
 //! From the command line to a running loop, and from one config to the next.
 //!
-//! In: the options, and what other rooms implement. Out: attached programs, given-up capabilities, and one run of the loop for
-//! each config. The programs are loaded once; the runs hand them on to each other.
+//! In: the options, and the traits that other rooms implement. Out: attached programs, given-up capabilities, and one run of the
+//! loop for each config. The daemon loads the programs once, and each run passes them to the next.
 
 use super::applies::Applies;
-use super::apply_tracker::Follow;
-use super::backend::{self, Changes, Parts};
+use super::apply_tracker::ApplyTracker;
+use super::backend::{self, BackendParts};
 use super::blindness::Blindness;
 use super::canary::Canary;
+use super::changes::Changes;
 use super::denials::Denials;
 use super::deny_rules::DenyRules;
 use super::error::AgentError;
-use super::holdfast_writers::Writers;
+use super::holdfast_writers::HoldfastWriters;
 use super::hooks::Hooks;
 use super::intake::Intake;
-use super::mounts::{self, Mounts};
-use super::options::Options;
-use super::reasons::FTRACE_DISABLED;
-use super::reload::Carried;
+use super::mounts::{self, MountTracker};
+use super::options::AgentOptions;
+use super::reload::CarriedState;
 use super::reports::{AgentEvent, DaemonFacts, HookMode, Reports, RunFacts};
-use super::run_end::Ended;
+use super::run_end::RunEnd;
 use super::service::Signals;
 use super::state::Agent;
 use super::verdicts::Verdicts;
-use super::verifications::Looks;
-use super::verifier::Looker;
+use super::verifications::Verifications;
+use super::verifier::Verifier;
 use super::workers::Workers;
 use super::write_back::WriteBack;
 use super::{lock, privileges};
@@ -34,17 +34,18 @@ use crate::desired::{self, Desired};
 use crate::kernel::recursion::Recursion;
 use crate::observation::Observer;
 use sensor_model::expectation::{Expectation, Expected};
+use sensor_model::protocol::GapReason;
 use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::runtime::Runtime;
 
-/// What the daemon starts in other rooms.
+/// The traits of this room, as other rooms implement them.
 pub struct Services {
     /// Takes what the loop reports.
     pub reports: Box<dyn Reports>,
-    /// The applies of this host.
+    /// Reads and recovers applies on this host.
     pub applies: Box<dyn Applies>,
     /// Writes declared state back.
     pub write_back: Box<dyn WriteBack>,
@@ -56,78 +57,89 @@ impl fmt::Debug for Services {
     }
 }
 
-/// What stays the same from one config to the next.
-pub(super) struct Host {
+/// The values that stay the same from one run to the next.
+pub(super) struct RunEnvironment {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) observer: Arc<Observer>,
     pub(super) boot_id: String,
 }
 
-/// Expectations and policies, and why they are not those that the daemon was given.
-type Loaded = (Desired, Option<String>);
+/// Expectations and policies. With a text: why the configs that the daemon was given are refused, so that the last usable ones
+/// are in force.
+type LoadedDesired = (Desired, Option<String>);
 
 /// Runs the daemon until a signal stops it.
 ///
 /// # Errors
-/// A config or policy with a mistake, no backend that works, or a failure from which the loop cannot go on.
-pub fn run(mut options: Options, services: Services) -> Result<(), AgentError> {
-    // Huge pages would keep memory that was freed between allocations that stay.
+/// A config or policy with a mistake, no backend that works, or a failure from which the loop cannot continue.
+pub fn run(mut options: AgentOptions, services: Services) -> Result<(), AgentError> {
+    // A huge page stays in memory as long as one allocation in it does.
     if let Err(error) = nix::sys::prctl::set_thp_disable(true) {
         tracing::info!(%error, "Cannot switch huge pages off for this process.");
     }
     for directory in [&options.inputs.state, &options.run] {
         make_directory(directory)?;
     }
-    // Before anything that another daemon may be using is touched.
+    // This comes before any access to a resource that another daemon may use.
     let _locks = lock::take(&options)?;
     let observer = Arc::new(Observer::guarded(&options.inputs.root)?);
     let runtime = self::runtime()?;
     let Services { mut reports, applies, write_back } = services;
-    let follow = Follow::new(applies);
-    let (writers, mut signals) = runtime.block_on(async {
+    let apply_tracker = ApplyTracker::new(applies);
+    let (holdfast_writers, mut signals) = runtime.block_on(async {
         let signals = Signals::new().map_err(|source| AgentError::io("receive signals", source))?;
-        Ok::<_, AgentError>((Writers::listen(&options.inputs.state), signals))
+        Ok::<_, AgentError>((HoldfastWriters::listen(&options.inputs.state), signals))
     })?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let choose = |options: &Options, things| {
+    let choose = |options: &AgentOptions, things| {
         let directories = [options.inputs.state.as_path(), options.run.as_path()];
         backend::choose(&directories, options.pins.as_deref(), things, &observer, &clock)
     };
-    // Pinned deny rules refuse every process that they do not know, and a recovery writes: so the kernel programs first learn
-    // which process the daemon is. Without a backend the apply is recovered all the same.
-    let backend = follow.is_interrupted().then(|| choose(&options, None));
+    // A recovery writes, and pinned deny rules refuse every process that they do not know. So the kernel programs first learn
+    // which process the daemon is. The daemon recovers the apply without a backend, too.
+    let backend = apply_tracker.is_interrupted().then(|| choose(&options, None));
     let first = self::runtime()?;
-    let follow = first.block_on(follow.start(&mut options, &observer));
+    let apply_tracker = first.block_on(apply_tracker.start(&mut options, &observer));
     let loaded = load(&mut options, &observer)?;
     let boot_id = boot_id(Path::new("/proc")).map_err(|source| AgentError::io("read the boot id", source))?;
-    let host = Host { clock: Arc::clone(&clock), boot_id, observer: Arc::clone(&observer) };
+    let environment = RunEnvironment { clock: Arc::clone(&clock), boot_id, observer: Arc::clone(&observer) };
     reports.prepare()?;
-    let things = inodes(&loaded.0);
-    let mut parts = Parts::of(backend.unwrap_or_else(|| choose(&options, Some(things)))?);
+    let things = map_entries(&loaded.0);
+    let mut parts = BackendParts::of(backend.unwrap_or_else(|| choose(&options, Some(things)))?);
     if parts.mode == HookMode::Fentry {
         let recursion = Recursion::watch().map_err(io::Error::other);
         parts.recursion =
             Some(recursion.map_err(|source| AgentError::io("find the fentry programs", source))?);
     }
-    // Its threads end with it, and the other one has none yet.
+    // Capabilities belong to threads: this ends the threads of the first runtime, and the other one has none yet.
     drop(first);
     let capabilities = privileges::give_up(parts.mode)?;
     tracing::info!(kept = capabilities.join(" "), "Gave up all other capabilities.");
     runtime.block_on(async {
-        let facts = DaemonFacts { boot_id: host.boot_id.clone(), capabilities, beat: options.canary_every };
-        // This may start threads, which have only the capabilities that were kept.
+        let facts =
+            DaemonFacts { boot_id: environment.boot_id.clone(), capabilities, beat: options.canary_every };
+        // Threads that this starts have only the capabilities that were kept.
         let log_is_cut = reports.open(facts)?.log_is_cut;
-        let mut carried = Carried::at_start(log_is_cut);
-        if parts.canary.as_ref().is_some_and(Canary::is_blind) {
-            carried.blind(FTRACE_DISABLED);
+        let mut carried = CarriedState::at_start(log_is_cut);
+        if parts.canary.as_ref().is_some_and(Canary::has_begun_blind) {
+            carried.begin_blind(GapReason::FtraceDisabled);
         }
-        let run = Run { options, parts, follow, writers, loaded, carried, reports, write_back };
-        run.keep_running(&host, &mut signals).await
+        let run = AgentRun {
+            options,
+            parts,
+            apply_tracker,
+            holdfast_writers,
+            loaded,
+            carried,
+            reports,
+            write_back,
+        };
+        run.keep_running(&environment, &mut signals).await
     })
 }
 
-/// Things, and entries of sealed trees that are watched live: each may have an entry in the kernel's map.
-fn inodes(desired: &Desired) -> usize {
+/// Counts the things, and the entries of sealed trees that are watched live. Each may have an entry in the kernel's map.
+fn map_entries(desired: &Desired) -> usize {
     let of = |expectation: &Expectation| match &expectation.expected {
         Expected::Tree(tree) if tree.live => usize::try_from(tree.entries).unwrap_or(usize::MAX),
         _ => 1,
@@ -135,7 +147,7 @@ fn inodes(desired: &Desired) -> usize {
     desired.expectations.iter().map(of).fold(0, usize::saturating_add)
 }
 
-/// One thread: the budgets for memory and for a change's cost count every switch.
+/// A runtime with one thread, because the budgets count the memory of threads and each switch between them.
 fn runtime() -> Result<Runtime, AgentError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|source| AgentError::io("start the async runtime", source))
@@ -148,103 +160,123 @@ fn make_directory(path: &Path) -> Result<(), AgentError> {
 }
 
 /// Reads configs and policies, or the last usable ones.
-pub(super) fn load(options: &mut Options, observer: &Observer) -> Result<Loaded, AgentError> {
+pub(super) fn load(options: &mut AgentOptions, observer: &Observer) -> Result<LoadedDesired, AgentError> {
     let (desired, refused) = desired::start(&mut options.inputs, observer)?;
     Ok((desired, refused.map(|error| error.to_string())))
 }
 
-/// What one run of the loop begins with.
-pub(super) struct Run {
-    pub(super) options: Options,
-    pub(super) parts: Parts,
-    pub(super) follow: Follow,
-    pub(super) writers: Writers,
-    pub(super) loaded: Loaded,
-    pub(super) carried: Carried,
+/// The input of one run of the loop.
+pub(super) struct AgentRun {
+    pub(super) options: AgentOptions,
+    pub(super) parts: BackendParts,
+    pub(super) apply_tracker: ApplyTracker,
+    pub(super) holdfast_writers: HoldfastWriters,
+    pub(super) loaded: LoadedDesired,
+    pub(super) carried: CarriedState,
     pub(super) reports: Box<dyn Reports>,
     pub(super) write_back: Box<dyn WriteBack>,
 }
 
-/// What it leaves to the next one.
-struct Left {
-    options: Options,
-    parts: Parts,
-    follow: Follow,
-    writers: Writers,
-    carried: Carried,
+/// The output of one run, for the next one.
+struct FinishedRun {
+    options: AgentOptions,
+    parts: BackendParts,
+    apply_tracker: ApplyTracker,
+    holdfast_writers: HoldfastWriters,
+    carried: CarriedState,
     reports: Box<dyn Reports>,
     write_back: Box<dyn WriteBack>,
 }
 
-impl Run {
+impl AgentRun {
     /// Runs the loop again and again, until a signal stops it or the programs no longer answer.
-    async fn keep_running(mut self, host: &Host, signals: &mut Signals) -> Result<(), AgentError> {
+    async fn keep_running(
+        mut self,
+        environment: &RunEnvironment,
+        signals: &mut Signals,
+    ) -> Result<(), AgentError> {
         loop {
-            let (ended, mut left) = Box::pin(self.finish(host, signals)).await?;
-            let loaded = match ended {
-                Ended::Stopped => return left.close().await,
-                Ended::Silent => {
-                    let mode = left.parts.mode.name();
-                    left.close().await?;
-                    return Err(AgentError::Silent { mode });
+            let (run_end, mut finished) = Box::pin(self.run_once(environment, signals)).await?;
+            let loaded = match run_end {
+                RunEnd::StopRequested => return finished.close().await,
+                RunEnd::ProgramsStopped => {
+                    let mode = finished.parts.mode.name();
+                    finished.close().await?;
+                    return Err(AgentError::ProgramsStopped { mode });
                 }
-                Ended::Applied => {
+                RunEnd::ApplyEnded => {
                     tracing::info!(
                         "An apply is over, or its process is gone: the daemon begins a new run with the current config."
                     );
-                    left.follow = left.follow.start(&mut left.options, &host.observer).await;
-                    let loaded = load(&mut left.options, &host.observer)?;
-                    left.reports.report(AgentEvent::ConfigsRead(loaded.1.is_none()));
+                    finished.apply_tracker =
+                        finished.apply_tracker.start(&mut finished.options, &environment.observer).await;
+                    let loaded = load(&mut finished.options, &environment.observer)?;
+                    finished.reports.report(AgentEvent::ConfigsRead(loaded.1.is_none()));
                     loaded
                 }
-                Ended::Seeing => {
+                RunEnd::ProgramsBegan => {
                     tracing::info!("The kernel programs run now: the daemon begins a new run with them.");
-                    left.parts.adopted = false;
-                    if let Some(sensor) = &left.parts.sensor {
+                    finished.parts.adopted = false;
+                    if let Some(sensor) = &finished.parts.sensor {
                         sensor.retire_others();
                     }
-                    load(&mut left.options, &host.observer)?
+                    load(&mut finished.options, &environment.observer)?
                 }
-                Ended::Reloaded(desired) => {
-                    left.options.inputs.restore();
+                RunEnd::Reloaded(desired) => {
+                    finished.options.inputs.restore();
                     (*desired, None)
                 }
             };
-            // The programs go on counting changes in between.
-            if let Some(witness) = &mut left.parts.witness
-                && let Err(outgrown) = witness.maps().hold(inodes(&loaded.0))
+            // The programs count changes between two runs, too.
+            if let Some(kernel) = &mut finished.parts.kernel
+                && let Err(outgrown) = kernel.maps().hold(map_entries(&loaded.0))
             {
-                // Loading larger maps takes capabilities that the daemon gave up; the next start has them.
-                left.close().await?;
+                // Loading larger maps needs capabilities that the daemon gave up. The next start has them.
+                finished.close().await?;
                 return Err(outgrown.into());
             }
-            let Left { options, parts, follow, writers, carried, reports, write_back } = left;
-            self = Self { options, parts, follow, writers, loaded, carried, reports, write_back };
+            let FinishedRun { options, parts, apply_tracker, holdfast_writers, carried, reports, write_back } =
+                finished;
+            self = Self {
+                options,
+                parts,
+                apply_tracker,
+                holdfast_writers,
+                loaded,
+                carried,
+                reports,
+                write_back,
+            };
         }
     }
 
-    async fn finish(self, host: &Host, signals: &mut Signals) -> Result<(Ended, Left), AgentError> {
-        let (mut agent, changes) = self.begin(host)?;
+    /// Runs the loop until it ends. Gives why it ended, and the state for the next run.
+    async fn run_once(
+        self,
+        environment: &RunEnvironment,
+        signals: &mut Signals,
+    ) -> Result<(RunEnd, FinishedRun), AgentError> {
+        let (mut agent, changes) = self.assemble(environment)?;
         let changes = agent.serve(changes, signals).await?;
         let mut carried = agent.carry();
         let Agent {
             options,
             intake,
             blindness,
-            looks,
+            verifications,
             hooks,
             verdicts,
-            writers,
-            follow,
+            holdfast_writers,
+            apply_tracker,
             write_back,
-            ended,
+            run_end,
             ..
         } = agent;
-        carried.workers = Some(looks.workers.end_all());
-        let parts = Parts {
+        carried.workers = Some(verifications.workers.end_all());
+        let parts = BackendParts {
             mode: hooks.mode,
             sensor: hooks.sensor,
-            witness: looks.looker.witness,
+            kernel: verifications.verifier.kernel,
             canary: blindness.canary,
             recursion: blindness.recursion,
             processes: intake.processes,
@@ -253,15 +285,25 @@ impl Run {
             adopted: true,
         };
         let reports = verdicts.reports;
-        let left = Left { options, parts, follow, writers, carried, reports, write_back };
-        Ok((ended.unwrap_or(Ended::Stopped), left))
+        let finished =
+            FinishedRun { options, parts, apply_tracker, holdfast_writers, carried, reports, write_back };
+        Ok((run_end.unwrap_or(RunEnd::StopRequested), finished))
     }
 
-    /// The loop's state, with everything enrolled and nothing looked at.
-    pub(super) fn begin(self, host: &Host) -> Result<(Agent, Changes), AgentError> {
-        let Self { options, parts, follow, writers, loaded, mut carried, mut reports, write_back } = self;
+    /// Creates the loop's state: everything is enrolled, and nothing is verified yet.
+    pub(super) fn assemble(self, environment: &RunEnvironment) -> Result<(Agent, Changes), AgentError> {
+        let Self {
+            options,
+            parts,
+            apply_tracker,
+            holdfast_writers,
+            loaded,
+            mut carried,
+            mut reports,
+            write_back,
+        } = self;
         let (desired, refused) = loaded;
-        let (clock, observer) = (&host.clock, &host.observer);
+        let (clock, observer) = (&environment.clock, &environment.observer);
         if refused.is_some() {
             reports.report(AgentEvent::ConfigsRead(false));
         }
@@ -274,52 +316,52 @@ impl Run {
         for argument in &desired.waiting {
             tracing::info!("{}", argument.text());
         }
-        let mut looker = Looker::new(Arc::clone(observer), &options.inputs.root, parts.witness, &desired);
+        let mut verifier = Verifier::new(Arc::clone(observer), &options.inputs.root, parts.kernel, &desired);
         let known = std::mem::take(&mut carried.rules);
         let mut rules = DenyRules::default();
         if parts.mode == HookMode::Lsm {
             rules = known.renewed(&desired.policy, &desired.expectations);
         }
-        looker.registry.number_by(rules.numbers());
+        verifier.registry.set_rule_numbers(rules.numbers());
         let things = (0..).take(desired.expectations.len());
-        looker.protect(things.filter_map(|thing| Some((thing, rules.protects(thing)?))))?;
+        verifier.protect(things.filter_map(|thing| Some((thing, rules.rule_of(thing)?))))?;
         let (proc, root) = (Path::new("/proc"), &options.inputs.root);
         let attributor = Attributor::new(Arc::clone(observer), root, proc, std::process::id())?;
         let workers = carried.workers.take();
         let workers = workers.unwrap_or_else(|| Workers::new(options.inputs.root.clone(), Arc::clone(clock)));
         let budgets = std::mem::take(&mut carried.budgets);
-        let in_kernel = std::mem::take(&mut carried.in_kernel);
+        let kernel_counts = std::mem::take(&mut carried.kernel_counts);
         let mut agent = Agent {
             intake: Intake::new(parts.processes, attributor, carried.losses),
-            mounts: Mounts::new(Path::new(mounts::TABLE)),
+            mounts: MountTracker::new(Path::new(mounts::TABLE)),
             blindness: Blindness::new(parts.canary, parts.recursion),
-            looks: Looks::new(looker, workers),
+            verifications: Verifications::new(verifier, workers),
             hooks: Hooks::new(parts.mode, parts.sensor),
-            denials: Denials::new(rules, budgets, in_kernel),
-            verdicts: Verdicts::new(Arc::clone(clock), host.boot_id.clone(), desired, reports),
-            writers,
-            follow,
+            denials: Denials::new(rules, budgets, kernel_counts),
+            verdicts: Verdicts::new(Arc::clone(clock), environment.boot_id.clone(), desired, reports),
+            holdfast_writers,
+            apply_tracker,
             write_back,
-            ended: None,
+            run_end: None,
             options,
         };
-        agent.begin(parts.adopted)?;
+        agent.enrol_and_record_start(parts.adopted)?;
         agent.take_over(carried);
         for bytes in &parts.backlog {
-            agent.record(bytes)?;
+            agent.handle_record(bytes)?;
         }
         Ok((agent, parts.changes))
     }
 }
 
-impl Left {
-    /// Writes what waits, and ends.
+impl FinishedRun {
+    /// Writes all waiting reports, and ends.
     async fn close(mut self) -> Result<(), AgentError> {
         self.reports.close().await?;
-        if let Some(witness) = &mut self.parts.witness
-            && let Err(error) = witness.maps().forget_agent()
+        if let Some(kernel) = &mut self.parts.kernel
+            && let Err(error) = kernel.maps().forget_agent()
         {
-            tracing::warn!(%error, "Cannot remove the daemon's process from the maps: deny rules still let it through.");
+            tracing::warn!(%error, "Cannot remove the daemon's process from the maps: deny rules still allow it.");
         }
         Ok(())
     }

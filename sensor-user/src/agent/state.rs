@@ -1,65 +1,75 @@
-//! The loop's state: the parts that it runs over.
+//! The loop's state: its parts.
 //!
-//! In: the parts of one run. Out: what several files of the loop do with them. A part knows only the parts that its methods
-//! take; what needs more of them is done by the loop.
+//! In: the parts of one run. Out: what several files of the loop do with them. It owns the parts, the options and the reason to
+//! end. A part calls only the parts that its methods take. The loop does what needs more of them.
 
-use super::apply_tracker::Follow;
+use super::apply_tracker::ApplyTracker;
 use super::blindness::Blindness;
 use super::denials::Denials;
-use super::holdfast_writers::Writers;
+use super::holdfast_writers::HoldfastWriters;
 use super::hooks::Hooks;
 use super::intake::Intake;
-use super::mounts::Mounts;
-use super::options::Options;
-use super::run_end::Ended;
+use super::mounts::MountTracker;
+use super::options::AgentOptions;
+use super::run_end::RunEnd;
 use super::verdicts::Verdicts;
-use super::verifications::Looks;
+use super::verifications::Verifications;
 use super::write_back::WriteBack;
 
 /// One run of the loop, from one config to the next.
 pub(super) struct Agent {
-    pub(super) options: Options,
-    /// Changes as they arrive.
+    pub(super) options: AgentOptions,
+    /// Actors of changes, and lost records.
     pub(super) intake: Intake,
-    pub(super) mounts: Mounts,
+    /// The mount table.
+    pub(super) mounts: MountTracker,
+    /// Whether changes arrive at all.
     pub(super) blindness: Blindness,
-    pub(super) looks: Looks,
+    /// Observations of things, with the kernel's evidence.
+    pub(super) verifications: Verifications,
+    /// The attached programs.
     pub(super) hooks: Hooks,
+    /// Deny rules, and what they refused.
     pub(super) denials: Denials,
-    /// What follows from changes and looks.
+    /// The verdict of each thing, and the records of this turn.
     pub(super) verdicts: Verdicts,
-    /// Processes of Holdfast that write.
-    pub(super) writers: Writers,
-    /// Applies of configs.
-    pub(super) follow: Follow,
+    /// Other processes of Holdfast that write managed paths.
+    pub(super) holdfast_writers: HoldfastWriters,
+    /// The applies of configs on this host.
+    pub(super) apply_tracker: ApplyTracker,
+    /// Writes declared state back.
     pub(super) write_back: Box<dyn WriteBack>,
-    /// Why the loop ends, once it does.
-    pub(super) ended: Option<Ended>,
+    /// The reason to end this run, once there is one.
+    pub(super) run_end: Option<RunEnd>,
 }
 
 impl Agent {
     /// Updates the kernel's list of the actors that deny rules allow.
     pub(super) fn refresh_allowed(&mut self) {
-        self.denials.refresh(&self.options.inputs.root, &mut self.looks.looker, self.writers.processes());
+        self.denials.refresh(
+            &self.options.inputs.root,
+            &mut self.verifications.verifier,
+            self.holdfast_writers.processes(),
+        );
     }
 
-    /// Reports the records of this turn, and the numbers after it.
-    pub(super) fn write(&mut self) {
-        let tally = self.verdicts.tally(self.intake.lost_records(), self.looks.is_verifying());
+    /// Reports the records of this turn, and the counts after it.
+    pub(super) fn end_turn(&mut self) {
+        let counts = self.verdicts.count(self.intake.lost_records(), self.verifications.is_verifying());
         let Verdicts { reports, records, .. } = &mut self.verdicts;
-        reports.end_turn(records, &tally);
+        reports.end_turn(records, &counts);
     }
 
-    /// Reports that the loop works, and records what was counted over a time.
-    pub(super) fn beat(&mut self) {
-        let tally = self.verdicts.tally(self.intake.lost_records(), self.looks.is_verifying());
-        self.verdicts.reports.beat(&tally);
+    /// Reports that the loop works, and records the counts of windows that ended.
+    pub(super) fn heartbeat(&mut self) {
+        let counts = self.verdicts.count(self.intake.lost_records(), self.verifications.is_verifying());
+        self.verdicts.reports.beat(&counts);
         let now = self.verdicts.now();
         self.record_counts(now);
     }
 
-    /// Records what was only counted in windows that ended by a time; with `u64::MAX` in all of them.
+    /// Records the counts of windows that ended by a time; `u64::MAX` ends all windows.
     pub(super) fn record_counts(&mut self, by: u64) {
-        self.denials.record_counts(by, &mut self.looks.looker, &mut self.verdicts);
+        self.denials.record_counts(by, &mut self.verifications.verifier, &mut self.verdicts);
     }
 }

@@ -1,66 +1,67 @@
-//! From looks to verdicts, and to what follows from them.
+//! One turn of the loop: verifies due things, reaches verdicts, and writes declared state back.
 //!
-//! In: things that are due, answers of other processes, the mount table. Out: verdicts, declared state written back.
+//! In: things that are due, answers of worker processes, the mount table. Out: verdicts, and records of what was written back. It
+//! owns nothing.
 
-use super::backend::Changes;
-use super::diff::Sources;
+use super::changes::Changes;
+use super::diff::DiffSources;
 use super::error::AgentError;
 use super::reports::AgentEvent;
 use super::revert::{RevertError, still_declared};
 use super::state::Agent;
 use super::verdicts::Verdicts;
-use super::verifier::{LookResult, Looked};
+use super::verifier::{VerifiedThing, VerifyOutcome};
 use super::workers::WorkerEvent;
-use super::write_back::{Wanted, WrittenBack};
+use super::write_back::{WriteBackRequest, WrittenBack};
 use sensor_model::drift_policy::DriftAction;
 use sensor_model::protocol::{Finding, Scope};
 use sensor_model::record::RecordKind;
 use std::time::Duration;
 
-/// Things looked at before the loop turns to new records again.
-const LOOKS_A_TURN: usize = 64;
+/// Things that one turn verifies before the loop reads records again.
+const VERIFICATIONS_A_TURN: usize = 64;
 
 impl Agent {
-    /// Looks at what is due, and reports the results as one group.
+    /// Verifies the things that are due, and reports the results as one group.
     pub(super) async fn turn(&mut self, changes: &mut Changes) -> Result<(), AgentError> {
         self.follow_mounts(changes)?;
-        self.blindness.follow_devices(&mut self.verdicts);
-        self.looks.follow_workers(&mut self.verdicts);
-        let due = self.verdicts.detector.due(self.verdicts.now(), LOOKS_A_TURN);
+        self.blindness.verify_after_device_writes(&mut self.verdicts);
+        self.verifications.check_overdue_workers(&mut self.verdicts);
+        let due = self.verdicts.detector.due(self.verdicts.now(), VERIFICATIONS_A_TURN);
         for id in due {
             let began = self.verdicts.now();
-            let seen = match self.looks.looker.look(id, &self.verdicts.desired).await? {
-                Looked::Seen(seen) => *seen,
-                Looked::Served(served) => {
-                    self.looks.ask_worker(id, served, &mut self.verdicts);
+            let seen = match self.verifications.verifier.verify(id, &self.verdicts.desired).await? {
+                VerifyOutcome::Verified(seen) => *seen,
+                VerifyOutcome::NeedsWorker(served) => {
+                    self.verifications.ask_worker(id, served, &mut self.verdicts);
                     continue;
                 }
             };
             let took = Duration::from_nanos(self.verdicts.now().saturating_sub(began));
-            self.verdicts.reports.report(AgentEvent::ThingVerified(took));
-            self.looked(id, seen, changes)?;
+            self.verdicts.report(AgentEvent::ThingVerified(took));
+            self.conclude(id, seen, changes)?;
         }
-        // The diffs come first, since writing back removes what they show.
+        // The diffs come first, because writing back removes the content that they show.
         self.add_diffs();
-        self.revert().await;
+        self.write_back_due().await;
         self.finish_verification();
         let has_writers = self.verdicts.detector.needs_rw_hook();
-        self.hooks.follow_writers(has_writers, self.verdicts.now(), &mut *self.verdicts.reports);
-        self.write();
+        self.hooks.follow_file_writers(has_writers, self.verdicts.now(), &mut *self.verdicts.reports);
+        self.end_turn();
         // Other tasks run between two turns of a long verification.
         tokio::task::yield_now().await;
         Ok(())
     }
 
-    /// Reaches a verdict on what a look saw.
-    pub(super) fn looked(
+    /// Reaches a verdict from a verification.
+    pub(super) fn conclude(
         &mut self,
         id: u32,
-        mut seen: LookResult,
+        mut seen: VerifiedThing,
         changes: &mut Changes,
     ) -> Result<(), AgentError> {
-        if !seen.differences.is_empty() && !self.excuse(id, &mut seen) {
-            // Another config is current by now: this one's differences are no news.
+        if !seen.differences.is_empty() && !self.accept_apply_step(id, &mut seen) {
+            // Another config is current now, and the next run verifies by it.
             return Ok(());
         }
         let now = self.verdicts.now();
@@ -68,21 +69,21 @@ impl Agent {
         if seen.differences.is_empty() || self.mounts.announced.are_shown() {
             self.follow_mounts(changes)?;
         } else {
-            // The look may have seen a mount whose record arrived before it took effect.
+            // The verification may have observed a mount whose record arrived before the mount took effect.
             self.compare_mounts(changes)?;
         }
-        self.looks.answered(id, &mut self.verdicts);
-        self.verdicts.conclude(id, &seen, now, &mut self.looks.looker);
+        self.verifications.file_system_answers(id, &mut self.verdicts);
+        self.verdicts.conclude(id, &seen, now, &mut self.verifications.verifier);
         Ok(())
     }
 
-    /// Accepts a step of an apply for what it is. `false` when another config is current: by that one the thing may have
-    /// drifted, have recovered or be a step, so this run reaches no verdict.
-    fn excuse(&mut self, id: u32, seen: &mut LookResult) -> bool {
-        let expectation = &self.verdicts.desired.expectations[id as usize];
-        let is_step = self.follow.excuses(expectation, &seen.observation);
-        if self.follow.has_moved() {
-            self.begin_again();
+    /// Removes the differences that are a step of an open apply. `false`: another config is current, and this run reaches no verdict,
+    /// because the thing may match that config or not.
+    fn accept_apply_step(&mut self, id: u32, seen: &mut VerifiedThing) -> bool {
+        let expectation = self.verdicts.expectation(id);
+        let is_step = self.apply_tracker.allows_difference(expectation, &seen.observation);
+        if self.apply_tracker.has_new_generation() {
+            self.request_new_run();
             return false;
         }
         // A thing that had drifted before the apply began stays drifted until the apply has written it.
@@ -90,12 +91,12 @@ impl Agent {
             self.verdicts.open_drift(id).is_some_and(|open| open.differences == seen.differences);
         if is_step && !is_earlier {
             seen.differences.clear();
-            seen.outcome.finding = Finding::Compliant { untouched: false };
+            seen.verification.finding = Finding::Compliant { untouched: false };
         }
         true
     }
 
-    /// A process that looks answered, or cannot any more.
+    /// A worker process answered, or failed.
     pub(super) async fn worker_answered(
         &mut self,
         event: WorkerEvent,
@@ -103,72 +104,76 @@ impl Agent {
     ) -> Result<(), AgentError> {
         match event {
             WorkerEvent::Answer(id, answer, was_there) => {
-                let observer = &self.looks.looker.observer;
-                let path = self.verdicts.desired.expectations[id as usize].thing.path();
+                let observer = &self.verifications.verifier.observer;
+                let path = self.verdicts.expectation(id).thing.path();
                 if was_there && observer.is_served(&path) {
-                    // The look itself may have mounted something there (autofs).
+                    // The worker's access may have mounted a file system there (autofs).
                     observer.mounts_changed();
                 }
                 if was_there && !observer.is_served(&path) {
-                    // The path lies on no such file system now, so this process looks at it.
+                    // The path lies on a local file system now, so this process observes it.
                     let now = self.verdicts.now();
-                    self.verdicts.unanswered(id, now);
+                    self.verdicts.not_observed(id, now);
                     return Ok(());
                 }
-                let seen = self.looks.looker.answered(id, &self.verdicts.desired, *answer).await?;
-                self.looked(id, seen, changes)
+                let seen =
+                    self.verifications.verifier.verify_answer(id, &self.verdicts.desired, *answer).await?;
+                self.conclude(id, seen, changes)
             }
             WorkerEvent::Failed(things) => {
                 for id in things {
-                    self.looks.not_answered(id, &mut self.verdicts);
+                    self.verifications.file_system_hangs(id, &mut self.verdicts);
                 }
                 Ok(())
             }
         }
     }
 
-    /// Compares the mount table with the last one, and has everything looked at that a difference touches. Not only after a
-    /// record: some system calls that change mounts fire no hook.
+    /// Compares the mount table with the last one, and has the things verified that a difference concerns. Not only after a record:
+    /// some system calls that change mounts fire no hook.
     pub(super) fn compare_mounts(&mut self, changes: &mut Changes) -> Result<(), AgentError> {
         let Some(table) = self.mounts.read(&mut self.verdicts) else { return Ok(()) };
         if table.has_btrfs() {
-            self.looks.learn_volumes()?;
+            self.verifications.set_volumes()?;
         }
         let points = self.mounts.differences(&table);
         if !points.is_empty() {
-            self.looks.looker.observer.mounts_changed();
-            // The records that name who mounted there arrived before the mounts took effect.
+            self.verifications.verifier.observer.mounts_changed();
+            // The records of these mounts, which name the actors, arrived before the mounts took effect.
             self.read_before_verdict(changes)?;
         }
-        let looker = &mut self.looks.looker;
-        self.mounts.compared(table, &points, &self.options.inputs.root, looker, &mut self.verdicts);
+        let verifier = &mut self.verifications.verifier;
+        self.mounts.apply_table(table, &points, &self.options.inputs.root, verifier, &mut self.verdicts);
         Ok(())
     }
 
-    /// Compares the mount table when that is due.
+    /// Compares the mount table if that is due.
     fn follow_mounts(&mut self, changes: &mut Changes) -> Result<(), AgentError> {
         if self.mounts.is_due(self.verdicts.now()) { self.compare_mounts(changes) } else { Ok(()) }
     }
 
     fn add_diffs(&mut self) {
         let Verdicts { clock, desired, records, diffs, .. } = &mut self.verdicts;
-        let sources =
-            Sources { source: &self.options.inputs.source, desired, observer: &self.looks.looker.observer };
+        let sources = DiffSources {
+            source: &self.options.inputs.source,
+            desired,
+            observer: &self.verifications.verifier.observer,
+        };
         diffs.add(records, &sources, &**clock);
     }
 
-    /// Writes back everything that is due.
-    async fn revert(&mut self) {
+    /// Writes the declared state of due things back.
+    async fn write_back_due(&mut self) {
         for id in self.verdicts.reverts.due(self.verdicts.now()) {
             if self.verdicts.open_drift(id).is_none_or(|open| open.action != Some(DriftAction::Revert)) {
                 self.verdicts.reverts.done(id);
                 continue;
             }
-            if self.follow.concerns(&self.verdicts.desired.expectations[id as usize].thing) {
+            if self.apply_tracker.writes(&self.verdicts.expectation(id).thing) {
                 // The apply writes it; two writers would undo each other's work.
                 continue;
             }
-            let result = self.restore(id).await;
+            let result = self.write_back_thing(id).await;
             let name = self.verdicts.name(id);
             let path = name.path.clone();
             let mut record = self.verdicts.new_record(RecordKind::Reverted);
@@ -180,26 +185,26 @@ impl Agent {
                 Ok(written) => {
                     record.differences.clone_from(&written.before);
                     record.detail.insert("actions".into(), written.actions.clone().into());
-                    self.verdicts.reports.report(AgentEvent::Reverted(&path, Ok(())));
+                    self.verdicts.report(AgentEvent::Reverted(&path, Ok(())));
                 }
                 Err(error) => {
                     record.detail.insert("error".into(), error.to_string().into());
-                    self.verdicts.reports.report(AgentEvent::Reverted(&path, Err(error)));
+                    self.verdicts.report(AgentEvent::Reverted(&path, Err(error)));
                 }
             }
-            self.verdicts.records.push(record);
-            // The open of the daemon's own look cleared the dirty bit. The next look finds what was written meanwhile.
+            self.verdicts.add_record(record);
+            // The daemon's own observation cleared the dirty bit. The next verification finds what was written meanwhile.
             let now = self.verdicts.now();
             self.verdicts.detector.recheck(Scope::Thing(id), now);
         }
     }
 
-    async fn restore(&mut self, id: u32) -> Result<WrittenBack, RevertError> {
-        let expectation = &self.verdicts.desired.expectations[id as usize];
-        // Contents are not kept in memory: they are read again, and have to be the same.
+    async fn write_back_thing(&mut self, id: u32) -> Result<WrittenBack, RevertError> {
+        let expectation = self.verdicts.expectation(id);
+        // The daemon keeps no contents in memory: it reads the config again, which must declare the thing as before.
         let config = still_declared(expectation, &self.options.inputs.source)?;
-        let (observer, ids) = (&self.looks.looker.observer, &self.verdicts.desired.ids);
-        let wanted = Wanted { observer, config: &config, expectation, ids };
+        let (observer, ids) = (&self.verifications.verifier.observer, &self.verdicts.desired.ids);
+        let wanted = WriteBackRequest { observer, config: &config, expectation, ids };
         Ok(self.write_back.write_back(wanted).await?)
     }
 }

@@ -1,21 +1,22 @@
-//! The verdict of each thing, and what follows from it: records, open drifts, what is to be written back.
+//! The verdict of each thing, and what follows from it: records, open drifts, things to write back.
 //!
-//! In: changes with their actors, looks, gaps. Out: events and records for the room `report`. It runs the detection protocol
-//! and knows no ring, no map and no mount table.
+//! In: changes with their actors, verifications, gaps. Out: events and records for the room `report`. It owns the detection
+//! protocol, the expectations, the episodes, and the records of this turn. It uses no ring, no map and no mount table.
 
 use super::actors::{decide, decide_of_all, is_same, with_earlier};
 use super::diff::{Diffs, declared, shown};
 use super::episode::{AttributedChange, Episode, brief};
 use super::open_drift::{MORE_ACTORS, OpenDrift};
-use super::reports::{AgentEvent, Reports, Tally};
-use super::revert::Schedule;
-use super::verifier::{LookResult, Looker};
+use super::reports::{AgentEvent, NodeCounts, Reports};
+use super::revert::RevertSchedule;
+use super::verifier::{VerifiedThing, Verifier};
 use crate::clock::{Clock, rfc3339};
 use crate::desired::Desired;
 use crate::event::Change;
 use sensor_model::difference::Difference;
 use sensor_model::drift_policy::DriftAction;
-use sensor_model::protocol::{Detector, Event, Gap, Scope, Timing, Transition};
+use sensor_model::expectation::Expectation;
+use sensor_model::protocol::{Detector, Event, Gap, GapReason, Scope, Timing, Transition};
 use sensor_model::record::{Actor, Record, RecordKind, ThingName};
 use sensor_model::verdict::VerdictKind;
 use std::collections::HashMap;
@@ -24,18 +25,23 @@ use std::time::Duration;
 
 /// The verdicts of one run of the loop.
 pub(super) struct Verdicts {
+    /// The time of changes and records.
     pub(super) clock: Arc<dyn Clock>,
     boot_id: String,
+    /// The expectations and the drift policy.
     pub(super) desired: Desired,
+    /// The detection protocol.
     pub(super) detector: Detector,
-    /// Who changed each thing since it was last verified.
+    /// The actors of each thing's changes since its last verification.
     pub(super) episodes: HashMap<u32, Episode>,
+    /// Takes events and records.
     pub(super) reports: Box<dyn Reports>,
-    /// Records of this turn, written as one group.
+    /// Records of this turn, which are written as one group.
     pub(super) records: Vec<Record>,
+    /// The diffs that this turn adds to records.
     pub(super) diffs: Diffs,
-    /// Things to be written back.
-    pub(super) reverts: Schedule,
+    /// The times at which drifted things are written back.
+    pub(super) reverts: RevertSchedule,
 }
 
 impl Verdicts {
@@ -55,8 +61,50 @@ impl Verdicts {
             reports,
             records: Vec::new(),
             diffs: Diffs::default(),
-            reverts: Schedule::default(),
+            reverts: RevertSchedule::default(),
         }
+    }
+
+    /// Reports an event.
+    pub(super) fn report(&mut self, event: AgentEvent<'_>) {
+        self.reports.report(event);
+    }
+
+    /// Adds a record to the group of this turn.
+    pub(super) fn add_record(&mut self, record: Record) {
+        self.records.push(record);
+    }
+
+    /// What a thing should be.
+    pub(super) fn expectation(&self, id: u32) -> &Expectation {
+        &self.desired.expectations[id as usize]
+    }
+
+    /// How many things are managed.
+    pub(super) fn things(&self) -> usize {
+        self.desired.expectations.len()
+    }
+
+    /// The last verdict of a thing.
+    pub(super) fn last_verdict(&self, id: u32) -> Option<VerdictKind> {
+        self.detector.thing_verdict(id).map(|thing| thing.verdict)
+    }
+
+    /// Whether a thing is due for a verification now.
+    pub(super) fn is_any_due(&self) -> bool {
+        let now = self.now();
+        self.detector.next_deadline().is_some_and(|at| at <= now)
+    }
+
+    /// Whether a further verification can decide the verdict of an unknown thing.
+    pub(super) fn is_any_undecided(&self) -> bool {
+        self.detector.undecided() > 0
+    }
+
+    /// Has everything verified.
+    pub(super) fn verify_everything(&mut self) {
+        let now = self.now();
+        self.detector.recheck(Scope::All, now);
     }
 
     /// Boot time in nanoseconds.
@@ -64,34 +112,34 @@ impl Verdicts {
         self.clock.boot_ns()
     }
 
-    /// A boot time on the wall clock, RFC 3339.
+    /// A boot time as wall-clock time, RFC 3339.
     pub(super) fn wall(&self, boot_ns: u64) -> String {
         rfc3339(self.clock.wall_at(boot_ns))
     }
 
-    /// How records name a thing.
+    /// The name of a thing in records.
     pub(super) fn name(&self, id: u32) -> ThingName {
-        ThingName::from(&self.desired.expectations[id as usize].thing)
+        ThingName::from(&self.expectation(id).thing)
     }
 
     /// The open drift of a thing.
     pub(super) fn open_drift(&self, id: u32) -> Option<&OpenDrift> {
         let drifts = self.reports.drifts();
-        // A name costs an allocation, which is not needed while nothing drifts.
+        // A name costs an allocation, so this makes none while no drift is open.
         if drifts.is_empty() { None } else { drifts.get(&self.name(id)) }
     }
 
-    /// The verdict at this moment. A compliant thing that changed since its last look is unknown.
+    /// The verdict at this moment. A compliant thing that changed since its last verification is unknown.
     pub(super) fn verdict_now(&self, id: u32) -> Option<VerdictKind> {
         let standing = self.detector.thing_verdict(id)?;
         let is_open = standing.verdict == VerdictKind::Compliant && standing.pending;
         Some(if is_open { VerdictKind::Unknown } else { standing.verdict })
     }
 
-    /// The node in numbers.
-    pub(super) fn tally(&self, records_lost: u64, is_verifying: bool) -> Tally {
+    /// The counts of all things by verdict.
+    pub(super) fn count(&self, records_lost: u64, is_verifying: bool) -> NodeCounts {
         let count = |verdict| self.detector.count(verdict);
-        Tally {
+        NodeCounts {
             verdict: self.detector.node_verdict(),
             managed: self.desired.expectations.len(),
             compliant: count(VerdictKind::Compliant),
@@ -115,7 +163,7 @@ impl Verdicts {
         record.set_name(self.name(id));
         record.operation = Some(change.operation.name().to_owned());
         record.actor = Some(actor.clone());
-        record.verdict = self.detector.thing_verdict(id).map(|standing| standing.verdict);
+        record.verdict = self.last_verdict(id);
         record.source = Some(self.source(id));
         if let Some(open) = self.open_drift(id) {
             record.differences.clone_from(&open.differences);
@@ -123,7 +171,7 @@ impl Verdicts {
         record
     }
 
-    /// A record that counts what happened from one time to another, boot-time nanoseconds.
+    /// A record that counts events between two boot times, in nanoseconds.
     pub(super) fn record_of_count(
         &self,
         kind: RecordKind,
@@ -146,11 +194,11 @@ impl Verdicts {
 
     /// The MachineConfig that declares a thing.
     pub(super) fn source(&self, id: u32) -> String {
-        self.desired.expectations[id as usize].source.name().to_owned()
+        self.expectation(id).source.name().to_owned()
     }
 
-    /// A change of a thing. `refused`: the kernel refuses it, as far as owner and capabilities show.
-    pub(super) fn note(&mut self, id: u32, change: AttributedChange, refused: bool) {
+    /// Adds a change of a thing to its episode. `refused`: the kernel refuses it, as far as owner and capabilities show.
+    pub(super) fn add_change(&mut self, id: u32, change: AttributedChange, refused: bool) {
         match (self.episodes.get_mut(&id), refused) {
             (Some(episode), false) => episode.add(change),
             (Some(episode), true) => episode.attempt(change),
@@ -159,34 +207,34 @@ impl Verdicts {
         }
     }
 
-    /// A change of a thing whose record was lost, and with it the actor.
-    pub(super) fn note_lost(&mut self, id: u32) {
+    /// Adds a change of a thing to its episode whose record was lost, and with it the actor.
+    pub(super) fn add_unnamed_change(&mut self, id: u32) {
         let now = self.now();
         self.episodes.entry(id).and_modify(Episode::add_unnamed).or_insert_with(|| Episode::lost(now));
     }
 
-    /// Things are to be looked at since they may have changed.
-    pub(super) fn changed(&mut self, ids: impl IntoIterator<Item = u32>, event: Event) {
+    /// Has things verified because they may have changed.
+    pub(super) fn verify_soon(&mut self, ids: impl IntoIterator<Item = u32>, event: Event) {
         let now = self.now();
         for id in ids {
             self.detector.event(id, now, event);
         }
     }
 
-    /// A change of anything may have been missed. Its unknown actor counts for every thing that changes now.
-    pub(super) fn missed(&mut self, reason: &str) {
+    /// Opens a gap because changes of any thing may have been missed. Every open episode may have one more actor.
+    pub(super) fn changes_missed(&mut self, reason: GapReason) {
         self.episodes.values_mut().for_each(Episode::add_unnamed);
         self.open_gap(Scope::All, reason);
     }
 
-    /// Opens a gap, which closes when everything that it touches was verified.
-    pub(super) fn open_gap(&mut self, scope: Scope, reason: &str) {
-        let reports = self.detector.open_gap(scope, reason, self.now());
-        self.report_gaps(reports);
+    /// Opens a gap, which closes when everything in its scope is verified.
+    pub(super) fn open_gap(&mut self, scope: Scope, reason: GapReason) {
+        let transitions = self.detector.open_gap(scope, reason, self.now());
+        self.report_gaps(transitions);
     }
 
-    /// Opens a gap that lasts until [`Verdicts::end_lasting_gap`] with the number that this gives.
-    pub(super) fn open_lasting_gap(&mut self, scope: Scope, reason: &str) -> u32 {
+    /// Opens a gap, and gives its number. It lasts until [`Verdicts::end_lasting_gap`].
+    pub(super) fn open_lasting_gap(&mut self, scope: Scope, reason: GapReason) -> u32 {
         let gap = self.detector.open_blindness(scope, reason, self.now());
         let number = gap.number;
         self.report_gaps(vec![Transition::GapOpened(gap)]);
@@ -195,76 +243,76 @@ impl Verdicts {
 
     /// The cause of a lasting gap is over.
     pub(super) fn end_lasting_gap(&mut self, number: u32) {
-        let reports = self.detector.end_blindness(number, self.now());
-        self.report_gaps(reports);
+        let transitions = self.detector.end_blindness(number, self.now());
+        self.report_gaps(transitions);
     }
 
-    /// Changes of a thing may go unseen, for this reason, or are seen.
-    pub(super) fn set_unseen(&mut self, id: u32, reason: Option<&str>) {
-        let reports = self.detector.set_unreported(id, reason, self.now());
-        self.report_gaps(reports);
+    /// Sets why changes of a thing may not arrive; `None` if they do.
+    pub(super) fn set_unseen(&mut self, id: u32, reason: Option<GapReason>) {
+        let transitions = self.detector.set_unreported(id, reason, self.now());
+        self.report_gaps(transitions);
     }
 
-    /// A thing could not be looked at. It is looked at again at this boot time.
-    pub(super) fn unanswered(&mut self, id: u32, again: u64) {
-        let reports = self.detector.not_observed(id, self.now(), again);
-        self.report_gaps(reports);
+    /// A thing could not be observed. `again`: the boot time of the next attempt.
+    pub(super) fn not_observed(&mut self, id: u32, again: u64) {
+        let transitions = self.detector.not_observed(id, self.now(), again);
+        self.report_gaps(transitions);
     }
 
-    /// Follows from a look, once all changes that came before it are noted. `now`: when the look ended.
-    pub(super) fn conclude(&mut self, id: u32, seen: &LookResult, now: u64, looker: &mut Looker) {
-        let reports = self.detector.set_unreported(id, seen.unseen_because, now);
-        self.report_gaps(reports);
-        let conclusion = self.detector.conclude(id, now, &seen.outcome);
+    /// Reaches a verdict from a verification. The caller has added all changes before it. `now`: the end of the verification.
+    pub(super) fn conclude(&mut self, id: u32, seen: &VerifiedThing, now: u64, verifier: &mut Verifier) {
+        let transitions = self.detector.set_unreported(id, seen.unseen_because, now);
+        self.report_gaps(transitions);
+        let conclusion = self.detector.conclude(id, now, &seen.verification);
         if conclusion.decided {
-            looker.decided(id, seen);
+            verifier.remember_decided(id, seen);
         }
-        self.confirm_recovery(id, seen, conclusion.decided);
-        for report in conclusion.transitions {
-            match report {
-                Transition::Drifted { id, .. } => self.drifted(id, seen, looker),
-                Transition::Touched { id } => self.touched(id, seen),
-                Transition::Recovered { id } => self.recovered(id, seen),
-                Transition::GapOpened(gap) => self.gap(&gap, true),
-                Transition::GapClosed(gap) => self.gap(&gap, false),
+        self.close_unconfirmed_drift(id, seen, conclusion.decided);
+        for transition in conclusion.transitions {
+            match transition {
+                Transition::Drifted { id, .. } => self.report_drift(id, seen, verifier),
+                Transition::Touched { id } => self.report_touch(id, seen),
+                Transition::Recovered { id } => self.report_recovery(id, seen),
+                Transition::GapOpened(gap) => self.report_gap(&gap, true),
+                Transition::GapClosed(gap) => self.report_gap(&gap, false),
             }
         }
         // The next episode has its own actors.
         if self.detector.thing_verdict(id).is_some_and(|standing| !standing.pending) {
-            looker.settled(id);
+            verifier.clear_rerouted(id);
             self.episodes.remove(&id);
         }
     }
 
-    fn report_gaps(&mut self, reports: Vec<Transition>) {
-        for report in reports {
-            match report {
-                Transition::GapOpened(gap) => self.gap(&gap, true),
-                Transition::GapClosed(gap) => self.gap(&gap, false),
+    fn report_gaps(&mut self, transitions: Vec<Transition>) {
+        for transition in transitions {
+            match transition {
+                Transition::GapOpened(gap) => self.report_gap(&gap, true),
+                Transition::GapClosed(gap) => self.report_gap(&gap, false),
                 Transition::Drifted { .. } | Transition::Touched { .. } | Transition::Recovered { .. } => {}
             }
         }
     }
 
-    /// Closes a drift of an earlier run that this run's first look did not find.
-    fn confirm_recovery(&mut self, id: u32, seen: &LookResult, decided: bool) {
+    /// Reports the recovery of a drift of an earlier run that this run's first verification did not find.
+    fn close_unconfirmed_drift(&mut self, id: u32, seen: &VerifiedThing, decided: bool) {
         let Some(standing) = self.detector.thing_verdict(id) else { return };
-        // A thing whose changes may go unseen stays unknown; its look found no difference all the same.
+        // A thing whose changes may not arrive stays unknown, although the verification found no difference.
         let has_no_difference = decided && seen.unseen_because.is_some() && seen.differences.is_empty();
         if standing.verdict != VerdictKind::Compliant && !has_no_difference {
             return;
         }
         let drifts = self.reports.drifts();
         if !drifts.is_empty() && drifts.is_unconfirmed(&self.name(id)) {
-            self.recovered(id, seen);
+            self.report_recovery(id, seen);
         }
     }
 
-    /// A record about a thing, with who changed it last and how it is.
-    fn describe(&mut self, kind: RecordKind, id: u32, seen: &LookResult) -> Record {
+    /// A record about a thing, with the actors of its changes and its present state.
+    fn new_thing_record(&mut self, kind: RecordKind, id: u32, seen: &VerifiedThing) -> Record {
         let mut record = self.new_record(kind);
         let episode = self.episodes.get_mut(&id).map(|episode| {
-            // Kept until the episode ends: an actor that has the file open or mapped changes it without another record.
+            // The episode stays: an actor that has the file open or mapped can change it without another record.
             let before = episode.clone();
             episode.reported = true;
             before
@@ -273,7 +321,7 @@ impl Verdicts {
         record.operation = Some("sweep".to_owned());
         if let Some(episode) = &episode {
             if let Some(change) = episode.newest() {
-                self.ascribe(&mut record, change);
+                self.set_actor(&mut record, change);
             }
             record.actors = episode.actors();
             if episode.more() > 0 {
@@ -287,8 +335,8 @@ impl Verdicts {
         record.source = Some(self.source(id));
         record.before = match self.open_drift(id) {
             Some(open) => open.found.clone(),
-            // The last look found it as declared. Before the first look nothing is known.
-            None if seen.known => declared(&self.desired.expectations[id as usize]),
+            // The last verification found the declared state. Before the first one the state is unknown.
+            None if seen.was_decided => declared(self.expectation(id)),
             None => None,
         };
         record.after = shown(&seen.observation);
@@ -305,17 +353,18 @@ impl Verdicts {
         record
     }
 
-    fn drifted(&mut self, id: u32, seen: &LookResult, looker: &mut Looker) {
+    /// Reports a drift, with the actors who may have caused it and the policy's action.
+    fn report_drift(&mut self, id: u32, seen: &VerifiedThing, verifier: &mut Verifier) {
         let name = self.name(id);
         let differences = seen.differences.clone();
-        // A new actor is news, even if the thing departs in the same way as before.
+        // A change by a new actor gets a record, even if the differences are the same.
         let has_new_actor = self.episodes.get(&id).is_some_and(|episode| {
             !episode.reported && episode.newest().is_some_and(|change| change.actor.is_some())
         });
-        if !has_new_actor && self.was_reported(id, &name, &differences, looker) {
+        if !has_new_actor && self.confirm_reported(id, &name, &differences, verifier) {
             return;
         }
-        let mut record = self.describe(RecordKind::Drift, id, seen);
+        let mut record = self.new_thing_record(RecordKind::Drift, id, seen);
         let made: Vec<AttributedChange> =
             self.episodes.get(&id).into_iter().flat_map(Episode::changes).cloned().collect();
         let mut was_allowed = false;
@@ -331,8 +380,8 @@ impl Verdicts {
             record.operation = Some("config".to_owned());
         }
         let ours = |actor: &Actor| actor.holdfast;
-        // What Holdfast writes is as declared, or a step of an apply, which is no drift. So another process changed it after
-        // that, before the kernel programs knew the new inode.
+        // Holdfast itself writes the declared state, or a step of an apply. So another process changed the thing afterwards,
+        // before the new inode was enrolled.
         if record.actor.as_ref().is_some_and(ours) {
             record.actor = None;
             record.operation = Some("sweep".to_owned());
@@ -341,9 +390,9 @@ impl Verdicts {
             // Of several actors, the record names one that was not allowed.
             let unallowed = others
                 .into_iter()
-                .find(|change| !decide(&self.desired, id, change.actor.as_ref(), false, looker).1);
+                .find(|change| !decide(&self.desired, id, change.actor.as_ref(), false, verifier).1);
             if let Some(change) = unallowed {
-                self.ascribe(&mut record, change);
+                self.set_actor(&mut record, change);
             }
         }
         record.actors.retain(|actor| !actor.holdfast);
@@ -359,7 +408,7 @@ impl Verdicts {
         let more_actors = record.detail.contains_key(MORE_ACTORS);
         let actor = record.actor.as_ref();
         let (action, allowed) =
-            decide_of_all(&self.desired, id, actor, &record.actors, more_actors, was_allowed, looker);
+            decide_of_all(&self.desired, id, actor, &record.actors, more_actors, was_allowed, verifier);
         record.detail.insert("policy".into(), serde_json::to_value(action).unwrap_or_default());
         if allowed {
             record.detail.insert("allowed".into(), true.into());
@@ -367,7 +416,7 @@ impl Verdicts {
         let began = || record.time.parse().unwrap_or_default();
         let since = self.reports.drifts().get(&name).map_or_else(began, |open| open.since);
         if action == DriftAction::Revert {
-            self.ask_revert(id);
+            self.schedule_revert(id);
         }
         let open = OpenDrift {
             differences: record.differences.clone(),
@@ -386,42 +435,44 @@ impl Verdicts {
         self.records.push(record);
     }
 
-    /// Whether the drift was reported by an earlier run or daemon. It goes on as it was, under the present policy.
-    fn was_reported(
+    /// Confirms a drift that an earlier run or daemon reported, and applies the present policy. `false`: there is none.
+    fn confirm_reported(
         &mut self,
         id: u32,
         name: &ThingName,
         differences: &[Difference],
-        looker: &mut Looker,
+        verifier: &mut Verifier,
     ) -> bool {
         let Some(open) = self.reports.drifts().reported(name, differences) else { return false };
         let (actor, actors, more) = (open.actor.clone(), open.actors.clone(), open.more_actors);
         let allowed = open.allowed;
-        let (action, _) = decide_of_all(&self.desired, id, actor.as_ref(), &actors, more, allowed, looker);
+        let (action, _) = decide_of_all(&self.desired, id, actor.as_ref(), &actors, more, allowed, verifier);
         self.reports.report(AgentEvent::DriftConfirmed(name, action));
         if action == DriftAction::Revert {
-            self.ask_revert(id);
+            self.schedule_revert(id);
         }
         true
     }
 
     /// Names the actor and the time of a change in a record.
-    fn ascribe(&self, record: &mut Record, change: &AttributedChange) {
+    fn set_actor(&self, record: &mut Record, change: &AttributedChange) {
         record.time = self.wall(change.at_ns);
         record.monotonic_ns = change.at_ns;
         record.operation = Some(change.operation.to_owned());
         record.actor.clone_from(&change.actor);
     }
 
-    fn touched(&mut self, id: u32, seen: &LookResult) {
-        let record = self.describe(RecordKind::Touched, id, seen);
+    /// Reports a change of a thing that matches its expectation again.
+    fn report_touch(&mut self, id: u32, seen: &VerifiedThing) {
+        let record = self.new_thing_record(RecordKind::Touched, id, seen);
         let path = record.path.as_deref().unwrap_or_default();
         self.reports.report(AgentEvent::Touched(path, record.actor.as_ref()));
         self.records.push(record);
     }
 
-    fn recovered(&mut self, id: u32, seen: &LookResult) {
-        let mut record = self.describe(RecordKind::Recovered, id, seen);
+    /// Reports that a drifted thing matches its expectation again.
+    fn report_recovery(&mut self, id: u32, seen: &VerifiedThing) {
+        let mut record = self.new_thing_record(RecordKind::Recovered, id, seen);
         let name = self.name(id);
         if let Some(open) = self.reports.drifts().get(&name) {
             record.detail.insert("since".into(), rfc3339(open.since).into());
@@ -431,19 +482,20 @@ impl Verdicts {
         self.records.push(record);
     }
 
-    /// A thing is to be written back.
-    fn ask_revert(&mut self, id: u32) {
+    /// Schedules a thing to be written back.
+    fn schedule_revert(&mut self, id: u32) {
         let now = self.now();
-        let at = self.reverts.ask(id, now);
+        let at = self.reverts.schedule(id, now);
         if at > now {
             let (path, seconds) = (self.name(id).path, (at - now).div_ceil(1_000_000_000));
             tracing::error!(path, seconds, "Wrote the path back too often: the next attempt has to wait.");
         }
     }
 
-    fn gap(&mut self, gap: &Gap, opened: bool) {
+    /// Reports and records a gap that opened, or closed.
+    fn report_gap(&mut self, gap: &Gap, opened: bool) {
         let mut record = self.new_record(RecordKind::Gap);
-        record.detail.insert("reason".into(), gap.reason.clone().into());
+        record.detail.insert("reason".into(), gap.reason.as_str().into());
         record.detail.insert("number".into(), gap.number.into());
         let name = match gap.scope {
             Scope::Thing(id) => Some(self.name(id)),

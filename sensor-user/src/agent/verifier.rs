@@ -1,16 +1,15 @@
-//! Enrolling inodes, and looking at a thing with the kernel as a witness.
+//! Verifies one thing: observes it with the kernel's evidence, and compares it with its expectation.
 //!
-//! In: a thing's number. Out: what it is, how that differs from what it should be, and the kernel's
-//! evidence about the look. Opening an object marks it to the kernel programs, which answer with the
-//! identity under which they know it; when a path turns out to lead to an inode that is not enrolled,
-//! it is enrolled and looked at again.
+//! In: a thing's number. Out: the observation, the differences, and the evidence. It owns the registry of watches, the access to
+//! the kernel programs' maps, and the object of each thing's last verification. When the daemon opens an object for observation,
+//! the kernel programs answer with the identity of its inode. If that inode is not enrolled, the verifier enrols it and verifies
+//! the thing again.
 
 mod enrol;
 mod foreign;
 mod served;
 
-use super::reasons::{FOREIGN, UNWATCHED};
-use super::registry::{self, Identity, Inode, Registry};
+use super::registry::{self, Inode, PackedInode, WatchRegistry};
 use crate::desired::Desired;
 use crate::kernel::maps::{Maps, MapsError};
 use crate::observation::{Observer, OpenedKind, OpenedObject, Served};
@@ -21,28 +20,28 @@ use sensor_model::compare::compare;
 use sensor_model::difference::Difference;
 use sensor_model::expectation::{Expectation, Expected, Thing};
 use sensor_model::observation::{FileType, Observation};
-use sensor_model::protocol::{Evidence, Finding, Verification, is_transient};
+use sensor_model::protocol::{Evidence, Finding, GapReason, Verification, is_transient};
 use sensor_model::record::{Actor, FileIdentity};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Looks at one thing until its inode is enrolled, so many times at most.
+/// Attempts to verify a thing until all its inodes are enrolled.
 const ATTEMPTS: usize = 4;
 
-/// The kernel side of looking: absent on the fanotify backend.
+/// The kernel programs as the verifier uses them: their maps, and their answers to observations. Absent on the fanotify backend.
 #[derive(Debug)]
-pub struct Witness {
+pub struct KernelPrograms {
     maps: Maps,
     sequence: u64,
 }
 
-impl Witness {
-    /// Wraps the maps of a loaded sensor.
+impl KernelPrograms {
+    /// With the maps of a loaded sensor.
     pub fn new(maps: Maps) -> Self {
-        // Maps of an earlier run hold the answer to its last look.
+        // Maps of an earlier run hold the answer to its last observation.
         let sequence = maps.identity().map_or(0, |identity| identity.sequence);
         Self { maps, sequence }
     }
@@ -52,32 +51,32 @@ impl Witness {
         &mut self.maps
     }
 
-    /// The key of the object opened just now.
+    /// The key of the object that the daemon opened last; `None` if the programs did not see the open.
     pub fn identity(&mut self) -> Option<InodeKey> {
         self.identify().map(|(inode, _)| inode.key)
     }
 
-    /// The next link that is read is one that is looked at.
+    /// Prepares the observation of a link: the programs identify the next link that the daemon reads.
     fn expect_link(&mut self) {
         if let Err(error) = self.maps.forget_link() {
             tracing::warn!(%error, "Cannot reset the map of links: a link cannot be identified.");
         }
     }
 
-    /// What the kernel calls the link read just now.
+    /// The identity of the link that the daemon read last, and its file system.
     fn identify_link(&self) -> Option<(Inode, u64)> {
         let identity = self.maps.link_identity().ok().filter(|identity| identity.sequence != 0)?;
         Some((Inode { key: identity.key, generation: identity.generation }, identity.magic))
     }
 
-    /// The file that a path of an executable leads to. `None` also where its number would prove nothing.
+    /// The file that an executable's path leads to. `None` also on a file system where two files may share a number.
     pub(super) fn executable(&mut self, observer: &Observer, path: &Path) -> Option<Inode> {
         observer.open(path).ok()?;
         let (file, magic) = self.identify()?;
         (!shares_numbers(magic, observer, path)).then_some(file)
     }
 
-    /// What the kernel calls the object opened just now; `None` when the programs did not see the open.
+    /// The identity of the object that the daemon opened last, and its file system. `None` if the programs did not see the open.
     fn identify(&mut self) -> Option<(Inode, u64)> {
         let identity = self.maps.identity().ok()?;
         if identity.sequence == self.sequence {
@@ -88,37 +87,37 @@ impl Witness {
     }
 }
 
-/// What one look gave.
+/// A verification of one thing.
 #[derive(Debug)]
-pub struct LookResult {
-    /// What was seen.
+pub struct VerifiedThing {
+    /// The thing as it is.
     pub observation: Observation,
     /// Every difference.
     pub differences: Vec<Difference>,
-    /// For the protocol.
-    pub outcome: Verification,
-    /// An earlier look reached a verdict.
-    pub known: bool,
-    /// Why its changes may go unseen; `None` if they are seen.
-    pub unseen_because: Option<&'static str>,
-    /// Which inode it was, and when that last changed.
-    object: Known,
+    /// The input of the detection protocol.
+    pub verification: Verification,
+    /// An earlier verification decided the thing's verdict.
+    pub was_decided: bool,
+    /// Why changes of the thing may not arrive; `None` if they do.
+    pub unseen_because: Option<GapReason>,
+    object: ObjectVersion,
 }
 
-/// What became of a look.
+/// The result of an attempt to verify a thing.
 #[derive(Debug)]
-pub enum Looked {
-    /// It was made.
-    Seen(Box<LookResult>),
-    /// Not by this process: a server answers for the file system that the thing is on, and may never answer.
-    Served(Served),
+pub enum VerifyOutcome {
+    /// This process verified the thing.
+    Verified(Box<VerifiedThing>),
+    /// A worker process must observe the thing: it lies on a file system whose server may never answer.
+    NeedsWorker(Served),
 }
 
-/// What is remembered of the last decided look, to tell an open without a write from a change.
+/// The inode of an object, and the time of its last change. A verification that finds both unchanged proves that nothing was
+/// written since the verification before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Known {
-    inode: Option<Identity>,
-    /// 0: it is not known. No file has last changed in a time that has no room here, unless its clock was wrong.
+struct ObjectVersion {
+    inode: Option<PackedInode>,
+    /// 0: unknown. A time that does not fit comes from a wrong clock.
     changed_ns: i64,
 }
 
@@ -126,50 +125,55 @@ struct Known {
 #[derive(Debug, Default)]
 struct EnrolledNames(HashMap<InodeKey, BTreeMap<OsString, u32>>);
 
-/// Looks at things.
+/// Verifies things.
 #[derive(Debug)]
-pub struct Looker {
+pub struct Verifier {
     /// The host's files.
     pub observer: Arc<Observer>,
-    /// Where the kernel side is.
-    pub witness: Option<Witness>,
-    /// Which paths are watched.
-    pub registry: Registry,
+    /// The kernel programs; absent on the fanotify backend.
+    pub kernel: Option<KernelPrograms>,
+    /// The watched paths, and their inodes.
+    pub registry: WatchRegistry,
     units: UnitStates,
-    /// By the things' numbers.
-    known: Vec<Option<Known>>,
-    /// Where [`Looker::check_entries`] goes on.
+    /// By the things' numbers: the object of the last verification that decided the verdict.
+    decided: Vec<Option<ObjectVersion>>,
+    /// The watch at which [`Verifier::check_entries`] continues.
     next_check: u32,
-    /// Paths that are declared as symbolic links.
+    /// Paths of declared symbolic links.
     links: HashSet<Arc<Path>>,
-    /// Things to which other directories than before may lead.
+    /// Things whose route may have changed.
     rerouted: HashSet<u32>,
-    /// Watches that came since [`Looker::take_new_watches`] was asked.
+    /// Watches that are new since the last [`Verifier::take_new_watches`].
     new_watches: Vec<u32>,
     /// Watches without a fanotify mark.
     unmarked: HashSet<u32>,
-    /// Things that those concern; `None` until it is worked out again.
+    /// Things that these watches concern; `None` until they are computed again.
     with_unmarked_paths: Option<HashSet<u32>>,
     /// The protected names in the map.
     names: Box<EnrolledNames>,
 }
 
-impl Looker {
-    /// Enrols nothing yet; see [`Looker::enrol_all`].
-    pub fn new(observer: Arc<Observer>, root: &Path, witness: Option<Witness>, desired: &Desired) -> Self {
-        let registry = Registry::new(
+impl Verifier {
+    /// A verifier that has enrolled nothing yet; see [`Verifier::enrol_all`].
+    pub fn new(
+        observer: Arc<Observer>,
+        root: &Path,
+        kernel: Option<KernelPrograms>,
+        desired: &Desired,
+    ) -> Self {
+        let registry = WatchRegistry::new(
             &desired.expectations,
-            |path| observer.way(path),
+            |path| observer.route(path),
             |unit| observer.install_directories(unit),
         );
         let units = UnitStates::new(root);
         let links = links(&desired.expectations).collect();
         Self {
             observer,
-            witness,
+            kernel,
             registry,
             units,
-            known: vec![None; desired.expectations.len()],
+            decided: vec![None; desired.expectations.len()],
             next_check: 0,
             links,
             rerouted: HashSet::new(),
@@ -180,25 +184,48 @@ impl Looker {
         }
     }
 
-    /// Adds things that are looked at from now on. Gives the watches that are to be enrolled.
+    /// The kernel programs, and the host's files. `None` on the fanotify backend.
+    pub fn kernel_and_observer(&mut self) -> Option<(&mut KernelPrograms, &Observer)> {
+        let observer = &*self.observer;
+        self.kernel.as_mut().map(|kernel| (kernel, observer))
+    }
+
+    /// The inodes that are or were at a mount point.
+    pub fn keys_at(&self, point: &Path) -> Vec<InodeKey> {
+        self.registry.keys_at(point).collect()
+    }
+
+    /// The things at, above or below a mount point whose mounts changed. Their routes may have changed.
+    pub fn mount_changed(&mut self, point: &Path) -> Vec<u32> {
+        let things = self.registry.under_mount(point);
+        self.mark_rerouted(things.iter().copied());
+        things
+    }
+
+    /// See [`WatchRegistry::protected_thing`].
+    pub fn protected_thing(&self, watches: &[u32], name: Option<&OsStr>) -> Option<(u32, PathBuf)> {
+        self.registry.protected_thing(watches, name)
+    }
+
+    /// Adds things. Gives the watches that are new or have other roles; the caller enrols them.
     pub fn extend(&mut self, expectations: &[Expectation]) -> Vec<u32> {
         self.with_unmarked_paths = None;
         self.links.extend(links(expectations));
-        self.known.reserve_exact(expectations.len());
-        self.known.resize(self.known.len() + expectations.len(), None);
+        self.decided.reserve_exact(expectations.len());
+        self.decided.resize(self.decided.len() + expectations.len(), None);
         let observer = &self.observer;
         self.registry.extend(
             expectations,
-            |path| observer.way(path),
+            |path| observer.route(path),
             |unit| observer.install_directories(unit),
         )
     }
 
-    /// Whether the path of an actor's executable leads to the file that was executed. The path alone proves nothing: in a
-    /// mount namespace of their own anybody mounts any program there.
+    /// Whether the path of an actor's executable leads to the executed file. The path alone proves nothing: a user can mount any
+    /// program there in a mount namespace.
     pub fn is_host_file(&mut self, actor: &Actor) -> bool {
         let (Some(path), Some(executed)) = (&actor.exe, &actor.exe_file) else { return false };
-        // Of a process that is gone it is what was given to execve(2): with `..` in it, it may fit a glob and lead elsewhere.
+        // The path of a process that has ended is the argument of execve(2). With `..` it may match a glob and lead elsewhere.
         if path.split('/').any(|name| matches!(name, "." | "..")) {
             return false;
         }
@@ -207,7 +234,7 @@ impl Looker {
             let opened = self.observer.open(path);
             return opened.is_ok_and(|at| (at.device, at.inode) == (executed.device, executed.inode));
         }
-        let found = self.witness.as_mut().and_then(|witness| witness.executable(&self.observer, path));
+        let found = self.kernel.as_mut().and_then(|kernel| kernel.executable(&self.observer, path));
         found.is_some_and(|Inode { key: InodeKey { ino, dev, volume }, generation }| {
             let found =
                 FileIdentity { device: u64::from(dev), inode: ino, volume, generation: Some(generation) };
@@ -215,30 +242,30 @@ impl Looker {
         })
     }
 
-    /// Whether anything is declared as a symbolic link.
+    /// Whether the config declares a symbolic link.
     pub fn has_links(&self) -> bool {
         !self.links.is_empty()
     }
 
-    /// Something changed on the way to these things: other directories may lead to them now, which the next look finds out.
-    pub fn reroute(&mut self, things: impl IntoIterator<Item = u32>) {
+    /// Marks things whose route may have changed. The next verification resolves it again.
+    pub fn mark_rerouted(&mut self, things: impl IntoIterator<Item = u32>) {
         self.rerouted.extend(things);
     }
 
-    /// Watches that came since the last call, for a backend that marks each path.
+    /// Watches that are new since the last call, for a backend that marks each path.
     pub fn take_new_watches(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.new_watches)
     }
 
-    /// Whether the fanotify mark of a watch is set. [`LookResult::unseen_because`] names those that are not.
+    /// Notes whether a watch has its fanotify mark. Without it, [`VerifiedThing::unseen_because`] has a reason.
     pub fn set_marked(&mut self, watch: u32, is_marked: bool) {
-        let is_news = if is_marked { self.unmarked.remove(&watch) } else { self.unmarked.insert(watch) };
-        if is_news {
+        let has_changed = if is_marked { self.unmarked.remove(&watch) } else { self.unmarked.insert(watch) };
+        if has_changed {
             self.with_unmarked_paths = None;
         }
     }
 
-    /// Whether a path on the way to a thing has no fanotify mark.
+    /// Whether a watch of a thing has no fanotify mark.
     fn has_unmarked_path(&mut self, thing: u32) -> bool {
         let (registry, unmarked) = (&self.registry, &self.unmarked);
         let with_unmarked_paths = self.with_unmarked_paths.get_or_insert_with(|| {
@@ -248,8 +275,8 @@ impl Looker {
         with_unmarked_paths.contains(&thing)
     }
 
-    /// Looks at a thing.
-    pub async fn look(&mut self, thing: u32, desired: &Desired) -> Result<Looked, MapsError> {
+    /// Verifies a thing.
+    pub async fn verify(&mut self, thing: u32, desired: &Desired) -> Result<VerifyOutcome, MapsError> {
         let expectation = &desired.expectations[thing as usize];
         let path = expectation.thing.path();
         let own = self.registry.find(&path);
@@ -260,16 +287,16 @@ impl Looker {
             foreign_name = None;
             let mut opened_as = None;
             let mut directories = Vec::new();
-            let (witness, observer) = (&mut self.witness, &self.observer);
+            let (kernel, observer) = (&mut self.kernel, &self.observer);
             let is_link = self.links.contains(&path);
-            if let Some(witness) = witness.as_mut().filter(|_| is_link) {
-                witness.expect_link();
+            if let Some(kernel) = kernel.as_mut().filter(|_| is_link) {
+                kernel.expect_link();
             }
             observation = observer.observe_with(expectation, &mut |opened: &OpenedObject| {
-                let identified = witness.as_mut().and_then(|witness| match opened.file_type {
-                    FileType::Symlink if is_link => witness.identify_link(),
+                let identified = kernel.as_mut().and_then(|kernel| match opened.file_type {
+                    FileType::Symlink if is_link => kernel.identify_link(),
                     FileType::Symlink => None,
-                    _ => witness.identify(),
+                    _ => kernel.identify(),
                 });
                 if opened.kind == OpenedKind::Parent && matches!(expectation.thing, Thing::Unit { .. }) {
                     directories.push((opened.path.clone(), identified.map(|(inode, _)| inode)));
@@ -286,37 +313,37 @@ impl Looker {
                 }
             });
             if let Some(served) = self.observer.refused() {
-                return Ok(Looked::Served(served));
+                return Ok(VerifyOutcome::NeedsWorker(served));
             }
             if opened_as.is_some_and(|inode| !self.observer.leads_to(&path, inode)) {
-                // Replaced between look-up and open: what was read is not what is there.
+                // Another process replaced the object between lookup and open.
                 continue;
             }
-            let is_way_known = self.enrol_route(thing, &path, keys, &directories)?;
-            if self.enrol_keys(&path, own, &observation, keys)? && is_way_known {
+            let is_route_known = self.enrol_route(thing, &path, keys, &directories)?;
+            if self.enrol_keys(&path, own, &observation, keys)? && is_route_known {
                 break;
             }
         }
-        // If not even its directory exists, the programs saw no open.
-        if self.witness.is_none() || (keys.parent, keys.object) == (None, None) {
+        // If the directory does not exist either, the programs saw no open.
+        if self.kernel.is_none() || (keys.parent, keys.object) == (None, None) {
             let magic = self.observer.file_system(&path);
             foreign_name = magic.and_then(|magic| foreign(magic, &self.observer, &path));
         }
-        tracing::debug!(path = %path.display(), foreign_name, "Looked.");
+        tracing::debug!(path = %path.display(), foreign_name, "Observed a thing.");
         let evidence = match expectation.thing {
-            // A unit's state depends on more than one inode.
+            // A unit's state depends on several inodes.
             Thing::Unit { .. } => None,
-            // The counters show only what this kernel did.
+            // The counters count only the changes by this kernel.
             _ if foreign_name.is_some() => None,
             _ => self.evidence(keys, &observation)?,
         };
-        let unseen_because = foreign_name.map(|_| FOREIGN);
-        Ok(Looked::Seen(Box::new(
+        let unseen_because = foreign_name.map(|_| GapReason::ForeignFileSystem);
+        Ok(VerifyOutcome::Verified(Box::new(
             self.result(thing, desired, observation, keys.object, evidence, unseen_because).await,
         )))
     }
 
-    /// What follows from what was seen.
+    /// Compares an observation with the thing's expectation.
     async fn result(
         &mut self,
         thing: u32,
@@ -324,8 +351,8 @@ impl Looker {
         mut observation: Observation,
         object: Option<Inode>,
         evidence: Option<Evidence>,
-        unseen_because: Option<&'static str>,
-    ) -> LookResult {
+        unseen_because: Option<GapReason>,
+    ) -> VerifiedThing {
         let expectation = &desired.expectations[thing as usize];
         if let (Thing::Unit { name }, Observation::Unit(unit)) = (&expectation.thing, &mut observation)
             && let Some(state) = self.units.state(name).await
@@ -337,9 +364,9 @@ impl Looker {
             Observation::Object(object) => i64::try_from(object.changed_ns).unwrap_or(0),
             _ => 0,
         };
-        let seen = Known { inode: object.map(Identity::from), changed_ns };
-        // Only looks that reached a verdict count: another one may have met a change half done.
-        let before = self.known.get(thing as usize).copied().flatten();
+        let seen = ObjectVersion { inode: object.map(PackedInode::from), changed_ns };
+        // Only verifications that decided the verdict count: another one may have observed half of a change.
+        let before = self.decided.get(thing as usize).copied().flatten();
         let finding = if differences.is_empty() {
             Finding::Compliant { untouched: changed_ns != 0 && before == Some(seen) }
         } else {
@@ -351,32 +378,33 @@ impl Looker {
                 transient: is_transient(&differences, new_inode),
             }
         };
-        let unmarked = self.has_unmarked_path(thing).then_some(UNWATCHED);
-        LookResult {
+        let unmarked = self.has_unmarked_path(thing).then_some(GapReason::FanotifyUnwatched);
+        VerifiedThing {
             observation,
             differences,
-            outcome: Verification { finding, evidence },
-            known: before.is_some(),
+            verification: Verification { finding, evidence },
+            was_decided: before.is_some(),
             unseen_because: unseen_because.or(unmarked),
             object: seen,
         }
     }
 
-    /// Remembers what a look saw that decided how its thing stands.
-    pub fn decided(&mut self, thing: u32, seen: &LookResult) {
-        if let Some(known) = self.known.get_mut(thing as usize) {
-            *known = Some(seen.object);
+    /// Remembers the object of a verification that decided the thing's verdict.
+    pub fn remember_decided(&mut self, thing: u32, seen: &VerifiedThing) {
+        if let Some(decided) = self.decided.get_mut(thing as usize) {
+            *decided = Some(seen.object);
         }
     }
 
-    /// The thing has no pending verification, so the directories that its last look met are current. An unchanged difference does
-    /// not prove that: the hook runs before the change takes effect.
-    pub fn settled(&mut self, thing: u32) {
+    /// Clears the mark of [`Verifier::mark_rerouted`]. The caller knows that no verification of the thing is pending, so the route
+    /// that the last one resolved is current. An unchanged difference does not prove that: the hook runs before the change takes
+    /// effect.
+    pub fn clear_rerouted(&mut self, thing: u32) {
         self.rerouted.remove(&thing);
     }
 
-    /// Watches the directories through which a look reached its thing, if they are new. `true` if all of them were watched
-    /// already, so that the look counts.
+    /// Enrols the directories of a thing's route that are new. `true` if all of them were enrolled before, so that the
+    /// verification is valid.
     fn enrol_route(
         &mut self,
         thing: u32,
@@ -386,18 +414,18 @@ impl Looker {
     ) -> Result<bool, MapsError> {
         let mut added: Vec<u32> = Vec::new();
         for (directory, met) in units.iter().filter(|(directory, _)| registry::may_enable(directory)) {
-            added.extend(self.registry.units_in(directory, *met));
+            added.extend(self.registry.watch_units_in(directory, *met));
         }
         // An unenrolled parent means that the path resolved through a directory without a watch. Units resolve through several.
         let parent = keys.parent.filter(|_| units.is_empty());
         let is_unknown = parent.is_some_and(|parent| self.registry.enrolment(parent.key).is_none());
         if is_unknown || self.rerouted.contains(&thing) {
-            let way = self.observer.way(path);
-            added.extend(self.registry.reached(thing, path, &way));
-            self.registry.ends_at(thing, way.missing);
-            self.write_guards()?;
-            // One of them may be another directory by now.
-            let known = way.directories.iter().filter_map(|directory| self.registry.find(directory));
+            let route = self.observer.route(path);
+            added.extend(self.registry.set_route(thing, path, &route));
+            self.registry.set_missing_name(thing, route.missing);
+            self.write_protections()?;
+            // Each path may lead to another directory now.
+            let known = route.directories.iter().filter_map(|directory| self.registry.find(directory));
             let known: Vec<u32> = known.filter(|id| !added.contains(id)).collect();
             for id in known {
                 let before = self.registry.get(id).and_then(registry::Watch::key);
@@ -418,8 +446,8 @@ impl Looker {
         Ok(is_known)
     }
 
-    /// Enrols what the look met for the first time. `true` when everything was enrolled already, and so
-    /// the look counts.
+    /// Enrols the inodes that the verification opened for the first time. `true` if all were enrolled before, so that the
+    /// verification is valid.
     fn enrol_keys(
         &mut self,
         path: &Path,
@@ -427,16 +455,16 @@ impl Looker {
         observation: &Observation,
         keys: Keys,
     ) -> Result<bool, MapsError> {
-        if self.witness.is_none() {
+        if self.kernel.is_none() {
             return Ok(true);
         }
-        let mut settled = true;
+        let mut was_enrolled = true;
         if let Some(own) = own {
             let known = self.registry.get(own).and_then(registry::Watch::inode);
-            let there = !matches!(observation, Observation::Missing);
-            if known != keys.object && (keys.object.is_some() || there || known.is_some()) {
-                self.apply(own, keys.object)?;
-                settled = keys.object.is_none();
+            let is_present = !matches!(observation, Observation::Missing);
+            if known != keys.object && (keys.object.is_some() || is_present || known.is_some()) {
+                self.set_inode(own, keys.object)?;
+                was_enrolled = keys.object.is_none();
             }
         }
         if let (Some(parent), Some(inode)) =
@@ -444,26 +472,26 @@ impl Looker {
             && self.registry.get(parent).is_some_and(|watch| watch.inode() != Some(inode))
         {
             self.enrol(parent)?;
-            settled = self.registry.get(parent).is_none_or(|watch| watch.inode() != Some(inode)) && settled;
+            was_enrolled &= self.registry.get(parent).is_none_or(|watch| watch.inode() != Some(inode));
         }
-        Ok(settled)
+        Ok(was_enrolled)
     }
 
-    /// The map entry of the object's own inode, which covers its directory's lock too. Without an object that can be opened, the
-    /// entry of the directory in which the name was looked up.
+    /// The evidence from the map entry of the object's own inode, which covers its directory's lock too. Without an object that can
+    /// be opened: from the entry of the directory in which the kernel looked up the name.
     fn evidence(&self, keys: Keys, observation: &Observation) -> Result<Option<Evidence>, MapsError> {
-        let Some(witness) = &self.witness else { return Ok(None) };
+        let Some(kernel) = &self.kernel else { return Ok(None) };
         let key = match (keys.object, observation) {
             (Some(object), _) => Some(object),
             (None, Observation::Missing | Observation::Object(_)) => keys.parent,
             (None, _) => None,
         };
         let Some(inode) = key else { return Ok(None) };
-        Ok(witness.maps.entry(inode.key)?.map(|entry| evidence_of(&entry)))
+        Ok(kernel.maps.entry(inode.key)?.map(|entry| evidence_of(&entry)))
     }
 }
 
-/// The identities that the kernel gave for the two opens of a look.
+/// The identities that the kernel gave for the two opens of an observation.
 #[derive(Debug, Clone, Copy, Default)]
 struct Keys {
     parent: Option<Inode>,
@@ -479,7 +507,7 @@ fn evidence_of(entry: &Managed) -> Evidence {
     }
 }
 
-/// Paths that are declared as links.
+/// Paths of declared symbolic links.
 fn links(expectations: &[Expectation]) -> impl Iterator<Item = Arc<Path>> {
     let links = expectations.iter().filter(|expectation| matches!(expectation.expected, Expected::Link(_)));
     links.map(|expectation| expectation.thing.path())

@@ -23,10 +23,10 @@ fn file(path: &str, owner: (u32, u32)) -> Expectation {
     }
 }
 
-fn seen(looked: Result<Looked, MapsError>) -> LookResult {
-    match looked.unwrap() {
-        Looked::Seen(seen) => *seen,
-        Looked::Served(served) => panic!("{served:?}"),
+fn seen(outcome: Result<VerifyOutcome, MapsError>) -> VerifiedThing {
+    match outcome.unwrap() {
+        VerifyOutcome::Verified(seen) => *seen,
+        VerifyOutcome::NeedsWorker(served) => panic!("{served:?}"),
     }
 }
 
@@ -43,7 +43,7 @@ fn change(path: &Path) {
 }
 
 #[tokio::test]
-async fn a_change_met_by_a_look_that_decided_nothing_is_still_a_change_to_the_next_look() {
+async fn a_change_that_an_undecided_verification_observed_is_a_change_for_the_next_one_too() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("a");
     fs::write(&path, "same").unwrap();
@@ -55,107 +55,106 @@ async fn a_change_met_by_a_look_that_decided_nothing_is_still_a_change_to_the_ne
         ..Desired::default()
     };
     let observer = Arc::new(Observer::new(root.path()).unwrap());
-    let mut looker = Looker::new(observer, root.path(), None, &desired);
-    let untouched = |seen: &LookResult| match seen.outcome.finding {
+    let mut verifier = Verifier::new(observer, root.path(), None, &desired);
+    let untouched = |seen: &VerifiedThing| match seen.verification.finding {
         Finding::Compliant { untouched } => untouched,
         Finding::Differs { .. } => panic!("{:?}", seen.differences),
     };
 
-    let first = seen(looker.look(0, &desired).await);
+    let first = seen(verifier.verify(0, &desired).await);
     assert!(!untouched(&first));
-    looker.decided(0, &first);
-    assert!(untouched(&seen(looker.look(0, &desired).await)));
+    verifier.remember_decided(0, &first);
+    assert!(untouched(&seen(verifier.verify(0, &desired).await)));
 
     change(&path);
-    assert!(!untouched(&seen(looker.look(0, &desired).await)));
-    let second = seen(looker.look(0, &desired).await);
-    assert!(!untouched(&second), "the look before this one decided nothing");
-    looker.decided(0, &second);
-    assert!(untouched(&seen(looker.look(0, &desired).await)));
+    assert!(!untouched(&seen(verifier.verify(0, &desired).await)));
+    let second = seen(verifier.verify(0, &desired).await);
+    assert!(!untouched(&second), "the verification before this one decided nothing");
+    verifier.remember_decided(0, &second);
+    assert!(untouched(&seen(verifier.verify(0, &desired).await)));
 }
 
-/// A looker at some expectations, on a root of its own, without the kernel as a witness.
-fn looker(root: &Path, expectations: Vec<Expectation>) -> (Looker, Desired) {
+/// A verifier of some expectations, on a root of its own, without kernel programs.
+fn verifier(root: &Path, expectations: Vec<Expectation>) -> (Verifier, Desired) {
     let desired = Desired { expectations, policy: DriftPolicy::merge(&[]).unwrap(), ..Desired::default() };
     let observer = Arc::new(Observer::new(root).unwrap());
-    (Looker::new(observer, root, None, &desired), desired)
+    (Verifier::new(observer, root, None, &desired), desired)
 }
 
 #[tokio::test]
-async fn the_directories_behind_a_link_that_came_are_watched_after_the_next_look() {
+async fn the_directories_behind_a_new_link_are_watched_after_the_next_verification() {
     let root = tempfile::tempdir().unwrap();
     let at = |path: &str| root.path().join(path);
     fs::create_dir_all(at("etc/foo")).unwrap();
     fs::create_dir(at("tmp")).unwrap();
     fs::write(at("etc/foo/a"), "same").unwrap();
-    let (mut looker, desired) = looker(root.path(), vec![file("/etc/foo/a", (0, 0))]);
-    seen(looker.look(0, &desired).await);
-    assert_eq!(looker.take_new_watches(), [] as [u32; 0]);
+    let (mut verifier, desired) = verifier(root.path(), vec![file("/etc/foo/a", (0, 0))]);
+    seen(verifier.verify(0, &desired).await);
+    assert_eq!(verifier.take_new_watches(), [] as [u32; 0]);
 
     fs::rename(at("etc/foo"), at("tmp/foo")).unwrap();
     std::os::unix::fs::symlink("/tmp/foo", at("etc/foo")).unwrap();
-    looker.reroute([0]);
-    seen(looker.look(0, &desired).await);
-    let fresh: Vec<PathBuf> = looker
+    verifier.mark_rerouted([0]);
+    seen(verifier.verify(0, &desired).await);
+    let fresh: Vec<PathBuf> = verifier
         .take_new_watches()
         .into_iter()
-        .map(|id| looker.registry.get(id).unwrap().path.to_path_buf())
+        .map(|id| verifier.registry.get(id).unwrap().path.to_path_buf())
         .collect();
     assert_eq!(fresh, [Path::new("/tmp"), Path::new("/tmp/foo")]);
-    seen(looker.look(0, &desired).await);
-    assert_eq!(looker.take_new_watches(), [] as [u32; 0], "it is known now");
+    seen(verifier.verify(0, &desired).await);
+    assert_eq!(verifier.take_new_watches(), [] as [u32; 0], "it is known now");
 }
 
 #[tokio::test]
-async fn a_way_is_looked_at_until_nothing_is_to_be_looked_at_and_not_until_a_look_that_came_before_the_change()
- {
+async fn a_route_is_resolved_again_until_no_verification_is_pending() {
     let root = tempfile::tempdir().unwrap();
     let at = |path: &str| root.path().join(path);
     fs::create_dir_all(at("var/home")).unwrap();
     std::os::unix::fs::symlink("var/home", at("home")).unwrap();
-    let (mut looker, desired) = looker(root.path(), vec![file("/home/core/keys", (0, 0))]);
-    // What a directory comes to be told by.
-    let parent = looker.registry.find(Path::new("/var/home")).unwrap();
-    let told = |looker: &mut Looker| {
-        let concerned = looker.registry.concerned(&[parent], Some(OsStr::new("core")), false, false);
-        looker.reroute(concerned.beyond);
+    let (mut verifier, desired) = verifier(root.path(), vec![file("/home/core/keys", (0, 0))]);
+    // The record of the new directory is about its parent.
+    let parent = verifier.registry.find(Path::new("/var/home")).unwrap();
+    let report = |verifier: &mut Verifier| {
+        let concerned = verifier.registry.concerned(&[parent], Some(OsStr::new("core")), false, false);
+        verifier.mark_rerouted(concerned.beyond);
     };
-    told(&mut looker);
-    let result = seen(looker.look(0, &desired).await);
-    looker.decided(0, &result);
-    // It is there only now.
+    report(&mut verifier);
+    let result = seen(verifier.verify(0, &desired).await);
+    verifier.remember_decided(0, &result);
+    // The directory appears only now.
     fs::create_dir(at("var/home/core")).unwrap();
-    let result = seen(looker.look(0, &desired).await);
-    looker.decided(0, &result);
-    looker.settled(0);
-    let core = looker.registry.find(Path::new("/var/home/core")).unwrap();
-    assert_eq!(looker.take_new_watches(), [core]);
+    let result = seen(verifier.verify(0, &desired).await);
+    verifier.remember_decided(0, &result);
+    verifier.clear_rerouted(0);
+    let core = verifier.registry.find(Path::new("/var/home/core")).unwrap();
+    assert_eq!(verifier.take_new_watches(), [core]);
 }
 
 #[tokio::test]
-async fn nobody_vouches_for_what_cannot_be_watched_until_it_can() {
+async fn a_thing_with_an_unmarked_path_is_unseen_until_the_path_is_marked() {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("etc")).unwrap();
     fs::write(root.path().join("etc/a"), "same").unwrap();
     fs::write(root.path().join("etc/b"), "same").unwrap();
-    let (mut looker, desired) = looker(root.path(), vec![file("/etc/a", (0, 0)), file("/etc/b", (0, 0))]);
-    let own = looker.registry.find(Path::new("/etc/a")).unwrap();
-    let parent = looker.registry.find(Path::new("/etc")).unwrap();
-    looker.set_marked(own, false);
-    looker.set_marked(own, false);
-    assert_eq!(seen(looker.look(0, &desired).await).unseen_because, Some(UNWATCHED));
-    assert_eq!(seen(looker.look(1, &desired).await).unseen_because, None);
-    looker.set_marked(parent, false);
-    assert_eq!(seen(looker.look(1, &desired).await).unseen_because, Some(UNWATCHED));
-    looker.set_marked(parent, true);
-    assert_eq!(seen(looker.look(1, &desired).await).unseen_because, None);
+    let (mut verifier, desired) = verifier(root.path(), vec![file("/etc/a", (0, 0)), file("/etc/b", (0, 0))]);
+    let own = verifier.registry.find(Path::new("/etc/a")).unwrap();
+    let parent = verifier.registry.find(Path::new("/etc")).unwrap();
+    verifier.set_marked(own, false);
+    verifier.set_marked(own, false);
+    assert_eq!(seen(verifier.verify(0, &desired).await).unseen_because, Some(GapReason::FanotifyUnwatched));
+    assert_eq!(seen(verifier.verify(1, &desired).await).unseen_because, None);
+    verifier.set_marked(parent, false);
+    assert_eq!(seen(verifier.verify(1, &desired).await).unseen_because, Some(GapReason::FanotifyUnwatched));
+    verifier.set_marked(parent, true);
+    assert_eq!(seen(verifier.verify(1, &desired).await).unseen_because, None);
     assert_eq!(
-        seen(looker.look(0, &desired).await).unseen_because,
-        Some(UNWATCHED),
+        seen(verifier.verify(0, &desired).await).unseen_because,
+        Some(GapReason::FanotifyUnwatched),
         "its own mark is missing"
     );
-    looker.set_marked(own, true);
-    assert_eq!(seen(looker.look(0, &desired).await).unseen_because, None);
+    verifier.set_marked(own, true);
+    assert_eq!(seen(verifier.verify(0, &desired).await).unseen_because, None);
 }
 
 #[test]
@@ -177,7 +176,7 @@ fn file_systems_that_others_write_to_are_foreign_and_those_of_this_host_are_not(
 }
 
 #[tokio::test]
-async fn a_directory_that_enables_units_is_watched_once_a_look_has_met_it() {
+async fn a_directory_that_enables_units_is_watched_once_a_verification_found_it() {
     let root = tempfile::tempdir().unwrap();
     let system = root.path().join("etc/systemd/system");
     fs::create_dir_all(&system).unwrap();
@@ -187,14 +186,14 @@ async fn a_directory_that_enables_units_is_watched_once_a_look_has_met_it() {
         expected: Expected::Unit(expected),
         ..file("/unused", (0, 0))
     };
-    let (mut looker, desired) = looker(root.path(), vec![unit]);
-    seen(looker.look(0, &desired).await);
+    let (mut verifier, desired) = verifier(root.path(), vec![unit]);
+    seen(verifier.verify(0, &desired).await);
     let wants = Path::new("/etc/systemd/system/other.target.wants");
-    assert!(looker.registry.find(wants).is_none());
+    assert!(verifier.registry.find(wants).is_none());
     fs::create_dir(system.join("other.target.wants")).unwrap();
-    seen(looker.look(0, &desired).await);
-    let id = looker.registry.find(wants).unwrap();
-    assert_eq!(looker.take_new_watches(), [id]);
-    let concerned = looker.registry.concerned(&[id], Some(OsStr::new("x.service")), false, true);
+    seen(verifier.verify(0, &desired).await);
+    let id = verifier.registry.find(wants).unwrap();
+    assert_eq!(verifier.take_new_watches(), [id]);
+    let concerned = verifier.registry.concerned(&[id], Some(OsStr::new("x.service")), false, true);
     assert_eq!(concerned.direct, [0]);
 }

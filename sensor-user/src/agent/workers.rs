@@ -1,8 +1,9 @@
-//! Processes that look at things on file systems with a server, while the loop goes on.
+//! Worker processes that observe things on file systems with a server, while the loop continues.
 //!
-//! In: things to look at, each with its file system, and the time. Out: answers, and which things got none in time. Each file
-//! system has one process at most, while something on it is to be looked at. A process that misses its time is killed. The
-//! kernel may keep it until the server answers or is gone; until then nothing else is asked on that file system.
+//! In: things to observe, each with its file system, and the time. Out: answers, and the things without an answer in time. It owns
+//! the processes and their queues. Each file system has at most one process, as long as there is a question about it. The daemon
+//! kills a process that misses its deadline. The kernel may keep the process until the server answers; until then the daemon asks
+//! nothing about that file system.
 
 use crate::clock::Clock;
 use crate::observation::Served;
@@ -18,82 +19,82 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::UnixStream;
 
-/// Processes that are left behind, at most.
+/// The number of killed processes that may still exist.
 const LEFT_BEHIND: usize = 4;
 
-/// Bytes read at once.
+/// Bytes that one read takes.
 const CHUNK: usize = 16 << 10;
 
-/// A process that looks, and its connection.
+/// A worker process and its connection.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct WorkerProcess {
     pub(super) child: Option<Child>,
     pub(super) stream: UnixStream,
 }
 
-/// Makes one.
-type Start = Box<dyn Fn() -> io::Result<Process>>;
+/// Starts a worker process.
+type Start = Box<dyn Fn() -> io::Result<WorkerProcess>>;
 
-/// All of them.
+/// All worker processes.
 pub(super) struct Workers {
     start: Start,
     clock: Arc<dyn Clock>,
-    queues: BTreeMap<Served, Queue>,
-    /// Killed processes that the kernel has not ended yet, with the file system that keeps them, if one does.
+    queues: BTreeMap<Served, WorkerQueue>,
+    /// Killed processes that still exist, each with the file system that keeps it, if one does.
     ending: Vec<(Option<Served>, Child)>,
 }
 
-/// One question.
+/// A question about one thing.
 #[derive(Debug)]
 struct Question {
     thing: u32,
-    /// The path itself lies on the file system, not only a link on the way.
+    /// The path itself lies on the file system, not only a link of its route.
     is_there: bool,
     line: Vec<u8>,
     patience: Duration,
 }
 
-/// One process at work.
+/// One worker process, with its present question and the waiting ones.
 #[derive(Debug)]
-struct Queue {
-    process: Process,
+struct WorkerQueue {
+    process: WorkerProcess,
     thing: u32,
     is_there: bool,
     /// Boot-time nanoseconds.
     deadline: u64,
-    /// Bytes of the question that are still to be written.
+    /// Bytes of the question that are not written yet.
     out: Vec<u8>,
     received: Vec<u8>,
     waiting: VecDeque<Question>,
 }
 
-/// What a process answered.
+/// The result of a worker process.
 #[derive(Debug)]
 pub(super) enum WorkerEvent {
-    /// An answer about a thing, and whether its path itself led to such a file system when it was asked for.
+    /// An answer about a thing, and whether its path itself led to such a file system at the time of the question.
     Answer(u32, Box<Answer>, bool),
-    /// None, about these things.
+    /// The process failed, and these things have no answer.
     Failed(Vec<u32>),
 }
 
 impl Workers {
-    /// For the host at `root`.
+    /// Workers that observe the host at `root`.
     pub(super) fn new(root: PathBuf, clock: Arc<dyn Clock>) -> Self {
         let start = move || {
             let worker::Worker { child, stream } = worker::start(&root)?;
             stream.set_nonblocking(true)?;
-            Ok(Process { child: Some(child), stream: UnixStream::from_std(stream)? })
+            Ok(WorkerProcess { child: Some(child), stream: UnixStream::from_std(stream)? })
         };
         Self::with(Box::new(start), clock)
     }
 
-    /// With other processes.
+    /// Workers that another function starts.
     pub(super) fn with(start: Start, clock: Arc<dyn Clock>) -> Self {
         Self { start, clock, queues: BTreeMap::new(), ending: Vec::new() }
     }
 
-    /// Asks for a look at a thing on that file system, to which its path itself leads or a link. `false` when no process can
-    /// be asked.
+    /// Asks for an observation of a thing on that file system. Its path leads there, or a link of its route. `false`: no process
+    /// can be asked.
     pub(super) fn ask(
         &mut self,
         served: Served,
@@ -108,7 +109,7 @@ impl Workers {
         let question = match worker::question(expectation) {
             Ok(line) => Question { thing, is_there, line, patience: worker::patience(expectation) },
             Err(error) => {
-                tracing::error!(%error, path = %expectation.thing.path().display(), "Cannot ask for a look.");
+                tracing::error!(%error, path = %expectation.thing.path().display(), "Cannot ask a worker process for an observation.");
                 return false;
             }
         };
@@ -121,7 +122,7 @@ impl Workers {
         }
         match (self.start)() {
             Ok(process) => {
-                let mut queue = Queue {
+                let mut queue = WorkerQueue {
                     process,
                     thing,
                     is_there,
@@ -135,13 +136,13 @@ impl Workers {
                 true
             }
             Err(error) => {
-                tracing::error!(%error, "No process can be made that looks at what may not answer.");
+                tracing::error!(%error, "Cannot start a worker process: a thing on a file system with a server stays unknown.");
                 false
             }
         }
     }
 
-    /// Waits for an answer. May be dropped at any point.
+    /// Waits for an answer. The caller may drop the future at any point.
     pub(super) async fn next(&mut self) -> WorkerEvent {
         poll_fn(|context| self.poll(context)).await
     }
@@ -165,7 +166,7 @@ impl Workers {
         Poll::Ready(received)
     }
 
-    /// Things that got no answer in time.
+    /// Ends the processes that missed their deadline. Gives their things.
     pub(super) fn overdue(&mut self) -> Vec<u32> {
         self.reap();
         let now = self.clock.boot_ns();
@@ -179,12 +180,12 @@ impl Workers {
         things
     }
 
-    /// When [`Workers::overdue`] will have something, if no answer comes before.
+    /// The next deadline of an answer.
     pub(super) fn next_deadline(&self) -> Option<u64> {
         self.queues.values().map(|queue| queue.deadline).min()
     }
 
-    /// Asks for nothing any more, and keeps in mind what may not end.
+    /// Ends all processes, for the next run. Remembers those that still exist.
     pub(super) fn end_all(mut self) -> Self {
         while let Some((served, queue)) = self.queues.pop_first() {
             self.end(Some(served), queue);
@@ -192,10 +193,10 @@ impl Workers {
         self
     }
 
-    fn end(&mut self, served: Option<Served>, queue: Queue) {
+    fn end(&mut self, served: Option<Served>, queue: WorkerQueue) {
         let Some(mut child) = queue.process.child else { return };
         if let Err(error) = child.kill() {
-            tracing::warn!(%error, "A process that looks cannot be killed.");
+            tracing::warn!(%error, "Cannot kill a worker process.");
         }
         self.ending.push((served, child));
         self.reap();
@@ -209,13 +210,13 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         for child in self.queues.values_mut().filter_map(|queue| queue.process.child.as_mut()) {
-            // It ends by itself, too, unless it waits for a server.
+            // It also ends by itself, unless it waits for a server.
             drop(child.kill());
         }
     }
 }
 
-impl Queue {
+impl WorkerQueue {
     fn begin(&mut self, question: Question, now: u64) {
         let Question { thing, is_there, line, patience } = question;
         (self.thing, self.is_there) = (thing, is_there);
@@ -224,7 +225,7 @@ impl Queue {
         self.deadline = now.saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// All that it was asked for.
+    /// The things of all its questions.
     fn things(&self) -> Vec<u32> {
         let waiting = self.waiting.iter().map(|question| question.thing);
         std::iter::once(self.thing).chain(waiting).collect()

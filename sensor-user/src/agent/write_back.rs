@@ -1,6 +1,6 @@
 //! Writing declared state back: a trait that the room `repair` implements.
 //!
-//! In: nothing. Out: the trait. The loop decides what is written back and when; it writes nothing itself.
+//! In: nothing. Out: the trait. No state: the loop decides what is written back and when, and writes nothing itself.
 
 use crate::observation::Observer;
 use sensor_model::compare::Ids;
@@ -11,10 +11,10 @@ use std::error::Error;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// What was done to one thing.
+/// The result for one thing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WrittenBack {
-    /// How it differed before; empty if nothing was written.
+    /// The differences before; empty if nothing was written.
     pub before: Vec<Difference>,
     /// Each step in a few words, without contents.
     pub actions: Vec<String>,
@@ -32,14 +32,14 @@ impl WriteBackError {
     }
 }
 
-/// What is to be written back.
+/// The thing to write back.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted<'a> {
+pub struct WriteBackRequest<'a> {
     /// The host's files.
     pub observer: &'a Arc<Observer>,
     /// The config, with contents.
     pub config: &'a Rendered,
-    /// What the thing should be.
+    /// The thing and its expected state.
     pub expectation: &'a Expectation,
     /// Users and groups that expectations name.
     pub ids: &'a Ids,
@@ -47,12 +47,12 @@ pub struct Wanted<'a> {
 
 /// Writes declared state back.
 pub trait WriteBack {
-    /// Makes a thing what it should be.
+    /// Writes a thing's declared state.
     ///
     /// # Errors
-    /// Why it is not, or not entirely.
+    /// The state was not written, or only a part of it.
     fn write_back<'a>(
         &'a mut self,
-        wanted: Wanted<'a>,
+        wanted: WriteBackRequest<'a>,
     ) -> Pin<Box<dyn Future<Output = Result<WrittenBack, WriteBackError>> + 'a>>;
 }

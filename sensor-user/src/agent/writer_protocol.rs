@@ -1,8 +1,9 @@
-//! The protocol between a process of Holdfast that writes declared state and the daemon.
+//! The protocol between the daemon and another process of Holdfast that writes declared state.
 //!
-//! In: what is about to be written, already in the journal. Out: the daemon's answer: whether it watches all of it, and whether
-//! the writer counts as Holdfast. The writer writes after the answer, or when the wait is over. The connection lasts as long as
-//! the writer: when it is closed, the daemon looks. Without a daemon there is no wait. Only root reaches the socket.
+//! In: the announcement of what the process will write, which the journal holds already. Out: the daemon's answer: whether it
+//! watches all of it, and whether it accepts the process as Holdfast. The process writes after the answer, or after a time limit.
+//! It keeps the connection open until it ends. Then the daemon checks the state of the apply. Without a daemon the process does
+//! not wait. Only root reaches the socket.
 
 use sensor_model::expectation::Expectation;
 use serde::{Deserialize, Serialize};
@@ -18,85 +19,90 @@ use tokio::{
     time::timeout,
 };
 
-/// How long the daemon may take. One that starts enrols ten thousand paths within a second.
+/// How long a writer waits for the answer. A daemon that starts enrols ten thousand paths within a second.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Bytes of one message at most: the digests of ten thousand things.
+/// The length limit of a message in bytes: the digests of ten thousand things.
 pub(crate) const LONGEST: usize = 1 << 20;
 
-/// Where the daemon listens, below the state directory.
+/// The daemon's socket below a state directory.
 pub(crate) fn socket(state: &Path) -> PathBuf {
     state.join("apply").join("daemon.sock")
 }
 
-/// What a writer says of itself, as one line of JSON.
+/// What a process will write, as one line of JSON.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Hello {
-    /// The apply whose journal is there.
+pub(crate) struct WriterAnnouncement {
+    /// The number of the apply whose journal is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) apply: Option<u64>,
-    /// What is to be repaired: a digest of each thing with its expected state.
+    /// The things of a repair: a digest of each with its expected state.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) repair: Vec<String>,
 }
 
-/// What the daemon says, as one line of JSON, once everything is watched.
+/// The daemon's answer, as one line of JSON, once it watches everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Answer {
-    /// Why the writer is not taken for one of ours; empty when it is.
-    pub(crate) stranger: String,
-    /// Why not everything is watched; empty when it is.
+pub(crate) struct DaemonAnswer {
+    /// Why the daemon does not accept the process as Holdfast; empty if it does.
+    #[serde(rename = "stranger")]
+    pub(crate) refused_because: String,
+    /// Why the daemon does not watch everything; empty if it does.
     pub(crate) unwatched: String,
-    /// What is to be repaired is not what the daemon expects.
+    /// The repair would write a state that the daemon does not expect.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) unexpected: bool,
 }
 
-/// A digest of a thing and of what it should be, without its source.
+/// A digest of a thing and of its expected state, without its source.
 pub(crate) fn digest(expectation: &Expectation) -> String {
     let text = serde_json::to_vec(&(&expectation.thing, &expectation.expected)).unwrap_or_default();
     hex::encode(Sha256::digest(text))
 }
 
-/// A tie that holds.
+/// An open connection to the daemon. The daemon accepts the process as Holdfast as long as it is open.
 #[derive(Debug)]
-pub(crate) struct Tie {
+pub(crate) struct WriterConnection {
     _stream: BufReader<UnixStream>,
-    /// The daemon expects something else than what is to be repaired.
+    /// The daemon expects another state than the repair would write.
     pub(crate) unexpected: bool,
 }
 
-impl Tie {
-    /// Announces to the daemon, and waits for its answer. `None` without a daemon. Lines for a person about what is wrong go to
-    /// `say`. The wait is bounded, so that a daemon that hangs prevents no write.
-    pub(crate) async fn make(state: &Path, hello: &Hello, say: &mut dyn FnMut(&str)) -> Option<Self> {
+impl WriterConnection {
+    /// Sends the announcement to the daemon, and waits for its answer. `None` without a daemon. `say` takes lines for a person about
+    /// problems. The wait has a limit, so that a daemon that hangs prevents no write.
+    pub(crate) async fn announce(
+        state: &Path,
+        announcement: &WriterAnnouncement,
+        say: &mut dyn FnMut(&str),
+    ) -> Option<Self> {
         let stream = match UnixStream::connect(socket(state)).await {
             Ok(stream) => stream,
-            // No daemon, or one that is gone.
+            // No daemon runs, or it has ended.
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
             {
                 return None;
             }
             Err(error) => {
-                say(&format!("the daemon cannot be told: {error}"));
+                say(&format!("cannot announce the writes to the daemon: {error}"));
                 return None;
             }
         };
         let mut stream = BufReader::new(stream);
         let mut unexpected = false;
-        match timeout(PATIENCE, ask(&mut stream, hello)).await {
+        match timeout(PATIENCE, ask(&mut stream, announcement)).await {
             Ok(Ok(answer)) => {
                 unexpected = answer.unexpected;
                 if !answer.unwatched.is_empty() {
                     say(&format!("the daemon does not watch everything: {}", answer.unwatched));
                 }
-                if !answer.stranger.is_empty() {
+                if !answer.refused_because.is_empty() {
                     say(&format!(
-                        "the daemon does not take this process for Holdfast's: {}",
-                        answer.stranger
+                        "the daemon does not accept this process as Holdfast: {}",
+                        answer.refused_because
                     ));
                 }
             }
@@ -107,8 +113,11 @@ impl Tie {
     }
 }
 
-async fn ask(stream: &mut BufReader<UnixStream>, hello: &Hello) -> io::Result<Answer> {
-    let mut line = serde_json::to_vec(hello)?;
+async fn ask(
+    stream: &mut BufReader<UnixStream>,
+    announcement: &WriterAnnouncement,
+) -> io::Result<DaemonAnswer> {
+    let mut line = serde_json::to_vec(announcement)?;
     line.push(b'\n');
     stream.get_mut().write_all(&line).await?;
     let mut answer = String::new();

@@ -31,7 +31,7 @@ mod unit_links;
 mod verify;
 mod waiting;
 
-pub(crate) use crate::agent::writer_protocol as tie;
+pub(crate) use crate::agent::writer_protocol;
 pub use crate::desired::STATE;
 pub use crate::store::Store;
 pub use act_runner::{ActResult, ActRunner, NoActs, UndoResult, UnitAfterBoot};

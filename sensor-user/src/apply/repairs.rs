@@ -5,7 +5,7 @@
 
 use super::{
     ApplyError,
-    tie::{self, Hello, Tie},
+    writer_protocol::{self, WriterAnnouncement, WriterConnection},
 };
 use crate::{
     desired::Whole,
@@ -97,10 +97,13 @@ pub async fn repair<'a>(
         .iter()
         .map(|thing| &thing.expectation)
         .filter(|expectation| policy.decide(&expectation.thing.path(), None).action != DriftAction::Ignore);
-    let hello = Hello { repair: watched.map(tie::digest).collect(), ..Hello::default() };
+    let announcement = WriterAnnouncement {
+        repair: watched.map(writer_protocol::digest).collect(),
+        ..WriterAnnouncement::default()
+    };
     // The daemon lets this process write while the connection lives.
-    let tie = Tie::make(state, &hello, &mut |line| tracing::info!(line)).await;
-    if tie.as_ref().is_some_and(|tie| tie.unexpected) {
+    let connection = WriterConnection::announce(state, &announcement, &mut |line| tracing::info!(line)).await;
+    if connection.as_ref().is_some_and(|connection| connection.unexpected) {
         return Err(Unexpected);
     }
     let mut done = Repaired::default();

@@ -1,6 +1,6 @@
 //! `holdfast agent`: the daemon.
 
-use crate::agent::{Options, Services, run};
+use crate::agent::{AgentOptions, Services, run};
 use crate::apply::{agent_view::AgentView, waits_or_none};
 use crate::clock::{Clock as _, SystemClock};
 use crate::desired::{Inputs, choose, state_directory};
@@ -102,7 +102,7 @@ impl Agent {
             applies: Box::new(AgentView::new(&inputs.root, &inputs.state)),
             write_back: Box::new(Reverter::new(&inputs.root)),
         };
-        let options = Options {
+        let options = AgentOptions {
             inputs,
             run: self.run,
             pins: (!self.no_pins).then_some(self.pins),

@@ -1,8 +1,10 @@
 //! The table of hooks: what drives loading, metrics, `doctor` and the tests.
 
+use aya::programs::ProgramError;
 use sensor_model::host::btf::{Btf, BtfError};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use thiserror::Error;
 
 /// How a hook's program is attached.
@@ -140,14 +142,37 @@ pub const FUNCTIONS: &[Function] = &[
 ];
 
 /// Why a program is not attached.
-#[derive(Clone, PartialEq, Eq, Error)]
+#[derive(Clone, Error)]
 pub enum Off {
     /// The kernel's types lack what the program needs: its function, or an argument of that.
     #[error(transparent)]
     Types(#[from] BtfError),
     /// The kernel, or the loader, refused to load or to attach it.
-    #[error("{0}")]
-    Refused(String),
+    #[error("{}", Refusal(.0))]
+    Refused(Arc<ProgramError>),
+}
+
+impl From<ProgramError> for Off {
+    fn from(error: ProgramError) -> Self {
+        Self::Refused(Arc::new(error))
+    }
+}
+
+/// The text of a refusal. The verifier's log is long: its reason is the last line before the statistics.
+struct Refusal<'a>(&'a ProgramError);
+
+/// The beginnings of the statistics' lines, which differ between kernels.
+const STATISTICS: [&str; 5] = ["processed ", "verification time", "stack depth", "subprog ", "mark_precise"];
+
+impl fmt::Display for Refusal<'_> {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ProgramError::LoadError { io_error, verifier_log } = self.0 else { return self.0.fmt(to) };
+        let log = verifier_log.to_string();
+        let is_reason =
+            |line: &&str| !line.is_empty() && !STATISTICS.iter().any(|start| line.starts_with(start));
+        let reason = log.lines().rev().find(is_reason).unwrap_or("no reason given");
+        write!(to, "refused by the verifier ({io_error}): {reason}")
+    }
 }
 
 /// As the text is quoted where hooks are listed.

@@ -92,7 +92,7 @@ pub enum LoadError {
 }
 
 /// The state of one hook.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum HookState {
     /// Attached by this daemon.
     Attached,
@@ -286,7 +286,7 @@ impl Sensor {
             if hook.when != When::Always {
                 let state = match self.load_program(hook, &name, kernel) {
                     Ok(()) => HookState::Waiting,
-                    Err(error) => HookState::Off(Off::Refused(error.to_string())),
+                    Err(error) => HookState::Off(error.into()),
                 };
                 self.hooks.insert(hook.name, state);
                 continue;
@@ -339,7 +339,7 @@ impl Sensor {
                 adopted
             }
             Err(error) => {
-                let off = Off::Refused(describe(&error));
+                let off = Off::from(error);
                 first_failure.get_or_insert_with(|| (name, off.clone()));
                 self.hooks.insert(name, HookState::Off(off));
                 // The hook was off in the last run too, so its absence opens no gap.
@@ -363,7 +363,7 @@ impl Sensor {
     /// that pin, so that only the kernel holds the instructions. Without a directory for pins the object stays.
     fn drop_object(&mut self) -> Result<(), ProgramError> {
         let Some(pins) = self.pins.clone() else { return Ok(()) };
-        let waits = |hook: &&Hook| self.hooks.get(hook.name) == Some(&HookState::Waiting);
+        let waits = |hook: &&Hook| matches!(self.hooks.get(hook.name), Some(HookState::Waiting));
         let names: Vec<String> = HOOKS.iter().filter(waits).map(|hook| hook.program(self.mode)).collect();
         let mut waiting = BTreeMap::new();
         for name in names {
@@ -415,7 +415,7 @@ impl Sensor {
             if !needed {
                 changed.extend(self.passing.remove(hook.name).map(|_| hook.name));
             } else if !self.passing.contains_key(hook.name)
-                && self.hooks.get(hook.name) == Some(&HookState::Waiting)
+                && matches!(self.hooks.get(hook.name), Some(HookState::Waiting))
             {
                 let link = self.attach_program(&hook.program(self.mode))?;
                 self.passing.insert(hook.name, link);
@@ -427,7 +427,7 @@ impl Sensor {
 
     /// Whether any of the programs is an earlier daemon's.
     pub fn has_adopted(&self) -> bool {
-        self.hooks.values().any(|state| *state == HookState::Adopted)
+        self.hooks.values().any(|state| matches!(state, HookState::Adopted))
     }
 
     /// Removes the pins of all other sets, which detaches their programs. Call it only for a set that has answered its canary:
@@ -455,23 +455,5 @@ impl Sensor {
         if let Some(pins) = self.pins {
             pins.remove_links();
         }
-    }
-}
-
-/// A program error with the reason from the end of the verifier's log.
-fn describe(error: &ProgramError) -> String {
-    match error {
-        ProgramError::LoadError { io_error, verifier_log } => {
-            let log = verifier_log.to_string();
-            // The reason is the last line before the statistics, which differ between kernels.
-            let statistics = ["processed ", "verification time", "stack depth", "subprog ", "mark_precise"];
-            let reason = log
-                .lines()
-                .rev()
-                .find(|line| !line.is_empty() && !statistics.iter().any(|start| line.starts_with(start)))
-                .unwrap_or("no reason given");
-            format!("refused by the verifier ({io_error}): {reason}")
-        }
-        other => other.to_string(),
     }
 }

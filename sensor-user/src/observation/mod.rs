@@ -82,9 +82,9 @@ pub struct Observed {
     pub served: Option<Served>,
 }
 
-/// How a path leads through the host root.
+/// The route of a path: the directories of the host that it resolves through.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Way {
+pub struct Route {
     /// Directories in which a name on the way was looked up, without links, from the root down. With a
     /// link on the way there are those that lead to the link and those that lead to where it points.
     pub directories: Vec<PathBuf>,
@@ -219,9 +219,9 @@ impl Observer {
     }
 
     /// The directories that lie on the way to `path`, for enrolment as ancestors.
-    pub fn way(&self, path: &Path) -> Way {
+    pub fn route(&self, path: &Path) -> Route {
         let Some(parent) = path.parent() else {
-            return Way::default();
+            return Route::default();
         };
         let mut walk = self.root.walk(parent);
         let parent = walk.end.ok().map(|(_, real)| real);
@@ -232,7 +232,7 @@ impl Observer {
         }
         walk.directories.sort();
         walk.directories.dedup();
-        Way { directories: walk.directories, parent, missing: walk.missing }
+        Route { directories: walk.directories, parent, missing: walk.missing }
     }
 
     /// The directories below `/etc/systemd/system` that a unit is enabled in, as its own file on the host says.

@@ -3,7 +3,7 @@
 //! In: a thing that drifted, and the config. Out: [`WriteBack`], as the daemon's loop asks for it.
 
 use super::{Restored, Restorer};
-use crate::agent::write_back::{Wanted, WriteBack, WriteBackError, WrittenBack};
+use crate::agent::write_back::{WriteBack, WriteBackError, WriteBackRequest, WrittenBack};
 use std::{
     path::{Path, PathBuf},
     pin::Pin,
@@ -26,7 +26,7 @@ impl Reverter {
 impl WriteBack for Reverter {
     fn write_back<'a>(
         &'a mut self,
-        wanted: Wanted<'a>,
+        wanted: WriteBackRequest<'a>,
     ) -> Pin<Box<dyn Future<Output = Result<WrittenBack, WriteBackError>> + 'a>> {
         Box::pin(async move {
             let mut restorer = Restorer::new(Arc::clone(wanted.observer), &self.root);

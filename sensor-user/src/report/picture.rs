@@ -7,8 +7,7 @@ use super::forensic;
 use super::metrics::Telemetry;
 use super::status::Numbers;
 use crate::agent::open_drift::{MORE_ACTORS, OpenDrift, OpenDrifts};
-use crate::agent::reasons;
-use crate::agent::reports::{AgentEvent, DaemonFacts, HookMode, RunFacts, Tally};
+use crate::agent::reports::{AgentEvent, DaemonFacts, HookMode, NodeCounts, RunFacts};
 use crate::clock::{Clock, rfc3339};
 use jiff::Timestamp;
 use sensor_model::drift_policy::DriftAction;
@@ -24,7 +23,7 @@ use std::collections::BTreeMap;
 pub struct Picture {
     daemon: DaemonFacts,
     run: RunFacts,
-    tally: Tally,
+    counts: NodeCounts,
     drifts: OpenDrifts,
     /// When the newest drift was detected.
     last_drift: Option<Timestamp>,
@@ -45,7 +44,7 @@ impl Default for Picture {
                 waiting: Vec::new(),
                 refused: None,
             },
-            tally: Tally {
+            counts: NodeCounts {
                 verdict: VerdictKind::Unknown,
                 managed: 0,
                 compliant: 0,
@@ -83,13 +82,13 @@ impl Picture {
     }
 
     /// The numbers of the last turn.
-    pub(super) fn count(&mut self, tally: &Tally) {
-        self.tally = *tally;
+    pub(super) fn count(&mut self, counts: &NodeCounts) {
+        self.counts = *counts;
     }
 
     /// How many things stand how.
     pub(super) fn numbers(&self) -> Numbers {
-        let Tally { verdict, compliant, drifted, unknown, .. } = self.tally;
+        let NodeCounts { verdict, compliant, drifted, unknown, .. } = self.counts;
         (verdict, [compliant, drifted, unknown])
     }
 
@@ -135,12 +134,12 @@ impl Picture {
                 }
             }
             AgentEvent::GapOpened(gap, name) => {
-                telemetry.gap_opened(reason_label(&gap.reason));
+                telemetry.gap_opened(gap.reason);
                 self.gaps.insert(gap.number, open_gap(gap, name, clock));
                 self.changed = true;
             }
             AgentEvent::GapClosed(gap) => {
-                telemetry.gap_closed(reason_label(&gap.reason));
+                telemetry.gap_closed(gap.reason);
                 self.gaps.remove(&gap.number);
                 self.changed = true;
             }
@@ -185,7 +184,8 @@ impl Picture {
             actor: open.actor.clone(),
             source: open.source.clone(),
         });
-        let Tally { verdict, managed, compliant, drifted: drifts, unknown, records_lost, .. } = self.tally;
+        let NodeCounts { verdict, managed, compliant, drifted: drifts, unknown, records_lost, .. } =
+            self.counts;
         let counters = [
             ("managed", managed as u64),
             ("compliant", compliant as u64),
@@ -218,7 +218,7 @@ fn open_gap(gap: &Gap, name: Option<ThingName>, clock: &dyn Clock) -> OpenGap {
     OpenGap {
         since: rfc3339(clock.wall_at(gap.since)),
         until: None,
-        reason: gap.reason.clone(),
+        reason: gap.reason.to_string(),
         path: name.map(|name| name.path),
     }
 }
@@ -237,9 +237,4 @@ fn restored(forensic::OpenDrift { since, last }: forensic::OpenDrift) -> OpenDri
         found: last.after,
         confirmed: false,
     }
-}
-
-/// The metric's label is a word from a closed list.
-fn reason_label(reason: &str) -> &'static str {
-    reasons::ALL.into_iter().find(|known| *known == reason).unwrap_or("other")
 }

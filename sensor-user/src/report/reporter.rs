@@ -8,7 +8,9 @@ use super::metrics::Telemetry;
 use super::picture::Picture;
 use super::status::StatusFile;
 use crate::agent::open_drift::OpenDrifts;
-use crate::agent::reports::{AgentEvent, DaemonFacts, Opened, ReportError, Reports, Subject, Tally};
+use crate::agent::reports::{
+    AgentEvent, DaemonFacts, NodeCounts, OpenedReports, ReadinessSubject, ReportError, Reports,
+};
 use crate::clock::Clock;
 use sensor_model::record::Record;
 use std::collections::BTreeMap;
@@ -95,7 +97,7 @@ impl Reporter {
         self.readiness.clone()
     }
 
-    fn opened(&mut self, facts: DaemonFacts) -> Result<Opened, ReporterError> {
+    fn opened(&mut self, facts: DaemonFacts) -> Result<OpenedReports, ReporterError> {
         let open = forensic::open_drifts(&self.places.log).unwrap_or_else(|error| {
             // A log that does not exist yet is no error; for any other reason, opening it fails below.
             tracing::warn!(%error, "Cannot read the open drifts from the forensic log: they are reported anew.");
@@ -118,12 +120,13 @@ impl Reporter {
             let thread = http::serve_apart(listener, pages, stopped).map_err(ReporterError::Thread)?;
             self.pages = Some((stop, thread));
         }
-        Ok(Opened { log_is_cut })
+        Ok(OpenedReports { log_is_cut })
     }
 
     /// Not ready before everything was verified under the config of this run.
     fn begins(&self) {
-        self.readiness.not_ready(Subject::Verification.name(), "the first full verification is not finished");
+        self.readiness
+            .not_ready(ReadinessSubject::Verification.name(), "the first full verification is not finished");
     }
 
     /// Not ready while the records of what happened cannot be written.
@@ -170,7 +173,7 @@ impl Reports for Reporter {
         Ok(())
     }
 
-    fn open(&mut self, facts: DaemonFacts) -> Result<Opened, ReportError> {
+    fn open(&mut self, facts: DaemonFacts) -> Result<OpenedReports, ReportError> {
         self.opened(facts).map_err(ReportError::new)
     }
 
@@ -178,12 +181,12 @@ impl Reports for Reporter {
         match &event {
             AgentEvent::RunBegan(run) => {
                 self.status.outdate();
-                for subject in [Subject::Canary, Subject::Config] {
+                for subject in [ReadinessSubject::Canary, ReadinessSubject::Config] {
                     self.readiness.ready(subject.name());
                 }
                 self.begins();
                 if let Some(reason) = &run.refused {
-                    self.readiness.not_ready(Subject::Config.name(), reason.as_str());
+                    self.readiness.not_ready(ReadinessSubject::Config.name(), reason.as_str());
                 }
             }
             AgentEvent::RunEnded => self.begins(),
@@ -200,24 +203,24 @@ impl Reports for Reporter {
         self.picture.drifts()
     }
 
-    fn end_turn(&mut self, records: &mut Vec<Record>, tally: &Tally) {
+    fn end_turn(&mut self, records: &mut Vec<Record>, counts: &NodeCounts) {
         if let Some(writer) = &mut self.writer {
             writer.append(records.drain(..));
         }
-        self.picture.count(tally);
+        self.picture.count(counts);
         if self.picture.has_changed() {
             self.status.outdate();
         }
         // A thing can be decided without an event: the status has to follow all the same.
-        if self.status.is_due(self.picture.numbers(), !tally.is_verifying) {
+        if self.status.is_due(self.picture.numbers(), !counts.is_verifying) {
             self.write_status();
         }
         self.show_log();
     }
 
-    fn beat(&mut self, tally: &Tally) {
+    fn beat(&mut self, counts: &NodeCounts) {
         if self.status.beat() {
-            self.picture.count(tally);
+            self.picture.count(counts);
             self.write_status();
         }
     }

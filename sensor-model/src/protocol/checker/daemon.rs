@@ -3,7 +3,7 @@
 
 use super::{
     super::{
-        Detector, Event, Evidence, Finding, Scope, Transition, Verification,
+        Detector, Event, Evidence, Finding, GapReason, Scope, Transition, Verification,
         timing::{Mutation, Timing},
     },
     kernel::{DIRECTORY, Kernel, MapEntry, RecordSubject},
@@ -167,7 +167,7 @@ impl Daemon {
     /// A process can switch the hooks off.
     fn blind(&mut self) {
         if self.blind.is_none() {
-            self.blind = Some(self.detector.open_blindness(Scope::All, "switch", NOW).number);
+            self.blind = Some(self.detector.open_blindness(Scope::All, GapReason::FtraceOpened, NOW).number);
         }
     }
 

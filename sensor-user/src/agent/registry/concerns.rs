@@ -1,8 +1,8 @@
-//! Which things a record, a mount or a link may concern.
+//! The things that a record, a mount or a link may concern.
 //!
-//! In: watches, names, mount points. Out: things, and watches to be enrolled anew. No I/O; it changes nothing.
+//! In: watches, names, mount points. Out: things, and watches to enrol again. It owns nothing, and changes nothing. No I/O.
 
-use super::{Concerned, Registry, Watch};
+use super::{Concerned, Watch, WatchRegistry};
 use sensor_common::op::ROLE_ANCESTOR;
 use sensor_model::host::unit_name::template_of;
 use std::ffi::{OsStr, OsString};
@@ -12,9 +12,9 @@ use std::sync::Arc;
 /// Endings of the directories whose links enable units.
 const ENABLING: [&str; 3] = [".wants", ".requires", ".upholds"];
 
-impl Registry {
-    /// What a record concerns that is about these watches. `name`: the entry, for a record about a name in
-    /// the directory; `None` for one about the object. `cut`: the name was cut.
+impl WatchRegistry {
+    /// The things that a record about these watches concerns. `name`: the name in the directory that the record is about; `None`
+    /// if it is about the object itself. `cut`: the record has only the beginning of the name.
     pub fn concerned(&self, watches: &[u32], name: Option<&OsStr>, cut: bool, moved: bool) -> Concerned {
         let mut concerned = Concerned::default();
         for id in watches {
@@ -29,7 +29,7 @@ impl Registry {
                     concerned.direct.extend(self.units_of(watch, None));
                     concerned.beyond.extend(watch.ending());
                     for child in self.children(watch) {
-                        self.appeared(child, &mut concerned);
+                        self.add_name_change(child, &mut concerned);
                     }
                 }
                 Some(name) => {
@@ -40,7 +40,7 @@ impl Registry {
                     concerned.direct.extend(self.units_of(watch, Some(name)));
                     concerned.beyond.extend(watch.ending_at(name));
                     if let Some(child) = child {
-                        self.appeared(child, &mut concerned);
+                        self.add_name_change(child, &mut concerned);
                     }
                 }
                 None => {
@@ -49,7 +49,7 @@ impl Registry {
                         concerned.direct.extend(watch.everything());
                         concerned.beyond.extend(self.units_of(watch, None));
                         if watch.roles & ROLE_ANCESTOR != 0 {
-                            self.below(&watch.path, &mut concerned);
+                            self.add_below(&watch.path, &mut concerned);
                             concerned.beyond.extend(watch.through());
                         }
                     }
@@ -63,8 +63,8 @@ impl Registry {
         concerned
     }
 
-    /// Everything that the inode of these watches may concern, whatever happened to it: what its own evidence
-    /// covers, and what lies beyond that.
+    /// Everything that any change of these watches may concern: the things that the inode's own evidence covers, and those
+    /// beyond it.
     pub fn all_concerned(&self, watches: &[u32]) -> (Vec<u32>, Vec<u32>) {
         let names = self.concerned(watches, Some(OsStr::new("")), true, true);
         let object = self.concerned(watches, None, false, true);
@@ -93,17 +93,17 @@ impl Registry {
         self.children(directory).flat_map(Watch::named).chain(directory.all_names_behind())
     }
 
-    /// What the name of a watch may concern: it came, went, or is something else now.
-    fn appeared(&self, child: &Watch, concerned: &mut Concerned) {
-        if child.on_the_way {
-            self.below(&child.path, concerned);
+    /// Adds what a change of a watch's own name may concern: the object appeared, disappeared, or is another one.
+    fn add_name_change(&self, child: &Watch, concerned: &mut Concerned) {
+        if child.on_a_route {
+            self.add_below(&child.path, concerned);
             concerned.beyond.extend(child.through());
             concerned.beyond.extend(self.units_of(child, None));
         }
     }
 
-    /// Watches at and below a path, and things below it.
-    fn below(&self, path: &Path, concerned: &mut Concerned) {
+    /// Adds the watches at and below a path, and the things below it.
+    fn add_below(&self, path: &Path, concerned: &mut Concerned) {
         for id in self.from(path) {
             concerned.stale.push(id);
             let watch = &self.watches[id as usize];
@@ -119,7 +119,7 @@ impl Registry {
         concerned.beyond.extend(self.unwatched.iter().filter(is_below));
     }
 
-    /// The units that a name in a watched directory concerns; `None`: that any name may concern.
+    /// The units that a name in a watched directory concerns; `None`: the units that any name may concern.
     fn units_of<'a>(
         &'a self,
         watch: &Watch,
@@ -135,8 +135,8 @@ impl Registry {
         named.chain(all.then(|| self.units.values().flatten()).into_iter().flatten())
     }
 
-    /// Every thing on whose way a mount point lies, or which lies on the way to it: by the path that declares it,
-    /// and by the one that the mount table tells, which is without links.
+    /// Every thing at, above or below a mount point. The mount table has paths without links, so this compares the point with the
+    /// declared paths and with their routes.
     pub fn under_mount(&self, point: &Path) -> Vec<u32> {
         let related = |thing: &&Arc<Path>| thing.starts_with(point) || point.starts_with(thing);
         let mut found: Vec<u32> =
@@ -159,7 +159,7 @@ impl Registry {
     }
 }
 
-/// Whether links in a directory enable units. Those that generators make anew at each reload count for nothing.
+/// Whether links in a directory enable units. Generators create their directories again at each reload, so those do not.
 pub fn may_enable(directory: &Path) -> bool {
     let name = directory.file_name().and_then(OsStr::to_str);
     name.is_some_and(enables_units) && !directory.starts_with("/run/systemd/transient") && {

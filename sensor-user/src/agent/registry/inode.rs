@@ -1,11 +1,11 @@
-//! Numbers of watches, inodes, and what a record about an inode concerns.
+//! Numbers of watches, identities of inodes, and the things that a record concerns. No state.
 
 use sensor_common::map::InodeKey;
 
-/// Numbers from here on are the sensor's own watches (canary, mount table, tunables).
+/// The numbers from here on belong to the daemon's own watches (canary, mount table, tunables).
 pub const FIRST_OWN: u32 = 1 << 30;
 
-/// An inode, told from earlier ones of the same number.
+/// An inode, distinct from earlier inodes of the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Inode {
     /// Number and device.
@@ -14,24 +14,24 @@ pub struct Inode {
     pub generation: u32,
 }
 
-/// What a record is about.
+/// The inode that a record is about, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct About {
+pub struct RecordTarget {
     /// The inode.
     pub inode: Inode,
-    /// A name in it, not the object itself.
+    /// The record is about a name in the directory, not about the object itself.
     pub is_name: bool,
-    /// The object's own name goes, comes or changes.
+    /// The object's own name appears, disappears or changes.
     pub moves: bool,
 }
 
-/// What a record concerns.
+/// The things and watches that a record concerns.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Concerned {
-    /// Things whose own inode or directory it is about.
+    /// Things whose own inode or directory the record is about.
     pub direct: Vec<u32>,
-    /// Things below a directory that moved, vanished or appeared: their evidence does not cover it.
+    /// Things below a directory that moved, disappeared or appeared: the evidence of their own inode does not cover this.
     pub beyond: Vec<u32>,
-    /// Watches to be enrolled anew.
+    /// Watches that may lead to another inode now; the caller enrols them again.
     pub stale: Vec<u32>,
 }

@@ -1,52 +1,53 @@
-//! What deny rules mean for the ways to what they protect.
+//! The protections of watches: what deny rules mean for the directories above a protected thing.
 //!
-//! In: things with the numbers of their rules. Out: for each watch the rules of all that lies at it, below it, or behind a
-//! link that leads through it, as one number; for a directory, the names that only those may make, take or replace whom these
-//! rules allow, whether anything is there or not. No I/O.
+//! In: things with the numbers of their rules. Out: for each watch, one number for the rules of all things at it, below it, or
+//! behind a link that leads through it. For a directory also its protected names: only actors that these rules allow may create,
+//! remove or replace a name there. A missing name is protected too. No I/O.
 
-use super::protection_state::Guard;
-use super::{Registry, Watch};
-use crate::agent::rule_numbers::Numbers;
+use super::protection_state::WatchProtection;
+use super::{Watch, WatchRegistry};
+use crate::agent::rule_numbers::RuleNumbers;
 use sensor_common::map::InodeKey;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-impl Registry {
-    /// Protects a thing's inode, and a closed directory's names, by a deny rule; [`Registry::guard`] does the rest.
-    pub fn protect(&mut self, thing: u32, rule: u32) {
+impl WatchRegistry {
+    /// Sets the deny rule of a thing. It protects the thing's inode, and a closed directory's names.
+    /// [`WatchRegistry::update_protections`] computes the protections that follow.
+    pub fn set_rule(&mut self, thing: u32, rule: u32) {
         self.deny.insert(thing, rule);
     }
 
-    /// Where the numbers of rules come from that count together.
-    pub fn number_by(&mut self, numbers: &Numbers) {
-        self.guards.numbers = numbers.clone();
+    /// Sets the numbers of rules, and of rules that apply together.
+    pub fn set_rule_numbers(&mut self, numbers: &RuleNumbers) {
+        self.protections.numbers = numbers.clone();
     }
 
-    /// The way to a thing ends early, at a name that is not there; or it does not any more.
-    pub fn ends_at(&mut self, thing: u32, missing: Option<(PathBuf, OsString)>) {
-        if !self.deny.contains_key(&thing) || self.guards.missing.get(&thing) == missing.as_ref() {
+    /// Sets the directory and the missing name at which a thing's route ends; `None` if the route is complete.
+    pub fn set_missing_name(&mut self, thing: u32, missing: Option<(PathBuf, OsString)>) {
+        if !self.deny.contains_key(&thing) || self.protections.missing.get(&thing) == missing.as_ref() {
             return;
         }
         let now = missing.as_ref().map(|(directory, _)| directory.clone());
         let before = match missing {
-            Some(missing) => self.guards.missing.insert(thing, missing),
-            None => self.guards.missing.remove(&thing),
+            Some(missing) => self.protections.missing.insert(thing, missing),
+            None => self.protections.missing.remove(&thing),
         };
-        self.guards.moved.extend(now.into_iter().chain(before.map(|(directory, _)| directory)));
+        self.protections.moved.extend(now.into_iter().chain(before.map(|(directory, _)| directory)));
     }
 
-    /// Works out what lies on the ways to what is protected, once all things are protected and after each change of their
-    /// ways. Gives the watches whose entries are others now.
-    pub fn guard(&mut self) -> Vec<u32> {
-        if self.deny.is_empty() && self.guards.by_watch.is_empty() {
+    /// Computes the protections of all watches. The caller calls this after the rules of all things are set, and after each change
+    /// of a route. Gives the watches whose map entries change.
+    pub fn update_protections(&mut self) -> Vec<u32> {
+        if self.deny.is_empty() && self.protections.by_watch.is_empty() {
             return Vec::new();
         }
         let mut rules: HashMap<u32, BTreeSet<u32>> = HashMap::new();
         for (thing, rule) in &self.deny {
             let path = self.things.get(*thing as usize).filter(|_| !self.unwatched.contains(thing));
-            let on_the_way = path.into_iter().flat_map(|path| path.ancestors());
-            for id in on_the_way.filter_map(|path| self.find(path)) {
+            let ancestors = path.into_iter().flat_map(|path| path.ancestors());
+            for id in ancestors.filter_map(|path| self.find(path)) {
                 rules.entry(id).or_default().insert(*rule);
             }
         }
@@ -56,56 +57,56 @@ impl Registry {
             }
         }
         let parents = rules.keys().filter_map(|id| self.watches[*id as usize].path.parent());
-        let ends = self.guards.missing.values().map(|(directory, _)| directory.as_path());
+        let ends = self.protections.missing.values().map(|(directory, _)| directory.as_path());
         let with_names: HashSet<u32> = parents.chain(ends).filter_map(|path| self.find(path)).collect();
-        let guards: HashMap<u32, Guard> = rules
+        let protections: HashMap<u32, WatchProtection> = rules
             .keys()
             .chain(&with_names)
             .map(|id| {
-                let all = rules.get(id).and_then(|rules| self.guards.numbers.of_all(rules));
-                (*id, Guard { rules: all, has_names: with_names.contains(id) })
+                let all = rules.get(id).and_then(|rules| self.protections.numbers.of_all(rules));
+                (*id, WatchProtection { rules: all, has_names: with_names.contains(id) })
             })
             .collect();
-        let before = std::mem::replace(&mut self.guards.by_watch, guards);
-        let both = before.keys().chain(self.guards.by_watch.keys());
+        let before = std::mem::replace(&mut self.protections.by_watch, protections);
+        let both = before.keys().chain(self.protections.by_watch.keys());
         let mut changed: Vec<u32> =
-            both.filter(|id| before.get(*id) != self.guards.by_watch.get(*id)).copied().collect();
-        // As many names as before may be others.
-        let moved = std::mem::take(&mut self.guards.moved);
+            both.filter(|id| before.get(*id) != self.protections.by_watch.get(*id)).copied().collect();
+        // Other names may be protected, even if there are as many as before.
+        let moved = std::mem::take(&mut self.protections.moved);
         changed.extend(moved.iter().filter_map(|directory| self.find(directory)));
         changed.sort_unstable();
         changed.dedup();
         changed
     }
 
-    /// What the watches that lead to one inode come to.
-    pub(super) fn guard_of(&self, watches: &[u32]) -> Guard {
-        let guards = || watches.iter().filter_map(|id| self.guards.by_watch.get(id));
-        Guard {
-            rules: self.guards.numbers.of_union(guards().filter_map(|guard| guard.rules)),
-            has_names: guards().any(|guard| guard.has_names),
+    /// The protection of all watches that lead to one inode.
+    pub(super) fn protection_of(&self, watches: &[u32]) -> WatchProtection {
+        let protections = || watches.iter().filter_map(|id| self.protections.by_watch.get(id));
+        WatchProtection {
+            rules: self.protections.numbers.of_union(protections().filter_map(|protection| protection.rules)),
+            has_names: protections().any(|protection| protection.has_names),
         }
     }
 
-    /// The protected names in a directory, each with the number of the rules that have to let whoever uses it through.
+    /// The protected names in a directory. Each has the number of the rules that must all allow an actor.
     pub fn names_in(&self, key: InodeKey) -> BTreeMap<OsString, u32> {
         let mut names: BTreeMap<OsString, u32> = BTreeMap::new();
         for id in self.leading_to(key) {
-            if !self.guards.by_watch.get(id).is_some_and(|guard| guard.has_names) {
+            if !self.protections.by_watch.get(id).is_some_and(|protection| protection.has_names) {
                 continue;
             }
             let directory = &self.watches[*id as usize];
             let children = self.children(directory).filter_map(|child| {
-                let rules = self.guards.by_watch.get(&self.find(&child.path)?)?.rules?;
+                let rules = self.protections.by_watch.get(&self.find(&child.path)?)?.rules?;
                 Some((child.path.file_name()?, rules))
             });
-            let missing = self.guards.missing.iter().filter_map(|(thing, (at, name))| {
+            let missing = self.protections.missing.iter().filter_map(|(thing, (at, name))| {
                 let rule = self.deny.get(thing)?;
                 (*at == *directory.path).then_some((name.as_os_str(), *rule))
             });
             for (name, rules) in children.chain(missing) {
                 let both = names.get(name).copied().into_iter().chain([rules]);
-                if let Some(rules) = self.guards.numbers.of_union(both) {
+                if let Some(rules) = self.protections.numbers.of_union(both) {
                     names.insert(name.to_owned(), rules);
                 }
             }
@@ -113,9 +114,9 @@ impl Registry {
         names
     }
 
-    /// The first protected thing on account of which something about these watches was refused, and the path that it was
-    /// tried on. `name`: the entry, where it was about a name in the directory.
-    pub fn refused(&self, watches: &[u32], name: Option<&OsStr>) -> Option<(u32, PathBuf)> {
+    /// The first protected thing because of which the programs refused a change of these watches, and the path of the attempt.
+    /// `name`: the name in the directory that the change was about.
+    pub fn protected_thing(&self, watches: &[u32], name: Option<&OsStr>) -> Option<(u32, PathBuf)> {
         watches.iter().find_map(|id| {
             let watch = &self.watches[*id as usize];
             let Some(name) = name else {
@@ -123,7 +124,7 @@ impl Registry {
             };
             let missing = || {
                 let at = (watch.path.to_path_buf(), name.to_owned());
-                let things = self.guards.missing.iter().filter(|(_, missing)| **missing == at);
+                let things = self.protections.missing.iter().filter(|(_, missing)| **missing == at);
                 things.map(|(thing, _)| *thing).min()
             };
             let everything =
@@ -153,7 +154,7 @@ impl Registry {
 mod tests {
     use super::*;
     use crate::agent::registry::Inode;
-    use crate::observation::Way;
+    use crate::observation::Route;
     use sensor_common::op::{GUARD_SHIFT, ROLE_DENY, ROLE_GUARD, ROLE_NAMES, RULE_MASK, RULE_SHIFT};
     use sensor_model::expectation::{DirectoryExpectation, Expectation, Expected, Owner, Source, Thing};
 
@@ -172,36 +173,36 @@ mod tests {
         InodeKey { ino, dev: 1, volume: 0 }
     }
 
-    fn lead(registry: &mut Registry, path: &str, ino: u64) {
+    fn lead(registry: &mut WatchRegistry, path: &str, ino: u64) {
         let id = registry.find(Path::new(path)).unwrap();
-        registry.resolved(id, Some(Inode { key: key(ino), generation: 1 }));
+        registry.set_inode(id, Some(Inode { key: key(ino), generation: 1 }));
     }
 
-    /// Things of two rules and of none below `/etc`; of the first, nothing is there yet.
-    fn registry() -> Registry {
+    /// Below `/etc`: a missing thing of the first rule, a thing of the second rule, and a thing without a rule.
+    fn registry() -> WatchRegistry {
         let things = [thing("/etc/a/one"), thing("/etc/b/two"), thing("/etc/c/free")];
-        let mut registry = Registry::new(&things, |_| Way::default(), |_| Vec::new());
+        let mut registry = WatchRegistry::new(&things, |_| Route::default(), |_| Vec::new());
         for (path, ino) in [("/", 2), ("/etc", 3), ("/etc/a", 4), ("/etc/b", 5), ("/etc/b/two", 6)] {
             lead(&mut registry, path, ino);
         }
-        registry.number_by(&Numbers::after(2));
-        registry.protect(0, 1);
-        registry.protect(1, 2);
-        registry.guard();
+        registry.set_rule_numbers(&RuleNumbers::after(2));
+        registry.set_rule(0, 1);
+        registry.set_rule(1, 2);
+        registry.update_protections();
         registry
     }
 
-    fn roles(registry: &Registry, ino: u64) -> u32 {
+    fn roles(registry: &WatchRegistry, ino: u64) -> u32 {
         registry.enrolment(key(ino)).unwrap().1
     }
 
-    fn names(registry: &Registry, ino: u64) -> Vec<(String, u32)> {
+    fn names(registry: &WatchRegistry, ino: u64) -> Vec<(String, u32)> {
         let names = registry.names_in(key(ino)).into_iter();
         names.map(|(name, rules)| (name.into_string().unwrap(), rules)).collect()
     }
 
     #[test]
-    fn a_protected_name_is_protected_in_its_directory_whether_anything_is_there_or_not() {
+    fn a_protected_name_is_protected_in_its_directory_even_while_it_is_missing() {
         let registry = registry();
         assert_eq!(names(&registry, 4), [("one".to_owned(), 1)]);
         assert_eq!(names(&registry, 5), [("two".to_owned(), 2)]);
@@ -214,16 +215,16 @@ mod tests {
     fn a_directory_above_several_rules_has_a_number_that_none_of_them_has() {
         let registry = registry();
         let guard = |ino| roles(&registry, ino) >> GUARD_SHIFT;
-        assert_eq!((guard(4), guard(5)), (1, 2), "one rule alone counts by its own number");
+        assert_eq!((guard(4), guard(5)), (1, 2), "one rule alone has its own number");
         assert_eq!(guard(2), guard(3), "the same rules have the same number");
         assert!(guard(3) != 1 && guard(3) != 2 && guard(3) != 0);
-        assert_eq!(roles(&registry, 3) & ROLE_DENY, 0, "its attributes and other names are free");
+        assert_eq!(roles(&registry, 3) & ROLE_DENY, 0, "its attributes and other names are not protected");
         let both = [("a".to_owned(), 1), ("b".to_owned(), 2)];
-        assert_eq!(names(&registry, 3), both, "a name on the way counts for what lies behind it");
+        assert_eq!(names(&registry, 3), both, "a directory's name has the rules of the things below it");
     }
 
     #[test]
-    fn a_replaced_directory_takes_over_the_names_and_the_old_one_has_none() {
+    fn the_directory_that_replaces_another_has_its_protected_names() {
         let mut registry = registry();
         lead(&mut registry, "/etc/a", 40);
         assert_eq!(names(&registry, 40), [("one".to_owned(), 1)]);
@@ -231,14 +232,14 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_at_a_name_behind_a_link_is_protected_there() {
-        let real = || Way { directories: vec!["/".into(), "/var".into()], ..Way::default() };
-        let mut registry = Registry::new(&[thing("/root/.ssh/keys")], |_| real(), |_| Vec::new());
+    fn a_missing_name_at_the_end_of_a_route_behind_a_link_is_protected() {
+        let real = || Route { directories: vec!["/".into(), "/var".into()], ..Route::default() };
+        let mut registry = WatchRegistry::new(&[thing("/root/.ssh/keys")], |_| real(), |_| Vec::new());
         lead(&mut registry, "/", 2);
         lead(&mut registry, "/var", 3);
-        registry.protect(0, 1);
-        registry.ends_at(0, Some(("/var".into(), ".ssh".into())));
-        registry.guard();
+        registry.set_rule(0, 1);
+        registry.set_missing_name(0, Some(("/var".into(), ".ssh".into())));
+        registry.update_protections();
         assert_eq!(names(&registry, 3), [(".ssh".to_owned(), 1)]);
         assert_eq!(
             names(&registry, 2),
@@ -246,23 +247,24 @@ mod tests {
             "the link itself, too"
         );
         let var = registry.find(Path::new("/var")).unwrap();
-        let at = registry.refused(&[var], Some(OsStr::new(".ssh")));
+        let at = registry.protected_thing(&[var], Some(OsStr::new(".ssh")));
         assert_eq!(at, Some((0, "/var/.ssh".into())));
-        registry.ends_at(0, Some(("/var".into(), ".ssh".into())));
-        assert!(registry.guard().is_empty(), "nothing is new");
-        registry.ends_at(0, Some(("/var".into(), "keys.d".into())));
-        assert_eq!(registry.guard(), [var], "another name in the same directory");
+        registry.set_missing_name(0, Some(("/var".into(), ".ssh".into())));
+        assert!(registry.update_protections().is_empty(), "nothing changed");
+        registry.set_missing_name(0, Some(("/var".into(), "keys.d".into())));
+        assert_eq!(registry.update_protections(), [var], "another name in the same directory");
         assert_eq!(names(&registry, 3), [("keys.d".to_owned(), 1)]);
-        registry.ends_at(0, None);
-        assert!(registry.guard().contains(&var));
+        registry.set_missing_name(0, None);
+        assert!(registry.update_protections().contains(&var));
         assert_eq!(names(&registry, 3), []);
     }
 
     #[test]
-    fn what_was_refused_is_told_of_the_protected_thing_and_of_no_other() {
+    fn a_denial_names_the_protected_thing_and_no_other() {
         let registry = registry();
         let id = |path: &str| registry.find(Path::new(path)).unwrap();
-        let refused = |path: &str, name: Option<&str>| registry.refused(&[id(path)], name.map(OsStr::new));
+        let refused =
+            |path: &str, name: Option<&str>| registry.protected_thing(&[id(path)], name.map(OsStr::new));
         assert_eq!(refused("/etc", None), Some((0, "/etc".into())));
         assert_eq!(refused("/etc", Some("b")), Some((1, "/etc/b".into())));
         assert_eq!(refused("/etc/b/two", None), Some((1, "/etc/b/two".into())));
@@ -270,10 +272,10 @@ mod tests {
     }
 
     #[test]
-    fn without_a_deny_rule_nothing_is_told_to_the_programs() {
-        let mut registry = Registry::new(&[thing("/etc/a/one")], |_| Way::default(), |_| Vec::new());
+    fn without_a_deny_rule_no_watch_has_a_protection() {
+        let mut registry = WatchRegistry::new(&[thing("/etc/a/one")], |_| Route::default(), |_| Vec::new());
         lead(&mut registry, "/etc/a", 4);
-        assert!(registry.guard().is_empty() && names(&registry, 4).is_empty());
+        assert!(registry.update_protections().is_empty() && names(&registry, 4).is_empty());
         assert_eq!(roles(&registry, 4) & (ROLE_NAMES | ROLE_GUARD | ROLE_DENY), 0);
     }
 }

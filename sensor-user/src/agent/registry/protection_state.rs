@@ -1,26 +1,28 @@
-//! What deny rules mean for watches: the state of the rules on the way to what they protect. No I/O.
+//! The protections of watches that follow from deny rules, as data. `protection` computes them. No I/O.
 
-use crate::agent::rule_numbers::Numbers;
+use crate::agent::rule_numbers::RuleNumbers;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// What deny rules mean for all watches.
+/// The protections of all watches.
 #[derive(Debug, Default)]
-pub(super) struct Guards {
-    pub(super) numbers: Numbers,
-    pub(super) by_watch: HashMap<u32, Guard>,
-    /// By thing: the directory at which the way to it ends, and the name that is not there.
+pub(super) struct Protections {
+    /// The numbers of rules, and of sets of rules.
+    pub(super) numbers: RuleNumbers,
+    /// The protection of each watch that has one.
+    pub(super) by_watch: HashMap<u32, WatchProtection>,
+    /// By thing: the directory at which its route ends, and the name that is missing there.
     pub(super) missing: HashMap<u32, (PathBuf, OsString)>,
-    /// Directories of which other names are such ends since the last `Registry::guard`.
+    /// Directories in which another name is missing since the last `WatchRegistry::update_protections`.
     pub(super) moved: BTreeSet<PathBuf>,
 }
 
-/// What they mean for one watch.
+/// The protection of one watch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Guard {
-    /// The number of the rules of all that goes with it.
+pub(super) struct WatchProtection {
+    /// The number of the rules of all things at or below it.
     pub(super) rules: Option<u32>,
-    /// Some name in it is protected.
+    /// A name in it is protected.
     pub(super) has_names: bool,
 }

@@ -1,23 +1,23 @@
 //! Sealed trees: directories in which one index expects every entry.
 //!
-//! In: a tree's thing and the inodes that its entries lead to. Out: numbers and roles for the kernel's map, and the entries
-//! that a record is about. An entry has no expectation and no watch of its own. A tree that is only scanned keeps nothing for
-//! an entry; a tree that is watched live keeps its inode and one number. No I/O.
+//! In: a tree's thing and the inodes that its entries lead to. Out: numbers and roles for the kernel's map, and the entries of a
+//! record. An entry has no expectation and no watch of its own. A tree that is only scanned owns nothing for an entry; a tree
+//! that is watched live owns its inode and one number. No I/O.
 
 use super::inode::{FIRST_OWN, Inode};
-use super::watch::{self, Identity};
+use super::watch::{self, PackedInode};
 use sensor_common::map::InodeKey;
 use sensor_common::op::{ROLE_ANCESTOR, ROLE_DIRECTORY, ROLE_FILE};
 use std::path::{Path, PathBuf};
 
-/// Entries of trees have numbers from here to [`FIRST_OWN`]; watches have those below.
+/// Entries of trees have the numbers from here to [`FIRST_OWN`]. Watches have the numbers below.
 pub const FIRST_TREE: u32 = 1 << 29;
 
-/// Paths that a scan names; it counts all others.
+/// The number of paths that a scan names. It counts all others.
 const NAMED: usize = 16;
 
-/// What is expected of each entry of a tree. The entries are numbered from 0.
-pub trait Index {
+/// The expected state of each entry of a tree. The entries have the numbers from 0.
+pub trait TreeIndex {
     /// How many entries there are.
     fn entries(&self) -> u32;
 
@@ -25,18 +25,23 @@ pub trait Index {
     fn append(&self, entry: u32, path: &mut PathBuf);
 }
 
-/// What a scan of a tree found.
+/// The result of a scan of a tree.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Scan {
-    /// Entries that are not as the index expects.
+pub struct TreeScan {
+    /// How many entries differ from the index.
     pub differing: u32,
-    /// The paths of the first of them.
+    /// The paths of the first entries that differ.
     pub paths: Vec<PathBuf>,
 }
 
-/// Compares every entry of a tree at `root` with its index. `is_as_expected` looks at one entry, by its number and its path.
-pub fn scan(root: &Path, index: &impl Index, mut is_as_expected: impl FnMut(u32, &Path) -> bool) -> Scan {
-    let mut found = Scan::default();
+/// Compares every entry of a tree at `root` with its index. `is_as_expected` compares one entry, by its
+/// number and its path.
+pub fn scan(
+    root: &Path,
+    index: &impl TreeIndex,
+    mut is_as_expected: impl FnMut(u32, &Path) -> bool,
+) -> TreeScan {
+    let mut found = TreeScan::default();
     let mut path = PathBuf::new();
     for entry in 0..index.entries() {
         path.clear();
@@ -54,8 +59,8 @@ pub fn scan(root: &Path, index: &impl Index, mut is_as_expected: impl FnMut(u32,
 
 /// An entry that leads to an inode.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
-    inode: Identity,
+struct TreeEntry {
+    inode: PackedInode,
     is_directory: bool,
 }
 
@@ -67,8 +72,8 @@ struct Tree {
     first: u32,
     /// How many entries it has.
     count: u32,
-    /// Of a tree that is watched live: every entry. Of others nothing.
-    entries: Box<[Option<Entry>]>,
+    /// Every entry of a tree that is watched live; empty for other trees.
+    entries: Box<[Option<TreeEntry>]>,
     /// The entries that lead to an inode, in the order of the inodes.
     by_key: Vec<u32>,
 }
@@ -97,7 +102,7 @@ impl Tree {
 pub(super) struct Trees(Vec<Tree>);
 
 impl Trees {
-    /// Adds the tree of a thing. `is_live`: its entries will be enrolled.
+    /// Adds the tree of a thing. `is_live`: the daemon will enrol its entries.
     pub(super) fn add(&mut self, thing: u32, count: u32, is_live: bool) {
         let first = self.0.last().map_or(FIRST_TREE, |last| last.first + last.count);
         let count = count.min(FIRST_OWN.saturating_sub(first));
@@ -105,9 +110,9 @@ impl Trees {
         self.0.push(Tree { thing, first, count, entries, by_key: Vec::new() });
     }
 
-    /// The entries of a thing's tree lead to these inodes now, and all others to none. Each has its number and whether it is
-    /// a directory. Gives the keys to be enrolled with their numbers and roles.
-    pub(super) fn resolve_all(
+    /// Sets the inodes that the entries of a thing's tree lead to; all other entries lead to none. Each entry has its number and
+    /// whether it is a directory. Gives the keys with their numbers and roles; the caller enrols them.
+    pub(super) fn set_inodes(
         &mut self,
         thing: u32,
         found: impl Iterator<Item = (u32, Inode, bool)>,
@@ -116,7 +121,7 @@ impl Trees {
         tree.entries.fill(None);
         for (number, inode, is_directory) in found {
             if let Some(entry) = tree.entries.get_mut(number as usize) {
-                *entry = Some(Entry { inode: inode.into(), is_directory });
+                *entry = Some(TreeEntry { inode: inode.into(), is_directory });
             }
         }
         let mut by_key: Vec<u32> = (0..tree.count).filter(|entry| tree.order(*entry).is_some()).collect();
@@ -133,7 +138,7 @@ impl Trees {
         keys.into_iter().filter_map(|key| Some((key, self.enrolment(key)?))).collect()
     }
 
-    /// Number and roles under which an inode is to be enrolled for the trees alone; `None` if it is in none of them.
+    /// The number and the roles of an inode for the trees alone; `None` if no entry leads to it.
     pub(super) fn enrolment(&self, key: InodeKey) -> Option<(u32, u32)> {
         let mut leading = self
             .0
@@ -150,9 +155,9 @@ impl Trees {
         Some((id, roles))
     }
 
-    /// Adds the numbers of the entries that a record is about: those that lead to its inode, and the one under whose number
-    /// the kernel knew the inode.
-    pub(super) fn about(&self, id: u32, key: InodeKey, numbers: &mut Vec<u32>) {
+    /// Adds the numbers of the entries of a record: those that lead to its inode, and the one whose number the inode's map entry
+    /// had.
+    pub(super) fn add_entries_of_record(&self, id: u32, key: InodeKey, numbers: &mut Vec<u32>) {
         for tree in &self.0 {
             numbers.extend(tree.leading_to(key).iter().map(|entry| tree.first + entry));
             if tree.has(id) && !numbers.contains(&id) {
@@ -188,7 +193,7 @@ mod tests {
         let mut trees = Trees::default();
         trees.add(3, 10, true);
         trees.add(5, 10, true);
-        let enrolled = trees.resolve_all(5, [(2, inode(20), true)].into_iter());
+        let enrolled = trees.set_inodes(5, [(2, inode(20), true)].into_iter());
         let id = FIRST_TREE + 12;
         assert_eq!(enrolled, [(inode(20).key, (id, ROLE_DIRECTORY | ROLE_ANCESTOR))]);
         assert_eq!(trees.entry(id), Some((5, 2)));
@@ -198,19 +203,19 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_a_hard_link_is_about_all_of_its_entries() {
+    fn a_record_of_a_hard_link_has_all_of_its_entries() {
         let mut trees = Trees::default();
         trees.add(0, 4, true);
         let found = [(1, inode(7), false), (3, inode(7), false), (2, inode(5), false)];
-        let enrolled = trees.resolve_all(0, found.into_iter());
+        let enrolled = trees.set_inodes(0, found.into_iter());
         assert_eq!(enrolled.len(), 2, "one for each inode");
         let mut about = Vec::new();
-        trees.about(FIRST_TREE + 1, inode(7).key, &mut about);
+        trees.add_entries_of_record(FIRST_TREE + 1, inode(7).key, &mut about);
         assert_eq!(about, [FIRST_TREE + 1, FIRST_TREE + 3]);
         about.clear();
-        trees.about(FIRST_TREE + 2, inode(99).key, &mut about);
-        assert_eq!(about, [FIRST_TREE + 2], "what was renamed over an entry has its number");
-        trees.resolve_all(0, std::iter::empty());
-        assert_eq!(trees.enrolment(inode(7).key), None, "what is there no more is not enrolled");
+        trees.add_entries_of_record(FIRST_TREE + 2, inode(99).key, &mut about);
+        assert_eq!(about, [FIRST_TREE + 2], "the inode that was renamed over an entry has its number");
+        trees.set_inodes(0, std::iter::empty());
+        assert_eq!(trees.enrolment(inode(7).key), None, "an inode without an entry is not enrolled");
     }
 }

@@ -1,7 +1,7 @@
 //! One watched path.
 //!
-//! In: which things it matters to and how, and the inode that it leads to. Out: the same by question. Nearly all watches are
-//! of one declared file in a directory, and hold no more than that; what others have besides is in one box. No I/O.
+//! In: the things that depend on it, and the inode that it leads to. Out: these, by kind of dependence. It owns them. Nearly all
+//! watches belong to one declared file in a directory; the rare fields of the others are boxed. No I/O.
 
 use super::inode::Inode;
 use sensor_common::map::InodeKey;
@@ -13,9 +13,9 @@ use std::sync::Arc;
 /// The `thing` of a watch without one.
 const NONE: u32 = u32::MAX;
 
-/// An [`Inode`] in as little room as it takes: many have one.
+/// An [`Inode`] without padding, because there are very many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::agent) struct Identity {
+pub(in crate::agent) struct PackedInode {
     /// The high half and the low half.
     ino: [u32; 2],
     dev: u32,
@@ -23,7 +23,7 @@ pub(in crate::agent) struct Identity {
     generation: u32,
 }
 
-impl From<Inode> for Identity {
+impl From<Inode> for PackedInode {
     fn from(Inode { key, generation }: Inode) -> Self {
         let ino = [key.ino >> 32, key.ino & u64::from(u32::MAX)];
         let ino = ino.map(|half| u32::try_from(half).unwrap_or(u32::MAX));
@@ -31,56 +31,56 @@ impl From<Inode> for Identity {
     }
 }
 
-impl From<Identity> for Inode {
-    fn from(Identity { ino: [high, low], dev, volume, generation }: Identity) -> Self {
+impl From<PackedInode> for Inode {
+    fn from(PackedInode { ino: [high, low], dev, volume, generation }: PackedInode) -> Self {
         let ino = u64::from(high) << 32 | u64::from(low);
         Self { key: InodeKey { ino, dev, volume }, generation }
     }
 }
 
-/// What watches are sorted by, of those that lead to an inode.
+/// The order of the watches that lead to an inode.
 pub(super) fn order(key: InodeKey) -> (u32, u32, u64) {
     (key.dev, key.volume, key.ino)
 }
 
 /// One watched path.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each says something of its own, in one byte")]
+#[expect(clippy::struct_excessive_bools, reason = "each takes one byte")]
 pub struct Watch {
     /// The path, below the host root.
     pub path: Arc<Path>,
-    inode: Option<Identity>,
-    more: Option<Box<More>>,
-    /// `ROLE_*`, without what missing children add.
+    inode: Option<PackedInode>,
+    rare: Option<Box<RareFields>>,
+    /// `ROLE_*`, without the roles that missing children add.
     pub(super) roles: u32,
-    /// The first thing that is the object at the path and depends on its name in its directory; [`NONE`] for none.
+    /// The first thing at this path that depends on the object and on its name in its directory; [`NONE`] for none.
     thing: u32,
-    /// It was told that the inode leaves this path: what it does from then on is another path's affair.
-    pub(super) left: bool,
-    /// Its names are units, or links that enable them: the name says which unit it concerns.
+    /// A record reported that the inode leaves this path. Later records of the inode are about another path.
+    pub(super) has_left: bool,
+    /// The directory holds units, or links that enable units. So a name in it concerns the unit of that name.
     pub(super) holds_units: bool,
-    /// It lies on the way to what is declared, or to where links lead: its name in its directory matters.
-    pub(super) on_the_way: bool,
-    /// It leads to nothing that can be enrolled, and its directory counts it among those.
+    /// The directory is part of a declared path or of a route, so its own name in its parent directory matters.
+    pub(super) on_a_route: bool,
+    /// The path leads to no inode that can be enrolled. Its directory counts such watches.
     pub(super) unresolved: bool,
 }
 
-/// What few watches have.
+/// The fields that few watches have.
 #[derive(Debug, Default)]
-struct More {
-    /// Other things that are the object at the path.
+struct RareFields {
+    /// Other things at this path that depend on the object.
     objects: Vec<u32>,
-    /// Other things that depend on its name in its directory.
+    /// Other things that depend on the path's name in its directory.
     named: Vec<u32>,
-    /// Things that depend on a name in it, by a way that leads through symbolic links.
+    /// Things whose route leads through symbolic links, by the name in this directory that they depend on.
     names: BTreeMap<OsString, Vec<u32>>,
-    /// Things the ways to which lead through symbolic links, and end at a name in it that is not there.
+    /// Things whose route ends in this directory, by the missing name.
     missing: BTreeMap<OsString, Vec<u32>>,
-    /// Things that depend on every name in it.
+    /// Things that depend on every name in this directory.
     everything: Vec<u32>,
-    /// Things that lead through it by a symbolic link elsewhere, sorted.
+    /// Things whose route leads through this directory because of a symbolic link, sorted.
     through: Vec<u32>,
-    /// How many watched names in it could not be enrolled, so that its names matter.
+    /// How many watched names in this directory could not be enrolled. If any, its names matter.
     unresolved: u32,
 }
 
@@ -89,128 +89,128 @@ impl Watch {
         Self {
             path,
             inode: None,
-            more: None,
+            rare: None,
             roles: 0,
             thing: NONE,
-            left: false,
+            has_left: false,
             holds_units: false,
-            on_the_way: false,
+            on_a_route: false,
             unresolved: false,
         }
     }
 
-    /// The inode it leads to; `None` when there is none that can be opened.
+    /// The inode that the path leads to; `None` if none can be opened.
     pub fn inode(&self) -> Option<Inode> {
         self.inode.map(Inode::from)
     }
 
-    /// The inode that it leads to, by number and device.
+    /// The key of the inode that the path leads to.
     pub fn key(&self) -> Option<InodeKey> {
         self.inode().map(|inode| inode.key)
     }
 
-    /// See [`order`].
+    /// The [`order`] of the inode that the path leads to.
     pub(super) fn order(&self) -> Option<(u32, u32, u64)> {
         self.inode.map(|inode| order(Inode::from(inode).key))
     }
 
-    pub(super) fn leads_to(&mut self, inode: Option<Inode>) {
-        self.inode = inode.map(Identity::from);
+    pub(super) fn set_inode(&mut self, inode: Option<Inode>) {
+        self.inode = inode.map(PackedInode::from);
     }
 
-    fn more(&mut self) -> &mut More {
-        self.more.get_or_insert_default()
+    fn rare(&mut self) -> &mut RareFields {
+        self.rare.get_or_insert_default()
     }
 
-    /// It matters to a thing: as the object that it is, by its name in its directory.
+    /// Adds a thing that depends on the object at this path, or on its name in its directory.
     pub(super) fn concerns(&mut self, thing: u32, is_object: bool, is_named: bool) {
         if is_object && is_named && self.thing == NONE {
             self.thing = thing;
             return;
         }
         if is_object {
-            self.more().objects.push(thing);
+            self.rare().objects.push(thing);
         }
         if is_named {
-            self.more().named.push(thing);
+            self.rare().named.push(thing);
         }
     }
 
-    /// Every name in it matters to a thing.
+    /// Adds a thing that depends on every name in this directory.
     pub(super) fn concerns_all_names(&mut self, thing: u32) {
-        self.more().everything.push(thing);
+        self.rare().everything.push(thing);
     }
 
-    /// A symbolic link leads through it to a thing of this name.
-    pub(super) fn lead(&mut self, thing: u32, name: &OsStr) {
-        let more = self.more();
-        if let Err(at) = more.through.binary_search(&thing) {
-            more.through.insert(at, thing);
-            // The parent itself, by its real path: the name is created and removed there.
-            more.names.entry(name.to_owned()).or_default().push(thing);
+    /// Adds a thing of this name whose route leads through this directory because of a symbolic link.
+    pub(super) fn add_route(&mut self, thing: u32, name: &OsStr) {
+        let rare = self.rare();
+        if let Err(at) = rare.through.binary_search(&thing) {
+            rare.through.insert(at, thing);
+            // The directory may be the thing's real parent, where its name appears and disappears.
+            rare.names.entry(name.to_owned()).or_default().push(thing);
         }
     }
 
-    /// A way that a symbolic link leads through it ends at this name, which is not there.
-    pub(super) fn ends(&mut self, thing: u32, name: &OsStr) {
-        let things = self.more().missing.entry(name.to_owned()).or_default();
+    /// Adds a thing whose route ends in this directory, because this name is missing.
+    pub(super) fn add_missing_name(&mut self, thing: u32, name: &OsStr) {
+        let things = self.rare().missing.entry(name.to_owned()).or_default();
         if !things.contains(&thing) {
             things.push(thing);
         }
     }
 
-    /// A watched name in it leads to an inode now, or to none any more.
+    /// Counts a watched name in this directory that leads to an inode now, or to none.
     pub(super) fn child_resolved(&mut self, resolved: bool) {
-        let unresolved = &mut self.more().unresolved;
+        let unresolved = &mut self.rare().unresolved;
         *unresolved = if resolved { unresolved.saturating_sub(1) } else { *unresolved + 1 };
     }
 
-    /// Whether a watched name in it could not be enrolled.
+    /// Whether a watched name in this directory could not be enrolled.
     pub(super) fn has_unresolved(&self) -> bool {
-        self.more.as_ref().is_some_and(|more| more.unresolved > 0)
+        self.rare.as_ref().is_some_and(|rare| rare.unresolved > 0)
     }
 
-    /// Things that are the object at the path.
+    /// Things that depend on the object at this path.
     pub(super) fn objects(&self) -> impl Iterator<Item = u32> + use<'_> {
-        self.with_own(self.more.as_ref().map_or(&[], |more| &more.objects))
+        self.with_own(self.rare.as_ref().map_or(&[], |rare| &rare.objects))
     }
 
-    /// Things that depend on its name in its directory.
+    /// Things that depend on the path's name in its directory.
     pub(super) fn named(&self) -> impl Iterator<Item = u32> + use<'_> {
-        self.with_own(self.more.as_ref().map_or(&[], |more| &more.named))
+        self.with_own(self.rare.as_ref().map_or(&[], |rare| &rare.named))
     }
 
     fn with_own<'a>(&self, others: &'a [u32]) -> impl Iterator<Item = u32> + use<'a> {
         Some(self.thing).filter(|thing| *thing != NONE).into_iter().chain(others.iter().copied())
     }
 
-    /// Things that depend on every name in it.
+    /// Things that depend on every name in this directory.
     pub(super) fn everything(&self) -> &[u32] {
-        self.more.as_ref().map_or(&[], |more| &more.everything)
+        self.rare.as_ref().map_or(&[], |rare| &rare.everything)
     }
 
-    /// Things that lead through it by a symbolic link elsewhere, sorted.
+    /// Things whose route leads through this directory because of a symbolic link, sorted.
     pub(super) fn through(&self) -> &[u32] {
-        self.more.as_ref().map_or(&[], |more| &more.through)
+        self.rare.as_ref().map_or(&[], |rare| &rare.through)
     }
 
-    /// Things that depend on a name in it, by a way through symbolic links.
+    /// Things whose route leads through symbolic links and that depend on this name in this directory.
     pub(super) fn names_behind(&self, name: &OsStr) -> &[u32] {
-        self.more.as_ref().and_then(|more| more.names.get(name)).map_or(&[], |things| things)
+        self.rare.as_ref().and_then(|rare| rare.names.get(name)).map_or(&[], |things| things)
     }
 
-    /// Things the ways to which end or ended at a name in it, and go on when it comes.
+    /// Things whose route ended in this directory because this name was missing. When it appears, the route continues.
     pub(super) fn ending_at(&self, name: &OsStr) -> &[u32] {
-        self.more.as_ref().and_then(|more| more.missing.get(name)).map_or(&[], |things| things)
+        self.rare.as_ref().and_then(|rare| rare.missing.get(name)).map_or(&[], |things| things)
     }
 
-    /// The same, whatever the name.
+    /// [`Watch::ending_at`], for every name.
     pub(super) fn ending(&self) -> impl Iterator<Item = u32> + use<'_> {
-        self.more.iter().flat_map(|more| more.missing.values()).flatten().copied()
+        self.rare.iter().flat_map(|rare| rare.missing.values()).flatten().copied()
     }
 
-    /// [`Watch::names_behind`], whatever the name.
+    /// [`Watch::names_behind`], for every name.
     pub(super) fn all_names_behind(&self) -> impl Iterator<Item = u32> + use<'_> {
-        self.more.iter().flat_map(|more| more.names.values()).flatten().copied()
+        self.rare.iter().flat_map(|rare| rare.names.values()).flatten().copied()
     }
 }

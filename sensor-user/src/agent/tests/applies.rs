@@ -1,4 +1,4 @@
-//! An apply beside the daemon, as the daemon tells of it.
+//! An apply while the daemon runs, as the daemon reports it.
 
 use super::*;
 use crate::apply::Store;
@@ -6,7 +6,7 @@ use sensor_model::node_state::{NodeState, Standing, Wait};
 use std::io;
 use std::sync::Mutex;
 
-/// What was logged.
+/// The lines of the log.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -39,7 +39,7 @@ async fn each_wait_of_an_apply_is_in_the_status_the_metrics_and_the_log_while_it
         };
         fs::write(store.path().join("state.json"), json!(standing).to_string()).unwrap();
         daemon.agent.follow_applies(&mut daemon.changes).unwrap();
-        daemon.agent.write();
+        daemon.agent.end_turn();
         let status: serde_json::Value =
             serde_json::from_slice(&fs::read(node.path("run/status.json")).unwrap()).unwrap();
         assert_eq!(status["node"]["wait"], wait.as_str());
@@ -57,7 +57,7 @@ async fn each_wait_of_an_apply_is_in_the_status_the_metrics_and_the_log_while_it
 }
 
 #[tokio::test]
-async fn what_an_update_took_back_is_recorded_once_as_the_updates_doing() {
+async fn a_path_that_an_os_update_overwrote_is_recorded_once_with_the_update_as_operation() {
     let node = Node::new(&json!({ "path": FILE, "action": "observe" }));
     let (store, other) = (Store::open(&node.path("state")).unwrap(), "/etc/systemd/system/a.wants/a.service");
     let generation = store.path().join("generations/1");
@@ -76,14 +76,14 @@ async fn what_an_update_took_back_is_recorded_once_as_the_updates_doing() {
     for _ in 0..2 {
         let daemon = node.begin(None).await;
         node.end(daemon).await;
-        let told = node.told(RecordKind::Reverted);
-        let paths: Vec<_> = told.iter().map(|record| record.path.as_deref().unwrap()).collect();
+        let recorded = node.recorded(RecordKind::Reverted);
+        let paths: Vec<_> = recorded.iter().map(|record| record.path.as_deref().unwrap()).collect();
         assert_eq!(paths, [FILE, other]);
-        for record in &told {
+        for record in &recorded {
             assert_eq!((record.operation.as_deref(), &record.actor), (Some("os-update"), &None));
             assert_eq!(record.time, "2026-01-02T03:04:05.000000000Z");
             assert_eq!(record.detail["found"], "file");
         }
-        assert!(told[0].source.is_some() && told[0].thing.is_some());
+        assert!(recorded[0].source.is_some() && recorded[0].thing.is_some());
     }
 }

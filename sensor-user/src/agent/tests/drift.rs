@@ -1,6 +1,6 @@
-//! What an open drift is, by thing, over reload, apply and restart; and what is written back.
+//! Open drifts over reload, apply and restart, and things that are written back.
 
-use super::super::mounts::Announced;
+use super::super::mounts::AnnouncedMount;
 use super::*;
 use sensor_common::map::InodeKey;
 use sensor_model::difference::DifferenceKind;
@@ -17,7 +17,7 @@ fn of_file(records: Vec<Record>) -> Vec<Record> {
 }
 
 #[tokio::test]
-async fn what_an_allowed_actor_changed_stays_over_reload_and_restart_and_so_does_the_actor() {
+async fn a_change_by_an_allowed_actor_stays_allowed_over_reload_and_restart() {
     let node = Node::new(&revert());
     let mut daemon = node.begin(None).await;
     node.write("allowed\n");
@@ -33,12 +33,12 @@ async fn what_an_allowed_actor_changed_stays_over_reload_and_restart_and_so_does
         assert!(!drifted.differences.is_empty());
         node.end(daemon).await;
     }
-    assert_eq!(of_file(node.told(RecordKind::Drift)).len(), 1, "told once");
-    assert!(of_file(node.told(RecordKind::Recovered)).is_empty());
+    assert_eq!(of_file(node.recorded(RecordKind::Drift)).len(), 1, "recorded once");
+    assert!(of_file(node.recorded(RecordKind::Recovered)).is_empty());
 }
 
 #[tokio::test]
-async fn what_somebody_else_changes_after_a_restart_is_written_back() {
+async fn another_actors_change_after_a_restart_is_written_back() {
     let node = Node::new(&revert());
     let mut daemon = node.begin(None).await;
     node.write("allowed\n");
@@ -48,14 +48,14 @@ async fn what_somebody_else_changes_after_a_restart_is_written_back() {
     node.write("forbidden\n");
     node.changed(&mut daemon, &file(), Some(mallory())).await;
     assert_eq!(node.content(), DECLARED);
-    // Also where nobody was told to have changed it.
+    // The same without a known actor.
     node.end(daemon).await;
     node.write("forbidden\n");
     let daemon = node.begin(None).await;
     assert_eq!(node.content(), DECLARED);
     node.end(daemon).await;
-    let told = of_file(node.told(RecordKind::Drift));
-    let actors: Vec<_> = told.iter().map(|record| record.actor.as_ref().map(|actor| actor.pid)).collect();
+    let recorded = of_file(node.recorded(RecordKind::Drift));
+    let actors: Vec<_> = recorded.iter().map(|record| record.actor.as_ref().map(|actor| actor.pid)).collect();
     assert_eq!(actors, [Some(7), Some(8), None]);
 }
 
@@ -70,7 +70,7 @@ fn host_with_program() -> (Node, PathBuf) {
     (node, program)
 }
 
-/// Somebody who says that it ran the program, from this file.
+/// An actor whose executable has the program's path and the inode of this file.
 fn runner(from: &Path) -> Actor {
     let from = fs::metadata(from).unwrap();
     let exe_file = Some(FileIdentity { device: from.dev(), inode: from.ino(), volume: 0, generation: None });
@@ -78,7 +78,7 @@ fn runner(from: &Path) -> Actor {
 }
 
 #[tokio::test]
-async fn a_program_that_was_mounted_over_an_allowed_one_is_written_back_and_the_allowed_one_is_not() {
+async fn a_program_that_is_mounted_over_an_allowed_program_is_not_allowed() {
     let (node, program) = host_with_program();
     let mut daemon = node.begin(None).await;
     let other = node.path("other");
@@ -95,7 +95,7 @@ async fn a_program_that_was_mounted_over_an_allowed_one_is_written_back_and_the_
 }
 
 #[tokio::test]
-async fn a_path_that_fits_a_glob_and_leads_elsewhere_is_no_allowed_program() {
+async fn a_path_that_matches_a_glob_and_leads_elsewhere_is_no_allowed_program() {
     let rule = json!({ "path": FILE, "action": "revert", "allowedActors": { "exes": ["/usr/bin/**"] } });
     let node = Node::new(&rule);
     let (program, other) = (node.path("root/usr/bin/writer"), node.path("root/home/other"));
@@ -125,7 +125,7 @@ async fn a_program_that_was_replaced_is_no_allowed_one() {
     node.write("forbidden\n");
     node.changed(&mut daemon, &file(), Some(before)).await;
     assert_eq!(node.content(), DECLARED);
-    // What runs from the new one is, and stays allowed over a restart when the program is replaced again.
+    // A process of the new program is allowed. It stays allowed over a restart after which the program is replaced again.
     node.write("allowed\n");
     node.changed(&mut daemon, &file(), Some(runner(&program))).await;
     assert_eq!(node.content(), "allowed\n");
@@ -138,26 +138,26 @@ async fn a_program_that_was_replaced_is_no_allowed_one() {
 }
 
 #[tokio::test]
-async fn what_is_found_after_our_own_write_is_somebody_elses_and_is_written_back() {
+async fn a_difference_after_a_write_of_holdfast_has_another_actor_and_is_written_back() {
     let node = Node::new(&revert());
     let mut daemon = node.begin(None).await;
-    // Written back, and changed again before the new inode was watched.
+    // Holdfast wrote the file back. Another process changed it again before the new inode was enrolled.
     node.write("forbidden\n");
     let ours = Actor { pid: 9, holdfast: true, ..Actor::default() };
     node.changed(&mut daemon, &file(), Some(ours)).await;
     assert_eq!(node.content(), DECLARED);
     node.end(daemon).await;
-    let told = of_file(node.told(RecordKind::Drift));
-    assert_eq!(told.len(), 1);
-    assert_eq!((&told[0].actor, told[0].operation.as_deref()), (&None, Some("sweep")));
+    let recorded = of_file(node.recorded(RecordKind::Drift));
+    assert_eq!(recorded.len(), 1);
+    assert_eq!((&recorded[0].actor, recorded[0].operation.as_deref()), (&None, Some("sweep")));
 }
 
 #[tokio::test]
-async fn nothing_is_vouched_for_while_the_mount_table_cannot_be_read_and_everything_is_again_when_it_can() {
+async fn everything_is_unknown_while_the_mount_table_cannot_be_read() {
     let node = Node::new(&revert());
     let mut daemon = node.begin(None).await;
     let reason = |daemon: &Daemon| {
-        daemon.agent.verdicts.detector.gaps().map(|gap| gap.reason.clone()).collect::<Vec<_>>()
+        daemon.agent.verdicts.detector.gaps().map(|gap| gap.reason.as_str()).collect::<Vec<_>>()
     };
     let verdict = |daemon: &Daemon| {
         let things = daemon.agent.verdicts.desired.expectations.iter().map(|expectation| &expectation.thing);
@@ -174,7 +174,7 @@ async fn nothing_is_vouched_for_while_the_mount_table_cannot_be_read_and_everyth
         let again = daemon.agent.mounts.due.unwrap();
         assert!(again <= node.clock.boot_ns() + 1_000_000_000, "it is tried again within a second");
     }
-    // Drift is found meanwhile.
+    // The daemon still finds drift.
     node.write("allowed\n");
     node.changed(&mut daemon, &file(), Some(alice())).await;
     assert_eq!(verdict(&daemon), VerdictKind::Drifted);
@@ -187,21 +187,22 @@ async fn nothing_is_vouched_for_while_the_mount_table_cannot_be_read_and_everyth
     assert_eq!(reason(&daemon), [""; 0]);
     assert_eq!(verdict(&daemon), VerdictKind::Compliant);
     node.end(daemon).await;
-    let told = node.told(RecordKind::Gap);
-    let told: Vec<_> = told.iter().filter(|record| record.detail["reason"] == "mounts-unreadable").collect();
-    assert_eq!(told.len(), 2, "its begin and its end: {told:?}");
+    let recorded = node.recorded(RecordKind::Gap);
+    let recorded: Vec<_> =
+        recorded.iter().filter(|record| record.detail["reason"] == "mounts-unreadable").collect();
+    assert_eq!(recorded.len(), 2, "its begin and its end: {recorded:?}");
 }
 
 #[tokio::test]
-async fn a_mount_that_a_look_sees_before_the_table_is_read_again_is_its_makers() {
+async fn a_mount_that_a_verification_finds_before_the_table_is_read_has_the_records_actor() {
     let node = Node::new(&json!({ "path": FILE, "action": "observe" }));
     let mut daemon = node.begin(None).await;
     daemon.agent.mounts.file = node.path("table");
     fs::write(node.path("table"), "").unwrap();
     daemon.agent.compare_mounts(&mut daemon.changes).unwrap();
     node.settle(&mut daemon).await;
-    // The record comes before the mount is there.
-    daemon.agent.mounts.announced.push(Announced {
+    // The record arrives before the mount takes effect.
+    daemon.agent.mounts.announced.push(AnnouncedMount {
         key: InodeKey::default(),
         actor: mallory(),
         operation: Operation::MoveMount,
@@ -210,7 +211,7 @@ async fn a_mount_that_a_look_sees_before_the_table_is_read_again_is_its_makers()
     daemon.agent.compare_mounts(&mut daemon.changes).unwrap();
     let due = daemon.agent.mounts.due.as_mut().unwrap();
     assert!(*due > node.clock.boot_ns(), "it is read again later");
-    // Later than any look at what is mounted there.
+    // This is later than any verification of the mounted file.
     *due = u64::MAX;
 
     let point = node.file().parent().unwrap().canonicalize().unwrap();
@@ -223,13 +224,16 @@ async fn a_mount_that_a_look_sees_before_the_table_is_read_again_is_its_makers()
     daemon.agent.turn(&mut daemon.changes).await.unwrap();
     node.settle(&mut daemon).await;
     node.end(daemon).await;
-    let told = of_file(node.told(RecordKind::Drift));
-    assert_eq!(told.len(), 1);
-    assert_eq!((&told[0].actor, told[0].operation.as_deref()), (&Some(mallory()), Some("move-mount")));
+    let recorded = of_file(node.recorded(RecordKind::Drift));
+    assert_eq!(recorded.len(), 1);
+    assert_eq!(
+        (&recorded[0].actor, recorded[0].operation.as_deref()),
+        (&Some(mallory()), Some("move-mount"))
+    );
 }
 
 #[tokio::test]
-async fn whoever_made_a_drift_that_is_open_is_not_covered_by_an_allowed_actor_who_comes_later() {
+async fn an_open_drift_by_another_actor_is_not_allowed_when_an_allowed_actor_changes_the_file_later() {
     let rule = json!({ "path": FILE, "action": "degrade", "allowedActors": { "users": ["alice"] } });
     let node = Node::new(&rule);
     let mut daemon = node.begin(None).await;
@@ -239,39 +243,39 @@ async fn whoever_made_a_drift_that_is_open_is_not_covered_by_an_allowed_actor_wh
     node.write("forbidden\nallowed\n");
     node.changed(&mut daemon, &file(), Some(alice())).await;
     assert!(node.status().degraded);
-    // Once it is as declared again, the next drift is its maker's alone.
+    // After a recovery, the next drift has only its own actor.
     node.write(DECLARED);
     node.changed(&mut daemon, &file(), Some(alice())).await;
     node.write("allowed\n");
     node.changed(&mut daemon, &file(), Some(alice())).await;
     assert!(!node.status().degraded);
     node.end(daemon).await;
-    let told = of_file(node.told(RecordKind::Drift));
+    let recorded = of_file(node.recorded(RecordKind::Drift));
     let pids = |record: &Record| record.actors.iter().map(|actor| actor.pid).collect::<Vec<_>>();
-    assert_eq!(told.iter().map(pids).collect::<Vec<_>>(), [vec![], vec![8, 7], vec![]]);
-    let allowed: Vec<_> = told.iter().map(|record| record.detail.contains_key("allowed")).collect();
+    assert_eq!(recorded.iter().map(pids).collect::<Vec<_>>(), [vec![], vec![8, 7], vec![]]);
+    let allowed: Vec<_> = recorded.iter().map(|record| record.detail.contains_key("allowed")).collect();
     assert_eq!(allowed, [false, false, true]);
 }
 
 #[tokio::test]
-async fn a_change_whose_record_was_lost_may_be_anybodys_and_is_not_allowed() {
+async fn a_change_whose_record_was_lost_is_not_allowed() {
     let rule = json!({ "path": FILE, "action": "degrade", "allowedActors": { "users": ["alice"] } });
     let node = Node::new(&rule);
     let mut daemon = node.begin(None).await;
     node.write("allowed\n");
     node.announced(&mut daemon, &file(), Some(alice()), false);
-    daemon.agent.verdicts.missed("recursion-missed");
+    daemon.agent.verdicts.changes_missed(GapReason::RecursionMissed);
     node.settle(&mut daemon).await;
     assert!(node.status().degraded);
     node.end(daemon).await;
-    let told = of_file(node.told(RecordKind::Drift));
-    assert_eq!(told[0].actor, Some(alice()));
-    assert!(!told[0].detail.contains_key("allowed"));
-    assert_eq!(told[0].detail["more_actors"], 1);
+    let recorded = of_file(node.recorded(RecordKind::Drift));
+    assert_eq!(recorded[0].actor, Some(alice()));
+    assert!(!recorded[0].detail.contains_key("allowed"));
+    assert_eq!(recorded[0].detail["more_actors"], 1);
 }
 
 #[tokio::test]
-async fn a_policy_that_no_longer_allows_it_counts_from_the_reload_on() {
+async fn a_policy_that_no_longer_allows_a_change_applies_from_the_reload_on() {
     let node = Node::new(&revert());
     let mut daemon = node.begin(None).await;
     node.write("allowed\n");
@@ -284,7 +288,7 @@ async fn a_policy_that_no_longer_allows_it_counts_from_the_reload_on() {
 }
 
 #[tokio::test]
-async fn a_drift_is_allowed_only_where_all_who_changed_the_file_are_and_names_who_is_not() {
+async fn a_drift_is_allowed_only_if_all_its_actors_are_and_names_one_that_is_not() {
     let allowed = json!({ "path": FILE, "action": "degrade", "allowedActors": { "users": ["alice"] } });
     for (others, expected) in [(vec![mallory()], false), (vec![], true)] {
         let node = Node::new(&allowed);
@@ -295,15 +299,15 @@ async fn a_drift_is_allowed_only_where_all_who_changed_the_file_are_and_names_wh
         }
         node.changed(&mut daemon, &file(), Some(alice())).await;
         node.end(daemon).await;
-        let told = of_file(node.told(RecordKind::Drift));
-        assert_eq!(told[0].detail.get("allowed").is_some(), expected);
+        let recorded = of_file(node.recorded(RecordKind::Drift));
+        assert_eq!(recorded[0].detail.get("allowed").is_some(), expected);
         if expected {
-            assert_eq!((told[0].actor.clone(), told[0].actors.clone()), (Some(alice()), vec![]));
+            assert_eq!((recorded[0].actor.clone(), recorded[0].actors.clone()), (Some(alice()), vec![]));
         } else {
-            assert_eq!(told[0].actor, Some(mallory()));
-            assert_eq!(told[0].actors, [mallory(), alice()]);
+            assert_eq!(recorded[0].actor, Some(mallory()));
+            assert_eq!(recorded[0].actors, [mallory(), alice()]);
         }
-        // A restart knows no more than the log.
+        // After a restart the daemon has only the log.
         let daemon = node.begin(None).await;
         assert_eq!(node.status().degraded, !expected);
         node.end(daemon).await;
@@ -311,26 +315,26 @@ async fn a_drift_is_allowed_only_where_all_who_changed_the_file_are_and_names_wh
 }
 
 #[tokio::test]
-async fn an_attempt_that_the_kernel_refuses_takes_no_blame() {
+async fn the_actor_of_an_attempt_that_the_kernel_refuses_is_not_the_actor_of_the_drift() {
     let node = Node::new(&json!({ "path": FILE, "action": "degrade" }));
     let mut daemon = node.begin(None).await;
     node.write("root's\n");
     node.announced(&mut daemon, &file(), Some(alice()), false);
     node.announced(&mut daemon, &file(), Some(mallory()), true);
     node.settle(&mut daemon).await;
-    // Where nobody else is known, nobody is named, and what was tried is told as that.
+    // Without another actor the record names none, and shows the attempt apart.
     node.write("unseen\n");
     node.announced(&mut daemon, &file(), Some(mallory()), true);
     node.settle(&mut daemon).await;
     node.end(daemon).await;
-    let told = of_file(node.told(RecordKind::Drift));
-    assert_eq!((told[0].actor.clone(), told[0].actors.len()), (Some(alice()), 0));
-    assert_eq!((&told[1].actor, told[1].operation.as_deref()), (&None, Some("sweep")));
-    assert_eq!(told[1].detail["attempt"]["pid"], mallory().pid);
+    let recorded = of_file(node.recorded(RecordKind::Drift));
+    assert_eq!((recorded[0].actor.clone(), recorded[0].actors.len()), (Some(alice()), 0));
+    assert_eq!((&recorded[1].actor, recorded[1].operation.as_deref()), (&None, Some("sweep")));
+    assert_eq!(recorded[1].detail["attempt"]["pid"], mallory().pid);
 }
 
 #[tokio::test]
-async fn whoever_made_what_is_found_is_named_when_something_else_is_declared() {
+async fn the_actor_of_the_found_state_is_named_when_another_state_is_declared() {
     let node = Node::new(&revert());
     let mut daemon = node.begin(None).await;
     node.write("allowed\n");
@@ -340,13 +344,13 @@ async fn whoever_made_what_is_found_is_named_when_something_else_is_declared() {
     let daemon = node.begin(Some(carried)).await;
     assert_eq!(node.content(), "allowed\n");
     node.end(daemon).await;
-    let told = of_file(node.told(RecordKind::Drift));
-    assert_eq!(told[1].actor, Some(alice()));
-    assert_eq!(told[1].operation.as_deref(), Some("config"));
+    let recorded = of_file(node.recorded(RecordKind::Drift));
+    assert_eq!(recorded[1].actor, Some(alice()));
+    assert_eq!(recorded[1].operation.as_deref(), Some("config"));
 }
 
 #[tokio::test]
-async fn a_drift_that_nobody_vouches_for_is_over_once_it_was_seen_to_be_after_a_restart() {
+async fn a_drift_of_an_unwatched_file_ends_when_a_verification_after_a_restart_finds_none() {
     let node = Node::new(&json!({ "path": FILE, "action": "degrade" }));
     node.unwatched.set(true);
     let mut daemon = node.begin(None).await;
@@ -360,15 +364,19 @@ async fn a_drift_that_nobody_vouches_for_is_over_once_it_was_seen_to_be_after_a_
     let daemon = node.begin(None).await;
     let status = node.status();
     assert!(!status.degraded && !status.drifted.iter().any(|drifted| drifted.path == FILE));
-    assert!(status.gaps.iter().any(|gap| gap.reason == reasons::UNWATCHED), "{:?}", status.gaps);
+    assert!(
+        status.gaps.iter().any(|gap| gap.reason == GapReason::FanotifyUnwatched.as_str()),
+        "{:?}",
+        status.gaps
+    );
     node.end(daemon).await;
-    assert_eq!(of_file(node.told(RecordKind::Recovered)).len(), 1);
+    assert_eq!(of_file(node.recorded(RecordKind::Recovered)).len(), 1);
 }
 
 #[tokio::test]
-async fn a_unit_that_had_drifted_is_not_taken_for_its_file_after_a_restart() {
+async fn a_drifted_unit_is_not_mistaken_for_its_file_after_a_restart() {
     let node = Node::new(&json!({ "path": FILE, "action": "observe" }));
-    // Its file is there, the link that enables it is not.
+    // The unit's file exists, and the link that enables it does not.
     let unit = node.path("root/etc/systemd/system/a.service");
     fs::write(&unit, "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n").unwrap();
     fs::set_permissions(&unit, fs::Permissions::from_mode(0o644)).unwrap();
@@ -377,7 +385,7 @@ async fn a_unit_that_had_drifted_is_not_taken_for_its_file_after_a_restart() {
         node.end(daemon).await;
     }
     let mut kinds: Vec<_> = node
-        .told(RecordKind::Drift)
+        .recorded(RecordKind::Drift)
         .into_iter()
         .flat_map(|record| {
             record.differences.into_iter().map(move |difference| (record.thing, difference.kind))
@@ -386,11 +394,11 @@ async fn a_unit_that_had_drifted_is_not_taken_for_its_file_after_a_restart() {
         .collect();
     kinds.dedup();
     assert_eq!(kinds, [(Some(ThingKind::Unit), DifferenceKind::UnitEnablement)]);
-    assert_eq!(node.told(RecordKind::Recovered), []);
+    assert_eq!(node.recorded(RecordKind::Recovered), []);
 }
 
 #[tokio::test]
-async fn the_end_of_an_apply_is_no_recovery_of_what_it_has_nothing_to_do_with() {
+async fn the_end_of_an_apply_is_no_recovery_of_a_thing_that_it_does_not_write() {
     let node = Node::new(&json!({ "path": FILE, "action": "observe" }));
     let mut daemon = node.begin(None).await;
     node.write("drifted\n");
@@ -400,19 +408,19 @@ async fn the_end_of_an_apply_is_no_recovery_of_what_it_has_nothing_to_do_with() 
     fs::copy(node.path("config/a.ign"), node.path("state/apply/generations/1/config/a.ign")).unwrap();
     std::os::unix::fs::symlink("generations/1", node.path("state/apply/current")).unwrap();
     node.changed(&mut daemon, &file(), None).await;
-    assert!(matches!(daemon.agent.ended, Some(Ended::Applied)));
+    assert!(matches!(daemon.agent.run_end, Some(RunEnd::ApplyEnded)));
     let carried = node.end(daemon).await;
     let daemon = node.begin(Some(carried)).await;
     assert_eq!(node.status().drifted.iter().filter(|drifted| drifted.path == FILE).count(), 1);
     node.end(daemon).await;
-    assert_eq!(node.told(RecordKind::Recovered), []);
+    assert_eq!(node.recorded(RecordKind::Recovered), []);
 }
 
 #[tokio::test]
 async fn a_revert_that_failed_is_tried_again_while_the_thing_is_drifted() {
     let node = Node::new(&revert());
     let mut daemon = node.begin(None).await;
-    // A directory with something in it is not thrown away.
+    // Holdfast does not remove a directory with content.
     fs::remove_file(node.file()).unwrap();
     fs::create_dir(node.file()).unwrap();
     fs::write(node.file().join("kept"), "").unwrap();
@@ -420,20 +428,20 @@ async fn a_revert_that_failed_is_tried_again_while_the_thing_is_drifted() {
     assert!(node.file().is_dir());
     fs::remove_file(node.file().join("kept")).unwrap();
     fs::remove_dir(node.file()).unwrap();
-    // Nobody tells of that.
+    // No record reports this.
     for _ in 0..10 {
         node.settle(&mut daemon).await;
     }
     assert_eq!(node.content(), DECLARED);
     node.end(daemon).await;
-    let reverted = node.told(RecordKind::Reverted);
+    let reverted = node.recorded(RecordKind::Reverted);
     assert!(reverted[0].detail.contains_key("error") && !reverted[0].detail.contains_key("actions"));
     assert!(reverted.last().unwrap().detail.contains_key("actions"));
-    assert_eq!(of_file(node.told(RecordKind::Recovered)).len(), 1);
+    assert_eq!(of_file(node.recorded(RecordKind::Recovered)).len(), 1);
 }
 
 #[tokio::test]
-async fn between_a_change_and_the_look_at_it_nobody_says_that_a_thing_is_as_declared() {
+async fn between_a_change_and_its_verification_a_compliant_thing_is_unknown() {
     let node = Node::new(&revert());
     let mut daemon = node.begin(None).await;
     let expectations = &daemon.agent.verdicts.desired.expectations;

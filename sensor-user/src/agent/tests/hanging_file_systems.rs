@@ -1,12 +1,11 @@
-//! Things on a file system that does not answer. The processes that look at them are the tests' own.
+//! Things on a file system that does not answer. The tests play the worker processes.
 
-use super::super::reasons::{FOREIGN, HANGS};
-use super::super::workers::{Process, Workers};
+use super::super::workers::{WorkerProcess, Workers};
 use super::*;
 use crate::observation::worker;
 use nix::sys::stat::Mode;
 use rustix::fs::{AtFlags, StatxFlags, statx};
-use sensor_model::protocol::Scope;
+use sensor_model::protocol::{GapReason, Scope};
 use sensor_model::verdict::VerdictKind;
 use std::sync::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -21,7 +20,7 @@ fn observe() -> serde_json::Value {
     json!({ "path": "/etc/a.conf", "action": "observe" })
 }
 
-/// What the table of mounts says from now on: a file system of this type lies over the file, or none.
+/// Sets the mount table: a file system of this type is mounted over the file, or none.
 fn mounted(node: &Node, daemon: &Daemon, file_system: Option<&str>) {
     let root = fs::canonicalize(node.path("root")).unwrap();
     let handle = nix::fcntl::open(&root, nix::fcntl::OFlag::O_PATH, Mode::empty()).unwrap();
@@ -32,7 +31,7 @@ fn mounted(node: &Node, daemon: &Daemon, file_system: Option<&str>) {
         table.push_str(&over);
     }
     fs::write(node.path("mounts"), table).unwrap();
-    daemon.agent.looks.looker.observer.mounts_changed();
+    daemon.agent.verifications.verifier.observer.mounts_changed();
 }
 
 fn peers(daemon: &mut Daemon, node: &Node) -> Peers {
@@ -41,9 +40,10 @@ fn peers(daemon: &mut Daemon, node: &Node) -> Peers {
     let start = move || {
         let (stream, theirs) = UnixStream::pair()?;
         kept.lock().unwrap().push(theirs);
-        Ok(Process { child: None, stream })
+        Ok(WorkerProcess { child: None, stream })
     };
-    daemon.agent.looks.workers = Workers::with(Box::new(start), Arc::clone(&node.clock) as Arc<dyn Clock>);
+    daemon.agent.verifications.workers =
+        Workers::with(Box::new(start), Arc::clone(&node.clock) as Arc<dyn Clock>);
     peers
 }
 
@@ -56,12 +56,12 @@ fn verdict(daemon: &Daemon, thing: &Thing) -> VerdictKind {
     daemon.agent.verdicts.detector.thing_verdict(id(daemon, thing)).unwrap().verdict
 }
 
-/// The newest process looks and answers, until nothing is asked for any more.
+/// The newest worker process observes and answers, until there is no question.
 async fn answer(node: &Node, daemon: &mut Daemon, peers: &Peers) {
-    while daemon.agent.looks.workers.next_deadline().is_some() {
+    while daemon.agent.verifications.workers.next_deadline().is_some() {
         let mut peer = peers.lock().unwrap().pop().unwrap();
         let root = node.path("root");
-        let looks = async {
+        let work = async {
             let mut question = Vec::new();
             while question.last() != Some(&b'\n') {
                 question.push(peer.read_u8().await.unwrap());
@@ -70,9 +70,9 @@ async fn answer(node: &Node, daemon: &mut Daemon, peers: &Peers) {
             worker::serve(&root, question.as_slice(), &mut answer).unwrap();
             peer.write_all(&answer).await.unwrap();
         };
-        let (heard, ()) = tokio::join!(daemon.agent.looks.workers.next(), looks);
-        daemon.agent.worker_answered(heard, &mut daemon.changes).await.unwrap();
-        // A look that took a second is followed by the next one after another.
+        let (event, ()) = tokio::join!(daemon.agent.verifications.workers.next(), work);
+        daemon.agent.worker_answered(event, &mut daemon.changes).await.unwrap();
+        // The verifications that follow are due one after another.
         node.settle(daemon).await;
         node.settle(daemon).await;
     }
@@ -87,7 +87,7 @@ fn gaps(node: &Node) -> Vec<(String, Option<String>)> {
 }
 
 #[tokio::test]
-async fn what_does_not_answer_is_unknown_under_a_gap_of_its_own_and_all_else_goes_on() {
+async fn a_thing_whose_file_system_hangs_is_unknown_under_its_own_gap_and_the_loop_continues() {
     let node = Node::new(&observe());
     let mut daemon = node.begin(None).await;
     let peers = peers(&mut daemon, &node);
@@ -97,41 +97,41 @@ async fn what_does_not_answer_is_unknown_under_a_gap_of_its_own_and_all_else_goe
     mounted(&node, &daemon, Some("fuse.sshfs"));
     daemon.agent.verdicts.detector.recheck(Scope::All, node.clock.boot_ns());
     node.settle(&mut daemon).await;
-    assert_eq!(peers.lock().unwrap().len(), 1, "it is not touched, and a process is asked");
-    assert_eq!(verdict(&daemon, &unit()), elsewhere, "all else was looked at meanwhile");
+    assert_eq!(peers.lock().unwrap().len(), 1, "the daemon asks a process and does not open the file");
+    assert_eq!(verdict(&daemon, &unit()), elsewhere, "everything else was verified meanwhile");
 
     node.clock.0.fetch_add(6 * SECONDS, Ordering::Relaxed);
     node.settle(&mut daemon).await;
     assert_eq!(verdict(&daemon, &file()), VerdictKind::Unknown);
-    assert_eq!(gaps(&node), [(HANGS.to_owned(), Some(FILE.to_owned()))]);
+    assert_eq!(gaps(&node), [(GapReason::FileSystemHangs.to_string(), Some(FILE.to_owned()))]);
     assert_eq!(daemon.agent.verdicts.detector.undecided(), usize::from(elsewhere == VerdictKind::Unknown));
 
-    // It answers when it is asked once more.
+    // The file system answers the next question.
     node.clock.0.fetch_add(11 * SECONDS, Ordering::Relaxed);
     node.settle(&mut daemon).await;
     answer(&node, &mut daemon, &peers).await;
-    assert_eq!(gaps(&node), [(FOREIGN.to_owned(), None)]);
+    assert_eq!(gaps(&node), [(GapReason::ForeignFileSystem.to_string(), None)]);
     assert!(
         daemon.agent.verdicts.open_drift(id(&daemon, &file())).is_none(),
-        "nothing was made of not having seen it"
+        "a verification without an observation decides nothing"
     );
 
-    // It is found to have changed there.
+    // The file changed there.
     node.write("other\n");
     daemon.agent.verdicts.detector.recheck(Scope::All, node.clock.boot_ns());
     node.settle(&mut daemon).await;
     answer(&node, &mut daemon, &peers).await;
     assert_eq!(verdict(&daemon, &file()), VerdictKind::Drifted);
 
-    // What had drifted stays so while it hangs.
+    // A drifted thing stays drifted while the file system hangs.
     daemon.agent.verdicts.detector.recheck(Scope::All, node.clock.boot_ns());
     node.settle(&mut daemon).await;
     node.clock.0.fetch_add(6 * SECONDS, Ordering::Relaxed);
     node.settle(&mut daemon).await;
     assert_eq!(verdict(&daemon, &file()), VerdictKind::Drifted);
-    assert!(gaps(&node).iter().any(|(reason, _)| reason == HANGS));
+    assert!(gaps(&node).iter().any(|(reason, _)| reason == GapReason::FileSystemHangs.as_str()));
 
-    // Unmounted, it is read as ever.
+    // After the unmount, the daemon reads the file itself.
     node.write(DECLARED);
     mounted(&node, &daemon, None);
     daemon.agent.verdicts.detector.recheck(Scope::All, node.clock.boot_ns());
@@ -142,7 +142,7 @@ async fn what_does_not_answer_is_unknown_under_a_gap_of_its_own_and_all_else_goe
 }
 
 #[tokio::test]
-async fn what_lies_on_a_disk_of_this_node_when_the_answer_comes_is_looked_at_by_the_daemon_itself() {
+async fn a_thing_that_lies_on_a_local_file_system_when_the_answer_arrives_is_observed_by_the_daemon() {
     let node = Node::new(&observe());
     let mut daemon = node.begin(None).await;
     let peers = peers(&mut daemon, &node);
@@ -150,7 +150,7 @@ async fn what_lies_on_a_disk_of_this_node_when_the_answer_comes_is_looked_at_by_
     daemon.agent.verdicts.detector.recheck(Scope::All, node.clock.boot_ns());
     node.settle(&mut daemon).await;
     assert_eq!(peers.lock().unwrap().len(), 1);
-    // By the look, and the table was not read since.
+    // The worker's access mounted it, and the daemon has not read the table since then.
     let root = fs::canonicalize(node.path("root")).unwrap();
     fs::write(node.path("mounts"), format!("1 0 8:1 / {} rw - ext4 d rw\n", root.display())).unwrap();
     answer(&node, &mut daemon, &peers).await;
@@ -159,7 +159,7 @@ async fn what_lies_on_a_disk_of_this_node_when_the_answer_comes_is_looked_at_by_
 }
 
 #[tokio::test]
-async fn a_process_that_ends_without_an_answer_leaves_its_thing_unknown() {
+async fn a_thing_whose_worker_process_ends_without_an_answer_is_unknown() {
     let node = Node::new(&observe());
     let mut daemon = node.begin(None).await;
     let peers = peers(&mut daemon, &node);
@@ -167,10 +167,10 @@ async fn a_process_that_ends_without_an_answer_leaves_its_thing_unknown() {
     daemon.agent.verdicts.detector.recheck(Scope::All, node.clock.boot_ns());
     node.settle(&mut daemon).await;
     peers.lock().unwrap().clear();
-    let heard = daemon.agent.looks.workers.next().await;
-    daemon.agent.worker_answered(heard, &mut daemon.changes).await.unwrap();
+    let event = daemon.agent.verifications.workers.next().await;
+    daemon.agent.worker_answered(event, &mut daemon.changes).await.unwrap();
     assert_eq!(verdict(&daemon, &file()), VerdictKind::Unknown);
-    daemon.agent.write();
-    assert_eq!(gaps(&node), [(HANGS.to_owned(), Some(FILE.to_owned()))]);
+    daemon.agent.end_turn();
+    assert_eq!(gaps(&node), [(GapReason::FileSystemHangs.to_string(), Some(FILE.to_owned()))]);
     node.end(daemon).await;
 }

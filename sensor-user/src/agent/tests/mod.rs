@@ -1,4 +1,4 @@
-//! The loop without kernel programs: changes are told by the tests, time is theirs, files are real.
+//! Tests of the loop without kernel programs: the tests report changes and set the time; the files are real.
 
 mod applies;
 mod denial_counts;
@@ -7,16 +7,16 @@ mod hanging_file_systems;
 mod record_contents;
 mod unusable_configs;
 
-use super::apply_tracker::Follow;
-use super::backend::{Changes, Parts};
+use super::apply_tracker::ApplyTracker;
+use super::backend::BackendParts;
+use super::changes::Changes;
 use super::episode::AttributedChange;
-use super::holdfast_writers::Writers;
-use super::options::Options;
-use super::reasons;
-use super::reload::Carried;
+use super::holdfast_writers::HoldfastWriters;
+use super::options::AgentOptions;
+use super::reload::CarriedState;
 use super::reports::{DaemonFacts, HookMode, Reports as _};
-use super::run_end::Ended;
-use super::start::{self, Host, Run};
+use super::run_end::RunEnd;
+use super::start::{self, AgentRun, RunEnvironment};
 use super::state::Agent;
 use crate::apply::agent_view::AgentView;
 use crate::attribution::NoTable;
@@ -32,7 +32,7 @@ use crate::report::status;
 use jiff::Timestamp;
 use sensor_common::op::Operation;
 use sensor_model::expectation::Thing;
-use sensor_model::protocol::Event;
+use sensor_model::protocol::{Event, GapReason};
 use sensor_model::record::{Actor, Record, RecordKind};
 use sensor_model::status::NodeStatus;
 use serde_json::json;
@@ -45,11 +45,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// A clock that stands until it is moved.
+/// A clock that a test sets.
 #[derive(Debug)]
-struct Hand(AtomicU64);
+struct TestClock(AtomicU64);
 
-impl Clock for Hand {
+impl Clock for TestClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_nanosecond(1_767_323_045_000_000_000 + i128::from(self.boot_ns())).unwrap()
     }
@@ -59,16 +59,16 @@ impl Clock for Hand {
     }
 }
 
-/// A host whose one file is as declared.
+/// A host with one file, in its declared state.
 struct Node {
     directory: TempDir,
-    clock: Arc<Hand>,
+    clock: Arc<TestClock>,
     telemetry: Arc<Telemetry>,
-    /// Nobody tells of changes of the file.
+    /// The file has no fanotify mark.
     unwatched: Cell<bool>,
 }
 
-/// A daemon on it.
+/// A daemon on this host.
 struct Daemon {
     agent: Agent,
     changes: Changes,
@@ -79,7 +79,7 @@ const FILE: &str = "/etc/a.conf";
 const DECLARED: &str = "one\ntwo\nthree\n";
 
 impl Node {
-    /// With this action for everything, and more fields of its rule.
+    /// A host with this rule in its drift policy.
     fn new(rule: &serde_json::Value) -> Self {
         let build = BuildInfo {
             version: "1".to_owned(),
@@ -89,7 +89,7 @@ impl Node {
         };
         let node = Self {
             directory: tempfile::tempdir().unwrap(),
-            clock: Arc::new(Hand(AtomicU64::new(1_000_000_000))),
+            clock: Arc::new(TestClock(AtomicU64::new(1_000_000_000))),
             telemetry: Arc::new(Telemetry::new(build, Timestamp::UNIX_EPOCH)),
             unwatched: Cell::new(false),
         };
@@ -158,13 +158,13 @@ impl Node {
         reporter
     }
 
-    /// What the status file says.
+    /// The status file.
     fn status(&self) -> NodeStatus {
         status::read(&self.path("run")).unwrap()
     }
 
-    fn options(&self) -> Options {
-        Options {
+    fn options(&self) -> AgentOptions {
+        AgentOptions {
             inputs: Inputs {
                 root: self.path("root"),
                 state: self.path("state"),
@@ -184,20 +184,23 @@ impl Node {
         }
     }
 
-    /// A daemon as it begins: the first one, one that was started again, or the same with another config.
-    async fn begin(&self, carried: Option<Carried>) -> Daemon {
+    /// Begins a run. With `carried`: the next run of a daemon; without: a daemon that starts.
+    async fn begin(&self, carried: Option<CarriedState>) -> Daemon {
         let mut options = self.options();
         let observer = Arc::new(Observer::guarded_by(&options.inputs.root, &self.path("mounts")).unwrap());
         let view = AgentView::new(&options.inputs.root, &options.inputs.state);
-        let follow = Follow::new(Box::new(view)).start(&mut options, &observer).await;
+        let apply_tracker = ApplyTracker::new(Box::new(view)).start(&mut options, &observer).await;
         let loaded = start::load(&mut options, &observer).unwrap();
-        let writers = Writers::listen(&options.inputs.state);
-        let host =
-            Host { clock: Arc::clone(&self.clock) as Arc<dyn Clock>, observer, boot_id: "boot".to_owned() };
-        let parts = Parts {
+        let holdfast_writers = HoldfastWriters::listen(&options.inputs.state);
+        let host = RunEnvironment {
+            clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
+            observer,
+            boot_id: "boot".to_owned(),
+        };
+        let parts = BackendParts {
             mode: HookMode::Fanotify,
             sensor: None,
-            witness: None,
+            kernel: None,
             canary: None,
             recursion: None,
             processes: Box::new(NoTable),
@@ -206,21 +209,30 @@ impl Node {
             adopted: true,
         };
         let carried = carried.unwrap_or_default();
-        // A reload goes on with the reporter that it has; one that starts from the log knows the same.
+        // A run after a reload keeps its reporter. A new reporter restores the same state from the log.
         let reporter = self.reporter();
         let readiness = reporter.readiness();
         let reports = Box::new(reporter);
         let write_back = Box::new(Reverter::new(&options.inputs.root));
-        let run = Run { options, parts, follow, writers, loaded, carried, reports, write_back };
-        let (mut agent, changes) = run.begin(&host).unwrap();
-        let own = agent.looks.looker.registry.find(FILE.as_ref()).unwrap();
-        agent.looks.looker.set_marked(own, !self.unwatched.get());
+        let run = AgentRun {
+            options,
+            parts,
+            apply_tracker,
+            holdfast_writers,
+            loaded,
+            carried,
+            reports,
+            write_back,
+        };
+        let (mut agent, changes) = run.assemble(&host).unwrap();
+        let own = agent.verifications.verifier.registry.find(FILE.as_ref()).unwrap();
+        agent.verifications.verifier.set_marked(own, !self.unwatched.get());
         let mut daemon = Daemon { agent, changes, readiness };
         self.settle(&mut daemon).await;
         daemon
     }
 
-    /// Lets a second go by, and whatever is due in it be done.
+    /// Advances the clock by a second, and runs each turn that is due.
     async fn settle(&self, daemon: &mut Daemon) {
         let end = self.clock.boot_ns() + 1_000_000_000;
         loop {
@@ -240,33 +252,33 @@ impl Node {
         self.clock.0.fetch_max(end, Ordering::Relaxed);
     }
 
-    /// Somebody changed a file.
+    /// An actor changed a thing, and the daemon verified it.
     async fn changed(&self, daemon: &mut Daemon, thing: &Thing, actor: Option<Actor>) {
         self.announced(daemon, thing, actor, false);
         self.settle(daemon).await;
     }
 
-    /// Somebody is about to change a file, which is not looked at yet. `refused`: the kernel does not let them.
+    /// A record announces a change of a thing. `refused`: the kernel refuses the change.
     fn announced(&self, daemon: &mut Daemon, thing: &Thing, actor: Option<Actor>, refused: bool) {
         let at_ns = self.clock.boot_ns();
         let expectations = &daemon.agent.verdicts.desired.expectations;
         let id = expectations.iter().position(|expectation| expectation.thing == *thing).unwrap();
         let id = u32::try_from(id).unwrap();
         let operation = Operation::Write.name();
-        daemon.agent.verdicts.note(id, AttributedChange { actor, operation, at_ns }, refused);
+        daemon.agent.verdicts.add_change(id, AttributedChange { actor, operation, at_ns }, refused);
         daemon.agent.verdicts.detector.event(id, at_ns, Event { own: false, beyond: true });
     }
 
     /// Ends a run of the loop.
-    async fn end(&self, mut daemon: Daemon) -> Carried {
+    async fn end(&self, mut daemon: Daemon) -> CarriedState {
         let carried = daemon.agent.carry();
-        daemon.agent.write();
+        daemon.agent.end_turn();
         daemon.agent.verdicts.reports.close().await.unwrap();
         carried
     }
 
-    /// What the log says of a kind.
-    fn told(&self, kind: RecordKind) -> Vec<Record> {
+    /// The log's records of a kind.
+    fn recorded(&self, kind: RecordKind) -> Vec<Record> {
         let filter = Filter { kinds: vec![kind], ..Filter::default() };
         let entries: Vec<LogEntry> = forensic::tail(&self.path("log"), 1000, &filter).unwrap();
         entries.into_iter().map(|entry| entry.record).collect()

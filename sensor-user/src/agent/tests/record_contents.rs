@@ -1,17 +1,17 @@
-//! What records show of before and after.
+//! The state before and after in records.
 
 use super::*;
 use sha2::{Digest as _, Sha256};
 
-/// The drift that a change of the file's content is told as, and the log's text.
+/// The record of the drift after a change of the file's content, and the log's text.
 async fn drift(rule: &serde_json::Value, content: &str) -> (Node, Record, String) {
     let node = Node::new(rule);
     let mut daemon = node.begin(None).await;
     node.write(content);
     node.changed(&mut daemon, &file(), Some(alice())).await;
     node.end(daemon).await;
-    let told = node.told(RecordKind::Drift);
-    let record = told.into_iter().find(|record| record.path.as_deref() == Some(FILE)).unwrap();
+    let recorded = node.recorded(RecordKind::Drift);
+    let record = recorded.into_iter().find(|record| record.path.as_deref() == Some(FILE)).unwrap();
     let text = fs::read_to_string(node.path("log/forensic.jsonl")).unwrap();
     (node, record, text)
 }
@@ -33,8 +33,8 @@ async fn a_record_has_digests_and_metadata_before_and_after() {
     node.changed(&mut daemon, &file(), Some(alice())).await;
     node.end(daemon).await;
     let filter = Filter { path: Some(PathBuf::from(FILE)), ..Filter::default() };
-    let told = forensic::tail(&node.path("log"), 100, &filter).unwrap();
-    let sides: Vec<[serde_json::Value; 2]> = told
+    let recorded = forensic::tail(&node.path("log"), 100, &filter).unwrap();
+    let sides: Vec<[serde_json::Value; 2]> = recorded
         .into_iter()
         .map(|entry| {
             let record = entry.record;
@@ -52,25 +52,25 @@ async fn a_record_has_digests_and_metadata_before_and_after() {
             [declared, nothing],
         ]
     );
-    let last = node.told(RecordKind::Drift).pop().unwrap();
+    let last = node.recorded(RecordKind::Drift).pop().unwrap();
     assert_eq!(last.after, Some(json!({ "seen": "missing" })));
     assert_eq!(last.before.unwrap()["mode"], 0o644);
 }
 
 #[tokio::test]
-async fn before_the_first_look_nobody_knows_what_was_there() {
+async fn before_the_first_verification_the_state_before_is_unknown() {
     let node = Node::new(&json!({ "path": FILE, "action": "observe" }));
     node.write("found\n");
     let daemon = node.begin(None).await;
     node.end(daemon).await;
-    let told = node.told(RecordKind::Drift);
-    let record = told.into_iter().find(|record| record.path.as_deref() == Some(FILE)).unwrap();
+    let recorded = node.recorded(RecordKind::Drift);
+    let record = recorded.into_iter().find(|record| record.path.as_deref() == Some(FILE)).unwrap();
     assert_eq!(record.before, None);
     assert_eq!(record.after.unwrap()["sha256"], digest("found\n"));
 }
 
 #[tokio::test]
-async fn a_diff_is_shown_where_the_policy_says_that_the_content_is_no_secret() {
+async fn a_record_has_a_diff_if_the_policy_says_that_the_content_is_no_secret() {
     let rule = json!({ "path": FILE, "action": "revert", "secret": false });
     let (node, record, _) = Box::pin(drift(&rule, "one\n2\nthree\n")).await;
     let wanted = "--- declared\n+++ found\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n";
@@ -79,7 +79,7 @@ async fn a_diff_is_shown_where_the_policy_says_that_the_content_is_no_secret() {
 }
 
 #[tokio::test]
-async fn of_a_secret_nothing_but_digests_is_in_the_log() {
+async fn the_log_has_only_digests_of_a_secret() {
     for rule in [
         json!({ "path": FILE, "action": "observe" }),
         json!({ "path": FILE, "action": "observe", "secret": true }),
@@ -92,7 +92,7 @@ async fn of_a_secret_nothing_but_digests_is_in_the_log() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_shown_says_why() {
+async fn a_record_without_an_allowed_diff_has_the_reason() {
     let rule = json!({ "path": FILE, "action": "observe", "secret": false });
     let large = "x".repeat(100_000);
     for (content, why) in [("\0", "not text"), (large.as_str(), "too large")] {

@@ -1,19 +1,19 @@
-//! Configs that cannot be used, at a start and at a reload.
+//! Unusable configs, at a start and at a reload.
 
 use super::*;
 use crate::desired;
 use sensor_model::expectation::Expectation;
 
-/// A config with a typing error that would take everything away.
+/// A config with a typing error. Without a check it would declare nothing.
 const TYPO: &str = r#"{"ignition":{"version":"3.4.0"},"storge":{"files":[]}}"#;
-/// One that declares nothing.
+/// A config that declares nothing.
 const EMPTY: &str = r#"{"ignition":{"version":"3.4.0"}}"#;
 
 fn node() -> Node {
     Node::new(&json!({ "path": FILE, "action": "observe" }))
 }
 
-fn load(node: &Node) -> anyhow::Result<(Options, Desired, Option<String>)> {
+fn load(node: &Node) -> anyhow::Result<(AgentOptions, Desired, Option<String>)> {
     let mut options = node.options();
     let observer = Observer::new(&options.inputs.root).unwrap();
     let (desired, refused) = start::load(&mut options, &observer)?;
@@ -43,17 +43,17 @@ async fn a_start_with_an_unusable_config_keeps_the_last_usable_one_and_is_not_re
         fs::write(node.path("config/a.ign"), config).unwrap();
         let mut daemon = node.begin(None).await;
         assert_eq!(all(&daemon), before, "{config}");
-        let told = daemon.readiness.reasons()["config"].clone();
-        assert!(told.contains(reason), "{told}");
-        assert_eq!(node.status().config_refused, Some(told));
-        // What is in force is what diffs and repairs are made from.
+        let recorded = daemon.readiness.reasons()["config"].clone();
+        assert!(recorded.contains(reason), "{recorded}");
+        assert_eq!(node.status().config_refused, Some(recorded));
+        // Diffs and repairs use the config that is in force.
         let in_force =
             desired::rendered(&daemon.agent.options.inputs.source, desired::Unknown::Ignore).unwrap();
         assert!(in_force.files.contains_key(FILE), "{config}");
-        // Mended, it is read again where it was given.
+        // The daemon reads the corrected config at its own path.
         node.declare(DECLARED);
         daemon.agent.reload();
-        let Some(Ended::Reloaded(desired)) = daemon.agent.ended.take() else { panic!("{config}") };
+        let Some(RunEnd::Reloaded(desired)) = daemon.agent.run_end.take() else { panic!("{config}") };
         let given = node.path("config/a.ign").display().to_string();
         assert!(desired.expectations.iter().all(|known| *known.source.origin() == *given), "{config}");
         node.end(daemon).await;
@@ -61,19 +61,19 @@ async fn a_start_with_an_unusable_config_keeps_the_last_usable_one_and_is_not_re
 }
 
 #[tokio::test]
-async fn a_running_daemon_refuses_the_same() {
+async fn a_running_daemon_refuses_the_same_configs() {
     let node = node();
     let mut daemon = node.begin(None).await;
     for config in [TYPO, EMPTY] {
         fs::write(node.path("config/a.ign"), config).unwrap();
         daemon.agent.reload();
-        assert!(daemon.agent.ended.is_none(), "{config}");
+        assert!(daemon.agent.run_end.is_none(), "{config}");
     }
     node.end(daemon).await;
 }
 
 #[test]
-fn a_first_start_has_nothing_to_keep_and_what_is_allowed_is_taken() {
+fn a_first_start_fails_with_an_unusable_config_unless_an_option_allows_it() {
     let node = node();
     fs::write(node.path("config/a.ign"), TYPO).unwrap();
     let error = load(&node).unwrap_err();
@@ -90,14 +90,14 @@ fn a_first_start_has_nothing_to_keep_and_what_is_allowed_is_taken() {
     options.inputs.allow_empty = true;
     let (desired, refused) = start::load(&mut options, &observer).unwrap();
     assert!(desired.nothing && refused.is_none());
-    // It is the last that could be used.
+    // This is the last usable config.
     fs::write(node.path("config/a.ign"), TYPO).unwrap();
     let (desired, refused) = start::load(&mut options, &observer).unwrap();
     assert!(desired.nothing && refused.is_some());
 }
 
 #[test]
-fn beside_an_applied_config_the_last_usable_policies_stay_in_force() {
+fn with_an_applied_config_the_last_usable_policies_stay_in_force() {
     let node = node();
     let applied = node.path("state/apply/generations/1");
     fs::create_dir_all(&applied).unwrap();
@@ -117,13 +117,13 @@ fn beside_an_applied_config_the_last_usable_policies_stay_in_force() {
     let in_force = (options.inputs.source.manifests().to_vec(), options.inputs.policies);
     assert_eq!(in_force, (vec![applied.clone()], vec![kept.join("policies/000000/a.json")]));
     assert_eq!(fs::read_dir(kept.join("configs")).unwrap().count(), 0, "the store of applies has them");
-    // The config is another one by now, and the policies are still the last usable ones.
+    // The config changed, and the policies are still the last usable ones.
     fs::write(applied.join("a.ign"), EMPTY).unwrap();
     assert!(load().unwrap().1.nothing);
 }
 
 #[test]
-fn what_is_kept_is_closed_to_others_and_follows_what_is_used() {
+fn the_kept_files_are_private_and_follow_the_used_ones() {
     let node = node();
     let kept = last_valid::directory(&node.path("state"));
     for content in [DECLARED, "another\n"] {

@@ -1,12 +1,12 @@
-//! File systems on which the kernel's word on a look is worth nothing.
+//! File systems on which the kernel's evidence proves nothing, because others can change files there unseen.
 //!
-//! In: the magic number of a file system. Out: its name, where others can change files on it unseen.
+//! In: the magic number of a file system. Out: its name if it is such a file system. No state.
 
 use crate::observation::Observer;
 use std::path::Path;
 
-/// The magic numbers of file systems on which others can change files without this kernel taking part,
-/// or whose daemon can (include/uapi/linux/magic.h and their own headers).
+/// The magic numbers of file systems on which other hosts, or a daemon, can change files without this kernel. They come from
+/// `include/uapi/linux/magic.h` and the headers of the file systems.
 const FOREIGN_FILE_SYSTEMS: [(u64, &str); 17] = [
     (0x6969, "nfs"),
     (0xfe53_4d42, "smb2"),
@@ -27,18 +27,18 @@ const FOREIGN_FILE_SYSTEMS: [(u64, &str); 17] = [
     (0xbacb_acbc, "vmhgfs"),
 ];
 
-/// overlayfs. A mapping of its file is one of the file in the layer below (`ovl_mmap`), whose stores and writers its own
-/// inode does not show, and a write in the upper directory bypasses all of it.
+/// overlayfs. A mapping of its file maps the file in the layer below (`ovl_mmap`). The inode of the overlay shows neither the
+/// stores nor the writers of that file. A write in the upper directory bypasses the overlay.
 const OVERLAY: u64 = 0x794c_7630;
 
-/// Whether two files there may have one number at once: each layer has numbers of its own, and no inode a generation. In
-/// layers that are only read, no file is made that gets another one's number.
+/// Whether two files of the file system may have one inode number at once: each layer has numbers of its own, and inodes have no
+/// generation. Without an upper layer no new file can get a used number.
 pub(super) fn shares_numbers(magic: u64, observer: &Observer, path: &Path) -> bool {
     magic == OVERLAY && observer.has_upper_layer(path)
 }
 
-/// The name of such a file system, for what a path leads to; `None` for all others. Layers that cannot be written
-/// (an image's) are as good as what they lie on.
+/// The name of such a file system at a path; `None` for all others. An overlay without an upper layer (an image) is as safe as
+/// the file systems of its layers.
 pub(super) fn foreign(magic: u64, observer: &Observer, path: &Path) -> Option<&'static str> {
     if shares_numbers(magic, observer, path) {
         return Some("overlay");

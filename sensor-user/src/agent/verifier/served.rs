@@ -1,25 +1,25 @@
-//! Things on file systems that a server answers for, which another process looked at.
+//! Things on file systems with a server, which a worker process observed.
 //!
-//! In: its answer. Out: the same as of a look of our own. It touches nothing.
+//! In: the worker's answer. Out: a verification like the verifier's own. It owns nothing, and opens nothing on such a file system.
 
-use super::{Desired, LookResult, Looker, MapsError, registry};
-use crate::agent::reasons::FOREIGN;
+use super::{Desired, MapsError, VerifiedThing, Verifier, registry};
 use crate::agent::registry::Inode;
 use crate::observation::worker::{Answer, Identified};
 use sensor_common::map::InodeKey;
 use sensor_model::observation::{FileType, Observation};
+use sensor_model::protocol::GapReason;
 
-impl Looker {
-    /// What follows from an answer about a thing.
-    pub async fn answered(
+impl Verifier {
+    /// The verification from a worker's observation of a thing.
+    pub async fn verify_answer(
         &mut self,
         thing: u32,
         desired: &Desired,
         answer: Answer,
-    ) -> Result<LookResult, MapsError> {
+    ) -> Result<VerifiedThing, MapsError> {
         let path = desired.expectations[thing as usize].thing.path();
         let object = answer.inodes.iter().find(|found| found.path == *path).map(inode);
-        if self.witness.is_some() {
+        if self.kernel.is_some() {
             for found in &answer.inodes {
                 self.enrol_answered(found)?;
             }
@@ -27,14 +27,16 @@ impl Looker {
                 && let Some(own) = self.registry.find(&path)
                 && self.registry.get(own).and_then(registry::Watch::key).is_some()
             {
-                self.apply(own, None)?;
+                self.set_inode(own, None)?;
             }
         }
-        // Its own counters know only of what this kernel did.
-        Ok(self.result(thing, desired, answer.observation, object, None, Some(FOREIGN)).await)
+        // The counters count only the changes by this kernel.
+        Ok(self
+            .result(thing, desired, answer.observation, object, None, Some(GapReason::ForeignFileSystem))
+            .await)
     }
 
-    /// Enrols what is watched there, so that changes by this kernel have records. Only on such file systems: on all others the
+    /// Enrols a watched inode of such a file system, so that changes by this kernel have records. On all other file systems the
     /// kernel programs identify the inode themselves.
     fn enrol_answered(&mut self, found: &Identified) -> Result<(), MapsError> {
         let Some(watch) = self.registry.find(&found.path) else { return Ok(()) };
@@ -44,11 +46,12 @@ impl Looker {
         if is_known || !is_watchable || !self.observer.is_served(&found.path) {
             return Ok(());
         }
-        self.apply(watch, Some(inode(found)))
+        self.set_inode(watch, Some(inode(found)))
     }
 }
 
-/// The generation is not known. On these file systems it is zero, or else a change has no actor until the next look.
+/// The worker does not know the generation. On these file systems it is zero, or else a change has no actor until the next
+/// verification.
 fn inode(found: &Identified) -> Inode {
     Inode { key: InodeKey { ino: found.ino, dev: found.dev, volume: 0 }, generation: 0 }
 }

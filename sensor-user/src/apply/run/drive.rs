@@ -8,8 +8,8 @@ use crate::{
     apply::{
         act_runner::{ActResult, ActRunner, UndoResult, UnitAfterBoot},
         error::ApplyError,
-        tie::{self, Hello, Tie},
         verify::{Differences, Verifier},
+        writer_protocol::{self, WriterAnnouncement, WriterConnection},
     },
     store::AppendError,
 };
@@ -174,16 +174,16 @@ impl Run<'_> {
     /// Notifies the daemon before anything is written, so that it watches the paths.
     async fn notify_daemon(&mut self, ending: &mut dyn RunNotes, progress: Progress<'_>) {
         let (Some(_), DaemonNotice::Due(state)) = (&self.journal, &self.daemon) else { return };
-        if tie::socket(state).exists() {
+        if writer_protocol::socket(state).exists() {
             ending.waits(
                 Wait::Daemon,
-                &format!("the daemon to watch it, {} s at most", tie::PATIENCE.as_secs()),
+                &format!("the daemon to watch it, {} s at most", writer_protocol::PATIENCE.as_secs()),
             );
             self.waits = None;
         }
-        let hello = Hello { apply: Some(self.begin.id), ..Hello::default() };
-        let tie = Tie::make(state, &hello, &mut *progress).await;
-        self.daemon = DaemonNotice::Sent { _tie: tie };
+        let announcement = WriterAnnouncement { apply: Some(self.begin.id), ..WriterAnnouncement::default() };
+        let connection = WriterConnection::announce(state, &announcement, &mut *progress).await;
+        self.daemon = DaemonNotice::Sent { _connection: connection };
     }
 
     /// Reads the state of an act's unit after a boot. Where it cannot be read, the apply neither goes on nor rolls back: the next

@@ -3,7 +3,7 @@
 use crate::{
     apply::{
         error::ApplyError, interrupts::Interrupts, password::ShadowLock, preflight::Mco, request::Options,
-        tie::Tie,
+        writer_protocol::WriterConnection,
     },
     observation::Observer,
     store::{JournalFile, Store},
@@ -94,7 +94,7 @@ pub(in crate::apply) enum DaemonNotice {
     /// It is to be notified before anything is written; this is the state directory.
     Due(PathBuf),
     /// It was notified, if one runs. The end of the connection tells it that the apply has ended.
-    Sent { _tie: Option<Tie> },
+    Sent { _connection: Option<WriterConnection> },
     /// The daemon itself applies.
     Own,
 }

@@ -13,9 +13,8 @@ use crate::{
     agent::{
         canary::{CANARY_ID, Canary, CanaryState},
         privileges,
-        reasons::CANARY_NOT_HEARD,
         reports::HookMode,
-        verifier::Witness,
+        verifier::KernelPrograms,
     },
     clock::SystemClock,
     event,
@@ -27,6 +26,7 @@ use crate::{
     observation::Observer,
 };
 use facts::{Fact, State, facts};
+use sensor_model::protocol::GapReason;
 use serde::Serialize;
 use std::{fs, io, os::unix::fs::DirBuilderExt as _, path::Path, sync::Arc};
 
@@ -252,25 +252,25 @@ fn attempt(mode: Mode, nest: &Path, observer: &Observer) -> Tried {
             TriedHook { hook, state: word, reason, off, line: format!("{state:?}") }
         })
         .collect();
-    let mut witness = Witness::new(loaded.maps);
+    let mut kernel = KernelPrograms::new(loaded.maps);
     let mut ring = loaded.ring;
-    let mut canary = match Canary::new(&[nest], observer, &mut witness) {
+    let mut canary = match Canary::new(&[nest], observer, &mut kernel) {
         Ok(canary) => canary,
         Err(error) => {
             tried.reason = Some(error.to_string());
             return tried;
         }
     };
-    canary.write(observer, &mut witness);
+    canary.write(observer, &mut kernel);
     ring.drain(RECORDS, |bytes| {
         if event::decode(bytes).is_ok_and(|change| change.record.id == CANARY_ID) {
             canary.received();
         }
     });
-    match canary.check(&mut witness) {
+    match canary.check(&mut kernel) {
         CanaryState::Alive => tried.usable = true,
-        CanaryState::RecordLost => tried.reason = Some(CANARY_NOT_HEARD.to_owned()),
-        CanaryState::Blind(reason) => tried.reason = Some(reason.to_owned()),
+        CanaryState::RecordLost => tried.reason = Some(GapReason::CanaryNotReceived.to_string()),
+        CanaryState::Blind(reason) => tried.reason = Some(reason.to_string()),
     }
     loaded.sensor.detach();
     tried
@@ -348,9 +348,13 @@ mod tests {
         Tried { mode, usable: true, reason: None, hooks }
     }
 
+    fn refused() -> Off {
+        aya::programs::ProgramError::AlreadyAttached.into()
+    }
+
     #[test]
     fn a_hook_that_is_off_is_told_by_what_it_would_see() {
-        let refused = Some(Off::Refused("no".to_owned()));
+        let refused = Some(refused());
         let missed = not_seen(Some(&tried("lsm", &[("inode_rename", refused), ("inode_unlink", None)])));
         assert_eq!(missed.len(), 1);
         assert_eq!(missed[0].what, "renames and replacements");
@@ -361,8 +365,7 @@ mod tests {
         let absent = Off::Types(BtfError::NoFunction("security_inode_set_acl".to_owned()));
         let missed = not_seen(Some(&tried("fentry", &[("inode_set_acl", Some(absent))])));
         assert_eq!(missed, []);
-        let refused = Off::Refused("kernel BTF has no function".to_owned());
-        let missed = not_seen(Some(&tried("fentry", &[("inode_set_acl", Some(refused))])));
+        let missed = not_seen(Some(&tried("fentry", &[("inode_set_acl", Some(refused()))])));
         assert_eq!(missed.len(), 1, "one that it has and does not let us hang on does");
     }
 

@@ -55,7 +55,7 @@ fn a_link_below_a_directory_of_others_leads_no_look_elsewhere() {
     assert!(matches!(seen("/srv/file"), Observation::Object(_)));
     assert!(matches!(seen("/home/core/own/file"), Observation::Object(_)));
     // The directory that has the link is on the way all the same: a change of it is seen.
-    let way = host.observer.way(Path::new("/home/core/own/link/file"));
+    let way = host.observer.route(Path::new("/home/core/own/link/file"));
     assert_eq!(way.parent, None);
     assert!(way.directories.contains(&PathBuf::from("/home/core/own")), "{way:?}");
 }
@@ -93,7 +93,7 @@ fn the_way_to_a_path_names_every_directory_that_matters() {
     let host = Host::new();
     host.file("/var/home/core/file", "x");
     host.link("/var/home", "/home");
-    let way = host.observer.way(Path::new("/home/core/file"));
+    let way = host.observer.route(Path::new("/home/core/file"));
     let directories: Vec<_> = way.directories.iter().map(|path| path.to_str().unwrap()).collect();
     // The root holds the link; the others hold what it points to.
     assert_eq!(directories, ["/", "/var", "/var/home", "/var/home/core"]);
@@ -104,7 +104,7 @@ fn the_way_to_a_path_names_every_directory_that_matters() {
 fn the_way_to_what_is_missing_ends_at_the_last_directory_there_is() {
     let host = Host::new();
     host.directory("/etc/a");
-    let way = host.observer.way(Path::new("/etc/a/b/c"));
+    let way = host.observer.route(Path::new("/etc/a/b/c"));
     let directories: Vec<_> = way.directories.iter().map(|path| path.to_str().unwrap()).collect();
     assert_eq!(directories, ["/", "/etc", "/etc/a"]);
     assert_eq!(way.parent, None);

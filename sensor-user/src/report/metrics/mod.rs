@@ -10,7 +10,7 @@ mod process;
 mod tests;
 
 use crate::agent::open_drift::{OpenDrift, OpenDrifts};
-use crate::agent::reports::{HookMode, LossStage};
+use crate::agent::reports::{HookMode, LossReason, LossStage};
 use families::{
     BackendLabels, BuildLabels, DriftLabels, Families, HookLabels, KindLabels, LossLabels, OperationLabels,
     ReasonLabels, ResultLabels, StateLabels, VerdictLabels, WaitLabels,
@@ -21,6 +21,7 @@ use sensor_common::op::{OPERATIONS, Operation};
 use sensor_model::{
     difference::DifferenceKind,
     node_state::{NodeState, Wait},
+    protocol::GapReason,
     record::{Actor, ActorClass, RecordKind, ThingName},
     verdict::VerdictKind,
 };
@@ -88,13 +89,14 @@ impl Telemetry {
         self.families.events.get_or_create(&OperationLabels { operation: operation.name() }).inc();
     }
 
-    /// Events were lost. `reason` is a word from a closed list: `full`, `malformed`, `overflow`.
-    pub fn lost(&self, stage: LossStage, reason: &'static str, count: u64) {
+    /// Events were lost.
+    pub fn lost(&self, stage: LossStage, reason: LossReason, count: u64) {
         if count == 0 {
             return;
         }
-        warn!(stage = stage.name(), reason, count, "events lost");
-        self.families.events_lost.get_or_create(&LossLabels { stage: stage.name(), reason }).inc_by(count);
+        let (stage, reason) = (stage.name(), reason.name());
+        warn!(stage, reason, count, "events lost");
+        self.families.events_lost.get_or_create(&LossLabels { stage, reason }).inc_by(count);
     }
 
     /// A verdict was reached; `latency` runs from the change in the kernel, where there was one.
@@ -233,16 +235,17 @@ impl Telemetry {
         self.families.canary_seen.set(at.as_second());
     }
 
-    /// Evidence may have been lost from here on. `reason` is a word from a closed list.
-    pub fn gap_opened(&self, reason: &'static str) {
+    /// Evidence may have been lost from here on.
+    pub fn gap_opened(&self, reason: GapReason) {
+        let reason = reason.as_str();
         warn!(reason, "a gap opened: what it touches is unknown until verified");
         self.families.gaps.get_or_create(&ReasonLabels { reason }).inc();
         self.families.gaps_open.inc();
     }
 
     /// What a gap touched is verified.
-    pub fn gap_closed(&self, reason: &'static str) {
-        info!(reason, "a gap is closed");
+    pub fn gap_closed(&self, reason: GapReason) {
+        info!(reason = reason.as_str(), "a gap is closed");
         self.families.gaps_open.dec();
     }
 

@@ -1,10 +1,11 @@
 //! The page of metrics.
 
 use super::*;
-use crate::agent::reports::{AgentEvent, DaemonFacts};
+use crate::agent::reports::{AgentEvent, DaemonFacts, LossReason};
 use crate::clock::Clock;
 use crate::report::{forensic, picture::Picture};
 use sensor_model::difference::Difference;
+use sensor_model::protocol::GapReason;
 use sensor_model::record::{Record, ThingKind};
 use std::cell::RefCell;
 
@@ -120,7 +121,7 @@ fn the_page_is_the_one_that_dashboards_and_alerts_are_written_for() {
     telemetry.event(Operation::Write);
     telemetry.event(Operation::Rename);
     telemetry.event(Operation::Write);
-    telemetry.lost(LossStage::Ring, "full", 3);
+    telemetry.lost(LossStage::Ring, LossReason::Full, 3);
     telemetry.verdict(VerdictKind::Drifted, Some(Duration::from_micros(1500)));
     let differences = [difference(DifferenceKind::Content), difference(DifferenceKind::Mode)];
     node.drift(&file("/etc/a"), &differences, Some(&actor), 1);
@@ -131,7 +132,7 @@ fn the_page_is_the_one_that_dashboards_and_alerts_are_written_for() {
     telemetry.backend(HookMode::Lsm, 2);
     telemetry.node_state(NodeState::Working, Some(Wait::Act));
     telemetry.canary(at(3));
-    telemetry.gap_opened("ring-full");
+    telemetry.gap_opened(GapReason::RecursionMissed);
     telemetry.reverted("/etc/a", Ok(()));
     telemetry.recorded(RecordKind::Drift, 500);
     telemetry.folded(RecordKind::Denied, 7);
