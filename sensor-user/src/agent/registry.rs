@@ -259,9 +259,15 @@ impl WatchRegistry {
         &self.by_key[from..from + count]
     }
 
-    /// Whether a watched path leads to an inode.
-    pub fn is_led_to(&self, key: InodeKey) -> bool {
-        !self.leading_to(key).is_empty()
+    /// Whether a watched path or an entry of a tree leads to an inode.
+    pub fn is_enrolled(&self, key: InodeKey) -> bool {
+        !self.leading_to(key).is_empty() || self.trees.has_inode(key)
+    }
+
+    /// Whether a map entry with this key and number is a stale one of an earlier run: nothing leads to its inode now. The entries
+    /// of the daemon's own watches are never stale.
+    pub fn is_stale(&self, key: InodeKey, id: u32) -> bool {
+        key.ino != 0 && id < FIRST_OWN && !self.is_enrolled(key)
     }
 
     /// The number of watches. They have the numbers from 0, in no order of paths.

@@ -155,6 +155,11 @@ impl Trees {
         Some((id, roles))
     }
 
+    /// Whether an entry leads to an inode.
+    pub(super) fn has_inode(&self, key: InodeKey) -> bool {
+        self.0.iter().any(|tree| !tree.leading_to(key).is_empty())
+    }
+
     /// Adds the numbers of the entries of a record: those that lead to its inode, and the one whose number the inode's map entry
     /// had.
     pub(super) fn add_entries_of_record(&self, id: u32, key: InodeKey, numbers: &mut Vec<u32>) {

@@ -20,11 +20,7 @@ impl Verifier {
         let stale: Vec<InodeKey> = kernel
             .maps
             .entries()
-            .filter(|(key, entry)| {
-                key.ino != 0
-                    && entry.id < super::registry::FIRST_OWN
-                    && self.registry.get(entry.id).is_none_or(|watch| watch.key() != Some(*key))
-            })
+            .filter(|(key, entry)| self.registry.is_stale(*key, entry.id))
             .map(|(key, _)| key)
             .collect();
         for key in stale {
@@ -86,7 +82,7 @@ impl Verifier {
     /// Removes the entry of an inode that is not enrolled: the rename hook created it, and the rename failed.
     pub fn remove_unused(&mut self, key: InodeKey) -> Result<(), MapsError> {
         match &mut self.kernel {
-            Some(kernel) if key.ino != 0 && !self.registry.is_led_to(key) => kernel.maps.remove(key),
+            Some(kernel) if key.ino != 0 && !self.registry.is_enrolled(key) => kernel.maps.remove(key),
             _ => Ok(()),
         }
     }
