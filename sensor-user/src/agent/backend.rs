@@ -5,8 +5,8 @@
 
 use super::canary::{Canary, CanaryState};
 use super::changes::Changes;
+use super::kernel_programs::KernelPrograms;
 use super::reports::HookMode;
-use super::verifier::KernelPrograms;
 use crate::attribution::{NoTable, ProcessTable};
 use crate::clock::Clock;
 use crate::event;

@@ -3,8 +3,8 @@
 //! In: the maps, the canary's records, `ftrace_enabled`. Out: alive, or blind with the reason. It owns the canary file and the
 //! enrolment of the daemon's own watched objects. The test covers hook, map, ring and decoder.
 
+use super::kernel_programs::KernelPrograms;
 use super::registry::FIRST_OWN;
-use super::verifier::KernelPrograms;
 use crate::kernel::maps::MapsError;
 use crate::observation::Observer;
 use sensor_common::map::{DEVICES_KEY, InodeKey, MOUNTS_KEY, Managed, OBSERVED_WRITERS, SWITCH_KEY};

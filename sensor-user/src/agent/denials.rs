@@ -7,10 +7,11 @@
 use super::budgets::{Account, Budgets, OverBudget};
 use super::counting_windows::{CountedEvents, CountingWindows};
 use super::deny_rules::DenyRules;
+use super::kernel_programs::KernelPrograms;
 use super::registry::Concerned;
 use super::reports::AgentEvent;
 use super::verdicts::Verdicts;
-use super::verifier::{KernelPrograms, Verifier};
+use super::verifier::Verifier;
 use crate::event::Change;
 use crate::observation::Observer;
 use sensor_common::map::Counter;

@@ -5,9 +5,9 @@
 //! allowed actors in the map. Only the LSM backend refuses changes; on other backends they are drift that degrades.
 
 use super::canary::DEVICES_ID;
+use super::kernel_programs::KernelPrograms;
 use super::registry::Inode;
 use super::rule_numbers::RuleNumbers;
-use super::verifier::KernelPrograms;
 use crate::attribution::cgroup;
 use crate::kernel::groups;
 use crate::kernel::maps::MapsError;

@@ -3,9 +3,9 @@
 //! In: ring records, the kernel's loss counters. Out: an actor for each record, and the losses since the last call. It owns the
 //! table of processes, the attributor, and the counters as it last read them.
 
+use super::kernel_programs::KernelPrograms;
 use super::lost_entries::{ChangedEntry, LostEntries};
 use super::reports::{AgentEvent, LossReason, LossStage, Reports};
-use super::verifier::KernelPrograms;
 use crate::attribution::{Attributor, ProcessTable};
 use crate::event::Change;
 use crate::kernel::maps::{MapsError, ProcessMaps};

@@ -39,7 +39,7 @@
 //! - deny rules: `deny_rules`, `rule_numbers`, `budgets`, `counting_windows`
 //! - verdicts: `episode`, `actors`, `open_drift`, `diff`, `revert`
 //! - applies: `writer_protocol`, `overwritten`
-//! - file systems that hang: `workers`
+//! - verification: `kernel_programs`, `foreign`, `workers`
 
 mod actors;
 pub mod applies;
@@ -58,9 +58,11 @@ mod diff;
 mod episode;
 mod error;
 mod follow_applies;
+mod foreign;
 mod holdfast_writers;
 mod hooks;
 mod intake;
+pub mod kernel_programs;
 mod lock;
 mod lost_entries;
 pub mod mounts;

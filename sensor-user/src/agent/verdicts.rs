@@ -3,16 +3,17 @@
 //! In: changes with their actors, verifications, gaps. Out: events and records for the room `report`. It owns the detection
 //! protocol, the expectations, the episodes, and the records of this turn. It uses no ring, no map and no mount table.
 
+mod records;
+
 use super::actors::{decide, decide_of_all, is_same, with_earlier};
-use super::diff::{Diffs, declared, shown};
-use super::episode::{AttributedChange, Episode, brief};
+use super::diff::Diffs;
+use super::episode::{AttributedChange, Episode};
 use super::open_drift::{MORE_ACTORS, OpenDrift};
 use super::reports::{AgentEvent, NodeCounts, Reports};
 use super::revert::RevertSchedule;
 use super::verifier::{VerifiedThing, Verifier};
 use crate::clock::{Clock, rfc3339};
 use crate::desired::Desired;
-use crate::event::Change;
 use sensor_model::difference::Difference;
 use sensor_model::drift_policy::DriftAction;
 use sensor_model::expectation::Expectation;
@@ -21,7 +22,6 @@ use sensor_model::record::{Actor, Record, RecordKind, ThingName};
 use sensor_model::verdict::VerdictKind;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The verdicts of one run of the loop.
 pub(super) struct Verdicts {
@@ -150,48 +150,6 @@ impl Verdicts {
         }
     }
 
-    /// A record of this kind, with the time and nothing else.
-    pub(super) fn new_record(&self, kind: RecordKind) -> Record {
-        Record::new(kind, rfc3339(self.clock.now()), self.boot_id.clone(), self.clock.boot_ns())
-    }
-
-    /// A record about a thing at the moment of a change that is not itself a change of the thing.
-    pub(super) fn record_about(&self, kind: RecordKind, id: u32, change: &Change, actor: &Actor) -> Record {
-        let mut record = self.new_record(kind);
-        record.monotonic_ns = change.record.time_ns;
-        record.time = self.wall(change.record.time_ns);
-        record.set_name(self.name(id));
-        record.operation = Some(change.operation.name().to_owned());
-        record.actor = Some(actor.clone());
-        record.verdict = self.last_verdict(id);
-        record.source = Some(self.source(id));
-        if let Some(open) = self.open_drift(id) {
-            record.differences.clone_from(&open.differences);
-        }
-        record
-    }
-
-    /// A record that counts events between two boot times, in nanoseconds.
-    pub(super) fn record_of_count(
-        &self,
-        kind: RecordKind,
-        id: Option<u32>,
-        count: u64,
-        first_ns: u64,
-        last_ns: u64,
-    ) -> Record {
-        let mut record = self.new_record(kind);
-        if let Some(id) = id {
-            record.source = Some(self.source(id));
-            record.set_name(self.name(id));
-        }
-        record.monotonic_ns = last_ns;
-        record.time = self.wall(last_ns);
-        record.detail.insert("count".into(), count.into());
-        record.detail.insert("since".into(), self.wall(first_ns).into());
-        record
-    }
-
     /// The MachineConfig that declares a thing.
     pub(super) fn source(&self, id: u32) -> String {
         self.expectation(id).source.name().to_owned()
@@ -308,51 +266,6 @@ impl Verdicts {
         }
     }
 
-    /// A record about a thing, with the actors of its changes and its present state.
-    fn new_thing_record(&mut self, kind: RecordKind, id: u32, seen: &VerifiedThing) -> Record {
-        let mut record = self.new_record(kind);
-        let episode = self.episodes.get_mut(&id).map(|episode| {
-            // The episode stays: an actor that has the file open or mapped can change it without another record.
-            let before = episode.clone();
-            episode.reported = true;
-            before
-        });
-        record.set_name(self.name(id));
-        record.operation = Some("sweep".to_owned());
-        if let Some(episode) = &episode {
-            if let Some(change) = episode.newest() {
-                self.set_actor(&mut record, change);
-            }
-            record.actors = episode.actors();
-            if episode.more() > 0 {
-                record.detail.insert(MORE_ACTORS.into(), episode.more().into());
-            }
-            if let Some(actor) = episode.refused() {
-                let actor = serde_json::to_value(brief(actor)).unwrap_or_default();
-                record.detail.insert("attempt".into(), actor);
-            }
-        }
-        record.source = Some(self.source(id));
-        record.before = match self.open_drift(id) {
-            Some(open) => open.found.clone(),
-            // The last verification found the declared state. Before the first one the state is unknown.
-            None if seen.was_decided => declared(self.expectation(id)),
-            None => None,
-        };
-        record.after = shown(&seen.observation);
-        let latency = episode
-            .filter(|episode| !episode.reported)
-            .map(|episode| Duration::from_nanos(self.now().saturating_sub(episode.first_ns)));
-        let verdict = match kind {
-            RecordKind::Drift => VerdictKind::Drifted,
-            RecordKind::Touched => VerdictKind::Touched,
-            _ => VerdictKind::Compliant,
-        };
-        record.verdict = Some(verdict);
-        self.reports.report(AgentEvent::Verdict(verdict, latency));
-        record
-    }
-
     /// Reports a drift, with the actors who may have caused it and the policy's action.
     fn report_drift(&mut self, id: u32, seen: &VerifiedThing, verifier: &mut Verifier) {
         let name = self.name(id);
@@ -452,14 +365,6 @@ impl Verdicts {
             self.schedule_revert(id);
         }
         true
-    }
-
-    /// Names the actor and the time of a change in a record.
-    fn set_actor(&self, record: &mut Record, change: &AttributedChange) {
-        record.time = self.wall(change.at_ns);
-        record.monotonic_ns = change.at_ns;
-        record.operation = Some(change.operation.to_owned());
-        record.actor.clone_from(&change.actor);
     }
 
     /// Reports a change of a thing that matches its expectation again.

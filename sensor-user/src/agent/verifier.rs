@@ -6,15 +6,15 @@
 //! the thing again.
 
 mod enrol;
-mod foreign;
 mod served;
 
+use super::foreign::foreign;
+use super::kernel_programs::KernelPrograms;
 use super::registry::{self, Inode, PackedInode, WatchRegistry};
 use crate::desired::Desired;
-use crate::kernel::maps::{Maps, MapsError};
+use crate::kernel::maps::MapsError;
 use crate::observation::{Observer, OpenedKind, OpenedObject, Served};
 use crate::systemd::UnitStates;
-use foreign::{foreign, shares_numbers};
 use sensor_common::map::{InodeKey, Managed, OBSERVED_LOCKED, OBSERVED_WRITERS};
 use sensor_model::compare::compare;
 use sensor_model::difference::Difference;
@@ -30,62 +30,6 @@ use std::sync::Arc;
 
 /// Attempts to verify a thing until all its inodes are enrolled.
 const ATTEMPTS: usize = 4;
-
-/// The kernel programs as the verifier uses them: their maps, and their answers to observations. Absent on the fanotify backend.
-#[derive(Debug)]
-pub struct KernelPrograms {
-    maps: Maps,
-    sequence: u64,
-}
-
-impl KernelPrograms {
-    /// With the maps of a loaded sensor.
-    pub fn new(maps: Maps) -> Self {
-        // Maps of an earlier run hold the answer to its last observation.
-        let sequence = maps.identity().map_or(0, |identity| identity.sequence);
-        Self { maps, sequence }
-    }
-
-    /// The maps.
-    pub fn maps(&mut self) -> &mut Maps {
-        &mut self.maps
-    }
-
-    /// The key of the object that the daemon opened last; `None` if the programs did not see the open.
-    pub fn identity(&mut self) -> Option<InodeKey> {
-        self.identify().map(|(inode, _)| inode.key)
-    }
-
-    /// Prepares the observation of a link: the programs identify the next link that the daemon reads.
-    fn expect_link(&mut self) {
-        if let Err(error) = self.maps.forget_link() {
-            tracing::warn!(%error, "Cannot reset the map of links: a link cannot be identified.");
-        }
-    }
-
-    /// The identity of the link that the daemon read last, and its file system.
-    fn identify_link(&self) -> Option<(Inode, u64)> {
-        let identity = self.maps.link_identity().ok().filter(|identity| identity.sequence != 0)?;
-        Some((Inode { key: identity.key, generation: identity.generation }, identity.magic))
-    }
-
-    /// The file that an executable's path leads to. `None` also on a file system where two files may share a number.
-    pub(super) fn executable(&mut self, observer: &Observer, path: &Path) -> Option<Inode> {
-        observer.open(path).ok()?;
-        let (file, magic) = self.identify()?;
-        (!shares_numbers(magic, observer, path)).then_some(file)
-    }
-
-    /// The identity of the object that the daemon opened last, and its file system. `None` if the programs did not see the open.
-    fn identify(&mut self) -> Option<(Inode, u64)> {
-        let identity = self.maps.identity().ok()?;
-        if identity.sequence == self.sequence {
-            return None;
-        }
-        self.sequence = identity.sequence;
-        Some((Inode { key: identity.key, generation: identity.generation }, identity.magic))
-    }
-}
 
 /// A verification of one thing.
 #[derive(Debug)]

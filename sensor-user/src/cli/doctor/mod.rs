@@ -12,9 +12,9 @@ use super::{
 use crate::{
     agent::{
         canary::{CANARY_ID, Canary, CanaryState},
+        kernel_programs::KernelPrograms,
         privileges,
         reports::HookMode,
-        verifier::KernelPrograms,
     },
     clock::SystemClock,
     event,
