@@ -76,7 +76,7 @@ enum UnusableBackend {
         /// How they were to be attached.
         mode: Mode,
         /// Why they do not work.
-        cause: FailureCause,
+        cause: Box<FailureCause>,
     },
     /// Fanotify.
     #[error("fanotify: {0}")]
@@ -116,7 +116,7 @@ pub fn choose(
     let mut backlog = Vec::new();
     let active = is_lsm_active(Path::new(SECURITY_MODULES));
     if active == Some(false) {
-        let cause = FailureCause::InactiveLsm;
+        let cause = Box::new(FailureCause::InactiveLsm);
         tracing::info!(reason = %cause, "The daemon does not try the LSM programs.");
         unusable.push(UnusableBackend::Programs { mode: Mode::Lsm, cause });
     }
@@ -161,14 +161,14 @@ fn in_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 
 /// A set of programs does not work.
 struct Failure {
-    cause: FailureCause,
+    cause: Box<FailureCause>,
     /// Programs of an earlier daemon were among them. They are detached now, and new ones may work.
     adopted: bool,
 }
 
 impl<E: Into<FailureCause>> From<E> for Failure {
     fn from(error: E) -> Self {
-        Self { cause: error.into(), adopted: false }
+        Self { cause: Box::new(error.into()), adopted: false }
     }
 }
 
@@ -213,7 +213,7 @@ fn attempt(
             }
             let adopted = loaded.sensor.has_adopted();
             loaded.sensor.detach();
-            return Err(Failure { cause: FailureCause::Blind(reason), adopted });
+            return Err(Failure { cause: Box::new(FailureCause::Blind(reason)), adopted });
         }
         // The programs run once tracing is switched on again. Until then no verdict is compliant, and other sets stay attached.
         canary.set_began_blind();

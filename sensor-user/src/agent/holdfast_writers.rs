@@ -246,7 +246,7 @@ mod tests {
             let writer = async {
                 let mut lines = Vec::new();
                 let connection = WriterConnection::announce(state.path(), &announcement, &mut |line| {
-                    lines.push(line.to_owned())
+                    lines.push(line.to_owned());
                 })
                 .await;
                 order.borrow_mut().push("writes");

@@ -2,6 +2,10 @@
 //!
 //! In: expectations, and identities of inodes from the kernel. Out: the things that a record may concern, and keys with roles for
 //! the kernel's maps. It owns the watches, their inodes, the protections of deny rules, and the sealed trees. No I/O.
+//!
+//! A `thing` is the number of an expectation. An `id` is the number of a watch, which its inode's map entry and ring records have.
+//! A *route* is the list of directories that a path resolves through. Example: if `/home` is a link to `/var/home`, the file
+//! `/home/a` depends on the watches `/home/a`, `/home` and `/`, and its route adds `/var/home` and `/var`.
 
 use crate::observation::Route;
 use sensor_common::map::InodeKey;
@@ -125,12 +129,12 @@ impl WatchRegistry {
         self.changed_since(&before)
     }
 
-    /// Watches a directory that holds units, or links that enable units. `met`: the inode that a verification opened there. Gives
+    /// Watches a directory that holds units, or links that enable units. `opened`: the inode that a verification opened there. Gives
     /// the watch if it is new or leads to another inode; the caller enrols it.
-    pub fn watch_units_in(&mut self, directory: &Path, met: Option<Inode>) -> Option<u32> {
+    pub fn watch_units_in(&mut self, directory: &Path, opened: Option<Inode>) -> Option<u32> {
         let known = self.find(directory);
         let watch = known.map(|id| &self.watches[id as usize]).filter(|watch| watch.holds_units);
-        if watch.is_some_and(|watch| met.is_none() || watch.inode() == met) {
+        if watch.is_some_and(|watch| opened.is_none() || watch.inode() == opened) {
             return None;
         }
         let watch = self.watch(directory, ROLE_DIRECTORY | ROLE_ANCESTOR);

@@ -1,7 +1,8 @@
 //! The verdict of each thing, and what follows from it: records, open drifts, things to write back.
 //!
 //! In: changes with their actors, verifications, gaps. Out: events and records for the room `report`. It owns the detection
-//! protocol, the expectations, the episodes, and the records of this turn. It uses no ring, no map and no mount table.
+//! protocol, the expectations, the episodes, and the records of this turn. It uses no ring, no map and no mount table. An `id` is
+//! the number of a thing: the index of its expectation.
 
 mod records;
 
