@@ -7,8 +7,8 @@ use super::reports::{AgentEvent, ReadinessSubject};
 use super::verdicts::Verdicts;
 use super::verifier::Verifier;
 use super::workers::Workers;
+use crate::kernel::btrfs;
 use crate::kernel::maps::MapsError;
-use crate::kernel::volumes;
 use crate::observation::Served;
 use sensor_model::protocol::{GapReason, Scope};
 use std::collections::HashMap;
@@ -145,7 +145,7 @@ impl Verifications {
     pub(super) fn set_volumes(&mut self) -> Result<(), MapsError> {
         let Some(kernel) = self.verifier.kernel.as_mut() else { return Ok(()) };
         if !kernel.maps().has_volumes()?
-            && let Some(volumes) = volumes::read()
+            && let Some(volumes) = btrfs::read()
         {
             kernel.maps().set_volumes(volumes)?;
         }

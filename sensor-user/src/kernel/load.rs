@@ -3,15 +3,15 @@
 //! In: the embedded object, the kernel's BTF, a mode. Out: a [`Sensor`] with its maps. The canary shows whether the programs
 //! run, and the agent decides which mode to try next.
 
+use super::btrfs;
 use super::groups;
 use super::hooks::{FUNCTIONS, Function, HOOKS, Hook, Mode, Off, TRACEPOINTS, When};
 use super::layout::{Layout, VMLINUX_BTF};
 use super::maps::{Maps, MapsError, ProcessMaps, Ring};
 use super::object::OBJECT;
-use super::owner;
+use super::own_process;
 use super::pins::{Pins, PinsError, set_number};
 use super::size;
-use super::volumes;
 use aya::pin::PinError;
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::{BtfTracePoint, FEntry, Lsm, Program, ProgramError};
@@ -193,8 +193,8 @@ pub fn load(mode: Mode, pins: Option<&Path>, things: Option<usize>) -> Result<Lo
         }
     }
 
-    let own = owner::of(&layout).map_err(LoadError::Process)?;
-    let volumes = volumes::resolve(&btf, &bytes);
+    let own = own_process::of(&layout).map_err(LoadError::Process)?;
+    let volumes = btrfs::resolve(&btf, &bytes);
 
     // From here on only the loader needs the kernel's types, and it has its own copy.
     drop(btf);

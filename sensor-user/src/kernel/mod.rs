@@ -2,14 +2,14 @@
 //!
 //! In: the object and the running kernel's BTF. Out: ring records as bytes, map entries as values. It never interprets a change.
 
+pub mod btrfs;
 pub(crate) mod groups;
 pub mod hooks;
 pub mod layout;
 pub mod load;
 pub mod maps;
 pub mod object;
-mod owner;
+mod own_process;
 mod pins;
 pub mod recursion;
 pub mod size;
-pub mod volumes;

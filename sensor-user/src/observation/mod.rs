@@ -6,10 +6,10 @@
 //! the object, once. Links on the way are followed inside the host root; the thing itself never is.
 //! It never writes, never opens a device, never blocks on a FIFO.
 
+mod accounts;
+mod file_system;
+mod for_other_rooms;
 pub mod host;
-mod identity;
-mod lends;
-mod lies;
 mod names;
 pub mod node;
 mod object;
@@ -23,7 +23,7 @@ pub mod worker;
 #[cfg(test)]
 mod tests;
 
-use identity::Identities;
+use accounts::Identities;
 use names::{Listed, list_closed};
 use nix::{errno::Errno, fcntl::OFlag};
 use object::{Found, KEYS_BYTES, Reader, Refused, Want, device, stat_handle, without_access_time};
