@@ -1,8 +1,8 @@
-//! The coverage table: which vector is seen on which file system and kernel, from what the runs measured.
+//! The coverage table: how Holdfast reports each vector, on each file system and kernel.
 //!
-//! Comes in: the results that runs of the scenario `vectors` left in `target/vm-logs`, and the vector table. Goes out:
-//! `docs/vectors.md`, if the scenario ran on every kernel: the tests before a merge run it on some. A vector that is in
-//! the code and not in the document, or the other way round, fails a test.
+//! In: the results of the scenario `vectors` in `target/vm-logs`, and the vector table. Out: `docs/vectors.md`, if the scenario ran on
+//! every kernel: the tests before a merge run it on some. A test fails if code and document have different vectors, or different
+//! introductions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -17,27 +17,32 @@ use crate::run::say;
 use crate::{dist, kernels};
 
 const SCENARIO: &str = "bare-vectors";
-/// The same where the programs hang on functions instead.
+/// The same scenario with fentry programs.
 const BY_FENTRY: &str = "bare-vectors-fentry";
 const DOCUMENT: &str = "docs/vectors.md";
-/// What runs the scenarios on all kernels.
+/// The hint that names the run on all kernels.
 const FULL_RUN: &str = "run: cargo xtask test --full";
 
 const HEAD: &str = "# Vectors
 
-The ways in which a managed thing can change, and whether Holdfast sees them. Made by `cargo xtask coverage` from runs of
-`cargo xtask vm --guest bare --scenario vectors --all-kernels`; do not edit. Each vector is done for real, by a process
-of its own, on each file system; what is said of it has to name the right path and that process.
+A vector is one way in which a managed thing can change. These tables show how Holdfast reports each vector, on each kernel and
+file system. `cargo xtask coverage` generates this file from the runs of `cargo xtask test --full`: do not edit it. In a run a
+process of its own makes each change, and the report must have the right path and that process.
 
-- **reported**: a hook saw it; the record names who did it.
-- **swept**: found by looking, without naming anybody, as no hook can see it.
-- **not shown**: it does not change what the node shows, and nothing was said.
-- **refused**: the kernel or the file system has no such operation.
-- A kernel series stands before a word that holds for it alone. `-` was not run.
+| word | meaning |
+|---|---|
+| reported | A hook reported the change, and the record names the actor. |
+| swept | No hook can see the change. A verification found it, and the record names no actor. |
+| not shown | The change has no effect on the path, and Holdfast reported nothing. |
+| refused | The kernel or the file system has no such operation. |
+| n/a | The vector does not apply to this file system. |
+| - | The vector was not run. |
+
+A word that differs between kernels has the kernel series before it.
 
 ";
 
-/// Keeps the results of a boot, for the table.
+/// Stores the results of a boot for the table.
 pub(crate) fn keep(name: &str, results: &[ResultLine]) -> Result<()> {
     if ![SCENARIO, BY_FENTRY].iter().any(|scenario| name.ends_with(scenario)) {
         return Ok(());
@@ -46,18 +51,18 @@ pub(crate) fn keep(name: &str, results: &[ResultLine]) -> Result<()> {
     fs::write(&path, serde_json::to_vec(results)?).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The results of a vector on a file system: kernel series with words.
-type Said = BTreeMap<(String, String), Vec<(String, &'static str)>>;
+/// The outcomes of a vector on a file system: kernel series with words.
+type Outcomes = BTreeMap<(String, String), Vec<(String, &'static str)>>;
 
 /// Runs of one scenario.
 #[derive(Debug, Default)]
 struct Runs {
-    said: Said,
+    outcomes: Outcomes,
     series: Vec<&'static str>,
 }
 
 impl Runs {
-    /// What the newest run of a scenario on each kernel left.
+    /// The results of the newest run of a scenario on each kernel.
     fn read(scenario: &str) -> Result<Self> {
         let mut runs = Self::default();
         for series in kernels::series() {
@@ -68,7 +73,7 @@ impl Runs {
             runs.series.push(series);
             for result in results {
                 if let Some((id, kind)) = result.name.split_once('/') {
-                    let row = runs.said.entry((id.to_owned(), kind.to_owned())).or_default();
+                    let row = runs.outcomes.entry((id.to_owned(), kind.to_owned())).or_default();
                     row.push((series.to_owned(), word(&result)));
                 }
             }
@@ -76,13 +81,13 @@ impl Runs {
         Ok(runs)
     }
 
-    /// Kernels of the matrix on which the scenario was not run.
+    /// The kernels of the matrix without results.
     fn missing(&self) -> Vec<&'static str> {
         kernels::series().filter(|series| !self.series.contains(series)).collect()
     }
 
     fn word(&self, key: &(String, String), series: &str) -> Option<&'static str> {
-        self.said.get(key)?.iter().find(|(known, _)| known == series).map(|(_, word)| *word)
+        self.outcomes.get(key)?.iter().find(|(known, _)| known == series).map(|(_, word)| *word)
     }
 }
 
@@ -93,9 +98,7 @@ pub(crate) fn write() -> Result<()> {
         let missing = runs.missing();
         if !missing.is_empty() {
             let missing = missing.join(", ");
-            bail!(
-                "{scenario} was not run on {missing}: {DOCUMENT} is made from a full run alone\n    {FULL_RUN}"
-            );
+            bail!("{scenario} was not run on {missing}: only a full run gives {DOCUMENT}\n    {FULL_RUN}");
         }
     }
     fs::write(dist::root().join(DOCUMENT), document(&runs, &by_fentry))?;
@@ -132,8 +135,9 @@ fn document(runs: &Runs, by_fentry: &Runs) -> String {
                 let _ = writeln!(shown, "{start} `{scenario}`, {check} |");
             }
             _ => {
-                let cells =
-                    FileSystem::ALL.map(|kind| cell(vector, kind, &runs.said, runs.series.len())).join(" | ");
+                let cells = FileSystem::ALL
+                    .map(|kind| cell(vector, kind, &runs.outcomes, runs.series.len()))
+                    .join(" | ");
                 let _ = writeln!(text, "{start} {cells} |");
             }
         }
@@ -148,9 +152,9 @@ fn document(runs: &Runs, by_fentry: &Runs) -> String {
     text
 }
 
-/// What is another word where fentry sees it. Where a kernel was not run by LSM, nothing is said of it but that it ran.
+/// The section on fentry: the outcomes that differ from those with LSM programs, for kernels with results of both.
 fn through_fentry(runs: &Runs, by_fentry: &Runs) -> String {
-    let mut text = "\n## Through fentry\n\nWhere `bpf` is not among the security modules the same bodies hang on the \
+    let mut text = "\n## With fentry programs\n\nIf `bpf` is not among the security modules, the daemon attaches fentry programs to the \
                     functions that call the hooks\n(`cargo xtask vm --guest bare --scenario vectors-fentry`). "
         .to_owned();
     if by_fentry.series.is_empty() {
@@ -160,8 +164,8 @@ fn through_fentry(runs: &Runs, by_fentry: &Runs) -> String {
     let _ = write!(text, "Kernels run: {}. ", by_fentry.series.join(", "));
     let is_compared = |series: &str| runs.series.contains(&series);
     let mut rows = String::new();
-    for (key, said) in &by_fentry.said {
-        for (series, word) in said.iter().filter(|(series, _)| is_compared(series)) {
+    for (key, outcomes) in &by_fentry.outcomes {
+        for (series, word) in outcomes.iter().filter(|(series, _)| is_compared(series)) {
             let by_lsm = runs.word(key, series).unwrap_or("-");
             if by_lsm != *word {
                 let _ = writeln!(rows, "| {series} | {} | {} | {by_lsm} | {word} |", key.0, key.1);
@@ -169,12 +173,12 @@ fn through_fentry(runs: &Runs, by_fentry: &Runs) -> String {
         }
     }
     if !by_fentry.series.iter().any(|series| is_compared(series)) {
-        text.push_str("The same kernels were not run the other way.\n");
+        text.push_str("No kernel was run with LSM programs as well.\n");
     } else if rows.is_empty() {
-        text.push_str("All is as above.\n");
+        text.push_str("All outcomes are the same as above.\n");
     } else {
         text.push_str(
-            "What differs:\n\n| kernel | id | file system | above | here |\n|---|---|---|---|---|\n",
+            "These outcomes differ:\n\n| kernel | id | file system | with LSM programs | with fentry programs |\n|---|---|---|---|---|\n",
         );
         text.push_str(&rows);
     }
@@ -185,11 +189,13 @@ fn hooks(vector: &Vector) -> String {
     if vector.hooks.is_empty() { "none".to_owned() } else { vector.hooks.join(", ") }
 }
 
-fn cell(vector: &Vector, kind: FileSystem, said: &Said, runs: usize) -> String {
+fn cell(vector: &Vector, kind: FileSystem, outcomes: &Outcomes, runs: usize) -> String {
     if !vector.runs_on(kind) {
         return "n/a".to_owned();
     }
-    let Some(row) = said.get(&(vector.id.to_owned(), kind.name().to_owned())) else { return "-".to_owned() };
+    let Some(row) = outcomes.get(&(vector.id.to_owned(), kind.name().to_owned())) else {
+        return "-".to_owned();
+    };
     let words: BTreeSet<&str> = row.iter().map(|(_, word)| *word).collect();
     match words.first() {
         Some(word) if words.len() == 1 && row.len() == runs => (*word).to_owned(),
@@ -213,6 +219,12 @@ mod tests {
     }
 
     #[test]
+    fn the_document_has_the_introduction_of_the_code() {
+        let text = fs::read_to_string(dist::root().join(DOCUMENT)).expect("docs/vectors.md");
+        assert!(text.starts_with(HEAD), "run cargo xtask test --full, then cargo xtask coverage");
+    }
+
+    #[test]
     fn the_document_lists_the_vectors_of_the_code_with_their_hooks_and_no_others() {
         let text = fs::read_to_string(dist::root().join(DOCUMENT)).expect("docs/vectors.md");
         let mut documented = rows(&text);
@@ -220,17 +232,17 @@ mod tests {
             vectors::all().map(|v| [v.id.to_owned(), v.name.to_owned(), hooks(v)]).collect();
         documented.sort();
         coded.sort();
-        assert_eq!(documented, coded, "run cargo xtask vm --scenario vectors --all-kernels, then coverage");
+        assert_eq!(documented, coded, "run cargo xtask test --full, then cargo xtask coverage");
     }
 
     #[test]
-    fn what_fentry_does_not_see_alike_is_a_row_and_what_it_does_is_none() {
+    fn an_outcome_that_differs_with_fentry_programs_is_a_row_and_an_equal_one_is_not() {
         let runs = |word: &'static str| {
             let key = ("V01a".to_owned(), "tmpfs".to_owned());
-            Runs { said: Said::from([(key, vec![("5.10".to_owned(), word)])]), series: vec!["5.10"] }
+            Runs { outcomes: Outcomes::from([(key, vec![("5.10".to_owned(), word)])]), series: vec!["5.10"] }
         };
         let same = through_fentry(&runs("reported"), &runs("reported"));
-        assert!(same.contains("Kernels run: 5.10. All is as above."), "{same}");
+        assert!(same.contains("Kernels run: 5.10. All outcomes are the same as above."), "{same}");
         let other = through_fentry(&runs("reported"), &runs("FAILED"));
         assert!(other.contains("| 5.10 | V01a | tmpfs | reported | FAILED |"), "{other}");
         assert!(through_fentry(&runs("reported"), &Runs::default()).contains("Not run."));
@@ -238,18 +250,20 @@ mod tests {
 
     #[test]
     fn a_kernel_that_was_not_run_is_missing() {
-        let runs =
-            Runs { said: Said::new(), series: kernels::series().filter(|series| *series != "6.1").collect() };
+        let runs = Runs {
+            outcomes: Outcomes::new(),
+            series: kernels::series().filter(|series| *series != "6.1").collect(),
+        };
         assert_eq!(runs.missing(), ["6.1"]);
     }
 
     #[test]
-    fn a_word_that_differs_between_kernels_names_them_and_what_was_not_run_is_not_claimed() {
+    fn a_word_that_differs_between_kernels_has_the_kernels_and_a_vector_without_a_run_has_a_dash() {
         let vector = vectors::all().next().expect("a vector");
         let key = (vector.id.to_owned(), "tmpfs".to_owned());
         let row = vec![("5.10".to_owned(), "refused"), ("6.12".to_owned(), "reported")];
-        let said = Said::from([(key, row)]);
-        assert_eq!(cell(vector, FileSystem::Tmpfs, &said, 2), "5.10 refused, 6.12 reported");
-        assert_eq!(cell(vector, FileSystem::Ext4, &said, 2), "-");
+        let outcomes = Outcomes::from([(key, row)]);
+        assert_eq!(cell(vector, FileSystem::Tmpfs, &outcomes, 2), "5.10 refused, 6.12 reported");
+        assert_eq!(cell(vector, FileSystem::Ext4, &outcomes, 2), "-");
     }
 }

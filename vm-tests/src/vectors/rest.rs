@@ -77,8 +77,8 @@ pub(super) const VECTORS: &[Vector] = &[
         "V81",
         "another program in the kernel refuses or overwrites what the daemon does",
         &[],
-        "whoever can load one can also remove Holdfast's, as in V80a and V80b; the missing events of the \
-         canary show it",
+        "a process that can load one can also remove Holdfast's programs, as in V80a and V80b; the missing \
+         events of the canary show it",
     ),
     Vector::not_performed(
         "V82",
