@@ -1,4 +1,4 @@
-//! The processes that make the changes: this program, started again as `act`.
+//! The processes that make the changes. The guest's program starts itself again as `act`.
 //!
 //! In: the id of a vector, or the name of a helper of a scenario, and a path. Out: the change, and an exit status.
 
@@ -37,7 +37,7 @@ pub fn perform(arguments: &[String]) -> Result<i32> {
             Ok(())
         }),
         Does::Shell(_) | Does::Shown { .. } | Does::NotPerformed(_) => {
-            bail!("{id} is not done by this program")
+            bail!("vector {id} has no code in this program")
         }
     };
     match result {
@@ -49,7 +49,7 @@ pub fn perform(arguments: &[String]) -> Result<i32> {
     }
 }
 
-/// Whether an error says that the kernel or the file system does not have the operation.
+/// Whether an error means that the kernel or the file system lacks the operation.
 fn refused(error: &anyhow::Error) -> bool {
     let code = error.chain().find_map(|cause| {
         cause

@@ -1,7 +1,7 @@
 //! The lines between a guest and the host, on the second serial port.
 //!
 //! In: messages of the guest, or lines that the host read. Out: one line for each message, `HF` and JSON. The host sends
-//! one line after each hello: the scenario to run. Only these lines use the port, so that no kernel message can split one.
+//! one line after each `Hello`: the scenario to run. Only these lines use the port, so that no kernel message can split one.
 
 use serde::{Deserialize, Serialize};
 
@@ -45,7 +45,7 @@ pub enum Message {
         /// The kernel's release, as in `uname -r`.
         release: String,
     },
-    /// The program has the name of its scenario, and begins it. Without this message the guest never came up.
+    /// The program has the name of its scenario, and begins it. The host takes a guest without this message as not started.
     Begun,
     /// Progress of the scenario, for people. It also resets the watchdog.
     Note {
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_with_line_breaks_stays_one_line_and_comes_back() {
+    fn a_message_with_line_breaks_is_one_line_and_is_read_back() {
         let message = Message::Result(ResultLine {
             name: "mounts".into(),
             ending: Ending::Fail,

@@ -1,8 +1,7 @@
 //! One run of the guest's program: the scenario that the host names.
 //!
-//! Comes in: the scenario's name, on the second serial port. Goes out: its results there, and the end of the guest. Between
-//! its hello and the name the program changes nothing, so that the host can save the guest there and start each scenario from
-//! the saved state.
+//! In: the scenario's name, on the second serial port. Out: its results there, and the end of the guest. The program changes nothing
+//! between the message `Hello` and the name. So the host can save the guest then, and start each scenario from the saved state.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};

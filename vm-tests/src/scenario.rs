@@ -1,6 +1,6 @@
 //! A row of the table of scenarios.
 //!
-//! Comes in: the constants of the table. Goes out: what the host needs to start a guest, and the function that the guest runs.
+//! In: the constants of the table. Out: what the host needs to start a guest, and the function that the guest runs.
 
 use crate::guest::Context;
 
@@ -29,7 +29,7 @@ impl Guest {
     }
 }
 
-/// The kernels on which `cargo xtask test` runs a scenario before each merge. The others are left to `--full`.
+/// The kernels on which `cargo xtask test` runs a scenario before each merge. Only `--full` runs it on the others.
 #[derive(Debug)]
 pub struct ByDefault {
     /// Kernel series.
@@ -38,18 +38,18 @@ pub struct ByDefault {
     pub because: &'static str,
 }
 
-/// One thing that is shown in a virtual machine.
+/// One scenario.
 #[derive(Debug)]
 pub struct Scenario {
     /// Its name, unique among those of the same guest.
     pub name: &'static str,
     /// What it shows, in one line.
     pub shows: &'static str,
-    /// Where it runs.
+    /// The kind of guest that it needs.
     pub guest: Guest,
-    /// The kernel series it can run on; empty means all.
+    /// The kernel series on which it can run; empty means all.
     pub kernels: &'static [&'static str],
-    /// Where `cargo xtask test` runs it of those; `None` means on all of them.
+    /// The ones of these on which `cargo xtask test` runs it; `None` means all of them.
     pub by_default: Option<ByDefault>,
     /// More kernel parameters; a later one overrides an earlier one of the same name. Scenarios with the same guest,
     /// kernel and parameters share one boot.
@@ -60,12 +60,12 @@ pub struct Scenario {
     pub needs_holdfast: bool,
     /// Seconds after which the host gives up.
     pub limit: u64,
-    /// What is done.
+    /// The scenario's code.
     pub run: fn(&mut Context) -> anyhow::Result<()>,
 }
 
 impl Scenario {
-    /// What a row of the table has unless it says otherwise.
+    /// The defaults of a row of the table.
     pub(crate) const USUAL: Self = Self {
         name: "",
         shows: "",
@@ -79,7 +79,7 @@ impl Scenario {
         run: |_| anyhow::bail!("this row of the table has no function"),
     };
 
-    /// Whether it runs on a kernel series; with `full` wherever it can, else where it does by default.
+    /// Whether it runs on a kernel series: with `full` on all on which it can, otherwise on its default ones.
     pub fn runs_on(&self, series: &str, full: bool) -> bool {
         let can = self.kernels.is_empty() || self.kernels.contains(&series);
         let does = self.by_default.as_ref().is_none_or(|by_default| by_default.kernels.contains(&series));

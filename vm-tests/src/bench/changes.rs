@@ -19,14 +19,14 @@ pub(super) const QUIET: Duration = Duration::from_secs(2);
 
 /// Changes of one file in a row.
 const ROW: usize = 4_000;
-/// Changes of several files in turns.
+/// Changes of several files, one after another.
 const TURNS: usize = 10_000;
-/// Files that take turns.
+/// The number of these files.
 pub(super) const TURN_FILES: usize = 1_000;
 /// Changes with a pause after each.
 const SINGLE: usize = 100;
 
-/// Measures all three.
+/// Measures the changes in all three ways.
 pub(super) fn measure() -> Result<BTreeMap<String, f64>> {
     let target = Target::new(0);
     let targets: Vec<Target> = (0..TURN_FILES).map(Target::new).collect();

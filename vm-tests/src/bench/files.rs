@@ -1,7 +1,6 @@
 //! The managed files of the bench.
 //!
-//! In: how many. Out: the files on the disk as declared, 4 KiB each and no two alike, and MachineConfigs that declare a hundred
-//! each.
+//! In: their number. Out: different files of 4 KiB with the declared content, and MachineConfigs that declare a hundred each.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
@@ -11,9 +10,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde_json::json;
 
-/// Where the managed files are.
+/// The folder of the managed files.
 const ROOT: &str = "/etc/bench";
-/// Where the MachineConfigs are.
+/// The folder of the MachineConfigs.
 pub(super) const CONFIGS: &str = "/bench-configs";
 /// Bytes of a file.
 const SIZE: usize = 4096;
@@ -83,7 +82,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// The file of a number.
+    /// The file with a number.
     pub(super) fn new(number: usize) -> Self {
         let mut start = content(number);
         start.truncate(64);

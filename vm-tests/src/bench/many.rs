@@ -1,8 +1,7 @@
 //! Opens of unmanaged files while 100,000 inodes are enrolled.
 //!
 //! In: a bare guest with one CPU whose nanoseconds are executed instructions. Out: the opens without and with the daemon, and the
-//! memory of its maps. It is a boot of its own with its own base, because so many names make each path lookup of the kernel
-//! longer.
+//! memory of its maps. It has its own boot and base, because so many names make each path look-up of the kernel longer.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,7 +17,7 @@ use crate::guest::agent::Agent;
 use crate::guest::{Context, wait};
 use crate::scenario::Scenario;
 
-/// The scenario, which is in no test run.
+/// The scenario. No test runs it.
 pub const SCENARIO: Scenario = Scenario {
     name: "bench-many",
     shows: "what opens cost while 100,000 inodes are enrolled, in executed instructions",
@@ -31,8 +30,8 @@ pub const SCENARIO: Scenario = Scenario {
 const FILES: usize = 100_000;
 /// The operations that are measured.
 const OPENS: [&str; 2] = ["open-read", "open-write"];
-/// The guest reports so often that it waits. The host treats a silent guest as stuck, and a second of the guest's time may take
-/// several of the host's.
+/// The interval at which the guest reports that it still waits. The host treats a silent guest as stuck, and a second of the guest's
+/// time may take several of the host's.
 const APART: Duration = Duration::from_secs(2);
 /// How long the guest waits for the daemon, in the guest's time.
 const LIMIT: Duration = Duration::from_mins(10);

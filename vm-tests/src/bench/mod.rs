@@ -2,7 +2,7 @@
 //!
 //! In: a bare guest with one CPU whose nanoseconds are executed instructions. Out: one measurement for each stage, which
 //! `cargo xtask bench` puts into a table. One boot measures the base, Holdfast, the base again, and the other watchers last.
-//! `cargo xtask test` never runs the bench, and nothing here judges a number.
+//! `cargo xtask test` never runs the bench, and this module compares no number with a limit.
 
 mod changes;
 mod files;
@@ -27,7 +27,7 @@ use files::Target;
 use stage::{FILES, LOG, SETTLE, changes, one, operations, prepare};
 use usage::Busy;
 
-/// The scenario, which is in no test run.
+/// The scenario. No test runs it.
 pub const SCENARIO: Scenario = Scenario {
     name: "bench",
     shows: "what watching costs, in executed instructions",
@@ -36,13 +36,13 @@ pub const SCENARIO: Scenario = Scenario {
     ..Scenario::USUAL
 };
 
-/// Where the daemon pins its programs.
+/// The folder of the daemon's pins.
 const PINS: &str = "/sys/fs/bpf/holdfast";
 /// How long the work of an idle guest is measured.
 const IDLE: Duration = Duration::from_mins(1);
 /// Changes whose time to a verdict is measured.
 const TIMED: usize = 200;
-/// Changes as fast as they can be made, to see what is lost.
+/// Changes without a pause, to measure losses.
 const BURST: usize = 100_000;
 
 fn run(context: &mut Context) -> Result<()> {
@@ -69,7 +69,7 @@ fn base(context: &mut Context, stage: &str) -> Result<()> {
     changes(context, stage)
 }
 
-/// Work done while nothing happens, for each second.
+/// The work of an idle guest in each second.
 fn idle(context: &mut Context, stage: &str) -> Result<()> {
     let busy = Busy::start()?;
     wait::pause(IDLE);
@@ -84,7 +84,7 @@ fn ours(context: &mut Context) -> Result<()> {
     let (began, busy) = (Instant::now(), Busy::start()?);
     let mut agent = Agent::start(&["--standalone", "--config", files::CONFIGS])?;
     let pid = agent.pid();
-    // All work, that of the process that reads the configs included.
+    // All work, also that of the process that reads the configs.
     let (wall, all, before) = (began.elapsed(), busy.nanoseconds()?, usage::cpu_time(pid)?);
     agent.wait_for("the first verification", 0, |record| record["detail"]["until"].is_string())?;
     let verified = usage::cpu_time(pid)? - before;

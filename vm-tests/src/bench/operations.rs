@@ -1,4 +1,4 @@
-//! The measured operations, in a process of their own.
+//! The measured operations, in their own process.
 //!
 //! In: names of operations and an unmanaged folder. Out: nanoseconds of each operation as JSON on standard output; with counted
 //! instructions a nanosecond is an instruction. Each operation runs in loops, and the best loop counts, so that timer ticks and
@@ -14,14 +14,14 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 
-/// First argument of the guest's program when it is to measure.
+/// The first argument of the guest's program that makes it measure.
 pub const ARGUMENT: &str = "measure";
 
 /// Every operation, in the order of the table.
 pub const ALL: [&str; 9] =
     ["getppid", "open-read", "open-write", "write", "read", "pipe", "rename", "create-unlink", "exec"];
 
-/// Stands for the changes of managed files, which give a table of their own.
+/// The name for the changes of managed files, which have their own table.
 pub const CHANGES: &str = "changes";
 
 /// Operations for which the hooks on reads and writes run.
@@ -32,12 +32,12 @@ const LOOPS: u32 = 7;
 /// Operations in a loop.
 const REPEATS: u32 = 2_000;
 /// Executions, of which the median counts. One takes a quarter of the time between two timer ticks, so every loop would contain
-/// ticks, and their number would change the mean by more than the watcher does.
+/// ticks. Their number would change the mean by more than the watcher does.
 const EXECUTIONS: usize = 201;
 /// Files that the opens use in turns, so that the result does not depend on one inode number.
 const FILES: usize = 16;
 
-/// What the operations work on.
+/// The objects that the operations use.
 struct Stage {
     files: Vec<PathBuf>,
     open: File,
@@ -111,7 +111,7 @@ impl Stage {
         Ok(best)
     }
 
-    /// The median of single operations, the same way.
+    /// The median of single operations, in nanoseconds.
     fn median(&mut self, operation: &str) -> Result<f64> {
         let mut times = Vec::with_capacity(EXECUTIONS);
         for turn in 0..EXECUTIONS {
@@ -140,7 +140,7 @@ pub fn main(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Starts such a process and gives what it measured.
+/// Starts a measuring process and gives its results.
 pub fn measure(folder: &Path, operations: &[&str]) -> Result<BTreeMap<String, f64>> {
     let output = Command::new("/proc/self/exe")
         .arg(ARGUMENT)

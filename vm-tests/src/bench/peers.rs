@@ -1,4 +1,4 @@
-//! Other watchers in the same setting.
+//! The same measurements with other watchers.
 //!
 //! In: the guest without Holdfast. Out: the same measurements with an inotify watcher, and with auditd and the rule that
 //! `auditctl -w` makes. Neither compares contents with a declaration. They show what their kind of watching costs.
@@ -18,7 +18,7 @@ use super::operations::ALL;
 use super::stage::{FILES, changes, operations};
 use crate::guest::{Context, run as run_program, wait};
 
-/// Measures all of them.
+/// Measures all other watchers.
 pub(super) fn run(context: &mut Context) -> Result<()> {
     inotify(context)?;
     auditd(context)

@@ -1,6 +1,6 @@
-//! What the stages of the bench have in common.
+//! Common parts of the bench's stages.
 //!
-//! In: a stage's name. Out: its measurements. It judges no number.
+//! In: a stage's name. Out: its measurements. It compares no number with a limit.
 
 use std::fs;
 use std::path::Path;
@@ -23,14 +23,14 @@ pub(super) const LOG: &str = "/var/log/holdfast";
 /// Milliseconds between two searches of khugepaged (Documentation/admin-guide/mm/transhuge.rst).
 const KHUGEPAGED: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs";
 
-/// After this, the work of the boot is done.
+/// After this time the work of the boot has ended.
 pub(super) const SETTLE: Duration = Duration::from_secs(6);
 
-/// Keeps work of others away from what is measured.
+/// Keeps the work of others out of the measurements.
 pub(super) fn prepare() -> Result<()> {
-    // khugepaged takes milliseconds at a time.
+    // khugepaged works for milliseconds at a time.
     fs::write(KHUGEPAGED, "86400000").with_context(|| format!("cannot write {KHUGEPAGED}"))?;
-    // The log has a file system of its own: a watch on it costs the kernel work for all files of its file system.
+    // The log has its own file system: a watch on it costs the kernel work for all files of its file system.
     fs::create_dir_all(LOG)?;
     Ok(mount(Some("tmpfs"), LOG, Some("tmpfs"), MsFlags::empty(), None::<&str>)?)
 }

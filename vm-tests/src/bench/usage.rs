@@ -1,4 +1,4 @@
-//! What the guest's CPU and the daemon used.
+//! CPU time and memory of the guest and the daemon.
 //!
 //! In: procfs. Out: nanoseconds in which the CPU was not idle, CPU time and memory of a process, memory of its kernel maps. With
 //! one CPU and counted instructions, "not idle" is all work of the guest.
@@ -77,7 +77,7 @@ pub(super) fn programs() -> Result<usize> {
     Ok(count)
 }
 
-/// Bytes that the kernel says the maps held open by a process take.
+/// The kernel's figure for the memory of the maps that a process holds open.
 pub(super) fn map_memory(pid: u32) -> Result<u64> {
     let mut seen = BTreeSet::new();
     let mut sum = 0;

@@ -1,5 +1,5 @@
-//! The program in the guest. `/init` of the initramfs starts the guest, `holdfast-guest run` runs the scenario,
-//! `holdfast-guest act ID PATH` performs a vector, and `holdfast-guest measure` is the bench's measuring process.
+//! The program in the guest. As `/init` of the initramfs it starts the guest. `holdfast-guest run` runs the scenario, and
+//! `holdfast-guest act ID PATH` performs a vector. `holdfast-guest measure` is the bench's measuring process.
 
 use anyhow::Result;
 use vm_tests::{act, bench::operations, guest, run};

@@ -1,6 +1,6 @@
 //! The daemon as a child of a scenario.
 //!
-//! Comes in: arguments of `holdfast agent`. Goes out: a running daemon, the records of its forensic log, and its
+//! In: arguments of `holdfast agent`. Out: a running daemon, the records of its forensic log, and its
 //! exit. Dropping it kills the daemon, so that a failed scenario leaves none behind.
 
 use std::fs::{self, File};
@@ -20,9 +20,9 @@ use super::{parameter, wait};
 
 /// The program in every guest whose scenario needs it.
 pub const HOLDFAST: &str = "/usr/local/bin/holdfast";
-/// Where the daemon writes its records unless told otherwise.
+/// The daemon's default log.
 const FORENSIC_LOG: &str = "/var/log/holdfast/forensic.jsonl";
-/// Where what it prints goes.
+/// The file with the daemon's output.
 const OUTPUT: &str = "/run/holdfast-agent.log";
 /// How long starting, stopping and reporting may take in an emulated guest.
 const LIMIT: Duration = Duration::from_mins(1);
@@ -34,24 +34,24 @@ pub struct Agent {
     log: PathBuf,
 }
 
-/// What the service's unit has set for it: how it handles its memory.
+/// The environment of the service's unit, which limits the daemon's memory.
 fn environment() -> impl Iterator<Item = (&'static str, &'static str)> {
     const UNIT: &str = include_str!("../../../deploy/systemd/holdfast.service");
     UNIT.lines().filter_map(|line| line.strip_prefix("Environment=")?.split_once('='))
 }
 
-/// Writes what the daemon prints to the console, too, until nobody can print any more.
+/// Copies the daemon's output to its file and to the console, until the daemon has ended.
 fn repeat(from: PipeReader, mut to: File) {
     for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
         let text = String::from_utf8_lossy(&line);
-        // Whoever reads the file finds that the end is missing.
+        // If the write fails, the end of the file is missing, which its readers see.
         let _ = writeln!(to, "{text}");
         println!("{text}");
     }
 }
 
 impl Agent {
-    /// Starts `holdfast agent` with more arguments; does not wait until it is ready.
+    /// Starts `holdfast agent` with more arguments. It does not wait until the daemon is ready.
     pub fn spawn(arguments: &[&str]) -> Result<Self> {
         let output = File::options().create(true).append(true).open(OUTPUT)?;
         let mut command = Command::new(HOLDFAST);
@@ -67,7 +67,7 @@ impl Agent {
         Ok(Self { child, log: PathBuf::from(FORENSIC_LOG) })
     }
 
-    /// Starts it and waits for its record of having started.
+    /// Starts the daemon and waits for its start record.
     pub fn start(arguments: &[&str]) -> Result<Self> {
         let mut agent = Self::spawn(arguments)?;
         let before = agent.records()?.len();
@@ -80,7 +80,7 @@ impl Agent {
         self.child.id()
     }
 
-    /// All records of the forensic log so far; a line that is still being written is left out.
+    /// All records of the forensic log so far, without an incomplete last line.
     pub fn records(&self) -> Result<Vec<Value>> {
         read_records(&self.log)
     }
@@ -94,34 +94,34 @@ impl Agent {
             Ok(self.records()?.into_iter().skip(skip).find(|record| wanted(record)))
         });
         found.with_context(|| {
-            format!("holdfast said:\n{}", tail(&fs::read_to_string(OUTPUT).unwrap_or_default()))
+            format!("output of holdfast:\n{}", tail(&fs::read_to_string(OUTPUT).unwrap_or_default()))
         })
     }
 
-    /// Sends a signal. One that stops it is waited for: afterwards no thread of it runs.
+    /// Sends a signal. After SIGSTOP it waits until no thread of the daemon runs.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let pid = Pid::from_raw(i32::try_from(self.child.id())?);
         kill(pid, signal).context("cannot signal holdfast")?;
         if signal == Signal::SIGSTOP {
-            // Its end, if that is what comes, is left for whoever asks for it.
+            // `WNOWAIT` leaves the daemon's end, if it ends instead, for a later wait.
             let wanted = WaitPidFlag::WSTOPPED | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
             waitid(Id::Pid(pid), wanted).context("holdfast does not stop")?;
         }
         Ok(())
     }
 
-    /// Asks it to end and waits for that.
+    /// Asks the daemon to end, and waits for its end.
     pub fn stop(mut self) -> Result<ExitStatus> {
         self.signal(Signal::SIGTERM)?;
         wait::until("holdfast to stop", LIMIT, || Ok(self.child.try_wait()?))
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the daemon ends by itself.
     pub fn end(mut self) -> Result<ExitStatus> {
         wait::until("holdfast to end", LIMIT, || Ok(self.child.try_wait()?))
     }
 
-    /// Kills it at once, as a crash would, and waits for the end.
+    /// Kills the daemon at once, as a crash would, and waits for its end.
     pub fn kill(mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
@@ -131,13 +131,13 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // It may be gone already, which is as good.
+        // The calls fail if the daemon has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// All records of a forensic log; a line that is still being written is left out.
+/// All records of a forensic log, without an incomplete last line.
 pub(super) fn read_records(log: &Path) -> Result<Vec<Value>> {
     let text = match fs::read_to_string(log) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),

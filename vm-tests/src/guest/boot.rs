@@ -1,6 +1,6 @@
 //! From the kernel's start of `/init` to a system in which a scenario can run.
 //!
-//! Comes in: a kernel with an initramfs. Goes out: in the bare guest mounted pseudo file systems and a child that
+//! In: a kernel with an initramfs. Out: in the bare guest mounted pseudo file systems and a child that
 //! runs the scenario, with this process as its init; in the systemd guest the root disk with our files copied in and
 //! systemd as its init. Errors end in a panic of the kernel, which the host sees.
 
@@ -19,7 +19,7 @@ use nix::unistd::Pid;
 use super::files::{MODULES, copy_tree, load_module, mount_pseudo};
 use super::{disks, parameter};
 
-/// What the host wants copied into the systemd guest, as a tree.
+/// The tree that the host wants in the systemd guest.
 const PAYLOAD: &str = "/payload";
 const NEW_ROOT: &str = "/newroot";
 
@@ -39,7 +39,7 @@ const MOUNTS: &[(&str, &str)] = &[
     ("debugfs", "/sys/kernel/debug"),
 ];
 
-/// What `/init` does. Gives back only an error.
+/// The body of `/init`. It returns only an error.
 pub fn init() -> Result<()> {
     match early_parameter("hf.guest")?.as_deref() {
         Some("systemd" | "selinux") => become_systemd(),
@@ -86,7 +86,7 @@ fn run_bare() -> Result<()> {
         .context("cannot start the scenario")?;
     let scenario = Pid::from_raw(i32::try_from(child.id())?);
     loop {
-        // Orphans come to us as to any init.
+        // This process is init, so it also reaps orphans.
         match waitpid(None, None)? {
             WaitStatus::Exited(pid, code) if pid == scenario => {
                 bail!("the scenario ended with status {code}")

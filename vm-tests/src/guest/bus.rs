@@ -1,16 +1,16 @@
-//! What a user without rights can send on the system bus.
+//! Forged signals of a user without rights on the system bus.
 //!
-//! Comes in: the user and what is to be pretended. Goes out: signals.
+//! In: the user, and the content of the signals. Out: signals.
 
 use anyhow::Result;
 
 use super::run;
 
-/// Pretends that the job of a unit ended with a result: broadcast, and sent straight to each Holdfast on the bus. Whether the
-/// unit had a job.
+/// Sends a signal that the job of a unit ended with a result, as a broadcast and directly to each Holdfast on the bus. It gives whether
+/// the unit had a job.
 ///
 /// # Errors
-/// A program that does not start, or a bus that takes no signals.
+/// A program does not start, or the bus accepts no signals.
 pub fn forge(user: &str, unit: &str, result: &str) -> Result<bool> {
     let jobs = run("systemctl", &["list-jobs", "--no-legend"])?;
     let job = jobs.lines().find(|line| line.contains(unit)).and_then(|line| line.split_whitespace().next());

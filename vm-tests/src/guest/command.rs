@@ -1,11 +1,11 @@
-//! Kernel parameters, and programs that are run to their end.
+//! Kernel parameters, and runs of programs.
 
 use std::fs;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-/// Consent to every apply and its reboot: a scenario has no terminal to be asked on.
+/// Consent to every apply and its reboot, because a scenario has no terminal for the question.
 pub const CONSENT: [(&str, &str); 2] = [("HOLDFAST_YES", "1"), ("HOLDFAST_REBOOT", "1")];
 
 /// The value of a kernel parameter.
@@ -17,7 +17,7 @@ pub fn parameter(name: &str) -> Option<String> {
         .map(|(_, v)| v.to_owned())
 }
 
-/// Runs a program to its end; gives what it printed, or an error that holds it.
+/// Runs a program to its end. It gives the output, or an error that contains the output.
 pub fn run(program: &str, arguments: &[&str]) -> Result<String> {
     let out = Command::new(program)
         .args(arguments)
@@ -32,7 +32,7 @@ pub fn run(program: &str, arguments: &[&str]) -> Result<String> {
     Ok(stdout)
 }
 
-/// Runs a line of shell to its end; gives what it printed, or an error that holds it.
+/// Runs a shell line to its end. It gives the output, or an error that contains the output.
 pub fn shell(line: &str) -> Result<String> {
     run("/bin/sh", &["-c", line])
 }

@@ -1,6 +1,6 @@
-//! What a scenario works with: the kernel's series, and the port for its results.
+//! The context of a scenario: the kernel's series, and the port for its results.
 //!
-//! Comes in: results of checks. Goes out: messages on the second serial port.
+//! In: results of checks. Out: messages on the second serial port.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -13,10 +13,10 @@ use nix::sys::termios::tcdrain;
 use super::command::parameter;
 use crate::protocol::{self, Ending, Message, ResultLine};
 
-/// Where messages go.
+/// The second serial port.
 const PORT: &str = "/dev/ttyS1";
 
-/// What a scenario works with: who it is, and where its results go.
+/// The context of a scenario.
 #[derive(Debug)]
 pub struct Context {
     port: File,
@@ -39,7 +39,7 @@ impl Context {
     }
 
     pub(crate) fn send(&mut self, message: &Message) {
-        // Without the port there is nobody left to tell; the host sees that the last line is missing.
+        // If the port fails, the host sees that the last line is missing.
         let _ = self.port.write_all(format!("{}\n", message.to_line()).as_bytes());
     }
 
@@ -52,13 +52,13 @@ impl Context {
         Ok(name.to_owned())
     }
 
-    /// Waits until the host has all of it: what the driver still holds when the guest is powered off is lost.
+    /// Waits until the host has every message: a power-off loses what the driver still holds.
     pub(crate) fn finish(&mut self) {
         self.send(&Message::Done);
         let _ = tcdrain(&self.port);
     }
 
-    /// Says something that is no result.
+    /// Reports progress for people.
     pub fn note(&mut self, text: impl Into<String>) {
         self.send(&Message::Note { text: text.into() });
     }
@@ -71,7 +71,7 @@ impl Context {
         self.send(&Message::Result(line));
     }
 
-    /// Reports a check that gave a text for people, or an error.
+    /// Reports a check by its text for people, or its error.
     pub fn check(&mut self, name: &str, result: Result<String>) {
         let (ending, detail) = match result {
             Ok(detail) => (Ending::Pass, detail),
@@ -80,7 +80,7 @@ impl Context {
         self.report(ResultLine { name: name.to_owned(), ending, detail, data: serde_json::Value::Null });
     }
 
-    /// Reports a check that does not apply here.
+    /// Reports a check that does not apply to this kernel.
     pub fn skip(&mut self, name: &str, reason: &str) {
         let line = ResultLine {
             name: name.to_owned(),

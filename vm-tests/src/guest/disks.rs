@@ -1,7 +1,7 @@
-//! File systems to try things on.
+//! File systems for scenarios.
 //!
-//! Comes in: a kind of file system. Goes out: a fresh one, mounted. The host gives each guest one empty disk for
-//! ext4, XFS and Btrfs, made before the guest started and thrown away after; tmpfs and overlay need none.
+//! In: a kind of file system. Out: an empty one, mounted. The host gives each guest one empty disk each for ext4, XFS and Btrfs,
+//! and removes them after the guest's end. tmpfs and overlay need no disk.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub enum FileSystem {
     Ext4,
     /// On its own disk.
     Xfs,
-    /// On its own disk; device numbers differ between stat and the kernel's superblock.
+    /// On its own disk. The device number of stat differs from that of the kernel's superblock.
     Btrfs,
     /// Two tmpfs folders over each other.
     Overlay,
@@ -41,8 +41,8 @@ impl FileSystem {
         }
     }
 
-    /// Mounts a fresh one on a folder, which is created. For an overlay, `<place>-layers` holds `lower` and `upper`;
-    /// what is in `lower` before the call shows through.
+    /// Creates a folder and mounts an empty file system on it. For an overlay, `<place>-layers` has `lower` and `upper`; files that are in
+    /// `lower` before the call are visible.
     pub fn mount(self, place: &Path) -> Result<()> {
         fs::create_dir_all(place)?;
         load_module(self.name())?;
@@ -57,12 +57,12 @@ impl FileSystem {
     }
 }
 
-/// Takes a mounted file system away.
+/// Unmounts a file system.
 pub fn unmount(place: &Path) -> Result<()> {
     umount(place).with_context(|| format!("cannot unmount {}", place.display()))
 }
 
-/// Makes the layers of an overlay on a tmpfs of their own.
+/// Creates the layers of an overlay, on their own tmpfs.
 fn overlay_options(place: &Path) -> Result<String> {
     let layers = overlay_layers(place);
     if !layers.join("lower").exists() {
@@ -76,14 +76,14 @@ fn overlay_options(place: &Path) -> Result<String> {
     Ok(format!("lowerdir={l}/lower,upperdir={l}/upper,workdir={l}/work"))
 }
 
-/// Where the layers of an overlay on `place` are.
+/// The folder with the layers of an overlay on `place`.
 pub fn overlay_layers(place: &Path) -> PathBuf {
     let mut name = place.as_os_str().to_owned();
     name.push("-layers");
     PathBuf::from(name)
 }
 
-/// The device of the disk that the host named so.
+/// The device of the disk with this name from the host.
 pub fn find(serial: &str) -> Result<PathBuf> {
     load_module("virtio_pci")?;
     load_module("virtio_blk")?;

@@ -1,4 +1,4 @@
-//! Files and kernel modules that a guest begins with.
+//! Files and kernel modules of a new guest.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use nix::kmod::{ModuleInitFlags, finit_module};
 use nix::mount::{MsFlags, mount};
 
-/// Where the kernel's modules are kept in every guest, with the file `order` that says what each one needs.
+/// The folder with the kernel's modules in every guest. Its file `order` lists the modules that each one needs.
 pub(super) const MODULES: &str = "/opt/holdfast/modules";
 
 pub(super) fn mount_pseudo(kind: &str, place: &str) -> Result<()> {
@@ -19,7 +19,7 @@ pub(super) fn mount_pseudo(kind: &str, place: &str) -> Result<()> {
     }
 }
 
-/// Copies a tree, with its modes, over another.
+/// Copies a tree with its modes over another.
 pub(super) fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     if !from.exists() {
         return Ok(());
@@ -40,7 +40,7 @@ pub(super) fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Loads a kernel module with what it needs. One that this kernel has built in is not in the list and is fine.
+/// Loads a kernel module with the modules that it needs. A module that this kernel has built in is not in the list, and not loaded.
 pub fn load_module(name: &str) -> Result<()> {
     let order = fs::read_to_string(format!("{MODULES}/order")).context("no kernel modules in this guest")?;
     let chain =

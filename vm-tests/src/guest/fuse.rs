@@ -1,9 +1,8 @@
-//! A file system of one file that a thread of this process answers for, so that its content changes without the
-//! kernel taking part.
+//! A FUSE file system of one file, whose server is a thread of this process. So the file changes without an operation in the kernel.
 //!
-//! Comes in: where, and a first content. Goes out: the mounted file system; what is in the file is changed by
-//! [`Foreign::set`]. It can stop to answer, with a request in hand, and end. It speaks as much of the FUSE protocol (fuse(4), include/uapi/linux/fuse.h) as looking at that
-//! file needs, and refuses the rest.
+//! In: a folder, and the first content. Out: the mounted file system. [`Foreign::set`] changes the file. The server can keep a request
+//! without an answer, and end. It implements the operations of the FUSE protocol (fuse(4), include/uapi/linux/fuse.h) that reading and
+//! writing the file needs, and refuses all others.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -18,9 +17,9 @@ use nix::mount::{MsFlags, mount};
 
 use super::files::load_module;
 
-/// Bytes of a request before what belongs to its operation.
+/// Bytes of a request's header.
 const HEADER: usize = 40;
-/// The largest request: the kernel wants at least this much room.
+/// Bytes of the buffer for a request: the kernel requires at least so many.
 const REQUEST: usize = 8192 + 4096;
 /// The file's name and its node; node 1 is the directory.
 const NAME: &str = "file";
@@ -39,16 +38,16 @@ const READDIR: u32 = 28;
 const RELEASEDIR: u32 = 29;
 const BATCH_FORGET: u32 = 42;
 
-/// Reads past the page cache, which nobody would tell of a change.
+/// Reads by-pass the page cache, which does not learn of changes on the server.
 const DIRECT_IO: u32 = 1;
 
-/// The file system; it lives as long as the process.
+/// The file system. It exists as long as the process.
 #[derive(Debug)]
 pub struct Foreign {
     shared: Arc<Shared>,
 }
 
-/// What the server is told.
+/// The server's state.
 #[derive(Debug, Default)]
 struct Shared {
     content: Mutex<Vec<u8>>,
@@ -57,7 +56,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Puts what is written behind what is there, which is all that a shell's `>>` does.
+    /// Appends the written bytes, as the shell's `>>` requires.
     fn write(&self, request: &[u8]) -> Result<()> {
         let from = usize::try_from(number(request, HEADER + 8)?)?;
         let mut content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
@@ -67,19 +66,19 @@ impl Shared {
     }
 }
 
-/// What the server does with a request.
+/// How the server treats requests.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Mood {
     #[default]
     Answers,
-    /// It takes one and keeps it.
+    /// It reads a request and does not answer.
     Hangs,
-    /// It is gone, and with it all that waits.
+    /// It has ended, and waiting requests fail.
     Ended,
 }
 
 impl Foreign {
-    /// Mounts it on a folder, which is created; the file is `<place>/file`, of root and with mode 0644.
+    /// Creates a folder and mounts the file system on it. The file is `<place>/file`, belongs to root, and has the mode 0644.
     pub fn mount(place: &Path, content: &str) -> Result<Self> {
         Self::with(place, content, Mood::Answers)
     }
@@ -103,22 +102,22 @@ impl Foreign {
         Ok(Self { shared })
     }
 
-    /// One that answers nothing from the beginning, on a folder that is there.
+    /// Mounts a file system that answers no request, on an existing folder.
     pub fn mount_hanging(place: &Path) -> Result<Self> {
         Self::with(place, "", Mood::Hangs)
     }
 
-    /// From now on requests are taken and not answered.
+    /// Answers no request from now on.
     pub fn hang(&self) {
         self.feel(Mood::Hangs);
     }
 
-    /// Answers what waits, and whatever comes.
+    /// Answers waiting and new requests again.
     pub fn answer(&self) {
         self.feel(Mood::Answers);
     }
 
-    /// Ends, as a server that was killed: whatever waits fails.
+    /// Ends like a killed server: waiting requests fail.
     pub fn end(&self) {
         self.feel(Mood::Ended);
     }
@@ -128,7 +127,7 @@ impl Foreign {
         self.shared.changed.notify_all();
     }
 
-    /// Other content, as another machine would change it.
+    /// Changes the content, as another machine would.
     pub fn set(&self, content: &str) {
         *self.shared.content.lock().unwrap_or_else(PoisonError::into_inner) = content.as_bytes().to_vec();
     }
@@ -138,7 +137,7 @@ fn serve(mut device: File, shared: &Shared) -> Result<()> {
     let mut request = vec![0; REQUEST];
     loop {
         let length = match device.read(&mut request) {
-            // Taken back before it was read.
+            // The kernel has withdrawn the request.
             Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => continue,
             other => other.context("read a request")?,
         };
@@ -171,18 +170,18 @@ fn serve(mut device: File, shared: &Shared) -> Result<()> {
         reply.extend(unique.to_ne_bytes());
         reply.extend(body);
         match device.write_all(&reply) {
-            // Whoever asked is gone.
+            // The process that made the request has ended.
             Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => {}
             other => other.context("answer a request")?,
         }
     }
 }
 
-/// The body of an answer, or the error that is the answer.
+/// The body of an answer, or its error.
 fn answer(operation: u32, node: u64, request: &[u8], content: &[u8]) -> Result<Result<Vec<u8>, Errno>> {
     Ok(match operation {
         INIT => {
-            // Version 7.31, no read-ahead, no flags, one page to write; the rest is zero.
+            // Version 7.31, no read-ahead, no flags, writes of one page. All other fields are zero.
             let mut body: Vec<u8> = [7_u32, 31, 0, 0, 0, 4096].iter().flat_map(|n| n.to_ne_bytes()).collect();
             body.resize(64, 0);
             Ok(body)
@@ -190,7 +189,7 @@ fn answer(operation: u32, node: u64, request: &[u8], content: &[u8]) -> Result<R
         LOOKUP => {
             let name = request.get(HEADER..).unwrap_or_default().split(|byte| *byte == 0).next();
             if node == 1 && name == Some(NAME.as_bytes()) {
-                // Node, generation, and nothing of it is kept.
+                // Node, generation, and no caching.
                 let mut body: Vec<u8> = [FILE, 0, 0, 0, 0].iter().flat_map(|n| n.to_ne_bytes()).collect();
                 body.extend(attributes(FILE, content.len()));
                 Ok(body)
@@ -228,7 +227,7 @@ fn attributes(node: u64, length: usize) -> Vec<u8> {
     body
 }
 
-/// Eight bytes at a place of a request.
+/// Eight bytes of a request at an offset.
 fn number(request: &[u8], at: usize) -> Result<u64> {
     let eight = request.get(at..at + 8).context("a request that is cut short")?;
     Ok(u64::from_ne_bytes(eight.try_into()?))

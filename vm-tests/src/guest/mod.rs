@@ -1,12 +1,12 @@
 //! The guest side: from the kernel's start of `/init` to the last line and power off.
 //!
-//! Comes in: kernel parameters (`hf.guest`, `hf.kernel`), and on the second serial port the name of the scenario. Goes
-//! out: messages on the same port. Between its hello and the name the program changes nothing, so that the host can save
-//! the guest there and start each scenario from the saved state.
+//! In: kernel parameters (`hf.guest`, `hf.kernel`), and on the second serial port the name of the scenario. Out:
+//! messages on the same port. The program changes nothing
+//! between the message `Hello` and the name. So the host can save the guest then, and start each scenario from the saved state.
 //!
-//! Helpers for scenarios live beside this file: `agent` for the daemon, `service` for a node that runs it under systemd,
-//! `status` and `page` for what the daemon publishes, `disks` for file systems, `bus` for messages of others on D-Bus,
-//! `wait` for conditions. Runs only in a guest: it mounts, loads modules and powers off.
+//! The helpers for scenarios are beside this file. `agent` runs the daemon as a child, `service` under systemd. `status` and `page` read
+//! what it publishes. `disks` mounts file systems, `bus` sends messages on D-Bus, `wait` waits for conditions. This code runs only in a
+//! guest: it mounts, loads modules and powers off.
 
 pub mod agent;
 pub mod boot;

@@ -1,8 +1,8 @@
-//! The boot loader of the ostree guest, and what its disk is made of.
+//! The boot loader of the ostree guest, and the parts of its disk.
 //!
-//! Comes in: a disk whose `/boot` ostree wrote. Goes out: the kernel and initramfs of the first boot loader entry,
-//! started by kexec with that entry's options: what GRUB does where ostree writes entries and nothing
-//! else. Before that our files are put into the host's `/var`. Errors end in a panic of the kernel.
+//! In: a disk whose `/boot` ostree wrote. Out: the kernel and initramfs of the first boot loader entry,
+//! started by kexec with that entry's options. GRUB does the same on a host where ostree writes only entries. Before that it copies the
+//! guest's program and files into the host's `/var`. Errors end in a panic of the kernel.
 
 use std::cmp::Reverse;
 use std::fs;
@@ -18,11 +18,11 @@ use super::files::{copy_tree, load_module, mount_pseudo};
 /// One version of the tree.
 #[derive(Debug)]
 pub struct Version {
-    /// Its commit's subject, and what its files say that it is.
+    /// Its commit's subject, which its files also have as content.
     pub name: &'static str,
     /// The branch in the disk's repository.
     pub branch: &'static str,
-    /// Series of the kernel in it.
+    /// The series of its kernel.
     pub kernel: &'static str,
 }
 
@@ -33,14 +33,14 @@ pub static VERSIONS: [Version; 2] = [
 ];
 /// Name of the disk's file system.
 pub const LABEL: &str = "holdfast-ostree";
-/// Name of the host's own state: what ostree calls the OS.
+/// The name of the host's OS for ostree.
 pub const STATEROOT: &str = "debian";
-/// A kernel argument of this name never reaches the kernel: our boot loader is one that loses it.
+/// A kernel argument with this name never reaches the kernel: this boot loader loses it.
 pub const LOST: &str = "hf.lost";
 
 const DISK: &str = "/newroot";
 
-/// Boots what the disk's first entry says.
+/// Boots the disk's first entry.
 pub(super) fn boot(payload: &Path) -> Result<()> {
     mount_pseudo("sysfs", "/sys")?;
     mount_pseudo("devtmpfs", "/dev")?;
@@ -87,7 +87,7 @@ impl Entry {
         entry
     }
 
-    /// The kernel's command line: the entry's options, without what the loader loses, and what the host told us.
+    /// The kernel's command line: the entry's options without those that the loader loses, and the host's parameters.
     fn command_line(&self, host: &str) -> String {
         let kept = self.options.split(' ').filter(|word| !word.starts_with(LOST));
         let ours =

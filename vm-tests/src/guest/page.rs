@@ -1,6 +1,6 @@
 //! The daemon's metrics page.
 //!
-//! Comes in: nothing. Goes out: the page, or what a scenario waits for on it.
+//! In: nothing. Out: the page, or a value on it.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use super::{run, wait};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The page as it is now.
+/// The present page.
 pub fn metrics() -> Result<String> {
     run("wget", &["-q", "-O", "-", "http://127.0.0.1:9464/metrics"])
 }
 
-/// Whether the daemon says that it is ready.
+/// Whether the daemon reports that it is ready.
 pub fn is_ready() -> bool {
     run("wget", &["-q", "-O", "-", "http://127.0.0.1:9464/readyz"]).is_ok()
 }
 
-/// The sum of a metric's lines that `wanted` takes.
+/// The sum of a metric's lines that `wanted` accepts.
 pub fn sum(metric: &str, wanted: impl Fn(&str) -> bool) -> Result<f64> {
     let page = metrics()?;
     let lines = page.lines().filter(|line| line.starts_with(metric) && wanted(line));

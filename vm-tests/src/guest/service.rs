@@ -1,8 +1,8 @@
 //! A node that runs the daemon as its systemd service, and a person who logs in to it.
 //!
-//! Comes in: nothing; the unit and the example MachineConfig are those of `deploy/`. Goes out: a node as that
-//! config declares it with the daemon running, alice's logins by ssh, the records, the status and the pages. What is
-//! installed is what an administrator would install, so that a scenario shows the product and not a set-up of its own.
+//! In: nothing; the unit and the example MachineConfig are those of `deploy/`. Out: a node in the declared state with a running daemon,
+//! alice's logins by ssh, the records, the status and the pages. It installs the files that an administrator would install, so that a
+//! scenario shows the product.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -17,21 +17,21 @@ use serde_json::Value;
 
 use super::{run, shell, wait};
 
-/// The daemon's unit, as it is installed.
+/// The daemon's unit.
 const UNIT: &str = include_str!("../../../deploy/systemd/holdfast.service");
-/// The config that the node has.
+/// The node's config.
 pub const CONFIG: &str = include_str!("../../../deploy/examples/99-worker-baseline.yaml");
-/// The policies that it has.
+/// The node's policies.
 const POLICY: &str = include_str!("../../../policies/drift/default.yaml");
-/// Name of the MachineConfig in it.
+/// The name of the MachineConfig in [`CONFIG`].
 pub const CONFIG_NAME: &str = "99-worker-baseline";
 /// How long starting, logging in and reporting may take in an emulated guest.
 const LIMIT: Duration = Duration::from_mins(1);
 const FORENSIC_LOG: &str = "/var/log/holdfast/forensic.jsonl";
 const STATUS: &str = "/run/holdfast/status.json";
-/// The daemon's pages.
+/// The address of the daemon's pages.
 const PAGES: &str = "127.0.0.1:9464";
-/// Options with which alice logs in, and as whom.
+/// The arguments of ssh for a login of alice.
 const SSH: &[&str] = &[
     "-i",
     "/root/.ssh-alice",
@@ -46,7 +46,7 @@ const SSH: &[&str] = &[
     "alice@127.0.0.1",
 ];
 
-/// What a first boot with the example config would have written: path, mode, content.
+/// The files that a first boot with the example config writes: path, mode, content.
 const FILES: &[(&str, u32, &str)] = &[
     (
         "/etc/chrony.conf",
@@ -76,9 +76,9 @@ pub struct Node {
 }
 
 impl Node {
-    /// Waits for the node's systemd, brings the node into the declared state, lets alice log in, and starts the
-    /// daemon, with more MachineConfigs (name and text) than the example. Returns when systemd calls it started,
-    /// which is after its first full verification.
+    /// Waits for systemd, brings the node into the declared state, lets alice log in, and starts the daemon. `more` are MachineConfigs
+    /// beside the example, by name and text. It returns when systemd reports the daemon as started, which is after the first full
+    /// verification.
     pub fn start(more: &[(&str, &str)]) -> Result<Self> {
         wait::until("systemd to finish starting", Duration::from_secs(90), || {
             let jobs = run("systemctl", &["list-jobs", "--no-legend"])?;
@@ -107,35 +107,35 @@ impl Node {
         found.with_context(|| {
             let new: Vec<String> =
                 self.records().unwrap_or_default().iter().skip(skip).map(Value::to_string).collect();
-            format!("records since: {}\nholdfast said:\n{}", new.join("\n"), journal())
+            format!("records since: {}\noutput of holdfast:\n{}", new.join("\n"), journal())
         })
     }
 
-    /// How the daemon says that the node stands.
+    /// The node's verdict in the status.
     pub fn status(&self) -> Result<Value> {
         let text = fs::read(STATUS).with_context(|| format!("cannot read {STATUS}"))?;
         serde_json::from_slice(&text).with_context(|| format!("no JSON in {STATUS}"))
     }
 
-    /// Waits until the daemon says that the node stands so.
+    /// Waits until the node has this verdict.
     pub fn wait_for_verdict(&self, verdict: &str) -> Result<Value> {
         let found = wait::until(&format!("the verdict {verdict}"), LIMIT, || {
-            // The file appears a moment after the daemon has said that it is ready.
+            // The file appears a moment after the daemon has reported that it is ready.
             Ok(self.status().ok().filter(|status| status["verdict"] == verdict))
         });
         found.with_context(|| format!("status: {}", self.status().unwrap_or_default()))
     }
 
-    /// Runs a command of holdfast's; gives what it printed if it ended with the exit code that is expected.
+    /// Runs a command of holdfast. It gives the output if the exit code is the expected one.
     pub fn holdfast(&self, code: i32, arguments: &[&str]) -> Result<String> {
         let out =
             Command::new(super::agent::HOLDFAST).args(arguments).envs(super::command::CONSENT).output()?;
-        let (said, error) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-        ensure!(out.status.code() == Some(code), "holdfast {arguments:?}: {}: {said}{error}", out.status);
-        Ok(said.trim_end().to_owned())
+        let (printed, error) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        ensure!(out.status.code() == Some(code), "holdfast {arguments:?}: {}: {printed}{error}", out.status);
+        Ok(printed.trim_end().to_owned())
     }
 
-    /// A property of the daemon's unit, as systemd tells it.
+    /// A property of the daemon's unit, from systemd.
     pub fn property(&self, name: &str) -> Result<String> {
         let value = run("systemctl", &["show", "--value", "-p", name, "holdfast.service"])?;
         Ok(value.trim().to_owned())
@@ -152,7 +152,7 @@ impl Node {
         Ok(body.to_owned())
     }
 
-    /// The value of a metric without labels, or of the one series that is written so.
+    /// The value of a metric without labels, or of one series of a metric, in the form of the page.
     pub fn metric(&self, series: &str) -> Result<f64> {
         let page = self.page("/metrics")?;
         let value = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
@@ -161,17 +161,17 @@ impl Node {
     }
 }
 
-/// Runs a command line in a login of alice's, with a terminal; gives what it printed.
+/// Runs a command line in a login of alice with a terminal. It gives the output.
 pub fn as_alice(line: &str) -> Result<String> {
     let out = Command::new("ssh").arg("-tt").args(SSH).arg(line).output().context("cannot start ssh")?;
-    let said = String::from_utf8_lossy(&out.stdout).replace('\r', "");
+    let printed = String::from_utf8_lossy(&out.stdout).replace('\r', "");
     if !out.status.success() {
-        bail!("alice: {line}: {}: {said}{}", out.status, String::from_utf8_lossy(&out.stderr).trim());
+        bail!("alice: {line}: {}: {printed}{}", out.status, String::from_utf8_lossy(&out.stderr).trim());
     }
-    Ok(said)
+    Ok(printed)
 }
 
-/// Writes what the config declares.
+/// Writes the declared state.
 fn first_boot() -> Result<()> {
     for (path, mode, content) in FILES {
         let path = Path::new(path);
@@ -203,7 +203,7 @@ fn let_alice_in() -> Result<()> {
     Ok(())
 }
 
-/// Installs the daemon as docs/operations.md says.
+/// Installs the daemon as in docs/operations.md.
 fn install(more: &[(&str, &str)]) -> Result<()> {
     fs::create_dir_all("/etc/holdfast/machine-configs")?;
     for (name, config) in [(CONFIG_NAME, CONFIG)].iter().chain(more) {
@@ -216,7 +216,7 @@ fn install(more: &[(&str, &str)]) -> Result<()> {
     run("systemctl", &["enable", "--quiet", "holdfast.service"]).map(drop)
 }
 
-/// What the daemon printed.
+/// The daemon's output.
 fn journal() -> String {
     run("journalctl", &["-u", "holdfast.service", "-n", "30", "--no-pager", "-o", "cat"]).unwrap_or_default()
 }

@@ -1,6 +1,6 @@
-//! What the daemon last wrote down about the node.
+//! The daemon's status of the node.
 //!
-//! Comes in: the status file. Goes out: its JSON, or the part of it that a scenario asks for.
+//! In: the status file. Out: its JSON, or a part of it.
 
 use std::fs;
 use std::time::Duration;
@@ -12,25 +12,25 @@ use super::wait;
 
 const FILE: &str = "/run/holdfast/status.json";
 
-/// The status as it is now.
+/// The present status.
 pub fn read() -> Result<Value> {
     let text = fs::read_to_string(FILE).with_context(|| format!("cannot read {FILE}"))?;
     serde_json::from_str(&text).with_context(|| format!("no JSON in {FILE}"))
 }
 
-/// The verdict as it is now; empty before the first status.
+/// The present verdict of the node; empty before the first status.
 pub fn verdict() -> String {
     read().ok().and_then(|status| status["verdict"].as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-/// Paths that the status calls drifted.
+/// The drifted paths in the status.
 pub fn drifted() -> Result<Vec<String>> {
     let status = read()?;
     let list = status["drifted"].as_array().into_iter().flatten();
     Ok(list.filter_map(|thing| thing["path"].as_str().map(str::to_owned)).collect())
 }
 
-/// Waits until the node's verdict is this one.
+/// Waits until the node has this verdict.
 pub fn wait_for(wanted: &str, limit: Duration) -> Result<Value> {
     let found =
         wait::until(&format!("the verdict {wanted}"), limit, || (verdict() == wanted).then(read).transpose());

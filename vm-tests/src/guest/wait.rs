@@ -1,16 +1,16 @@
-//! Waiting for what another process does.
+//! Waiting for conditions that other processes fulfil.
 //!
-//! Comes in: a condition and a limit. Goes out: what the condition gave, or an error that names what never came.
-//! This is the one place in the guest that looks again after a pause; everything else waits through it.
+//! In: a condition and a limit. Out: the value that the condition gave, or an error that names the condition. Only this module tests
+//! again after a pause, and scenarios use it for every wait.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// Pause between two looks; short beside what an emulated guest does in one.
+/// The pause between two tests. It is short compared with a test in an emulated guest.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Looks until `look` gives something, for `limit` at most. `what` completes "gave up waiting for ...".
+/// Calls `look` until it gives a value, for `limit` at most. `what` completes "gave up waiting for ...".
 pub fn until<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let start = Instant::now();
     loop {
@@ -24,7 +24,7 @@ pub fn until<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Result<Op
     }
 }
 
-/// Lets time pass. Only for scenarios whose subject is time, such as one that shows that nothing happens.
+/// Pauses. Only for scenarios whose subject is time, such as one that shows that nothing happens.
 #[expect(clippy::disallowed_methods, reason = "the guest has no event loop")]
 pub fn pause(time: Duration) {
     std::thread::sleep(time);

@@ -1,4 +1,4 @@
-//! A config applied to a node with a real systemd: what its units do, what failures lead to, and a reboot.
+//! A config applied to a node with a real systemd: the actions on its units, their failures, and a reboot.
 //!
 //! In: a systemd guest that may reboot. Out: a check for each action and each failure; the second boot adds a check of
 //! the comparison that follows a reboot. A third boot is the fallback of a failed action, whose unit fails again.
@@ -213,7 +213,7 @@ fn back(wish: &Wish) -> Result<String> {
     Ok(String::new())
 }
 
-/// While an action runs nobody else shuts the node down, and the state says what it waits for. A forged result on the
+/// While an action runs, no other process can shut the node down, and the state names what the apply waits for. A forged result on the
 /// bus changes nothing.
 fn inhibited(wish: &Wish) -> Result<String> {
     let locks = || run("systemd-inhibit", &["--list", "--no-legend"]);
@@ -229,8 +229,7 @@ fn inhibited(wish: &Wish) -> Result<String> {
             && standing["waiting_for"].as_str().is_some_and(|what| what.contains("holds.service"));
         let Some(lock) = ours(&locks()?).filter(|_| is_at_it) else { return Ok(None) };
         forged |= bus::forge("alice", "holds.service", "failed")?;
-        // A unit that has only found the pipe, and not opened it, would miss it below. This request lets the unit
-        // continue.
+        // A unit that has found the pipe and not opened it would block below. This request lets it continue.
         Ok(is_read("/run/hold").then_some(lock))
     });
     // The unit continues, whatever the result was.
@@ -267,8 +266,8 @@ fn drift(wish: &Wish) -> Result<String> {
 fn after_reboot(before: &str, boot: &str) -> Result<String> {
     ensure!(before != boot, "the boot id is the same");
     ensure!(file("reboot") == "1", "the file is not there");
-    let (said, error) = holdfast(0, &["apply", "--resume", "-o", "json"])?;
-    let report: Value = serde_json::from_str(&said).with_context(|| format!("{said}{error}"))?;
+    let (printed, error) = holdfast(0, &["apply", "--resume", "-o", "json"])?;
+    let report: Value = serde_json::from_str(&printed).with_context(|| format!("{printed}{error}"))?;
     result(&report, "done")?;
     let history = history()?;
     ensure!(
@@ -302,8 +301,8 @@ fn reboots_for_a_failure() -> Result<()> {
 fn after_failed_reboot(before: &str, boot: &str) -> Result<String> {
     ensure!(before != boot, "the boot id is the same");
     ensure!(file("boots") == "2", "the file says {:?}", file("boots"));
-    let (said, error) = holdfast(3, &["apply", "--resume", "-o", "json"])?;
-    let report: Value = serde_json::from_str(&said).with_context(|| format!("{said}{error}"))?;
+    let (printed, error) = holdfast(3, &["apply", "--resume", "-o", "json"])?;
+    let report: Value = serde_json::from_str(&printed).with_context(|| format!("{printed}{error}"))?;
     result(&report, "rolled-back")?;
     let reason = report["reason"].as_str().unwrap_or_default().to_owned();
     ensure!(reason == "after the reboot: boots.service: the unit failed", "{reason}");

@@ -72,7 +72,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     let mut node = Node::start(&["--verify-every", "3"])?;
     context.check("anonymous_mmap", anonymous(&mut node));
     match ftrace(&mut node) {
-        Ok(Some(said)) => context.check("ftrace_enabled", Ok(said)),
+        Ok(Some(printed)) => context.check("ftrace_enabled", Ok(printed)),
         Ok(None) => {
             context
                 .skip("ftrace_enabled", "this kernel refuses to switch it off while programs are attached");
@@ -89,8 +89,8 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     let (files, agent) = (node.files, node.agent);
     let result = killed(&files, agent);
     let agent = match result {
-        Ok((said, agent)) => {
-            context.check("killed", Ok(said));
+        Ok((printed, agent)) => {
+            context.check("killed", Ok(printed));
             agent
         }
         Err(error) => {
@@ -100,8 +100,8 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     };
     context.check("pins_removed", unpinned(&files, agent));
     let mut node = Node::start(&["--verify-every", "3600"])?;
-    let (said, agent) = restarted(node.agent, "lsm", &node.files, |_| Ok(()))?;
-    context.check("restarts", Ok(said));
+    let (printed, agent) = restarted(node.agent, "lsm", &node.files, |_| Ok(()))?;
+    context.check("restarts", Ok(printed));
     node.agent = agent;
     context.check("removed_map_entry", removed_entry(&mut node));
     context.check("second_daemon", second(&mut node));
@@ -112,7 +112,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     let before = agent.records()?.len();
     agent.stop()?;
     match started_blind(files, before) {
-        Ok(Some(said)) => context.check("ftrace_disabled_at_start", Ok(said)),
+        Ok(Some(printed)) => context.check("ftrace_disabled_at_start", Ok(printed)),
         Ok(None) => context.skip("ftrace_disabled_at_start", "this kernel refuses to switch it off"),
         Err(error) => context.check("ftrace_disabled_at_start", Err(error)),
     }
@@ -152,14 +152,14 @@ pub(super) fn without_lsm(context: &mut Context) -> Result<()> {
     context.check("backend", backend(&node));
     context.check("drift", drift(&mut node));
     context.check("anonymous_mmap", anonymous(&mut node));
-    let (said, agent) = restarted(node.agent, "fentry", &node.files, |round| {
+    let (printed, agent) = restarted(node.agent, "fentry", &node.files, |round| {
         // Without the list of security modules the daemon must try, while the programs of the last daemon still run.
         if round == restarts::LAST {
             umount2(SECURITY, MntFlags::MNT_DETACH)?;
         }
         Ok(())
     })?;
-    context.check("restarts", Ok(said));
+    context.check("restarts", Ok(printed));
     agent.stop()?;
     Ok(())
 }
@@ -268,9 +268,9 @@ fn switched_by_another_procfs(node: &mut Node) -> Result<String> {
     const ELSEWHERE: &str = "/run/procfs";
     fs::create_dir_all(ELSEWHERE)?;
     shell(&format!("mount -t proc proc {ELSEWHERE}"))?;
-    let said = switched_off_and_on(node, &Path::new(ELSEWHERE).join("sys/kernel/ftrace_enabled"));
+    let printed = switched_off_and_on(node, &Path::new(ELSEWHERE).join("sys/kernel/ftrace_enabled"));
     shell(&format!("umount {ELSEWHERE}"))?;
-    said
+    printed
 }
 
 /// A second daemon ends at once and names the first one. The first one keeps detecting.
@@ -279,8 +279,11 @@ fn second(node: &mut Node) -> Result<String> {
     for more in [&[][..], &["--listen", "none", "--state", "/run/other", "--run", "/run/other"]] {
         let arguments = ["agent", "--standalone", "--config", CONFIG];
         let output = Command::new(HOLDFAST).args(arguments).args(more).output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(!output.status.success() && said.contains(&format!("process {pid}")), "{more:?}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            !output.status.success() && printed.contains(&format!("process {pid}")),
+            "{more:?}: {printed}"
+        );
     }
     drift(node)
 }

@@ -67,15 +67,15 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     let mut writers: Vec<Child> =
         (0..WRITERS).map(|_| writer(&directory, changes / WRITERS)).collect::<Result<_>>()?;
     let mut seen = Vec::new();
-    let mut said = Instant::now();
+    let mut printed = Instant::now();
     wait::until("the writers to end", LIMIT, || {
         let verdict = status::verdict();
         if seen.last() != Some(&verdict) && !verdict.is_empty() {
             seen.push(verdict);
         }
-        if said.elapsed() > Duration::from_secs(30) {
+        if printed.elapsed() > Duration::from_secs(30) {
             context.note("writing");
-            said = Instant::now();
+            printed = Instant::now();
         }
         for writer in &mut writers {
             if writer.try_wait()?.is_none() {
@@ -94,9 +94,9 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
         if seen.last() != Some(&verdict) && !verdict.is_empty() {
             seen.push(verdict);
         }
-        if said.elapsed() > Duration::from_secs(30) {
+        if printed.elapsed() > Duration::from_secs(30) {
             context.note("looking");
-            said = Instant::now();
+            printed = Instant::now();
         }
         let drifted = status::drifted().unwrap_or_default().len();
         Ok((drifted == FILES).then_some(drifted))
@@ -138,7 +138,7 @@ fn flood_the_stopped(context: &mut Context, directory: &Path) -> Result<String> 
     let processes = room / FILES + 2;
     for _ in 0..processes {
         ensure!(writer(directory, FILES)?.wait()?.success(), "a writer failed");
-        context.note("writing while nobody reads");
+        context.note("writing while the daemon is stopped");
     }
     Ok(format!("{} changes, room for {room}", processes * FILES))
 }

@@ -90,9 +90,9 @@ fn drifted(node: &Node) -> Result<String> {
     let drifted = &status["drifted"][0];
     ensure!(drifted["path"] == FILE && drifted["source"] == CONFIG_NAME, "{status}");
     ensure!(status["degraded"] == true, "{status}");
-    let said = node.holdfast(1, &["status"])?;
-    ensure!(said.contains(FILE), "{said}");
-    Ok(format!("## What drifted\n$ holdfast status\n{said}"))
+    let printed = node.holdfast(1, &["status"])?;
+    ensure!(printed.contains(FILE), "{printed}");
+    Ok(format!("## What drifted\n$ holdfast status\n{printed}"))
 }
 
 /// The record names the person, the session, and the processes from the login to the edit.
@@ -156,9 +156,9 @@ fn measured(node: &Node) -> Result<String> {
 }
 
 fn repaired(node: &Node, before: usize) -> Result<String> {
-    let said = node.holdfast(0, REPAIR)?;
+    let printed = node.holdfast(0, REPAIR)?;
     node.wait_for("the recovery record", before, |record| is(record, "recovered"))?;
-    Ok(format!("## The repair\n$ holdfast {}\n{said}", REPAIR.join(" ")))
+    Ok(format!("## The repair\n$ holdfast {}\n{printed}", REPAIR.join(" ")))
 }
 
 fn recovered(node: &Node) -> Result<String> {
@@ -186,12 +186,12 @@ fn planned(node: &Node) -> Result<String> {
     ensure!(plan["reboot"] == false && plan["drain"] == false, "{plan}");
     ensure!(plan["steps"][1]["action"] == "reload", "{plan}");
     ensure!(plan["steps"][1]["target"] == "ssh.service", "{plan}");
-    let said = node.holdfast(1, &arguments)?;
+    let printed = node.holdfast(1, &arguments)?;
     Ok(format!(
         "## The plan for a new config\n\
          The next version of the config allows fewer login attempts. Without a policy entry for the file, the change\n\
          drains and reboots the node. The administrator's policy says that a reload of ssh is enough.\n\
-         $ holdfast {}\n{said}",
+         $ holdfast {}\n{printed}",
         arguments.join(" ")
     ))
 }
@@ -200,10 +200,10 @@ fn planned(node: &Node) -> Result<String> {
 /// config.
 fn applied(node: &Node, before: usize) -> Result<String> {
     let arguments = ["apply", NEW, "--current", "/etc/holdfast/machine-configs", "--policy", POLICY, "--yes"];
-    let said = node.holdfast(0, &arguments)?;
-    ensure!(said.starts_with("done"), "{said}");
+    let printed = node.holdfast(0, &arguments)?;
+    ensure!(printed.starts_with("done"), "{printed}");
     let journal = run("journalctl", &["-u", "ssh.service", "-n", "20", "--no-pager", "-o", "cat"])?;
-    ensure!(journal.contains("Received SIGHUP"), "ssh was not reloaded: {said}\n{journal}");
+    ensure!(journal.contains("Received SIGHUP"), "ssh was not reloaded: {printed}\n{journal}");
     let settings = run("sshd", &["-T"])?;
     let setting =
         settings.lines().find(|line| line.starts_with("maxauthtries")).context("no such setting")?;
@@ -219,7 +219,7 @@ fn applied(node: &Node, before: usize) -> Result<String> {
     Ok(format!(
         "## The new config\n\
          Holdfast writes the config, reloads ssh and compares the node. The daemon reports none of these writes as drift.\n\
-         $ holdfast {}\n{said}\n$ sshd -T | grep maxauthtries\n{setting}\n\
+         $ holdfast {}\n{printed}\n$ sshd -T | grep maxauthtries\n{setting}\n\
          $ holdfast {}\n{checked}\n$ holdfast history\n{history}",
         arguments.join(" "),
         check.join(" "),

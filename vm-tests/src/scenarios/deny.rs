@@ -83,7 +83,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     context.check("missing_pins", missing_pins());
     context.check("allowed_unit_and_user", deny_actors::by_group_and_login());
     match subvolumes() {
-        Ok(Some(said)) => context.check("subvolumes_are_distinguished", Ok(said)),
+        Ok(Some(printed)) => context.check("subvolumes_are_distinguished", Ok(printed)),
         Ok(None) => context.skip("subvolumes_are_distinguished", "this kernel has no types of modules"),
         Err(error) => context.check("subvolumes_are_distinguished", Err(error)),
     }
@@ -173,7 +173,7 @@ fn interrupted(mut agent: Agent) -> Result<String> {
     ensure!(left == ("half\n".to_owned(), "whole".to_owned()), "{left:?}");
     // No daemon runs, and still only allowed actors may write.
     let written = shell(&format!("echo drift >> {FILE}"));
-    ensure!(written.is_err(), "the deny rule is gone with the daemon");
+    ensure!(written.is_err(), "the deny rule ended with the daemon");
     ensure!(!by_process(pid, &format!("echo drift >> {FILE}"))?, "the dead daemon's number may write");
     let mut agent =
         Agent::start(&["--standalone", "--config", "/run/deny.yaml", "--policy", "/run/policy.yaml"])?;
@@ -287,7 +287,7 @@ fn not_replaced(agent: &mut Agent) -> Result<String> {
     ensure!(moved.is_err(), "a mount point was moved");
     // The first refused attempt makes the daemon find that this file is not protected.
     let refusal = shell(&format!("echo more >> {new}")).is_err();
-    wait::until("the rule to be gone", Duration::from_mins(1), || {
+    wait::until("the end of the rule", Duration::from_mins(1), || {
         Ok(shell(&format!("echo more >> {new}")).is_ok().then_some(()))
     })?;
     shell(&format!("rm {new}"))?;

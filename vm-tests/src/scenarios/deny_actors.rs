@@ -12,8 +12,8 @@ use super::deny_node::{FILE, POLICY, refused};
 use crate::guest::agent::Agent;
 use crate::guest::{shell, status, wait};
 
-/// Units and users are allowed as the kernel knows them. The programs report a unit's control group when it is created.
-/// No canary comes meanwhile that would make the daemon look for it.
+/// The kernel identifies allowed units and users. The programs report a unit's control group when it is created. Meanwhile no canary
+/// event arrives that would make the daemon look for it.
 pub(super) fn by_group_and_login() -> Result<String> {
     const SLICE: &str = "/sys/fs/cgroup/system.slice";
     const MADE_BY_USER: &str = "user.slice/user-1000.slice/user@1000.service/app.slice/allowed.service";
@@ -76,8 +76,8 @@ pub(super) fn by_group_and_login() -> Result<String> {
     Ok(String::new())
 }
 
-/// After an update of the allowed program, processes that still run the old one are refused, and so is a file that gets
-/// the old one's inode number. No canary comes that would make the daemon look for it.
+/// After an update of the allowed program, the rule refuses processes that still run the old one. It also refuses a file that gets
+/// the old one's inode number. Meanwhile no canary event arrives that would make the daemon look for it.
 fn updated_program(agent: &mut Agent) -> Result<()> {
     const PROGRAM: &str = "/srv/first/busybox";
     shell(&format!("{PROGRAM} chmod 644 {FILE}"))?;
@@ -89,7 +89,7 @@ fn updated_program(agent: &mut Agent) -> Result<()> {
     let line =
         format!("{running}; echo go > /run/go; mv -f {PROGRAM}.new {PROGRAM}; echo go > /run/go; wait $p");
     refused(agent, &line, "open-write")?;
-    // The number is free now, because nobody runs the old program.
+    // The number is free now, because no process runs the old program.
     for number in 0..4096 {
         let path = format!("/srv/first/busybox{number}");
         fs::write(&path, "")?;

@@ -1,7 +1,7 @@
 //! Ways around deny rules: names that do not exist yet, directories above, mounts over them.
 //!
-//! In: a bare guest. Out: a check for each way. First a stranger tries it, who is refused with one record; then an
-//! actor whom all rules concerned allow.
+//! In: a bare guest. Out: a check for each way. First an actor tries it whom no rule allows, and is refused with one record. Then an
+//! actor tries it whom all rules concerned allow.
 
 use std::fs;
 use std::path::Path;
@@ -224,7 +224,7 @@ const WAYS: &[Way] = &[
     ),
 ];
 
-/// Tries every way as a stranger, then as an allowed actor.
+/// Tries every way as an actor without a rule, then as an allowed one.
 pub(super) fn check(context: &mut Context) -> Result<()> {
     shell(
         "echo 'warden:x:4331:4331::/:/bin/sh' >> /etc/passwd && echo 'half:x:4332:4332::/:/bin/sh' >> /etc/passwd",

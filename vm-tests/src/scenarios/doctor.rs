@@ -10,9 +10,9 @@ use crate::guest::Context;
 pub(super) fn bare(context: &mut Context) -> Result<()> {
     // It exits with 1 if it cannot see something. The checks below judge this.
     let out = Command::new(crate::guest::agent::HOLDFAST).args(["doctor", "--hooks"]).output()?;
-    let said = String::from_utf8_lossy(&out.stdout);
+    let printed = String::from_utf8_lossy(&out.stdout);
     for mode in ["lsm", "fentry"] {
-        let lines: Vec<&str> = said.lines().filter(|line| line.starts_with(mode)).collect();
+        let lines: Vec<&str> = printed.lines().filter(|line| line.starts_with(mode)).collect();
         context.check(mode, accepted(&lines));
     }
     Ok(())

@@ -35,8 +35,8 @@ pub(super) fn capabilities(node: &Node) -> Result<String> {
         ensure!(status.contains("NoNewPrivs:\t1"), "programs that it runs could gain privileges");
         threads += 1;
     }
-    let said = &node.status()?["capabilities"];
-    ensure!(said.as_array().is_some_and(|names| names.len() == HELD.len()), "the status says {said}");
+    let printed = &node.status()?["capabilities"];
+    ensure!(printed.as_array().is_some_and(|names| names.len() == HELD.len()), "the status says {printed}");
     Ok(format!("{held:016x} in {threads} threads"))
 }
 
@@ -73,8 +73,7 @@ fn policy(action: &str) -> String {
     )
 }
 
-/// The daemon restores a file that somebody else owns, that nobody may read, with file capabilities and an immutable
-/// flag.
+/// The daemon restores a file of another owner, without permission to read, with file capabilities and an immutable flag.
 pub(super) fn revert(node: &Node) -> Result<String> {
     let first = node.records()?.len();
     let declared = fs::read(SSHD)?;

@@ -41,7 +41,7 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     for (number, (name, command, kind)) in changes.into_iter().enumerate() {
         let file = &files[number];
         let found = changed(&mut agent, file, &command.replace("FILE", &file.display().to_string()), kind);
-        context.check(name, found.and_then(|said| restored(&mut agent, &files, file).map(|()| said)));
+        context.check(name, found.and_then(|printed| restored(&mut agent, &files, file).map(|()| printed)));
     }
     let start_compliant = |_| {
         let agent = start()?;
@@ -52,8 +52,8 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     let edit = |agent: &mut Agent, file: &Path| {
         changed(agent, file, &format!("echo drift >> {}", file.display()), "content").map(drop)
     };
-    let (said, agent) = restarts::three_times(agent, "fanotify", &files, start_compliant, edit)?;
-    context.check("restarts", Ok(said));
+    let (printed, agent) = restarts::three_times(agent, "fanotify", &files, start_compliant, edit)?;
+    context.check("restarts", Ok(printed));
     context.check("found_at_the_next_start", stopped(agent, &files));
     Ok(())
 }

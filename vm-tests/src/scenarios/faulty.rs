@@ -39,8 +39,8 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
 /// Free bytes from none to more than the apply needs.
 fn full(context: &mut Context, kind: &str) -> Result<String> {
     let ends = ends()?;
-    let mut told = Vec::new();
-    // ext4 reserves a fiftieth. The rest is between nothing and more than enough.
+    let mut outcomes = Vec::new();
+    // ext4 reserves a fiftieth. The other sizes are between nothing and more than enough.
     let reserve = if kind == "ext4" { 1311 } else { 0 };
     for kib in [0, reserve + 40, reserve + 160, reserve + 340, reserve + 4000] {
         let (code, text) = faulty(|| ballast(FAULTY, kib))?;
@@ -57,14 +57,14 @@ fn full(context: &mut Context, kind: &str) -> Result<String> {
         ensure!((end == "new") == (code == Some(0)), "{what}: it is {end}");
         ensure!(kib < reserve + 4000 || end == "new", "there was space: {what}");
         context.note(format!("{kind}: {kib} KiB free: {end}"));
-        told.push(format!("{kib}:{end}"));
+        outcomes.push(format!("{kib}:{end}"));
         if end == "new" {
             apply('o', false)?;
         }
     }
-    ensure!(told.first().is_some_and(|told| told.ends_with("old")), "{told:?}");
-    ensure!(told.last().is_some_and(|told| told.ends_with("new")), "{told:?}");
-    Ok(format!("{kind}: {}", told.join(" ")))
+    ensure!(outcomes.first().is_some_and(|outcome| outcome.ends_with("old")), "{outcomes:?}");
+    ensure!(outcomes.last().is_some_and(|outcome| outcome.ends_with("new")), "{outcomes:?}");
+    Ok(format!("{kind}: {}", outcomes.join(" ")))
 }
 
 /// A path that turns read-only, and paths that turn into something else.
@@ -112,10 +112,10 @@ fn others(context: &mut Context) -> Result<String> {
 
 /// A device that stops accepting pages after so many: real I/O errors in data, in directories and in its journal.
 fn failing(context: &mut Context) -> Result<String> {
-    let mut told = Vec::new();
+    let mut outcomes = Vec::new();
     for kib in [0, 100, 300, 4096] {
         mounted("ext4", 60 << 20)?;
-        let ends = if told.is_empty() { Some(ends()?) } else { None };
+        let ends = if outcomes.is_empty() { Some(ends()?) } else { None };
         let old = found()?;
         shell("sync")?;
         let (code, text) = faulty(|| limited(kib))?;
@@ -136,20 +136,20 @@ fn failing(context: &mut Context) -> Result<String> {
             ends.check(&what)?;
         }
         ensure!((end == "new") == (code == Some(0)), "{what}: it is {end}: {now:?}");
-        let (code, said) = holdfast(&["check", "--config", CURRENT])?;
-        ensure!(code == Some(0), "{what}: check: {said}");
+        let (code, printed) = holdfast(&["check", "--config", CURRENT])?;
+        ensure!(code == Some(0), "{what}: check: {printed}");
         let error = ["I/O error", "Read-only file system", "No space left", "needs cleaning"]
             .into_iter()
             .find(|error| text.contains(error))
             .unwrap_or_default();
         context.note(format!("{kib} KiB: {end} {error}"));
-        told.push(format!("{kib}:{end} {error}"));
+        outcomes.push(format!("{kib}:{end} {error}"));
         if end == "new" {
             apply('o', false)?;
         }
         unmount();
     }
-    ensure!(told.iter().any(|told| !told.ends_with(' ')), "{told:?}");
-    ensure!(told.last().is_some_and(|told| told.contains("new")), "{told:?}");
-    Ok(told.join(", "))
+    ensure!(outcomes.iter().any(|outcome| !outcome.ends_with(' ')), "{outcomes:?}");
+    ensure!(outcomes.last().is_some_and(|outcome| outcome.contains("new")), "{outcomes:?}");
+    Ok(outcomes.join(", "))
 }

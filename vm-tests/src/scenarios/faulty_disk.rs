@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::statvfs::statvfs;
 
-use super::watched::{CONFIG, FIRST, Said, finish, held, holdfast};
+use super::watched::{CONFIG, ExitAndOutput, FIRST, finish, held, holdfast};
 use crate::guest::disks;
 use crate::guest::shell;
 
@@ -102,13 +102,13 @@ pub(super) fn new_config() -> Result<()> {
 }
 
 /// Applies the new config, and makes a fault while the apply is held; returns the apply's output.
-pub(super) fn faulty(fault: impl FnOnce() -> Result<()>) -> Result<Said> {
+pub(super) fn faulty(fault: impl FnOnce() -> Result<()>) -> Result<ExitAndOutput> {
     new_config()?;
     let child = held()?;
     let made = fault();
     shell(&format!("fsfreeze --unfreeze {FIRST}"))?;
-    let said = finish(child)?;
-    made.map(|()| said)
+    let printed = finish(child)?;
+    made.map(|()| printed)
 }
 
 pub(super) fn unmount() {
@@ -169,7 +169,7 @@ pub(super) fn ballast(place: &str, kib: u64) -> Result<()> {
     let file = File::create(format!("{place}/ballast"))?;
     let room = statvfs(place)?;
     let mut length = (room.blocks_free() * room.fragment_size()).saturating_sub(kib << 10);
-    // The file needs blocks for its own metadata, too, and nobody can use the file system's reserve.
+    // The file also needs blocks for its own metadata, and the file system's reserve is not available.
     while let Err(error) = fallocate(&file, FallocateFlags::empty(), 0, i64::try_from(length)?) {
         ensure!(error == Errno::ENOSPC && length > 4096, "cannot fill the disk: {error}");
         length -= 4096;

@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 use super::faulty_disk::{
     FAULTY, apply, backing, ballast, ends, faulty, found, limited, new_config, unmount_from,
 };
-use super::watched::{CONFIG, Said, holdfast};
+use super::watched::{CONFIG, ExitAndOutput, holdfast};
 use crate::guest::{Context, shell};
 
 /// The state directory.
@@ -43,7 +43,7 @@ fn mounted() -> Result<()> {
 }
 
 /// The apply failed, and names the file of the state directory and the reason.
-fn is_told((code, text): &Said, reasons: &[&str], what: &str) -> Result<()> {
+fn names_reasons((code, text): &ExitAndOutput, reasons: &[&str], what: &str) -> Result<()> {
     let reason = reasons.iter().any(|reason| text.contains(reason));
     ensure!(
         *code == Some(3) && text.contains(&format!("{STATE}/apply")) && reason,
@@ -52,7 +52,7 @@ fn is_told((code, text): &Said, reasons: &[&str], what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Finishes or undoes the rest after the disk works again.
+/// Finishes or undoes the apply after the disk works again.
 fn resume() -> Result<()> {
     if Path::new(JOURNAL).exists() {
         holdfast(&["apply", "--resume", "--no-acts"])?;
@@ -68,11 +68,11 @@ fn full(context: &mut Context) -> Result<String> {
         // ext4 reserves a fiftieth.
         ballast(STATE, kib + 1311)?;
         new_config()?;
-        let said = holdfast(&["apply", CONFIG, "--no-acts"])?;
-        let what = format!("{kib} KiB free: {said:?}");
-        let end = if said.0 == Some(0) { "new" } else { "old" };
+        let printed = holdfast(&["apply", CONFIG, "--no-acts"])?;
+        let what = format!("{kib} KiB free: {printed:?}");
+        let end = if printed.0 == Some(0) { "new" } else { "old" };
         if end == "old" {
-            is_told(&said, &["No space left"], &what)?;
+            names_reasons(&printed, &["No space left"], &what)?;
             ensure!(found()? == ends.old, "{what}: something was written: {:?}", found()?);
         }
         fs::remove_file(format!("{STATE}/ballast"))?;
@@ -92,13 +92,13 @@ fn full(context: &mut Context) -> Result<String> {
 /// next start ends the apply.
 fn filled(_: &mut Context) -> Result<String> {
     let ends = ends()?;
-    let said = faulty(|| ballast(STATE, 0))?;
-    if said.0 != Some(0) {
-        is_told(&said, &["No space left"], "filled meanwhile")?;
+    let printed = faulty(|| ballast(STATE, 0))?;
+    if printed.0 != Some(0) {
+        names_reasons(&printed, &["No space left"], "filled meanwhile")?;
     }
     fs::remove_file(format!("{STATE}/ballast"))?;
     resume()?;
-    ends.check(&said.1).map(str::to_owned)
+    ends.check(&printed.1).map(str::to_owned)
 }
 
 /// The disk is read-only before the apply begins, and after the journal has begun: in the end nothing stays written.
@@ -107,18 +107,18 @@ fn read_only(_: &mut Context) -> Result<String> {
     let remount = |how: &str| shell(&format!("mount -o remount,{how} {STATE}")).map(drop);
     remount("ro")?;
     new_config()?;
-    let said = holdfast(&["apply", CONFIG, "--no-acts"])?;
-    is_told(&said, &["Read-only file system"], "before it begins")?;
+    let printed = holdfast(&["apply", CONFIG, "--no-acts"])?;
+    names_reasons(&printed, &["Read-only file system"], "before it begins")?;
     remount("rw")?;
-    ensure!(ends.check("before it begins")? == "old", "{said:?}");
+    ensure!(ends.check("before it begins")? == "old", "{printed:?}");
     // While a file is open for writing, a file system becomes read-only only by an error of its own.
-    let said = faulty(|| remount("abort"))?;
-    is_told(&said, &["Read-only file system", "I/O error"], "meanwhile")?;
-    ensure!(said.1.contains(JOURNAL), "it does not name the journal: {said:?}");
+    let printed = faulty(|| remount("abort"))?;
+    names_reasons(&printed, &["Read-only file system", "I/O error"], "meanwhile")?;
+    ensure!(printed.1.contains(JOURNAL), "it does not name the journal: {printed:?}");
     shell(&format!("umount {STATE} && mount -o loop /srv/backing/disk {STATE}"))?;
     resume()?;
-    ensure!(ends.check("meanwhile")? == "old", "{said:?}");
-    Ok(said.1.lines().find(|line| line.contains("because")).unwrap_or_default().trim().to_owned())
+    ensure!(ends.check("meanwhile")? == "old", "{printed:?}");
+    Ok(printed.1.lines().find(|line| line.contains("because")).unwrap_or_default().trim().to_owned())
 }
 
 /// A device that stops accepting writes after the journal has begun.
@@ -127,11 +127,11 @@ fn failing(context: &mut Context) -> Result<String> {
     for kib in [0, 64, 1024] {
         let ends = ends()?;
         shell("sync")?;
-        let said = faulty(|| limited(kib))?;
-        let what = format!("{kib} KiB: {said:?}");
-        let done = said.0 == Some(0);
+        let printed = faulty(|| limited(kib))?;
+        let what = format!("{kib} KiB: {printed:?}");
+        let done = printed.0 == Some(0);
         if !done {
-            is_told(&said, &["I/O error", "Read-only file system", "needs cleaning"], &what)?;
+            names_reasons(&printed, &["I/O error", "Read-only file system", "needs cleaning"], &what)?;
         }
         // The device works again.
         shell("mount -o remount,size=200m /srv/backing")?;

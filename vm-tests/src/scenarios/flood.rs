@@ -1,5 +1,4 @@
-//! Deny rules refuse a user without rights again and again: nobody else's change loses its actor, and log and memory
-//! stay small.
+//! Deny rules refuse a user without rights again and again. No change of another user loses its actor, and log and memory stay small.
 //!
 //! In: a file that a deny rule protects and whose mode lets everybody write, and a file that root edits. Out: refused
 //! opens, and mounts that are not visible to the host, with a command line of 100 KB. While the daemon is stopped they
@@ -124,9 +123,9 @@ pub(super) fn bare(context: &mut Context) -> Result<()> {
     });
     context.check("the_log_stays_small", {
         let longest = fs::read_to_string(LOG)?.lines().map(str::len).max().unwrap_or_default();
-        within(grown, LOG_ROOM).and_then(|said| {
+        within(grown, LOG_ROOM).and_then(|printed| {
             ensure!(longest < ENTRY, "an entry has {longest} bytes");
-            Ok(format!("{said}; the longest entry has {longest}"))
+            Ok(format!("{printed}; the longest entry has {longest}"))
         })
     });
     context.check("memory_stays_small", within(memory, MEMORY_ROOM));

@@ -83,7 +83,7 @@ fn is_named(agent: &mut Agent, file: &Path, container: &str) -> Result<String> {
 fn allowed(agent: &mut Agent, file: &Path) -> Result<String> {
     let before = agent.records()?.len();
     let change = format!("chmod 600 {}", file.display());
-    ensure!(shell(&change).is_err(), "a stranger was not refused");
+    ensure!(shell(&change).is_err(), "an actor without a rule was not refused");
     let record = agent.wait_for("the refusal", before, |record| record["kind"] == "denied")?;
     wait::until("the unit to be allowed", LIMIT, || {
         let done = shell(&format!("echo $$ > {TOP}/system.slice/allowed.service/cgroup.procs && {change}"));

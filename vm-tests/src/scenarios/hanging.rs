@@ -118,7 +118,7 @@ fn gap_of(agent: &mut Agent, skip: usize, path: &str) -> Result<()> {
 }
 
 fn hangs(agent: &mut Agent, foreign: &Foreign) -> Result<String> {
-    agent.wait_for("a look at it", 0, |record| record["detail"]["reason"] == "foreign-file-system")?;
+    agent.wait_for("its verification", 0, |record| record["detail"]["reason"] == "foreign-file-system")?;
     status::wait_for("unknown", LIMIT)?;
     ensure!(!status::drifted()?.iter().any(|path| path == HANGING), "it was not read");
     let skip = agent.records()?.len();
@@ -148,10 +148,10 @@ fn starts(agent: &mut Agent) -> Result<String> {
 /// A comparison without the daemon ends, too.
 fn check() -> Result<String> {
     let output = Command::new(HOLDFAST).args(["check", "--config", CONFIG]).output()?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    ensure!(output.status.code() == Some(3), "{}: {said}", output.status);
-    ensure!(said.contains(HANGING) && said.contains("does not answer"), "{said}");
-    Ok(said.replace('\n', "; "))
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(output.status.code() == Some(3), "{}: {printed}", output.status);
+    ensure!(printed.contains(HANGING) && printed.contains("does not answer"), "{printed}");
+    Ok(printed.replace('\n', "; "))
 }
 
 fn answers(agent: &mut Agent, foreign: &Foreign) -> Result<String> {

@@ -1,6 +1,6 @@
 //! The table of scenarios.
 //!
-//! Comes in: nothing. Goes out: for each scenario its guest, its kernels and the kernel parameters of its boot. The host
+//! In: nothing. Out: for each scenario its guest, its kernels and the kernel parameters of its boot. The host
 //! reads the table to start guests, the guest reads it to find the function. A scenario reports each of its checks. An
 //! error or a panic in a scenario is a failed check of its own.
 
@@ -48,11 +48,11 @@ const WITHOUT_BPF: &str = "lsm=lockdown,yama,apparmor";
 /// SELinux among the security modules, before `bpf`.
 const WITH_SELINUX: &[&str] = &["lsm=landlock,lockdown,yama,selinux,bpf", "selinux=1"];
 
-/// All scenarios, in the order in which they are worth reading.
+/// All scenarios, in the order in which to read them.
 pub static SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "smoke",
-        shows: "the bare guest has what the other scenarios build on",
+        shows: "the bare guest has what the other scenarios need",
         by_default: Some(only(&["6.12"], "`doctor` and `thread` boot the same guest on the other kernels")),
         needs_holdfast: false,
         limit: 120,
@@ -71,14 +71,14 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "doctor",
-        shows: "the kernel takes every program, in both modes",
+        shows: "the kernel accepts every program, in both modes",
         limit: 180,
         run: doctor::bare,
         ..Scenario::USUAL
     },
     Scenario {
         name: "groups",
-        shows: "with control groups of version 1, containers, pods and units of processes that are gone",
+        shows: "with control groups of version 1, containers, pods and units of ended processes",
         by_default: Some(only(&["5.10"], "hosts with such control groups run the oldest kernels")),
         limit: 180,
         run: groups::bare,
@@ -141,7 +141,7 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "apply-watched",
-        shows: "an apply with the daemon beside it: its own writes are no drift, somebody else's are, with their actor",
+        shows: "an apply beside the daemon: its own writes are no drift, those of others are, with their actor",
         kernels: &["6.1", "6.12", "6.18", "7.x"],
         by_default: Some(only(&["6.12"], "the journal and the socket are the same on all")),
         run: watched::bare,
@@ -149,7 +149,7 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "apply-node",
-        shows: "an apply of units, drop-ins and keys beside the daemon's service is no news in its log",
+        shows: "an apply of units, drop-ins and keys beside the daemon's service adds no drift to the log",
         guest: Guest::Systemd,
         kernels: &["6.1", "6.12", "7.x"],
         by_default: Some(only(&["6.12"], "systemd is the same on all")),
@@ -189,7 +189,7 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "selinux",
-        shows: "labels are compared with the policy of a host that runs SELinux, written by it and put back",
+        shows: "Holdfast compares, sets and restores labels by the policy of a host that runs SELinux",
         guest: Guest::Selinux,
         by_default: Some(only(&["6.12"], "the policy is the guest's, the same on all")),
         parameters: WITH_SELINUX,
@@ -207,7 +207,7 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "vectors-fentry",
-        shows: "the same without bpf among the security modules, where fentry sees them",
+        shows: "the same with fentry programs, without bpf among the security modules",
         by_default: Some(only(&["5.10"], "the oldest kernel, whose own list of security modules has no bpf")),
         parameters: &[WITHOUT_BPF],
         limit: 500,
@@ -216,7 +216,7 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "blindness",
-        shows: "what blinds the sensor ends in a gap or in adoption, never in a wrong word or a panic",
+        shows: "each way to blind the sensor ends in a gap or in adoption, never in a wrong verdict or a panic",
         by_default: Some(only(&["6.18"], "an anonymous mapping panicked there; the rest is the same on all")),
         limit: 400,
         run: blindness::bare,
@@ -224,7 +224,7 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "hanging",
-        shows: "a file system that does not answer hides nothing but what lies on it",
+        shows: "a file system that does not answer hides only the things on it",
         by_default: Some(only(&["6.12"], "what it shows is decided in user space")),
         limit: 300,
         run: hanging::bare,
@@ -232,7 +232,7 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "without-lsm",
-        shows: "without bpf among the security modules the daemon sees through fentry",
+        shows: "without bpf among the security modules the daemon uses fentry programs",
         by_default: Some(only(&["6.12"], "`doctor` loads the same programs on all")),
         parameters: &[WITHOUT_BPF],
         run: blindness::without_lsm,
@@ -240,8 +240,8 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "fanotify",
-        shows: "where the kernel takes no program, changes are seen through fanotify, and that is said",
-        // On 5.10 a tmpfs, which the guest's root is, has no number by which fanotify could name it.
+        shows: "if the kernel accepts no program, the daemon uses fanotify and reports that",
+        // The guest's root is a tmpfs. On 5.10 it has no file system id, which fanotify needs.
         kernels: &["6.1", "6.12", "6.18", "7.x"],
         by_default: Some(only(&["6.12"], "a fallback; the events are the same since 5.9")),
         parameters: &["lsm=lockdown", "lockdown=confidentiality"],
@@ -250,7 +250,7 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "upgrade",
-        shows: "a daemon that finds the pins of another version puts its own in their place, and says what it missed",
+        shows: "a daemon that finds the pins of another version replaces them with its own, and reports what it missed",
         by_default: Some(only(&["6.12"], "pins are the same on all")),
         run: upgrade::bare,
         ..Scenario::USUAL
@@ -265,7 +265,7 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "flood",
-        shows: "a user who is refused without end takes no room from others, in the ring, the log and memory",
+        shows: "a user with endless refusals takes no room from others in the ring, the log and memory",
         by_default: Some(only(&["6.12"], "what it costs is decided in user space")),
         run: flood::bare,
         ..Scenario::USUAL
@@ -282,7 +282,7 @@ pub fn find(guest: &str, name: &str) -> Option<&'static Scenario> {
 mod tests {
     use super::*;
 
-    /// The matrix; `xtask` knows how to fetch each of them.
+    /// The kernels of the matrix, which `xtask` can fetch.
     const ALL: [&str; 5] = ["5.10", "6.1", "6.12", "6.18", "7.x"];
 
     /// Kernels on which a scenario runs before each merge.

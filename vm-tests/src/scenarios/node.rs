@@ -115,10 +115,10 @@ pub(super) fn recovery(node: &Node, path: &str, change: impl FnOnce() -> Result<
 
 /// Expects alice's login in a record, and the unit of its session; returns the actor in words.
 pub(super) fn by_alice(record: &Value) -> Result<String> {
-    let said = logged_in(record)?;
+    let printed = logged_in(record)?;
     let actor = &record["actor"];
     ensure!(actor["unit"] == format!("session-{}.scope", actor["session"]), "{record}");
-    Ok(said)
+    Ok(printed)
 }
 
 /// Expects alice's login behind sudo in a record. If the session ended while no daemon ran, its control group is

@@ -63,7 +63,7 @@ pub(super) fn upgrade(context: &mut Context) -> Result<()> {
                 default_is_back(1, &["run=1", "demo=blue sky=\"a b\""], "two"),
             );
             reboots(context, "rolled back", || {
-                holdfast(0, &["rollback", "--to", &before, "-o", "json"]).and_then(|said| report(&said))
+                holdfast(0, &["rollback", "--to", &before, "-o", "json"]).and_then(|printed| report(&printed))
             })
         }
         "rolled back" => {
@@ -85,7 +85,7 @@ pub(super) fn upgrade(context: &mut Context) -> Result<()> {
         "lost" => {
             context.check("argument lost", argument_lost());
             reboots(context, "back", || {
-                holdfast(3, &["apply", "--resume", "-o", "json"]).and_then(|said| report(&said))
+                holdfast(3, &["apply", "--resume", "-o", "json"]).and_then(|printed| report(&printed))
             })
         }
         "back" => {
@@ -119,7 +119,7 @@ pub(super) fn upgrade(context: &mut Context) -> Result<()> {
 fn apply(image: &str, arguments: &[&str], content: &str, more: &[&str]) -> Result<Value> {
     fs::write("/root/new.yaml", manifest(image, arguments, content))?;
     let all = [&["apply", "/root/new.yaml", "-o", "json"], more].concat();
-    holdfast(0, &all).and_then(|said| report(&said))
+    holdfast(0, &all).and_then(|printed| report(&printed))
 }
 
 /// A policy for arguments that a unit also sets at run time.
@@ -157,7 +157,7 @@ fn waits() -> Result<String> {
     ensure!(waiting["argument"] == "run=1" && waiting["operation"] == "add", "{report:#}");
     ensure!(fs::read_to_string("/run/restarts")?.lines().count() == 1, "the unit was not restarted once");
     ensure!(!has_argument("run=1")? && is_staged()?, "it does not wait");
-    let said = check(0, "waits: kernel argument run=1: set for the next boot")?;
+    let printed = check(0, "waits: kernel argument run=1: set for the next boot")?;
     let (explained, _) = holdfast(0, &["explain", "/proc/cmdline", "--config", CURRENT])?;
     ensure!(explained.contains("waits: kernel argument run=1"), "{explained}");
     let agent = Agent::start(&["--standalone", "--config", CURRENT])?;
@@ -168,7 +168,7 @@ fn waits() -> Result<String> {
     let drift = agent.records()?.into_iter().find(|record| record["kind"] == "drift");
     ensure!(drift.is_none(), "{drift:?}");
     ensure!(agent.stop()?.success(), "the daemon did not end well");
-    Ok(said)
+    Ok(printed)
 }
 
 /// The argument is removed again before any boot: nothing waits any more.
@@ -176,9 +176,9 @@ fn taken_away() -> Result<String> {
     let report = without_reboot(&["rw"], "one")?;
     ensure!(report["waiting"].as_array().is_some_and(Vec::is_empty), "{report:#}");
     ensure!(!is_staged()?, "something waits for the next boot");
-    let said = check(0, "")?;
-    ensure!(!said.contains("waits"), "{said}");
-    Ok(said)
+    let printed = check(0, "")?;
+    ensure!(!printed.contains("waits"), "{printed}");
+    Ok(printed)
 }
 
 /// One argument is added and one removed.
@@ -214,8 +214,8 @@ fn waited() -> Result<String> {
     ensure!(has_argument("run=2")? && !has_argument("run=1")?, "{}", fs::read_to_string("/proc/cmdline")?);
     ensure!(file() == "four", "the file says {:?}", file());
     resumed(0, "done")?;
-    let said = check(0, "")?;
-    ensure!(!said.contains("waits"), "{said}");
+    let printed = check(0, "")?;
+    ensure!(!printed.contains("waits"), "{printed}");
     Ok(runs)
 }
 
@@ -234,7 +234,7 @@ fn reboots(context: &mut Context, next: &str, act: impl FnOnce() -> Result<Value
     }
 }
 
-/// The running version, by ostree's own mark, by its files, and by its kernel.
+/// The running version, from ostree's own file, from the version's files, and from its kernel.
 fn host(number: usize) -> Result<String> {
     let version = &VERSIONS[number];
     ensure!(fs::exists("/run/ostree-booted")?, "no /run/ostree-booted");
@@ -261,16 +261,16 @@ fn file() -> String {
 fn first() -> Result<String> {
     other_default()?;
     fs::write("/root/new.yaml", manifest(VERSIONS[0].branch, &["rw"], "one"))?;
-    let said = holdfast(0, &["apply", "/root/new.yaml", "--no-acts", "-o", "json"])?;
-    result(&report(&said)?, "done")?;
+    let printed = holdfast(0, &["apply", "/root/new.yaml", "--no-acts", "-o", "json"])?;
+    result(&report(&printed)?, "done")?;
     check(0, "")
 }
 
 /// `check` against the current config, and its expected output.
 fn check(code: i32, text: &str) -> Result<String> {
-    let (said, error) = holdfast(code, &["check", "--config", CURRENT])?;
-    ensure!(said.contains(text) && !said.contains("not checked"), "{said}{error}");
-    Ok(said.trim().to_owned())
+    let (printed, error) = holdfast(code, &["check", "--config", CURRENT])?;
+    ensure!(printed.contains(text) && !printed.contains("not checked"), "{printed}{error}");
+    Ok(printed.trim().to_owned())
 }
 
 fn resumed(code: i32, wanted: &str) -> Result<Value> {
@@ -297,15 +297,15 @@ fn upgraded() -> Result<String> {
     check(0, "")?;
     // Another image or argument than the booted one is drift, and the text has the booted one.
     fs::write("/root/other.yaml", manifest(VERSIONS[0].branch, &["demo=red"], "two"))?;
-    let (said, _) = holdfast(1, &["check", "--config", "/root/other.yaml"])?;
+    let (printed, _) = holdfast(1, &["check", "--config", "/root/other.yaml"])?;
     for text in [
         "expected target osImageURL \"os/v1\", have \"os/v2\"",
         "missing expected kernel arguments: [demo=red]",
     ] {
-        ensure!(said.contains(text), "{said}");
+        ensure!(printed.contains(text), "{printed}");
     }
-    let (said, _) = holdfast(0, &["explain", "/proc/cmdline", "--config", CURRENT])?;
-    ensure!(said.contains("demo=blue"), "{said}");
+    let (printed, _) = holdfast(0, &["explain", "/proc/cmdline", "--config", CURRENT])?;
+    ensure!(printed.contains("demo=blue"), "{printed}");
     Ok(runs)
 }
 
@@ -324,12 +324,12 @@ fn early_unit() -> Result<String> {
 /// The plan names the file that the update would overwrite.
 fn foreseen() -> Result<String> {
     fs::write("/root/new.yaml", manifest(VERSIONS[1].branch, &["run=1"], "two"))?;
-    let (said, error) = holdfast(1, &["apply", "/root/new.yaml", "--dry-run"])?;
-    let line = said.lines().find(|line| line.starts_with(PINNED)).unwrap_or_default();
+    let (printed, error) = holdfast(1, &["apply", "/root/new.yaml", "--dry-run"])?;
+    let line = printed.lines().find(|line| line.starts_with(PINNED)).unwrap_or_default();
     ensure!(
         line.contains("Holdfast writes it again after the reboot")
-            && !said.contains(&format!("{FILE}: equals")),
-        "{said}{error}"
+            && !printed.contains(&format!("{FILE}: equals")),
+        "{printed}{error}"
     );
     Ok(line.to_owned())
 }
@@ -339,8 +339,8 @@ fn put_again() -> Result<String> {
     let shipped = fs::read_to_string(PINNED.replace("/etc/", "/usr/etc/"))?;
     ensure!(shipped == "from v2\n", "the image ships {shipped:?}");
     for place in [PINNED, READ] {
-        let said = fs::read_to_string(place)?;
-        ensure!(said == "from v1\n", "{place} says {said:?}");
+        let printed = fs::read_to_string(place)?;
+        ensure!(printed == "from v1\n", "{place} has {printed:?}");
     }
     let history = history()?;
     let taken = &history["applies"][0]["put_again"];
@@ -435,8 +435,8 @@ fn other_os() -> Result<String> {
         "expected target osImageURL \"os/v1\", have \"os/v2\"",
         "missing expected kernel arguments: [run=3]",
     ];
-    let (said, _) = holdfast(1, &["check", "--config", CURRENT])?;
-    ensure!(texts.iter().all(|text| said.contains(text)) && !said.contains("waits"), "{said}");
+    let (printed, _) = holdfast(1, &["check", "--config", CURRENT])?;
+    ensure!(texts.iter().all(|text| printed.contains(text)) && !printed.contains("waits"), "{printed}");
     fs::write("/root/new.yaml", manifest(VERSIONS[0].branch, &["run=2", "run=3"], "five"))?;
     let (_, refused) = holdfast(3, &["apply", "/root/new.yaml"])?;
     ensure!(texts.iter().all(|text| refused.contains(text)), "{refused}");

@@ -87,7 +87,7 @@ pub(super) fn many(context: &mut Context) -> Result<()> {
 }
 
 fn cuts(context: &mut Context, kind: FileSystem) -> Result<String> {
-    // Data that nobody syncs stays in memory, so each cut loses as much as it can.
+    // Data without a sync stays in memory, so each cut loses as much as possible.
     fs::write("/proc/sys/vm/dirty_writeback_centisecs", "0")?;
     load_module(kind.name())?;
     load_module("loop")?;
@@ -142,8 +142,8 @@ fn lose_power(kind: FileSystem, cut: Cut) -> Result<Option<Found>> {
     if let (Cut::GivenBack(_), false) = (cut, ended) {
         apply.kill()?;
         apply.wait()?;
-        let said = holdfast(&["apply", "--resume", "--no-acts", "--state", STATE])?;
-        ensure!(said.0.is_some(), "{said:?}");
+        let printed = holdfast(&["apply", "--resume", "--no-acts", "--state", STATE])?;
+        ensure!(printed.0.is_some(), "{printed:?}");
         over = true;
     }
     let must = over.then(found).transpose()?;

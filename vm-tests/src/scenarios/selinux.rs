@@ -96,16 +96,16 @@ fn first_look(node: &Node) -> Result<String> {
     ensure!(modules.split(',').any(|name| name == "selinux"), "{modules}");
     let status = node.status()?;
     ensure!(status["backend"] == "lsm", "{status}");
-    let said = node.holdfast(1, &["check"])?;
+    let printed = node.holdfast(1, &["check"])?;
     for path in [CHRONY, SSHD, SYSCTL] {
         let wanted = format!("label mismatch for file: \"{path}\"; expected: system_u:object_r:");
-        ensure!(said.contains(&wanted), "{path}: {said}");
+        ensure!(printed.contains(&wanted), "{path}: {printed}");
     }
     shell("restorecon -R /etc /home")?;
     node.wait_for_verdict("compliant")?;
     node.holdfast(0, &["check"])?;
-    let said = node.holdfast(0, &["explain", CHRONY])?;
-    ensure!(said.contains("system_u:object_r:chronyd_conf_t:s0"), "{said}");
+    let printed = node.holdfast(0, &["explain", CHRONY])?;
+    ensure!(printed.contains("system_u:object_r:chronyd_conf_t:s0"), "{printed}");
     Ok(modules)
 }
 
@@ -160,14 +160,14 @@ fn repair(node: &Node) -> Result<String> {
             shell(&format!("chcon -h -l s0:c3 {path}; chcon {flag} tmp_t {path}"))
         })?;
     }
-    let said = node.holdfast(0, &["repair", "--all", "--yes"])?;
+    let printed = node.holdfast(0, &["repair", "--all", "--yes"])?;
     node.wait_for_verdict("compliant")?;
     for (path, _, wanted) in things {
         let label = run("stat", &["-c", "%C", path])?;
         ensure!(label.trim().ends_with(&format!(":{wanted}:s0:c3")), "{path} has the label {label}");
     }
     shell(&format!("restorecon -RF {CHRONY} {DIRECTORY} /home/core"))?;
-    Ok(said.replace('\n', "; "))
+    Ok(printed.replace('\n', "; "))
 }
 
 /// A rule of the administrator: `check` and a reload use it at once, the daemon by itself at the next full
@@ -175,8 +175,8 @@ fn repair(node: &Node) -> Result<String> {
 fn policy_changes(node: &Node) -> Result<String> {
     let mut local = OpenOptions::new().create(true).append(true).open(LOCAL)?;
     writeln!(local, "/etc/sysctl\\.d/90-baseline\\.conf -- system_u:object_r:etc_runtime_t:s0")?;
-    let said = node.holdfast(1, &["check"])?;
-    ensure!(said.contains("etc_runtime_t"), "{said}");
+    let printed = node.holdfast(1, &["check"])?;
+    ensure!(printed.contains("etc_runtime_t"), "{printed}");
     let reload = || run("systemctl", &["reload", "holdfast.service"]);
     let record = drift(node, SYSCTL, "label", reload)?;
     let text = record["differences"][0]["text"].to_string();
@@ -280,11 +280,11 @@ fn apply(node: &Node) -> Result<String> {
     Ok(format!("{} paths as matchpathcon says", APPLIED.len()))
 }
 
-/// What the policy refused to the daemon, or would have refused before it was enforced.
+/// The operations of the daemon that the policy refused, or would have refused before the kernel enforced it.
 fn denials() -> Result<String> {
-    let said = run("dmesg", &[])?;
+    let printed = run("dmesg", &[])?;
     let ours: Vec<&str> =
-        said.lines().filter(|line| line.contains("avc:") && line.contains("comm=\"holdfast\"")).collect();
+        printed.lines().filter(|line| line.contains("avc:") && line.contains("comm=\"holdfast\"")).collect();
     ensure!(ours.is_empty(), "{ours:#?}");
     Ok("none".to_owned())
 }

@@ -50,18 +50,18 @@ fn pinned() -> Result<Vec<(String, PathBuf)>> {
     Ok(entries.into_iter().map(|e| (e.file_name().to_string_lossy().into_owned(), e.path())).collect())
 }
 
-/// Whoever can open a pinned map can change the programs' entries.
+/// A process that can open a pinned map can change the programs' entries, so only root may.
 fn private() -> Result<String> {
-    let mut said = Vec::new();
+    let mut printed = Vec::new();
     let below = pinned()?.into_iter().map(|(_, path)| path);
     for path in std::iter::once(PathBuf::from(PINS)).chain(below) {
         let metadata = fs::metadata(&path)?;
         let (mode, owner) = (metadata.permissions().mode() & 0o7777, metadata.uid());
         ensure!((mode, owner) == (0o700, 0), "{} is {mode:o} of {owner}", path.display());
-        said.push(path.display().to_string());
+        printed.push(path.display().to_string());
     }
-    ensure!(said.len() == 3, "links, maps and what holds them were to be there: {said:?}");
-    Ok(said.join(", "))
+    ensure!(printed.len() == 3, "links, maps and what holds them were to be there: {printed:?}");
+    Ok(printed.join(", "))
 }
 
 /// Programs in the kernel on the open hook: this version's, and those of earlier versions.
@@ -120,12 +120,12 @@ fn outgrown(agent: Agent, file: &Path) -> Result<(Result<String>, Agent)> {
     shell(&format!("echo drift >> {}", file.display()))?;
     let mut agent = start()?;
     let result = result.and_then(|()| {
-        let said = replaced(&mut agent, before, file, &pins)?;
+        let printed = replaced(&mut agent, before, file, &pins)?;
         let maps =
             pins.iter().find(|(path, _)| path.join("BITMAP").exists()).context("no bitmap is pinned")?;
         let words = MapInfo::from_pin(maps.0.join("BITMAP"))?.max_entries();
         ensure!(words == WORDS, "the bitmap has {words} words");
-        Ok(said)
+        Ok(printed)
     });
     fs::write(file, simple::CONTENT)?;
     Ok((result, agent))
@@ -146,7 +146,7 @@ fn replaced(agent: &mut Agent, before: usize, file: &Path, moved: &[(PathBuf, Pa
         is_gap(record) && record["detail"]["until"].is_string()
     })?;
     for (path, old) in moved {
-        ensure!(path.exists(), "{} was not made anew", path.display());
+        ensure!(path.exists(), "{} was not created again", path.display());
         ensure!(!old.exists(), "{} is still there", old.display());
     }
     private()?;
@@ -158,7 +158,7 @@ fn replaced(agent: &mut Agent, before: usize, file: &Path, moved: &[(PathBuf, Pa
     status::wait_for("compliant", LIMIT)?;
     let skip = agent.records()?.len();
     shell(&format!("echo again >> {}", file.display()))?;
-    let record = agent.wait_for("drift told by the new programs", skip, |record| is_drift(record, file))?;
+    let record = agent.wait_for("drift from the new programs", skip, |record| is_drift(record, file))?;
     ensure!(record["operation"] != "sweep" && record["actor"]["exe"].is_string(), "{record}");
     Ok(record["operation"].to_string())
 }

@@ -2,7 +2,7 @@
 //! declares the path.
 //!
 //! In: a bare guest. Out: a check for each. A frozen file system holds an apply when a check needs it. The apply's
-//! first file lies there, so the apply has notified the daemon and written nothing yet.
+//! first file is there, so the apply has notified the daemon and written nothing yet.
 
 use std::fs;
 use std::path::Path;
@@ -74,24 +74,24 @@ fn spawn(arguments: &[&str]) -> Result<Child> {
 }
 
 /// Exit code and everything that it printed.
-pub(super) type Said = (Option<i32>, String);
+pub(super) type ExitAndOutput = (Option<i32>, String);
 
-pub(super) fn finish(child: Child) -> Result<Said> {
+pub(super) fn finish(child: Child) -> Result<ExitAndOutput> {
     let out = child.wait_with_output()?;
     let text = [out.stdout, out.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     Ok((out.status.code(), text))
 }
 
-pub(super) fn holdfast(arguments: &[&str]) -> Result<Said> {
+pub(super) fn holdfast(arguments: &[&str]) -> Result<ExitAndOutput> {
     finish(spawn(arguments)?)
 }
 
-fn apply(more: &[&str]) -> Result<Said> {
+fn apply(more: &[&str]) -> Result<ExitAndOutput> {
     holdfast(&[&["apply", CONFIG, "--no-acts"], more].concat())
 }
 
 /// The apply succeeded, and the daemon uses the new config.
-fn done(agent: &mut Agent, (code, text): &Said) -> Result<()> {
+fn done(agent: &mut Agent, (code, text): &ExitAndOutput) -> Result<()> {
     ensure!(*code == Some(0), "{code:?}: {text}");
     settled(agent, "compliant")
 }

@@ -44,7 +44,7 @@ const UNIT_FILE: &str = "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=mul
 
 /// The scenario.
 pub(super) fn bare(context: &mut Context) -> Result<()> {
-    // Holdfast follows a link only where nobody except root can create it.
+    // Holdfast follows a link only if no other user than root can create it.
     shell(
         "umask 022; mkdir -p /etc/ways /srv/real /etc/systemd/system && \
          chown 0:0 / /etc /etc/ways /srv /srv/real && chmod 755 / /etc /etc/ways /srv /srv/real && \

@@ -155,9 +155,10 @@ fn capabilities(path: &Path) -> Result<()> {
 /// `u::rw-,u:1000:rw-,g::r--,m::r--,o::r--` (`posix_acl_xattr.h`). The mask is the group's mode bits, so the mode does
 /// not change.
 pub(crate) fn acl() -> Vec<u8> {
-    const NOBODY: u32 = u32::MAX;
+    /// The id of entries for no certain user or group (`ACL_UNDEFINED_ID`).
+    const UNDEFINED: u32 = u32::MAX;
     let entries: [(u16, u16, u32); 5] =
-        [(1, 6, NOBODY), (2, 6, 1000), (4, 4, NOBODY), (0x10, 4, NOBODY), (0x20, 4, NOBODY)];
+        [(1, 6, UNDEFINED), (2, 6, 1000), (4, 4, UNDEFINED), (0x10, 4, UNDEFINED), (0x20, 4, UNDEFINED)];
     let mut value = 2u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {
         value.extend(tag.to_le_bytes());

@@ -20,12 +20,12 @@ use crate::guest::run;
 pub(super) const VECTORS: &[Vector] = &[
     Vector::file("V68", "raw write to the block device", &[], Does::Call(raw_write))
         .expecting(Expected::TamperThenDrift("content"))
-        .by(Who::Nobody)
+        .by(Who::NoActor)
         // Btrfs verifies its checksums, so the file would be unreadable.
         .only(&[FileSystem::Ext4, FileSystem::Xfs]),
     Vector::file("V68b", "the same through a new device node", &[], Does::Call(raw_write_by_own_node))
         .expecting(Expected::TamperThenDrift("content"))
-        .by(Who::Nobody)
+        .by(Who::NoActor)
         .only(&[FileSystem::Ext4, FileSystem::Xfs]),
     Vector::not_performed("V18", "NVMe passthrough by io_uring", &[], "the guests have no NVMe disk"),
     Vector::file(

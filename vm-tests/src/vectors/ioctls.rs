@@ -42,7 +42,7 @@ pub(super) const VECTORS: &[Vector] = &[
     Vector::file("V56", "the subvolume that holds it removed", &[], Does::Call(remove_subvolume))
         .on(Target::FileInSubvolume)
         .expecting(Expected::Drift("missing"))
-        .by(Who::Nobody)
+        .by(Who::NoActor)
         .only(&[FileSystem::Btrfs]),
     Vector::not_performed(
         "V56b",

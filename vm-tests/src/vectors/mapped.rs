@@ -25,7 +25,7 @@ pub(super) const VECTORS: &[Vector] = &[
     Vector::file("V19a", "store through a shared mapping", MAP, Does::Call(store)),
     Vector::file("V19b", "store long after the mapping, file closed", MAP, Does::Call(store_late)),
     Vector::file("V19c", "store through a mapping made before the start", &[], Does::Early(mapped_before))
-        .by(Who::Nobody),
+        .by(Who::NoActor),
     Vector::file(
         "V20",
         "mprotect(2) of a read-only shared mapping",

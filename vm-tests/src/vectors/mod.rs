@@ -61,8 +61,8 @@ mod tests {
     fn only_a_vector_with_hooks_names_an_actor() {
         for vector in all().filter(|vector| vector.is_performed()) {
             let swept = vector.hooks.is_empty();
-            let nobody = vector.who == Who::Nobody;
-            assert_eq!(swept, nobody, "{}: hooks {:?}, who {:?}", vector.id, vector.hooks, vector.who);
+            let has_no_actor = vector.who == Who::NoActor;
+            assert_eq!(swept, has_no_actor, "{}: hooks {:?}, who {:?}", vector.id, vector.hooks, vector.who);
         }
     }
 }

@@ -35,7 +35,7 @@ pub(super) const VECTORS: &[Vector] = &[
     Vector::file("V60", "mount_setattr(2) of the mount that holds it", &[], Does::Call(set_mount_attributes))
         .on(Target::FileInMount)
         .expecting(Expected::Nothing)
-        .by(Who::Nobody),
+        .by(Who::NoActor),
     Vector::file(
         "V60b",
         "its directory mounted again with other owners (idmap)",
@@ -47,7 +47,7 @@ pub(super) const VECTORS: &[Vector] = &[
     Vector::file("V60c", "other owners (idmap) for the mount that holds it", &[], Does::Call(other_owners))
         .on(Target::FileInMount)
         .expecting(Expected::Drift("owner"))
-        .by(Who::Nobody),
+        .by(Who::NoActor),
     Vector::file("V61", "remounted read-only", &["sb_mount"], Does::Call(remount))
         .on(Target::FileInMount)
         .expecting(Expected::Nothing),

@@ -57,7 +57,7 @@ fn program() -> Vec<u8> {
 
 /// Executes that program in this process.
 pub(super) fn immutable(path: &Path) -> Result<()> {
-    // A file of its own, because nobody can execute a file that another process is still writing (ETXTBSY).
+    // Each vector has its own file: the kernel executes no file that another process is still writing (ETXTBSY).
     let place = format!("/run/narrow-{}", std::process::id());
     fs::write(&place, program())?;
     fs::set_permissions(&place, Permissions::from_mode(0o755))?;

@@ -136,8 +136,8 @@ pub enum Who {
     Device,
     /// A child, or the kernel thread that handles its `io_uring` request.
     Worker,
-    /// Nobody: no hook sees the change, and a sweep finds it.
-    Nobody,
+    /// No actor: no hook sees the change, and a sweep finds it.
+    NoActor,
 }
 
 /// One way in which a managed thing can change.

@@ -128,12 +128,12 @@ impl Wish {
 /// Runs holdfast and expects this exit code.
 pub(in crate::scenarios) fn holdfast(code: i32, arguments: &[&str]) -> Result<(String, String)> {
     let out = Command::new(HOLDFAST).args(arguments).envs(CONSENT).output()?;
-    let (said, error) = (
+    let (printed, error) = (
         String::from_utf8_lossy(&out.stdout).into_owned(),
         String::from_utf8_lossy(&out.stderr).into_owned(),
     );
-    ensure!(out.status.code() == Some(code), "holdfast {arguments:?}: {}: {said}{error}", out.status);
-    Ok((said, error))
+    ensure!(out.status.code() == Some(code), "holdfast {arguments:?}: {}: {printed}{error}", out.status);
+    Ok((printed, error))
 }
 
 pub(super) const APPLY: [&str; 8] = [
@@ -153,8 +153,8 @@ pub(super) fn apply(wish: &Wish, code: i32) -> Result<Value> {
 
 pub(super) fn apply_manifest(manifest: &str, code: i32) -> Result<Value> {
     write_down(manifest)?;
-    let (said, error) = holdfast(code, &APPLY)?;
-    serde_json::from_str(&said).with_context(|| format!("no JSON: {said}{error}"))
+    let (printed, error) = holdfast(code, &APPLY)?;
+    serde_json::from_str(&printed).with_context(|| format!("no JSON: {printed}{error}"))
 }
 
 /// Writes the manifest that [`APPLY`] reads.
@@ -170,8 +170,8 @@ pub(in crate::scenarios) fn result(report: &Value, wanted: &str) -> Result<()> {
 }
 
 pub(in crate::scenarios) fn history() -> Result<Value> {
-    let (said, _) = holdfast(0, &["history", "-o", "json"])?;
-    Ok(serde_json::from_str(&said)?)
+    let (printed, _) = holdfast(0, &["history", "-o", "json"])?;
+    Ok(serde_json::from_str(&printed)?)
 }
 
 pub(super) fn property(unit: &str, name: &str) -> Result<String> {

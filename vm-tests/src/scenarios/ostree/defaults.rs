@@ -27,8 +27,8 @@ pub(super) fn default_is_back(number: usize, arguments: &[&str], content: &str) 
     let manifest = manifest(VERSIONS[number].branch, arguments, content);
     let others: Vec<&str> = manifest.lines().filter(|line| !line.contains(DEFAULT)).collect();
     fs::write("/root/new.yaml", others.join("\n"))?;
-    let said = holdfast(0, &["apply", "/root/new.yaml", "--no-acts", "-o", "json"])?;
-    result(&report(&said)?, "done")?;
+    let printed = holdfast(0, &["apply", "/root/new.yaml", "--no-acts", "-o", "json"])?;
+    result(&report(&printed)?, "done")?;
     let (found, shipped) = (fs::read_to_string(DEFAULT)?, fs::read_to_string(format!("/usr{DEFAULT}"))?);
     ensure!(found == shipped, "{found:?}, and the image ships {shipped:?}");
     ensure!((found == "of the second version\n") == (number == 1), "{found:?}");

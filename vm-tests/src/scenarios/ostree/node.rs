@@ -25,6 +25,6 @@ pub(super) fn manifest(image: &str, arguments: &[&str], content: &str) -> String
     )
 }
 
-pub(super) fn report((said, error): &(String, String)) -> Result<Value> {
-    serde_json::from_str(said).with_context(|| format!("no JSON: {said}{error}"))
+pub(super) fn report((printed, error): &(String, String)) -> Result<Value> {
+    serde_json::from_str(printed).with_context(|| format!("no JSON: {printed}{error}"))
 }

@@ -30,8 +30,8 @@ pub(super) fn judge(vector: &Vector, kind: FileSystem, path: &str, pid: u32, rec
     let about: Vec<&Value> = records.iter().filter(|record| record["path"] == path).collect();
     let Some(wanted_kind) = vector.expected.record() else {
         return match about.first() {
-            Some(record) => Found::Wrong(anyhow!("nothing was to be said, but: {record}")),
-            None => Found::NotYet(anyhow!("nothing was said")),
+            Some(record) => Found::Wrong(anyhow!("Holdfast should report nothing, and reported: {record}")),
+            None => Found::NotYet(anyhow!("Holdfast has reported nothing")),
         };
     };
     let wrong_kind = match vector.expected {
@@ -39,7 +39,7 @@ pub(super) fn judge(vector: &Vector, kind: FileSystem, path: &str, pid: u32, rec
         _ => None,
     };
     if let Some(record) = wrong_kind {
-        return Found::Wrong(anyhow!("{wanted_kind} was to be said, but: {record}"));
+        return Found::Wrong(anyhow!("Holdfast should report {wanted_kind}, and reported: {record}"));
     }
     let of_kind: Vec<&&Value> = about.iter().filter(|record| record["kind"] == wanted_kind).collect();
     let matching = of_kind.iter().find(|record| match vector.expected.difference() {
@@ -49,8 +49,12 @@ pub(super) fn judge(vector: &Vector, kind: FileSystem, path: &str, pid: u32, rec
         }
     });
     let Some(record) = matching else {
-        let said: Vec<String> = about.iter().map(|record| brief(record)).collect();
-        return Found::NotYet(anyhow!("no {:?}; records of {path}: [{}]", vector.expected, said.join(", ")));
+        let records_of_path: Vec<String> = about.iter().map(|record| brief(record)).collect();
+        return Found::NotYet(anyhow!(
+            "no {:?}; records of {path}: [{}]",
+            vector.expected,
+            records_of_path.join(", ")
+        ));
     };
     if let Expected::TamperThenDrift(_) = vector.expected {
         let tamper = records.iter().any(|r| r["kind"] == "tamper" && r["actor"]["pid"] == pid);
@@ -79,10 +83,12 @@ pub(super) fn judge(vector: &Vector, kind: FileSystem, path: &str, pid: u32, rec
     }
     let operations = named.iter().filter_map(|record| record["operation"].as_str());
     let Some(operation) = operations.clone().find(|operation| allowed.contains(operation)) else {
-        let said: Vec<&str> = operations.collect();
-        return Found::Wrong(anyhow!("a record of one of {allowed:?} was expected, but: {said:?}; {record}"));
+        let reported: Vec<&str> = operations.collect();
+        return Found::Wrong(anyhow!(
+            "expected a record of one of {allowed:?}, found: {reported:?}; {record}"
+        ));
     };
-    Found::Right(Row { swept: vector.who == Who::Nobody, operation: operation.to_owned() })
+    Found::Right(Row { swept: vector.who == Who::NoActor, operation: operation.to_owned() })
 }
 
 /// A mapping on an overlay is one of the lower file. While the overlay's file is open, the daemon verifies it, and
@@ -107,7 +113,7 @@ fn names(vector: &Vector, actor: &Value, pid: u32) -> bool {
         Who::Worker => (actor["pid"] != pid && ancestor()) || called(actor, "[io_w"),
         Who::Device => ancestor() || called(actor, "[loop") || called(actor, "[kworker"),
         Who::Orphan => called(actor, "orphan"),
-        Who::Nobody => true,
+        Who::NoActor => true,
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! In: the vector table. Out: for each vector and file system one check, and a row of the coverage table. Each vector
 //! has things of its own. So the scenario performs them without waiting, different file systems in parallel, and then
-//! waits for the records. The daemon has a busy node, and the run takes seconds.
+//! waits for the records. So the daemon works on a busy node, and the run takes seconds.
 
 mod judge;
 mod place;
@@ -134,12 +134,12 @@ fn perform_all(context: &mut Context, cases: &mut [Case]) {
                 }
             });
         }
-        let mut said = Instant::now();
+        let mut printed = Instant::now();
         while done.load(Ordering::Relaxed) < all {
             wait::pause(Duration::from_millis(200));
-            if said.elapsed() > SAY_EVERY {
+            if printed.elapsed() > SAY_EVERY {
                 context.note(format!("{} of {all} are done", done.load(Ordering::Relaxed)));
-                said = Instant::now();
+                printed = Instant::now();
             }
         }
     });
@@ -157,7 +157,7 @@ fn begin_early(case: &Case) -> Result<(Child, ChildStdin)> {
         guest_program(case.vector, &case.place).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut line = String::new();
     BufReader::new(child.stdout.take().context("stdout was asked for")?).read_line(&mut line)?;
-    ensure!(line == "ready\n", "it said {line:?}");
+    ensure!(line == "ready\n", "it printed {line:?}");
     let stdin = child.stdin.take().context("stdin was asked for")?;
     Ok((child, stdin))
 }
@@ -178,11 +178,11 @@ fn perform(case: &mut Case) -> Result<Done> {
     };
     let pid = child.id();
     let out = child.wait_with_output()?;
-    let said = String::from_utf8_lossy(&out.stderr).trim().to_owned();
+    let printed = String::from_utf8_lossy(&out.stderr).trim().to_owned();
     match out.status.code() {
         Some(0) => Ok(Done::By(pid)),
-        Some(REFUSED) => Ok(Done::Refused(said)),
-        _ => bail!("{}: {said}", out.status),
+        Some(REFUSED) => Ok(Done::Refused(printed)),
+        _ => bail!("{}: {printed}", out.status),
     }
 }
 
@@ -194,8 +194,8 @@ fn as_expected_at_first(context: &mut Context, agent: &Agent, cases: &[Case]) ->
         .iter()
         .filter(|case| drifted(&case.place.reported) != case.vector.target.begins_drifted())
         .map(|case| {
-            let said = records.iter().find(|r| r["kind"] == "drift" && r["path"] == case.place.reported);
-            format!("{}: {}", case.name(), said.map_or(Value::Null, |r| r["differences"].clone()))
+            let printed = records.iter().find(|r| r["kind"] == "drift" && r["path"] == case.place.reported);
+            format!("{}: {}", case.name(), printed.map_or(Value::Null, |r| r["differences"].clone()))
         })
         .collect();
     let result = if wrong.is_empty() {
@@ -230,9 +230,12 @@ fn report(context: &mut Context, agent: &mut Agent, cases: &[Case], first: usize
                         Found::NotYet(why) | Found::Wrong(why) => context.check(&case.name(), Err(why)),
                     }
                 }
-                Some(Done::Refused(said)) => context.skip(&case.name(), &format!("not offered here: {said}")),
-                Some(Done::Failed(said)) => {
-                    context.check(&case.name(), Err(anyhow::anyhow!("could not be done: {said}")));
+                Some(Done::Refused(printed)) => context.skip(
+                    &case.name(),
+                    &format!("this kernel or file system has no such operation: {printed}"),
+                ),
+                Some(Done::Failed(printed)) => {
+                    context.check(&case.name(), Err(anyhow::anyhow!("failed: {printed}")));
                 }
                 None => bail!("{} was not done", case.name()),
             }
