@@ -1,12 +1,12 @@
 //! The bitmap that rejects most unmanaged inodes before the lookup in the hash map.
 //!
 //! A managed inode has two bits in one word: one by its number alone, which a program tests first because it needs a single
-//! field, and one by number and device. The daemon chooses the size when it loads the programs, for what is declared then.
-//! Number and size of all bits stay in a ratio at which few unmanaged inodes pass the first test.
+//! field, and one by number and device. The daemon chooses the size when it loads the programs, by the number of declared things.
+//! It keeps so many bits for each inode that few unmanaged inodes pass the first test.
 
 use crate::map::InodeKey;
 
-/// The size of a bitmap, and the places of an inode's bits.
+/// The size of a bitmap. It gives the places of an inode's bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bitmap {
     /// How far the hash of a number is shifted to the right to give the index of its bit.
@@ -15,12 +15,13 @@ pub struct Bitmap {
 
 /// Words of the smallest bitmap: 64 KiB.
 const FEWEST_WORDS: u32 = 1 << 13;
-/// Words of the largest: 512 KiB, which are 32 bits for each entry of a full map of managed inodes.
+/// Words of the largest bitmap: 512 KiB, which are 32 bits for each entry of a full map of managed inodes.
 const MOST_WORDS: u32 = 1 << 16;
 
 /// Bits for each expected inode in a new bitmap. With 32 of them, 6 % of all other numbers pass the first test.
 const BITS_AT_LOAD: u64 = 32;
-/// With fewer bits for each inode a bitmap is outgrown: with 16 of them, 12 % of all other numbers pass the first test.
+/// Fewest bits for each inode. With fewer the config has outgrown the bitmap. With 16 of them, 12 % of all other numbers pass the
+/// first test.
 const BITS_AT_LEAST: u64 = 16;
 
 /// Bits of a word, as a power of two.
@@ -31,7 +32,7 @@ const WORD: u32 = 6;
 const SECOND: u32 = 36;
 
 impl Bitmap {
-    /// The largest.
+    /// The largest bitmap.
     pub const LARGEST: Self = Self::with_words(MOST_WORDS);
 
     /// The bitmap for a number of inodes.
@@ -52,7 +53,7 @@ impl Bitmap {
         }
     }
 
-    /// The bitmap of this shift, which is below 64.
+    /// The bitmap with this shift, which must be below 64.
     #[inline(always)]
     pub const fn of_shift(shift: u32) -> Self {
         Self { shift }
@@ -62,12 +63,12 @@ impl Bitmap {
         Self { shift: u64::BITS - WORD - words.ilog2() }
     }
 
-    /// The shift, for the programs.
+    /// The shift, which the daemon gives to the programs.
     pub const fn shift(self) -> u32 {
         self.shift
     }
 
-    /// Words of its map.
+    /// Words of the bitmap's map.
     pub const fn words(self) -> u32 {
         1 << (u64::BITS - WORD - self.shift)
     }
@@ -76,7 +77,7 @@ impl Bitmap {
         (self.words() as u64) << WORD
     }
 
-    /// Whether it is large enough for a number of inodes.
+    /// Whether the bitmap is large enough for a number of inodes.
     pub const fn holds(self, inodes: u64) -> bool {
         self.words() == MOST_WORDS || self.bits() >= inodes.saturating_mul(BITS_AT_LEAST)
     }
@@ -88,8 +89,8 @@ impl Bitmap {
         ((index >> WORD) as u32, 1 << (index & 63))
     }
 
-    /// The mask of the inode's own bit in that word. Without it, the small inode numbers of pipes and of every tmpfs would
-    /// meet those of managed files. It leaves the subvolume out: the programs read that only where both bits are set.
+    /// The mask of the inode's own bit in that word. Without it, pipes and files of each tmpfs would pass, since their small
+    /// numbers repeat those of managed files. The subvolume is no part of it: the programs read it only if both bits are set.
     #[inline(always)]
     pub const fn own_bit(key: InodeKey) -> u64 {
         1 << (spread(key.ino ^ (key.dev as u64) << 32) >> SECOND & 63)
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn it_turns_away_most_other_numbers_and_most_of_the_same_numbers_on_another_device() {
+    fn it_rejects_most_other_numbers_and_most_equal_numbers_on_another_device() {
         for inodes in [10_000, 16_000, 40_000, 100_000] {
             let bitmap = Bitmap::for_inodes(inodes);
             let mut words = vec![0_u64; bitmap.words() as usize];
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_bitmap_has_room_for_twice_what_it_is_made_for_and_the_largest_is_never_outgrown() {
+    fn a_new_bitmap_holds_twice_the_inodes_it_is_made_for_and_the_largest_holds_any_number() {
         for inodes in [0, 1, 10_000, 16_384, 16_385, 65_536] {
             let bitmap = Bitmap::for_inodes(inodes);
             assert!(bitmap.holds(inodes * 2), "{inodes}");

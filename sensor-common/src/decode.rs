@@ -1,6 +1,6 @@
 //! Ring records.
 //!
-//! In: bytes. Out: a checked record, or an error. It is a fuzz target. Only the daemon uses it.
+//! In: bytes. Out: a checked record, or an error. Only the daemon uses it. Its fuzz target is `ring_record`.
 
 use crate::limits::NAME_BYTES;
 use crate::op::Operation;
@@ -13,9 +13,9 @@ use zerocopy::FromBytes;
 pub enum DecodeError {
     /// The length is not that of a record.
     Length(usize),
-    /// Unknown operation code.
+    /// The operation's code is unknown.
     Operation(u16),
-    /// The name's length is over that of its field.
+    /// The name is longer than its field.
     Name(u16),
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for DecodeError {
                 write!(f, "ring record has {bytes} bytes, not {}", size_of::<ChangeRecord>())
             }
             Self::Operation(code) => write!(f, "ring record: operation {code} is unknown"),
-            Self::Name(length) => write!(f, "ring record: name_length {length} is over {NAME_BYTES}"),
+            Self::Name(length) => write!(f, "ring record: name_length {length} exceeds {NAME_BYTES}"),
         }
     }
 }

@@ -11,8 +11,8 @@ const WORD: u64 = 100_000_000;
 /// Eight times the digit 0.
 const ZEROES: u64 = u64::from_le_bytes([b'0'; 8]);
 
-/// Whether the last `digits` (1 to [`MOST_DIGITS`]) of sixteen characters are those of a number, perhaps with leading zeroes. In each
-/// word the first character is the lowest byte. Characters before the digits are ignored.
+/// Whether the last `digits` (1 to [`MOST_DIGITS`]) of sixteen characters are the number `wanted`, perhaps with leading zeroes. In
+/// each word the first character is the lowest byte. Characters before the digits do not matter.
 #[inline(always)]
 pub const fn is_number(high: u64, low: u64, digits: u64, wanted: u64) -> bool {
     if digits > 8 {

@@ -16,10 +16,10 @@ pub const ALARM_BYTES: u32 = 1 << 16;
 /// Most refusals of one user in a second that have a record each; the others are counted.
 pub const DENIALS_A_SECOND: u32 = 32;
 
-/// Users with a refusal count of their own; the least recently used are evicted first.
+/// Most users with a refusal count of their own; the map evicts the least recently used first.
 pub const DENIAL_ENTRIES: u32 = 1 << 10;
 
-/// Bytes of a protected name, including a final zero (`NAME_MAX` is 255).
+/// Bytes of a protected name, including a final zero: `NAME_MAX` is 255.
 pub const NAME_KEY_BYTES: usize = 256;
 
 /// Most protected names, including the names of the directories above them.
@@ -28,26 +28,26 @@ pub const NAME_ENTRIES: u32 = 1 << 14;
 /// Most managed inodes: files, their directories and all ancestors.
 pub const MANAGED_ENTRIES: u32 = 1 << 17;
 
-/// Stored processes, including exited ones; the least recently used are evicted first.
+/// Most stored processes, including exited ones; the map evicts the least recently used first.
 pub const PROCESS_ENTRIES: u32 = 1 << 14;
 
-/// Stored executions with their arguments.
+/// Most stored executions with their arguments.
 pub const EXEC_ENTRIES: u32 = 1 << 12;
 
-/// Bytes of arguments kept per execution.
+/// Most bytes of arguments that the programs store for an execution.
 pub const ARGV_BYTES: usize = 1024;
 
-/// Bytes of the path handed to execve that are kept.
+/// Most bytes that the programs store of the path given to execve.
 pub const FILENAME_BYTES: usize = 256;
 
-/// Stored paths of control groups that were created since the sensor started.
+/// Most stored paths of control groups that were created since the sensor started.
 pub const GROUP_ENTRIES: u32 = 1 << 10;
 
-/// Bytes of a control group's path that are kept; the path of a pod's container takes 200.
+/// Most bytes that the programs store of a control group's path; the path of a pod's container takes 200.
 pub const GROUP_PATH_BYTES: usize = 256;
 
-/// Most executions of managed files under way at once.
+/// Most managed files that tasks are about to execute at once.
 pub const EXECUTING_ENTRIES: u32 = 256;
 
-/// Allowed actors of all deny rules together.
+/// Most allowed actors of all deny rules together.
 pub const ALLOWED_ENTRIES: u32 = 4096;

@@ -14,36 +14,37 @@ pub struct InodeKey {
     /// `inode.i_sb->s_dev`.
     pub dev: u32,
     /// For an inode of Btrfs, the low half of its subvolume's number: all subvolumes have one superblock, and each has its own inode
-    /// numbers. Zero on other file systems, and if [`Volumes`] are not known.
+    /// numbers. Zero on other file systems, and while the programs have no [`BtrfsOffsets`].
     pub volume: u32,
 }
 
-/// Offsets to the subvolume's number of a Btrfs inode, from the BTF of this kernel's `btrfs`, which may be loaded after the programs.
-/// One entry; all zeroes if they are not known.
+/// Offsets to the subvolume's number of a Btrfs inode, from the BTF of this kernel's `btrfs`. The kernel may load `btrfs` after the
+/// programs. One entry; all zeroes until the daemon knows the offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Volumes {
+pub struct BtrfsOffsets {
     /// `btrfs_inode.vfs_inode`.
     pub vfs_inode: u32,
     /// `btrfs_inode.root`.
     pub root: u32,
     /// `btrfs_root.root_key.objectid`.
     pub id: u32,
-    /// Not zero if the others are known.
+    /// Not zero if the daemon has set the others.
     pub known: u32,
 }
 
-/// The state of one managed inode. The kernel programs write it; the daemon writes it only when it enrols or removes the inode.
+/// The state of one managed inode. The kernel programs write it. The daemon writes it only when it enrols or removes the inode, or
+/// changes its number or roles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Managed {
     /// Incremented by every hook of a changing operation, before the operation takes effect.
     pub counter: u64,
-    /// `counter` at the daemon's last observation open.
+    /// The value of `counter` at the daemon's last observation open.
     pub observed_counter: u64,
     /// Boot-time nanoseconds of the last change.
     pub changed_ns: u64,
-    /// The last writer's execution at that time, by its number; 0 if unknown.
+    /// The number of the last writer's execution at that time; 0 if unknown.
     pub writer_exec_id: u64,
     /// Thread group of the last writer.
     pub writer_tgid: u32,
@@ -55,27 +56,27 @@ pub struct Managed {
     pub dirty: u32,
     /// State of the inode at the last observation open: `OBSERVED_*`.
     pub observed: u32,
-    /// The low half of `counter` when a record of this inode last found no room in the ring. An observation open does not clear it: two
-    /// things may share an inode, and the verification of one clears `dirty`.
+    /// The low half of `counter` when a record of this inode last found no room in the ring. An observation open does not clear it,
+    /// because two things may share an inode: the verification of one of them clears `dirty` for both.
     pub lost: u32,
-    /// Operations of the last writer that have a record since the last observation open, a bit for each code. A further operation with
-    /// such a bit needs no record ([`Managed::told_after`]), as long as the process and its execution are the same.
-    pub told: u32,
-    /// Number of observation opens, so that the daemon can check that the last one was its own.
+    /// Operations of the last writer that have a record since the last observation open, one bit for each code. A repeated operation
+    /// needs no record while process and execution stay the same ([`Managed::recorded_after`]).
+    pub recorded: u32,
+    /// Number of observation opens. By it the daemon checks that the last one was its own.
     pub observed_sequence: u32,
 }
 
 impl Managed {
-    /// The value of `told` after a record of an operation. Opens (which may truncate the file), writes and closes alternate, so each
-    /// of them keeps its bit. Of all other operations only the last one has a bit.
+    /// The value of `recorded` after a record of an operation. A writer opens (and so truncates), writes and closes in turn, so each
+    /// of these operations keeps its bit. Of all other operations only the last one has a bit.
     #[inline(always)]
-    pub const fn told_after(told: u32, operation: u32) -> u32 {
+    pub const fn recorded_after(recorded: u32, operation: u32) -> u32 {
         const ALTERNATING: u32 = 1 << Operation::OpenWrite as u32
             | 1 << Operation::SetAttributes as u32
             | 1 << Operation::Write as u32
             | 1 << Operation::Release as u32;
         let bit = 1 << (operation & 31);
-        if bit & ALTERNATING != 0 { told & ALTERNATING | bit } else { bit }
+        if bit & ALTERNATING != 0 { recorded & ALTERNATING | bit } else { bit }
     }
 }
 
@@ -85,8 +86,8 @@ pub const OBSERVED_WRITERS: u32 = 1;
 pub const OBSERVED_LOCKED: u32 = 2;
 
 /// An actor that a deny rule allows. The value is a set of bits: a task is allowed if its entries together have all bits
-/// ([`ALLOWED_ALL`]). An entry of a single rule has all bits. For combined rules each rule has one bit, and unused bits are set in
-/// every entry.
+/// ([`ALLOWED_ALL`]). An entry of a single rule has all bits. In a set of rules each rule has one bit; the unused bits are set in
+/// every entry of the set.
 #[derive(
     Debug,
     Clone,
@@ -104,7 +105,7 @@ pub const OBSERVED_LOCKED: u32 = 2;
 )]
 #[repr(C)]
 pub struct Allowed {
-    /// Number of the rule; zero for every rule ([`ALLOWED_PROCESS`]).
+    /// Number of the rule or set of rules; zero for all rules ([`ALLOWED_PROCESS`]).
     pub rule: u32,
     /// `ALLOWED_*`.
     pub kind: u32,
@@ -123,16 +124,16 @@ pub struct Allowed {
 /// The bits of an allowed task.
 pub const ALLOWED_ALL: u64 = u64::MAX;
 
-/// The executable's inode, while it has a name.
+/// The task's executable, by its inode, while that has a name.
 pub const ALLOWED_EXE: u32 = 1;
-/// The control group that the process is in.
+/// The control group of the task.
 pub const ALLOWED_CGROUP: u32 = 2;
-/// The audit login uid, where the process is in the scope of its session.
+/// The audit login uid, if the task is in the scope of its session.
 pub const ALLOWED_LOGIN: u32 = 3;
-/// One process, by number and start: Holdfast's own, to which no rule applies.
+/// One process of Holdfast, by number and start. Every rule allows it.
 pub const ALLOWED_PROCESS: u32 = 4;
 
-/// A name that a deny rule protects, even if nothing is there. The value is the number of its rules.
+/// A name that a deny rule protects, also while nothing has the name. The value is the number of its rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct NameKey {
@@ -154,7 +155,7 @@ pub struct Identity {
     pub mode: u32,
     /// `super_block.s_magic`.
     pub magic: u64,
-    /// Incremented with every answer, so that the daemon recognises a stale one.
+    /// Incremented with every answer. By it the daemon recognises a stale one.
     pub sequence: u64,
 }
 
@@ -167,9 +168,9 @@ pub struct Control {
     pub agent_tgid: u32,
     /// [`crate::ABI_VERSION`] of the object that made the maps.
     pub abi_version: u32,
-    /// Number of the host's mount namespace: mounts in another one do not affect the host.
+    /// Number of the host's mount namespace.
     pub mount_namespace: u32,
-    /// Number of the set of programs that answers the daemon's observation opens.
+    /// Number of the set of programs that must answer the daemon's observation opens.
     pub set: u32,
     /// Earliest start of the daemon, boot-time nanoseconds.
     pub agent_start_ns: u64,
@@ -181,7 +182,7 @@ pub struct Control {
     pub padding: u32,
 }
 
-/// A process: its parent and its execution. Written at fork and exec, kept after its exit until it is the least recently used.
+/// A process: its parent and its execution. The programs write it at fork and exec. It outlives the process, until the map evicts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Process {
@@ -193,7 +194,7 @@ pub struct Process {
     pub exec_id: u64,
     /// The execution of the process that forked it, at that time.
     pub parent_exec_id: u64,
-    /// Thread group of the process that forked it (not of the one that adopted it later).
+    /// Thread group of the process that forked it, also after another process has become its parent.
     pub parent_tgid: u32,
     /// Zero.
     pub padding: u32,
@@ -231,7 +232,7 @@ pub struct Execution {
     pub tty: [u8; 16],
     /// Bytes used in `argv`.
     pub argv_length: u32,
-    /// Not zero when there were more arguments than fit.
+    /// Not zero if the arguments did not fit into `argv`.
     pub argv_cut: u32,
     /// The path given to execve, zero-terminated.
     pub filename: [u8; FILENAME_BYTES],
@@ -246,14 +247,14 @@ pub struct Denials {
     /// Begin of the current second, boot-time nanoseconds.
     pub since_ns: u64,
     /// Total of refusals without a record.
-    pub untold: u64,
+    pub unrecorded: u64,
     /// Records in the current second.
-    pub told: u32,
+    pub recorded: u32,
     /// Zero.
     pub padding: u32,
 }
 
-/// A control group of version 2 that was created while the sensor ran.
+/// A control group that was created while the sensor ran, in the hierarchy that the daemon chose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Group {
@@ -261,7 +262,7 @@ pub struct Group {
     pub path: [u8; GROUP_PATH_BYTES],
 }
 
-/// A managed file that a task is about to execute, stored before the kernel continues with its interpreter.
+/// A managed file that a task is about to execute. The program stores it before the kernel continues with the file's interpreter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Executing {
@@ -285,11 +286,11 @@ pub const MOUNTS_KEY: InodeKey = InodeKey { ino: 0, dev: 0, volume: 0 };
 /// The entry of all block devices.
 pub const DEVICES_KEY: InodeKey = InodeKey { ino: 0, dev: 1, volume: 0 };
 
-/// The entry of the tree of control groups, which exists only while a rule names actors by their group.
+/// The entry of the tree of control groups. It exists only while a rule names actors by their group.
 pub const GROUPS_KEY: InodeKey = InodeKey { ino: 0, dev: 2, volume: 0 };
 
 /// The entry of `kernel.ftrace_enabled`, for every mount of procfs.
-pub const SWITCH_KEY: InodeKey = InodeKey { ino: 0, dev: 3, volume: 0 };
+pub const FTRACE_ENABLED_KEY: InodeKey = InodeKey { ino: 0, dev: 3, volume: 0 };
 
 /// Bits of an execution's number that hold the CPU.
 const EXECUTION_CPU_BITS: u32 = 12;
@@ -300,7 +301,7 @@ pub const fn execution_id(sequence: u64, cpu: u32) -> u64 {
     sequence << EXECUTION_CPU_BITS | (cpu & ((1 << EXECUTION_CPU_BITS) - 1)) as u64
 }
 
-/// The slot of an execution when `cpus` processors share the slots.
+/// The slot of an execution. `cpus` processors share the slots.
 #[inline(always)]
 pub const fn execution_slot(id: u64, cpus: u32) -> u32 {
     let sequence = (id >> EXECUTION_CPU_BITS) as u32;
@@ -318,12 +319,12 @@ pub enum Counter {
     Lost = 1,
     /// Process or execution entries that could not be stored.
     ProcessLost = 2,
-    /// Changes counted without a record because the entry was dirty by the same writer already.
+    /// Changes without a record, because a record of the same writer's same operation still waits for an observation.
     Coalesced = 3,
     /// Changes refused by policy.
     Denied = 4,
     /// Refused changes without a record.
-    DeniedUntold = 5,
+    DeniedUnrecorded = 5,
 }
 
 /// Slots of the counter map.
@@ -331,7 +332,7 @@ pub const COUNTERS: u32 = 8;
 
 const _: () = {
     assert!(size_of::<InodeKey>() == 16);
-    assert!(size_of::<Volumes>() == 16);
+    assert!(size_of::<BtrfsOffsets>() == 16);
     assert!(size_of::<Managed>() == 64);
     assert!(size_of::<Identity>() == 40);
     assert!(size_of::<Allowed>() == 32);
@@ -343,7 +344,7 @@ const _: () = {
     assert!(size_of::<Execution>() == 8 + 8 + 16 + 8 + 8 + 24 + 16 + 8 + FILENAME_BYTES + ARGV_BYTES);
     assert!(core::mem::offset_of!(Managed, dirty) == 44);
     assert!(crate::limits::EXEC_ENTRIES.is_power_of_two());
-    assert!((Counter::DeniedUntold as u32) < COUNTERS);
+    assert!((Counter::DeniedUnrecorded as u32) < COUNTERS);
 };
 
 #[cfg(test)]
@@ -351,13 +352,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_part_of_writing_has_one_record_and_any_other_operation_has_a_new_one_after_another() {
+    fn opening_writing_and_closing_have_one_record_each_and_another_operation_has_one_whenever_it_follows_a_different_one()
+     {
         let records = |operations: &[Operation]| {
             let mut reported = 0;
             let mut count = 0;
             for operation in operations {
                 count += u32::from(reported & 1 << *operation as u32 == 0);
-                reported = Managed::told_after(reported, *operation as u32);
+                reported = Managed::recorded_after(reported, *operation as u32);
             }
             count
         };

@@ -47,9 +47,9 @@ pub enum Operation {
     Rename = 19,
     /// Another object renamed over a managed one, or into a managed directory.
     RenameOver = 20,
-    /// Something mounted, anywhere: the daemon compares mount tables.
+    /// A mount at any path; after it the daemon compares mount tables.
     Mount = 21,
-    /// Something unmounted.
+    /// A file system unmounted.
     Unmount = 22,
     /// A mount moved, or a detached mount attached.
     MoveMount = 23,
@@ -141,44 +141,44 @@ impl Operation {
 
 /// The inode's content and metadata are managed.
 pub const ROLE_FILE: u32 = 1 << 0;
-/// Names created, removed and renamed in the directory matter.
+/// The names in the directory are managed: their creation, removal and renaming.
 pub const ROLE_DIRECTORY: u32 = 1 << 1;
-/// The directory is above a managed path: its own rename or removal matters.
+/// The directory is above a managed path: its own rename and removal are managed.
 pub const ROLE_ANCESTOR: u32 = 1 << 2;
-/// Block devices or a tunable whose opening for writing could by-pass or blind the sensor, and the canary: every opening has a record,
-/// in a ring that nothing else can fill.
+/// The block devices, `kernel.ftrace_enabled` and the canary. Every open for writing has a record, in a ring that no other record can
+/// fill. A writer of the first two could by-pass or blind the sensor.
 pub const ROLE_TAMPER: u32 = 1 << 3;
-/// Changes are refused unless the actor is allowed (LSM only).
+/// A deny rule protects the inode: programs refuse changes by actors that it does not allow (LSM only).
 pub const ROLE_DENY: u32 = 1 << 4;
 
-/// The mount table, or the tree of control groups: every change has a record, since each is about another mount point or group.
+/// The mount table, or the tree of control groups. Every change has a record, since each is about another mount point or group.
 pub const ROLE_MOUNTS: u32 = 1 << 5;
 
-/// A deny rule protects something below the directory, or a link's target whose path leads through it. Renaming it, removing it or
-/// mounting over it is refused unless each of these rules allows the actor (LSM only).
+/// Deny rules protect something below the directory, or a link's target whose path leads through it. Programs refuse to rename it,
+/// remove it or mount over it, unless each of these rules allows the actor (LSM only).
 pub const ROLE_GUARD: u32 = 1 << 6;
 
-/// A deny rule protects some name in the directory, even if nothing is there (LSM only).
+/// A deny rule protects a name in the directory, also while nothing has the name (LSM only).
 pub const ROLE_NAMES: u32 = 1 << 7;
 
 /// First bit of the number of the policy rule for [`ROLE_DENY`] in `roles`.
 pub const RULE_SHIFT: u32 = 8;
 /// Mask of a rule's number, which has twelve bits.
 pub const RULE_MASK: u32 = (1 << 12) - 1;
-/// First bit of the number of the combined rules of [`ROLE_GUARD`] in `roles`.
+/// First bit of the number of the set of rules for [`ROLE_GUARD`] in `roles`.
 pub const GUARD_SHIFT: u32 = 20;
 
-/// Flags that together mark the daemon's observation open. They have no effect on a read-only open of a regular file or directory, no
-/// other program combines them, and one mask test finds them.
+/// Flags that together mark the daemon's observation open. They have no effect on a read-only open of a regular file or directory. No
+/// other program combines them, and one test of a mask finds them.
 /// `O_NOCTTY | O_NONBLOCK | O_DSYNC` of x86-64 and arm64 (asm-generic/fcntl.h).
 pub const OBSERVE_OPEN_FLAGS: u32 = 0o400 | 0o4000 | 0o10000;
 
 /// The name in a record was longer than its field.
 pub const RECORD_NAME_CUT: u16 = 1 << 0;
-/// The record is about the directory in `id`, and `name` is the entry.
+/// `id` and `ino` are those of the directory; `name` is the entry that is created, removed or renamed.
 pub const RECORD_IN_DIRECTORY: u16 = 1 << 1;
 /// The actor is a kernel thread.
 pub const RECORD_KERNEL_THREAD: u16 = 1 << 2;
-/// The operation needs the owner of the inode or a capability, and the actor is neither the owner nor has the capability: the kernel
-/// refuses the operation after the hook.
-pub const RECORD_REFUSED: u16 = 1 << 3;
+/// The operation needs the inode's owner or a capability. The actor is not the owner and lacks the capability, so the kernel refuses
+/// the operation after the hook.
+pub const RECORD_UNPERMITTED: u16 = 1 << 3;

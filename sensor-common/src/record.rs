@@ -4,8 +4,8 @@ use crate::limits::{NAME_BYTES, RECORD_BYTES};
 use crate::map::InodeKey;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// One change to a managed inode, with the identity of the task that made it. The process maps have everything else about the task
-/// (arguments, ancestors) under that identity.
+/// One change of a managed inode, with the identity of the task that made it. Under that identity the process maps have its arguments
+/// and ancestors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ChangeRecord {
@@ -17,12 +17,14 @@ pub struct ChangeRecord {
     pub start_ns: u64,
     /// Id of the control group, in the hierarchy that the daemon chose (`CGROUP_HIERARCHY` of the kernel programs).
     pub cgroup: u64,
-    /// Operation-specific: `ia_valid`, ioctl command, open flags.
+    /// A number that depends on the operation. SetAttributes: `ia_valid`. Ioctl: the command. OpenWrite: the flags. Map and Protect:
+    /// `prot`. Exec: the execution's number. MakeDirectory of a control group: the group's number. OpenTamper: the device, or the flags
+    /// for a tunable. Denied: the refused operation.
     pub detail: u64,
-    /// `inode.i_ino` of the inode that the record is about: for a mount, of the object mounted over; for an unmount, of the root of
-    /// the unmounted mount. Zero if there is none.
+    /// `inode.i_ino` of the inode that the record is about. For a mount it is the object mounted over, for an unmount the root of the
+    /// unmounted mount. Zero if the record is about no inode.
     pub ino: u64,
-    /// The process's execution at that time: the key into the execution map; 0 if it started before the sensor.
+    /// The process's execution at that time: the key into the execution map; 0 for a process that started before the sensor.
     pub exec_id: u64,
     /// The daemon's number for the managed inode.
     pub id: u32,

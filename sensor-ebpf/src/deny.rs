@@ -2,7 +2,7 @@
 //!
 //! Only LSM programs can refuse. In the other mode no entry has a role for deny rules.
 
-use crate::inode::{self, Subject};
+use crate::inode::{self, RecordInode};
 use crate::kernel::{self, Pointer};
 use crate::log;
 use crate::maps::{self, DENIALS, NAMES};
@@ -17,7 +17,7 @@ use sensor_common::op::{GUARD_SHIFT, Operation, ROLE_DENY, ROLE_GUARD, RULE_MASK
 /// `-EPERM`, the result of a refused operation.
 pub(crate) const REFUSED: i32 = -1;
 
-/// No rule has this number.
+/// The number of no rule.
 pub(crate) const NO_RULE: u32 = 0;
 
 /// Operations that take an object from its path or hide it, and with it everything below.
@@ -43,9 +43,8 @@ pub(crate) fn rule(roles: u32, operation: u32, of_name: bool) -> u32 {
     if roles & ROLE_DENY != 0 { roles >> RULE_SHIFT & RULE_MASK } else { NO_RULE }
 }
 
-/// Refuses an operation unless the rule allows the current task, or the task is the daemon's. It counts a refusal and reports
-/// it with the entry's number, and marks nothing as changed. Of many refusals in a second it only counts some. It gives 0, or
-/// the hook's result.
+/// Refuses an operation unless the rule allows the current task, or the task is the daemon's. It counts a refusal, and reports
+/// it with the entry's number while the user's limit allows that. It marks nothing as changed. It gives 0, or the hook's result.
 #[inline(never)]
 pub(crate) fn refuse(
     entry: *mut Managed,
@@ -60,65 +59,67 @@ pub(crate) fn refuse(
     maps::count(Counter::Denied);
     // SAFETY: the callers have the entry from a map look-up in this program run.
     log::log_refusal(u64::from(unsafe { (*entry).id }), rule, operation);
-    if is_told() {
-        let subject = Subject::of(Pointer(inode));
+    if gets_record() {
+        let recorded_inode = RecordInode::of(Pointer(inode));
         // SAFETY: the callers have the entry from a map look-up in this program run.
-        unsafe { ring::push(entry, Operation::Denied as u32, operation, Pointer(dentry), subject, 0, false) };
+        unsafe {
+            ring::push(entry, Operation::Denied as u32, operation, Pointer(dentry), recorded_inode, 0, false)
+        };
     } else {
-        maps::count(Counter::DeniedUntold);
+        maps::count(Counter::DeniedUnrecorded);
     }
-    // The exact value that the hook returns: the verifier tracks a constant, and not a compiler's negation of one.
+    // The hook returns this very constant. The verifier tracks a constant, but not the compiler's negation of one.
     i64::from(REFUSED)
 }
 
 /// A second in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 
-/// Whether this refusal of the current task gets a record. A refused task can try again at once and without end, and must not
-/// fill the ring. A refusal without a record is counted for its user.
+/// Whether this refusal of the current task gets a record. A refused task can try again without end, and must not fill the
+/// ring. A refusal without a record is counted for its user.
 #[inline(always)]
-fn is_told() -> bool {
-    let crowded = maps::is_crowded();
+fn gets_record() -> bool {
+    let half_full = maps::is_half_full();
     let uid = who::user();
     // SAFETY: the helper has no preconditions.
     let now = unsafe { bpf_ktime_get_boot_ns() };
     let Some(denials) = DENIALS.get_ptr_mut(uid) else {
-        let first = Denials { since_ns: now, untold: u64::from(crowded), told: 1, padding: 0 };
-        // If the map is full, the user has no limit, but refusals still cannot use the second half of the ring.
+        let first = Denials { since_ns: now, unrecorded: u64::from(half_full), recorded: 1, padding: 0 };
+        // If the insertion fails, the user has no limit. Even so refusals cannot use the second half of the ring.
         let _ = DENIALS.insert(uid, first, 0);
-        return !crowded;
+        return !half_full;
     };
-    // SAFETY: the pointer comes from a map look-up; words are read and written whole. Two tasks of one user may count one
-    // refusal instead of two.
+    // SAFETY: the pointer comes from a map look-up; words are read and written whole. If two tasks of one user are refused at
+    // once, they may count one refusal.
     unsafe {
         if now.wrapping_sub((*denials).since_ns) >= SECOND {
             (*denials).since_ns = now;
-            (*denials).told = 0;
+            (*denials).recorded = 0;
         }
-        // No limit for root, who could do worse than fill half of a ring.
-        if crowded || (uid != 0 && (*denials).told >= DENIALS_A_SECOND) {
-            maps::add_one(&raw mut (*denials).untold);
+        // Root has no limit: it could do worse than fill half of a ring.
+        if half_full || (uid != 0 && (*denials).recorded >= DENIALS_A_SECOND) {
+            maps::add_one(&raw mut (*denials).unrecorded);
             return false;
         }
-        (*denials).told += 1;
+        (*denials).recorded += 1;
     }
     true
 }
 
-/// A device and a subvolume, for [`rules_of_name`].
+/// A device and a subvolume in one word, for [`rules_of_name`].
 #[inline(always)]
 pub(crate) fn place(dev: u32, volume: u32) -> u64 {
     u64::from(dev) | u64::from(volume) << 32
 }
 
 /// The number of the rules that protect a name in a directory; [`NO_RULE`] for none. `name` is the kernel's address of the
-/// name. It is not inlined, because its key takes half of the stack.
+/// name. The function is not inlined, because its key takes half of the stack.
 #[inline(never)]
 pub(crate) fn rules_of_name(ino: u64, place: u64, name: *const u8) -> u64 {
     let mut key = MaybeUninit::<NameKey>::uninit();
     let at = key.as_mut_ptr();
-    // SAFETY: the loop writes the whole key, which is aligned for its words, before the key is used. It writes word by word,
-    // because for one large write the compiler calls a function.
+    // SAFETY: the loop writes the whole key before its use, and the key is aligned for words. The loop writes word by word,
+    // because the compiler makes a function call of one large write.
     unsafe {
         let words = at.cast::<u64>();
         for word in 0..size_of::<NameKey>() / size_of::<u64>() {

@@ -1,4 +1,4 @@
-//! Which inode an operation is about: the key that the kernel itself knows it by, and its generation.
+//! Which inode an operation is about: its key from the kernel's own fields, and its generation.
 
 use crate::kernel::{self, Pointer, read};
 use crate::maps::VOLUMES;
@@ -13,28 +13,28 @@ pub(crate) fn key(inode: Pointer, ino: u64) -> InodeKey {
 
 /// The inode that a record is about.
 #[derive(Clone, Copy)]
-pub(crate) struct Subject {
+pub(crate) struct RecordInode {
     pub(crate) key: InodeKey,
     pub(crate) generation: u32,
 }
 
-impl Subject {
-    /// Of an inode. A null pointer gives a key that no inode has.
+impl RecordInode {
+    /// The inode at a pointer. A null pointer gives a key that no inode has.
     #[inline(always)]
     pub(crate) fn of(inode: Pointer) -> Self {
-        let Some(inode) = inode.known() else { return Self { key: NO_INODE, generation: 0 } };
+        let Some(inode) = inode.non_null() else { return Self { key: NO_INODE, generation: 0 } };
         let key = key(inode, inode.load(kernel::inode_ino()));
         Self { key, generation: inode.load(kernel::inode_generation()) }
     }
 }
 
-/// No inode has this key.
+/// The key of no inode.
 const NO_INODE: InodeKey = InodeKey { ino: 0, dev: 0, volume: 0 };
 
 /// `BTRFS_SUPER_MAGIC` (include/uapi/linux/magic.h).
 const BTRFS: u64 = 0x9123_683e;
 
-/// The subvolume of an inode, by its superblock; 0 on all file systems but Btrfs.
+/// The subvolume of an inode with this superblock; 0 on all file systems but Btrfs.
 #[inline(always)]
 pub(crate) fn volume_in(inode: Pointer, sb: Pointer) -> u32 {
     let magic: u64 = sb.load(kernel::super_magic());
@@ -56,7 +56,7 @@ fn volume(inode: u64) -> u64 {
     if volumes.known == 0 {
         return 0;
     }
-    /// No structure is longer. The verifier needs a bound for an offset from a pointer.
+    /// An upper bound for the offsets, which the verifier needs. No structure is longer.
     const LONGEST: u32 = 0xffff;
     let own = inode.wrapping_sub(u64::from(volumes.vfs_inode & LONGEST));
     let root: u64 = read(own, volumes.root & LONGEST);

@@ -1,7 +1,7 @@
 //! Reading kernel structures without compile-time offsets.
 //!
 //! Every offset and argument index is a frozen global. The daemon sets it by name from the running kernel's BTF before it loads
-//! the programs. So the verifier sees constants and checks each load as an access to a typed field: it refuses a wrong offset.
+//! the programs. So the verifier sees a constant, checks each load as an access to a typed field, and refuses a wrong offset.
 
 use aya_ebpf::helpers::bpf_get_current_task;
 use aya_ebpf::helpers::generated::bpf_probe_read_kernel;
@@ -18,8 +18,7 @@ macro_rules! globals {
 
         #[inline(always)]
         pub(crate) fn $reader() -> u32 {
-            // SAFETY: the global is a plain u32; the volatile read keeps the compiler from folding
-            // the zero it was declared with.
+            // SAFETY: the global is a plain u32. Without the volatile read the compiler would use the zero of the declaration.
             unsafe { core::ptr::read_volatile(&raw const $name) }
         }
     )*};
@@ -180,18 +179,18 @@ pub(crate) fn bitmap() -> Bitmap {
 /// Offset of a field that the running kernel lacks.
 pub(crate) const MISSING: u32 = u32::MAX;
 
-/// The offset of a field of a structure that lies within another.
+/// The offset of a field of an inner structure.
 #[inline(always)]
 pub(crate) fn within(outer: u32, inner: u32) -> u32 {
     if outer == MISSING || inner == MISSING { MISSING } else { outer + inner }
 }
 
-/// A hook's arguments, by index.
+/// The arguments of a hook.
 #[derive(Clone, Copy)]
 pub(crate) struct Arguments(pub(crate) *mut c_void);
 
-/// One context slot, read by an instruction of its own. For a computed index the compiler adds an offset to the context
-/// pointer, which the verifier refuses.
+/// One context slot, read by an instruction of its own. For a computed index the compiler would add an offset to the context
+/// pointer, and the verifier refuses that.
 #[inline(always)]
 fn slot<const OFFSET: i32>(ctx: *mut c_void) -> u64 {
     let value: u64;
@@ -203,7 +202,7 @@ fn slot<const OFFSET: i32>(ctx: *mut c_void) -> u64 {
 }
 
 impl Arguments {
-    /// The argument at `index`. The index comes from a frozen global, so that the verifier skips all arms but one.
+    /// The argument at `index`. The index comes from a frozen global, so the verifier skips all arms but one.
     #[inline(always)]
     pub(crate) fn get(self, index: u32) -> u64 {
         match index {
@@ -219,7 +218,7 @@ impl Arguments {
     /// 6.12 and 6.18.
     #[inline(always)]
     pub(crate) fn pointer(self, index: u32) -> Option<Pointer> {
-        Pointer(self.get(index) as *const u8).known()
+        Pointer(self.get(index) as *const u8).non_null()
     }
 }
 
@@ -231,23 +230,23 @@ impl Pointer {
     /// No pointer.
     pub(crate) const NULL: Self = Self(core::ptr::null());
 
-    /// Whether it is null. Only arguments of a hook need the test: a load through a pointer that a program has loaded gives zero
-    /// when it faults.
+    /// Whether it is null. Only a hook's arguments need the test: a load through a pointer that the program has loaded itself
+    /// gives zero if it faults.
     #[inline(always)]
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
     }
 
-    /// The pointer, tested so that the verifier also knows that it is not null.
+    /// The pointer, tested in a way that the verifier understands; `None` for null.
     #[inline(always)]
-    pub(crate) fn known(self) -> Option<Self> {
+    pub(crate) fn non_null(self) -> Option<Self> {
         if self.is_null() {
             return None;
         }
         let pointer: *const u8;
-        // SAFETY: a copy from one register to another. It keeps the compiler from adding an offset before the test above, which
-        // the verifier refuses for a pointer that may be null. Without an instruction, two source lines would share one, and
-        // the kernel would refuse the line information.
+        // SAFETY: a copy from one register to another. Without it the compiler may add an offset before the test above, which the
+        // verifier refuses for a pointer that may be null. The copy is an instruction, because the kernel refuses line
+        // information in which two lines share one instruction.
         unsafe { core::arch::asm!("{0} = {1}", out(reg) pointer, in(reg) self.0, options(nostack)) };
         Some(Self(pointer))
     }
@@ -259,19 +258,19 @@ impl Pointer {
         unsafe { core::ptr::read_volatile(self.0.add(offset as usize).cast::<T>()) }
     }
 
-    /// A field that describes an actor, or zero if this kernel lacks it; then the verifier sees no load.
+    /// A field that describes an actor; zero if this kernel lacks it, and then the verifier sees no load.
     #[inline(always)]
     pub(crate) fn field<T: Copy + Default>(self, offset: u32) -> T {
         if offset == MISSING { T::default() } else { self.load(offset) }
     }
 
-    /// The same for a pointer; `None` if it is absent or null.
+    /// A pointer field that describes an actor; `None` if this kernel lacks it, or it is null.
     #[inline(always)]
     pub(crate) fn to(self, offset: u32) -> Option<Self> {
         if offset == MISSING {
             return None;
         }
-        self.follow(offset).known()
+        self.follow(offset).non_null()
     }
 
     /// The pointer field at `offset`.
@@ -286,8 +285,8 @@ impl Pointer {
 pub(crate) fn read<T: Copy + Default>(base: u64, offset: u32) -> T {
     let mut value = MaybeUninit::<T>::uninit();
     // SAFETY: the helper checks the address itself. On failure it fills the destination with zeroes
-    // (`bpf_probe_read_kernel_common`). Its result is not tested: each test doubles the paths that the verifier walks.
-    // All types that are read here are numbers, or arrays of them.
+    // (`bpf_probe_read_kernel_common`). The program does not test its result: each test doubles the paths that the verifier
+    // walks. Callers read only numbers and arrays of numbers.
     unsafe {
         let from = (base + u64::from(offset)) as *const c_void;
         bpf_probe_read_kernel(value.as_mut_ptr().cast(), size_of::<T>() as u32, from);

@@ -2,8 +2,8 @@
 //!
 //! Without the feature `log` every function here is empty, and the object has neither the map nor the code of aya-log.
 //!
-//! Each line has a function that the verifier checks by itself, with a stack frame of its own. A call of one is safe only
-//! beside a deeper call: where the frames of `deny::refuse` and of what it calls do not fit, a line does not fit either.
+//! Each line has a function that the verifier checks by itself, with a stack frame of its own. The kernel limits the stack of all
+//! frames together. So a line fits only at a place that also calls something deeper, such as `deny::refuse`.
 
 /// Declares a function for each line.
 macro_rules! lines {

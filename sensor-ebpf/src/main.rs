@@ -1,9 +1,9 @@
 //! Holdfast's kernel programs: attributes and one call for each hook.
 //!
-//! Every change hook exists twice, as an LSM program and as an fentry program on the `security_` function of the same name,
-//! with one body. The daemon loads one set of the two. It never loads a program whose hook the running kernel lacks.
+//! Every change hook has two programs with one body: an LSM program, and an fentry program on the `security_` function of the
+//! same name. The daemon loads one of the two sets, without the programs whose hook the running kernel lacks.
 //!
-//! Files take from each other in this order: `kernel`, `maps`, `log`, `inode`, `who`, `ring`, `deny`, `managed`, `hooks`.
+//! A file uses only files before it in this order: `kernel`, `maps`, `log`, `inode`, `who`, `ring`, `deny`, `managed`, `hooks`.
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch)]
@@ -35,7 +35,7 @@ macro_rules! change_hook {
         #[doc = concat!("fentry program on `", $function, "`.")]
         #[fentry(function = $function)]
         pub fn $fentry(ctx: FEntryContext) -> u32 {
-            // An fentry program cannot refuse, and the verifier wants it to return 0.
+            // An fentry program cannot refuse, and the verifier requires it to return 0.
             let _: i32 = $body(Arguments(ctx.as_ptr()));
             0
         }
@@ -220,7 +220,7 @@ pub fn process_exec(ctx: BtfTracePointContext) -> i32 {
     hooks::process::exec(Arguments(ctx.as_ptr()))
 }
 
-/// Tracepoint program: stores the paths of control groups, which may be gone when the daemon needs them.
+/// Tracepoint program: stores the paths of new control groups, which may be removed before the daemon needs them.
 #[btf_tracepoint(function = "cgroup_mkdir")]
 pub fn group_made(ctx: BtfTracePointContext) -> i32 {
     hooks::process::group_made(Arguments(ctx.as_ptr()))
@@ -246,7 +246,7 @@ fn panic(_info: &core::panic::PanicInfo) -> ! {
     loop {}
 }
 
-/// Several helpers below are given only to GPL-compatible programs.
+/// The kernel gives several helpers only to GPL-compatible programs.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 4] = *b"GPL\0";

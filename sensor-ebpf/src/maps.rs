@@ -5,19 +5,19 @@ use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf};
 use sensor_common::bitmap::Bitmap;
 use sensor_common::limits;
 use sensor_common::map::{
-    Allowed, COUNTERS, Control, Counter, Denials, Executing, Execution, Group, Identity, InodeKey, Managed,
-    NameKey, Process, Volumes,
+    Allowed, BtrfsOffsets, COUNTERS, Control, Counter, Denials, Executing, Execution, Group, Identity,
+    InodeKey, Managed, NameKey, Process,
 };
 
 /// Allocate entries when they are inserted (`BPF_F_NO_PREALLOC`).
 const NO_PREALLOC: u32 = 1;
 
-/// One entry for each managed inode: its state, which no loss of a record changes.
+/// The state of each managed inode. The loss of a record does not change it.
 #[map]
 pub(crate) static MANAGED: HashMap<InodeKey, Managed> =
     HashMap::with_max_entries(limits::MANAGED_ENTRIES, NO_PREALLOC);
 
-/// Turns most unmanaged inodes away before `MANAGED` is looked at. The daemon chooses another size when it loads the object.
+/// Rejects most unmanaged inodes before the look-up in `MANAGED`. The daemon chooses the size when it loads the object.
 #[map]
 pub(crate) static BITMAP: Array<u64> = Array::with_max_entries(Bitmap::LARGEST.words(), 0);
 
@@ -30,15 +30,15 @@ pub(crate) static ALLOWED: HashMap<Allowed, u64> =
 #[map]
 pub(crate) static NAMES: HashMap<NameKey, u32> = HashMap::with_max_entries(limits::NAME_ENTRIES, NO_PREALLOC);
 
-/// Which process the daemon is.
+/// The daemon's settings for the programs, such as its process.
 #[map]
 pub(crate) static CONTROL: Array<Control> = Array::with_max_entries(1, 0);
 
 /// Offsets for the numbers of Btrfs subvolumes.
 #[map]
-pub(crate) static VOLUMES: Array<Volumes> = Array::with_max_entries(1, 0);
+pub(crate) static VOLUMES: Array<BtrfsOffsets> = Array::with_max_entries(1, 0);
 
-/// What the daemon opened last, and the link that it read; `IDENTITY_*`.
+/// The identity of the object that the daemon opened last, and of the link that it read; `IDENTITY_*`.
 #[map]
 pub(crate) static IDENTITY: Array<Identity> = Array::with_max_entries(2, 0);
 
@@ -59,11 +59,11 @@ pub(crate) static DENIALS: LruHashMap<u32, Denials> = LruHashMap::with_max_entri
 pub(crate) static PROCESSES: LruHashMap<u32, Process> =
     LruHashMap::with_max_entries(limits::PROCESS_ENTRIES, 0);
 
-/// Executions, oldest overwritten.
+/// Executions. A new one overwrites the oldest.
 #[map]
 pub(crate) static EXECUTIONS: Array<Execution> = Array::with_max_entries(limits::EXEC_ENTRIES, 0);
 
-/// Executions so far on this CPU.
+/// The number of executions so far on this CPU.
 #[map]
 pub(crate) static EXECUTION_SEQUENCE: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
 
@@ -72,11 +72,11 @@ pub(crate) static EXECUTION_SEQUENCE: PerCpuArray<u64> = PerCpuArray::with_max_e
 pub(crate) static EXECUTING: LruHashMap<u64, Executing> =
     LruHashMap::with_max_entries(limits::EXECUTING_ENTRIES, 0);
 
-/// Not zero after the first insertion into [`EXECUTING`]. Before that, no execution looks there.
+/// Not zero after the first insertion into [`EXECUTING`]. Until then executions skip the look-up.
 #[map]
 pub(crate) static EVER_NOTED: Array<u32> = Array::with_max_entries(1, 0);
 
-/// Control groups created since the start, by number, removed ones included.
+/// Control groups created since the sensor started, by number, also removed ones.
 #[map]
 pub(crate) static GROUPS: LruHashMap<u64, Group> = LruHashMap::with_max_entries(limits::GROUP_ENTRIES, 0);
 
@@ -84,13 +84,13 @@ pub(crate) static GROUPS: LruHashMap<u64, Group> = LruHashMap::with_max_entries(
 #[map]
 pub(crate) static GROUP_SCRATCH: PerCpuArray<Group> = PerCpuArray::with_max_entries(1, 0);
 
-/// `Counter`s.
+/// The counters, by `Counter`.
 #[map]
 pub(crate) static COUNTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0);
 
-/// Whether changes fill half of their ring. The second half is for operations that need rights.
+/// Whether records fill half of the changes' ring. The second half is for operations that need rights.
 #[inline(always)]
-pub(crate) fn is_crowded() -> bool {
+pub(crate) fn is_half_full() -> bool {
     CHANGES.query(AVAILABLE_DATA) > u64::from(limits::RING_BYTES / 2)
 }
 

@@ -1,6 +1,6 @@
-//! Records of changes: what the daemon reads from the rings.
+//! Sends records of changes to the rings, from which the daemon reads them.
 
-use crate::inode::Subject;
+use crate::inode::RecordInode;
 use crate::kernel::{self, Pointer};
 use crate::log;
 use crate::maps::{self, ALARMS, CHANGES};
@@ -12,7 +12,7 @@ use sensor_common::op::{RECORD_IN_DIRECTORY, RECORD_NAME_CUT, ROLE_TAMPER};
 use sensor_common::record::ChangeRecord;
 
 /// Sends a record. Without room in the ring it marks the entry and counts the loss; the dirty bit stays either way.
-/// `yields`: the record may not use the second half of the ring.
+/// `half_ring_only`: the record may not use the second half of the ring.
 ///
 /// # Safety
 /// `entry` must come from a map look-up in this program run.
@@ -22,22 +22,22 @@ pub(crate) unsafe fn push(
     operation: u32,
     detail: u64,
     dentry: Pointer,
-    subject: Subject,
+    recorded_inode: RecordInode,
     flags: u16,
-    yields: bool,
+    half_ring_only: bool,
 ) {
     // SAFETY: the caller's.
     let alarms = unsafe { (*entry).roles } & ROLE_TAMPER != 0;
     let slot = if alarms {
         ALARMS.reserve::<ChangeRecord>(0)
-    } else if yields && maps::is_crowded() {
+    } else if half_ring_only && maps::is_half_full() {
         None
     } else {
         CHANGES.reserve::<ChangeRecord>(0)
     };
     let Some(mut slot) = slot else {
-        // The mark comes before the count, so that a daemon that sees the count finds the mark.
-        // SAFETY: the caller's. The word is written whole; of two losses at once either value will do.
+        // It marks the entry before it counts, so that a daemon that sees the count finds the mark.
+        // SAFETY: the caller's. The word is written whole. If two records are lost at once, either value is correct.
         unsafe {
             let counter = core::ptr::read_volatile(&raw const (*entry).counter);
             core::ptr::write_volatile(&raw mut (*entry).lost, counter as u32);
@@ -53,10 +53,10 @@ pub(crate) unsafe fn push(
         (*record).counter = core::ptr::read_volatile(&raw const (*entry).counter);
         (*record).detail = detail;
         (*record).id = (*entry).id;
-        (*record).ino = subject.key.ino;
-        (*record).dev = subject.key.dev;
-        (*record).volume = subject.key.volume;
-        (*record).generation = subject.generation;
+        (*record).ino = recorded_inode.key.ino;
+        (*record).dev = recorded_inode.key.dev;
+        (*record).volume = recorded_inode.key.volume;
+        (*record).generation = recorded_inode.generation;
         (*record).operation = operation as u16;
         (*record).padding = 0;
         let mut flags = flags | who::describe(record);

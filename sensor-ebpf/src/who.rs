@@ -1,7 +1,7 @@
 //! Who the current task is, and whether it is the daemon or an actor that a rule allows.
 //!
-//! It runs only for managed inodes, so it may read with `bpf_probe_read_kernel`. That needs no typed pointer to the task,
-//! which no helper of 5.10 gives.
+//! It runs only for managed inodes, so it can afford `bpf_probe_read_kernel`. That helper needs no typed pointer to the task,
+//! which 5.10 has no helper for.
 
 use crate::inode;
 use crate::kernel::{self, Pointer, current, read};
@@ -63,8 +63,8 @@ fn group_node(set: u64) -> u64 {
 
 /// Not zero if the task runs in the scope that logind made for its login: `/user.slice/user-UID.slice/session-ID.scope`,
 /// with the task's own login uid and audit session. The login uid alone proves nothing: the kernel lets any process without
-/// one set it, and gives it a session that no scope has. Only root creates groups in these slices. It is not inlined, for its
-/// room on the stack.
+/// one set it. Such a process gets a session without a scope, and only root creates groups in these slices. The function is not
+/// inlined, because it needs a stack frame of its own.
 #[inline(never)]
 fn is_in_its_session(task: u64, login: u64, session: u64) -> u64 {
     if kernel::has_cgroup() == 0
@@ -86,20 +86,20 @@ fn is_in_its_session(task: u64, login: u64, session: u64) -> u64 {
     u64::from(is_session)
 }
 
-/// Bytes for the longest of these names and its zero, and more.
+/// Bytes for the longest of these names with its zero. A longer name is none of them.
 const GROUP_NAME_BYTES: usize = 32;
 
 /// Letters of `.scope` and `.slice`.
 const SUFFIX_LETTERS: u64 = 6;
 
-/// Whether a node's name is the prefix, this number and the suffix; both are padded with zeroes. It compares words. A loop
-/// over letters would have a branch at each letter, and the verifier walks all of them.
+/// Whether a node's name is the prefix, this number and the suffix. Prefix and suffix are padded with zeroes. It compares words:
+/// a loop over letters would have a branch at each letter, and the verifier would walk all of them.
 #[inline(always)]
 fn is_numbered(node: u64, prefix: [u8; 8], suffix: [u8; 8], wanted: u64) -> bool {
     let mut name = MaybeUninit::<[u8; GROUP_NAME_BYTES]>::uninit();
     let from: u64 = read(node, kernel::kernfs_name());
-    // SAFETY: the helper checks the address that it reads from. It gives the length with the zero, or an error, which the test
-    // of `digits` refuses. The copy is not used.
+    // SAFETY: the helper checks the address that it reads from. It gives the length with the zero, or a negative error, for which
+    // the test of `digits` fails. The copy itself has no use.
     let length = unsafe {
         bpf_probe_read_kernel_str(name.as_mut_ptr().cast(), GROUP_NAME_BYTES as u32, from as *const c_void)
     };
@@ -110,7 +110,7 @@ fn is_numbered(node: u64, prefix: [u8; 8], suffix: [u8; 8], wanted: u64) -> bool
         return false;
     }
     let first = read::<u64>(from, 0) & u64::MAX >> (64 - 8 * letters);
-    // These words may begin with bytes before the name, which `is_number` ignores.
+    // These words may begin with bytes before the number, which `is_number` ignores.
     let end = from + letters + digits;
     let (high, low) = (read(end - 16, 0), read(end - 8, 0));
     // The suffix with its zero; the first of the eight bytes is the last digit.
@@ -123,11 +123,11 @@ fn is_numbered(node: u64, prefix: [u8; 8], suffix: [u8; 8], wanted: u64) -> bool
 fn is_users(node: u64) -> bool {
     let name: u64 = read(node, kernel::kernfs_name());
     // With the zero, and without the byte after it.
-    let rest = read::<u32>(name, 8) & 0x00ff_ffff;
-    read::<u64>(name, 0) == u64::from_le_bytes(*b"user.sli") && rest == u32::from_le_bytes(*b"ce\0\0")
+    let end = read::<u32>(name, 8) & 0x00ff_ffff;
+    read::<u64>(name, 0) == u64::from_le_bytes(*b"user.sli") && end == u32::from_le_bytes(*b"ce\0\0")
 }
 
-/// The number of a process's newest execution in the process cache; 0 if it has none.
+/// The number of a process's newest execution, from the map of processes; 0 if the map has no such process.
 #[inline(always)]
 pub(crate) fn execution(tgid: u32, start_ns: u64) -> u64 {
     // SAFETY: the fields are read whole. The entry stays when a process ends.
@@ -135,34 +135,34 @@ pub(crate) fn execution(tgid: u32, start_ns: u64) -> u64 {
         .map_or(0, |process| if process.start_ns == start_ns { process.exec_id } else { 0 })
 }
 
-/// The same for the process that has this thread group id now.
+/// The same for the process that has this thread group id now, whatever its start.
 #[inline(always)]
 pub(crate) fn runs(tgid: u32) -> u64 {
     // SAFETY: the field is read whole.
     unsafe { PROCESSES.get(tgid) }.map_or(0, |process| process.exec_id)
 }
 
-/// What the daemon has written for the programs.
+/// The daemon's settings for the programs.
 #[inline(always)]
 pub(crate) fn control() -> Option<&'static Control> {
     CONTROL.get(0)
 }
 
-/// Whether the current task belongs to the daemon. Its thread group id is compared first, since few tasks have that.
+/// Whether the current task belongs to the daemon. It compares the thread group id first, which excludes most tasks.
 #[inline(always)]
 pub(crate) fn is_agent() -> bool {
     let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
     control().is_some_and(|control| control.agent_tgid == tgid && started_as_agent(control))
 }
 
-/// Whether the current task belongs to the daemon and the daemon asks this set of programs. Sets of different modes or
-/// versions can be attached at once and share the maps.
+/// Whether the current task belongs to the daemon, and the daemon wants this set of programs to answer. Sets of different modes
+/// or versions can be attached at once and share the maps.
 #[inline(always)]
-pub(crate) fn answers() -> bool {
+pub(crate) fn must_answer() -> bool {
     is_agent() && control().is_some_and(|control| control.set == kernel::program_set())
 }
 
-/// Whether the current task, which has the daemon's thread group id, started when the daemon did, in its pid namespace.
+/// Whether the current task, which has the daemon's thread group id, has the daemon's start and pid namespace too.
 #[inline(always)]
 fn started_as_agent(control: &Control) -> bool {
     let task = current();
@@ -186,7 +186,7 @@ pub(crate) fn mount_namespace(proxy: u64) -> u32 {
     read(namespace, kernel::mnt_namespace_ns() + kernel::ns_inum())
 }
 
-/// Writes the identity of the current task to a record, and gives the flags for it.
+/// Writes the identity of the current task to a record. It gives the flags for that identity.
 ///
 /// # Safety
 /// `record` must be a whole ring reservation.
@@ -224,36 +224,36 @@ const ADMINISTER: u64 = 1 << 21;
 
 /// Where the current task may mount.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mounts {
-    /// Nowhere: the kernel refuses it before or after the hook.
+pub(crate) enum MountRights {
+    /// Nowhere: the kernel refuses a mount before or after the hook.
     Nowhere,
-    /// In mount namespaces of its user namespace, which any user can create, and not in the host's.
-    InItsOwn,
+    /// In mount namespaces of its own user namespace, which any user can create, and not in the host's.
+    OwnNamespace,
     /// Everywhere, or unknown because the kernel's types lack a field.
     Everywhere,
 }
 
 /// Where the current task may mount, by its capabilities.
 #[inline(always)]
-pub(crate) fn mounts() -> Mounts {
+pub(crate) fn mount_rights() -> MountRights {
     let fields = [kernel::cred_capabilities(), kernel::cred_user_namespace(), kernel::user_namespace_level()];
     let cred: u64 = read(current(), kernel::task_cred());
     if cred == 0 || fields.contains(&kernel::MISSING) {
-        return Mounts::Everywhere;
+        return MountRights::Everywhere;
     }
     let capabilities: u64 = read(cred, kernel::cred_capabilities());
     if capabilities & ADMINISTER == 0 {
-        return Mounts::Nowhere;
+        return MountRights::Nowhere;
     }
     let namespace: u64 = read(cred, kernel::cred_user_namespace());
     if read::<u32>(namespace, kernel::user_namespace_level()) == 0 {
-        Mounts::Everywhere
+        MountRights::Everywhere
     } else {
-        Mounts::InItsOwn
+        MountRights::OwnNamespace
     }
 }
 
-/// In one hook or another, each of these capabilities replaces ownership: `CAP_CHOWN`, `CAP_DAC_OVERRIDE`, `CAP_FOWNER`,
+/// Capabilities each of which replaces ownership for some operation: `CAP_CHOWN`, `CAP_DAC_OVERRIDE`, `CAP_FOWNER`,
 /// `CAP_LINUX_IMMUTABLE`, `CAP_SYS_ADMIN`, `CAP_SETFCAP`, `CAP_MAC_ADMIN` (include/uapi/linux/capability.h).
 const RIGHTS: u64 = 1 | 1 << 1 | 1 << 3 | 1 << 9 | 1 << 21 | 1 << 31 | 1 << 33;
 
@@ -276,10 +276,10 @@ pub(crate) fn has_no_right(inode: Pointer) -> bool {
 }
 
 /// Whether a rule, or each rule of a set, allows the current task: by its executable, its cgroup, or its login in that login's
-/// session. Holdfast's own processes are always allowed. 0 for no.
+/// session. It always allows Holdfast's own processes. 0 for no.
 ///
-/// It is a global function: the verifier checks it once for each program, and not again on each path that leads to it.
-/// Verifiers before 6.4 would take minutes for all combinations of its look-ups.
+/// It is a global function, which the verifier checks once for each program and not again on each path that leads to it.
+/// Verifiers before 6.4 would need minutes for all combinations of its look-ups.
 // SAFETY: no other symbol of the object has this name.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -299,8 +299,8 @@ pub(crate) extern "C" fn is_allowed_by(rule: u64) -> u64 {
     u64::from(listed(Allowed { dev: read(task, kernel::task_tgid()), ..process }) == ALLOWED_ALL)
 }
 
-/// The bits that a rule gives to the task's executable. It gives none to a file without a name: another file, or none, is at
-/// the path now, and the daemon may not have seen it yet.
+/// The bits that a rule gives to the task's executable. A file without a name gets none: the path has another file or none by
+/// now, and the daemon may not have seen that yet.
 #[inline(always)]
 fn by_executable(rule: u32, task: u64) -> u64 {
     let mm: u64 = read(task, kernel::task_mm());
@@ -325,7 +325,7 @@ fn by_number(rule: u32, kind: u32, value: u64) -> Allowed {
     Allowed { rule, kind, value, dev: 0, generation: 0, volume: 0, padding: 0 }
 }
 
-/// The bits that an actor has.
+/// The bits of an actor in the map of allowed actors; 0 for an actor without an entry.
 #[inline(always)]
 fn listed(actor: Allowed) -> u64 {
     match ALLOWED.get_ptr(actor) {

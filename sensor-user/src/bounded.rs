@@ -1,8 +1,8 @@
 //! Whole files, read up to a limit.
 //!
-//! In: a path or an open file, and a limit in bytes. Out: all bytes, or why not. The size is compared with the limit before
-//! a byte is read: root reads files that other users can write, such as a sparse file of a terabyte or a link to `/dev/zero`.
-//! This module never opens a device.
+//! In: a path or an open file, and a limit in bytes. Out: all bytes, or why not. It compares the size with the limit before it reads a
+//! byte: root reads files that other users can write, such as a sparse file of a terabyte or a link to `/dev/zero`. It never opens a
+//! device.
 
 use nix::{
     errno::Errno,
@@ -73,7 +73,7 @@ pub enum Unreadable {
         /// The limit.
         limit: u64,
     },
-    /// The file shows no size, and has more bytes than the limit.
+    /// The file shows no size, or grew, and has more bytes than the limit.
     #[error("it has more than {limit} bytes, which are the limit")]
     Endless {
         /// The limit.
@@ -114,7 +114,7 @@ impl From<Unreadable> for io::Error {
 /// Reads a file or a pipe that the command line names.
 ///
 /// # Errors
-/// A file that is not there, cannot be read, is of another type, or is larger than the limit.
+/// The file is missing, unreadable, of another type, or larger than the limit.
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     // The type is checked before the open: open(2) of a device can have side effects.
     let seen = stat(path)?;
@@ -136,7 +136,7 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// The same as text.
 ///
 /// # Errors
-/// As [`read`], and what is not UTF-8.
+/// The same as for [`read`], and a file that is not UTF-8.
 pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     String::from_utf8(read(path, limit)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
@@ -144,7 +144,7 @@ pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
 /// Reads a regular file that is open.
 ///
 /// # Errors
-/// A file of another type, one that is larger than the limit, and what the kernel refuses.
+/// The file is of another type or larger than the limit, or the kernel refuses the read.
 pub fn read_open(file: OwnedFd, limit: u64) -> Result<Vec<u8>, Unreadable> {
     let size = check(&fstat(&file)?, limit)?;
     to_end(file, size, limit)
@@ -170,7 +170,7 @@ fn is_pipe(stat: &FileStat) -> bool {
     stat.st_mode & nix::libc::S_IFMT == nix::libc::S_IFIFO
 }
 
-/// Files of procfs show no size, and other files may grow during the read.
+/// Reads to the end. Files of procfs show no size, and other files may grow during the read.
 fn to_end(file: OwnedFd, size: u64, limit: u64) -> Result<Vec<u8>, Unreadable> {
     let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
     let read = File::from(file).take(limit.saturating_add(1)).read_to_end(&mut bytes);
@@ -194,7 +194,7 @@ mod tests {
         std::fs::write(&path, "12345").unwrap();
         assert_eq!(text(read(&path, 5)), "5 bytes");
         assert_eq!(text(read(&path, 4)), "it has 5 bytes, and 4 bytes are the limit");
-        // Nothing of it could be kept.
+        // The file is larger than the memory.
         File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
         assert_eq!(text(read(&path, CONFIG)), "it has 1099511627776 bytes, and 67108864 bytes are the limit");
         let file = File::open(&path).unwrap();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shows_no_size_is_read_up_to_its_limit() {
+    fn a_file_that_shows_no_size_is_read_up_to_the_limit() {
         let cmdline = Path::new("/proc/self/cmdline");
         let whole = read(cmdline, 1 << 20).unwrap();
         assert!(!whole.is_empty());
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_and_directories_are_refused_also_behind_a_link() {
+    fn devices_and_directories_are_refused_also_through_a_link() {
         let directory = tempfile::tempdir().unwrap();
         let link = directory.path().join("link");
         symlink("/dev/zero", &link).unwrap();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_pipe_is_read_to_its_end_also_by_a_reader_that_came_first() {
+    fn a_named_pipe_is_read_to_its_end_also_if_the_reader_opens_it_first() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pipe");
         nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();

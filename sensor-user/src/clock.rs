@@ -1,7 +1,7 @@
-//! Time, injected so that tests need no sleep.
+//! Clocks. Callers receive a [`Clock`], so that tests need no sleep.
 //!
-//! In: nothing. Out: wall-clock times for records, boot-time nanoseconds (the clock of the kernel
-//! programs), and the boot id that makes the latter unique. It never sleeps and never sets a clock.
+//! In: nothing. Out: wall-clock times for records, boot-time nanoseconds (the clock of the kernel programs), and the boot id, with which
+//! a boot time is unique. It never sleeps and never sets a clock.
 
 use jiff::Timestamp;
 use nix::time::{ClockId, clock_gettime};
@@ -16,8 +16,8 @@ pub trait Clock: Debug + Send + Sync {
     /// `task_struct.start_boottime` have them.
     fn boot_ns(&self) -> u64;
 
-    /// The wall-clock time of a moment in boot-time nanoseconds, by the present difference between the two clocks; the present
-    /// time for a moment that the wall clock cannot express.
+    /// The wall-clock time of a moment in boot-time nanoseconds, by the present difference between the two clocks. For a moment that
+    /// the wall clock cannot express it gives the present time.
     fn wall_at(&self, boot_ns: u64) -> Timestamp {
         let now = self.now();
         let here = self.boot_ns();
@@ -45,7 +45,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// RFC 3339 in UTC with all nine digits of the nanoseconds, so that texts sort as times do.
+/// RFC 3339 in UTC with all nine digits of the nanoseconds, so that texts have the order of their times.
 pub fn rfc3339(time: Timestamp) -> String {
     format!("{time:.9}")
 }
@@ -80,8 +80,7 @@ mod tests {
 
     #[test]
     fn a_moment_beyond_the_wall_clock_is_given_as_now() {
-        // 2^64 ns are 584 years; no fixed clock of this century reaches the end of jiff's range with
-        // that, so the test uses a clock at the end of the range.
+        // 2^64 ns are 584 years. The sum exceeds jiff's range only for a clock at the end of the range.
         #[derive(Debug)]
         struct End;
         impl Clock for End {
@@ -96,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_boot_clock_runs_forward_and_is_the_one_of_proc_uptime() {
+    fn the_boot_clock_is_that_of_proc_uptime() {
         let before = SystemClock.boot_ns();
         let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
         let after = SystemClock.boot_ns();

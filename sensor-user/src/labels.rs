@@ -1,8 +1,8 @@
 //! SELinux labels, as the host's policy gives them.
 //!
-//! In: the host, where SELinux is enabled, and paths. Out: the label that `restorecon` would give each, by where it leads on the
-//! host; none where the policy gives none or the file system keeps none. Without SELinux nothing is read. The policy is read
-//! when it is asked, and nothing of it is kept but the answers and by which files it was.
+//! In: a host with SELinux, and paths. Out: the label that `restorecon` would give the object at each path, with links followed. A path
+//! has no label if the policy gives none, or its file system keeps none. Without SELinux it reads nothing. It reads the policy at each
+//! call, and keeps only the labels and the versions of the policy's files.
 
 mod host;
 
@@ -23,13 +23,13 @@ use std::{
     sync::Arc,
 };
 
-/// Says which policy the host has.
+/// The file that names the host's policy.
 const CONFIG: &str = "/etc/selinux/config";
 
-/// The policy that a host has where its config names none.
+/// The policy of a host whose config names none.
 const POLICY: &str = "targeted";
 
-/// What of a policy is read, below its `contexts` directory.
+/// The files of a policy that it reads, below the policy's `contexts` directory.
 const PARTS: [&str; 6] = [
     "files/file_contexts",
     "files/file_contexts.homedirs",
@@ -39,13 +39,13 @@ const PARTS: [&str; 6] = [
     "customizable_types",
 ];
 
-/// Bytes of one file of a policy at most; the largest have half a megabyte.
+/// Most bytes of one file of a policy. The largest real ones have half a megabyte.
 const LARGEST: u64 = 16 << 20;
 
-/// The mounts that the host sees, and we see where there is no `/proc` of its own.
+/// The mount table: that of the host, or of this process if the host's root has no `/proc`.
 const MOUNTS: &str = "/proc/self/mountinfo";
 
-/// A handle that is good for looking at what it leads to.
+/// Flags of a handle for metadata only.
 const HANDLE: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC);
 
 /// The version of the host's policy now.
@@ -70,18 +70,18 @@ fn identity(observer: &Observer, path: &str) -> Option<(u64, u64, i128, i128)> {
 #[derive(Debug)]
 pub(crate) struct Policy {
     contexts: FileContexts,
-    /// Types that anybody may give a file.
+    /// Types that the policy calls customizable: `restorecon` leaves them.
     pub(crate) customizable: BTreeSet<String>,
 }
 
 impl Policy {
-    /// Reads the host's policy; `None` where it has no SELinux.
+    /// Reads the host's policy; `None` if the host has no SELinux, or a part of the policy cannot be read.
     pub(crate) fn read(observer: &Observer) -> Option<Self> {
         if !observer.has_selinux() {
             return None;
         }
         let policy = name(observer)?;
-        // What a part says that cannot be read, nobody knows; so none of them is asked.
+        // An unreadable part may change the label of any path, so then no part is used.
         let texts: Vec<String> =
             parts(&policy).iter().map(|path| text(observer, path)).collect::<Option<_>>()?;
         let [main, homes, local, dist, own, types] = &texts[..] else { return None };
@@ -96,22 +96,22 @@ impl Policy {
             tracing::warn!(
                 lines = contexts.unusable(),
                 policy,
-                "Lines of file_contexts cannot be used; what they may be about has no label to be compared with."
+                "Lines of file_contexts cannot be used: Holdfast compares no label of the paths that they may match."
             );
         }
         Some(Self { contexts, customizable: customizable(types) })
     }
 
-    /// The labels of what is, or shall be, at these paths of the host, in their order.
+    /// The labels for existing or future objects at these paths of the host, in their order.
     pub(crate) fn labels(&self, observer: &Observer, of: &[(&Path, ObjectKind)]) -> Vec<Option<&str>> {
-        let mounts = Mounts::read(observer);
+        let mounts = LabelledMounts::read(observer);
         let mut directories: HashMap<&Path, Option<Landing>> = HashMap::new();
         let (mut places, mut asked) = (Vec::new(), Vec::new());
         for (place, (path, kind)) in of.iter().enumerate() {
             let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { continue };
             let landing = directories.entry(parent).or_insert_with(|| mounts.landing(observer, parent));
             let Some(landing) = landing else { continue };
-            // On a directory another file system may be mounted.
+            // Another file system may be mounted on the directory.
             let own = if *kind == ObjectKind::Directory { mounts.keeps_at(observer, path) } else { None };
             if own.unwrap_or(landing.keeps) {
                 places.push(place);
@@ -128,8 +128,8 @@ impl Policy {
     }
 }
 
-/// Gives each expectation the label that the host's policy has for its path, where there is one and the drift policy does not
-/// say that it is nobody's concern. Gives the types that are as good as any.
+/// Sets the label of each expectation to the one of the host's policy for its path. There is none if the policy has none, or the drift
+/// policy ignores labels there. It gives the customizable types, which match any expected type.
 pub(crate) fn expect(
     expectations: &mut [Expectation],
     drift: &DriftPolicy,
@@ -148,7 +148,7 @@ pub(crate) fn expect(
         .filter(|(_, path, _)| drift.decide(path, None).labels == LabelComparison::Compare)
         .collect();
     let asked: Vec<(&Path, ObjectKind)> = wanted.iter().map(|(_, path, kind)| (&**path, *kind)).collect();
-    // Thousands of files have a few labels.
+    // Thousands of files share a few labels.
     let mut texts: HashMap<&str, Arc<str>> = HashMap::new();
     for ((place, ..), label) in wanted.iter().zip(policy.labels(observer, &asked)) {
         expectations[*place].label =
@@ -157,7 +157,7 @@ pub(crate) fn expect(
     policy.customizable
 }
 
-/// What kind of object is expected; `None` for what is none at its own path. Another name of a file has the file's label.
+/// The kind of the expected object; `None` for a thing that is no object, and for a hard link, which has its target's label.
 fn kind(expected: &Expected) -> Option<ObjectKind> {
     match expected {
         Expected::File(_) | Expected::AuthorizedKeys(_) => Some(ObjectKind::File),
@@ -167,37 +167,38 @@ fn kind(expected: &Expected) -> Option<ObjectKind> {
     }
 }
 
-/// Where a directory leads.
+/// The directory that a path leads to.
 #[derive(Debug)]
 struct Landing {
-    /// Links followed as far as it is there.
+    /// The path with links followed in its existing part.
     real: PathBuf,
-    /// Its file system keeps labels.
+    /// Whether its file system keeps labels.
     keeps: bool,
 }
 
-/// Mounts whose file systems keep labels, by their numbers.
+/// The numbers of the mounts whose file systems keep labels.
 #[derive(Debug)]
-struct Mounts(HashSet<u64>);
+struct LabelledMounts(HashSet<u64>);
 
-impl Mounts {
+impl LabelledMounts {
     fn read(observer: &Observer) -> Self {
         let of_host = observer.root().open_at(Path::new(MOUNTS), OFlag::O_RDONLY | OFlag::O_CLOEXEC);
         let of_host = of_host.ok().and_then(|file| read(file).ok());
         let table =
             of_host.or_else(|| bounded::read(Path::new(MOUNTS), bounded::TABLE).ok()).unwrap_or_default();
-        // One that was mounted with a label for all of it shows that label instead.
+        // A mount with one label for all objects has the option `context` instead.
         let labelled = mountinfo::mounts(&table).filter(|mount| mount.has_option("seclabel"));
         Self(labelled.filter_map(|mount| std::str::from_utf8(mount.id).ok()?.parse().ok()).collect())
     }
 
-    /// What is missing of a directory will be made in the nearest one above it. `None` where a link on the way is not followed.
+    /// The place of an existing or future directory: missing ones will be created in the nearest existing one above. `None` if the path
+    /// has a link that is not followed.
     fn landing(&self, observer: &Observer, directory: &Path) -> Option<Landing> {
         for above in directory.ancestors() {
             match observer.root().walk(above).end {
                 Ok((handle, real)) => {
-                    let rest = directory.strip_prefix(above).ok()?;
-                    let real = if rest.as_os_str().is_empty() { real } else { real.join(rest) };
+                    let missing = directory.strip_prefix(above).ok()?;
+                    let real = if missing.as_os_str().is_empty() { real } else { real.join(missing) };
                     return Some(Landing { real, keeps: self.keeps(&handle) });
                 }
                 Err(nix::errno::Errno::ENOENT | nix::errno::Errno::ENOTDIR) => {}
@@ -207,7 +208,7 @@ impl Mounts {
         None
     }
 
-    /// Whether what is at a path keeps labels; `None` where nothing is.
+    /// Whether the file system of an existing object keeps labels; `None` if the object does not exist.
     fn keeps_at(&self, observer: &Observer, path: &Path) -> Option<bool> {
         let handle = observer.root().open_at(path, HANDLE | OFlag::O_NOFOLLOW).ok()?;
         Some(self.keeps(&handle))
@@ -219,7 +220,7 @@ impl Mounts {
     }
 }
 
-/// The name of the host's policy; `None` where its config cannot be read.
+/// The name of the host's policy; `None` if the config cannot be read.
 fn name(observer: &Observer) -> Option<String> {
     let config = text(observer, CONFIG)?;
     let named = config.lines().find_map(|line| line.trim().strip_prefix("SELINUXTYPE="));
@@ -231,8 +232,8 @@ fn parts(policy: &str) -> [String; 6] {
     PARTS.map(|part| format!("/etc/selinux/{policy}/contexts/{part}"))
 }
 
-/// The text of a file of the host; empty where there is none, as with most of a policy's companions. `None` where it cannot be
-/// read.
+/// The text of a file of the host. It is empty if the file does not exist, as most optional files of a policy. `None` if the file
+/// cannot be read.
 fn text(observer: &Observer, path: &str) -> Option<String> {
     let read = match observer.root().open_at(Path::new(path), OFlag::O_RDONLY | OFlag::O_NONBLOCK) {
         Ok(file) => read(file),
@@ -242,7 +243,7 @@ fn text(observer: &Observer, path: &str) -> Option<String> {
     match read {
         Ok(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
         Err(error) => {
-            tracing::warn!(path, %error, "A part of the SELinux policy cannot be read: no label is compared or given.");
+            tracing::warn!(path, %error, "Cannot read a file of the SELinux policy: Holdfast neither compares nor sets labels.");
             None
         }
     }

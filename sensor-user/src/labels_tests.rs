@@ -35,7 +35,7 @@ impl World {
         world
     }
 
-    /// What the table of mounts says of the file system that everything is on.
+    /// Writes a mount table in which the file system of the root has these options.
     fn mount(&self, options: &str) {
         let root = fs::File::open(self.root.path()).unwrap();
         let stat = statx(&root, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).unwrap();
@@ -52,7 +52,7 @@ impl World {
         Observer::new(self.root.path()).unwrap()
     }
 
-    /// The types that are expected of things, in their order.
+    /// The types of the things' expected labels, in their order.
     fn types(&self, things: Vec<(Thing, Expected)>, policy: &DriftPolicy) -> Vec<Option<String>> {
         let mut expectations: Vec<Expectation> =
             things.into_iter().map(|(thing, expected)| expectation(thing, expected)).collect();
@@ -70,7 +70,7 @@ fn expectation(thing: Thing, expected: Expected) -> Expectation {
     Expectation { thing, expected, ssh_keys: false, label: None, source: Source::new("a", "a.yaml").into() }
 }
 
-/// A directory, or whatever else is an object.
+/// The expected state for a directory, or for a file of keys at the path of any other object.
 fn declared(thing: Thing) -> (Thing, Expected) {
     let expected = if let Thing::Directory { .. } = thing {
         let (user, group) = (Owner::Id(0), Owner::Id(0));
@@ -86,7 +86,7 @@ fn some(types: &[&str]) -> Vec<Option<String>> {
 }
 
 #[test]
-fn each_kind_of_object_is_expected_to_have_the_label_of_its_path_and_another_name_of_a_file_none() {
+fn each_kind_of_object_has_the_label_of_its_path_and_a_hard_link_has_none() {
     let world = World::new(true);
     let link = |hard| {
         let (user, group) = (Owner::Id(0), Owner::Id(0));
@@ -105,13 +105,13 @@ fn each_kind_of_object_is_expected_to_have_the_label_of_its_path_and_another_nam
 }
 
 #[test]
-fn what_the_policy_has_no_label_for_or_a_line_that_cannot_be_used_is_expected_to_have_none() {
+fn a_path_without_a_label_in_the_policy_or_with_an_unusable_line_has_none() {
     let world = World::new(true);
     assert_eq!(world.files(&["/etc/own", "/etc/odda", "/etc/a"]), some(&["", "", "etc_t"]));
 }
 
 #[test]
-fn a_path_is_looked_up_as_it_resolves_as_far_as_it_is_there() {
+fn the_label_is_that_of_the_path_with_links_followed_in_its_existing_part() {
     let world = World::new(true);
     fs::create_dir_all(world.root.path().join("var/usrlocal/etc")).unwrap();
     fs::create_dir_all(world.root.path().join("usr")).unwrap();
@@ -123,7 +123,7 @@ fn a_path_is_looked_up_as_it_resolves_as_far_as_it_is_there() {
 }
 
 #[test]
-fn a_file_system_that_keeps_no_labels_is_expected_to_have_none() {
+fn a_path_on_a_file_system_that_keeps_no_labels_has_none() {
     assert_eq!(World::new(false).files(&["/etc/motd"]), some(&[""]));
 }
 
@@ -136,14 +136,14 @@ fn a_host_without_selinux_has_no_labels_and_no_version_of_a_policy() {
 }
 
 #[test]
-fn a_policy_of_which_a_part_cannot_be_read_is_not_guessed_at() {
+fn a_policy_with_an_unreadable_part_gives_no_label() {
     let world = World::new(true);
     fs::create_dir(world.root.path().join("etc/selinux/mine/contexts/files/file_contexts.local")).unwrap();
     assert_eq!(world.files(&["/etc/motd"]), some(&[""]));
 }
 
 #[test]
-fn where_the_drift_policy_ignores_labels_none_is_expected() {
+fn a_path_for_which_the_drift_policy_ignores_labels_has_none() {
     let world = World::new(true);
     let text = "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {name: a}\nspec: {rules: [{path: \
                 /etc/free/, action: degrade, labels: ignore}]}\n";
@@ -153,14 +153,14 @@ fn where_the_drift_policy_ignores_labels_none_is_expected() {
 }
 
 #[test]
-fn a_policy_whose_file_comes_changes_or_goes_has_another_version() {
+fn a_policy_with_a_new_changed_or_removed_file_has_another_version() {
     let world = World::new(true);
     let mut versions = vec![version(&world.observer())];
     assert_eq!(version(&world.observer()), versions[0]);
     let local = "etc/selinux/mine/contexts/files/file_contexts.local";
     world.write(local, "/etc/a -- system_u:object_r:a_t:s0\n");
     versions.push(version(&world.observer()));
-    // A tool writes another file and renames it, so that its inode differs however quick it is.
+    // A tool writes another file and renames it, so the inode differs even if the times do not.
     world.write("etc/new", "/etc/a -- system_u:object_r:b_t:s0\n");
     fs::rename(world.root.path().join("etc/new"), world.root.path().join(local)).unwrap();
     versions.push(version(&world.observer()));
@@ -171,7 +171,7 @@ fn a_policy_whose_file_comes_changes_or_goes_has_another_version() {
     }
 }
 
-/// Not a measure of time: how much is done is what the shape of the question decides.
+/// It prints the time, and asserts only that the labels share their texts.
 #[test]
 fn thousands_of_files_share_one_text_for_each_label() {
     let world = World::new(true);

@@ -1,7 +1,7 @@
-//! Every offset and argument index resolves with the BTF of every kernel in the matrix.
+//! Every offset and argument index resolves with the BTF of every kernel of the matrix.
 //!
-//! `cargo xtask setup` extracts the blobs. Without them the test reports this and passes, unless `HOLDFAST_REQUIRE_BTF`
-//! is set, as in the full test command.
+//! `cargo xtask setup` extracts the BTF. Without it the test reports this and passes, unless `HOLDFAST_REQUIRE_BTF` is set, as
+//! `cargo xtask test` does.
 
 use holdfast::kernel::hooks::{FUNCTIONS, HOOKS, Mode};
 use holdfast::kernel::layout::{FIELDS, Layout, of_version_1};
@@ -60,7 +60,7 @@ fn groups_of_version_1_resolve_on_every_kernel() {
 }
 
 #[test]
-fn a_hook_is_absent_only_where_its_since_says_so() {
+fn a_hook_is_absent_only_on_kernels_before_its_since() {
     for (series, blob) in blobs() {
         let btf = Btf::parse(&blob).unwrap();
         for hook in HOOKS {
@@ -89,8 +89,8 @@ fn every_function_without_a_hook_exists_on_every_kernel() {
 }
 
 #[test]
-fn offsets_are_those_measured_on_debian_kernels() {
-    // Read from the same kernels with another reader. The offsets differ between releases.
+fn offsets_equal_those_of_another_reader_on_debian_kernels() {
+    // Another reader gave these offsets for the same kernels. They differ between releases.
     let expected = [("6.1", 32, 2784), ("6.12", 40, 2784)];
     for (series, blob) in blobs() {
         let Some((_, inode, start)) = expected.iter().find(|(name, ..)| *name == series) else { continue };
@@ -121,7 +121,7 @@ fn blob(structure: u32, member: u32, of: u32, more: &[u32], strings: &[u8]) -> V
 }
 
 #[test]
-fn a_modules_types_and_strings_continue_those_of_the_kernel() {
+fn the_numbers_of_a_modules_types_and_strings_continue_those_of_the_kernel() {
     const INTEGER: [u32; 4] = [1, 1 << 24, 8, 64];
     let kernel = blob(5, 7, 1, &INTEGER, b"\0u64\0a\0b\0");
     // Its third type, with one name of its own and one of the kernel's, has the kernel's first type as a member.

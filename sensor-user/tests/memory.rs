@@ -1,8 +1,7 @@
-//! What managed files and sealed trees cost the daemon's heap.
+//! The heap that the daemon uses for managed files and sealed trees.
 //!
-//! In: a MachineConfig with as many files as the budget names, and trees of 100,000 entries, handled as the daemon does it.
-//! Out: bytes that stay allocated, by part. The allocator counts for the whole process, the test harness included, so the
-//! binary has one test.
+//! In: a MachineConfig with the budget's number of files, and trees of 100,000 entries, handled as in the daemon. Out: bytes that stay
+//! allocated, by part. The allocator counts for the whole process with the test harness, so the binary has one test.
 
 use holdfast::agent::registry::trees::{FIRST_TREE, TreeIndex, scan};
 use holdfast::agent::registry::{Inode, RecordTarget, WatchRegistry};
@@ -57,7 +56,7 @@ fn config() -> String {
     config
 }
 
-/// One test for all: another one, and what the harness does for it, would count too.
+/// One test for all, because the allocations of the harness for another one would count, too.
 #[tokio::test]
 async fn files_and_the_entries_of_trees_take_no_more_memory_than_their_budgets() {
     managed_files().await;
@@ -107,7 +106,7 @@ async fn managed_files() {
         assert!(detector.conclude(thing, now, &seen.verification).decided);
         verifier.remember_decided(thing, &seen);
     }
-    assert_eq!(detector.next_deadline(), None, "nothing is left to be looked at");
+    assert_eq!(detector.next_deadline(), None, "no verification is due");
     let all_done = live();
 
     let each = |from: usize, to: usize| to.saturating_sub(from) / FILES as usize;

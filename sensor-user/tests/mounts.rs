@@ -1,5 +1,5 @@
-//! Tests that need mounts. Each test runs itself again in its own mount namespace, which a plain user may create, too,
-//! if user namespaces are allowed.
+//! Tests that need mounts. Each test runs itself again in its own mount namespace. A user without rights can create one, too, if user
+//! namespaces are allowed.
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test")]
 
@@ -59,8 +59,7 @@ fn expectation(thing: Thing, expected: Expected) -> Expectation {
     Expectation { thing, expected, ssh_keys: false, label: None, source }
 }
 
-/// An observer that may enter every file system, and one that decides by the table of mounts: here it may enter all,
-/// too.
+/// An observer without a guard, and one whose guard reads the mount table. In these tests the guard allows all file systems.
 fn observers(root: &Path) -> [Observer; 2] {
     [Observer::new(root).unwrap(), Observer::guarded(root).unwrap()]
 }
@@ -76,8 +75,8 @@ fn is_mounted_over(observers: &[Observer], expectation: &Expectation) -> bool {
 }
 
 #[test]
-fn a_mount_over_a_managed_file_or_directory_is_seen() {
-    if !inside("a_mount_over_a_managed_file_or_directory_is_seen") {
+fn a_mount_over_a_managed_file_or_directory_is_observed() {
+    if !inside("a_mount_over_a_managed_file_or_directory_is_observed") {
         return;
     }
     let root = tempfile::tempdir().unwrap();
@@ -128,7 +127,7 @@ fn a_declared_directory_may_be_a_mount_point_but_not_become_one() {
     );
     tmpfs();
     let observer = observers(root.path());
-    assert!(!is_mounted_over(&observer, &directory), "it was mounted when first looked at");
+    assert!(!is_mounted_over(&observer, &directory), "it was mounted at the first observation");
     assert!(!is_mounted_over(&observer, &directory));
     tmpfs();
     assert!(is_mounted_over(&observer, &directory), "another file system is mounted over it");
@@ -156,8 +155,8 @@ fn drift(log: &ForensicLog, n: usize) -> Record {
 }
 
 #[test]
-fn a_disk_that_is_really_full_loses_no_record() {
-    if !inside("a_disk_that_is_really_full_loses_no_record") {
+fn a_full_disk_loses_no_record() {
+    if !inside("a_full_disk_loses_no_record") {
         return;
     }
     let root = tempfile::tempdir().unwrap();

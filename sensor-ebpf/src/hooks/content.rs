@@ -2,7 +2,7 @@
 
 use super::open::MODE_WRITE;
 use crate::kernel::{self, Arguments, Pointer};
-use crate::managed::{self, Change};
+use crate::managed::{self, Attempt};
 use crate::who;
 use sensor_common::op::{Operation, ROLE_FILE};
 
@@ -18,47 +18,50 @@ const VM_SHARED: u64 = 8;
 
 /// Counts `operation` if `file`'s inode is a managed file.
 #[inline(always)]
-fn changed(file: Pointer, operation: Operation, detail: u64) -> i32 {
-    changed_unless(file, operation, detail, |_| false)
+fn attempt_on(file: Pointer, operation: Operation, detail: u64) -> i32 {
+    attempt_with_check(file, operation, detail, |_| false)
 }
 
-/// The same. `refused` gives whether the kernel refuses the operation to the current task.
+/// The same. `is_unpermitted` gives whether the kernel refuses the operation to the current task after the hook.
 #[inline(always)]
-fn changed_unless(
+fn attempt_with_check(
     file: Pointer,
     operation: Operation,
     detail: u64,
-    refused: impl FnOnce(Pointer) -> bool,
+    is_unpermitted: impl FnOnce(Pointer) -> bool,
 ) -> i32 {
-    let Some(inode) = file.follow(kernel::file_inode()).known() else { return 0 };
+    let Some(inode) = file.follow(kernel::file_inode()).non_null() else { return 0 };
     let Some(entry) = managed::lookup(inode) else { return 0 };
     // SAFETY: the entry comes from a map look-up.
     if unsafe { (*entry).roles } & ROLE_FILE == 0 {
         return 0;
     }
-    managed::changed(entry, &Change { refused: refused(inode), ..Change::of(inode, operation, detail) })
+    managed::record_attempt(
+        entry,
+        &Attempt { unpermitted: is_unpermitted(inode), ..Attempt::of(inode, operation, detail) },
+    )
 }
 
-/// An ioctl on a file that is not open for writing needs the owner or a capability; the kernel checks that after the hook.
+/// Counts an ioctl. On a file that is not open for writing it needs the owner or a capability, which the kernel checks after the hook.
 #[inline(always)]
 fn controlled(file: Pointer, command: u64) -> i32 {
-    changed_unless(file, Operation::Ioctl, command, |inode| {
+    attempt_with_check(file, Operation::Ioctl, command, |inode| {
         file.load::<u32>(kernel::file_mode()) & MODE_WRITE == 0 && who::has_no_right(inode)
     })
 }
 
-/// `file_permission(file, mask)`: attached only while some managed file has writers.
+/// `file_permission(file, mask)`: attached only while a managed file has writers.
 #[inline(always)]
 pub(crate) fn file_permission(args: Arguments) -> i32 {
     let mask = args.get(kernel::arg_file_permission_mask());
-    // SAFETY: a jump and nothing else. The compiler makes two instructions of the test, which each read would pay for.
+    // SAFETY: a single jump. The compiler would make two instructions of the test, and each read on the node would run both.
     unsafe {
         core::arch::asm!("if {0} & {1} goto {2}", in(reg) mask, const MAY_WRITE, label { return write(args) }, options(nostack, nomem));
     }
     0
 }
 
-/// A write, splice, fallocate or the like.
+/// A write, splice, fallocate or another operation with this hook.
 #[inline(always)]
 fn write(args: Arguments) -> i32 {
     let Some(file) = args.pointer(kernel::arg_file_permission_file()) else { return 0 };
@@ -66,16 +69,16 @@ fn write(args: Arguments) -> i32 {
     if file.load::<u32>(kernel::file_mode()) & MODE_PWRITE == 0 {
         return 0;
     }
-    written(file.0) as i32
+    second_part(file.0) as i32
 }
 
-/// The rest of [`write`]. It is not inlined, so that a read saves no registers.
+/// The second part of [`write`]. It is not inlined, so that the program saves no registers for a read.
 #[inline(never)]
-fn written(file: *const u8) -> i64 {
-    i64::from(changed(Pointer(file), Operation::Write, 0))
+fn second_part(file: *const u8) -> i64 {
+    i64::from(attempt_on(Pointer(file), Operation::Write, 0))
 }
 
-/// `file_release(file)`: the last reference to an open file is dropped. Attached together with `file_permission`.
+/// `file_release(file)`: a task drops the last reference to an open file. Attached together with `file_permission`.
 #[inline(always)]
 pub(crate) fn file_release(args: Arguments) -> i32 {
     let Some(file) = args.pointer(kernel::arg_file_release_file()) else { return 0 };
@@ -83,7 +86,7 @@ pub(crate) fn file_release(args: Arguments) -> i32 {
     if mode & MODE_WRITE == 0 {
         return 0;
     }
-    changed(file, Operation::Release, 0)
+    attempt_on(file, Operation::Release, 0)
 }
 
 /// `mmap_file(file, prot, flags)`: null for anonymous memory.
@@ -99,7 +102,7 @@ pub(crate) fn mmap_file(args: Arguments) -> i32 {
     if file.load::<u32>(kernel::file_mode()) & MODE_WRITE == 0 {
         return 0;
     }
-    changed(file, Operation::Map, prot)
+    attempt_on(file, Operation::Map, prot)
 }
 
 /// `file_mprotect(vma, prot)`.
@@ -114,13 +117,13 @@ pub(crate) fn file_mprotect(args: Arguments) -> i32 {
     if flags & VM_SHARED == 0 {
         return 0;
     }
-    let Some(file) = vma.follow(kernel::vma_file()).known() else { return 0 };
-    changed(file, Operation::Protect, prot)
+    let Some(file) = vma.follow(kernel::vma_file()).non_null() else { return 0 };
+    attempt_on(file, Operation::Protect, prot)
 }
 
 /// Whether an ioctl command can change a file's content, flags or blocks. The type byte (bits 8 to 15) excludes terminals and
-/// devices: `f` is the file systems' own (FS_IOC_SETFLAGS, ext4, verity, fscrypt), `v` FS_IOC_SETVERSION, `X` xfs and the
-/// generic FSSETXATTR and FIFREEZE, 0x94 btrfs and FICLONE, 0xf5 f2fs.
+/// devices. `f` is for file systems (FS_IOC_SETFLAGS, ext4, verity, fscrypt), `v` for FS_IOC_SETVERSION, `X` for xfs and the
+/// generic FSSETXATTR and FIFREEZE, 0x94 for btrfs and FICLONE, 0xf5 for f2fs.
 #[inline(always)]
 fn changes_files(command: u64) -> bool {
     matches!((command >> 8) & 0xff, 0x66 | 0x76 | 0x58 | 0x94 | 0xf5)

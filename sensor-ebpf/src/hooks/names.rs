@@ -3,10 +3,10 @@
 
 use crate::deny;
 use crate::kernel::{self, Arguments, Pointer};
-use crate::managed::{self, Change};
+use crate::managed::{self, Attempt};
 use sensor_common::op::{Operation, ROLE_ANCESTOR, ROLE_DIRECTORY, ROLE_FILE, ROLE_NAMES};
 
-/// Counts a change of `dentry` in the directory `dir`, if names in it matter.
+/// Counts a change of the name `dentry` in the directory `dir`, if names in it are managed.
 #[inline(always)]
 fn in_directory(dir: Pointer, dentry: Pointer, operation: Operation) -> i32 {
     let Some(entry) = managed::lookup(dir) else { return 0 };
@@ -21,21 +21,21 @@ fn in_directory(dir: Pointer, dentry: Pointer, operation: Operation) -> i32 {
     if roles & ROLE_DIRECTORY == 0 {
         return 0;
     }
-    let change = Change { dentry, ..Change::of(dir, operation, 0) };
-    managed::changed(entry, &change)
+    let attempt = Attempt { dentry, ..Attempt::of(dir, operation, 0) };
+    managed::record_attempt(entry, &attempt)
 }
 
-/// Counts that the object itself loses or changes its name.
+/// Counts a change of the object's own names: it loses, changes or gets one.
 #[inline(always)]
 fn of_object(dentry: Pointer, operation: Operation) -> i32 {
     // Null for a name that does not exist yet.
-    let Some(inode) = dentry.follow(kernel::dentry_inode()).known() else { return 0 };
+    let Some(inode) = dentry.follow(kernel::dentry_inode()).non_null() else { return 0 };
     let Some(entry) = managed::lookup(inode) else { return 0 };
     // SAFETY: the entry comes from a map look-up.
     if unsafe { (*entry).roles } & (ROLE_FILE | ROLE_DIRECTORY | ROLE_ANCESTOR) == 0 {
         return 0;
     }
-    managed::changed(entry, &Change::of(inode, operation, 0))
+    managed::record_attempt(entry, &Attempt::of(inode, operation, 0))
 }
 
 /// A new name in a directory.
@@ -122,8 +122,8 @@ pub(crate) fn inode_rename(args: Arguments) -> i32 {
     let Some(old) = args.pointer(kernel::arg_inode_rename_old_dentry()) else { return 0 };
     let Some(new_dir) = args.pointer(kernel::arg_inode_rename_new_dir()) else { return 0 };
     let Some(new) = args.pointer(kernel::arg_inode_rename_new_dentry()) else { return 0 };
-    // The first refusal ends the operation, so that it has one record. A change that is counted before that only costs an
-    // observation.
+    // The first refusal ends the operation, so that a refusal has one record. Counts before it cost an observation each, and have
+    // no other effect.
     let from = of_object(old, Operation::Rename);
     if from != 0 {
         return from;
@@ -144,17 +144,17 @@ pub(crate) fn inode_rename(args: Arguments) -> i32 {
     0
 }
 
-/// The object that replaces a managed file is managed at once, before the daemon has seen it. So a deny rule still protects the
-/// path, and a change of the new file in between has its own record.
+/// Enrols the object that replaces a managed file at once, before the daemon has seen it. So a deny rule still protects the path,
+/// and a change of the new file before the daemon sees it has its own record.
 #[inline(always)]
 fn replaced(old: Pointer, new: Pointer) {
     // Null for a name that does not exist yet.
-    let Some(inode) = new.follow(kernel::dentry_inode()).known() else { return };
+    let Some(inode) = new.follow(kernel::dentry_inode()).non_null() else { return };
     let Some(entry) = managed::lookup(inode) else { return };
     // SAFETY: the entry comes from a map look-up.
     if unsafe { (*entry).roles } & ROLE_FILE == 0 {
         return;
     }
-    let Some(heir) = old.follow(kernel::dentry_inode()).known() else { return };
-    managed::inherit(entry, heir);
+    let Some(replacement) = old.follow(kernel::dentry_inode()).non_null() else { return };
+    managed::enrol_replacement(entry, replacement);
 }

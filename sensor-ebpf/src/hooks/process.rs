@@ -1,9 +1,9 @@
-//! Processes: the parent of each, and what each executes. The maps hold it and the ring does not: an execution wakes nobody, and
-//! the daemon can name an actor that has ended.
+//! Processes: the parent of each, and what each executes. The programs store this in maps and send no records, so an execution does
+//! not wake the daemon. The maps outlive a process, so the daemon can name an actor that has ended.
 
-use crate::inode::{self, Subject};
+use crate::inode::{self, RecordInode};
 use crate::kernel::{self, Arguments, Pointer, current, read, within};
-use crate::managed::{self, Change};
+use crate::managed::{self, Attempt};
 use crate::maps::{
     self, EVER_NOTED, EXECUTING, EXECUTION_SEQUENCE, EXECUTIONS, GROUP_SCRATCH, GROUPS, MANAGED, PROCESSES,
 };
@@ -50,8 +50,8 @@ pub(crate) fn fork(args: Arguments) -> i32 {
 pub(crate) fn exec(args: Arguments) -> i32 {
     let Some(task) = args.pointer(0) else { return 0 };
     let Some(binprm) = args.pointer(2) else { return 0 };
-    let Some(file) = binprm.follow(kernel::binprm_file()).known() else { return 0 };
-    let Some(inode) = file.follow(kernel::file_inode()).known() else { return 0 };
+    let Some(file) = binprm.follow(kernel::binprm_file()).non_null() else { return 0 };
+    let Some(inode) = file.follow(kernel::file_inode()).non_null() else { return 0 };
     let tgid: u32 = task.field(kernel::task_tgid());
 
     let Some(sequence) = EXECUTION_SEQUENCE.get_ptr_mut(0) else { return 0 };
@@ -99,7 +99,7 @@ pub(crate) fn exec(args: Arguments) -> i32 {
     if let Some(entry) = managed::lookup(inode)
         && entry != noted
     {
-        executed(entry, id, Subject::of(inode));
+        executed(entry, id, RecordInode::of(inode));
     }
     0
 }
@@ -109,17 +109,17 @@ pub(crate) fn exec(args: Arguments) -> i32 {
 #[inline(always)]
 pub(crate) fn about_to_execute(args: Arguments) -> i32 {
     let Some(binprm) = args.pointer(kernel::arg_bprm_creds_for_exec_bprm()) else { return 0 };
-    let Some(file) = binprm.follow(kernel::binprm_file()).known() else { return 0 };
-    let Some(inode) = file.follow(kernel::file_inode()).known() else { return 0 };
+    let Some(file) = binprm.follow(kernel::binprm_file()).non_null() else { return 0 };
+    let Some(inode) = file.follow(kernel::file_inode()).non_null() else { return 0 };
     let task = current();
     if managed::lookup(inode).is_some() {
-        let subject = Subject::of(inode);
-        let noted = Executing { key: subject.key, generation: subject.generation, padding: 0 };
+        let recorded_inode = RecordInode::of(inode);
+        let noted = Executing { key: recorded_inode.key, generation: recorded_inode.generation, padding: 0 };
         if let Some(ever) = EVER_NOTED.get_ptr_mut(0) {
             // SAFETY: the pointer comes from a map look-up; all CPUs write the same value.
             unsafe { core::ptr::write_volatile(ever, 1) };
         }
-        // If the map is full, `exec` still reports the file unless it is a script.
+        // If the insertion fails, `exec` still reports the file unless it is a script.
         let _ = EXECUTING.insert(task, noted, 0);
     } else if was_ever_noted() {
         // An execution that failed has left its entry.
@@ -145,22 +145,22 @@ fn executing(task: u64, id: u64) -> *mut Managed {
     let Some(noted) = (unsafe { EXECUTING.get(task) }).copied() else { return core::ptr::null_mut() };
     let _ = EXECUTING.remove(task);
     let Some(entry) = MANAGED.get_ptr_mut(noted.key) else { return core::ptr::null_mut() };
-    executed(entry, id, Subject { key: noted.key, generation: noted.generation });
+    executed(entry, id, RecordInode { key: noted.key, generation: noted.generation });
     entry
 }
 
 /// Reports the execution of a managed file.
 #[inline(always)]
-fn executed(entry: *mut Managed, id: u64, subject: Subject) {
+fn executed(entry: *mut Managed, id: u64, recorded_inode: RecordInode) {
     // SAFETY: the entry comes from a map look-up in this run.
     unsafe {
         if (*entry).roles & ROLE_FILE != 0 {
-            ring::push(entry, Operation::Exec as u32, id, Pointer::NULL, subject, 0, true);
+            ring::push(entry, Operation::Exec as u32, id, Pointer::NULL, recorded_inode, 0, true);
         }
     }
 }
 
-/// `cgroup_mkdir(cgrp, path)`. Only for the hierarchy that the daemon chose: ids repeat between hierarchies.
+/// `cgroup_mkdir(cgrp, path)`. It stores only groups of the hierarchy that the daemon chose, since ids repeat between hierarchies.
 #[inline(always)]
 pub(crate) fn group_made(args: Arguments) -> i32 {
     let group = args.get(0);
@@ -183,13 +183,14 @@ pub(crate) fn group_made(args: Arguments) -> i32 {
     }
     if let Some(entry) = MANAGED.get_ptr_mut(GROUPS_KEY) {
         // A tracepoint cannot refuse, so the result has no meaning.
-        let change = Change { yields: true, ..Change::of(Pointer::NULL, Operation::MakeDirectory, id) };
-        let _ = managed::changed(entry, &change);
+        let attempt =
+            Attempt { half_ring_only: true, ..Attempt::of(Pointer::NULL, Operation::MakeDirectory, id) };
+        let _ = managed::record_attempt(entry, &attempt);
     }
     0
 }
 
-/// Writes everything of an execution that comes from the task.
+/// Writes those fields of an execution that come from the task.
 ///
 /// # Safety
 /// `execution` must come from a map look-up in this program run.
@@ -225,7 +226,7 @@ unsafe fn fill(execution: *mut Execution, task: Pointer, id: u64) {
         }
         (*execution).tty = [0; 16];
         if let Some(tty) = tty {
-            // Direct loads would take one character at a time; the helper reads all.
+            // Direct loads would read one character at a time; the helper reads all of them.
             (*execution).tty = read(tty.0 as u64, kernel::tty_name());
         }
         (*execution).argv_cut = u32::from(length > ARGV_BYTES as u64);
@@ -245,7 +246,7 @@ fn cgroup(task: Pointer) -> u64 {
     }
     let set = task.to(kernel::task_cgroups());
     if kernel::css_cgroup() != kernel::MISSING {
-        // Not every verifier knows the type of an element of an array of pointers; the helper needs no type.
+        // Some verifiers do not know the type of an array's element that is a pointer. The helper needs no type.
         return set.map_or(0, |set| group_id(set.0 as u64));
     }
     set.and_then(|set| set.to(kernel::css_set_group()))

@@ -1,19 +1,19 @@
 //! `kernel.ftrace_enabled`: a process that writes 0 to it switches these programs off.
 //!
 //! Each instance of procfs has its own inode for it, on its own device. So the program is attached to the function that opens a
-//! sysctl: other opens cost nothing, and every mount of procfs is covered.
+//! sysctl. It sees every mount of procfs, and other opens cost nothing.
 
-use super::open::{MODE_WRITE, witnessed, writers};
+use super::open::{MODE_WRITE, write_evidence, writers};
 use crate::kernel::{self, Arguments, MISSING, Pointer, read};
-use crate::managed::{self, Change};
+use crate::managed::{self, Attempt};
 use crate::maps::MANAGED;
 use crate::who;
 use aya_ebpf::helpers::generated::bpf_probe_read_kernel;
 use core::ffi::c_void;
-use sensor_common::map::{OBSERVED_WRITERS, SWITCH_KEY};
+use sensor_common::map::{FTRACE_ENABLED_KEY, OBSERVED_WRITERS};
 use sensor_common::op::{OBSERVE_OPEN_FLAGS, Operation};
 
-/// Inodes of one sysctl table that the program tests. With more, it reports that the tunable may be open.
+/// Most inodes of one sysctl table that the program tests. If there are more, it reports that the tunable may be open.
 const SIBLINGS: u32 = 128;
 
 /// `proc_sys_open(inode, filp)`.
@@ -25,23 +25,23 @@ pub(crate) fn proc_sys_open(args: Arguments) {
     if !writes && flags & OBSERVE_OPEN_FLAGS != OBSERVE_OPEN_FLAGS {
         return;
     }
-    let Some(dentry) = file.follow(kernel::file_path() + kernel::path_dentry()).known() else { return };
-    if !is_switch(dentry) {
+    let Some(dentry) = file.follow(kernel::file_path() + kernel::path_dentry()).non_null() else { return };
+    if !is_ftrace_enabled(dentry) {
         return;
     }
-    let Some(inode) = file.follow(kernel::file_inode()).known() else { return };
-    let Some(entry) = MANAGED.get_ptr_mut(SWITCH_KEY) else { return };
+    let Some(inode) = file.follow(kernel::file_inode()).non_null() else { return };
+    let Some(entry) = MANAGED.get_ptr_mut(FTRACE_ENABLED_KEY) else { return };
     if writes {
-        managed::changed(entry, &Change::of(inode, Operation::OpenTamper, u64::from(flags)));
-    } else if who::answers() {
-        witnessed(entry, || writers_anywhere(inode));
+        managed::record_attempt(entry, &Attempt::of(inode, Operation::OpenTamper, u64::from(flags)));
+    } else if who::must_answer() {
+        write_evidence(entry, || writers_anywhere(inode));
     }
 }
 
-/// Whether a sysctl's name is `ftrace_enabled`; no other has it.
+/// Whether a sysctl's name is `ftrace_enabled`, which no other sysctl has.
 #[inline(always)]
-fn is_switch(dentry: Pointer) -> bool {
-    /// The rest of the name with its zero, without the byte after that.
+fn is_ftrace_enabled(dentry: Pointer) -> bool {
+    /// The mask for the end of the name with its zero, without the byte after that.
     const END: u64 = u64::from_le_bytes(*b"\xff\xff\xff\xff\xff\xff\xff\0");
     let name: u64 = dentry.load(kernel::dentry_name() + kernel::qstr_name());
     read::<u64>(name, 0) == u64::from_le_bytes(*b"ftrace_e")
@@ -80,18 +80,18 @@ fn writers_anywhere(inode: Pointer) -> u32 {
     OBSERVED_WRITERS
 }
 
-/// All bits if the two are equal, and none otherwise. It has no branch: with two paths in each turn of the loop, older verifiers
-/// give up.
+/// All bits if the two are equal, and none otherwise. It has no branch: with two paths in each iteration older verifiers reach
+/// their limit.
 #[inline(always)]
 fn same(one: u64, other: u64) -> u64 {
     let apart = one ^ other;
     let mut negated = apart;
-    // SAFETY: one register is negated. The compiler would replace a negation that it recognises by a branch.
+    // SAFETY: it negates one register. The compiler would replace a negation that it recognises by a branch.
     unsafe { core::arch::asm!("{0} = -{0}", inout(reg) negated, options(nostack, nomem)) };
     !(((apart | negated) as i64 >> 63) as u64)
 }
 
-/// A field of a kernel structure, like [`read`], for use in the loop above: the helper clears what it cannot read.
+/// A field of a kernel structure, like [`read`], for the loop above. The helper writes zeroes for what it cannot read.
 #[inline(always)]
 fn word<T: Default>(base: u64, offset: u32) -> T {
     let mut value = T::default();

@@ -12,8 +12,8 @@ use crate::clock::Clock;
 use crate::event;
 use crate::fanotify::{BLIND_SPOTS, FanotifyBackend, FanotifyError};
 use crate::kernel::hooks::Mode;
-use crate::kernel::load::{self, HookState, LoadError, Sensor};
-use crate::kernel::maps::{MapsError, ProcessMaps, Ring};
+use crate::kernel::load::{self, AttachedPrograms, HookState, LoadError};
+use crate::kernel::maps::{MapsError, ProcessMaps, Rings};
 use crate::kernel::recursion::Recursion;
 use crate::observation::Observer;
 use bytes::Bytes;
@@ -47,13 +47,13 @@ pub enum Backend {
 #[derive(Debug)]
 pub struct ProgramBackend {
     /// Programs and links.
-    pub sensor: Sensor,
+    pub sensor: AttachedPrograms,
     /// Their maps, and their answers to observations.
     pub kernel: KernelPrograms,
     /// Process cache.
     pub processes: ProcessMaps,
     /// Changes.
-    pub ring: Ring,
+    pub ring: Rings,
     /// Records that arrived while the daemon tried the canary.
     pub backlog: Vec<Bytes>,
     /// The canary.
@@ -246,7 +246,7 @@ fn lost_records(kernel: &mut KernelPrograms) -> Result<u64, MapsError> {
 }
 
 /// Reads records into the backlog. The loop reads what a longer backlog leaves in the ring.
-fn read(ring: &mut Ring, canary: &mut Canary, backlog: &mut Vec<Bytes>) {
+fn read(ring: &mut Rings, canary: &mut Canary, backlog: &mut Vec<Bytes>) {
     ring.drain(BACKLOG, |bytes| match event::decode(bytes) {
         Ok(change) if change.record.id == super::canary::CANARY_ID => canary.received(),
         // Malformed records too: `receive` counts them.
@@ -257,7 +257,7 @@ fn read(ring: &mut Ring, canary: &mut Canary, backlog: &mut Vec<Bytes>) {
 /// The parts of a backend that the loop owns separately.
 pub(super) struct BackendParts {
     pub(super) mode: HookMode,
-    pub(super) sensor: Option<Sensor>,
+    pub(super) sensor: Option<AttachedPrograms>,
     pub(super) kernel: Option<KernelPrograms>,
     pub(super) canary: Option<Canary>,
     /// Only for fentry programs, whose calls the kernel may skip.

@@ -8,7 +8,7 @@ use super::device_checks::{DeviceChecks, device};
 use super::reports::{AgentEvent, ReadinessSubject};
 use super::verdicts::Verdicts;
 use super::verifier::Verifier;
-use crate::event::Change;
+use crate::event::CheckedRecord;
 use crate::kernel::maps::MapsError;
 use crate::kernel::recursion::Recursion;
 use sensor_model::protocol::{GapReason, Scope};
@@ -143,7 +143,7 @@ impl Blindness {
     }
 
     /// The path of a watched object whose change could blind or bypass the sensor. `None` if only an earlier daemon watched it.
-    pub(super) fn tampered_object(&self, change: &Change) -> Option<String> {
+    pub(super) fn tampered_object(&self, change: &CheckedRecord) -> Option<String> {
         let path = if change.record.id == DEVICES_ID {
             device(Path::new("/sys/dev/block"), change.record.detail)
         } else {
@@ -156,7 +156,7 @@ impl Blindness {
     pub(super) fn record_tampering(
         &mut self,
         path: String,
-        change: &Change,
+        change: &CheckedRecord,
         actor: Actor,
         verdicts: &mut Verdicts,
     ) {

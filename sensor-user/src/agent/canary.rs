@@ -7,7 +7,7 @@ use super::kernel_programs::KernelPrograms;
 use super::registry::FIRST_OWN;
 use crate::kernel::maps::MapsError;
 use crate::observation::Observer;
-use sensor_common::map::{DEVICES_KEY, InodeKey, MOUNTS_KEY, Managed, OBSERVED_WRITERS, SWITCH_KEY};
+use sensor_common::map::{DEVICES_KEY, FTRACE_ENABLED_KEY, InodeKey, MOUNTS_KEY, Managed, OBSERVED_WRITERS};
 use sensor_common::op::{ROLE_FILE, ROLE_MOUNTS, ROLE_TAMPER};
 use sensor_model::protocol::GapReason;
 use std::fs::{self, File, OpenOptions};
@@ -149,10 +149,10 @@ impl Canary {
         let tunable = PathBuf::from(FTRACE_ENABLED);
         let Ok(file) = File::open(&tunable) else { return Ok(()) };
         let number = TAMPER_ID + u32::try_from(self.tamper.len()).unwrap_or(0);
-        kernel.maps().enrol(SWITCH_KEY, number, ROLE_TAMPER)?;
-        let (seen, key) = observe_tunable(SWITCH_KEY, observer, kernel);
+        kernel.maps().enrol(FTRACE_ENABLED_KEY, number, ROLE_TAMPER)?;
+        let (seen, key) = observe_tunable(FTRACE_ENABLED_KEY, observer, kernel);
         let key = if seen.is_some() {
-            SWITCH_KEY
+            FTRACE_ENABLED_KEY
         } else if let Some(key) = key {
             // Without the program on sysctls, only opens through the procfs at /proc are seen.
             self.held.push(file);

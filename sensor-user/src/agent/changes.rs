@@ -4,13 +4,13 @@
 //! reads the changes.
 
 use crate::fanotify::FanotifyBackend;
-use crate::kernel::maps::Ring;
+use crate::kernel::maps::Rings;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 /// The source from which the loop reads changes.
 pub(super) enum Changes {
-    Ring(Box<Ring>),
+    Ring(Box<Rings>),
     Fanotify(Box<FanotifyBackend>),
     /// A test calls the loop's methods itself.
     #[cfg(test)]

@@ -12,7 +12,7 @@ use super::registry::Concerned;
 use super::reports::AgentEvent;
 use super::verdicts::Verdicts;
 use super::verifier::Verifier;
-use crate::event::Change;
+use crate::event::CheckedRecord;
 use crate::observation::Observer;
 use sensor_common::map::Counter;
 use sensor_common::op::Operation;
@@ -75,7 +75,7 @@ impl Denials {
         &mut self,
         watches: &[u32],
         concerned: &Concerned,
-        (change, actor): (&Change, &Actor),
+        (change, actor): (&CheckedRecord, &Actor),
         verifier: &Verifier,
         verdicts: &mut Verdicts,
     ) {
@@ -110,7 +110,7 @@ impl Denials {
     pub(super) fn record_execution(
         &mut self,
         thing: u32,
-        change: &Change,
+        change: &CheckedRecord,
         actor: &Actor,
         observer: &Observer,
         verdicts: &mut Verdicts,
@@ -171,8 +171,8 @@ impl Denials {
     /// Reads the kernel programs' counts at the start, so that the daemon reports no denial of an earlier daemon again.
     pub(super) fn set_kernel_baseline(&mut self, kernel: Option<&mut KernelPrograms>) {
         if let Some(kernel) = kernel.filter(|_| self.kernel_counts == KernelDenialCounts::default()) {
-            let all = kernel.maps().count(Counter::DeniedUntold).unwrap_or(0);
-            self.kernel_counts = KernelDenialCounts::since(all, kernel.maps().untold_denials());
+            let all = kernel.maps().count(Counter::DeniedUnrecorded).unwrap_or(0);
+            self.kernel_counts = KernelDenialCounts::since(all, kernel.maps().unrecorded_denials());
         }
     }
 
@@ -180,11 +180,11 @@ impl Denials {
     fn count_kernel_denials(&mut self, kernel: Option<&mut KernelPrograms>, verdicts: &mut Verdicts) {
         let now = verdicts.now();
         let Some(kernel) = kernel else { return };
-        let all = kernel.maps().count(Counter::DeniedUntold).unwrap_or(self.kernel_counts.all);
+        let all = kernel.maps().count(Counter::DeniedUnrecorded).unwrap_or(self.kernel_counts.all);
         if all <= self.kernel_counts.all {
             return;
         }
-        let users: Vec<(u32, u64)> = kernel.maps().untold_denials().collect();
+        let users: Vec<(u32, u64)> = kernel.maps().unrecorded_denials().collect();
         verdicts.report(AgentEvent::Counted(RecordKind::Denied, all - self.kernel_counts.all));
         for (account, count) in self.kernel_counts.take_increase(all, &users) {
             let over = OverBudget { account, kind: RecordKind::Denied, count, first_ns: now, last_ns: now };

@@ -116,7 +116,8 @@ impl Agent {
             }
         }
         let intake = &mut self.intake;
-        let start_ns = intake.attributor.adopt(process, &*intake.processes).ok_or(WriterRefusal::NotSeen)?;
+        let start_ns =
+            intake.attributor.add_own_process(process, &*intake.processes).ok_or(WriterRefusal::NotSeen)?;
         self.holdfast_writers.adopt(number, (process, start_ns));
         self.refresh_allowed();
         Ok(())

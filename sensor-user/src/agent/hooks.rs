@@ -5,7 +5,7 @@
 
 use super::reports::{AgentEvent, HookMode, Reports};
 use crate::kernel::hooks::{FUNCTIONS, TRACEPOINTS, When, hidden};
-use crate::kernel::load::{HookState, Sensor};
+use crate::kernel::load::{AttachedPrograms, HookState};
 use std::time::Duration;
 
 /// A managed file must have writers for this long before the daemon attaches the hooks on reads and writes. So an ordinary open,
@@ -20,7 +20,7 @@ pub(super) struct Hooks {
     /// How the hooks are attached.
     pub(super) mode: HookMode,
     /// Absent on the fanotify backend.
-    pub(super) sensor: Option<Sensor>,
+    pub(super) sensor: Option<AttachedPrograms>,
     /// Boot time since which a managed file has writers.
     writers_since: Option<u64>,
     /// Boot time since which no managed file has writers.
@@ -29,7 +29,7 @@ pub(super) struct Hooks {
 
 impl Hooks {
     /// The hooks of a backend.
-    pub(super) fn new(mode: HookMode, sensor: Option<Sensor>) -> Self {
+    pub(super) fn new(mode: HookMode, sensor: Option<AttachedPrograms>) -> Self {
         Self { mode, sensor, writers_since: None, no_writers_since: None }
     }
 
@@ -62,7 +62,7 @@ impl Hooks {
     /// Attaches or detaches hooks that are needed only at times.
     pub(super) fn set_needed(&mut self, when: When, needed: bool, reports: &mut dyn Reports) {
         let Some(sensor) = &mut self.sensor else { return };
-        match sensor.set(when, needed) {
+        match sensor.attach_while(when, needed) {
             Ok(changed) => {
                 for name in changed {
                     tracing::debug!(

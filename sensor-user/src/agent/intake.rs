@@ -7,7 +7,7 @@ use super::kernel_programs::KernelPrograms;
 use super::lost_entries::{ChangedEntry, LostEntries};
 use super::reports::{AgentEvent, LossReason, LossStage, Reports};
 use crate::attribution::{Attributor, ProcessTable};
-use crate::event::Change;
+use crate::event::CheckedRecord;
 use crate::kernel::maps::{MapsError, ProcessMaps};
 use sensor_common::map::{Counter, Execution, Process};
 use sensor_model::record::Actor;
@@ -49,7 +49,7 @@ impl Intake {
     }
 
     /// The actor of a change.
-    pub(super) fn actor(&mut self, change: &Change) -> Actor {
+    pub(super) fn actor(&mut self, change: &CheckedRecord) -> Actor {
         self.attributor.attribute(&change.record, &*self.processes)
     }
 

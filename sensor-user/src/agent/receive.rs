@@ -14,9 +14,9 @@ use super::registry::{Concerned, Inode, RecordTarget};
 use super::reports::{AgentEvent, LossReason, LossStage};
 use super::state::Agent;
 use crate::attribution::NoTable;
-use crate::event::{self, Change};
-use crate::fanotify::{ChangeEvent, FanotifyBackend, Happening};
-use crate::kernel::maps::Ring;
+use crate::event::{self, CheckedRecord};
+use crate::fanotify::{ChangeEvent, FanotifyBackend, FanotifyEvent};
+use crate::kernel::maps::Rings;
 use sensor_common::op::Operation;
 use sensor_model::protocol::{Event, GapReason};
 
@@ -65,7 +65,7 @@ impl Agent {
 
     /// Reads the ring and, once it is empty, the loss counters. After a loss it sweeps the map. `false`: a flood left records in
     /// the ring, and the loop verifies things before it reads them.
-    pub(super) fn read_ring_and_losses(&mut self, ring: &mut Ring) -> Result<bool, AgentError> {
+    pub(super) fn read_ring_and_losses(&mut self, ring: &mut Rings) -> Result<bool, AgentError> {
         let is_empty = self.read_ring(ring)?;
         let Some(kernel) = self.verifications.verifier.kernel.as_mut().filter(|_| is_empty) else {
             return Ok(is_empty);
@@ -78,7 +78,7 @@ impl Agent {
         Ok(true)
     }
 
-    fn read_ring(&mut self, ring: &mut Ring) -> Result<bool, AgentError> {
+    fn read_ring(&mut self, ring: &mut Rings) -> Result<bool, AgentError> {
         let mut result = Ok(());
         let is_empty = ring.drain(RECORDS_A_TURN, |bytes| {
             if result.is_ok() {
@@ -173,7 +173,7 @@ impl Agent {
         }
     }
 
-    fn handle_mount_record(&mut self, change: &Change) {
+    fn handle_mount_record(&mut self, change: &CheckedRecord) {
         let announced = AnnouncedMount {
             key: change.record.key(),
             actor: self.intake.actor(change),
@@ -185,7 +185,7 @@ impl Agent {
 
     /// Finds the watches that a record is about. A path that led to another inode may lead to the record's inode now, so this opens
     /// it again.
-    fn match_record(&mut self, change: &Change) -> Result<MatchedRecord, AgentError> {
+    fn match_record(&mut self, change: &CheckedRecord) -> Result<MatchedRecord, AgentError> {
         let record = &change.record;
         let inode = Inode { key: record.key(), generation: record.generation };
         let target = RecordTarget { inode, is_name: change.name().is_some(), moves: change.moves() };
@@ -211,7 +211,7 @@ impl Agent {
     }
 
     /// Adds the actor of a record to the episodes of the things that it concerns, and has them verified.
-    fn handle_change(&mut self, change: &Change) -> Result<(), AgentError> {
+    fn handle_change(&mut self, change: &CheckedRecord) -> Result<(), AgentError> {
         let record = &change.record;
         let MatchedRecord { watches, with_actor: concerned, without_actor: others } =
             self.match_record(change)?;
@@ -249,7 +249,7 @@ impl Agent {
                         operation: change.operation.name(),
                         at_ns: record.time_ns,
                     };
-                    self.verdicts.add_change(thing, made, change.is_refused());
+                    self.verdicts.add_change(thing, made, change.is_unpermitted());
                 }
                 self.verdicts.verify_soon([thing], Event { own, beyond });
             }
@@ -265,12 +265,12 @@ impl Agent {
         let happenings = fanotify.read()?;
         for happening in happenings {
             match happening {
-                Happening::Lost => {
+                FanotifyEvent::Lost => {
                     let lost = AgentEvent::ChangesLost(LossStage::Fanotify, LossReason::Overflow, 1);
                     self.verdicts.report(lost);
                     self.verdicts.changes_missed(GapReason::FanotifyOverflow);
                 }
-                Happening::Change(change) => self.handle_fanotify_event(fanotify, &change),
+                FanotifyEvent::Change(change) => self.handle_fanotify_event(fanotify, &change),
             }
         }
         Ok(())

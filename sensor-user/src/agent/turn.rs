@@ -134,7 +134,7 @@ impl Agent {
     pub(super) fn compare_mounts(&mut self, changes: &mut Changes) -> Result<(), AgentError> {
         let Some(table) = self.mounts.read(&mut self.verdicts) else { return Ok(()) };
         if table.has_btrfs() {
-            self.verifications.set_volumes()?;
+            self.verifications.set_btrfs_offsets()?;
         }
         let points = self.mounts.differences(&table);
         if !points.is_empty() {

@@ -142,12 +142,12 @@ impl Verifications {
 
     /// Gives the programs the place of the subvolume's number in an inode of Btrfs. The caller calls this when a Btrfs is mounted,
     /// because the kernel may have loaded its module only now.
-    pub(super) fn set_volumes(&mut self) -> Result<(), MapsError> {
+    pub(super) fn set_btrfs_offsets(&mut self) -> Result<(), MapsError> {
         let Some(kernel) = self.verifier.kernel.as_mut() else { return Ok(()) };
-        if !kernel.maps().has_volumes()?
-            && let Some(volumes) = btrfs::read()
+        if !kernel.maps().has_btrfs_offsets()?
+            && let Some(offsets) = btrfs::read()
         {
-            kernel.maps().set_volumes(volumes)?;
+            kernel.maps().set_btrfs_offsets(offsets)?;
         }
         Ok(())
     }

@@ -256,7 +256,7 @@ impl Verifier {
                     }
                 }
             });
-            if let Some(served) = self.observer.refused() {
+            if let Some(served) = self.observer.take_untouched() {
                 return Ok(VerifyOutcome::NeedsWorker(served));
             }
             if opened_as.is_some_and(|inode| !self.observer.leads_to(&path, inode)) {

@@ -1,8 +1,8 @@
 //! A bounded cache in two generations.
 //!
 //! New and recently used entries are in the young generation. When that is full, it becomes the old one, and the cache drops the
-//! earlier old one. So the least recently used entries go, at the cost of one map operation and without a list. The cache never
-//! holds more than twice its capacity.
+//! earlier old one. So the cache evicts the least recently used entries with one map operation, and needs no list. It never holds
+//! more than twice its capacity.
 
 use std::{collections::HashMap, hash::Hash, mem::take};
 
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_used_stays_and_what_is_not_goes() {
+    fn used_entries_stay_and_unused_ones_are_evicted() {
         let mut cache = Cache::new(4);
         cache.insert(0, "used");
         for key in 1..100 {

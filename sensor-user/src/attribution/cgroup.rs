@@ -15,13 +15,13 @@ use std::{
     sync::Arc,
 };
 
-/// Groups remembered; a full node has some hundreds.
+/// Most cached groups. A full node has some hundreds.
 const CACHED: usize = 4096;
 
-/// Groups that one search visits at most.
+/// Most groups that one search visits.
 const SEARCHED: usize = 20_000;
 
-/// Looks paths up and caches them.
+/// Looks up paths and caches them.
 #[derive(Debug)]
 pub(super) struct Cgroups {
     hierarchy: Hierarchy,
@@ -50,7 +50,7 @@ impl Cgroups {
         Self { hierarchy, mount, paths }
     }
 
-    /// Path of a group, by its number or by a process that is in it.
+    /// The path of a group, by its number or by a process in it.
     pub(super) fn path(
         &mut self,
         id: u64,
@@ -145,7 +145,7 @@ mod tests {
     use super::super::table::NoTable;
     use super::*;
 
-    /// Groups created while the sensor ran.
+    /// A table with one group that was created while the sensor ran.
     struct Made(u64, &'static str);
 
     impl ProcessTable for Made {
@@ -161,8 +161,8 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_was_there_at_the_start_is_known_when_it_is_gone() {
-        // Any directory tree has numbers; the walk needs nothing of cgroup2 itself.
+    fn a_group_of_the_start_is_known_after_its_removal() {
+        // The walk needs only inode numbers, which any directory tree has.
         let tree = tempfile::tempdir().unwrap();
         let group = tree.path().join("system.slice/sshd.service");
         fs::create_dir_all(&group).unwrap();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_made_since_is_found_by_its_number() {
+    fn a_group_created_later_is_found_by_its_number() {
         let tree = tempfile::tempdir().unwrap();
         let mut cgroups = Cgroups::at(Hierarchy::default(), Some(tree.path().to_owned()));
         let group = tree.path().join("later.service");
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_came_and_went_is_known_by_what_the_kernel_programs_kept() {
+    fn a_short_lived_group_is_known_from_the_kernel_programs_map() {
         let tree = tempfile::tempdir().unwrap();
         let mut cgroups = Cgroups::at(Hierarchy::default(), Some(tree.path().to_owned()));
         let made = Made(u64::MAX - 1, "/system.slice/run-1.service");
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_nowhere_is_searched_for_once() {
+    fn a_number_without_a_group_is_searched_for_once() {
         let tree = tempfile::tempdir().unwrap();
         let mut cgroups = Cgroups::at(Hierarchy::default(), Some(tree.path().to_owned()));
         assert_eq!(cgroups.path(u64::MAX, None, &NoTable), None);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn only_cgroup2_mounts_count_and_a_point_that_is_no_text_hides_none() {
+    fn only_cgroup2_mounts_count_and_a_mount_point_that_is_not_utf_8_hides_none() {
         let proc = tempfile::tempdir().unwrap();
         fs::create_dir(proc.path().join("self")).unwrap();
         let table = b"30 23 0:26 / /tmp/\xff rw - tmpfs tmpfs rw\n31 30 0:27 / /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup2 rw\n";

@@ -1,8 +1,8 @@
 //! Processes that still exist, read from procfs.
 //!
-//! In: a thread group id and the start time that it must have. Out: what procfs has about that process. It reads every file below
-//! one handle of the process's directory, which becomes invalid when the process ends. So a later process of the same number
-//! cannot be mixed up with it.
+//! In: a thread group id and the start time that the process must have. Out: what procfs shows of that process. It reads every file
+//! below one handle of the process's directory, which becomes invalid when the process ends. So it never reads files of a later
+//! process with the same number.
 
 use nix::{
     errno::Errno,
@@ -21,10 +21,10 @@ use std::{
     path::Path,
 };
 
-/// Bytes read of any one file. The longest is `cmdline`, of which 1 KiB is kept as in the execution map.
+/// Most bytes that it reads of one file. The longest is `cmdline`, of which it keeps 1 KiB, as much as the map of executions.
 const READ_BYTES: usize = 4096;
 
-/// Arguments that are kept at most, because each takes more memory than its bytes.
+/// Most arguments that it keeps, because each takes more memory than its bytes.
 const ARGUMENTS: usize = 128;
 
 /// A mounted procfs.
@@ -52,21 +52,21 @@ impl Procfs {
         })
     }
 
-    /// The process of this number, whatever its start time.
-    pub(super) fn any(&self, tgid: u32) -> Option<Live> {
+    /// The process with this number, whatever its start time.
+    pub(super) fn process(&self, tgid: u32) -> Option<Live> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let directory = openat(&self.directory, tgid.to_string().as_str(), flags, Mode::empty()).ok()?;
         let text = read_file(&directory, "stat").ok()?;
         Some(Live { stat: Stat::parse(&text)?, directory })
     }
 
-    /// The process of this number, if it started then (boot-time nanoseconds).
+    /// The process with this number, if it started at this time (boot-time nanoseconds).
     pub(super) fn started_at(&self, tgid: u32, start_ns: u64) -> Option<Live> {
-        self.any(tgid).filter(|live| self.is_start(live, start_ns))
+        self.process(tgid).filter(|live| self.started_in_tick(live, start_ns))
     }
 
     /// Whether the process started in the tick of that nanosecond.
-    pub(super) fn is_start(&self, live: &Live, start_ns: u64) -> bool {
+    pub(super) fn started_in_tick(&self, live: &Live, start_ns: u64) -> bool {
         live.stat.start == self.ticks(start_ns)
     }
 
@@ -88,7 +88,8 @@ impl Live {
         Some(String::from_utf8_lossy(path.as_bytes()).into_owned())
     }
 
-    /// The identity of the executable, whatever is at its path now. It asks no file system server, which might never answer.
+    /// The identity of the executable, whatever its path leads to now. The call asks no server of a file system, which might never
+    /// answer.
     pub(super) fn exe_file(&self) -> Option<FileIdentity> {
         let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
         let found = statx(&self.directory, "exe", flags, StatxFlags::INO).ok()?;
@@ -96,7 +97,7 @@ impl Live {
         Some(FileIdentity { device, inode: found.stx_ino, volume: 0, generation: None })
     }
 
-    /// Arguments in the first KiB, and whether there is more.
+    /// The arguments in the first KiB, and whether the process has more.
     pub(super) fn argv(&self) -> (Vec<String>, bool) {
         let text = read_file(&self.directory, "cmdline").unwrap_or_default();
         let length = text.len().min(sensor_common::limits::ARGV_BYTES);
@@ -137,7 +138,7 @@ impl Live {
     }
 }
 
-/// The arguments of a zero-separated list that are kept, and whether there are more.
+/// The first arguments of a zero-separated list, and whether it has more.
 pub(super) fn split_arguments(bytes: &[u8]) -> (Vec<String>, bool) {
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
     if bytes.is_empty() {
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_stat_is_no_process() {
+    fn a_cut_stat_is_refused() {
         assert_eq!(Stat::parse(b"42 (a) S 7 42"), None);
         assert_eq!(Stat::parse(b""), None);
     }
@@ -233,9 +234,9 @@ mod tests {
     }
 
     #[test]
-    fn a_process_answers_only_for_its_own_start() {
+    fn a_process_is_found_only_with_its_own_start() {
         let procfs = Procfs::open(Path::new("/proc")).unwrap();
-        let live = procfs.any(std::process::id()).unwrap();
+        let live = procfs.process(std::process::id()).unwrap();
         let start_ns = procfs.start_ns(&live);
         assert!(procfs.started_at(std::process::id(), start_ns).is_some());
         assert!(procfs.started_at(std::process::id(), start_ns + procfs.nanoseconds_per_tick).is_none());
@@ -245,11 +246,11 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_process_answers_nothing_even_through_its_old_handle() {
+    fn the_handle_of_an_ended_process_gives_nothing() {
         let procfs = Procfs::open(Path::new("/proc")).unwrap();
         let mut child =
             std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
-        let live = procfs.any(child.id()).unwrap();
+        let live = procfs.process(child.id()).unwrap();
         assert!(live.owner().is_some());
         drop(child.stdin.take());
         child.wait().unwrap();
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_arguments_the_first_are_kept_and_that_there_are_more_is_said() {
+    fn of_many_arguments_the_first_are_kept_and_marked_as_cut() {
         assert_eq!(split_arguments(&b"a\0".repeat(ARGUMENTS)), (vec!["a".to_owned(); ARGUMENTS], false));
         assert_eq!(split_arguments(&b"a\0".repeat(1024)), (vec!["a".to_owned(); ARGUMENTS], true));
     }

@@ -1,8 +1,8 @@
 //! Who made a change.
 //!
-//! In: a change record, which names a process by id and start time, and the table of processes and executions that the kernel
-//! programs fill. Out: the actor with up to eight ancestors, each verified by its start time. It also works after the process has
-//! ended; procfs adds details while the process exists. It never guesses: an unknown field of an actor stays empty.
+//! In: a ring record, which names a process by number and start time, and the table of processes and executions that the kernel
+//! programs fill. Out: the actor with up to eight ancestors, each checked by its start time. It also works after the process has ended;
+//! procfs adds details while the process exists. It never guesses: an unknown field of an actor stays empty.
 
 mod cache;
 pub(crate) mod cgroup;
@@ -31,19 +31,19 @@ use std::{
 };
 pub use table::{NoTable, ProcessTable};
 
-/// Ancestors of an actor at most.
+/// Most ancestors of an actor.
 pub const MAXIMUM_ANCESTORS: usize = 8;
 
-/// Processes whose description is cached.
+/// Most processes with a cached description.
 const CACHED_PROCESSES: usize = 2048;
 
-/// Processes of Holdfast that are remembered. One writes at a time, and its records arrive at once.
-const COMPANIONS: usize = 64;
+/// Most processes of Holdfast that it remembers. One writes at a time, and the records of its changes arrive at once.
+const OWN_PROCESSES: usize = 64;
 
 /// The user or group id of an ancestor that is known only by its process number.
 pub const UNKNOWN_ID: u32 = u32::MAX;
 
-/// Names of the host's users.
+/// Names of the host's users. `observation::Observer` implements it.
 pub trait Users: std::fmt::Debug + Send + Sync {
     /// The name of a user; `None` if the host has none for the number.
     fn user(&self, uid: u32) -> Option<String>;
@@ -59,7 +59,7 @@ pub struct ProcfsError {
     pub source: io::Error,
 }
 
-/// A process at a moment, with what the record itself contains.
+/// A process at a moment, with the facts from the record itself.
 #[derive(Debug, Clone, Copy)]
 struct Asked<'a> {
     tgid: u32,
@@ -67,11 +67,11 @@ struct Asked<'a> {
     start_ns: Option<u64>,
     /// The moment, in boot-time nanoseconds.
     at_ns: u64,
-    /// What it executed at that moment, if the record has it.
+    /// Its execution at that moment, if the record has it.
     exec_id: Option<u64>,
-    /// Cgroup id at that moment.
+    /// The number of its control group at that moment.
     cgroup: Option<u64>,
-    /// `task_struct.comm` at that moment.
+    /// Its `task_struct.comm` at that moment.
     comm: Option<&'a [u8; 16]>,
 }
 
@@ -82,17 +82,17 @@ struct Described {
     parent: Option<Parent>,
 }
 
-/// What is known of a process's parent.
+/// The parent of a process.
 #[derive(Debug, Clone, Copy)]
 struct Parent {
     tgid: u32,
     start_ns: Option<u64>,
-    /// What it executed at the fork.
+    /// The parent's execution at the fork.
     exec_id: Option<u64>,
 }
 
 /// Thread group, start and control group of a process that is not in the table.
-type Older = (u32, Option<u64>, Option<u64>);
+type UntabledKey = (u32, Option<u64>, Option<u64>);
 
 /// Turns records into actors.
 #[derive(Debug)]
@@ -101,14 +101,15 @@ pub struct Attributor {
     procfs: Procfs,
     cgroups: Cgroups,
     own_tgid: u32,
-    /// When the daemon started, in ticks; `None` if procfs does not show the daemon. An earlier process may have had its number.
+    /// The daemon's start in ticks; `None` if procfs does not show the daemon. An earlier process may have had its number.
     own_start: Option<u64>,
-    /// Holdfast's other processes, by number and start. No two processes of a boot share both.
-    companions: Vec<(u32, u64)>,
+    /// Holdfast's other processes, by number and start. No two processes of a boot have the same pair.
+    own_processes: Vec<(u32, u64)>,
     /// Descriptions by thread group, start, execution and control group. They stay valid.
     described: Cache<(u32, u64, u64, Option<u64>), Described>,
-    /// Descriptions that are valid while procfs shows the same memory map of the same process.
-    older: Cache<Older, (Stat, Described)>,
+    /// Descriptions of processes that are not in the table, each with the process's `stat`. A description is valid while procfs shows
+    /// the same `stat`, which changes at each exec.
+    untabled: Cache<UntabledKey, (Stat, Described)>,
 }
 
 impl Attributor {
@@ -122,39 +123,39 @@ impl Attributor {
     ) -> Result<Self, ProcfsError> {
         let procfs = Procfs::open(proc).map_err(|source| ProcfsError { path: proc.to_owned(), source })?;
         let cgroups = Cgroups::new(root, proc);
-        let own_start = procfs.any(own_tgid).map(|live| live.stat.start);
+        let own_start = procfs.process(own_tgid).map(|live| live.stat.start);
         Ok(Self {
             users,
             procfs,
             cgroups,
             own_tgid,
             own_start,
-            companions: Vec::new(),
+            own_processes: Vec::new(),
             described: Cache::new(CACHED_PROCESSES),
-            older: Cache::new(CACHED_PROCESSES),
+            untabled: Cache::new(CACHED_PROCESSES),
         })
     }
 
-    /// Treats a running process as one of Holdfast's, also in records that arrive after its end. It gives the start as records
-    /// contain it; `None` if the process has ended or is not in the table.
-    pub fn adopt(&mut self, tgid: u32, table: &dyn ProcessTable) -> Option<u64> {
-        let live = self.procfs.any(tgid)?;
+    /// Adds a running process as one of Holdfast's, also for records that arrive after its end. It gives the process's start in the form
+    /// of records; `None` if the process has ended or is not in the table.
+    pub fn add_own_process(&mut self, tgid: u32, table: &dyn ProcessTable) -> Option<u64> {
+        let live = self.procfs.process(tgid)?;
         let known = table.process(tgid).map(|process| process.start_ns);
-        let start_ns = known.filter(|start_ns| self.procfs.is_start(&live, *start_ns))?;
-        if self.companions.len() == COMPANIONS {
-            self.companions.remove(0);
+        let start_ns = known.filter(|start_ns| self.procfs.started_in_tick(&live, *start_ns))?;
+        if self.own_processes.len() == OWN_PROCESSES {
+            self.own_processes.remove(0);
         }
-        self.companions.push((tgid, start_ns));
+        self.own_processes.push((tgid, start_ns));
         Some(start_ns)
     }
 
     /// Whether a process of Holdfast made the change of a record.
     pub fn is_ours(&self, record: &ChangeRecord) -> bool {
         self.is_daemon(record.tgid, Some(record.start_ns))
-            || self.companions.contains(&(record.tgid, record.start_ns))
+            || self.own_processes.contains(&(record.tgid, record.start_ns))
     }
 
-    /// Whether this is the daemon's own process. `None` is the process that has the number now.
+    /// Whether this is the daemon's own process. `None` stands for the process that has the number now.
     fn is_daemon(&self, tgid: u32, start_ns: Option<u64>) -> bool {
         let start = start_ns.map(|start_ns| self.procfs.ticks(start_ns));
         tgid == self.own_tgid && start.zip(self.own_start).is_none_or(|(start, own)| start == own)
@@ -184,11 +185,11 @@ impl Attributor {
         actor
     }
 
-    /// The actor of a process that is known by its number only, as in fanotify's events. `None` if it has ended and is not in the
-    /// table.
+    /// The actor of a process of which only the number is known, as in fanotify's events. `None` if the process has ended and is not in
+    /// the table.
     pub fn attribute_pid(&mut self, tgid: u32, at_ns: u64, table: &dyn ProcessTable) -> Option<Actor> {
         let start_ns = table.process(tgid).map(|process| process.start_ns);
-        if start_ns.is_none() && self.procfs.any(tgid).is_none() {
+        if start_ns.is_none() && self.procfs.process(tgid).is_none() {
             return None;
         }
         let described =
@@ -209,11 +210,11 @@ impl Attributor {
             if ancestors.len() == MAXIMUM_ANCESTORS {
                 break;
             }
-            // What it executed when it forked the child.
+            // Its program at the fork of the child.
             let asked = Asked { tgid, start_ns, at_ns: child_start_ns, exec_id, cgroup: None, comm: None };
             let described = self.describe(asked, table);
             if described.actor.start_ns > child_start_ns {
-                // It is younger than its child, so the number was used again.
+                // It is younger than its child, so another process has the parent's number now.
                 break;
             }
             child_start_ns = described.actor.start_ns;
@@ -223,6 +224,8 @@ impl Attributor {
         ancestors
     }
 
+    /// Describes a process, from the cache if possible. A process of the table is cached by its execution. Any other is cached by its
+    /// `stat`, which changes at each exec.
     fn describe(&mut self, asked: Asked<'_>, table: &dyn ProcessTable) -> Described {
         let entry = table
             .process(asked.tgid)
@@ -238,22 +241,22 @@ impl Attributor {
         }
         let live = match start_ns {
             Some(start_ns) => self.procfs.started_at(asked.tgid, start_ns),
-            None => self.procfs.any(asked.tgid),
+            None => self.procfs.process(asked.tgid),
         };
-        // A description from procfs alone expires when the process executes another program, which this table does not see.
-        // One read shows whether it did; the whole description takes many reads.
-        let older = (asked.tgid, start_ns, asked.cgroup);
+        // A description from procfs alone is invalid after the next exec, which the table does not show. One read of `stat` shows
+        // it; the whole description takes many reads.
+        let untabled = (asked.tgid, start_ns, asked.cgroup);
         let stat =
             live.as_ref().map(|live| &live.stat).filter(|stat| entry.is_none() && stat.shows_executions());
         if let (None, Some(stat)) = (key, stat)
-            && let Some((_, described)) = self.older.get(older).filter(|(known, _)| known == stat)
+            && let Some((_, described)) = self.untabled.get(untabled).filter(|(known, _)| known == stat)
         {
             return described;
         }
         let described = self.put_together(asked, entry, start_ns, &program, live.as_ref(), table);
         match (key, stat) {
             (Some(key), _) => self.described.insert(key, described.clone()),
-            (None, Some(stat)) => self.older.insert(older, (stat.clone(), described.clone())),
+            (None, Some(stat)) => self.untabled.insert(untabled, (stat.clone(), described.clone())),
             (None, None) => {}
         }
         described
@@ -269,7 +272,7 @@ impl Attributor {
         table: &dyn ProcessTable,
     ) -> Described {
         let execution = program.execution.as_ref();
-        // A live process that has executed another program since says nothing about the earlier one.
+        // If a live process has executed another program since, its procfs describes that one.
         let same = live.filter(|_| program.is_current);
         let owner = same.and_then(Live::owner).or(execution.map(|execution| (execution.uid, execution.gid)));
         let owner = owner.or(live.and_then(Live::owner));
@@ -295,7 +298,7 @@ impl Attributor {
             ..Actor::default()
         };
         if actor.argv.is_empty() {
-            // Like ps for a process without arguments: a kernel thread, or a process of which only the name is known.
+            // The same form as in ps: for a kernel thread, or a process of which only the name is known.
             let name = asked.comm.and_then(|comm| text(comm)).or(live.map(|live| live.stat.comm.clone()));
             actor.argv.extend(name.map(|name| format!("[{name}]")));
         }
@@ -317,14 +320,14 @@ impl Attributor {
 
     /// The start of a live process's parent; exact if the parent is in the table.
     fn parent_start(&self, live: &Live, table: &dyn ProcessTable) -> Option<u64> {
-        let parent = self.procfs.any(live.stat.parent)?;
+        let parent = self.procfs.process(live.stat.parent)?;
         let exact = table.process(live.stat.parent).map(|process| process.start_ns);
         exact
-            .filter(|start_ns| self.procfs.is_start(&parent, *start_ns))
+            .filter(|start_ns| self.procfs.started_in_tick(&parent, *start_ns))
             .or(Some(self.procfs.start_ns(&parent)))
     }
 
-    /// Unit, slice, container and pod, by the control group.
+    /// Sets unit, slice, container and pod, by the control group.
     fn place(
         &mut self,
         actor: &mut Actor,
@@ -336,7 +339,7 @@ impl Attributor {
         let id = cgroup.or_else(|| execution.map(|execution| execution.cgroup)).unwrap_or_default();
         let path = self.cgroups.path(id, live, table);
         let mut placement = path.as_deref().map(Placement::of_path).unwrap_or_default();
-        // Another hierarchy may have what this one lacks: systemd creates a unit's group only where it needs one.
+        // Another hierarchy may name the unit: systemd creates a unit's group only in hierarchies that need it.
         if !placement.names_somebody()
             && let Some(text) = live.and_then(Live::cgroup)
             && self.cgroups.may_be_in(&text, path.as_deref())
@@ -353,11 +356,11 @@ impl Attributor {
     }
 }
 
-/// What a process executed last before a moment.
+/// The last execution of a process before a moment.
 #[derive(Debug)]
 struct Program {
     execution: Option<Execution>,
-    /// By the table, the process has executed nothing since.
+    /// Whether the table shows no later execution.
     is_current: bool,
 }
 
@@ -365,13 +368,13 @@ impl Program {
     fn at(entry: Option<Process>, asked: &Asked<'_>, table: &dyn ProcessTable) -> Self {
         let by_id = |id: u64| (id != 0).then(|| table.execution(id)).flatten().filter(|found| found.id == id);
         if let Some(id) = asked.exec_id {
-            // The record has it, however many programs the process has executed since.
+            // The record names the execution, however many programs the process has executed since.
             return Self { execution: by_id(id), is_current: entry.is_some_and(|entry| entry.exec_id == id) };
         }
         let Some(entry) = entry else { return Self { execution: None, is_current: true } };
         match by_id(entry.exec_id) {
             Some(later) if later.at_ns > asked.at_ns => {
-                // It executed this one after the moment. Before that it ran what its parent ran at the fork.
+                // The process executed this one after the moment. Before that it ran its parent's program of the time of the fork.
                 let parent =
                     table.process(entry.parent_tgid).filter(|it| it.start_ns == entry.parent_start_ns);
                 let inherited = parent.and_then(|parent| by_id(parent.exec_id));
@@ -383,7 +386,7 @@ impl Program {
     }
 }
 
-/// The file that was executed.
+/// The identity of the executed file.
 fn executed(execution: &Execution) -> FileIdentity {
     FileIdentity {
         device: u64::from(execution.file.dev),

@@ -1,4 +1,4 @@
-//! Actors from a table of processes that are long gone, and from procfs.
+//! Actors from a table of ended processes, and from procfs.
 
 use super::*;
 use crate::observation::Observer;
@@ -9,7 +9,7 @@ use sensor_common::{
 use std::{collections::HashMap, fs};
 use tempfile::TempDir;
 
-/// Larger than any process number of Linux: nobody can be alive by it.
+/// Larger than any process number of Linux, so no process has it.
 const DEAD: u32 = 1 << 30;
 
 #[derive(Default)]
@@ -128,7 +128,7 @@ fn exes(actor: &Actor) -> Vec<&str> {
 }
 
 #[test]
-fn a_process_that_is_gone_has_its_program_arguments_login_and_ancestors() {
+fn an_ended_process_has_its_program_arguments_login_and_ancestors() {
     let mut table = Table::default();
     for (n, argv) in
         [&["sshd", "-D"][..], &["bash"], &["sudo", "tee", "/etc/x"], &["tee", "/etc/x"]].iter().enumerate()
@@ -179,13 +179,13 @@ fn a_change_made_before_an_exec_is_that_of_the_program_before_it() {
     );
     let after = host.attributor.attribute(&record(DEAD + 1, 20, 50), &table);
     assert_eq!(after.exe.as_deref(), Some("/usr/bin/cat"));
-    // And in the other order, so that what is remembered of the one is not told of the other.
+    // Also in the other order: the cache must not mix up the two.
     let before = host.attributor.attribute(&record(DEAD + 1, 20, 30), &table);
     assert_eq!(before.exe.as_deref(), Some("/usr/bin/bash"));
 }
 
 #[test]
-fn a_number_that_was_used_again_does_not_answer_for_the_one_before() {
+fn a_later_process_with_the_same_number_is_not_the_actor() {
     let mut table = Table::default();
     table.fork(0, DEAD + 1, 5);
     table.fork(DEAD + 1, DEAD, 1000);
@@ -197,7 +197,7 @@ fn a_number_that_was_used_again_does_not_answer_for_the_one_before() {
 }
 
 #[test]
-fn a_parent_whose_number_was_used_again_is_known_by_its_number_only() {
+fn of_a_parent_whose_number_another_process_has_only_the_number_is_known() {
     let mut table = Table::default();
     table.fork(0, DEAD, 10);
     table.fork(DEAD, DEAD + 1, 20);
@@ -213,7 +213,7 @@ fn a_parent_whose_number_was_used_again_is_known_by_its_number_only() {
 }
 
 #[test]
-fn an_execution_whose_slot_was_taken_is_not_told() {
+fn an_overwritten_execution_is_not_in_the_actor() {
     let mut table = Table::default();
     table.fork(0, DEAD, 10);
     table.exec(DEAD, 11, &["gone"]);
@@ -225,7 +225,7 @@ fn an_execution_whose_slot_was_taken_is_not_told() {
 }
 
 #[test]
-fn at_most_eight_ancestors_are_told_and_a_circle_ends() {
+fn an_actor_has_at_most_eight_ancestors_and_a_circle_ends() {
     let mut table = Table::default();
     table.fork(0, DEAD, 1);
     for n in 1..20 {
@@ -242,7 +242,7 @@ fn at_most_eight_ancestors_are_told_and_a_circle_ends() {
 }
 
 #[test]
-fn a_live_process_is_read_from_procfs_and_ours_is_known_as_ours() {
+fn a_live_process_is_read_from_procfs_and_the_daemon_is_holdfast() {
     let mut host = host();
     let own = host.attributor.attribute_pid(std::process::id(), u64::MAX, &NoTable).unwrap();
     assert!(own.holdfast);
@@ -253,13 +253,12 @@ fn a_live_process_is_read_from_procfs_and_ours_is_known_as_ours() {
     assert!(own.ancestors.iter().all(|ancestor| !ancestor.holdfast));
     let again = host.attributor.attribute(&record(own.pid, own.start_ns, u64::MAX), &NoTable);
     assert_eq!(again.exe, own.exe);
-    let stranger =
-        host.attributor.attribute(&record(own.pid, own.start_ns + 1_000_000_000, u64::MAX), &NoTable);
-    assert_eq!(stranger.exe, None, "another start is another process");
+    let other = host.attributor.attribute(&record(own.pid, own.start_ns + 1_000_000_000, u64::MAX), &NoTable);
+    assert_eq!(other.exe, None, "another start is another process");
 }
 
 #[test]
-fn a_process_that_had_our_number_before_us_is_not_ours() {
+fn an_earlier_process_with_the_daemons_number_is_not_holdfast() {
     let mut host = host();
     let own = host.attributor.attribute_pid(std::process::id(), u64::MAX, &NoTable).unwrap();
     let mut table = Table::default();
@@ -272,12 +271,12 @@ fn a_process_that_had_our_number_before_us_is_not_ours() {
 }
 
 #[test]
-fn a_process_that_is_gone_and_in_no_table_is_nobody() {
+fn an_ended_process_in_no_table_gives_no_actor() {
     assert_eq!(host().attributor.attribute_pid(DEAD, 1, &NoTable), None);
 }
 
 #[test]
-fn arguments_that_were_cut_or_empty_are_told_as_they_are() {
+fn cut_and_empty_arguments_are_kept_and_marked() {
     let mut table = Table::default();
     table.fork(0, DEAD, 10);
     table.exec(DEAD, 11, &["sh", "-c", "", "x"]);
@@ -294,7 +293,7 @@ fn arguments_that_were_cut_or_empty_are_told_as_they_are() {
 }
 
 #[test]
-fn the_group_of_the_record_tells_unit_container_and_pod() {
+fn the_records_group_gives_unit_container_and_pod() {
     use std::os::unix::fs::MetadataExt as _;
     const ID: &str = "4d1a5b0f3c2e9d8776655443322110ffeeddccbbaa99887766554433221100aa";
     const UID: &str = "2b6f1d3e-8c47-4d0a-9e51-7a3c5b8d9f10";
@@ -316,13 +315,13 @@ fn the_group_of_the_record_tells_unit_container_and_pod() {
     assert_eq!(actor.container_id.as_deref(), Some(ID));
     assert_eq!(actor.pod_uid.as_deref(), Some(UID));
     assert_eq!(actor.unit, Some(format!("crio-{ID}.scope")));
-    // The same when the container is gone.
+    // The same after the container's end.
     fs::remove_dir(&group).unwrap();
     assert_eq!(attributor.attribute(&record, &NoTable).container_id.as_deref(), Some(ID));
 }
 
 #[test]
-fn a_unit_without_a_group_where_version_1_counts_is_told_by_the_live_process_unless_it_moved() {
+fn a_unit_without_a_group_of_version_1_comes_from_the_live_process_unless_that_has_moved() {
     let root = tempfile::tempdir().unwrap();
     let proc = root.path().join("proc");
     fs::create_dir_all(proc.join("self")).unwrap();
@@ -352,7 +351,7 @@ fn a_unit_without_a_group_where_version_1_counts_is_told_by_the_live_process_unl
 }
 
 #[test]
-fn a_change_is_that_of_its_execution_however_many_came_after() {
+fn a_change_belongs_to_its_execution_however_many_follow() {
     let mut table = Table::default();
     table.fork(0, DEAD, 10);
     table.exec(DEAD, 11, &["first"]);
@@ -364,13 +363,13 @@ fn a_change_is_that_of_its_execution_however_many_came_after() {
     assert_eq!(host.attributor.attribute(&of_first, &table).exe.as_deref(), Some("/usr/bin/first"));
     let third = ChangeRecord { exec_id: table.processes[&DEAD].exec_id, ..record(DEAD, 10, 50) };
     assert_eq!(host.attributor.attribute(&third, &table).exe.as_deref(), Some("/usr/bin/third"));
-    // What is remembered of the one is not told of the other, nor forgotten with the process.
+    // The cache does not mix up the two, and outlives the process.
     table.processes.clear();
     assert_eq!(host.attributor.attribute(&of_first, &table).exe.as_deref(), Some("/usr/bin/first"));
 }
 
 #[test]
-fn the_file_that_was_executed_is_that_of_the_execution_or_of_the_live_process() {
+fn the_executed_file_comes_from_the_execution_or_the_live_process() {
     use std::os::unix::fs::MetadataExt as _;
     let mut table = Table::default();
     table.fork(0, DEAD, 10);
@@ -387,7 +386,7 @@ fn the_file_that_was_executed_is_that_of_the_execution_or_of_the_live_process() 
 }
 
 #[test]
-fn an_ancestor_is_what_it_ran_when_it_forked_however_many_programs_it_ran_since() {
+fn an_ancestor_has_its_program_of_the_fork_however_many_it_executed_since() {
     let mut table = Table::default();
     table.fork(0, DEAD, 10);
     table.exec(DEAD, 11, &["sudo"]);
@@ -399,7 +398,7 @@ fn an_ancestor_is_what_it_ran_when_it_forked_however_many_programs_it_ran_since(
 }
 
 #[test]
-fn a_unit_that_came_and_went_is_named_and_a_process_that_moved_is_where_it_was() {
+fn an_ended_unit_is_named_and_a_process_that_moved_has_its_earlier_group() {
     let mut table = Table::default();
     table.fork(0, DEAD, 10);
     table.exec(DEAD, 11, &["once"]);
@@ -413,7 +412,7 @@ fn a_unit_that_came_and_went_is_named_and_a_process_that_moved_is_where_it_was()
 }
 
 #[test]
-fn a_process_that_the_table_does_not_know_is_remembered_until_it_executes_another_program() {
+fn a_process_that_is_not_in_the_table_is_cached_until_its_next_exec() {
     use std::io::{BufRead as _, BufReader, Write as _};
     use std::process::{Command, Stdio};
     let mut host = host();
@@ -430,7 +429,7 @@ fn a_process_that_the_table_does_not_know_is_remembered_until_it_executes_anothe
     let (first, second) = (ask(), ask());
     assert_eq!(first, second);
     assert_eq!(first.argv[..2], ["sh", "-c"]);
-    // What comes back comes from the program that the shell became.
+    // The shell has become `cat`, which sends the line back.
     into.write_all(b"go\nback\n").unwrap();
     from.read_line(&mut line).unwrap();
     let third = ask();

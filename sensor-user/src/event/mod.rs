@@ -1,24 +1,25 @@
-//! Ring records: bytes in, checked values out.
+//! Ring records: bytes in, checked records out.
 //!
-//! Pure; the decoder itself is a fuzz target (`ring_record`): whatever the bytes are, the answer is a record or an error.
+//! `agent::receive` calls [`decode`] for each record of the rings, and `attribution` finds the actor of the result. The checks are in
+//! `sensor_common::decode`, which is pure and a fuzz target (`ring_record`): it gives a record or an error for any bytes.
 
-use sensor_common::op::{Operation, RECORD_IN_DIRECTORY, RECORD_NAME_CUT, RECORD_REFUSED};
+use sensor_common::op::{Operation, RECORD_IN_DIRECTORY, RECORD_NAME_CUT, RECORD_UNPERMITTED};
 use sensor_common::record::ChangeRecord;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 pub use sensor_common::decode::DecodeError;
 
-/// A checked record.
+/// A ring record whose length, operation and name have been checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
-    /// As it came.
+pub struct CheckedRecord {
+    /// The record.
     pub record: ChangeRecord,
     /// Its operation.
     pub operation: Operation,
 }
 
-impl Change {
+impl CheckedRecord {
     /// The directory entry's name, for a record about a name in a directory.
     pub fn name(&self) -> Option<&OsStr> {
         let length = usize::from(self.record.name_length);
@@ -31,9 +32,9 @@ impl Change {
         self.record.flags & RECORD_NAME_CUT != 0
     }
 
-    /// Whether the kernel refuses it to this actor, by owner and capabilities.
-    pub fn is_refused(&self) -> bool {
-        self.record.flags & RECORD_REFUSED != 0
+    /// Whether the kernel refuses the operation after the hook, because the actor is not the owner and lacks the capability.
+    pub fn is_unpermitted(&self) -> bool {
+        self.record.flags & RECORD_UNPERMITTED != 0
     }
 
     /// Whether the object itself lost, changed or got its name.
@@ -46,9 +47,9 @@ impl Change {
 }
 
 /// Decodes one ring record.
-pub fn decode(bytes: &[u8]) -> Result<Change, DecodeError> {
+pub fn decode(bytes: &[u8]) -> Result<CheckedRecord, DecodeError> {
     let (record, operation) = sensor_common::decode::decode(bytes)?;
-    Ok(Change { record, operation })
+    Ok(CheckedRecord { record, operation })
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Change events from fanotify, for where no kernel program can be loaded or fires.
+//! Change events from fanotify, for hosts on which no kernel program can be loaded, or none runs.
 //!
-//! In: the paths to watch. Out: the same operations as from the kernel programs, with the number of the process, if it is known;
-//! an overflow is reported as a loss. Events carry file handles. The backend opens each object once under its mark to learn its
-//! handle, so it needs no look-up by handle. It never blocks, and never delays or refuses an operation. [`BLIND_SPOTS`] lists what
-//! it cannot see.
+//! In: the paths to watch. Out: the operations that the kernel programs would report, with the number of the process if it is known, or
+//! a loss. `agent::receive` takes them as they are; they do not pass through `event`. Events carry file handles. The backend opens each
+//! object once under its mark to learn its handle, so it needs no look-up by handle. It never blocks, and never delays or refuses an
+//! operation. [`BLIND_SPOTS`] lists what it cannot see.
 
 #[cfg(test)]
 mod tests;
@@ -29,7 +29,7 @@ pub use fanotify::MalformedEvent;
 
 /// What this backend cannot see, for `doctor`, the log and the documentation.
 pub const BLIND_SPOTS: [&str; 10] = [
-    "who made a change, once that process is gone: fanotify tells a process number only",
+    "who made a change, if that process has ended: an event has only the process number",
     "stores through a writable mapping, until the file is closed",
     "the order of changes, and how many there were: the kernel merges equal events of one process",
     "which attribute changed: mode, owner, times, extended attributes and access control lists are one event",
@@ -38,13 +38,13 @@ pub const BLIND_SPOTS: [&str; 10] = [
     "writes to the block device below the file system",
     "changes that are refused: nothing can be denied",
     "executions of managed files",
-    "owner and times of a managed symbolic link itself, until it is looked at",
+    "owner and times of a managed symbolic link itself, until the next verification",
 ];
 
-/// Bytes read at once: several hundred events.
+/// Bytes of one read: several hundred events.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Reads in a row at most, so that a flood of events cannot occupy the daemon.
+/// Most reads in a row, so that a flood of events cannot occupy the daemon.
 const READS: usize = 64;
 
 /// Events of interest for a directory: on names in it, and on the directory itself.
@@ -65,21 +65,21 @@ const FILE_MASK: MaskFlags = MaskFlags::FAN_MODIFY
     .union(MaskFlags::FAN_DELETE_SELF)
     .union(MaskFlags::FAN_MOVE_SELF);
 
-/// Fanotify cannot be used, or not for this object.
+/// Why fanotify cannot be used, or not for this object.
 #[derive(Debug, thiserror::Error)]
 pub enum FanotifyError {
-    /// No group could be created: no privilege, or a kernel without file handles in events (before 5.9).
+    /// The group could not be created: the process lacks the privilege, or the kernel has no file handles in events (before 5.9).
     #[error("fanotify cannot be used here: {}", .0.desc())]
     Group(Errno),
-    /// The path leads to nothing that can be opened.
-    #[error("fanotify has nothing to watch at {}: {}", path.display(), errno.desc())]
+    /// No directory or regular file is at the path.
+    #[error("fanotify finds no object to watch at {}: {}", path.display(), errno.desc())]
     Absent {
         /// The path.
         path: PathBuf,
         /// Why not.
         errno: Errno,
     },
-    /// The object could not be opened or marked: its file system may have no stable handles.
+    /// The object cannot be opened or marked: its file system may have no stable handles.
     #[error("fanotify cannot watch {}: {}", path.display(), errno.desc())]
     Watch {
         /// The path.
@@ -87,7 +87,7 @@ pub enum FanotifyError {
         /// Why not.
         errno: Errno,
     },
-    /// The mark was set, and the kernel sent no event when the object was opened under it.
+    /// The kernel accepted the mark, and sent no event for an open of the object.
     #[error("fanotify sends no events for {}", path.display())]
     Silent {
         /// The path.
@@ -96,13 +96,13 @@ pub enum FanotifyError {
     /// The queue could not be read.
     #[error("cannot read fanotify events: {}", .0.desc())]
     Read(Errno),
-    /// The queue contained something that is no event.
+    /// The queue contained malformed bytes.
     #[error(transparent)]
     Malformed(#[from] MalformedEvent),
 }
 
 impl FanotifyError {
-    /// Whether nothing was at the path. An event on a name in its directory follows when that changes.
+    /// Whether no object was at the path. When one appears, an event on the name in its directory follows.
     pub const fn is_absence(&self) -> bool {
         matches!(self, Self::Absent { .. })
     }
@@ -115,15 +115,15 @@ pub struct ChangeEvent {
     pub path: PathBuf,
     /// The name in that directory; `None` for a change to the watched object itself.
     pub name: Option<OsString>,
-    /// What was done.
+    /// The operation.
     pub operation: Operation,
-    /// The process that did it; `None` when it is outside our pid namespace.
+    /// The process; `None` if it is outside the daemon's pid namespace.
     pub pid: Option<u32>,
-    /// Boot-time nanoseconds at which the event was read, because events have no time of their own.
+    /// Boot-time nanoseconds of the read, because events contain no time.
     pub read_ns: u64,
 }
 
-/// Opens what is to be watched.
+/// Opens the objects to watch. `observation::Observer` implements it.
 pub trait Open: std::fmt::Debug + Send + Sync {
     /// The directory or regular file at `path`, not what a link there points to.
     fn open_file(&self, path: &Path) -> Result<OwnedFd, Errno>;
@@ -132,12 +132,12 @@ pub trait Open: std::fmt::Debug + Send + Sync {
     fn open_again(&self, handle: OwnedFd) -> Result<OwnedFd, Errno>;
 }
 
-/// What a read of the queue gives.
+/// One entry of the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Happening {
-    /// A change to something watched.
+pub enum FanotifyEvent {
+    /// A change of a watched object.
     Change(ChangeEvent),
-    /// The queue was full and lost events. It does not tell which.
+    /// The queue was full, and an unknown number of events is lost.
     Lost,
 }
 
@@ -151,8 +151,8 @@ pub struct FanotifyBackend {
     /// Several paths may lead to one object.
     paths: HashMap<Handle, Vec<PathBuf>>,
     handles: HashMap<PathBuf, Handle>,
-    /// Events that were read while a handle was learnt.
-    backlog: Vec<Happening>,
+    /// Events that were read while the backend learnt a handle.
+    backlog: Vec<FanotifyEvent>,
 }
 
 impl FanotifyBackend {
@@ -177,11 +177,11 @@ impl FanotifyBackend {
         })
     }
 
-    /// Watches the directory or regular file at `path`, not what a link there points to. Call it again when the path may lead to
-    /// another object: it then watches that one, and gives whether the object is another.
+    /// Watches the directory or regular file at `path`, not the target of a link there. Call it again when the path may lead to
+    /// another object. It then watches that object, and gives whether the object is another one.
     ///
-    /// Events that it reads meanwhile wait for the next [`Self::read`], and the descriptor does not become readable for them. So
-    /// read when [`Self::has_waiting`] gives true.
+    /// It may read events, which wait for the next [`Self::read`]. The descriptor does not become readable for these: call `read` if
+    /// [`Self::has_waiting`] gives true.
     pub fn watch(&mut self, path: &Path) -> Result<bool, FanotifyError> {
         let error = |errno| FanotifyError::Watch { path: path.to_owned(), errno };
         let object = self.opener.open_file(path).map_err(|errno| match errno {
@@ -191,7 +191,7 @@ impl FanotifyBackend {
             _ => error(errno),
         });
         let object = match object {
-            // The earlier object is not at the path any more.
+            // The earlier object has left the path.
             Err(error @ FanotifyError::Absent { .. }) => {
                 self.unwatch(path);
                 return Err(error);
@@ -227,33 +227,33 @@ impl FanotifyBackend {
         }
     }
 
-    /// Whether events were read from the descriptor that [`Self::read`] has not given yet.
+    /// Whether events wait that [`Self::read`] has not given yet.
     pub fn has_waiting(&self) -> bool {
         !self.backlog.is_empty()
     }
 
-    /// All events since the last call. It never blocks; the descriptor becomes readable. Many events take several calls.
-    pub fn read(&mut self) -> Result<Vec<Happening>, FanotifyError> {
-        let mut happenings = std::mem::take(&mut self.backlog);
+    /// The events since the last call; many events take several calls. It never blocks. The descriptor becomes readable for new events.
+    pub fn read(&mut self) -> Result<Vec<FanotifyEvent>, FanotifyError> {
+        let mut given = std::mem::take(&mut self.backlog);
         for _ in 0..READS {
             let events = self.read_once()?;
             if events.is_empty() {
                 break;
             }
             for event in events {
-                self.interpret(&event, &mut happenings);
+                self.interpret(&event, &mut given);
             }
         }
-        Ok(happenings)
+        Ok(given)
     }
 
-    /// Opens the object once more and takes its handle from the event that this makes.
+    /// Opens the object once more, and takes its handle from the event of this open.
     fn learn(&mut self, object: &OwnedFd) -> Result<Option<Handle>, FanotifyError> {
         let again =
             object.try_clone().map_err(|_| Errno::EMFILE).and_then(|object| self.opener.open_again(object));
         drop(again.map_err(FanotifyError::Read)?);
         let mut learnt = None;
-        let mut happenings = Vec::new();
+        let mut given = Vec::new();
         loop {
             let events = self.read_once()?;
             if events.is_empty() {
@@ -265,10 +265,10 @@ impl FanotifyBackend {
                     let directory = event.entry.clone().filter(|(_, name)| name.is_none());
                     learnt = directory.map(|(handle, _)| handle).or(event.object.clone());
                 }
-                self.interpret(&event, &mut happenings);
+                self.interpret(&event, &mut given);
             }
         }
-        self.backlog.append(&mut happenings);
+        self.backlog.append(&mut given);
         Ok(learnt)
     }
 
@@ -284,11 +284,11 @@ impl FanotifyBackend {
         }
     }
 
-    /// The changes of watched objects that an event means: none, one or several.
-    fn interpret(&self, event: &RawEvent, happenings: &mut Vec<Happening>) {
+    /// Adds the changes of watched objects that an event means: none, one or several.
+    fn interpret(&self, event: &RawEvent, given: &mut Vec<FanotifyEvent>) {
         let mask = MaskFlags::from_bits_truncate(event.mask);
         if mask.contains(MaskFlags::FAN_Q_OVERFLOW) {
-            happenings.push(Happening::Lost);
+            given.push(FanotifyEvent::Lost);
             return;
         }
         let on_directory = mask.contains(MaskFlags::FAN_ONDIR);
@@ -312,8 +312,8 @@ impl FanotifyBackend {
                 _ => None,
             };
             let (paths, name) = about.unwrap_or_default();
-            happenings.extend(paths.iter().map(|path| {
-                Happening::Change(ChangeEvent {
+            given.extend(paths.iter().map(|path| {
+                FanotifyEvent::Change(ChangeEvent {
                     path: path.clone(),
                     name: name.cloned(),
                     operation,

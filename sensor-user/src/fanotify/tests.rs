@@ -1,4 +1,4 @@
-//! Real changes under real marks, where this process may make them.
+//! Real changes and real marks, if this process may set marks.
 
 use super::*;
 use crate::clock::SystemClock;
@@ -17,8 +17,8 @@ struct Host {
     backend: FanotifyBackend,
 }
 
-/// A root with a watched directory and file; `None`, said aloud, where fanotify is not allowed or the
-/// file system of the temporary directory has no handles.
+/// A root with a watched directory and file. If fanotify is not allowed, or the file system of the temporary directory has no
+/// handles, it prints that and gives `None`.
 fn host() -> Option<Host> {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("etc")).unwrap();
@@ -53,22 +53,22 @@ impl Host {
         self.root.path().join(path.trim_start_matches('/'))
     }
 
-    /// Changes as (path, name, operation), after at least one came.
+    /// The changes as (path, name, operation), after at least one has arrived.
     fn changes(&mut self) -> Vec<(String, Option<String>, Operation)> {
         if !self.backend.has_waiting() {
             let mut ready = [PollFd::new(self.backend.as_fd(), PollFlags::POLLIN)];
             assert_eq!(poll(&mut ready, PollTimeout::from(10_000_u16)).unwrap(), 1, "no event came");
         }
-        let happenings = self.backend.read().unwrap();
-        happenings
+        let events = self.backend.read().unwrap();
+        events
             .into_iter()
             .map(|happening| match happening {
-                Happening::Change(change) => (
+                FanotifyEvent::Change(change) => (
                     change.path.to_str().unwrap().to_owned(),
                     change.name.map(|name| name.to_str().unwrap().to_owned()),
                     change.operation,
                 ),
-                Happening::Lost => panic!("lost"),
+                FanotifyEvent::Lost => panic!("lost"),
             })
             .collect()
     }
@@ -81,7 +81,7 @@ impl Host {
 }
 
 #[test]
-fn changes_of_a_file_and_of_names_in_a_directory_are_told() {
+fn changes_of_a_file_and_of_names_in_a_directory_give_events() {
     let Some(mut host) = host() else { return };
     fs::write(host.at("/etc/file"), "y").unwrap();
     host.saw("/etc/file", None, Operation::Write);
@@ -105,7 +105,7 @@ fn changes_of_a_file_and_of_names_in_a_directory_are_told() {
 }
 
 #[test]
-fn a_write_through_another_hard_link_is_told_of_the_file() {
+fn a_write_through_another_hard_link_gives_an_event_for_the_file() {
     let Some(mut host) = host() else { return };
     fs::hard_link(host.at("/etc/file"), host.at("/elsewhere")).unwrap();
     host.backend.read().unwrap();
@@ -114,7 +114,7 @@ fn a_write_through_another_hard_link_is_told_of_the_file() {
 }
 
 #[test]
-fn of_two_watched_paths_to_one_object_each_is_told_and_each_is_unwatched_alone() {
+fn each_of_two_watched_paths_to_one_object_has_its_events_and_can_be_unwatched_alone() {
     let Some(mut host) = host() else { return };
     fs::hard_link(host.at("/etc/file"), host.at("/etc/other")).unwrap();
     assert!(host.backend.watch(Path::new("/etc/other")).unwrap());
@@ -130,13 +130,13 @@ fn of_two_watched_paths_to_one_object_each_is_told_and_each_is_unwatched_alone()
 }
 
 #[test]
-fn what_is_not_there_is_told_from_what_cannot_be_watched() {
+fn the_errors_for_a_missing_object_and_for_an_unwatchable_one_differ() {
     let Some(mut host) = host() else { return };
     std::os::unix::fs::symlink("file", host.at("/etc/link")).unwrap();
     for path in ["/etc/none", "/none/at/all", "/etc/file/below", "/etc/link"] {
         assert!(host.backend.watch(Path::new(path)).unwrap_err().is_absence(), "{path}");
     }
-    // No file system without stable handles is as sure to be there as this one.
+    // Every machine has this file system without stable handles.
     let root = Arc::new(Observer::new(Path::new("/")).unwrap());
     let mut backend = FanotifyBackend::new(root, Arc::new(SystemClock)).unwrap();
     match backend.watch(Path::new("/proc/self/status")) {
@@ -146,7 +146,7 @@ fn what_is_not_there_is_told_from_what_cannot_be_watched() {
 }
 
 #[test]
-fn the_object_that_took_a_path_is_watched_after_watching_it_again() {
+fn a_new_object_at_a_path_has_events_after_the_path_is_watched_again() {
     let Some(mut host) = host() else { return };
     assert!(!host.backend.watch(Path::new("/etc/file")).unwrap(), "the same object");
     fs::write(host.at("/etc/new"), "new").unwrap();
@@ -163,26 +163,26 @@ fn the_object_that_took_a_path_is_watched_after_watching_it_again() {
 }
 
 #[test]
-fn the_process_that_made_a_change_is_named() {
+fn an_event_has_the_process_that_made_the_change() {
     let Some(mut host) = host() else { return };
     let mut child =
         Command::new("sh").arg("-c").arg("echo y > \"$0\"").arg(host.at("/etc/file")).spawn().unwrap();
     let pid = child.id();
     child.wait().unwrap();
-    let happenings = host.backend.read().unwrap();
-    let writers: Vec<_> = happenings
+    let events = host.backend.read().unwrap();
+    let writers: Vec<_> = events
         .iter()
         .filter_map(|happening| match happening {
-            Happening::Change(change) if change.operation == Operation::Write => change.pid,
+            FanotifyEvent::Change(change) if change.operation == Operation::Write => change.pid,
             _ => None,
         })
         .collect();
-    assert_eq!(writers.first(), Some(&pid), "{happenings:?}");
+    assert_eq!(writers.first(), Some(&pid), "{events:?}");
     assert!(writers.iter().all(|writer| *writer == pid));
 }
 
 #[test]
-fn looking_at_things_makes_no_event() {
+fn an_observation_causes_no_event() {
     let Some(mut host) = host() else { return };
     host.backend.read().unwrap();
     fs::read(host.at("/etc/file")).unwrap();
@@ -192,7 +192,7 @@ fn looking_at_things_makes_no_event() {
 }
 
 #[test]
-fn a_full_queue_is_told_as_a_loss() {
+fn a_full_queue_is_reported_as_a_loss() {
     let Some(mut host) = host() else { return };
     let limit: u32 = fs::read_to_string("/proc/sys/fs/fanotify/max_queued_events")
         .ok()
@@ -202,23 +202,23 @@ fn a_full_queue_is_told_as_a_loss() {
         println!("skipped: the queue takes {limit} events");
         return;
     }
-    // Different names, so that the kernel has nothing to merge.
+    // Different names, so that the kernel merges no events.
     for n in 0..limit + 16 {
         fs::File::create(host.at(&format!("/etc/{n}"))).unwrap();
     }
     let mut lost = false;
     loop {
-        let happenings = host.backend.read().unwrap();
-        if happenings.is_empty() {
+        let events = host.backend.read().unwrap();
+        if events.is_empty() {
             break;
         }
-        lost |= happenings.contains(&Happening::Lost);
+        lost |= events.contains(&FanotifyEvent::Lost);
     }
     assert!(lost);
 }
 
 #[test]
-fn what_is_not_there_is_refused_by_name() {
+fn the_error_for_a_missing_object_names_its_path() {
     let Some(mut host) = host() else { return };
     let error = host.backend.watch(Path::new("/etc/none")).unwrap_err();
     assert!(error.to_string().contains("/etc/none"), "{error}");

@@ -1,4 +1,6 @@
-//! The table of hooks: what drives loading, metrics, `doctor` and the tests.
+//! The table of hooks. `load` attaches them, `doctor` lists them, metrics count them.
+//!
+//! In: the running kernel's BTF. Out: for each hook its program and arguments, or why this kernel cannot run it.
 
 use aya::programs::ProgramError;
 use sensor_model::host::btf::{Btf, BtfError};
@@ -31,9 +33,9 @@ impl Mode {
 pub enum When {
     /// From start to end.
     Always,
-    /// Only while some managed file has writers: it sees every read and write, or every close, on the node.
+    /// Only while a managed file has writers: the hook sees every read and write, or every close, on the node.
     Writers,
-    /// Only while some managed thing is a symbolic link, for the daemon's own observations of it.
+    /// Only while a managed thing is a symbolic link. It answers the daemon's observations of the link.
     Links,
 }
 
@@ -46,9 +48,10 @@ pub struct Hook {
     pub arguments: &'static [&'static str],
     /// When it is attached.
     pub when: When,
-    /// What is not seen without it, for `doctor`.
+    /// What Holdfast cannot see without it, for `doctor`.
     pub sees: &'static str,
-    /// Kernels from which it exists; `None` for all. Documentation only: presence is read from BTF.
+    /// The first kernel that has it; `None` if all have it. Older kernels do the same through other hooks. BTF decides whether the
+    /// running kernel has it.
     pub since: Option<&'static str>,
 }
 
@@ -56,7 +59,7 @@ const fn always(name: &'static str, arguments: &'static [&'static str], sees: &'
     Hook { name, arguments, when: When::Always, sees, since: None }
 }
 
-/// Every change hook.
+/// Every security hook.
 pub const HOOKS: &[Hook] = &[
     always("file_open", &["file"], "opens for writing, and the daemon's own observations"),
     Hook {
@@ -71,7 +74,7 @@ pub const HOOKS: &[Hook] = &[
     always("mmap_file", &["file", "prot", "flags"], "shared writable mappings"),
     always("file_mprotect", &["vma", "prot"], "shared mappings made writable"),
     always("file_ioctl", &["file", "cmd"], "inode flags and content-swapping ioctls"),
-    // Some older stable kernels have it too. On a kernel without it, 32-bit processes go through `file_ioctl`.
+    // Some older stable kernels have it too. On a kernel without it, ioctls of 32-bit processes call `file_ioctl`.
     Hook {
         since: Some("6.8"),
         ..always(
@@ -101,11 +104,11 @@ pub const HOOKS: &[Hook] = &[
     always("bprm_creds_for_exec", &["bprm"], "executions of managed scripts"),
     Hook {
         when: When::Links,
-        ..always("inode_readlink", &["dentry"], "metadata of managed links, but for their names")
+        ..always("inode_readlink", &["dentry"], "metadata of managed links, except their names")
     },
 ];
 
-/// The tracepoints that feed the process cache: program name and tracepoint.
+/// The tracepoints that fill the maps of processes and control groups: program name and tracepoint.
 pub const TRACEPOINTS: &[(&str, &str)] = &[
     ("process_fork", "sched_process_fork"),
     ("process_exec", "sched_process_exec"),
@@ -121,11 +124,11 @@ pub struct Function {
     pub program: &'static str,
     /// The parameter that its body reads.
     pub argument: &'static str,
-    /// What is not seen without it, for `doctor`.
+    /// What Holdfast cannot see without it, for `doctor`.
     pub sees: &'static str,
 }
 
-/// All of them.
+/// All of these functions.
 pub const FUNCTIONS: &[Function] = &[
     Function {
         name: "blkdev_open",
@@ -143,7 +146,7 @@ pub const FUNCTIONS: &[Function] = &[
 
 /// Why a program is not attached.
 #[derive(Clone, Error)]
-pub enum Off {
+pub enum WhyOff {
     /// The kernel's types lack what the program needs: its function, or an argument of that.
     #[error(transparent)]
     Types(#[from] BtfError),
@@ -152,7 +155,7 @@ pub enum Off {
     Refused(Arc<ProgramError>),
 }
 
-impl From<ProgramError> for Off {
+impl From<ProgramError> for WhyOff {
     fn from(error: ProgramError) -> Self {
         Self::Refused(Arc::new(error))
     }
@@ -175,18 +178,18 @@ impl fmt::Display for Refusal<'_> {
     }
 }
 
-/// As the text is quoted where hooks are listed.
-impl fmt::Debug for Off {
+/// The log's list of hooks quotes the text.
+impl fmt::Debug for WhyOff {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.to_string(), to)
     }
 }
 
-/// What is not seen because the program of this name is off; `None` if nothing is hidden. An older kernel that lacks a newer
-/// hook's function does the same through other hooks. A tracepoint only helps to name the actor.
-pub fn hidden(name: &str, off: &Off) -> Option<&'static str> {
+/// What Holdfast cannot see because the program of this hook or function is off; `None` if it sees everything. An older kernel
+/// that lacks a newer hook's function does the same through other hooks. Without a tracepoint only details of actors are missing.
+pub fn hidden(name: &str, off: &WhyOff) -> Option<&'static str> {
     if let Some(hook) = HOOKS.iter().find(|hook| hook.name == name) {
-        let is_older = hook.since.is_some() && matches!(off, Off::Types(BtfError::NoFunction(_)));
+        let is_older = hook.since.is_some() && matches!(off, WhyOff::Types(BtfError::NoFunction(_)));
         return (!is_older).then_some(hook.sees);
     }
     FUNCTIONS.iter().find(|function| function.name == name).map(|function| function.sees)

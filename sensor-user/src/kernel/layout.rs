@@ -1,28 +1,28 @@
 //! Which kernel fields the programs read, and the globals that hold their offsets.
 //!
-//! In: the running kernel's BTF. Out: a value for each global of the object, or the reason why there is none. The names are the
-//! contract with `sensor-ebpf/src/kernel.rs`.
+//! In: the running kernel's BTF. Out: a value for each global of the object, and the fields that the kernel lacks with the reasons.
+//! `sensor-ebpf/src/kernel.rs` declares the globals by the same names.
 
 use sensor_model::host::btf::{Btf, BtfError, Field};
 use sensor_model::host::hierarchy::Hierarchy;
 use std::collections::BTreeMap;
 
-/// The running kernel's types.
+/// The file with the running kernel's types.
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// Offset of a field that the kernel lacks; the programs then read zero.
+/// The offset of a field that the kernel lacks. The programs then read zero.
 pub const MISSING: u32 = u32::MAX;
 
-/// A field: its global, where it is, what it must be.
+/// A field of a kernel structure, the global for its offset, and the type that it must have.
 #[derive(Debug, Clone, Copy)]
 pub struct KernelField {
     /// Name of the global in the object.
     pub global: &'static str,
-    /// Structure.
+    /// The structure.
     pub structure: &'static str,
-    /// Member.
+    /// The member of the structure.
     pub member: &'static str,
-    /// Type that the programs load.
+    /// The type that the programs load.
     pub field: Field,
 }
 
@@ -37,10 +37,10 @@ const fn field(
 
 use Field::{Nested, Pointer, Word};
 
-/// The group of a `css_set` in the hierarchy that the daemon chose.
+/// The global for the offset of a `css_set`'s group in the hierarchy that the daemon chose.
 const GROUP: &str = "OFF_CSS_SET_GROUP";
 
-/// Every field the programs read.
+/// Every field that the programs read.
 pub const FIELDS: &[KernelField] = &[
     field("OFF_FILE_F_INODE", "file", "f_inode", Pointer),
     field("OFF_FILE_F_MODE", "file", "f_mode", Word(4)),
@@ -117,7 +117,7 @@ pub const FIELDS: &[KernelField] = &[
     field("OFF_KERNFS_NODE_PARENT", "kernfs_node", "parent", Pointer),
 ];
 
-/// Members with another name in later kernels: structure, member, other name.
+/// Members that later kernels renamed: structure, member, later name.
 const RENAMED: &[(&str, &str, &str)] = &[("kernfs_node", "parent", "__parent")];
 
 /// The offset of a field, by any of its names.
@@ -133,14 +133,14 @@ fn offset(btf: &Btf<'_>, field: &KernelField) -> Result<u32, BtfError> {
 /// Values for the object's globals.
 #[derive(Debug, Default)]
 pub struct Layout {
-    /// By global name.
+    /// The values, by the name of the global.
     pub values: BTreeMap<&'static str, u32>,
     /// Fields that this kernel lacks or has with another type.
     pub missing: Vec<(KernelField, BtfError)>,
 }
 
 impl Layout {
-    /// Resolves every field, and lists those that are missing. `groups`: the hierarchy of control groups to read.
+    /// Resolves every field, and lists those that are missing. `groups` is the hierarchy of control groups that the programs read.
     pub fn resolve(btf: &Btf<'_>, groups: Hierarchy) -> Self {
         let mut layout = Self::default();
         for field in FIELDS {
@@ -153,7 +153,7 @@ impl Layout {
             };
             layout.values.insert(field.global, value);
         }
-        // In the plain rw_semaphore the lowest bit of the count means locked for writing. That of PREEMPT_RT has no count.
+        // In the plain rw_semaphore the lowest bit of the count means locked for writing. The one of PREEMPT_RT has no count.
         let semaphore = btf.member("inode", "i_rwsem", Nested);
         let count = btf.member("rw_semaphore", "count", Nested);
         let (offset, has) = match (semaphore, count) {
@@ -169,9 +169,9 @@ impl Layout {
                 Ok((set, group)) => {
                     layout.values.extend([(GROUP, set), ("OFF_CSS_CGROUP", group)]);
                 }
-                // The number of a group in another hierarchy would name another group.
+                // Numbers of groups repeat between hierarchies, so a number of version 2 would name another group here.
                 Err(error) => {
-                    tracing::warn!(%error, "Groups of processes that are gone cannot be told.");
+                    tracing::warn!(%error, "Records of processes that have ended lack their control group: the kernel's types lack a field.");
                     layout.values.insert(GROUP, MISSING);
                 }
             }
@@ -184,7 +184,7 @@ impl Layout {
     }
 }
 
-/// Offsets for a group of version 1: of the controller's state in a `css_set`, and of the group in that state.
+/// Offsets for a group of version 1: that of the controller's state in a `css_set`, and that of the group in this state.
 ///
 /// # Errors
 /// This kernel's types lack one of the fields.

@@ -1,13 +1,13 @@
-//! Loading, attaching, pinning and adopting the programs.
+//! Loading, attaching and pinning the programs, and taking over those of an earlier daemon.
 //!
-//! In: the embedded object, the kernel's BTF, a mode. Out: a [`Sensor`] with its maps. The canary shows whether the programs
+//! In: the embedded object, the kernel's BTF, a mode. Out: [`Loaded`]: programs, maps and rings. The canary shows whether the programs
 //! run, and the agent decides which mode to try next.
 
 use super::btrfs;
 use super::groups;
-use super::hooks::{FUNCTIONS, Function, HOOKS, Hook, Mode, Off, TRACEPOINTS, When};
+use super::hooks::{FUNCTIONS, Function, HOOKS, Hook, Mode, TRACEPOINTS, When, WhyOff};
 use super::layout::{Layout, VMLINUX_BTF};
-use super::maps::{Maps, MapsError, ProcessMaps, Ring};
+use super::maps::{Maps, MapsError, ProcessMaps, Rings};
 use super::object::OBJECT;
 use super::own_process;
 use super::pins::{Pins, PinsError, set_number};
@@ -26,7 +26,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Maps that outlive the daemon. These are all maps, because adopted programs continue to use theirs.
+/// The maps that outlive the daemon: all of them, because adopted programs continue to use their own maps.
 const PINNED_MAPS: [&str; 18] = [
     "MANAGED",
     "BITMAP",
@@ -58,13 +58,13 @@ pub enum LoadError {
     /// The kernel's types cannot be read.
     #[error("read `{VMLINUX_BTF}`: {0}")]
     Read(#[source] std::io::Error),
-    /// They cannot be parsed.
+    /// The kernel's types cannot be parsed.
     #[error(transparent)]
     Btf(#[from] BtfError),
-    /// aya could not parse them.
+    /// aya cannot parse the kernel's types.
     #[error("parse `{VMLINUX_BTF}`: {0}")]
     AyaBtf(#[from] aya::BtfError),
-    /// The daemon's own process cannot be read.
+    /// Procfs does not show the daemon's own process.
     #[error("read the daemon's own start from procfs: {0}")]
     Process(#[source] std::io::Error),
     /// The kernel, or aya, refused the object.
@@ -73,15 +73,15 @@ pub enum LoadError {
     /// A map is not usable.
     #[error(transparent)]
     Maps(#[from] MapsError),
-    /// Not one hook could be attached.
+    /// No hook could be attached.
     #[error("no hook could be attached as {mode:?}; the first failure: {hook}: {off}")]
     NothingAttached {
-        /// Mode tried.
+        /// The mode.
         mode: Mode,
         /// The first hook that failed.
         hook: &'static str,
-        /// Why.
-        off: Off,
+        /// Why it failed.
+        off: WhyOff,
     },
     /// The kernel's types contain none of the hooks.
     #[error("no hook could be attached as {0:?}; the first failure: this kernel has none of them")]
@@ -96,35 +96,35 @@ pub enum LoadError {
 pub enum HookState {
     /// Attached by this daemon.
     Attached,
-    /// Attached by an earlier daemon and taken over.
+    /// Attached by an earlier daemon, and taken over by this one.
     Adopted,
-    /// Loaded; attached only while it is needed.
+    /// Loaded, and attached only while the daemon needs it.
     Waiting,
-    /// Not available, and why.
-    Off(Off),
+    /// Not attached, for this reason.
+    Off(WhyOff),
 }
 
-/// The loaded programs.
+/// The loaded programs and their links.
 #[derive(Debug)]
-pub struct Sensor {
-    programs: Programs,
+pub struct AttachedPrograms {
+    programs: Attachable,
     pins: Option<Pins>,
     /// How the change hooks are attached.
     pub mode: Mode,
     /// The state of each hook, by hook or tracepoint name.
     pub hooks: BTreeMap<&'static str, HookState>,
     links: BTreeMap<&'static str, PinnedOrHeld>,
-    /// Links of the hooks that are attached only while they are needed.
-    passing: BTreeMap<&'static str, FdLink>,
+    /// Links of hooks that are attached only at times; see [`When`].
+    temporary: BTreeMap<&'static str, FdLink>,
 }
 
 /// The programs that the daemon can still attach.
 #[derive(Debug)]
-enum Programs {
-    /// The whole object with instructions, functions and lines; those of a shared function are there once for each program that
-    /// calls it. It takes more than a MiB.
+enum Attachable {
+    /// The whole object: instructions, functions and lines. It takes more than a MiB, because it contains a shared function once for
+    /// each program that calls it.
     Object(Ebpf),
-    /// The programs that are attached only at times, by their names in the object. The kernel holds their instructions.
+    /// The programs that are attached only at times, by their names in the object. Only the kernel holds their instructions.
     Waiting(BTreeMap<String, Program>),
 }
 
@@ -138,21 +138,21 @@ enum PinnedOrHeld {
 #[derive(Debug)]
 pub struct Loaded {
     /// Programs and links.
-    pub sensor: Sensor,
-    /// Managed inodes, bitmap, control, counters.
+    pub sensor: AttachedPrograms,
+    /// All maps but those of processes.
     pub maps: Maps,
-    /// Process cache.
+    /// The maps of processes.
     pub processes: ProcessMaps,
-    /// Changes.
-    pub ring: Ring,
-    /// Every hook of the last run was still attached, so no event is missing.
+    /// Both rings.
+    pub ring: Rings,
+    /// Every hook of the last run was still attached, so the programs have missed no change.
     pub adopted: bool,
 }
 
-/// Loads the object and attaches everything that this kernel has, or adopts what is attached already.
+/// Loads the object, and attaches the program of each hook that this kernel has. It takes over links of an earlier daemon.
 ///
-/// `pins`: a directory in a BPF file system, or `None` to keep nothing beyond the process. `things`: how many things are
-/// declared, or `None` if that is not known yet.
+/// `pins` is a directory in a BPF file system; with `None` programs and maps end with the process. `things` is the number of
+/// declared things; `None` if it is not known yet.
 pub fn load(mode: Mode, pins: Option<&Path>, things: Option<usize>) -> Result<Loaded, LoadError> {
     let bytes = fs::read(VMLINUX_BTF).map_err(LoadError::Read)?;
     let kernel = aya::Btf::from_sys_fs()?;
@@ -194,9 +194,9 @@ pub fn load(mode: Mode, pins: Option<&Path>, things: Option<usize>) -> Result<Lo
     }
 
     let own = own_process::of(&layout).map_err(LoadError::Process)?;
-    let volumes = btrfs::resolve(&btf, &bytes);
+    let offsets = btrfs::resolve(&btf, &bytes);
 
-    // From here on only the loader needs the kernel's types, and it has its own copy.
+    // Only the loader still needs the kernel's types, and it has its own copy.
     drop(btf);
     drop(bytes);
 
@@ -215,7 +215,7 @@ pub fn load(mode: Mode, pins: Option<&Path>, things: Option<usize>) -> Result<Lo
     for (name, path) in PINNED_MAPS.iter().zip(&map_pins) {
         loader.map_pin_path(name, path.as_path());
     }
-    // The ring belongs to the object, so that this daemon logs the lines of programs that an earlier one attached.
+    // The pin is beside the links of this object, so that this daemon also logs the lines of programs that an earlier one attached.
     #[cfg(debug_assertions)]
     let printed = pins.as_ref().map(|pins| pins.links.join(LINES));
     #[cfg(debug_assertions)]
@@ -225,16 +225,16 @@ pub fn load(mode: Mode, pins: Option<&Path>, things: Option<usize>) -> Result<Lo
     let mut ebpf = loader.load(OBJECT)?;
     drop(loader);
     let (mut maps, processes, ring) = Maps::take(&mut ebpf, cpus, bitmap)?;
-    // Before anything is enrolled.
-    if let Some(volumes) = volumes {
-        maps.set_volumes(volumes)?;
+    // Before the daemon enrols the first inode, because the offsets change keys.
+    if let Some(offsets) = offsets {
+        maps.set_btrfs_offsets(offsets)?;
     }
     let mount_namespace = host_mount_namespace();
     maps.set_control(Control { abi_version: ABI_VERSION, mount_namespace, set, ..own })?;
 
-    let programs = Programs::Object(ebpf);
-    let (links, passing) = (BTreeMap::new(), BTreeMap::new());
-    let mut sensor = Sensor { programs, pins, mode, hooks, links, passing };
+    let programs = Attachable::Object(ebpf);
+    let (links, temporary) = (BTreeMap::new(), BTreeMap::new());
+    let mut sensor = AttachedPrograms { programs, pins, mode, hooks, links, temporary };
     let adopted = sensor.attach_all(&wanted, &functions, &kernel)?;
     if let Err(error) = sensor.drop_object() {
         tracing::debug!(%error, "The object stays in memory.");
@@ -242,19 +242,19 @@ pub fn load(mode: Mode, pins: Option<&Path>, things: Option<usize>) -> Result<Lo
     Ok(Loaded { sensor, maps, processes, ring, adopted })
 }
 
-/// Number of the first process's mount namespace, or else of the daemon's; 0 if neither can be read.
+/// The number of process 1's mount namespace, or else of the daemon's; 0 if neither can be read.
 fn host_mount_namespace() -> u32 {
     let number = |process: &str| fs::metadata(format!("/proc/{process}/ns/mnt")).map(|file| file.ino());
     let found = number("1").or_else(|_| number("self"));
     found.ok().and_then(|number| u32::try_from(number).ok()).unwrap_or(0)
 }
 
-/// How many processors may ever be present, as the per-CPU maps count them.
+/// The number of processors that may ever be present, as the per-CPU maps count them.
 fn possible_cpus() -> u32 {
     aya::util::nr_cpus().ok().and_then(|cpus| u32::try_from(cpus).ok()).unwrap_or(1)
 }
 
-impl Sensor {
+impl AttachedPrograms {
     fn attach_all(
         &mut self,
         wanted: &[&'static Hook],
@@ -329,7 +329,7 @@ impl Sensor {
         &mut self,
         name: &'static str,
         link: Result<(PinnedOrHeld, bool), ProgramError>,
-        first_failure: &mut Option<(&'static str, Off)>,
+        first_failure: &mut Option<(&'static str, WhyOff)>,
     ) -> bool {
         match link {
             Ok((link, adopted)) => {
@@ -339,10 +339,10 @@ impl Sensor {
                 adopted
             }
             Err(error) => {
-                let off = Off::from(error);
+                let off = WhyOff::from(error);
                 first_failure.get_or_insert_with(|| (name, off.clone()));
                 self.hooks.insert(name, HookState::Off(off));
-                // The hook was off in the last run too, so its absence opens no gap.
+                // The hook was off in the last run too, so it opens no new gap.
                 true
             }
         }
@@ -353,14 +353,14 @@ impl Sensor {
         &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
     {
         let program = match &mut self.programs {
-            Programs::Object(ebpf) => ebpf.program_mut(name),
-            Programs::Waiting(programs) => programs.get_mut(name),
+            Attachable::Object(ebpf) => ebpf.program_mut(name),
+            Attachable::Waiting(programs) => programs.get_mut(name),
         };
         program.ok_or(ProgramError::UnexpectedProgramType)?.try_into()
     }
 
-    /// Frees the object, which attached programs do not need. It keeps the waiting programs: it pins each for a moment and opens
-    /// that pin, so that only the kernel holds the instructions. Without a directory for pins the object stays.
+    /// Frees the object, which attached programs do not need. It keeps the waiting programs: it pins each of them for a moment and
+    /// opens that pin, so that only the kernel holds the instructions. Without a directory for pins the object stays in memory.
     fn drop_object(&mut self) -> Result<(), ProgramError> {
         let Some(pins) = self.pins.clone() else { return Ok(()) };
         let waits = |hook: &&Hook| matches!(self.hooks.get(hook.name), Some(HookState::Waiting));
@@ -382,7 +382,7 @@ impl Sensor {
             waiting.insert(name, program);
         }
         pins.moment()?;
-        self.programs = Programs::Waiting(waiting);
+        self.programs = Attachable::Waiting(waiting);
         Ok(())
     }
 
@@ -408,45 +408,45 @@ impl Sensor {
         }
     }
 
-    /// Attaches or detaches the hooks that are needed only at times, and gives their names.
-    pub fn set(&mut self, when: When, needed: bool) -> Result<Vec<&'static str>, ProgramError> {
+    /// Attaches the hooks of this kind if they are needed, and otherwise detaches them. It gives the names of those that changed.
+    pub fn attach_while(&mut self, when: When, needed: bool) -> Result<Vec<&'static str>, ProgramError> {
         let mut changed = Vec::new();
         for hook in HOOKS.iter().filter(|hook| hook.when == when) {
             if !needed {
-                changed.extend(self.passing.remove(hook.name).map(|_| hook.name));
-            } else if !self.passing.contains_key(hook.name)
+                changed.extend(self.temporary.remove(hook.name).map(|_| hook.name));
+            } else if !self.temporary.contains_key(hook.name)
                 && matches!(self.hooks.get(hook.name), Some(HookState::Waiting))
             {
                 let link = self.attach_program(&hook.program(self.mode))?;
-                self.passing.insert(hook.name, link);
+                self.temporary.insert(hook.name, link);
                 changed.push(hook.name);
             }
         }
         Ok(changed)
     }
 
-    /// Whether any of the programs is an earlier daemon's.
+    /// Whether an earlier daemon attached any of the programs.
     pub fn has_adopted(&self) -> bool {
         self.hooks.values().any(|state| matches!(state, HookState::Adopted))
     }
 
-    /// Removes the pins of all other sets, which detaches their programs. Call it only for a set that has answered its canary:
-    /// until then the earlier programs may be the only ones that run.
+    /// Removes the pins of all other sets, which detaches their programs. Call it only after this set has answered its canary: until
+    /// then the earlier programs may be the only ones that run.
     pub fn retire_others(&self) {
-        for path in self.pins.iter().flat_map(Pins::foreign) {
+        for path in self.pins.iter().flat_map(Pins::others) {
             if let Err(error) = fs::remove_dir_all(&path) {
-                tracing::warn!(path = %path.display(), %error, "Could not remove the pins of an older object.");
+                tracing::warn!(path = %path.display(), %error, "Cannot remove the pins of an older object.");
             }
         }
     }
 
-    /// Detaches everything and removes the pins, for a mode whose programs do not run.
+    /// Detaches all programs and removes the pins, for a mode whose programs do not run.
     pub fn detach(self) {
         for (name, link) in self.links {
             match link {
                 PinnedOrHeld::Pinned(link) => {
                     if let Err(error) = link.unpin() {
-                        tracing::warn!(hook = name, %error, "Could not unpin a link.");
+                        tracing::warn!(hook = name, %error, "Cannot unpin a link.");
                     }
                 }
                 PinnedOrHeld::Held(link) => drop(link),

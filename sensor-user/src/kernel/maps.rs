@@ -1,16 +1,16 @@
 //! Typed access to the programs' maps.
 //!
-//! In: keys and values of `sensor-common`. Out: system calls on map descriptors. The daemon writes an entry of the managed map
-//! only to add or remove it, because a write races with the programs' counters. The exception is a new number or role, which
-//! counts as a change itself.
+//! In: keys and values of `sensor-common`. Out: system calls on map descriptors. The daemon only adds and removes entries of the map
+//! of managed inodes, because a write races with the programs' counters. The exception is a new number or role of an inode, which
+//! counts as a change.
 
 use super::size::{self, Outgrown};
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, RingBuf};
 use sensor_common::bitmap::Bitmap;
 use sensor_common::limits::NAME_KEY_BYTES;
 use sensor_common::map::{
-    Allowed, Control, Counter, Denials, Execution, Group, IDENTITY_LINK, IDENTITY_OPENED, Identity, InodeKey,
-    Managed, NameKey, Process, Volumes, execution_slot,
+    Allowed, BtrfsOffsets, Control, Counter, Denials, Execution, Group, IDENTITY_LINK, IDENTITY_OPENED,
+    Identity, InodeKey, Managed, NameKey, Process, execution_slot,
 };
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -21,7 +21,7 @@ use zerocopy::{FromBytes, IntoBytes};
 const KEY: usize = size_of::<InodeKey>();
 const MANAGED: usize = size_of::<Managed>();
 const CONTROL: usize = size_of::<Control>();
-const VOLUMES: usize = size_of::<Volumes>();
+const VOLUMES: usize = size_of::<BtrfsOffsets>();
 const IDENTITY: usize = size_of::<Identity>();
 const ALLOWED: usize = size_of::<Allowed>();
 const NAME: usize = size_of::<NameKey>();
@@ -39,9 +39,9 @@ pub enum MapsError {
     /// The kernel refused.
     #[error("map `{map}`: {operation}: {source}")]
     Refused {
-        /// Which map.
+        /// The map.
         map: &'static str,
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
         /// The kernel's answer.
         source: MapError,
@@ -66,7 +66,7 @@ pub struct Maps {
     denials: HashMap<MapData, u32, [u8; DENIALS]>,
 }
 
-/// The process cache, apart from the other maps because attribution holds it.
+/// The maps of processes, executions and control groups. They are apart from the other maps, because attribution holds them.
 pub struct ProcessMaps {
     processes: HashMap<MapData, u32, [u8; PROCESS]>,
     executions: Array<MapData, [u8; EXECUTION]>,
@@ -74,16 +74,17 @@ pub struct ProcessMaps {
     cpus: u32,
 }
 
-/// The rings. The alarms are the records of the canary and of opens that could blind the sensor; the rest are changes.
-pub struct Ring {
+/// The two rings. The ring of alarms has the records of the canary and of opens that could blind the sensor. The other ring has the
+/// records of changes.
+pub struct Rings {
     alarms: RingBuf<MapData>,
     changes: RingBuf<MapData>,
-    /// Logs the lines that the programs of a debug build print; `None` for those of a release, which print none.
+    /// Logs the lines that the programs of a debug build print; `None` for the programs of a release, which print none.
     #[cfg(debug_assertions)]
     print: Option<Box<dyn FnMut() + Send>>,
 }
 
-/// aya's maps have no `Debug`, and their contents do not belong in a log.
+/// Implements `Debug` without contents: aya's maps have no `Debug`, and their contents do not belong in a log.
 macro_rules! opaque {
     ($($name:ident),*) => {$(
         impl std::fmt::Debug for $name {
@@ -93,7 +94,7 @@ macro_rules! opaque {
         }
     )*};
 }
-opaque!(Maps, ProcessMaps, Ring);
+opaque!(Maps, ProcessMaps, Rings);
 
 fn take<T: TryFrom<aya::maps::Map, Error = MapError>>(
     ebpf: &mut aya::Ebpf,
@@ -111,13 +112,13 @@ fn printer(ebpf: &mut aya::Ebpf) -> Option<Box<dyn FnMut() + Send>> {
 }
 
 impl Maps {
-    /// Takes the maps out of a loaded object. `cpus` and `size` are what the programs were given as `POSSIBLE_CPUS` and
+    /// Takes the maps out of a loaded object. `cpus` and `size` must be the values that the programs have in `POSSIBLE_CPUS` and
     /// `BITMAP_SHIFT`.
     pub fn take(
         ebpf: &mut aya::Ebpf,
         cpus: u32,
         size: Bitmap,
-    ) -> Result<(Self, ProcessMaps, Ring), MapsError> {
+    ) -> Result<(Self, ProcessMaps, Rings), MapsError> {
         let maps = Self {
             managed: take(ebpf, "MANAGED")?,
             bitmap: take(ebpf, "BITMAP")?,
@@ -136,7 +137,7 @@ impl Maps {
             groups: take(ebpf, "GROUPS")?,
             cpus,
         };
-        let ring = Ring {
+        let ring = Rings {
             alarms: take(ebpf, "ALARMS")?,
             changes: take(ebpf, "CHANGES")?,
             #[cfg(debug_assertions)]
@@ -145,7 +146,7 @@ impl Maps {
         Ok((maps, processes, ring))
     }
 
-    /// Writes which process the daemon is, for the programs.
+    /// Writes the daemon's settings for the programs.
     pub fn set_control(&mut self, control: Control) -> Result<(), MapsError> {
         let mut value = [0; CONTROL];
         value.copy_from_slice(control.as_bytes());
@@ -153,19 +154,19 @@ impl Maps {
     }
 
     /// Writes the offsets for the numbers of Btrfs subvolumes, for the programs.
-    pub fn set_volumes(&mut self, volumes: Volumes) -> Result<(), MapsError> {
+    pub fn set_btrfs_offsets(&mut self, offsets: BtrfsOffsets) -> Result<(), MapsError> {
         let mut value = [0; VOLUMES];
-        value.copy_from_slice(volumes.as_bytes());
+        value.copy_from_slice(offsets.as_bytes());
         self.volumes.set(0, value, 0).map_err(refused("VOLUMES", "set"))
     }
 
     /// Whether the programs have these offsets.
-    pub fn has_volumes(&self) -> Result<bool, MapsError> {
+    pub fn has_btrfs_offsets(&self) -> Result<bool, MapsError> {
         let value = self.volumes.get(&0, 0).map_err(refused("VOLUMES", "get"))?;
-        Ok(Volumes::read_from_bytes(&value).is_ok_and(|volumes| volumes.known != 0))
+        Ok(BtrfsOffsets::read_from_bytes(&value).is_ok_and(|offsets| offsets.known != 0))
     }
 
-    /// Writes that no daemon runs. Everything else that the programs have stays valid.
+    /// Removes the daemon's process from the settings, since no daemon runs any more. The other settings stay.
     pub fn forget_agent(&mut self) -> Result<(), MapsError> {
         let value = self.control.get(&0, 0).map_err(refused("CONTROL", "get"))?;
         let Control { abi_version, mount_namespace, set, .. } =
@@ -178,7 +179,8 @@ impl Maps {
         self.identity_at(IDENTITY_OPENED)
     }
 
-    /// The identity of the first link that the daemon read since [`Maps::forget_link`]. Its sequence is 0 if the programs saw none.
+    /// The identity of the first link that the daemon read since [`Maps::forget_link`]. Its sequence is 0 if the programs have seen no
+    /// such read.
     pub fn link_identity(&self) -> Result<Identity, MapsError> {
         self.identity_at(IDENTITY_LINK)
     }
@@ -188,7 +190,7 @@ impl Maps {
         Ok(Identity::read_from_bytes(&value).unwrap_or_default())
     }
 
-    /// Clears that identity: the next link that the daemon reads sets it.
+    /// Clears that identity. The next link that the daemon reads sets it.
     pub fn forget_link(&mut self) -> Result<(), MapsError> {
         self.identity.set(IDENTITY_LINK, [0; IDENTITY], 0).map_err(refused("IDENTITY", "set"))
     }
@@ -202,10 +204,10 @@ impl Maps {
         }
     }
 
-    /// Adds an inode, or gives a known one another number or role. The latter counts as a change, because it may overwrite a
+    /// Adds an inode, or gives a managed one another number or roles. The latter counts as a change, because it may overwrite a
     /// counter that a program has just raised.
     pub fn enrol(&mut self, key: InodeKey, id: u32, roles: u32) -> Result<(), MapsError> {
-        // Also for a known inode: a program that added the entry may have lost a bit to another program's write.
+        // Also for a managed inode: when a program added the entry, another program's write may have removed a bit.
         if key.ino != 0 {
             self.set_bits(key)?;
         }
@@ -219,7 +221,7 @@ impl Maps {
         self.managed.insert(key_bytes(key), value, 0).map_err(refused("MANAGED", "insert"))
     }
 
-    /// Whether the programs find this inode under that number and with those roles.
+    /// Whether the programs find this inode with this number and these roles.
     pub fn is_enrolled(&self, key: InodeKey, id: u32, roles: u32) -> Result<bool, MapsError> {
         let is_found = self.entry(key)?.is_some_and(|entry| entry.id == id && entry.roles == roles);
         let (word, bits) = self.place(key);
@@ -241,10 +243,10 @@ impl Maps {
         (word, of_number | Bitmap::own_bit(key))
     }
 
-    /// Whether the maps are large enough for so many declared things.
+    /// Checks that the maps are large enough for this number of declared things.
     ///
     /// # Errors
-    /// They are outgrown: another start makes maps and links anew.
+    /// They are too small. The daemon's next start creates new maps and links.
     pub fn hold(&self, things: usize) -> Result<(), Outgrown> {
         size::hold(self.size, things)
     }
@@ -265,10 +267,10 @@ impl Maps {
         })
     }
 
-    /// Protects a name in a directory by the rules of this number, whether anything has that name or not. The directory's entry
-    /// needs the role for such names.
+    /// Protects a name in a directory by the rules with this number, also while nothing has the name. The directory's entry needs
+    /// `ROLE_NAMES`.
     pub fn protect_name(&mut self, directory: InodeKey, name: &OsStr, rules: u32) -> Result<(), MapsError> {
-        // Linux has no longer names.
+        // No name on Linux is longer than the key's field.
         let Some(key) = name_bytes(directory, name) else { return Ok(()) };
         self.names.insert(key, rules, 0).map_err(refused("NAMES", "insert"))
     }
@@ -301,7 +303,7 @@ impl Maps {
         })
     }
 
-    /// Gives an actor these bits of what its rule denies to others.
+    /// Adds an actor with these bits; see [`Allowed`].
     pub fn allow(&mut self, actor: Allowed, bits: u64) -> Result<(), MapsError> {
         self.allowed.insert(allowed_bytes(actor), bits, 0).map_err(refused("ALLOWED", "insert"))
     }
@@ -314,7 +316,7 @@ impl Maps {
         }
     }
 
-    /// Removes all actors, those of an earlier run included.
+    /// Removes all actors, also those of an earlier run.
     pub fn disallow_all(&mut self) -> Result<(), MapsError> {
         let keys: Vec<_> = self.allowed.keys().flatten().collect();
         for key in keys {
@@ -326,11 +328,12 @@ impl Maps {
         Ok(())
     }
 
-    /// Refusals without a record, by user. The map drops users who have had none for long.
-    pub fn untold_denials(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+    /// The number of refusals without a record, by user. The map evicts users whose last refusal is long ago.
+    pub fn unrecorded_denials(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         self.denials.iter().filter_map(|entry| {
             let (uid, value) = entry.ok()?;
-            Some((uid, Denials::read_from_bytes(&value).ok()?.untold)).filter(|(_, untold)| *untold > 0)
+            Some((uid, Denials::read_from_bytes(&value).ok()?.unrecorded))
+                .filter(|(_, unrecorded)| *unrecorded > 0)
         })
     }
 
@@ -347,7 +350,7 @@ impl ProcessMaps {
         Process::read_from_bytes(&self.processes.get(&tgid, 0).ok()?).ok()
     }
 
-    /// The stored execution of a number, unless a later one took its slot.
+    /// The stored execution with this number; `None` if a later one has its slot.
     pub fn execution(&self, id: u64) -> Option<Execution> {
         let value = self.executions.get(&execution_slot(id, self.cpus), 0).ok()?;
         Execution::read_from_bytes(&value).ok().filter(|execution| id != 0 && execution.id == id)
@@ -357,14 +360,14 @@ impl ProcessMaps {
     pub fn group(&self, id: u64) -> Option<String> {
         let group = Group::read_from_bytes(&self.groups.get(&id, 0).ok()?).ok()?;
         let end = group.path.iter().position(|byte| *byte == 0)?;
-        // A cut path is useless, because its last part names unit and container.
+        // A cut path is useless, because its end names unit and container.
         (end + 1 < group.path.len()).then(|| String::from_utf8_lossy(&group.path[..end]).into_owned())
     }
 }
 
-impl Ring {
-    /// Gives the bytes of waiting records to `each`, at most `limit` of each ring, alarms first. The result is `true` if both rings
-    /// are empty afterwards. In a debug build it also logs the lines that the programs have printed.
+impl Rings {
+    /// Calls `each` with the bytes of each record, for at most `limit` records of each ring, alarms first. It gives `true` if both
+    /// rings are empty afterwards. In a debug build it also logs the lines that the programs have printed.
     pub fn drain(&mut self, limit: usize, mut each: impl FnMut(&[u8])) -> bool {
         #[cfg(debug_assertions)]
         if let Some(print) = &mut self.print {
@@ -383,7 +386,7 @@ impl Ring {
         drain(&mut self.changes) && alarms
     }
 
-    /// A descriptor that becomes readable when there are alarms. The ring itself becomes readable for all other changes.
+    /// A descriptor that becomes readable when an alarm arrives. The descriptor of `self` becomes readable for all other records.
     ///
     /// # Errors
     /// The process has no free descriptor.
@@ -392,19 +395,19 @@ impl Ring {
     }
 }
 
-impl AsFd for Ring {
+impl AsFd for Rings {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.changes.as_fd()
     }
 }
 
-impl AsRawFd for Ring {
+impl AsRawFd for Rings {
     fn as_raw_fd(&self) -> RawFd {
         self.changes.as_raw_fd()
     }
 }
 
-/// Whether the entry to be removed was absent. aya passes the kernel's ENOENT on as it is.
+/// Whether a removal failed because the map has no such entry. aya does not convert the kernel's ENOENT.
 fn is_absent(error: &MapError) -> bool {
     match error {
         MapError::KeyNotFound => true,
@@ -419,7 +422,7 @@ fn allowed_bytes(actor: Allowed) -> [u8; ALLOWED] {
     bytes
 }
 
-/// The key by which the programs look a name up; `None` if the name is too long.
+/// The key with which the programs look up a name; `None` if the name is too long.
 fn name_bytes(directory: InodeKey, name: &OsStr) -> Option<[u8; NAME]> {
     let mut key = NameKey { directory, name: [0; NAME_KEY_BYTES] };
     let name = name.as_bytes();

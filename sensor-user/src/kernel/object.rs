@@ -1,4 +1,4 @@
-//! The kernel programs, as the build embedded them.
+//! The object with the kernel programs, which the build embeds.
 
 /// The object.
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("HOLDFAST_EBPF_OBJECT"));

@@ -1,6 +1,6 @@
-//! Which process the daemon is, so that the programs can tell it from a later process of the same number.
+//! Which process the daemon is. By this the programs distinguish it from a later process with the same number.
 //!
-//! In: procfs. Out: number, start and pid namespace, as the programs compare them.
+//! In: procfs. Out: number, start and pid namespace, in the form in which the programs compare them.
 
 use super::layout::{Layout, MISSING};
 use nix::unistd::{SysconfVar, sysconf};
@@ -10,7 +10,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 
-/// The fields of [`Control`] about this process. A field that the programs cannot read on this kernel matches every process.
+/// The fields of [`Control`] about this process. If the programs cannot read a field on this kernel, its value matches every process.
 pub(super) fn of(layout: &Layout) -> io::Result<Control> {
     let has = |global: &str| layout.values.get(global).is_some_and(|offset| *offset != MISSING);
     let mut control =

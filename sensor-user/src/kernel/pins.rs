@@ -1,7 +1,7 @@
 //! Directories for pins in a BPF file system.
 //!
-//! In: a directory, and what distinguishes one set of programs from another. Out: the directories for this set's links and maps,
-//! and those of other sets. It attaches nothing.
+//! In: a directory, the mode and the hierarchy of control groups. Out: the directories for this set's links and maps, and those of
+//! other sets. It attaches nothing.
 
 use super::hooks::Mode;
 use super::object::OBJECT_SHA256;
@@ -23,7 +23,7 @@ pub struct PinsError {
     pub source: io::Error,
 }
 
-/// The number of a set of programs. Each object has one for each mode. No set has zero.
+/// The number of a set of programs: each object has one set for each mode. It is never zero.
 pub(super) fn set_number(mode: Mode) -> u32 {
     let object = u32::from_str_radix(&OBJECT_SHA256[..8], 16).unwrap_or_default();
     let mode = match mode {
@@ -33,8 +33,8 @@ pub(super) fn set_number(mode: Mode) -> u32 {
     object & !3 | mode
 }
 
-/// The directories: maps by ABI, links by object and mode, both by the hierarchy of control groups. So an upgrade attaches the
-/// new programs before it removes the old ones.
+/// The directories of a set. Maps are apart by ABI, links by object and mode, both by the hierarchy of control groups. So an upgrade
+/// attaches the new programs before it removes the old ones.
 #[derive(Debug, Clone)]
 pub(super) struct Pins {
     root: PathBuf,
@@ -43,11 +43,11 @@ pub(super) struct Pins {
 }
 
 impl Pins {
-    /// Makes the directories, for root only.
+    /// Creates the directories, for root only.
     ///
-    /// Links and all `names` of maps are kept together or not at all: kept links use the maps that they were made with, and
-    /// the daemon would write to others. A set that lacks a map, or whose maps are `outgrown`, is set aside. Its programs run
-    /// until [`Pins::foreign`] is removed.
+    /// It keeps links and the maps of all `names` together or not at all: kept links use the maps that they were created with, and
+    /// the daemon would write to others. If a set lacks a map, or its maps are `outgrown`, it renames both directories. The set's
+    /// programs run until [`Pins::others`] are removed.
     pub(super) fn prepare(
         root: &Path,
         mode: Mode,
@@ -55,7 +55,7 @@ impl Pins {
         names: &[&str],
         outgrown: impl Fn(&Path) -> bool,
     ) -> Result<Self, PinsError> {
-        // The programs put the numbers of control groups into maps, and these are of one hierarchy.
+        // The programs write numbers of control groups to maps, and a number is valid in one hierarchy only.
         let of = groups.controller.map(|name| format!("-{name}-{}", groups.number)).unwrap_or_default();
         let pins = Self {
             root: root.to_owned(),
@@ -66,9 +66,9 @@ impl Pins {
         if lacks || outgrown(&pins.maps) {
             let path = pins.maps.display();
             if lacks {
-                tracing::warn!(%path, "Pins of maps are missing: programs and maps are made anew.");
+                tracing::warn!(%path, "Pins of maps are missing: Holdfast creates new programs and maps.");
             } else {
-                tracing::info!(%path, "The config outgrew the maps of the last run: programs and maps are made anew.");
+                tracing::info!(%path, "The config outgrew the maps of the last run: Holdfast creates new programs and maps.");
             }
             for path in [&pins.links, &pins.maps] {
                 set_aside(path).map_err(|source| PinsError { path: path.clone(), source })?;
@@ -83,7 +83,7 @@ impl Pins {
         Ok(pins)
     }
 
-    /// Whether something is pinned and not all of the maps are.
+    /// Whether pins exist, but not those of all maps.
     fn lack(&self, names: &[&str]) -> bool {
         let missing = names.iter().filter(|name| !self.maps.join(name).exists()).count();
         let is_used = |path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
@@ -92,7 +92,7 @@ impl Pins {
 
     /// Directories of other sets: links of other objects or modes, maps of another ABI, both of another hierarchy, and those set
     /// aside.
-    pub(super) fn foreign(&self) -> Vec<PathBuf> {
+    pub(super) fn others(&self) -> Vec<PathBuf> {
         let Ok(entries) = fs::read_dir(&self.root) else { return Vec::new() };
         entries
             .filter_map(|entry| Some(entry.ok()?.path()))
@@ -104,7 +104,7 @@ impl Pins {
             .collect()
     }
 
-    /// A path at which a program may be pinned for a moment. It removes the pin that a killed daemon left there.
+    /// A path at which the daemon may pin a program for a moment. It removes the pin that a killed daemon left there.
     pub(super) fn moment(&self) -> Result<PathBuf, io::Error> {
         let path = self.links.join("moment");
         match fs::remove_file(&path) {
@@ -117,12 +117,12 @@ impl Pins {
     pub(super) fn remove_links(&self) {
         let path = &self.links;
         if let Err(error) = fs::remove_dir_all(path) {
-            tracing::warn!(path = %path.display(), %error, "Could not remove pins.");
+            tracing::warn!(path = %path.display(), %error, "Cannot remove pins.");
         }
     }
 }
 
-/// Renames a directory so that it counts as another set's. The directories that were set aside before keep their names.
+/// Renames a directory to a new name, so that it counts as another set's.
 fn set_aside(path: &Path) -> Result<(), io::Error> {
     let free = (0_u32..).map(|number| {
         let mut name = path.as_os_str().to_owned();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_that_are_outgrown_are_set_aside_with_their_links() {
+    fn outgrown_maps_are_set_aside_with_their_links() {
         let root = tempfile::tempdir().unwrap();
         let pins = prepare(root.path());
         let all = [pins.maps.join("MANAGED"), pins.maps.join("ALLOWED"), pins.links.join("file_open")];
@@ -157,11 +157,11 @@ mod tests {
         let outgrown = |maps: &Path| maps == pins.maps && maps.join("MANAGED").exists();
         Pins::prepare(root.path(), Mode::Lsm, Hierarchy::default(), &NAMES, outgrown).unwrap();
         assert!(!all.iter().any(|path| path.exists()) && pins.maps.exists() && pins.links.exists());
-        assert_eq!(pins.foreign().len(), 2, "they run until the new set has answered");
+        assert_eq!(pins.others().len(), 2, "they run until the new set has answered");
     }
 
     #[test]
-    fn links_are_kept_with_all_of_their_maps_or_set_aside_with_those_that_are_left() {
+    fn links_are_kept_only_with_all_of_their_maps() {
         let root = tempfile::tempdir().unwrap();
         let pins = prepare(root.path());
         let all = [pins.maps.join("MANAGED"), pins.maps.join("ALLOWED"), pins.links.join("file_open")];
@@ -169,12 +169,12 @@ mod tests {
             fs::write(path, "").unwrap();
         }
         prepare(root.path());
-        assert!(all.iter().all(|path| path.exists()) && pins.foreign().is_empty());
+        assert!(all.iter().all(|path| path.exists()) && pins.others().is_empty());
         for round in 1..3 {
             fs::remove_file(&all[1]).unwrap();
             prepare(root.path());
             assert!(!all.iter().any(|path| path.exists()), "nothing is kept");
-            assert_eq!(pins.foreign().len(), round * 2, "and what was there is retired later");
+            assert_eq!(pins.others().len(), round * 2, "the old directories are removed later");
             for path in &all {
                 fs::write(path, "").unwrap();
             }

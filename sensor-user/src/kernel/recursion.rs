@@ -1,8 +1,7 @@
 //! Calls for which the kernel did not run an fentry program.
 //!
-//! In: the loaded programs. Out: how often the kernel skipped one because the same program was already running on that
-//! processor (`bpf_prog_check_recur`). It skips tracing programs and never LSM programs. No record and no counter of the programs
-//! shows such a call.
+//! In: the loaded programs. Out: how often the kernel skipped one, because the same program was already running on that processor
+//! (`bpf_prog_check_recur`). It skips tracing programs and never LSM programs. The programs themselves cannot count such a call.
 
 use super::hooks::{FUNCTIONS, HOOKS, Mode};
 use aya::programs::{ProgramError, ProgramFd, loaded_programs};
@@ -11,10 +10,10 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
-/// Characters that the kernel keeps of a program's name.
+/// The kernel keeps this many characters of a program's name.
 const KERNEL_NAME: usize = 15;
 
-/// The fentry programs of this and of earlier daemons, any of which may be the attached ones.
+/// The fentry programs of this daemon and of earlier ones. Any of these may be attached.
 #[derive(Debug)]
 pub struct Recursion {
     programs: Vec<ProgramFd>,
@@ -22,7 +21,7 @@ pub struct Recursion {
 }
 
 impl Recursion {
-    /// Finds the programs by their names, and counts from now on.
+    /// Finds the programs by their names. The count starts now.
     pub fn watch() -> Result<Self, ProgramError> {
         let ours = names();
         let mut programs = Vec::new();
@@ -43,7 +42,7 @@ impl Recursion {
         Ok(recursion)
     }
 
-    /// Calls skipped since the last call of this function.
+    /// The number of skipped calls since the last call of this function.
     pub fn missed(&mut self) -> io::Result<u64> {
         let mut sum = 0;
         for program in &self.programs {
@@ -65,15 +64,14 @@ fn is_gone(error: &ProgramError) -> bool {
     errno == Some(nix::libc::ENOENT)
 }
 
-/// The names of Holdfast's fentry programs as the kernel keeps them. Other programs do not count, whatever their names begin
-/// with.
+/// The names of Holdfast's fentry programs, as long as the kernel keeps them. A program with another name does not count.
 fn names() -> BTreeSet<String> {
     let hooks = HOOKS.iter().map(|hook| hook.program(Mode::Fentry));
     let functions = FUNCTIONS.iter().map(|function| function.program.to_owned());
     hooks.chain(functions).map(|name| name.chars().take(KERNEL_NAME).collect()).collect()
 }
 
-/// The count in the text of a program's `fdinfo` file; kernels before 5.12 have none.
+/// The count in the text of a program's `fdinfo` file; 0 on kernels before 5.12, which do not count.
 fn misses(text: &str) -> u64 {
     let count = text.lines().find_map(|line| line.strip_prefix("recursion_misses:"));
     count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
@@ -84,13 +82,13 @@ mod tests {
     use super::{KERNEL_NAME, misses, names};
 
     #[test]
-    fn the_count_is_read_where_the_kernel_has_one() {
+    fn the_count_is_read_and_is_zero_on_a_kernel_that_does_not_count() {
         assert_eq!(misses("pos:\t0\nprog_type:\t26\nrecursion_misses:\t17\nverified_insns:\t9\n"), 17);
         assert_eq!(misses("pos:\t0\nprog_type:\t26\n"), 0);
     }
 
     #[test]
-    fn only_our_own_programs_are_counted_by_the_names_that_the_kernel_keeps() {
+    fn only_holdfasts_programs_are_counted_and_names_have_the_length_that_the_kernel_keeps() {
         let names = names();
         for ours in ["fentry_file_ope", "fentry_blkdev_o", "fentry_sb_mount"] {
             assert!(names.contains(ours), "{names:?}");

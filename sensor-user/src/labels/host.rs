@@ -1,4 +1,4 @@
-//! What the expected state asks of a host.
+//! The observer's implementation of [`HostFacts`], the facts of a host that the expected state needs.
 
 use super::{expect, version};
 use crate::{

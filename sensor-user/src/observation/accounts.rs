@@ -1,10 +1,9 @@
 //! Names of users and groups, by the databases of the host root.
 //!
-//! In: `/etc/passwd` and `/etc/group` below the root, and `/usr/lib/passwd` and `/usr/lib/group`
-//! behind them, where image-based hosts keep their system users (nss-altfiles). Out: names for
-//! numbers and numbers for names. It never asks NSS, which would answer for the wrong root.
+//! In: `/etc/passwd` and `/etc/group` below the root, then `/usr/lib/passwd` and `/usr/lib/group`, in which image-based hosts keep
+//! system users (nss-altfiles). Out: names for numbers and numbers for names. It never asks NSS, which would answer for another root.
 
-use super::{resolve::Root, served::REFUSED};
+use super::{resolve::Root, served::NOT_TOUCHED};
 use crate::bounded;
 use nix::{fcntl::OFlag, sys::stat::fstat};
 use sensor_model::host::accounts::Accounts;
@@ -14,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a cached name is good without a look at the file it came from.
+/// How long a cached name is valid before the file's version is checked again.
 const FRESH: Duration = Duration::from_secs(1);
 
 const USERS: [&str; 2] = ["/etc/passwd", "/usr/lib/passwd"];
@@ -37,16 +36,16 @@ struct Database {
 }
 
 impl Database {
-    /// Reads the files again when one of them is another version than the one that was read.
+    /// Reads the files again if the version of one of them differs from the cached one.
     fn refresh(&mut self, root: &Root, paths: [&str; 2]) {
         self.looked = Some(Instant::now());
         if root.guard().is_some_and(|guard| paths.iter().any(|path| guard.served(Path::new(path)).is_some()))
         {
-            // A file system that may never answer is mounted over it: the names stay as they were.
+            // A file system that may never answer is mounted over a file, so the cached names stay.
             return;
         }
         let files = paths.map(|path| root.open_at(Path::new(path), OFlag::O_RDONLY | OFlag::O_NONBLOCK));
-        if files.iter().any(|file| matches!(file, Err(REFUSED))) {
+        if files.iter().any(|file| matches!(file, Err(NOT_TOUCHED))) {
             return;
         }
         let files = files.map(Result::ok);
@@ -57,7 +56,7 @@ impl Database {
         self.stamps = stamps;
         self.accounts = Accounts::default();
         for file in files.into_iter().flatten() {
-            // One that is larger is of no node that we know; its names are left out.
+            // A database above the limit contributes no names. No real node has one.
             if let Ok(text) = bounded::read_open(file, bounded::ACCOUNTS) {
                 self.accounts.add(&text);
             }
@@ -73,7 +72,7 @@ impl Database {
     fn name(&mut self, root: &Root, paths: [&str; 2], id: u32) -> Option<String> {
         self.refresh_when_stale(root, paths);
         if !self.accounts.names.contains_key(&id) {
-            // A user that was added a moment ago must not look nameless.
+            // The user may be newer than the last read.
             self.refresh(root, paths);
         }
         self.accounts.names.get(&id).cloned()
@@ -90,33 +89,33 @@ impl Database {
 
 /// Names and numbers of the host's users and groups, cached until the databases change.
 #[derive(Debug, Default)]
-pub(crate) struct Identities {
+pub(crate) struct AccountNames {
     users: Database,
     groups: Database,
 }
 
-impl Identities {
-    /// Name of a user, where it has one.
+impl AccountNames {
+    /// The name of a user; `None` if the databases have none.
     pub(crate) fn user(&mut self, root: &Root, uid: u32) -> Option<String> {
         self.users.name(root, USERS, uid)
     }
 
-    /// Name of a group, where it has one.
+    /// The name of a group; `None` if the databases have none.
     pub(crate) fn group(&mut self, root: &Root, gid: u32) -> Option<String> {
         self.groups.name(root, GROUPS, gid)
     }
 
-    /// Number of a user.
+    /// The number of a user.
     pub(crate) fn uid(&mut self, root: &Root, name: &str) -> Option<u32> {
         self.users.id(root, USERS, name)
     }
 
-    /// Number of a group.
+    /// The number of a group.
     pub(crate) fn gid(&mut self, root: &Root, name: &str) -> Option<u32> {
         self.groups.id(root, GROUPS, name)
     }
 
-    /// Looks at the databases now, whatever the age of what is cached.
+    /// Checks the databases now, whatever the age of the cached names.
     pub(crate) fn refresh(&mut self, root: &Root) {
         self.users.refresh(root, USERS);
         self.groups.refresh(root, GROUPS);
@@ -125,7 +124,7 @@ impl Identities {
 
 fn stamp(file: std::os::fd::BorrowedFd<'_>) -> Option<Stamp> {
     let stat = fstat(file).ok()?;
-    // A FIFO or device in the place of the database is not read.
+    // It does not read a FIFO or device at the path of a database.
     (stat.st_mode & nix::libc::S_IFMT == nix::libc::S_IFREG).then_some(Stamp {
         device: stat.st_dev,
         inode: stat.st_ino,

@@ -1,4 +1,4 @@
-//! What the observer does for other rooms: it opens what fanotify watches, and names users for actors.
+//! Traits of rooms above, which [`Observer`] implements: it opens the objects that fanotify watches, and names the users of actors.
 
 use super::Observer;
 use crate::attribution::Users;

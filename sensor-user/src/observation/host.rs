@@ -1,7 +1,7 @@
-//! Whole looks at things of the host, for commands and applies.
+//! Complete observations of the host's things, for commands and applies.
 //!
-//! In: an expectation. Out: its observation. The state of a unit comes from the running systemd where it answers, else from the
-//! links on the disk. A process of its own looks at file systems whose server may not answer.
+//! In: an expectation. Out: the observation of its thing. The state of a unit comes from the running systemd if it answers, else from
+//! the links on the disk. Another process observes what is on file systems whose server may not answer.
 
 #[cfg(test)]
 mod tests;
@@ -19,7 +19,7 @@ use std::{
     sync::Arc,
 };
 
-/// Where the state of a unit comes from.
+/// The source of a unit's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnitSource {
     /// The manager, over its socket or the bus.
@@ -28,13 +28,13 @@ pub enum UnitSource {
     Links,
 }
 
-/// Looks at things of one host.
+/// Observes the things of one host.
 #[derive(Debug)]
 pub struct HostObserver {
     observer: Arc<Observer>,
     root: PathBuf,
     units: UnitStates,
-    /// File systems whose server did not answer; `None` where nobody waits for servers.
+    /// File systems whose server did not answer. With `None` it does not wait for servers.
     hung: Option<HashSet<Served>>,
 }
 
@@ -44,7 +44,7 @@ impl HostObserver {
         Self { observer, units: UnitStates::new(root), root: root.to_owned(), hung: None }
     }
 
-    /// From now on a look waits a few seconds for a file system with a server.
+    /// From now on an observation waits a few seconds for a file system with a server.
     pub fn wait_for_servers(&mut self) {
         self.hung.get_or_insert_default();
     }
@@ -54,7 +54,7 @@ impl HostObserver {
         &mut self.units
     }
 
-    /// Has a process look at what the observer may not touch.
+    /// Lets another process observe a thing that the observer may not touch.
     fn ask(&mut self, served: Served, expectation: &Expectation) -> Observation {
         let hung = self.hung.get_or_insert_default();
         let path = expectation.thing.path();
@@ -67,13 +67,13 @@ impl HostObserver {
             hung.insert(served);
             let reason = match error.kind() {
                 io::ErrorKind::TimedOut => "its file system does not answer".to_owned(),
-                _ => format!("the process that looks at it failed: {error}"),
+                _ => format!("the process that observes it failed: {error}"),
             };
             Observation::Unreadable { error: format!("{}: {reason}", path.display()) }
         })
     }
 
-    /// Looks at a thing. The state of a unit comes from the manager where it answers.
+    /// Observes a thing. The state of a unit comes from the manager if it answers.
     pub async fn observe(&mut self, expectation: &Expectation) -> (Observed, UnitSource) {
         let mut observed = self.observer.observe(expectation);
         if let (Some(served), Some(_)) = (observed.served, &self.hung) {

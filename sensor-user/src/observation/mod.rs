@@ -1,10 +1,9 @@
 //! What managed things are on the disk.
 //!
-//! In: an expectation. Out: the observation of its thing, and which objects were opened for it, so
-//! that the caller can enrol them with the kernel programs. Every open of a directory or file carries
-//! the flags that mark it as an observation to those programs: first the parent directory, once, then
-//! the object, once. Links on the way are followed inside the host root; the thing itself never is.
-//! It never writes, never opens a device, never blocks on a FIFO.
+//! In: an expectation. Out: the observation of its thing, and the objects that it opened for this, so that the caller can enrol them
+//! with the kernel programs. It opens first the parent directory and then the object, each once, with the flags that mark an
+//! observation to those programs. It follows links inside the host root, but never a link that is the thing itself. It never writes,
+//! never opens a device, and never blocks on a FIFO.
 
 mod accounts;
 mod file_system;
@@ -23,10 +22,10 @@ pub mod worker;
 #[cfg(test)]
 mod tests;
 
-use accounts::Identities;
+use accounts::AccountNames;
 use names::{Listed, list_closed};
 use nix::{errno::Errno, fcntl::OFlag};
-use object::{Found, KEYS_BYTES, Reader, Refused, Want, device, stat_handle, without_access_time};
+use object::{FailedOperation, Found, KEYS_BYTES, Reader, Want, device, stat_handle, without_access_time};
 use opened::open_directory;
 use resolve::{HANDLE, Root};
 use rustix::fs::StatxFlags;
@@ -35,7 +34,7 @@ use sensor_model::{
     expectation::{ClosedDirectoryExpectation, Expectation, Expected, Owner, Thing},
     observation::{FileType, ObjectObservation, Observation},
 };
-use served::REFUSED;
+use served::NOT_TOUCHED;
 use std::{
     collections::{BTreeMap, HashMap},
     ffi::{OsStr, OsString},
@@ -49,23 +48,23 @@ pub use opened::{OpenedKind, OpenedObject};
 pub use served::Served;
 pub use unit::UnitFileState;
 
-/// Undeclared files of one closed directory that are read for keys.
+/// Most undeclared files of one closed directory in which it looks for keys.
 const KEY_FILES: usize = 64;
 
-/// Where the kernel's side of SELinux shows itself.
+/// The file that exists only while the kernel runs SELinux.
 const ENFORCE: &str = "/sys/fs/selinux/enforce";
 
-/// The mounts of the daemon's own namespace, which sees the host's.
+/// The mount table of the daemon's own namespace, which is the host's.
 const MOUNTS: &str = "/proc/self/mountinfo";
 
-/// How often an object that was replaced between two looks is looked at again.
+/// Attempts to open an object that others replace between look-up and open.
 const ATTEMPTS: usize = 4;
 
 /// The host root could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open the host root {}: {source}", root.display())]
 pub struct RootError {
-    /// The directory that was to be the root.
+    /// The directory that should be the root.
     pub root: PathBuf,
     /// Why not.
     pub source: io::Error,
@@ -74,23 +73,23 @@ pub struct RootError {
 /// An observation and what was opened for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observed {
-    /// What was seen.
+    /// The observation.
     pub observation: Observation,
-    /// What was opened, in order: parents first.
+    /// The opened objects, parents first.
     pub opened: Vec<OpenedObject>,
-    /// Where the look was not gone on with, so that nothing was seen.
+    /// The file system at which the observation stopped, because a server answers for it; then nothing was observed.
     pub served: Option<Served>,
 }
 
-/// The route of a path: the directories of the host that it resolves through.
+/// How a path leads through the host root.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Route {
-    /// Directories in which a name on the way was looked up, without links, from the root down. With a
-    /// link on the way there are those that lead to the link and those that lead to where it points.
+    /// The directories in which a name of the path was looked up, without links, from the root down. For a link in the path these are
+    /// the directories that lead to the link, and those that lead to its target.
     pub directories: Vec<PathBuf>,
-    /// The path of the parent directory with every link followed; `None` when the way ends early.
+    /// The path of the parent directory without links; `None` if the route ends before it.
     pub parent: Option<PathBuf>,
-    /// Where the way ends early because there is nothing: the directory, without links, and the name.
+    /// The directory, without links, and the first name that does not exist in it, if the route ends there.
     pub missing: Option<(PathBuf, OsString)>,
 }
 
@@ -99,8 +98,8 @@ pub struct Route {
 pub struct Observer {
     root: Root,
     reader: Reader,
-    identities: Mutex<Identities>,
-    /// What was mounted at declared directories when they were first looked at.
+    account_names: Mutex<AccountNames>,
+    /// What was mounted at declared directories at their first observation.
     mounts: Mutex<HashMap<PathBuf, Option<MountRoot>>>,
 }
 
@@ -108,18 +107,18 @@ pub struct Observer {
 type MountRoot = (u64, u64, u64);
 
 impl Observer {
-    /// An observer of the file system below `root`: `/`, or where the host is mounted in a container. It waits for
-    /// whatever it looks at.
+    /// An observer of the file system below `root`: `/`, or where the host is mounted in a container. It waits for file systems with a
+    /// server.
     pub fn new(root: &Path) -> Result<Self, RootError> {
         Self::over(root, Root::open(root))
     }
 
-    /// One that touches nothing on a file system that a server answers for: it says [`Observed::served`] instead.
+    /// An observer that touches nothing on a file system that a server answers for. It sets [`Observed::served`] instead.
     pub fn guarded(root: &Path) -> Result<Self, RootError> {
         Self::guarded_by(root, Path::new(MOUNTS))
     }
 
-    /// The same with another table of mounts.
+    /// The same with another mount table.
     pub(crate) fn guarded_by(root: &Path, mounts: &Path) -> Result<Self, RootError> {
         Self::over(root, Root::open_guarded(root, mounts))
     }
@@ -130,28 +129,28 @@ impl Observer {
         Ok(Self {
             reader: Reader::new(has_selinux, opened.guard().cloned()),
             root: opened,
-            identities: Mutex::default(),
+            account_names: Mutex::default(),
             mounts: Mutex::default(),
         })
     }
 
-    /// Looks at the expectation's thing.
+    /// Observes the expectation's thing.
     pub fn observe(&self, expectation: &Expectation) -> Observed {
         let mut opened = Vec::new();
         let observation = self.observe_with(expectation, &mut |object| opened.push(object.clone()));
-        Observed { observation, opened, served: self.refused() }
+        Observed { observation, opened, served: self.take_untouched() }
     }
 
-    /// Looks at the expectation's thing and calls `on_open` right after each marked open, while what
-    /// the kernel programs wrote about that open is still the newest.
+    /// Observes the expectation's thing. It calls `on_open` right after each marked open, while the kernel programs' answer to that
+    /// open is the newest.
     pub fn observe_with(
         &self,
         expectation: &Expectation,
         on_open: &mut dyn FnMut(&OpenedObject),
     ) -> Observation {
         let path = expectation.thing.path();
-        self.refused();
-        let seen = match (&expectation.thing, &expectation.expected) {
+        self.take_untouched();
+        let observed = match (&expectation.thing, &expectation.expected) {
             (Thing::Unit { name }, _) => unit::observe(&self.root, name, on_open).map(Observation::Unit),
             (Thing::ClosedDirectory { path }, Expected::ClosedDirectory(closed)) => {
                 self.names(path, closed, on_open)
@@ -163,53 +162,52 @@ impl Observer {
             (Thing::OsImage, _) => os::booted(&self.root),
             _ => self.object(&path, expectation, on_open),
         };
-        seen.unwrap_or_else(|refused| Observation::Unreadable {
-            error: match refused.errno {
-                REFUSED => format!("{}: a server answers for its file system", path.display()),
-                errno => format!("{} {}: {}", refused.operation, path.display(), errno.desc()),
+        observed.unwrap_or_else(|failed| Observation::Unreadable {
+            error: match failed.errno {
+                NOT_TOUCHED => format!("{}: a server answers for its file system", path.display()),
+                errno => format!("{} {}: {}", failed.operation, path.display(), errno.desc()),
             },
         })
     }
 
-    /// Whether the host runs SELinux: only then has it labels.
+    /// Whether the host runs SELinux. Without it objects have no labels.
     pub(crate) fn has_selinux(&self) -> bool {
         self.reader.selinux
     }
 
-    /// Why a thing cannot be looked at on this host, so that nothing is expected of it here; `None` when it can.
+    /// Why this host cannot observe a thing, so that Holdfast expects nothing of it; `None` if it can.
     pub fn unchecked(&self, thing: &Thing) -> Option<String> {
         os::unchecked(&self.root, thing)
     }
 
-    /// Opens a directory or regular file with the observation flags, for enrolment, and closes it. The
-    /// last component is not followed; a symbolic link is read. `EINVAL` for objects of other types.
+    /// Opens a directory or regular file with the observation flags, for enrolment, and closes it. It does not follow the last
+    /// component, but reads a symbolic link. `EINVAL` for objects of other types.
     pub fn open(&self, path: &Path) -> Result<OpenedObject, Errno> {
         let handle = self.root.open_at(path, HANDLE | OFlag::O_NOFOLLOW)?;
         let by_name = || without_access_time(|flags| self.root.open_at(path, flags | OFlag::O_NOFOLLOW));
-        let found = self.reader.find_handle(handle, by_name).map_err(|refused| refused.errno)?;
+        let found = self.reader.find_handle(handle, by_name).map_err(|failed| failed.errno)?;
         found.is_marked().then(|| opened_object(&found, OpenedKind::Object, path)).ok_or(Errno::EINVAL)
     }
 
-    /// The root of the host, for writing expected state back by the same paths that are looked at.
+    /// The root of the host. By it other rooms write to the very paths that this one observes.
     pub(crate) fn root(&self) -> &Root {
         &self.root
     }
 
-    /// A directory or regular file, opened without following its last component, for marks on it.
+    /// Opens a directory or regular file without following the last component, for fanotify marks.
     pub(crate) fn open_file(&self, path: &Path) -> Result<OwnedFd, Errno> {
         let handle = self.root.open_at(path, HANDLE | OFlag::O_NOFOLLOW)?;
         self.open_again(handle)
     }
 
-    /// The same object once more, by a handle of it.
+    /// Opens the object of a handle once more.
     pub(crate) fn open_again(&self, handle: OwnedFd) -> Result<OwnedFd, Errno> {
-        let found =
-            self.reader.find_handle(handle, || Err(Errno::ENOSYS)).map_err(|refused| refused.errno)?;
+        let found = self.reader.find_handle(handle, || Err(Errno::ENOSYS)).map_err(|failed| failed.errno)?;
         found.file.ok_or(Errno::EINVAL)
     }
 
-    /// Whether a path leads to this inode (`st_dev`, `st_ino`), its last component not followed. Asked after
-    /// everything was read: what was opened may have been replaced between look-up and open.
+    /// Whether a path leads to this inode (`st_dev`, `st_ino`); the last component is not followed. Call it after all reads, because
+    /// others may have replaced the object between look-up and open.
     pub fn leads_to(&self, path: &Path, device_and_inode: (u64, u64)) -> bool {
         self.root
             .open_at(path, HANDLE | OFlag::O_NOFOLLOW)
@@ -218,7 +216,7 @@ impl Observer {
             .is_some_and(|stat| (device(&stat), stat.stx_ino) == device_and_inode)
     }
 
-    /// The directories that lie on the way to `path`, for enrolment as ancestors.
+    /// The directories through which `path` leads, for enrolment as ancestors.
     pub fn route(&self, path: &Path) -> Route {
         let Some(parent) = path.parent() else {
             return Route::default();
@@ -235,46 +233,50 @@ impl Observer {
         Route { directories: walk.directories, parent, missing: walk.missing }
     }
 
-    /// The directories below `/etc/systemd/system` that a unit is enabled in, as its own file on the host says.
+    /// The directories below `/etc/systemd/system` in which a unit's own file on the host asks for links.
     pub fn install_directories(&self, unit: &str) -> Vec<String> {
         unit::directories(&self.root, unit)
     }
 
     /// Number of a user of the host.
     pub fn uid(&self, name: &str) -> Option<u32> {
-        self.identities().uid(&self.root, name)
+        self.account_names().uid(&self.root, name)
     }
 
     /// Number of a group of the host.
     pub fn gid(&self, name: &str) -> Option<u32> {
-        self.identities().gid(&self.root, name)
+        self.account_names().gid(&self.root, name)
     }
 
     /// Name of a user of the host.
     pub fn user(&self, uid: u32) -> Option<String> {
-        self.identities().user(&self.root, uid)
+        self.account_names().user(&self.root, uid)
     }
 
     /// Name of a group of the host.
     pub fn group(&self, gid: u32) -> Option<String> {
-        self.identities().group(&self.root, gid)
+        self.account_names().group(&self.root, gid)
     }
 
-    fn identities(&self) -> MutexGuard<'_, Identities> {
-        // A panic while names were read leaves at worst an incomplete cache, which is read again.
-        self.identities.lock().unwrap_or_else(PoisonError::into_inner)
+    fn account_names(&self) -> MutexGuard<'_, AccountNames> {
+        // A panic during a read leaves at worst an incomplete cache, which the next call reads again.
+        self.account_names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens the parent directory of `path`, then looks at the name in it.
-    fn find(&self, path: &Path, on_open: &mut dyn FnMut(&OpenedObject)) -> Result<Option<Found>, Refused> {
+    /// Opens the parent directory of `path`, and then the name in it.
+    fn find(
+        &self,
+        path: &Path,
+        on_open: &mut dyn FnMut(&OpenedObject),
+    ) -> Result<Option<Found>, FailedOperation> {
         if let Some(guard) = self.root.guard() {
             // The name itself may be a mount point.
-            guard.way(path).map_err(|errno| Refused { operation: "open", errno })?;
+            guard.crossings(path).map_err(|errno| FailedOperation { operation: "open", errno })?;
         }
         let found = match (path.parent(), path.file_name()) {
             (Some(parent), Some(name)) => {
                 let directory = match open_directory(&self.root, parent, on_open) {
-                    Err(Refused { errno: Errno::ENOENT | Errno::ENOTDIR, .. }) => return Ok(None),
+                    Err(FailedOperation { errno: Errno::ENOENT | Errno::ENOTDIR, .. }) => return Ok(None),
                     other => other?,
                 };
                 Self::find_again(|| self.reader.find(&directory, name))?
@@ -288,11 +290,13 @@ impl Observer {
         Ok(found)
     }
 
-    fn find_again(look: impl Fn() -> Result<Option<Found>, Refused>) -> Result<Option<Found>, Refused> {
+    fn find_again(
+        look: impl Fn() -> Result<Option<Found>, FailedOperation>,
+    ) -> Result<Option<Found>, FailedOperation> {
         let mut found = look();
         for _ in 1..ATTEMPTS {
             match found {
-                Err(Refused { errno: Errno::EAGAIN, .. }) => found = look(),
+                Err(FailedOperation { errno: Errno::EAGAIN, .. }) => found = look(),
                 _ => break,
             }
         }
@@ -304,13 +308,13 @@ impl Observer {
         path: &Path,
         expectation: &Expectation,
         on_open: &mut dyn FnMut(&OpenedObject),
-    ) -> Result<Observation, Refused> {
+    ) -> Result<Observation, FailedOperation> {
         let Some(found) = self.find(path, on_open)? else { return Ok(Observation::Missing) };
         let size = match &expectation.expected {
             Expected::File(file) => file.content.map(|content| content.size),
             _ => None,
         };
-        // The owner of a file of keys may make it of any length.
+        // The owner of a file of keys may give it any length.
         let most = matches!(expectation.expected, Expected::AuthorizedKeys(_)).then_some(KEYS_BYTES as u64);
         let mut object = self.reader.read(&found, Want { size, keys: expectation.ssh_keys, most })?;
         self.name_owners(&mut object, &expectation.expected);
@@ -325,19 +329,19 @@ impl Observer {
         Ok(Observation::Object(Box::new(object)))
     }
 
-    /// Whether a declared directory is one on which a file system is mounted by design: what was mounted there
-    /// at the first look still is. Its mode and owner are those of the mounted root, as they are meant to be.
+    /// Whether a declared directory is a mount point by design: the mount of the first observation is still there. Its mode and owner
+    /// are then those of the mounted root.
     fn is_mount_point(&self, found: &Found, path: &Path, mounted: bool) -> bool {
         let now = mounted.then_some((found.stat.stx_mnt_id, found.device(), found.stat.stx_ino));
-        // One map operation at a time: a panic elsewhere cannot leave it broken.
+        // Each lock covers one map operation, so a panic elsewhere leaves the map intact.
         let mut mounts = self.mounts.lock().unwrap_or_else(PoisonError::into_inner);
         let first = *mounts.entry(path.to_owned()).or_insert(now);
         mounted && first == now
     }
 
     fn name_owners(&self, object: &mut ObjectObservation, expected: &Expected) {
-        let mut identities = self.identities();
-        let mut names = (identities.user(&self.root, object.uid), identities.group(&self.root, object.gid));
+        let mut names_of = self.account_names();
+        let mut names = (names_of.user(&self.root, object.uid), names_of.group(&self.root, object.gid));
         let declared = match expected {
             Expected::File(file) => Some((&file.user, &file.group)),
             Expected::Directory(directory) => Some((&directory.user, &directory.group)),
@@ -346,9 +350,9 @@ impl Observer {
         };
         let other = |owner: &Owner, name: &Option<String>| matches!(owner, Owner::Name(declared) if Some(declared) != name.as_ref());
         if declared.is_some_and(|(user, group)| other(user, &names.0) || other(group, &names.1)) {
-            // Before an owner is called wrong the databases are looked at again, however fresh.
-            identities.refresh(&self.root);
-            names = (identities.user(&self.root, object.uid), identities.group(&self.root, object.gid));
+            // The databases are read again before an owner counts as wrong, whatever the age of the cache.
+            names_of.refresh(&self.root);
+            names = (names_of.user(&self.root, object.uid), names_of.group(&self.root, object.gid));
         }
         (object.user, object.group) = names;
     }
@@ -363,20 +367,21 @@ impl Observer {
             .is_some_and(|stat| (device(&stat), stat.stx_ino) == (found.device(), found.stat.stx_ino))
     }
 
-    /// Names in a closed directory; an object of another type is reported as what it is. Its owner may fill it,
-    /// so there is a limit to what is kept of what must not be there, and to the keys that are read in it.
+    /// The names in a closed directory, or the object of another type at its path. The owner may fill the directory, so it keeps a
+    /// limited number of undeclared names and reads a limited number of keys.
     fn names(
         &self,
         path: &Path,
         closed: &ClosedDirectoryExpectation,
         on_open: &mut dyn FnMut(&OpenedObject),
-    ) -> Result<Observation, Refused> {
+    ) -> Result<Observation, FailedOperation> {
         let Some(found) = self.find(path, on_open)? else { return Ok(Observation::Missing) };
         let (FileType::Directory, Some(directory)) = (found.file_type, &found.file) else {
             let object = self.reader.read(&found, Want { most: Some(0), ..Want::default() })?;
             return Ok(Observation::Object(Box::new(object)));
         };
-        let list = directory.try_clone().map_err(|_| Refused { operation: "dup", errno: Errno::EMFILE })?;
+        let list =
+            directory.try_clone().map_err(|_| FailedOperation { operation: "dup", errno: Errno::EMFILE })?;
         let Listed { declared, unexpected, more } = list_closed(list, closed)?;
         let mut ssh_keys = BTreeMap::new();
         if closed.ssh_keys {
@@ -402,8 +407,8 @@ impl Observer {
     }
 }
 
-/// What the log keeps of an observation, for a record's `before` and `after`: type, size, mode, owner
-/// and digest, never content. `None` where nothing was there to be described.
+/// The part of an observation that the log keeps, for a record's `before` and `after`: type, size, mode, owner and digest, never
+/// content. `None` if the thing did not exist.
 pub fn snapshot(observation: &Observation) -> Option<serde_json::Value> {
     if !observation.is_something() {
         return None;

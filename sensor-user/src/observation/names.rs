@@ -1,9 +1,9 @@
 //! The names in a directory.
 //!
-//! In: an open directory. Out: its names, sorted; of a closed directory those that say something about it, with
-//! a limit, since the owner of a directory may fill it. It opens nothing and never blocks.
+//! In: an open directory. Out: its names, sorted. For a closed directory: the declared names, and a limited number of undeclared ones,
+//! since its owner may fill it. It opens nothing and never blocks.
 
-use super::object::Refused;
+use super::object::FailedOperation;
 use nix::dir::Dir;
 use sensor_model::expectation::ClosedDirectoryExpectation;
 use std::{
@@ -12,12 +12,12 @@ use std::{
     os::{fd::OwnedFd, unix::ffi::OsStrExt as _},
 };
 
-/// Names that are kept of those that must not be in a closed directory, and how many more of them are counted.
+/// Most undeclared names of a closed directory that it keeps, and most that it counts beyond those.
 const UNEXPECTED_NAMES: usize = 1024;
 const UNEXPECTED_NAMES_COUNTED: u64 = 1 << 20;
 
 /// Names in a directory, sorted, without `.` and `..`.
-pub(super) fn list_names(directory: OwnedFd) -> Result<Vec<OsString>, Refused> {
+pub(super) fn list_names(directory: OwnedFd) -> Result<Vec<OsString>, FailedOperation> {
     let mut names = Vec::new();
     each_name(directory, |name| {
         names.push(name.to_owned());
@@ -27,14 +27,14 @@ pub(super) fn list_names(directory: OwnedFd) -> Result<Vec<OsString>, Refused> {
     Ok(names)
 }
 
-/// What is in a closed directory. Names that do not count there are left out.
+/// The names in a closed directory, without those that the closed directory ignores.
 #[derive(Debug, Default)]
 pub(super) struct Listed {
-    /// Those that are declared.
+    /// The declared names.
     pub(super) declared: Vec<OsString>,
-    /// The first of those that must not be there.
+    /// The first undeclared names, in their order.
     pub(super) unexpected: BTreeSet<OsString>,
-    /// How many more of them there are, at least.
+    /// How many more undeclared names exist, at least.
     pub(super) more: u64,
 }
 
@@ -42,12 +42,12 @@ pub(super) struct Listed {
 pub(super) fn list_closed(
     directory: OwnedFd,
     closed: &ClosedDirectoryExpectation,
-) -> Result<Listed, Refused> {
+) -> Result<Listed, FailedOperation> {
     let mut listed = Listed::default();
     each_name(directory, |name| {
         let text = name.to_string_lossy();
         if closed.is_unexpected(&text) {
-            // The first in their order, so that the same directory looks the same each time.
+            // It keeps the first in their order, so that the same directory always gives the same names.
             listed.unexpected.insert(name.to_owned());
             if listed.unexpected.len() > UNEXPECTED_NAMES {
                 listed.unexpected.pop_last();
@@ -61,10 +61,10 @@ pub(super) fn list_closed(
     Ok(listed)
 }
 
-/// Calls `take` for the names in a directory, without `.` and `..`, until it has enough.
-fn each_name(directory: OwnedFd, mut take: impl FnMut(&OsStr) -> bool) -> Result<(), Refused> {
-    for entry in Dir::from_fd(directory).map_err(Refused::at("read"))?.iter() {
-        let entry = entry.map_err(Refused::at("read"))?;
+/// Calls `take` for each name in a directory, without `.` and `..`, until it gives false.
+fn each_name(directory: OwnedFd, mut take: impl FnMut(&OsStr) -> bool) -> Result<(), FailedOperation> {
+    for entry in Dir::from_fd(directory).map_err(FailedOperation::at("read"))?.iter() {
+        let entry = entry.map_err(FailedOperation::at("read"))?;
         let name = entry.file_name().to_bytes();
         if name != b"." && name != b".." && !take(OsStr::from_bytes(name)) {
             break;

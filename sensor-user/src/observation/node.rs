@@ -1,12 +1,12 @@
-//! What a node is besides its files: whether it runs in FIPS mode, and its architecture.
+//! Facts of the node besides its files: whether it runs in FIPS mode, and its architecture.
 
 use sensor_model::reconcile::NodeFacts;
 use std::{fs, io};
 
-/// The switch of the FIPS mode. A kernel without FIPS support does not have it.
+/// The file that shows the FIPS mode. A kernel without FIPS support does not have it.
 pub const FIPS: &str = "/proc/sys/crypto/fips_enabled";
 
-/// What this node is.
+/// The facts of this node.
 ///
 /// # Errors
 /// [`FIPS`] cannot be read.

@@ -1,13 +1,12 @@
 //! One object of the file system, read through handles.
 //!
-//! In: a handle to the directory and a name in it. Out: type, metadata, digest, extended attributes.
-//! The final component is never followed, nothing but regular files and directories is ever opened,
-//! and no FIFO can block it. Metadata is read after the marked open, so that a change before that
-//! open is in what is read and a change after it raises the inode's counter.
+//! In: a handle of the directory and a name in it. Out: type, metadata, digest, extended attributes. It never follows the name, opens
+//! only regular files and directories, and no FIFO can block it. It reads metadata after the marked open. So it reads the effect of
+//! a change before that open, and a change after the open raises the inode's counter.
 
 use super::{
     resolve::{HANDLE, link_target},
-    served::Guard,
+    served::MountGuard,
 };
 use nix::{
     errno::Errno,
@@ -37,11 +36,10 @@ use std::{
 /// Bytes read at once.
 const CHUNK: usize = 64 << 10;
 
-/// Largest content that is hashed although it need not be: its size alone shows that it is not the declared one,
-/// or none is declared.
+/// The largest content that it hashes without need: the size already differs from the declared one, or no content is declared.
 const HASH_WHEN_SIZE_DIFFERS: u64 = 64 << 20;
 
-/// Bytes that are looked at for ssh keys; whatever lies behind them may be one.
+/// Bytes in which it looks for ssh keys. The bytes after them may hold one.
 pub(super) const KEYS_BYTES: usize = 4 << 20;
 
 thread_local! {
@@ -52,14 +50,14 @@ thread_local! {
 /// The kernel refused an operation on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{operation}: {}", errno.desc())]
-pub(crate) struct Refused {
+pub(crate) struct FailedOperation {
     /// What was tried.
     pub(crate) operation: &'static str,
     /// Why it failed.
     pub(crate) errno: Errno,
 }
 
-impl Refused {
+impl FailedOperation {
     pub(crate) fn at<E: Into<Errno>>(operation: &'static str) -> impl Fn(E) -> Self {
         move |errno| Self { operation, errno: errno.into() }
     }
@@ -69,18 +67,18 @@ fn rustix_errno(errno: rustix::io::Errno) -> Errno {
     Errno::from_raw(errno.raw_os_error())
 }
 
-/// Reads one object after another; holds what all of them need.
+/// Reads objects, one after another.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    /// `/proc/self/fd`, through which a handle is opened for reading without a second look-up.
+    /// `/proc/self/fd`, through which it opens a handle for reading without a second look-up.
     descriptors: Option<OwnedFd>,
-    /// The host has labels.
+    /// Whether the host has labels.
     pub(super) selinux: bool,
-    /// Objects that it refuses are not touched.
-    guard: Option<Arc<Guard>>,
+    /// Decides which objects may be touched; without it, all.
+    guard: Option<Arc<MountGuard>>,
 }
 
-/// An object that was found, and opened where its type allows that.
+/// An object at a path. It is open if its type allows that.
 #[derive(Debug)]
 pub(crate) struct Found {
     handle: OwnedFd,
@@ -89,46 +87,46 @@ pub(crate) struct Found {
     pub(crate) stat: Statx,
 }
 
-/// What is wanted to know of a regular file's content.
+/// What to read of a regular file's content.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Want {
-    /// The declared size, where there is one.
+    /// The declared size; `None` if no content is declared.
     pub(crate) size: Option<u64>,
-    /// Read its ssh keys too.
+    /// Whether to read the ssh keys, too.
     pub(crate) keys: bool,
-    /// No more of it than this is read, where its owner is not to be trusted with our time.
+    /// The most bytes to read of a file whose owner is not trusted; `None` for no limit.
     pub(crate) most: Option<u64>,
 }
 
 impl Found {
-    /// Whether the kernel programs saw that a look begins: by an open, or by reading a link.
+    /// Whether the kernel programs have seen the begin of the observation: an open, or the reading of a link.
     pub(crate) fn is_marked(&self) -> bool {
         self.file.is_some() || self.file_type == FileType::Symlink
     }
 
-    /// Device number as `stat` shows it.
+    /// The device number as `stat` shows it.
     pub(crate) fn device(&self) -> u64 {
         device(&self.stat)
     }
 }
 
-/// The `st_dev` that `statx` gave.
+/// The `st_dev` of a `statx`.
 pub(crate) fn device(stat: &Statx) -> u64 {
     rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor)
 }
 
 impl Reader {
-    pub(crate) fn new(selinux: bool, guard: Option<Arc<Guard>>) -> Self {
+    pub(crate) fn new(selinux: bool, guard: Option<Arc<MountGuard>>) -> Self {
         let descriptors = nix::fcntl::open("/proc/self/fd", HANDLE | OFlag::O_DIRECTORY, Mode::empty()).ok();
         Self { descriptors, selinux, guard }
     }
 
-    /// Finds `name` in `parent` without following it and opens it, with the flags that mark the open
-    /// to the kernel programs, when it is a regular file or a directory; of a symbolic link the target is read. `None`: nothing of that name.
-    pub(crate) fn find(&self, parent: impl AsFd, name: &OsStr) -> Result<Option<Found>, Refused> {
+    /// Finds `name` in `parent` without following it. It opens a regular file or directory with the flags of an observation, and reads
+    /// the target of a symbolic link. `None` if the name does not exist.
+    pub(crate) fn find(&self, parent: impl AsFd, name: &OsStr) -> Result<Option<Found>, FailedOperation> {
         let handle = match openat(parent.as_fd(), name, HANDLE | OFlag::O_NOFOLLOW, Mode::empty()) {
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
-            other => other.map_err(Refused::at("open"))?,
+            other => other.map_err(FailedOperation::at("open"))?,
         };
         let by_name = || {
             without_access_time(|flags| {
@@ -138,17 +136,17 @@ impl Reader {
         self.find_handle(handle, by_name).map(Some)
     }
 
-    /// The same for a handle that is there already; `by_name` opens it where procfs is not mounted.
+    /// The same for an existing handle. Without procfs it uses `by_name` to open the object.
     pub(crate) fn find_handle(
         &self,
         handle: OwnedFd,
         by_name: impl Fn() -> Result<OwnedFd, Errno>,
-    ) -> Result<Found, Refused> {
+    ) -> Result<Found, FailedOperation> {
         let stat = self.first_stat(handle.as_fd())?;
         let file_type = file_type(&stat);
         if file_type == FileType::Symlink {
-            // The kernel programs take this for the beginning of a look, so all else is read after it.
-            link_target(handle.as_fd()).map_err(Refused::at("readlink"))?;
+            // For the kernel programs this begins the observation, so everything else is read after it.
+            link_target(handle.as_fd()).map_err(FailedOperation::at("readlink"))?;
             let stat = stat_handle(handle.as_fd(), StatxFlags::BASIC_STATS)?;
             return Ok(Found { handle, file: None, file_type, stat });
         }
@@ -159,30 +157,30 @@ impl Reader {
             Some(descriptors) => open_descriptor(descriptors.as_fd(), handle.as_fd()),
             None => by_name(),
         };
-        let file = file.map_err(Refused::at("open"))?;
+        let file = file.map_err(FailedOperation::at("open"))?;
         let opened = stat_handle(file.as_fd(), StatxFlags::BASIC_STATS | StatxFlags::MNT_ID)?;
         if (device(&opened), opened.stx_ino) != (device(&stat), stat.stx_ino) {
-            return Err(Refused { operation: "open (replaced meanwhile)", errno: Errno::EAGAIN });
+            return Err(FailedOperation { operation: "open (replaced meanwhile)", errno: Errno::EAGAIN });
         }
         Ok(Found { handle, file: Some(file), file_type, stat: opened })
     }
 
-    /// `statx` of a handle of which nothing is known yet: no server is asked before it is known that there is none.
-    fn first_stat(&self, handle: BorrowedFd<'_>) -> Result<Statx, Refused> {
+    /// `statx` of a new handle. It asks no server: the guard first checks the handle's mount.
+    fn first_stat(&self, handle: BorrowedFd<'_>) -> Result<Statx, FailedOperation> {
         let Some(guard) = &self.guard else { return stat_handle(handle, StatxFlags::BASIC_STATS) };
         let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
         let stat = statx(handle, "", flags, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID);
         let Ok(stat) = stat else {
-            // Only a server refuses to say.
-            guard.check(handle).map_err(Refused::at("open"))?;
+            // Only a file system with a server refuses this call.
+            guard.check(handle).map_err(FailedOperation::at("open"))?;
             return stat_handle(handle, StatxFlags::BASIC_STATS);
         };
-        guard.check_mount(stat.stx_mnt_id, device(&stat)).map_err(Refused::at("open"))?;
+        guard.check_mount(stat.stx_mnt_id, device(&stat)).map_err(FailedOperation::at("open"))?;
         Ok(stat)
     }
 
-    /// Everything that is to be known of an object, but the names of its owners.
-    pub(crate) fn read(&self, found: &Found, want: Want) -> Result<ObjectObservation, Refused> {
+    /// The observation of an object, without the names of its owner and group.
+    pub(crate) fn read(&self, found: &Found, want: Want) -> Result<ObjectObservation, FailedOperation> {
         let stat = &found.stat;
         let mut object = ObjectObservation::new(
             found.file_type,
@@ -202,14 +200,15 @@ impl Reader {
         }
         object.mounted_over = stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
         if found.file_type == FileType::Symlink {
-            object.target =
-                link_target(found.handle.as_fd()).map_err(Refused::at("readlink"))?.map(PathBuf::from);
+            object.target = link_target(found.handle.as_fd())
+                .map_err(FailedOperation::at("readlink"))?
+                .map(PathBuf::from);
         }
         self.attributes(found, &mut object)?;
         if let (FileType::Regular, Some(file)) = (found.file_type, &found.file) {
-            // Only a declared size makes a file worth to be read to its end, however long it is.
-            let hopeless = want.size != Some(stat.stx_size) && want.most.is_none();
-            if !(hopeless && stat.stx_size > HASH_WHEN_SIZE_DIFFERS) {
+            // A file of the declared size is read to its end, however long it is. Any other size shows the difference already.
+            let differs = want.size != Some(stat.stx_size) && want.most.is_none();
+            if !(differs && stat.stx_size > HASH_WHEN_SIZE_DIFFERS) {
                 let content = content(file.as_fd(), stat.stx_size, want)?;
                 object.size = content.size;
                 object.sha256 = content.sha256;
@@ -219,10 +218,10 @@ impl Reader {
         Ok(object)
     }
 
-    /// Label and extended attributes. A file system without any has none; that is no error.
-    fn attributes(&self, found: &Found, object: &mut ObjectObservation) -> Result<(), Refused> {
-        // Objects that cannot be opened are reached through their descriptor's name: following that
-        // magic link ends at the object itself, also when it is a symbolic link.
+    /// Reads label and extended attributes. A file system without them is no error.
+    fn attributes(&self, found: &Found, object: &mut ObjectObservation) -> Result<(), FailedOperation> {
+        // An object that cannot be opened is reached through its descriptor's name: that magic link leads to the object itself,
+        // also if the object is a symbolic link.
         let path = match (&found.file, &self.descriptors) {
             (Some(_), _) => String::new(),
             (None, Some(_)) => format!("/proc/self/fd/{}", found.handle.as_raw_fd()),
@@ -236,7 +235,9 @@ impl Reader {
             let names = match listed {
                 Ok(length) => scratch[..length].to_vec(),
                 Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => return Ok(()),
-                Err(errno) => return Err(Refused { operation: "listxattr", errno: rustix_errno(errno) }),
+                Err(errno) => {
+                    return Err(FailedOperation { operation: "listxattr", errno: rustix_errno(errno) });
+                }
             };
             for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
                 let value = match &found.file {
@@ -245,9 +246,11 @@ impl Reader {
                 };
                 let length = match value {
                     Ok(length) => length,
-                    // Removed since it was listed, or one that only its own kernel module may read.
+                    // The attribute was removed since the listing, or only its own kernel module may read it.
                     Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP) => continue,
-                    Err(errno) => return Err(Refused { operation: "getxattr", errno: rustix_errno(errno) }),
+                    Err(errno) => {
+                        return Err(FailedOperation { operation: "getxattr", errno: rustix_errno(errno) });
+                    }
                 };
                 let name = String::from_utf8_lossy(name).into_owned();
                 let value = &scratch[..length];
@@ -260,7 +263,7 @@ impl Reader {
             }
             object.xattrs.sort_unstable();
             if self.selinux && object.label.is_none() {
-                // Some file systems keep a label and do not list it.
+                // Some file systems keep a label and do not list its attribute.
                 let value = match &found.file {
                     Some(file) => fgetxattr(file, ATTRIBUTE, scratch.as_mut_slice()),
                     None => getxattr(&path, ATTRIBUTE, scratch.as_mut_slice()),
@@ -272,19 +275,19 @@ impl Reader {
     }
 }
 
-/// A label as the kernel gives it, with or without the zero byte at its end.
+/// A label from the kernel's bytes, which may end with a zero.
 fn label(value: &[u8]) -> String {
     String::from_utf8_lossy(value.strip_suffix(b"\0").unwrap_or(value)).into_owned()
 }
 
-/// Flags of an observation open, `O_NOATIME` to be tried first.
+/// The flags of an observation open, without `O_NOATIME`.
 pub(crate) fn observe_flags() -> OFlag {
     #[expect(clippy::cast_possible_wrap, reason = "three low bits of the flag word")]
     OFlag::from_bits_retain(OBSERVE_OPEN_FLAGS as i32).union(OFlag::O_RDONLY).union(OFlag::O_CLOEXEC)
 }
 
-/// Runs an observation open with `O_NOATIME`, and without where only the owner may ask for that. The
-/// kernel refuses the flag before its open hook, so there is still only one open that hooks see.
+/// Runs an observation open with `O_NOATIME`, and again without it if only the owner may set that flag. The kernel refuses the flag
+/// before its open hook, so the hook sees one open.
 pub(crate) fn without_access_time(open: impl Fn(OFlag) -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
     match open(observe_flags() | OFlag::O_NOATIME) {
         Err(Errno::EPERM) => open(observe_flags()),
@@ -297,10 +300,10 @@ fn open_descriptor(descriptors: BorrowedFd<'_>, handle: BorrowedFd<'_>) -> Resul
     without_access_time(|flags| openat(descriptors, number.as_str(), flags, Mode::empty()))
 }
 
-/// `statx` of a handle. Changes of a remote file system are not waited for.
-pub(crate) fn stat_handle(handle: BorrowedFd<'_>, mask: StatxFlags) -> Result<Statx, Refused> {
+/// `statx` of a handle.
+pub(crate) fn stat_handle(handle: BorrowedFd<'_>, mask: StatxFlags) -> Result<Statx, FailedOperation> {
     statx(handle, "", AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT, mask)
-        .map_err(|errno| Refused { operation: "statx", errno: rustix_errno(errno) })
+        .map_err(|errno| FailedOperation { operation: "statx", errno: rustix_errno(errno) })
 }
 
 pub(super) fn file_type(stat: &Statx) -> FileType {
@@ -315,19 +318,18 @@ pub(super) fn file_type(stat: &Statx) -> FileType {
     }
 }
 
-/// What was read of a content.
+/// The result of reading a content.
 #[derive(Debug)]
 struct Content {
     size: u64,
-    /// Of all of it; `None` where more was there than was to be read.
+    /// The digest of the whole content; `None` if it is longer than the limit.
     sha256: Option<[u8; 32]>,
     keys: Option<AuthorizedKeys>,
 }
 
-/// Size and digest of what can be read, and the keys in it. It stops a little behind the size that
-/// the file had when it was opened, so that a writer who never stops cannot hold it; the size that is
-/// told is then not the declared one either way.
-fn content(file: BorrowedFd<'_>, size: u64, want: Want) -> Result<Content, Refused> {
+/// Reads size, digest and keys of a content. It stops a MiB after the size that the file had at the open, so that a writer without end
+/// cannot hold it. The reported size then differs from the declared one in any case.
+fn content(file: BorrowedFd<'_>, size: u64, want: Want) -> Result<Content, FailedOperation> {
     SCRATCH.with_borrow_mut(|scratch| {
         let mut digest = Sha256::new();
         let mut kept = Vec::new();
@@ -335,7 +337,7 @@ fn content(file: BorrowedFd<'_>, size: u64, want: Want) -> Result<Content, Refus
         loop {
             let length = match read(file, scratch) {
                 Err(Errno::EINTR) => continue,
-                other => other.map_err(Refused::at("read"))?,
+                other => other.map_err(FailedOperation::at("read"))?,
             };
             let chunk = &scratch[..length];
             digest.update(chunk);
@@ -347,8 +349,8 @@ fn content(file: BorrowedFd<'_>, size: u64, want: Want) -> Result<Content, Refus
                 let keys = want.keys.then(|| keys_in(&kept, true));
                 return Ok(Content { size: size.max(total), sha256: None, keys });
             }
-            // A short read of a regular file is its end, so most files cost one read. Files that show
-            // no size (procfs, sysfs) are read until nothing comes.
+            // A short read of a regular file is its end, so most files cost one read. A file that shows no size (procfs, sysfs) ends
+            // with an empty read.
             if length == 0
                 || (length < CHUNK && size > 0 && total >= size)
                 || total > size.saturating_add(1 << 20)
@@ -361,7 +363,7 @@ fn content(file: BorrowedFd<'_>, size: u64, want: Want) -> Result<Content, Refus
     })
 }
 
-/// The keys in the beginning of a file. What lies behind it is not known to be none, whatever its digest.
+/// The keys in the first bytes of a file. `is_cut`: the file has more bytes, which may hold keys.
 fn keys_in(beginning: &[u8], is_cut: bool) -> AuthorizedKeys {
     let mut keys = authorized_keys::parse(beginning);
     keys.truncated |= is_cut;

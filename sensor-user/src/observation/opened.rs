@@ -1,8 +1,8 @@
-//! What was opened for a look, and so was seen by the kernel programs.
+//! The objects that an observation opens, and so shows to the kernel programs.
 //!
-//! In: a path of a directory below the host root. Out: a handle of it, and the object that was opened.
+//! In: the path of a directory below the host root. Out: a handle of the directory, and the object that was opened.
 
-use super::object::{Refused, device, stat_handle, without_access_time};
+use super::object::{FailedOperation, device, stat_handle, without_access_time};
 use super::resolve::{HANDLE, Root};
 use nix::{errno::Errno, fcntl::OFlag};
 use rustix::fs::StatxFlags;
@@ -10,7 +10,7 @@ use sensor_model::observation::FileType;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// What is not done below a directory that others than root can write.
+/// The operation that an error names if a link is in a directory that others than root can write.
 const FOLLOW: &str = "follow a link that others than root can change, on the way to";
 
 /// Why an object was opened.
@@ -22,13 +22,13 @@ pub enum OpenedKind {
     Object,
 }
 
-/// A directory or file that was opened with the observation flags, or a symbolic link that was read, and so
-/// was seen by the kernel programs.
+/// A directory or file that was opened with the observation flags, or a symbolic link that was read. The kernel programs have seen
+/// that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenedObject {
     /// Why.
     pub kind: OpenedKind,
-    /// By which path, below the host root; links in it were followed.
+    /// Its path below the host root, which may lead through links.
     pub path: PathBuf,
     /// Regular file, directory or symbolic link.
     pub file_type: FileType,
@@ -38,13 +38,13 @@ pub struct OpenedObject {
     pub inode: u64,
 }
 
-/// Opens a directory of the root for reading, with the observation flags. Where it may be passed
-/// through but not read, a handle for look-ups must do, and nothing was opened.
+/// Opens a directory of the root for reading, with the observation flags. If this process may search but not read the directory, it
+/// gives a handle for look-ups and opens nothing.
 pub(super) fn open_directory(
     root: &Root,
     path: &Path,
     on_open: &mut dyn FnMut(&OpenedObject),
-) -> Result<OwnedFd, Refused> {
+) -> Result<OwnedFd, FailedOperation> {
     let opened = without_access_time(|flags| root.open_at(path, flags | OFlag::O_DIRECTORY));
     match opened {
         Ok(directory) => {
@@ -58,10 +58,10 @@ pub(super) fn open_directory(
             });
             Ok(directory)
         }
-        Err(Errno::EACCES) => {
-            root.open_at(path, HANDLE | OFlag::O_DIRECTORY).map_err(Refused::at("open the directory of"))
-        }
-        Err(errno @ Errno::ELOOP) => Err(Refused { operation: FOLLOW, errno }),
-        Err(errno) => Err(Refused { operation: "open the directory of", errno }),
+        Err(Errno::EACCES) => root
+            .open_at(path, HANDLE | OFlag::O_DIRECTORY)
+            .map_err(FailedOperation::at("open the directory of")),
+        Err(errno @ Errno::ELOOP) => Err(FailedOperation { operation: FOLLOW, errno }),
+        Err(errno) => Err(FailedOperation { operation: "open the directory of", errno }),
     }
 }

@@ -1,14 +1,14 @@
 //! Paths inside the host root.
 //!
-//! In: an absolute path as a MachineConfig writes it. Out: a handle to the object, or the list of
-//! directories that the path leads through. Links on the way are followed as the host itself would
-//! follow them (so `/home` may be a link to `/var/home`), but never out of the root, and magic links
-//! of procfs are never taken. A link below a directory that others than root can write is not followed: it would lead
-//! root wherever they like. It never opens anything for reading unless asked to. With a guard it touches nothing on a file
-//! system that a server answers for: a path is taken apart at the mounts that it crosses, and no look-up in between may cross
-//! one, so that one which comes at that moment is noticed and not entered.
+//! In: an absolute path as a MachineConfig declares it. Out: a handle of the object, or the directories that the path leads through.
+//! It follows links in the path as the host itself does (so `/home` may be a link to `/var/home`), but never out of the root. It never
+//! follows magic links of procfs. Nor does it follow a link below a directory that others than root can write: they could lead root
+//! anywhere. It opens an object for reading only if the caller asks for it.
+//!
+//! With a guard it touches nothing on a file system that a server answers for. It splits a path at the mounts that it crosses, and no
+//! look-up in between may cross another mount. So it notices a mount that appears at that moment, and does not enter it.
 
-use super::served::Guard;
+use super::served::MountGuard;
 use nix::{
     dir::Dir,
     errno::Errno,
@@ -30,34 +30,33 @@ use std::{
     },
 };
 
-/// What is said of a way that ends with `ELOOP`.
+/// The text of an error for a path that ends with `ELOOP`.
 pub(crate) const LINK_OF_OTHERS: &str =
     "a link is on the way below a directory that others than root can write, and it is not followed";
 
-/// Links followed in one path, as many as the kernel follows.
+/// Most links in one path, as in the kernel (`MAXSYMLINKS`).
 const MAXIMUM_LINKS: usize = 40;
 
-/// `openat2` gives `EAGAIN` when a rename elsewhere raced with its walk; it is tried again this often
-/// before the walk is done by hand.
+/// Attempts of `openat2`, which gives `EAGAIN` if it races with a rename. After these the walk looks up each component itself.
 const OPENAT2_ATTEMPTS: usize = 8;
 
-/// How often a path is taken apart anew when something was mounted on it meanwhile.
+/// Attempts to split a path, if mounts appear on it meanwhile.
 const MOUNT_ATTEMPTS: usize = 4;
 
-/// Flags of a handle that is good for lookups only.
+/// Flags of a handle for look-ups only.
 pub(crate) const HANDLE: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC);
 
 /// The root of the host's file system.
 #[derive(Debug)]
 pub(crate) struct Root {
     directory: OwnedFd,
-    /// Cleared when the kernel (before 5.6) or a seccomp filter refuses the call.
+    /// Whether `openat2` works: a kernel before 5.6 or a seccomp filter may refuse it.
     openat2: AtomicBool,
     /// Keeps look-ups from file systems that a server answers for.
-    guard: Option<Arc<Guard>>,
+    guard: Option<Arc<MountGuard>>,
 }
 
-/// One object on the way, and its path without links.
+/// One object on the route, and its path without links.
 #[derive(Debug)]
 struct Level {
     handle: OwnedFd,
@@ -67,15 +66,15 @@ struct Level {
 /// How a path leads through the root.
 #[derive(Debug)]
 pub(crate) struct Walk {
-    /// Every directory in which a name was looked up, in order, by its path without links.
+    /// The paths, without links, of the directories in which names were looked up, in order.
     pub(crate) directories: Vec<PathBuf>,
-    /// The directory and the name in it at which the way ends, when there is nothing of that name.
+    /// The directory, and the first name that does not exist in it, if the route ends there.
     pub(crate) missing: Option<(PathBuf, OsString)>,
     /// The object at the end and its path without links, or why there is none.
     pub(crate) end: Result<(OwnedFd, PathBuf), Errno>,
 }
 
-/// What is noted on the way.
+/// What a walk collects.
 #[derive(Debug, Default)]
 struct Trail {
     directories: Vec<PathBuf>,
@@ -83,32 +82,32 @@ struct Trail {
 }
 
 impl Root {
-    /// Holds `path` as the root of all later look-ups, which go everywhere.
+    /// Opens `path` as the root of all later look-ups, without a guard.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let directory = nix::fcntl::open(path, HANDLE | OFlag::O_DIRECTORY, Mode::empty())?;
         Ok(Self { directory, openat2: AtomicBool::new(true), guard: None })
     }
 
-    /// The same with look-ups that end with [`super::served::REFUSED`] where a server answers for a file system. `mounts`:
-    /// where the table of mounts is read.
+    /// The same with look-ups that fail with [`super::served::NOT_TOUCHED`] at a file system that a server answers for. `mounts` is the
+    /// file with the mount table.
     pub(crate) fn open_guarded(path: &Path, mounts: &Path) -> io::Result<Self> {
         let mut root = Self::open(path)?;
-        root.guard = Guard::new(path, &root.directory, mounts).map(Arc::new);
+        root.guard = MountGuard::new(path, &root.directory, mounts).map(Arc::new);
         if root.guard.is_none() {
             tracing::warn!(
-                "The kernel does not tell mounts of handles: a file system that hangs stops detection."
+                "The kernel does not show the mount of a handle (before 5.8): a file system that hangs stops detection."
             );
         }
         Ok(root)
     }
 
-    /// What keeps look-ups from file systems that a server answers for.
-    pub(crate) fn guard(&self) -> Option<&Arc<Guard>> {
+    /// The guard that keeps look-ups from file systems that a server answers for.
+    pub(crate) fn guard(&self) -> Option<&Arc<MountGuard>> {
         self.guard.as_ref()
     }
 
-    /// Opens `path` with links followed, the last one too unless `flags` has `O_NOFOLLOW`. `ELOOP` where a link on the
-    /// way is one that others than root can change.
+    /// Opens `path`. It follows links, the last one only without `O_NOFOLLOW` in `flags`. `ELOOP` if others than root can change a
+    /// link in the path.
     pub(crate) fn open_at(&self, path: &Path, flags: OFlag) -> Result<OwnedFd, Errno> {
         let opened = match &self.guard {
             Some(guard) => self.open_guarded_at(guard, path, flags)?,
@@ -117,8 +116,7 @@ impl Root {
         opened.map_or_else(|| self.open_by_hand(path, flags), Ok)
     }
 
-    /// A way without links, as nearly all are, leads nowhere else and is gone in one call. `None` where it has links, or the
-    /// call is not to be had.
+    /// Opens a path without links, as most are, in one call. `None` if the path has links, or the kernel lacks the call.
     fn look_up(
         &self,
         from: impl AsFd,
@@ -146,12 +144,17 @@ impl Root {
         Ok(None)
     }
 
-    /// The same on file systems of this kernel alone.
-    fn open_guarded_at(&self, guard: &Guard, path: &Path, flags: OFlag) -> Result<Option<OwnedFd>, Errno> {
+    /// The same on file systems without a server only.
+    fn open_guarded_at(
+        &self,
+        guard: &MountGuard,
+        path: &Path,
+        flags: OFlag,
+    ) -> Result<Option<OwnedFd>, Errno> {
         for _ in 0..MOUNT_ATTEMPTS {
-            let Some(crossings) = guard.way(path)? else { return Ok(None) };
+            let Some(crossings) = guard.crossings(path)? else { return Ok(None) };
             match self.open_across(guard, path, flags, &crossings) {
-                // Something was mounted that the table does not show.
+                // A mount exists that the table does not show yet.
                 Err(Errno::EXDEV) => guard.refresh(),
                 done => return done,
             }
@@ -159,10 +162,10 @@ impl Root {
         Ok(None)
     }
 
-    /// Opens a path that crosses to other mounts at its first so many bytes each.
+    /// Opens a path that crosses mounts. `crossings` are the lengths of its mount points in bytes.
     fn open_across(
         &self,
-        guard: &Guard,
+        guard: &MountGuard,
         path: &Path,
         flags: OFlag,
         crossings: &[usize],
@@ -183,11 +186,11 @@ impl Root {
                     return Ok(None);
                 }
             }
-            // The one step that crosses opens nothing and reads nothing: it gives a handle of what is on top there.
+            // The step that crosses neither opens nor reads the object: it gives a handle of the topmost mount's root.
             let base = above.as_ref().map_or(base, |above: &OwnedFd| above.as_fd());
-            let there = openat(base, name, HANDLE | OFlag::O_NOFOLLOW, Mode::empty())?;
-            guard.check(&there)?;
-            here = Some(there);
+            let crossed = openat(base, name, HANDLE | OFlag::O_NOFOLLOW, Mode::empty())?;
+            guard.check(&crossed)?;
+            here = Some(crossed);
             from = *end + 1;
         }
         let Some(here) = here else { return Ok(None) };
@@ -197,7 +200,7 @@ impl Root {
         self.look_up(&here, Path::new(OsStr::from_bytes(&bytes[from..])), flags, within)
     }
 
-    /// The same one component at a time, so that no link is ever followed by the kernel.
+    /// The same, one component at a time, so that the kernel never follows a link.
     fn open_by_hand(&self, path: &Path, flags: OFlag) -> Result<OwnedFd, Errno> {
         let mut levels = self.levels(path, !flags.contains(OFlag::O_NOFOLLOW), &mut Trail::default())?;
         let end = levels.pop().ok_or(Errno::ENOENT)?;
@@ -205,7 +208,7 @@ impl Root {
             return reopen(end.handle, flags);
         }
         match (levels.last(), end.real.file_name()) {
-            // Its last name is no link, unless one appeared meanwhile, which is refused.
+            // The last name is no link. If one has appeared meanwhile, the open fails.
             (Some(parent), Some(name)) => {
                 openat(&parent.handle, name, flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())
             }
@@ -213,7 +216,7 @@ impl Root {
         }
     }
 
-    /// Follows `path` by hand, noting each directory on the way.
+    /// Follows `path` one component at a time, and collects each directory.
     pub(crate) fn walk(&self, path: &Path) -> Walk {
         let mut trail = Trail::default();
         let levels = self.levels(path, true, &mut trail);
@@ -222,11 +225,10 @@ impl Root {
         Walk { directories: trail.directories, missing: trail.missing, end }
     }
 
-    /// The directories from the root down to the object at the end of `path`, which is the last; links are followed,
-    /// that at the end only when `follow_last` says so.
+    /// The objects from the root down to the one at the end of `path`. It follows links, the last one only with `follow_last`.
     fn levels(&self, path: &Path, follow_last: bool, trail: &mut Trail) -> Result<Vec<Level>, Errno> {
         let root = self.directory.try_clone().map_err(|_| Errno::EMFILE)?;
-        // `..` takes one off.
+        // `..` removes the last level.
         let mut levels = vec![Level { handle: root, real: PathBuf::from("/") }];
         let mut pending: VecDeque<OsString> = components(path);
         let mut links = 0;
@@ -242,7 +244,7 @@ impl Root {
                 trail.directories.push(real.clone());
             }
             if let Some(guard) = &self.guard {
-                guard.way(&real.join(&name))?;
+                guard.crossings(&real.join(&name))?;
             }
             let next = openat(here.as_fd(), name.as_os_str(), HANDLE | OFlag::O_NOFOLLOW, Mode::empty())
                 .inspect_err(|error| {
@@ -273,20 +275,20 @@ impl Root {
         Ok(levels)
     }
 
-    /// From now on as on a kernel without `openat2`.
+    /// Behaves as on a kernel without `openat2` from now on.
     #[cfg(test)]
     pub(crate) fn refuse_openat2(&self) {
         self.openat2.store(false, Ordering::Relaxed);
     }
 
-    /// The root itself.
+    /// The handle of the root.
     pub(crate) fn directory(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
     }
 }
 
-/// Whether others than root can put a link where the way stands: by writing to one of its directories, since whoever can
-/// replace a directory decides about all that is below it.
+/// Whether others than root can put a link at the end of these levels. They can if they may write to any of the directories, since
+/// they can then replace the directories below it.
 fn is_open_to_others(levels: &[Level]) -> Result<bool, Errno> {
     for level in levels {
         if others_can_write(&level.handle)? {
@@ -296,16 +298,16 @@ fn is_open_to_others(levels: &[Level]) -> Result<bool, Errno> {
     Ok(false)
 }
 
-/// Whether others than root, and than whoever runs this, can make names in a directory. What an access control list
-/// allows is within the bits of the group.
+/// Whether others than root and this process's user can create names in a directory. The group's bits limit what an access control
+/// list allows, so they cover that too.
 pub(crate) fn others_can_write(directory: impl AsFd) -> Result<bool, Errno> {
     let stat = fstat(directory)?;
     let is_ours = stat.st_uid == 0 || stat.st_uid == nix::unistd::geteuid().as_raw();
     Ok(!is_ours || stat.st_mode & 0o022 != 0)
 }
 
-/// Whether a directory that was opened by its name is the one that was made a moment ago, and not another that was put in
-/// its place: ours, and empty.
+/// Whether a directory, opened by its name, is the one that this process has just created: it belongs to this user, and is empty.
+/// Somebody may have put another one at the name.
 pub(crate) fn is_just_made(directory: impl AsFd) -> Result<bool, Errno> {
     let is_ours = fstat(directory.as_fd())?.st_uid == nix::unistd::geteuid().as_raw();
     let mut list = Dir::from_fd(reopen_directory(directory, OFlag::O_RDONLY)?)?;
@@ -318,8 +320,8 @@ pub(crate) fn is_just_made(directory: impl AsFd) -> Result<bool, Errno> {
     Ok(is_ours)
 }
 
-/// Opens the symbolic link that this process made a moment ago. `None` where the name has another object by now: one that is
-/// no link, leads elsewhere, belongs to another user or has a second name, as a hard link to a link of root's would.
+/// Opens the symbolic link that this process has just created. `None` if the name has another object by now: no link, a link with
+/// another target or of another user, or one with a second name (a hard link to a link of root's).
 pub(crate) fn just_made_link(
     directory: impl AsFd,
     name: &OsStr,
@@ -338,7 +340,7 @@ pub(crate) fn just_made_link(
     Ok(leads_there.then_some(link))
 }
 
-/// Opens what a handle (`O_PATH`) is of with other flags, whatever is at its name by now.
+/// Opens the object of a handle (`O_PATH`) with other flags, whatever its name leads to by now.
 fn reopen(handle: OwnedFd, flags: OFlag) -> Result<OwnedFd, Errno> {
     if flags.contains(OFlag::O_PATH) {
         let wants_directory = flags.contains(OFlag::O_DIRECTORY);
@@ -358,7 +360,7 @@ pub(crate) fn reopen_directory(handle: impl AsFd, flags: OFlag) -> Result<OwnedF
     openat(handle.as_fd(), ".", flags | OFlag::O_CLOEXEC | OFlag::O_DIRECTORY, Mode::empty())
 }
 
-/// The target when the handle is that of a symbolic link.
+/// The target of a symbolic link, by its handle; `None` for an object of another type.
 pub(crate) fn link_target(handle: BorrowedFd<'_>) -> Result<Option<OsString>, Errno> {
     match readlinkat(handle, OsStr::new("")) {
         // An empty path on a handle that is no link is ENOENT (EINVAL on older kernels).

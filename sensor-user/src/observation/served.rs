@@ -1,9 +1,9 @@
-//! Which paths lie on file systems that a server answers for, decided before anything there is touched.
+//! Decides which paths are on file systems that a server answers for, before an access touches one.
 //!
-//! In: the table of mounts, and paths below the host root. Out: where a path crosses from one mount to the next, or that it
-//! crosses to a file system whose server (a process, another machine) may never answer: a system call there can wait for
-//! ever, and no signal ends it. The mount of the host root itself is always read. It touches nothing but the table, and
-//! asks a handle only what needs no server.
+//! In: the mount table, and paths below the host root. Out: where a path crosses from one mount to the next, or which file system with
+//! a server it crosses to. Such a server (a process, another machine) may never answer. A system call then waits for ever, and no
+//! signal ends it. The mount of the host root is always allowed. This module reads only the table, and of a handle only what needs no
+//! server.
 
 use crate::bounded;
 use nix::errno::Errno;
@@ -20,7 +20,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Types of file systems whose operations wait for a server. Those of FUSE are known by their beginning.
+/// Types of file systems whose operations wait for a server, without those of FUSE, which have a common prefix.
 const SERVED: [&str; 22] = [
     "9p",
     "afs",
@@ -46,8 +46,8 @@ const SERVED: [&str; 22] = [
     "wekafs",
 ];
 
-/// What an operation ends with that would have touched such a file system.
-pub(crate) const REFUSED: Errno = Errno::EREMOTE;
+/// The error of an operation that would touch a file system with a server.
+pub(crate) const NOT_TOUCHED: Errno = Errno::EREMOTE;
 
 /// A file system that a server answers for, by the number of its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -66,7 +66,7 @@ struct Mounted {
 #[derive(Debug, Default)]
 struct Table {
     points: HashMap<Box<[u8]>, Vec<Mounted>>,
-    /// By their numbers, sorted.
+    /// All mounts, sorted by their numbers.
     all: Vec<Mounted>,
 }
 
@@ -103,7 +103,7 @@ impl Table {
             let is_served = mount.file_system.is_some_and(is_served);
             let mounted = Mounted { id, parent, device, is_served };
             table.all.push(mounted);
-            // What lies over the root or above it hides nothing from a handle of the root.
+            // A mount over the root or above it hides nothing from a handle of the root.
             if let Ok(below) = mount.point.strip_prefix(root)
                 && below != Path::new("")
             {
@@ -115,16 +115,16 @@ impl Table {
         table
     }
 
-    /// Where a path from the mount `from` crosses to other mounts: the lengths of the mount points. Walks as the kernel
-    /// does: at each name to what is mounted there on the mount that was reached, and on top of that.
-    fn way(&self, from: u64, path: &[u8]) -> Result<Vec<usize>, Served> {
+    /// Where a path that starts on the mount `from` crosses to other mounts: the lengths of the mount points. Like the kernel, it
+    /// continues at each name on the topmost mount there.
+    fn crossings(&self, from: u64, path: &[u8]) -> Result<Vec<usize>, Served> {
         let mut at = from;
         let mut crossings = Vec::new();
         let slashes = path.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
         for end in slashes.chain([path.len()]) {
             let Some(here) = self.points.get(&path[..end]) else { continue };
             let mut top = None;
-            // No more than there are: the numbers of a torn table may go round.
+            // The loop has a bound, because the numbers of a torn table may form a circle.
             for _ in here {
                 let Some(next) = here.iter().find(|mounted| mounted.parent == at) else { break };
                 at = next.id;
@@ -146,21 +146,21 @@ impl Table {
 
 /// Keeps look-ups from file systems that a server answers for.
 #[derive(Debug)]
-pub(crate) struct Guard {
+pub(crate) struct MountGuard {
     /// The host's root, without links.
     root: PathBuf,
-    /// The mount that it lies on.
+    /// The root's mount.
     mount: u64,
-    /// Where the table of mounts is read.
+    /// The file with the mount table.
     file: PathBuf,
     table: Mutex<Table>,
-    /// What was refused since that was last asked.
-    refused: Mutex<Option<Served>>,
+    /// The last file system that was not touched since the last call of [`MountGuard::take_untouched`].
+    untouched: Mutex<Option<Served>>,
 }
 
-impl Guard {
-    /// For the host at `root`, of which `handle` is one. `None` where the kernel does not tell the mount of a handle
-    /// (before 5.8).
+impl MountGuard {
+    /// A guard for the host at `root`, which `handle` is a handle of. `None` if the kernel does not show the mount of a handle (before
+    /// 5.8).
     pub(crate) fn new(root: &Path, handle: &OwnedFd, file: &Path) -> Option<Self> {
         let (mount, _) = mount_of(handle)?;
         let guard = Self {
@@ -168,13 +168,13 @@ impl Guard {
             mount,
             file: file.to_owned(),
             table: Mutex::default(),
-            refused: Mutex::default(),
+            untouched: Mutex::default(),
         };
         guard.refresh();
         Some(guard)
     }
 
-    /// Reads the table again. One that cannot be read stays as it was.
+    /// Reads the table again. If it cannot be read, the last one stays.
     pub(crate) fn refresh(&self) {
         match bounded::read(&self.file, bounded::TABLE) {
             Ok(bytes) => *lock(&self.table) = Table::parse(&bytes, &self.root),
@@ -182,85 +182,88 @@ impl Guard {
         }
     }
 
-    /// Where a path crosses from one mount to another: the lengths of the mount points. `None` for a path that has
-    /// anything but names in it. [`REFUSED`] where it crosses to a file system that a server answers for.
-    pub(crate) fn way(&self, path: &Path) -> Result<Option<Vec<usize>>, Errno> {
+    /// Where a path crosses from one mount to another: the lengths of the mount points. `None` for a path that is not plain names.
+    /// [`NOT_TOUCHED`] if it crosses to a file system that a server answers for.
+    pub(crate) fn crossings(&self, path: &Path) -> Result<Option<Vec<usize>>, Errno> {
         let bytes = path.as_os_str().as_bytes();
         if !is_plain(bytes) {
             return Ok(None);
         }
-        lock(&self.table).way(self.mount, bytes).map(Some).map_err(|served| self.refuse(served))
+        lock(&self.table)
+            .crossings(self.mount, bytes)
+            .map(Some)
+            .map_err(|served| self.leave_untouched(served))
     }
 
-    /// The file system that a server answers for and that a path crosses to, where its names are taken for directories.
+    /// The file system with a server that a path crosses to, if all its names are directories; `None` if it crosses to none.
     pub(crate) fn served(&self, path: &Path) -> Option<Served> {
-        lock(&self.table).way(self.mount, path.as_os_str().as_bytes()).err()
+        lock(&self.table).crossings(self.mount, path.as_os_str().as_bytes()).err()
     }
 
-    /// Whether a handle (`O_PATH`) that was just opened is one of an object that may be touched.
+    /// Checks that the object of a new handle (`O_PATH`) may be touched.
     pub(crate) fn check(&self, handle: impl AsFd) -> Result<(), Errno> {
         match mount_of(handle) {
             Some((mount, device)) => self.check_mount(mount, device),
-            // FUSE answers only the user that mounted it, unless it was mounted with `allow_other`.
-            None => Err(self.refuse(Served(0))),
+            // The call failed: FUSE without `allow_other` answers only the user that mounted it.
+            None => Err(self.leave_untouched(Served(0))),
         }
     }
 
-    /// The same by number of mount and device.
+    /// The same by the numbers of mount and device.
     pub(crate) fn check_mount(&self, mount: u64, device: u64) -> Result<(), Errno> {
         if mount == self.mount {
             return Ok(());
         }
         let mut found = lock(&self.table).get(mount);
         if found.is_none() {
-            // It came since.
+            // The mount is newer than the table.
             self.refresh();
             found = lock(&self.table).get(mount);
         }
         match found {
             Some(found) if !found.is_served => Ok(()),
-            found => Err(self.refuse(Served(found.map_or(device, |found| found.device)))),
+            found => Err(self.leave_untouched(Served(found.map_or(device, |found| found.device)))),
         }
     }
 
-    fn refuse(&self, served: Served) -> Errno {
-        *lock(&self.refused) = Some(served);
-        REFUSED
+    fn leave_untouched(&self, served: Served) -> Errno {
+        *lock(&self.untouched) = Some(served);
+        NOT_TOUCHED
     }
 
-    /// What was refused since the last call.
-    pub(crate) fn take_refused(&self) -> Option<Served> {
-        lock(&self.refused).take()
+    /// The last file system that was not touched since the last call.
+    pub(crate) fn take_untouched(&self) -> Option<Served> {
+        lock(&self.untouched).take()
     }
 }
 
-/// One operation at a time is done under each lock: a panic elsewhere cannot leave it broken.
+/// Locks. Each lock covers one operation, so a panic elsewhere leaves the data intact.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a path is names and single slashes, from the root on.
+/// Whether a path is absolute, and has only names and single slashes.
 fn is_plain(path: &[u8]) -> bool {
     path == b"/"
         || (path.first() == Some(&b'/')
             && path[1..].split(|byte| *byte == b'/').all(|name| !matches!(name, b"" | b"." | b"..")))
 }
 
-/// Number of the mount and of the device of what a handle leads to. Asked so that no server is asked.
+/// The numbers of mount and device of a handle's object. The call needs no server.
 fn mount_of(handle: impl AsFd) -> Option<(u64, u64)> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     let stat = statx(handle, "", flags, StatxFlags::MNT_ID).ok()?;
-    let is_told = stat.stx_mask & StatxFlags::MNT_ID.bits() != 0;
-    is_told.then(|| (stat.stx_mnt_id, rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor)))
+    let is_shown = stat.stx_mask & StatxFlags::MNT_ID.bits() != 0;
+    is_shown.then(|| (stat.stx_mnt_id, rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Of a root on mount 20, and of what is mounted below it.
-    fn way(mounts: &str, path: &str) -> Result<Vec<usize>, u64> {
-        table(mounts).way(20, path.as_bytes()).map_err(|Served(device)| device)
+    /// The crossings of a path on a root with mount 20 and the given mounts below it.
+    fn crossings(mounts: &str, path: &str) -> Result<Vec<usize>, u64> {
+        table(mounts).crossings(20, path.as_bytes()).map_err(|Served(device)| device)
     }
 
     fn table(mounts: &str) -> Table {
@@ -273,56 +276,56 @@ mod tests {
     fn a_path_is_served_from_the_mount_point_on_and_its_neighbours_are_not() {
         let fuse = "30 20 0:9 / /a rw shared:3 - fuse.sshfs h: rw\n";
         for served in ["/a", "/a/b", "/a/b/c"] {
-            assert_eq!(way(fuse, served), Err(MINOR_9), "{served}");
+            assert_eq!(crossings(fuse, served), Err(MINOR_9), "{served}");
         }
         for local in ["/", "/ab", "/ab/a", "/b/a", "/b"] {
-            assert_eq!(way(fuse, local), Ok(vec![]), "{local}");
+            assert_eq!(crossings(fuse, local), Ok(vec![]), "{local}");
         }
     }
 
     #[test]
-    fn of_stacked_mounts_the_one_on_top_counts_wherever_its_line_is() {
+    fn of_stacked_mounts_the_topmost_counts_wherever_its_line_is() {
         let (fuse, over) = ("30 20 0:9 / /a rw - fuse f rw\n", "31 30 0:10 / /a rw - tmpfs t rw\n");
-        assert_eq!(way(&format!("{fuse}{over}"), "/a/x"), Ok(vec![2]));
-        assert_eq!(way(&format!("{over}{fuse}"), "/a/x"), Ok(vec![2]));
+        assert_eq!(crossings(&format!("{fuse}{over}"), "/a/x"), Ok(vec![2]));
+        assert_eq!(crossings(&format!("{over}{fuse}"), "/a/x"), Ok(vec![2]));
         let (below, fuse) = ("30 20 0:10 / /a rw - tmpfs t rw\n", "31 30 0:9 / /a rw - nfs4 h:/x rw\n");
-        assert_eq!(way(&format!("{fuse}{below}"), "/a/x"), Err(MINOR_9));
+        assert_eq!(crossings(&format!("{fuse}{below}"), "/a/x"), Err(MINOR_9));
     }
 
     #[test]
-    fn a_mount_that_another_one_hides_is_not_on_the_way() {
+    fn a_path_does_not_cross_a_mount_that_another_one_hides() {
         let hidden = "30 20 0:9 / /a/b rw - fuse f rw\n31 20 0:10 / /a rw - tmpfs t rw\n";
-        assert_eq!(way(hidden, "/a/b/c"), Ok(vec![2]));
+        assert_eq!(crossings(hidden, "/a/b/c"), Ok(vec![2]));
         let above = "30 20 0:10 / /a rw - tmpfs t rw\n31 30 0:9 / /a/b rw - fuse f rw\n";
-        assert_eq!(way(above, "/a/b/c"), Err(MINOR_9));
-        assert_eq!(way(above, "/a/bc"), Ok(vec![2]));
+        assert_eq!(crossings(above, "/a/b/c"), Err(MINOR_9));
+        assert_eq!(crossings(above, "/a/bc"), Ok(vec![2]));
     }
 
     #[test]
-    fn each_mount_that_is_crossed_is_told_and_escapes_are_names() {
+    fn each_crossed_mount_is_given_and_escapes_in_the_table_are_decoded() {
         let mounts = "30 20 8:2 / /var rw - xfs d rw\n31 30 8:3 / /var/lib/a\\040b rw - ext4 e rw\n\
             32 31 0:9 /sub /var/lib/a\\040b/c rw - fuse f rw\n";
-        assert_eq!(way(mounts, "/var/lib/a b/x"), Ok(vec![4, 12]));
+        assert_eq!(crossings(mounts, "/var/lib/a b/x"), Ok(vec![4, 12]));
         assert_eq!(
-            way(mounts, "/var/lib/a b/c"),
+            crossings(mounts, "/var/lib/a b/c"),
             Err(MINOR_9),
-            "also a directory of it that is bound elsewhere"
+            "also a bind mount of one of its directories"
         );
-        assert_eq!(way(mounts, "/var/lib/a\\040b/c"), Ok(vec![4]));
+        assert_eq!(crossings(mounts, "/var/lib/a\\040b/c"), Ok(vec![4]));
     }
 
     #[test]
-    fn points_are_told_below_the_host_root_and_what_is_over_or_above_it_is_none() {
+    fn mount_points_are_relative_to_the_host_root_and_mounts_over_or_above_it_do_not_count() {
         let mounts = b"40 1 8:1 / / rw - ext4 d rw\n41 40 0:9 / /host rw - fuse f rw\n42 40 0:9 / /hostile rw - fuse f rw\n\
             43 40 8:2 / /host/etc rw - xfs d rw\n44 43 0:9 / /host/etc/x rw - fuse f rw\n";
         let table = Table::parse(mounts, Path::new("/host"));
-        assert_eq!(table.way(40, b"/etc/x"), Err(Served(MINOR_9)));
-        assert_eq!(table.way(40, b"/etc/y"), Ok(vec![4]));
-        assert_eq!(table.way(40, b"/ile"), Ok(vec![]));
+        assert_eq!(table.crossings(40, b"/etc/x"), Err(Served(MINOR_9)));
+        assert_eq!(table.crossings(40, b"/etc/y"), Ok(vec![4]));
+        assert_eq!(table.crossings(40, b"/ile"), Ok(vec![]));
     }
 
     #[test]
-    fn types_that_wait_for_a_server_are_known_and_kernel_file_systems_are_none() {
+    fn types_with_a_server_are_recognised_and_local_types_are_not() {
         let served = [
             "fuse",
             "fuse.glusterfs",
@@ -345,12 +348,15 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_none_are_left_out_and_numbers_that_go_round_end() {
+    fn malformed_lines_are_skipped_and_a_circle_of_numbers_ends() {
         assert_eq!(
-            way("x y 0:9 / /a rw - fuse f rw\n30 20 0:x / /a rw - fuse f rw\nnonsense\n", "/a"),
+            crossings("x y 0:9 / /a rw - fuse f rw\n30 20 0:x / /a rw - fuse f rw\nnonsense\n", "/a"),
             Ok(vec![])
         );
-        assert_eq!(way("30 20 0:9 / /a rw - xfs f rw\n20 30 0:9 / /a rw - xfs f rw\n", "/a/b"), Ok(vec![2]));
+        assert_eq!(
+            crossings("30 20 0:9 / /a rw - xfs f rw\n20 30 0:9 / /a rw - xfs f rw\n", "/a/b"),
+            Ok(vec![2])
+        );
     }
 
     #[test]

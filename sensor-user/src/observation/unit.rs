@@ -1,13 +1,12 @@
 //! Enablement and mask of a systemd unit, read from unit files and links.
 //!
-//! In: a unit name. Out: what `systemctl is-enabled` would print, found as systemd itself finds it: by
-//! the links in the configuration directories, not by what is loaded. So it works without a running
-//! systemd, below any root, and at once after a change. It reads `[Install]` sections and links, and
-//! never asks the manager (`crate::systemd` does).
+//! In: a unit name. Out: what `systemctl is-enabled` would print. Like systemd it reads the links in the configuration directories and
+//! `[Install]` sections, and not the loaded units. So it works without a running systemd, below any root, and at once after a change.
+//! It never asks the manager; `crate::systemd` does.
 
 use super::{
     names::list_names,
-    object::{Refused, stat_handle},
+    object::{FailedOperation, stat_handle},
     opened::{OpenedObject, open_directory},
     resolve::Root,
 };
@@ -34,10 +33,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where the administrator's units and links are.
+/// The directory of the administrator's units and links.
 const CONFIGURATION: &str = "/etc/systemd/system";
 
-/// Directories of units, the one that wins first. `/lib` is there for hosts that are not merged.
+/// Directories of units, in falling precedence. `/lib` is for hosts without a merged `/usr`.
 const SEARCH_PATH: [&str; 13] = [
     "/etc/systemd/system.control",
     "/run/systemd/system.control",
@@ -54,7 +53,7 @@ const SEARCH_PATH: [&str; 13] = [
     "/run/systemd/generator.late",
 ];
 
-/// Aliases followed from one unit to the next.
+/// Most aliases that it follows from one unit to the next.
 const MAXIMUM_ALIASES: usize = 16;
 
 /// What `systemctl is-enabled` prints.
@@ -74,15 +73,15 @@ pub enum UnitFileState {
     Masked,
     /// The same below `/run`.
     MaskedRuntime,
-    /// It has nothing that enabling it would do.
+    /// Its `[Install]` section has nothing to do.
     Static,
-    /// It has something that enabling it would do, and is not enabled.
+    /// It can be enabled and is not.
     Disabled,
-    /// Not enabled itself, but under another name or through other units.
+    /// It is enabled under another name, or names other units to enable.
     Indirect,
-    /// Made by a generator.
+    /// A generator created it.
     Generated,
-    /// Made at run time.
+    /// It was created at run time.
     Transient,
 }
 
@@ -124,13 +123,13 @@ struct Links {
 /// A unit file that was found.
 #[derive(Debug, Default)]
 struct Unit {
-    /// Index into the search path of the directory in which the name was found.
+    /// The directory of the name, as an index into the search path.
     place: usize,
     /// Name of the file itself.
     name: String,
     kind: UnitKind,
     install: Install,
-    /// Where its `[Install]` sections link it.
+    /// The directories in which its `[Install]` sections link it.
     directories: Vec<String>,
 }
 
@@ -147,7 +146,7 @@ pub(super) fn observe(
     root: &Root,
     name: &str,
     on_open: &mut dyn FnMut(&OpenedObject),
-) -> Result<UnitObservation, Refused> {
+) -> Result<UnitObservation, FailedOperation> {
     let mut links = BTreeMap::new();
     for (place, directory) in SEARCH_PATH.iter().enumerate() {
         links.insert(place, read_links(root, Path::new(directory), on_open)?);
@@ -164,7 +163,7 @@ pub(super) fn observe(
     })
 }
 
-/// Where the unit's own file, wherever it is, says that it is to be linked; nowhere when there is none.
+/// The directories in which a unit's own file asks for links; none if the unit has no file.
 pub(super) fn directories(root: &Root, name: &str) -> Vec<String> {
     find(root, name).map(|unit| unit.directories).unwrap_or_default()
 }
@@ -214,7 +213,7 @@ fn state(root: &Root, name: &str, links: &BTreeMap<usize, Links>) -> Option<Unit
     })
 }
 
-/// Whether links enable the unit: the configuration directory counts most, then what is below `/run`.
+/// The state that links give the unit: those in the configuration directory take precedence over those below `/run`.
 fn enabled(
     name: &str,
     unit: &Unit,
@@ -225,7 +224,7 @@ fn enabled(
     let mut anywhere = false;
     for (place, links) in links {
         let wanted = links.wanted.iter().any(|link| known(link));
-        // Other names of a template are none of its instances'.
+        // An alias of a template is not an alias of its instances.
         let alias = unit.name == name
             && links.aliases.iter().any(|(link, target)| {
                 link != name && known(link) && target.file_name() == Some(OsStr::new(&unit.name))
@@ -248,7 +247,7 @@ fn enabled(
         .then(|| if is_runtime(unit.place) { UnitFileState::LinkedRuntime } else { UnitFileState::Linked })
 }
 
-/// Whether the configuration links to the unit by a name that it does not declare, or to an instance of it.
+/// Whether the configuration links to the unit by a name that the unit does not declare, or to an instance of it.
 fn is_linked_otherwise(name: &str, links: &BTreeMap<usize, Links>) -> bool {
     links.iter().any(|(place, links)| {
         (*place == configuration() || is_runtime(*place))
@@ -291,11 +290,11 @@ fn find(root: &Root, name: &str) -> Option<Unit> {
                 kind = UnitKind::Linked;
             }
         }
-        // A link that leads nowhere is a unit that systemd does not know.
+        // systemd does not know a unit whose link leads nowhere.
         let file = root.open_at(&path, OFlag::O_RDONLY | OFlag::O_NONBLOCK).ok()?;
         let text = match bounded::read_open(file, bounded::UNIT) {
             Ok(bytes) => String::from_utf8(bytes).ok()?,
-            // For systemd any device in the place of a unit is a mask, as an empty file is.
+            // For systemd any device at the path of a unit masks it, and so does an empty file.
             Err(Unreadable::Kind(Kind::Device)) => String::new(),
             Err(_) => return None,
         };
@@ -340,7 +339,7 @@ fn drop_ins(root: &Root, name: &str) -> Vec<String> {
             let read =
                 opened.map_err(Unreadable::from).and_then(|file| bounded::read_open(file, bounded::UNIT));
             let text = match read {
-                // A drop-in that is a link to /dev/null says nothing, and hides others of its name.
+                // A drop-in that is a link to /dev/null has no content, and hides others of its name.
                 Err(Unreadable::Kind(Kind::Device)) => Some(String::new()),
                 read => read.ok().and_then(|bytes| String::from_utf8(bytes).ok()),
             };
@@ -352,22 +351,22 @@ fn drop_ins(root: &Root, name: &str) -> Vec<String> {
     texts.into_values().collect()
 }
 
-/// Links in a directory of the search path. A directory that is not there has none.
+/// The links in a directory of the search path; none if the directory does not exist.
 fn read_links(
     root: &Root,
     directory: &Path,
     on_open: &mut dyn FnMut(&OpenedObject),
-) -> Result<Links, Refused> {
+) -> Result<Links, FailedOperation> {
     let mut links = Links::default();
     let handle = match open_directory(root, directory, on_open) {
-        Err(Refused { errno: Errno::ENOENT | Errno::ENOTDIR, .. }) => return Ok(links),
+        Err(FailedOperation { errno: Errno::ENOENT | Errno::ENOTDIR, .. }) => return Ok(links),
         other => other?,
     };
-    let mut listed = Dir::from_fd(handle).map_err(Refused::at("read"))?;
+    let mut listed = Dir::from_fd(handle).map_err(FailedOperation::at("read"))?;
     let mut found = Vec::new();
     let mut wants = Vec::new();
     for entry in listed.iter() {
-        let entry = entry.map_err(Refused::at("read"))?;
+        let entry = entry.map_err(FailedOperation::at("read"))?;
         let Ok(name) = entry.file_name().to_str() else { continue };
         match entry.file_type() {
             Some(Type::Symlink) | None => found.push(name.to_owned()),
@@ -379,19 +378,19 @@ fn read_links(
         }
     }
     for name in found {
-        // Not a link after all (a file system without types in its directories), or gone.
+        // The call fails if it is no link (some file systems have no types in directories), or the link was removed.
         if let Ok(target) = readlinkat(&listed, name.as_str()) {
             links.aliases.push((name, PathBuf::from(target)));
         }
     }
     for name in wants {
         let handle = match open_directory(root, &directory.join(name), on_open) {
-            Err(Refused { errno: Errno::ENOENT | Errno::ENOTDIR, .. }) => continue,
+            Err(FailedOperation { errno: Errno::ENOENT | Errno::ENOTDIR, .. }) => continue,
             other => other?,
         };
-        let mut listed = Dir::from_fd(handle).map_err(Refused::at("read"))?;
+        let mut listed = Dir::from_fd(handle).map_err(FailedOperation::at("read"))?;
         for entry in listed.iter() {
-            let entry = entry.map_err(Refused::at("read"))?;
+            let entry = entry.map_err(FailedOperation::at("read"))?;
             let is_link = matches!(entry.file_type(), Some(Type::Symlink) | None);
             if let (true, Ok(name)) = (is_link, entry.file_name().to_str()) {
                 links.wanted.push(name.to_owned());

@@ -1,8 +1,8 @@
-//! Looks at things by a process of its own, for file systems that may never answer.
+//! Observes things in another process, for file systems that may never answer.
 //!
-//! In: expectations, a line of JSON each. Out: an answer to each, a line each. A call that waits for the server of a file
-//! system can outlive every signal, and a thread in one keeps its process, with all that this holds, from ending: so it is
-//! done by a process that holds nothing, and that whoever asks can leave behind. It never writes to the host.
+//! In: expectations, a line of JSON each. Out: an answer to each, a line each. No signal ends a call that waits for a file system's
+//! server. A thread in such a call keeps its whole process alive. So another process, which holds no resources, makes the call, and
+//! the daemon can abandon it. It never writes to the host.
 
 use super::{Observer, RootError, device, stat_handle};
 use nix::fcntl::OFlag;
@@ -24,34 +24,34 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The command of this program that is one.
+/// The subcommand that runs a worker.
 pub const COMMAND: &str = "look";
 
-/// This program, also when another version was put in its place.
+/// This program's file, also after an upgrade has replaced it.
 const THIS_PROGRAM: &str = "/proc/self/exe";
 
-/// How long one thing may take, before its content is read.
+/// How long the observation of one thing may take, without its content.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// And so much longer for each of so many bytes.
+/// For each of so many bytes of content it may take a second more.
 const SECOND_BYTES: u64 = 4 << 20;
 
-/// Most of one answer: the names of a closed directory with the keys in it.
+/// Most bytes of one answer: the names of a closed directory with the keys in it.
 pub(crate) const LONGEST: usize = 64 << 20;
 
-/// What was seen.
+/// The answer to a question.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// What the thing is.
+    /// The observation of the thing.
     pub observation: Observation,
-    /// The thing and the directories above it.
+    /// The inodes of the thing and of the directories above it.
     pub inodes: Vec<Identified>,
 }
 
-/// What is at a path.
+/// The inode at a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identified {
-    /// Below the host root.
+    /// The path below the host root.
     pub path: PathBuf,
     /// Regular file, directory, symbolic link and so on.
     pub file_type: FileType,
@@ -61,12 +61,12 @@ pub struct Identified {
     pub ino: u64,
 }
 
-/// One that runs, and the way to talk to it.
+/// A running worker and its connection.
 #[derive(Debug)]
 pub struct Worker {
-    /// Its process; dropping it leaves it alone.
+    /// Its process. Dropping this does not end it.
     pub child: Child,
-    /// It ends when this does.
+    /// The connection. The worker ends when it closes.
     pub stream: UnixStream,
 }
 
@@ -79,20 +79,20 @@ pub fn patience(expectation: &Expectation) -> Duration {
     PATIENCE + Duration::from_secs(size / SECOND_BYTES)
 }
 
-/// The line that asks for a look at a thing.
+/// The line that asks for the observation of a thing.
 ///
 /// # Errors
-/// A path that is no text.
+/// A path that is not UTF-8.
 pub fn question(expectation: &Expectation) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(expectation)?;
     line.push(b'\n');
     Ok(line)
 }
 
-/// Starts one for the host at `root`.
+/// Starts a worker for the host at `root`.
 ///
 /// # Errors
-/// No process can be made.
+/// The process cannot be created.
 pub fn start(root: &Path) -> io::Result<Worker> {
     let (stream, theirs) = UnixStream::pair()?;
     let mut flag = OsString::from("--host-root=");
@@ -108,10 +108,10 @@ pub fn start(root: &Path) -> io::Result<Worker> {
     Ok(Worker { child, stream })
 }
 
-/// Asks one about one thing, and waits so long for it.
+/// Starts a worker for one thing, and waits for its answer for at most `patience`.
 ///
 /// # Errors
-/// No process can be made, or it does not answer: [`io::ErrorKind::TimedOut`].
+/// The process cannot be created, or does not answer in time: [`io::ErrorKind::TimedOut`].
 pub fn ask(root: &Path, expectation: &Expectation, patience: Duration) -> io::Result<Observation> {
     let end = Instant::now() + patience;
     let Worker { mut child, mut stream } = start(root)?;
@@ -140,23 +140,23 @@ pub fn ask(root: &Path, expectation: &Expectation, patience: Duration) -> io::Re
         io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
         _ => error,
     });
-    // One that waits for a server that does not answer is left behind.
+    // The kernel ends a worker that waits for a server only after the server has answered, so this does not wait for the end.
     child.kill()?;
     drop(child.try_wait());
     Ok(answer?.observation)
 }
 
-/// What such a process does: answers questions until the connection is closed.
+/// The worker's own part: answers questions until the connection closes.
 ///
 /// # Errors
-/// The host root cannot be opened, or the connection is closed.
+/// The host root cannot be opened, or the connection fails.
 pub fn serve(root: &Path, from: impl BufRead, mut to: impl Write) -> Result<(), ServeError> {
     let observer = Observer::new(root)?;
     for line in from.lines() {
         let expectation: Expectation = serde_json::from_str(&line?).map_err(io::Error::from)?;
         let mut line = serde_json::to_vec(&look(&observer, &expectation))
             .or_else(|error| {
-                // A name that is no text.
+                // A name is not UTF-8.
                 let observation = Observation::Unreadable {
                     error: format!("look at {}: {error}", expectation.thing.path().display()),
                 };
@@ -176,7 +176,7 @@ pub enum ServeError {
     /// There is no host to look at.
     #[error(transparent)]
     Root(#[from] RootError),
-    /// The asking process is gone, or asked for something else.
+    /// The asking process has ended, or has sent something else than a question.
     #[error("read a question or answer it: {0}")]
     Talk(#[from] io::Error),
 }
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_says_what_a_look_of_ones_own_would_and_which_inodes_lead_there() {
+    fn an_answer_has_the_observation_of_this_process_and_the_inodes_of_the_path() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("a")).unwrap();
         std::fs::write(root.path().join("a/file"), "text").unwrap();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_question_ends_it() {
+    fn a_line_that_is_no_question_ends_the_worker() {
         let root = tempfile::tempdir().unwrap();
         assert!(serve(root.path(), &b"{}\n"[..], &mut Vec::new()).is_err());
     }

@@ -1,8 +1,7 @@
 //! States of units, from the running systemd.
 //!
-//! In: a unit's name. Out: its state as the manager reports it, which covers presets, generators and rules newer than ours;
-//! `None` where no manager answers (a bare guest, a container without the bus, a manager that hangs). It only asks; it never
-//! starts, stops or enables anything.
+//! In: a unit's name. Out: its state from the manager, which applies presets, generators and the rules of its own version. `None` if no
+//! manager answers (a bare guest, a container without the bus, a manager that hangs). It never starts, stops or enables a unit.
 
 use std::{
     path::{Path, PathBuf},
@@ -18,7 +17,7 @@ pub(crate) const PRIVATE_SOCKET: &str = "run/systemd/private";
 /// The system bus.
 const BUS_SOCKET: &str = "run/dbus/system_bus_socket";
 
-/// How long a question waits for the manager; detection goes on without an answer.
+/// How long a question waits for the manager. Detection continues without an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Pause after a failed attempt to reach the manager.
@@ -34,13 +33,12 @@ pub struct UnitStates {
 }
 
 impl UnitStates {
-    /// Units of the host at `root`. It connects at the first question.
+    /// The units of the host at `root`. It connects at the first question.
     pub fn new(root: &Path) -> Self {
         Self { root: root.to_owned(), manager: None, retry_at: None }
     }
 
-    /// The manager's state of a unit file: `Some(None)` when it knows no such unit, `None` when the
-    /// manager could not be asked.
+    /// The manager's state of a unit file: `Some(None)` if the manager has no such unit, `None` if it gives no answer.
     pub async fn state(&mut self, name: &str) -> Option<Option<String>> {
         loop {
             let was_connected = self.manager.is_some();
@@ -48,9 +46,9 @@ impl UnitStates {
             match timeout(PATIENCE, manager.get_unit_file_state(name.to_owned())).await {
                 Ok(Ok(state)) => return Some(Some(state).filter(|state| !state.is_empty())),
                 Ok(Err(error)) if is_no_such_unit(&error) => return Some(None),
-                // The manager has no answer for this unit only (a loop of links, for one): the links show its state.
+                // The manager has no answer for this unit, for example because of a loop of links. The links show its state.
                 Ok(Err(error)) if is_about_the_unit(&error) => return None,
-                // An old connection may have ended since its last use. A new one that ends at once would end again.
+                // An old connection may have ended since its last use. It does not retry a new one, which would end again.
                 Ok(Err(_)) if was_connected => self.manager = None,
                 Ok(Err(error)) => {
                     self.lose(&error.to_string());
@@ -64,8 +62,8 @@ impl UnitStates {
         }
     }
 
-    /// The manager, for changes. Over the bus where there is one: when systemd reads its units again, it signals that on its
-    /// own socket with a sender that zbus does not accept as a name, which ends the connection.
+    /// The manager, for changes; over the bus if one runs. On its own socket systemd signals a reload with a sender that zbus refuses
+    /// as a name, which ends the connection.
     pub(crate) async fn manager(&mut self) -> Option<ManagerProxy<'static>> {
         let address = format!("unix:path={}", self.root.join(BUS_SOCKET).display());
         let on_the_bus = async { ManagerProxy::new(&bus(&address).await?).await };
@@ -101,7 +99,7 @@ impl UnitStates {
     }
 
     fn lose(&mut self, reason: &str) {
-        tracing::info!(reason, "systemd does not answer; states of units come from links.");
+        tracing::info!(reason, "systemd does not answer: states of units come from links.");
         self.manager = None;
         self.retry_at = Some(Instant::now() + RETRY);
     }
@@ -116,7 +114,7 @@ fn is_no_such_unit(error: &zbus::Error) -> bool {
     }
 }
 
-/// Whether the manager itself answered, so that it can be asked for other units.
+/// Whether the manager itself answered, so that it can answer for other units.
 fn is_about_the_unit(error: &zbus::Error) -> bool {
     match error {
         zbus::Error::MethodError(..) => true,
@@ -127,13 +125,13 @@ fn is_about_the_unit(error: &zbus::Error) -> bool {
     }
 }
 
-/// The bus first: on its own socket systemd signals every job with a sender that zbus does not accept as a name, which ends
-/// the connection. Early in a boot there is no bus yet, and a bus may hang.
+/// Connects over the bus if possible: on its own socket systemd signals every job with a sender that zbus refuses as a name, which ends
+/// the connection. Early in a boot no bus runs, and a bus may hang.
 async fn connect(root: &Path) -> zbus::Result<ManagerProxy<'static>> {
     let address = |socket: &str| format!("unix:path={}", root.join(socket).display());
     let connection = match timeout(PATIENCE / 2, bus(&address(BUS_SOCKET))).await {
         Ok(Ok(connection)) => connection,
-        // That socket is peer to peer, so no bus answers the greeting.
+        // This socket is peer to peer, so no bus answers the `Hello` of a client.
         Ok(Err(_)) | Err(_) => Builder::address(address(PRIVATE_SOCKET).as_str()).p2p().build().await?,
     };
     ManagerProxy::new(&connection).await

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::agent::registry::Concerned;
-use crate::event::Change;
+use crate::event::CheckedRecord;
 use sensor_common::record::ChangeRecord;
 use zerocopy::FromZeros as _;
 
@@ -12,7 +12,7 @@ fn deny(daemon: &mut Daemon, uid: u32, login_uid: u32) {
     let mut record = ChangeRecord::new_zeroed();
     (record.time_ns, record.uid, record.login_uid) = (agent.verdicts.clock.boot_ns(), uid, login_uid);
     record.detail = Operation::OpenWrite as u64;
-    let change = Change { record, operation: Operation::Denied };
+    let change = CheckedRecord { record, operation: Operation::Denied };
     let expectations = &agent.verdicts.desired.expectations;
     let thing = expectations.iter().position(|expectation| expectation.thing == file()).unwrap();
     let concerned = Concerned { direct: vec![u32::try_from(thing).unwrap()], ..Concerned::default() };

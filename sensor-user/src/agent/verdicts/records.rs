@@ -9,7 +9,7 @@ use super::super::reports::AgentEvent;
 use super::super::verifier::VerifiedThing;
 use super::Verdicts;
 use crate::clock::rfc3339;
-use crate::event::Change;
+use crate::event::CheckedRecord;
 use sensor_model::record::{Actor, Record, RecordKind};
 use sensor_model::verdict::VerdictKind;
 use std::time::Duration;
@@ -25,7 +25,7 @@ impl Verdicts {
         &self,
         kind: RecordKind,
         id: u32,
-        change: &Change,
+        change: &CheckedRecord,
         actor: &Actor,
     ) -> Record {
         let mut record = self.new_record(kind);

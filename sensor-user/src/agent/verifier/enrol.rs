@@ -65,9 +65,9 @@ impl Verifier {
         if is_link {
             kernel.expect_link();
         }
-        self.observer.refused();
+        self.observer.take_untouched();
         let opened = self.observer.open(&watch.path);
-        if self.observer.refused().is_some() {
+        if self.observer.take_untouched().is_some() {
             // The worker process that observes the thing names the inode.
             return Ok(());
         }

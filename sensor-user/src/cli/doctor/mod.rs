@@ -20,7 +20,7 @@ use crate::{
     event,
     fanotify::{BLIND_SPOTS, FanotifyBackend},
     kernel::{
-        hooks::{FUNCTIONS, Mode, Off, TRACEPOINTS, hidden},
+        hooks::{FUNCTIONS, Mode, TRACEPOINTS, WhyOff, hidden},
         load::{self, HookState},
     },
     observation::Observer,
@@ -104,7 +104,7 @@ struct TriedHook {
     /// Why it is off; null if it is not.
     reason: Option<String>,
     #[serde(skip)]
-    off: Option<Off>,
+    off: Option<WhyOff>,
     #[serde(skip)]
     line: String,
 }
@@ -248,7 +248,7 @@ fn attempt(mode: Mode, nest: &Path, observer: &Observer) -> Tried {
                 HookState::Waiting => ("waiting", None),
                 HookState::Off(off) => ("off", Some(off.clone())),
             };
-            let reason = off.as_ref().map(Off::to_string);
+            let reason = off.as_ref().map(WhyOff::to_string);
             TriedHook { hook, state: word, reason, off, line: format!("{state:?}") }
         })
         .collect();
@@ -334,13 +334,13 @@ mod tests {
     use super::*;
     use sensor_model::host::btf::BtfError;
 
-    fn tried(mode: &'static str, hooks: &[(&'static str, Option<Off>)]) -> Tried {
+    fn tried(mode: &'static str, hooks: &[(&'static str, Option<WhyOff>)]) -> Tried {
         let hooks = hooks
             .iter()
             .map(|(hook, off)| TriedHook {
                 hook,
                 state: if off.is_some() { "off" } else { "attached" },
-                reason: off.as_ref().map(Off::to_string),
+                reason: off.as_ref().map(WhyOff::to_string),
                 off: off.clone(),
                 line: String::new(),
             })
@@ -348,7 +348,7 @@ mod tests {
         Tried { mode, usable: true, reason: None, hooks }
     }
 
-    fn refused() -> Off {
+    fn refused() -> WhyOff {
         aya::programs::ProgramError::AlreadyAttached.into()
     }
 
@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_hook_that_this_kernel_never_had_hides_nothing() {
-        let absent = Off::Types(BtfError::NoFunction("security_inode_set_acl".to_owned()));
+        let absent = WhyOff::Types(BtfError::NoFunction("security_inode_set_acl".to_owned()));
         let missed = not_seen(Some(&tried("fentry", &[("inode_set_acl", Some(absent))])));
         assert_eq!(missed, []);
         let missed = not_seen(Some(&tried("fentry", &[("inode_set_acl", Some(refused()))])));

@@ -1,4 +1,4 @@
-//! A manager played by this test, at the place of systemd's own socket.
+//! Unit states from a manager that these tests run at the path of systemd's own socket.
 
 use super::*;
 use crate::systemd::PRIVATE_SOCKET;
@@ -39,7 +39,7 @@ fn host() -> Host {
     Host { root, units }
 }
 
-/// Answers one connection after another at systemd's private socket of the root.
+/// Runs a manager that answers one connection after another at systemd's private socket below the root.
 fn play_manager(root: &TempDir) -> JoinHandle<()> {
     let socket = root.path().join(PRIVATE_SOCKET);
     fs::create_dir_all(socket.parent().unwrap()).unwrap();
@@ -72,7 +72,7 @@ async fn seen(host: &mut Host, name: &str) -> (Option<String>, UnitSource) {
 }
 
 #[tokio::test]
-async fn the_managers_word_is_taken_where_it_gives_one() {
+async fn the_state_comes_from_the_manager_if_it_answers() {
     let mut host = host();
     let manager = play_manager(&host.root);
     let state = Some("enabled-by-the-manager".to_owned());
@@ -82,7 +82,7 @@ async fn the_managers_word_is_taken_where_it_gives_one() {
 }
 
 #[tokio::test]
-async fn a_manager_that_cannot_say_leaves_it_to_the_links_and_is_asked_again() {
+async fn if_the_manager_has_no_answer_the_state_comes_from_the_links_and_the_manager_is_asked_again() {
     let mut host = host();
     let manager = play_manager(&host.root);
     assert_eq!(seen(&mut host, "loop.service").await, (Some("disabled".to_owned()), UnitSource::Links));
@@ -91,13 +91,13 @@ async fn a_manager_that_cannot_say_leaves_it_to_the_links_and_is_asked_again() {
 }
 
 #[tokio::test]
-async fn without_a_manager_the_links_tell() {
+async fn without_a_manager_the_state_comes_from_the_links() {
     let mut host = host();
     assert_eq!(seen(&mut host, "a.service").await, (Some("disabled".to_owned()), UnitSource::Links));
 }
 
 #[tokio::test]
-async fn a_manager_that_went_away_is_not_waited_for() {
+async fn an_observation_does_not_wait_for_a_manager_that_has_ended() {
     let mut host = host();
     let manager = play_manager(&host.root);
     assert_eq!(seen(&mut host, "a.service").await.1, UnitSource::Manager);
@@ -108,7 +108,7 @@ async fn a_manager_that_went_away_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_connection_that_ended_is_made_anew_at_once() {
+async fn a_closed_connection_is_opened_again_at_once() {
     let mut host = host();
     let first = play_manager(&host.root);
     assert_eq!(seen(&mut host, "a.service").await.1, UnitSource::Manager);

@@ -1,4 +1,4 @@
-//! What the owner of a home may do to the files of keys in it, from the disk to the differences.
+//! Files of keys that the owner of a home may fill, from the disk to the differences.
 
 use super::*;
 use sensor_model::{
@@ -41,7 +41,7 @@ fn declared_file() -> Expectation {
 }
 
 #[test]
-fn a_key_behind_more_comments_than_are_read_does_not_go_unseen() {
+fn a_file_of_keys_longer_than_the_limit_differs_even_if_the_keys_before_the_limit_match() {
     let host = Host::new();
     let comments = "#\n".repeat(KEYS_BYTES * 5 / 16);
     host.file(OWN, &format!("{DECLARED}{comments}"));
@@ -55,12 +55,12 @@ fn a_key_behind_more_comments_than_are_read_does_not_go_unseen() {
     host.file(&format!("{DIRECTORY}/ignition"), &behind);
     for expectation in [own_file(), declared_file()] {
         let found = host.differences(&expectation);
-        assert!(!found.is_empty(), "{:?} lets in a key that nobody declared", expectation.thing);
+        assert!(!found.is_empty(), "{:?} lets in an undeclared key", expectation.thing);
     }
 }
 
 #[test]
-fn a_file_of_keys_of_any_length_is_read_only_so_far() {
+fn a_file_of_keys_is_read_up_to_the_limit_whatever_its_length() {
     let host = Host::new();
     host.file(OWN, DECLARED);
     fs::OpenOptions::new().write(true).open(host.at(OWN)).unwrap().set_len(1 << 40).unwrap();
@@ -68,7 +68,7 @@ fn a_file_of_keys_of_any_length_is_read_only_so_far() {
     assert_eq!((object.size, object.sha256), (1 << 40, None));
     assert!(!host.differences(&own_file()).is_empty());
 
-    // Nor is a file of which only mode and owner are declared.
+    // The same holds for a file of which only mode and owner are declared.
     fs::File::create(host.at("/plain")).unwrap().set_len(1 << 40).unwrap();
     let object = host.object(&file("/plain"));
     assert_eq!((object.size, object.sha256), (1 << 40, None));
@@ -88,7 +88,7 @@ fn a_file_of_keys_of_any_length_is_read_only_so_far() {
 }
 
 #[test]
-fn a_hundred_thousand_files_of_keys_are_a_few_differences_and_a_count() {
+fn a_hundred_thousand_files_of_keys_give_a_few_differences_and_a_count() {
     let host = Host::new();
     host.directory(DIRECTORY);
     for number in 0..100_000 {
@@ -106,11 +106,11 @@ fn a_hundred_thousand_files_of_keys_are_a_few_differences_and_a_count() {
     let found = host.differences(&expectation);
     assert_eq!(found.len(), MAXIMUM_DIFFERENCES + 1);
     assert!(found[MAXIMUM_DIFFERENCES].text.starts_with("and "), "{:?}", found[MAXIMUM_DIFFERENCES]);
-    assert_eq!(found, host.differences(&expectation), "the same directory is told in the same way");
+    assert_eq!(found, host.differences(&expectation), "the same directory gives the same differences");
 }
 
 #[test]
-fn names_that_do_not_count_in_a_closed_directory_never_hide_one_that_does() {
+fn ignored_names_in_a_closed_directory_never_displace_undeclared_ones() {
     let host = Host::new();
     host.directory("/etc/x.d");
     for number in 0..5_000 {

@@ -1,4 +1,4 @@
-//! What the observer sees, in directories made for it.
+//! Observations of directories that these tests create.
 
 mod keys;
 mod objects;
@@ -14,7 +14,7 @@ use sensor_model::expectation::{
 use std::fs;
 use tempfile::TempDir;
 
-/// A root of its own with an observer on it.
+/// A temporary root with an observer.
 struct Host {
     root: TempDir,
     observer: Observer,
@@ -27,7 +27,7 @@ impl Host {
         Self { root, observer }
     }
 
-    /// A path of this machine for a path of the root.
+    /// The path on this machine of a path below the root.
     fn at(&self, path: &str) -> PathBuf {
         self.root.path().join(path.trim_start_matches('/'))
     }

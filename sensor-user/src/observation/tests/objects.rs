@@ -13,7 +13,7 @@ use std::{
 };
 
 #[test]
-fn a_file_is_seen_with_its_mode_owner_size_digest_and_change_time() {
+fn a_file_is_observed_with_its_mode_owner_size_digest_and_change_time() {
     let host = Host::new();
     host.file("/etc/app.conf", "content\n");
     fs::set_permissions(host.at("/etc/app.conf"), Permissions::from_mode(0o4640)).unwrap();
@@ -53,7 +53,7 @@ fn a_file_that_shows_no_size_is_read_to_its_end() {
 }
 
 #[test]
-fn a_huge_file_of_the_wrong_size_is_told_by_its_size_and_not_read() {
+fn a_huge_file_of_the_wrong_size_is_not_read() {
     let host = Host::new();
     fs::File::create(host.at("/huge")).unwrap().set_len(1 << 40).unwrap();
     let mut expected = file("/huge");
@@ -65,7 +65,7 @@ fn a_huge_file_of_the_wrong_size_is_told_by_its_size_and_not_read() {
 }
 
 #[test]
-fn a_final_link_is_seen_as_a_link_and_never_followed() {
+fn a_final_link_is_observed_as_a_link_and_never_followed() {
     let host = Host::new();
     host.file("/etc/real", "secret");
     host.link("real", "/etc/link");
@@ -76,7 +76,7 @@ fn a_final_link_is_seen_as_a_link_and_never_followed() {
 }
 
 #[test]
-fn a_hard_link_is_told_from_a_copy() {
+fn a_hard_link_differs_from_a_copy() {
     let host = Host::new();
     host.file("/etc/a", "same");
     host.file("/etc/copy", "same");
@@ -87,9 +87,9 @@ fn a_hard_link_is_told_from_a_copy() {
 }
 
 #[test]
-fn fifos_sockets_and_devices_are_seen_without_being_opened() {
+fn fifos_sockets_and_devices_are_observed_without_an_open() {
     let host = Host::new();
-    // Opened for reading, a FIFO without a writer would hold this test for ever.
+    // An open of a FIFO without a writer would block this test for ever.
     mkfifo(&host.at("/fifo"), Mode::from_bits_truncate(0o600)).unwrap();
     let _socket = UnixListener::bind(host.at("/socket")).unwrap();
     for (path, file_type) in [("/fifo", FileType::Fifo), ("/socket", FileType::Socket)] {
@@ -106,7 +106,7 @@ fn fifos_sockets_and_devices_are_seen_without_being_opened() {
 }
 
 #[test]
-fn what_is_not_there_is_missing_whatever_part_of_the_path_is_not() {
+fn a_path_with_any_missing_component_is_missing() {
     let host = Host::new();
     host.file("/etc/file", "");
     for path in ["/etc/none", "/none/at/all", "/etc/file/below"] {
@@ -126,7 +126,7 @@ fn a_loop_of_links_is_unreadable_and_names_the_path() {
 }
 
 #[test]
-fn attributes_are_seen_by_name_and_described() {
+fn attributes_are_observed_by_name_with_a_description() {
     let host = Host::new();
     host.file("/f", "");
     match setxattr(host.at("/f"), "user.note", b"hello", XattrFlags::empty()) {
@@ -153,13 +153,13 @@ fn owners_have_the_names_of_the_roots_own_databases() {
 }
 
 #[test]
-fn an_owner_is_not_called_wrong_by_an_old_database() {
+fn an_owner_is_not_wrong_because_of_a_stale_database() {
     let host = Host::new();
     let uid = nix::unistd::geteuid().as_raw();
     host.file("/f", "");
     host.file("/etc/passwd", &format!("old:x:{uid}:0::/:\n"));
     assert_eq!(host.object(&owned_file("/f", Owner::Name("old".to_owned()))).user.as_deref(), Some("old"));
-    // Within the time for which names are good without a look.
+    // Within the time in which cached names are valid without a check.
     host.file("/etc/passwd", &format!("renamed:x:{uid}:0::/:\n"));
     assert_eq!(
         host.object(&owned_file("/f", Owner::Name("renamed".to_owned()))).user.as_deref(),
@@ -168,7 +168,7 @@ fn an_owner_is_not_called_wrong_by_an_old_database() {
 }
 
 #[test]
-fn a_closed_directory_is_its_sorted_names() {
+fn the_observation_of_a_closed_directory_has_its_names_sorted() {
     let host = Host::new();
     host.file("/etc/x.d/20-b.conf", "");
     host.file("/etc/x.d/10-a.conf", "");
@@ -180,7 +180,7 @@ fn a_closed_directory_is_its_sorted_names() {
 }
 
 #[test]
-fn a_closed_directory_that_is_something_else_is_told_as_that() {
+fn an_object_of_another_type_at_the_path_of_a_closed_directory_is_observed_as_an_object() {
     let host = Host::new();
     host.file("/etc/x.d", "");
     let observed = host.observer.observe(&closed_directory("/etc/x.d", false));
@@ -191,7 +191,7 @@ fn a_closed_directory_that_is_something_else_is_told_as_that() {
 }
 
 #[test]
-fn ssh_keys_are_read_where_they_are_asked_for_and_nowhere_else() {
+fn ssh_keys_are_read_only_for_expectations_that_want_them() {
     const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me\n";
     let host = Host::new();
     host.file("/home/core/.ssh/authorized_keys.d/ignition", KEY);

@@ -1,4 +1,4 @@
-//! Which opens are made, since the kernel programs go by them.
+//! Which objects an observation opens, since the kernel programs see only opens.
 
 use super::*;
 use std::os::unix::fs::MetadataExt as _;
@@ -73,8 +73,8 @@ fn observations_leak_no_descriptor() {
     host.file("/etc/app.conf", "x");
     host.file("/etc/systemd/system/a.service", "[Install]\nWantedBy=a.target\n");
     host.link("app.conf", "/etc/link");
-    // Other tests of this process open and close files meanwhile, so numbers are taken, not counted:
-    // a leak of one descriptor for each round would use up every number below the limit.
+    // Other tests of this process open and close files meanwhile, so the test does not count descriptors. A leak of one
+    // descriptor in each round would use up every number below the limit.
     let rounds = 500;
     for _ in 0..rounds {
         for expected in

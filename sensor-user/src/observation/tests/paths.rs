@@ -13,7 +13,7 @@ fn a_linked_ancestor_is_followed_inside_the_root() {
 #[test]
 fn an_absolute_or_climbing_link_never_leads_out_of_the_root() {
     let host = Host::new();
-    // Outside, next to the root, lies what must not be seen.
+    // A file outside the root, which the observer must not reach.
     let outside = tempfile::tempdir().unwrap();
     fs::write(outside.path().join("file"), "outside").unwrap();
     host.link(outside.path().to_str().unwrap(), "/absolute");
@@ -24,13 +24,13 @@ fn an_absolute_or_climbing_link_never_leads_out_of_the_root() {
 }
 
 #[test]
-fn a_link_below_a_directory_of_others_leads_no_look_elsewhere() {
+fn a_link_below_a_directory_that_others_can_write_is_not_followed() {
     use std::os::unix::fs::{PermissionsExt as _, chown};
     let host = Host::new();
     host.file("/etc/x/file", "root's");
     host.file("/home/core/own/file", "core's");
     host.link("/etc/x", "/home/core/own/link");
-    // Above what others can write a link is root's.
+    // Only root can write the directory of this link.
     host.link("/home/core/own", "/srv");
     let by_hand =
         Host { observer: Observer::new(host.root.path()).unwrap(), root: tempfile::tempdir().unwrap() };
@@ -54,14 +54,14 @@ fn a_link_below_a_directory_of_others_leads_no_look_elsewhere() {
     assert!(matches!(seen("/srv/link/file"), Observation::Unreadable { .. }));
     assert!(matches!(seen("/srv/file"), Observation::Object(_)));
     assert!(matches!(seen("/home/core/own/file"), Observation::Object(_)));
-    // The directory that has the link is on the way all the same: a change of it is seen.
-    let way = host.observer.route(Path::new("/home/core/own/link/file"));
-    assert_eq!(way.parent, None);
-    assert!(way.directories.contains(&PathBuf::from("/home/core/own")), "{way:?}");
+    // The route has the directory of the link all the same, so a change of the link is an event.
+    let route = host.observer.route(Path::new("/home/core/own/link/file"));
+    assert_eq!(route.parent, None);
+    assert!(route.directories.contains(&PathBuf::from("/home/core/own")), "{route:?}");
 }
 
 #[test]
-fn a_walk_by_hand_ends_where_openat2_ends() {
+fn a_walk_without_openat2_ends_where_openat2_ends() {
     let host = Host::new();
     host.file("/var/home/core/file", "x");
     host.link("/var/home", "/home");
@@ -89,29 +89,29 @@ fn a_walk_by_hand_ends_where_openat2_ends() {
 }
 
 #[test]
-fn the_way_to_a_path_names_every_directory_that_matters() {
+fn the_route_to_a_path_has_every_directory_of_a_look_up() {
     let host = Host::new();
     host.file("/var/home/core/file", "x");
     host.link("/var/home", "/home");
-    let way = host.observer.route(Path::new("/home/core/file"));
-    let directories: Vec<_> = way.directories.iter().map(|path| path.to_str().unwrap()).collect();
+    let route = host.observer.route(Path::new("/home/core/file"));
+    let directories: Vec<_> = route.directories.iter().map(|path| path.to_str().unwrap()).collect();
     // The root holds the link; the others hold what it points to.
     assert_eq!(directories, ["/", "/var", "/var/home", "/var/home/core"]);
-    assert_eq!(way.parent.as_deref(), Some(Path::new("/var/home/core")));
+    assert_eq!(route.parent.as_deref(), Some(Path::new("/var/home/core")));
 }
 
 #[test]
-fn the_way_to_what_is_missing_ends_at_the_last_directory_there_is() {
+fn the_route_to_a_missing_object_ends_at_the_last_existing_directory() {
     let host = Host::new();
     host.directory("/etc/a");
-    let way = host.observer.route(Path::new("/etc/a/b/c"));
-    let directories: Vec<_> = way.directories.iter().map(|path| path.to_str().unwrap()).collect();
+    let route = host.observer.route(Path::new("/etc/a/b/c"));
+    let directories: Vec<_> = route.directories.iter().map(|path| path.to_str().unwrap()).collect();
     assert_eq!(directories, ["/", "/etc", "/etc/a"]);
-    assert_eq!(way.parent, None);
+    assert_eq!(route.parent, None);
 }
 
 #[test]
-fn a_root_that_is_not_there_is_refused_by_name() {
+fn the_error_for_a_missing_root_names_it() {
     let error = Observer::new(Path::new("/none/such")).unwrap_err();
     assert!(error.to_string().contains("/none/such"), "{error}");
 }

@@ -11,7 +11,7 @@ fn unit_file(install: &str) -> String {
     format!("[Unit]\nDescription=x\n[Service]\nExecStart=/bin/true\nAlias=not-here\n[Install]\n{install}\n")
 }
 
-/// The tree of units that the states below were taken from.
+/// The tree of units with the states below.
 fn tree() -> Host {
     let host = Host::new();
     let wants = format!("{SYSTEM}/multi-user.target.wants");
@@ -83,7 +83,7 @@ fn tree() -> Host {
     host
 }
 
-/// What systemctl printed; `None` where it knew no such unit.
+/// The states that systemctl printed; `None` for a unit that it did not know.
 const STATES: [(&str, Option<&str>); 43] = [
     ("dis", Some("disabled")),
     ("en", Some("enabled")),
@@ -148,10 +148,9 @@ fn states_from_links_are_those_that_systemctl_prints() {
     assert!(wrong.is_empty(), "unit, systemctl, ours: {wrong:#?}");
 }
 
-/// The table itself, held against whatever systemctl this machine has; where it has none there is
-/// nothing to hold it against.
+/// Compares the table with this machine's systemctl, if it has one.
 #[test]
-fn the_table_of_states_is_what_this_machines_systemctl_says() {
+fn this_machines_systemctl_prints_the_states_of_the_table() {
     let host = tree();
     let root = format!("--root={}", host.root.path().display());
     let names: Vec<_> = STATES.iter().filter(|(name, _)| !name.starts_with("t@")).collect();
@@ -163,14 +162,14 @@ fn the_table_of_states_is_what_this_machines_systemctl_says() {
             return;
         };
         let printed = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        // From systemd 253 on a unit that is not there is printed as a state of its own.
+        // From systemd 253 on, systemctl prints a state for a missing unit.
         let printed = Some(printed.as_str()).filter(|state| !matches!(*state, "" | "not-found"));
         assert_eq!(printed, *state, "{name}");
     }
 }
 
 #[test]
-fn a_mask_is_told_with_where_the_link_leads() {
+fn the_observation_of_a_mask_has_the_links_target() {
     let host = tree();
     host.file("/dev/null", "");
     for (name, masked, resolved) in [
@@ -216,7 +215,7 @@ fn an_install_section_is_read_as_systemd_reads_it() {
 }
 
 #[test]
-fn a_unit_is_enabled_where_its_own_file_and_drop_ins_say() {
+fn the_install_directories_come_from_the_units_file_and_drop_ins() {
     let host = tree();
     host.file(&format!("{SYSTEM}/en.service.d/10-more.conf"), "[Install]\nRequiredBy=other.target\n");
     let mut found = host.observer.install_directories("en.service");
