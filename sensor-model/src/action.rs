@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_policies_may_ask_for_has_a_type_of_its_own_and_a_place_of_its_own() {
+    fn each_action_of_policies_has_its_own_type_and_place() {
         let asked: Vec<Action> = Action::in_policies(true).collect();
         let distinct =
             |of: fn(Action) -> String| asked.iter().map(|action| of(*action)).collect::<BTreeSet<_>>();

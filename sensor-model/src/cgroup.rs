@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_who_makes_groups_below_what_was_handed_to_them_is_no_other_unit_pod_or_container() {
+    fn groups_that_a_user_makes_below_a_delegated_one_change_neither_unit_nor_pod_nor_container() {
         let handed = [
             ("/user.slice/user-1000.slice/user@1000.service", Some("user@1000.service")),
             ("/user.slice/user-1000.slice/session-3.scope", Some("session-3.scope")),
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_one_only_in_the_kubelets_groups_and_a_container_only_in_a_pod_or_a_runtimes_group() {
+    fn a_pod_is_accepted_only_in_the_kubelets_groups_and_a_container_only_in_a_pod_or_a_runtimes_group() {
         for path in [
             "/system.slice/kubepods-podUID_.slice",
             "/a.slice/a-podUID_.slice/crio-conmon-ID.scope",
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hierarchy_that_says_most_counts() {
+    fn the_hierarchy_with_the_most_facts_is_used() {
         let v1 = fill("12:pids:/kubepods/podUID/ID\n3:cpu,cpuacct:/\n1:name=systemd:/kubepods/podUID/ID\n");
         assert_eq!(Placement::of_proc(&v1).pod_uid.as_deref(), Some(UID));
         let hybrid =

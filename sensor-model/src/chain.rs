@@ -24,9 +24,6 @@ pub const ORIGIN: &str = "000000000000000000000000000000000000000000000000000000
 /// Longest line that is read. An entry is far shorter, since its record has limits.
 pub const MAXIMUM_LINE: u64 = 16 << 20;
 
-/// The reason why a longer line is refused.
-pub const TOO_LONG: &str = "it is longer than 16 MiB, which no entry is";
-
 /// The place of the next entry in the chain.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ChainPlace {
@@ -66,6 +63,67 @@ impl LogEntry {
     }
 }
 
+/// Why a line is not the entry that Holdfast wrote there.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EntryFault {
+    /// The line is longer than [`MAXIMUM_LINE`].
+    #[error("it is longer than 16 MiB, which no entry is")]
+    TooLong,
+    /// The line is not JSON.
+    #[error("not JSON: {0}")]
+    NotJson(String),
+    /// The JSON has no canonical form.
+    #[error("cannot be read back: {0}")]
+    NotCanonical(String),
+    /// The entry has no hash.
+    #[error("it has no hash")]
+    NoHash,
+    /// The hash cannot be computed.
+    #[error("cannot be hashed: {0}")]
+    NotHashable(String),
+    /// The entry was changed after it was written.
+    #[error("its content has the hash {found}, but it states {stated}")]
+    Hash {
+        /// The hash of the content.
+        found: String,
+        /// The hash in the entry.
+        stated: String,
+    },
+    /// The JSON has another form than Holdfast writes.
+    #[error("it is not in the form in which entries are written")]
+    Form,
+    /// The JSON is no record.
+    #[error("not a record: {0}")]
+    NotARecord(String),
+    /// Entries before it are missing, or it is there twice.
+    #[error("it has number {found}, but {expected} comes here")]
+    Number {
+        /// Its number.
+        found: u64,
+        /// The number after that of the entry before it.
+        expected: u64,
+    },
+    /// It follows another entry than the one before it.
+    #[error("it follows an entry with the hash {stated}, but the one before it has {found}")]
+    Previous {
+        /// The hash of the entry that it follows.
+        stated: String,
+        /// The hash of the entry before it.
+        found: String,
+    },
+    /// It is the first entry and follows another one, or the reverse.
+    #[error("it has number {seq} and follows the hash {previous_hash}")]
+    Origin {
+        /// Its number.
+        seq: u64,
+        /// The hash of the entry that it follows.
+        previous_hash: String,
+    },
+    /// It does not follow the entry before it in the same file.
+    #[error("entry {0} does not follow the one before it")]
+    Order(u64),
+}
+
 /// The line of a record at a place, without its line ending, and the place after it.
 ///
 /// # Errors
@@ -91,23 +149,24 @@ pub fn seal(place: &ChainPlace, record: &Record) -> io::Result<(String, ChainPla
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn open(line: &[u8]) -> Result<LogEntry, String> {
-    let mut value: Value = serde_json::from_slice(line).map_err(|error| format!("not JSON: {error}"))?;
-    let canonical = value.to_canon_json_vec().map_err(|error| format!("cannot be read back: {error}"))?;
+pub fn open(line: &[u8]) -> Result<LogEntry, EntryFault> {
+    let mut value: Value =
+        serde_json::from_slice(line).map_err(|error| EntryFault::NotJson(error.to_string()))?;
+    let canonical = value.to_canon_json_vec().map_err(|error| EntryFault::NotCanonical(error.to_string()))?;
     let Some(Value::String(stated)) = value.as_object_mut().and_then(|map| map.remove("hash")) else {
-        return Err("it has no hash".to_owned());
+        return Err(EntryFault::NoHash);
     };
-    let found = hash(&value).map_err(|error| format!("cannot be hashed: {error}"))?;
+    let found = hash(&value).map_err(|error| EntryFault::NotHashable(error.to_string()))?;
     if found != stated {
-        return Err(format!("its content has the hash {found}, but it states {stated}"));
+        return Err(EntryFault::Hash { found, stated });
     }
     if canonical != line {
-        return Err("it is not in the form in which entries are written".to_owned());
+        return Err(EntryFault::Form);
     }
     if let Some(map) = value.as_object_mut() {
         map.insert("hash".to_owned(), stated.into());
     }
-    serde_json::from_value(value).map_err(|error| format!("not a record: {error}"))
+    serde_json::from_value(value).map_err(|error| EntryFault::NotARecord(error.to_string()))
 }
 
 fn hash(value: &Value) -> io::Result<String> {
@@ -141,22 +200,22 @@ impl Chain {
     ///
     /// # Errors
     /// Why the entry cannot come next; the chain is unchanged.
-    pub fn follow(&mut self, entry: &LogEntry) -> Result<(), String> {
+    pub fn follow(&mut self, entry: &LogEntry) -> Result<(), EntryFault> {
         match &self.place {
             Some(place) if entry.seq != place.seq => {
-                return Err(format!("it has number {}, but {} comes here", entry.seq, place.seq));
+                return Err(EntryFault::Number { found: entry.seq, expected: place.seq });
             }
             Some(place) if entry.previous_hash != place.previous_hash => {
-                return Err(format!(
-                    "it follows an entry with the hash {}, but the one before it has {}",
-                    entry.previous_hash, place.previous_hash
-                ));
+                return Err(EntryFault::Previous {
+                    stated: entry.previous_hash.clone(),
+                    found: place.previous_hash.clone(),
+                });
             }
             None if (entry.seq == 1) != (entry.previous_hash == ORIGIN) => {
-                return Err(format!(
-                    "it has number {} and follows the hash {}",
-                    entry.seq, entry.previous_hash
-                ));
+                return Err(EntryFault::Origin {
+                    seq: entry.seq,
+                    previous_hash: entry.previous_hash.clone(),
+                });
             }
             _ => {}
         }
@@ -175,7 +234,7 @@ pub struct FirstBad {
     /// The number that it should have, where that is known.
     pub seq: Option<u64>,
     /// What is wrong with it.
-    pub reason: String,
+    pub reason: EntryFault,
 }
 
 /// The next line in a file of the log.
@@ -221,7 +280,7 @@ pub fn verify(chain: &mut Chain, mut lines: impl BufRead) -> io::Result<Result<u
         let entry = match next_line(&mut lines, &mut line)? {
             LogLine::End => return Ok(Ok(0)),
             LogLine::Unfinished => return Ok(Ok(line.len())),
-            LogLine::TooLong => Err(TOO_LONG.to_owned()),
+            LogLine::TooLong => Err(EntryFault::TooLong),
             LogLine::Whole => open(&line),
         };
         if let Err(reason) = entry.and_then(|entry| chain.follow(&entry)) {
@@ -240,14 +299,14 @@ pub struct SoundTail {
     pub place: Option<ChainPlace>,
     /// What is wrong with a line before that entry. No power loss damages an entry that was on the disk, so nothing may be cut
     /// off.
-    pub broken: Option<String>,
+    pub broken: Option<EntryFault>,
 }
 
 /// How much of the end of a file is intact. The bytes begin at the beginning of a line.
 pub fn sound_tail(bytes: &[u8]) -> SoundTail {
     let mut tail = SoundTail::default();
     let mut at = 0;
-    let mut fault: Option<String> = None;
+    let mut fault: Option<EntryFault> = None;
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
         at += line.len();
         let Some(text) = line.strip_suffix(b"\n") else { break };
@@ -255,9 +314,7 @@ pub fn sound_tail(bytes: &[u8]) -> SoundTail {
             Ok(entry) => {
                 let before = ChainPlace { seq: entry.seq, previous_hash: entry.previous_hash.clone() };
                 if tail.place.as_ref().is_some_and(|place| *place != before) {
-                    fault.get_or_insert_with(|| {
-                        format!("entry {} does not follow the one before it", entry.seq)
-                    });
+                    fault.get_or_insert(EntryFault::Order(entry.seq));
                 }
                 tail.broken = tail.broken.or(fault.take());
                 tail.sound = at;

@@ -1,68 +1,118 @@
 //! Typed access to the fields of untyped objects.
 //!
-//! In: a JSON value and its place in the object. Out: the value in the type that the format has, or a [`Fault`].
+//! In: a JSON value and its place in the object. Out: the value in the type that the format has, or a [`FieldError`].
 
 use crate::text::quote;
 use serde_json::{Map, Value};
 
-/// A field, as a path from the object's root, and what is wrong with its value.
-pub(crate) type Fault = (String, String);
-pub(crate) type Parsed<T> = Result<T, Fault>;
+/// A field, and what is wrong with its value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {reason}")]
+pub(crate) struct FieldError {
+    /// The field, as a path from the object's root.
+    pub(crate) field: String,
+    /// What is wrong with its value.
+    pub(crate) reason: FieldFault,
+}
 
-/// A list of names that is not empty. `check` refuses a name with a reason.
-pub(crate) fn names(
+impl FieldError {
+    fn new(field: impl Into<String>, reason: FieldFault) -> Self {
+        Self { field: field.into(), reason }
+    }
+}
+
+/// What is wrong with the value of a field.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FieldFault {
+    /// The value has another type. The text names the type and not the value.
+    #[error("must be {wanted}, not {found}")]
+    Type {
+        /// The type that the format has.
+        wanted: &'static str,
+        /// The type of the value.
+        found: &'static str,
+    },
+    /// The list is empty.
+    #[error("is empty")]
+    Empty,
+    /// The word is not a known one, in the form of Kubernetes' `NotSupported`.
+    #[error("Unsupported value: {}: supported values: {}", quote(word), quoted(known))]
+    Unsupported {
+        /// The word.
+        word: String,
+        /// The known words.
+        known: Vec<&'static str>,
+    },
+    /// The mapping does not have the field.
+    #[error("unknown field, there are only {}", _0.join(", "))]
+    Unknown(Vec<String>),
+    /// The field is missing.
+    #[error("Required value")]
+    Required,
+}
+
+fn quoted(words: &[&str]) -> String {
+    words.iter().map(|word| quote(word)).collect::<Vec<_>>().join(", ")
+}
+
+/// A list of names that is not empty. `check` gets each name and its field, and refuses a wrong name.
+pub(crate) fn names<E: From<FieldError>>(
     value: &Value,
     at: &str,
-    check: impl Fn(&str) -> Result<(), String>,
-) -> Parsed<Vec<String>> {
+    check: impl Fn(&str, &str) -> Result<(), E>,
+) -> Result<Vec<String>, E> {
     let mut names = Vec::new();
     for (number, value) in list(value, at)?.iter().enumerate() {
         let at = format!("{at}[{number}]");
         let name = text(value, &at)?;
-        check(name).map_err(|reason| (at, reason))?;
+        check(name, &at)?;
         names.push(name.to_owned());
     }
     if names.is_empty() {
-        return Err((at.to_owned(), "is empty".to_owned()));
+        return Err(FieldError::new(at, FieldFault::Empty).into());
     }
     Ok(names)
 }
 
-/// The reason to refuse a word, in the form of Kubernetes' `NotSupported`.
-pub(crate) fn unsupported(word: &str, known: &[&str]) -> String {
-    let known: Vec<String> = known.iter().map(|word| quote(word)).collect();
-    format!("Unsupported value: {}: supported values: {}", quote(word), known.join(", "))
-}
-
 /// A mapping with no other fields than `known`.
-pub(crate) fn mapping<'a>(value: &'a Value, at: &str, known: &[&str]) -> Parsed<&'a Map<String, Value>> {
-    let map = value.as_object().ok_or_else(|| fault(at, value, "a mapping"))?;
+pub(crate) fn mapping<'a>(
+    value: &'a Value,
+    at: &str,
+    known: &[&str],
+) -> Result<&'a Map<String, Value>, FieldError> {
+    let map = value.as_object().ok_or_else(|| wrong_type(at, value, "a mapping"))?;
     match map.keys().find(|key| !known.contains(&key.as_str())) {
         Some(key) => {
             let dot = if at.is_empty() { "" } else { "." };
-            Err((format!("{at}{dot}{key}"), format!("unknown field, there are only {}", known.join(", "))))
+            let known = known.iter().map(|word| (*word).to_owned()).collect();
+            Err(FieldError::new(format!("{at}{dot}{key}"), FieldFault::Unknown(known)))
         }
         None => Ok(map),
     }
 }
 
 /// A field that must be there and not null.
-pub(crate) fn required<'a>(map: &'a Map<String, Value>, key: &str, at: &str) -> Parsed<&'a Value> {
+pub(crate) fn required<'a>(
+    map: &'a Map<String, Value>,
+    key: &str,
+    at: &str,
+) -> Result<&'a Value, FieldError> {
     map.get(key)
         .filter(|value| !value.is_null())
-        .ok_or_else(|| (format!("{at}.{key}"), "Required value".to_owned()))
+        .ok_or_else(|| FieldError::new(format!("{at}.{key}"), FieldFault::Required))
 }
 
-pub(crate) fn list<'a>(value: &'a Value, at: &str) -> Parsed<&'a Vec<Value>> {
-    value.as_array().ok_or_else(|| fault(at, value, "a list"))
+pub(crate) fn list<'a>(value: &'a Value, at: &str) -> Result<&'a Vec<Value>, FieldError> {
+    value.as_array().ok_or_else(|| wrong_type(at, value, "a list"))
 }
 
-pub(crate) fn text<'a>(value: &'a Value, at: &str) -> Parsed<&'a str> {
-    value.as_str().filter(|text| !text.is_empty()).ok_or_else(|| fault(at, value, "a text that is not empty"))
+pub(crate) fn text<'a>(value: &'a Value, at: &str) -> Result<&'a str, FieldError> {
+    let text = value.as_str().filter(|text| !text.is_empty());
+    text.ok_or_else(|| wrong_type(at, value, "a text that is not empty"))
 }
 
-/// A value of another type than `wanted`. The reason names the type and not the value.
-pub(crate) fn fault(at: &str, value: &Value, wanted: &str) -> Fault {
+/// The error of a value of another type than `wanted`.
+pub(crate) fn wrong_type(at: &str, value: &Value, wanted: &'static str) -> FieldError {
     let found = match value {
         Value::Null => "nothing",
         Value::Bool(_) => "true or false",
@@ -72,5 +122,5 @@ pub(crate) fn fault(at: &str, value: &Value, wanted: &str) -> Fault {
         Value::Array(_) => "a list",
         Value::Object(_) => "a mapping",
     };
-    (at.to_owned(), format!("must be {wanted}, not {found}"))
+    FieldError::new(at, FieldFault::Type { wanted, found })
 }

@@ -3,13 +3,26 @@
 //! In: a word, and the words of the format. Out: the reason to refuse it, with the nearest known word. Such a field must not
 //! be ignored silently: with `confg` for `config` a MachineConfig declares nothing, and Holdfast would empty the node.
 
+/// Why a field is refused or ignored with a warning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownField {
+    /// A later version of the format has the field; the version of this object does not.
+    #[error("unknown field of this version; a later one has it")]
+    OfLaterVersion,
+    /// The field is probably a misspelt known one.
+    #[error("unknown field; did you mean {0}?")]
+    Near(&'static str),
+    /// No known field is similar.
+    #[error("unknown field; known are {}", _0.join(", "))]
+    Known(&'static [&'static str]),
+}
+
 /// The reason of the error or warning about a field. `known` has at least one word.
-pub(crate) fn reason(word: &str, known: &[&str]) -> String {
+pub(crate) fn unknown_field(word: &str, known: &'static [&'static str]) -> UnknownField {
     match nearest(word, known) {
-        // A later spec version has the field; the config's own version does not.
-        Some(near) if near == word => "unknown field of this version; a later one has it".to_owned(),
-        Some(near) => format!("unknown field; did you mean {near}?"),
-        None => format!("unknown field; known are {}", known.join(", ")),
+        Some(near) if near == word => UnknownField::OfLaterVersion,
+        Some(near) => UnknownField::Near(near),
+        None => UnknownField::Known(known),
     }
 }
 
@@ -43,8 +56,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_known_word_is_named_and_none_where_nothing_is_like_it() {
-        let known = ["config", "extensions", "kernelArguments", "osImageURL"];
+    fn the_error_names_the_nearest_known_word_or_all_if_none_is_similar() {
+        const KNOWN: &[&str] = &["config", "extensions", "kernelArguments", "osImageURL"];
         for (word, near) in [
             ("confg", Some("config")),
             ("Config", Some("config")),
@@ -55,11 +68,11 @@ mod tests {
             ("storage", None),
             ("", None),
         ] {
-            assert_eq!(nearest(word, &known), near, "{word:?}");
+            assert_eq!(nearest(word, KNOWN), near, "{word:?}");
         }
-        assert_eq!(reason("confg", &known), "unknown field; did you mean config?");
+        assert_eq!(unknown_field("confg", KNOWN).to_string(), "unknown field; did you mean config?");
         assert_eq!(
-            reason("x", &known),
+            unknown_field("x", KNOWN).to_string(),
             "unknown field; known are config, extensions, kernelArguments, osImageURL"
         );
     }

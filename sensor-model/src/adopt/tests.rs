@@ -186,7 +186,7 @@ fn keys_become_a_users_keys() {
 }
 
 #[test]
-fn what_cannot_be_declared_is_reported_as_left_out() {
+fn an_observation_that_cannot_be_declared_is_reported_as_left_out() {
     let declared = expectation(
         Thing::file("/etc/gone"),
         Expected::File(FileExpectation {

@@ -85,7 +85,7 @@ fn a_key_type_that_is_not_printable_is_no_key() {
 }
 
 #[test]
-fn a_file_is_its_keys_and_the_lines_that_are_none() {
+fn a_file_has_keys_and_lines_that_are_no_keys() {
     let text = format!("# mine\n\n  {ED25519} a\r\nrubbish\nno-pty {ECDSA}\n\t# indented\n\u{0}\n");
     let found = parse(text.as_bytes());
     let keys: Vec<String> = found.keys.iter().map(ToString::to_string).collect();
@@ -107,7 +107,7 @@ fn options_are_part_of_what_a_key_grants_and_comments_are_not() {
 }
 
 #[test]
-fn a_flood_of_lines_costs_bounded_memory_and_does_not_pass_in_silence() {
+fn a_file_of_many_lines_takes_bounded_memory_and_is_marked_as_truncated() {
     let found = parse("x\n".repeat(MAXIMUM_ENTRIES + 1).as_bytes());
     assert_eq!(found.invalid.len(), MAXIMUM_ENTRIES);
     assert!(found.truncated);

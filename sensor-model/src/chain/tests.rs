@@ -174,7 +174,7 @@ fn the_schema_refuses_what_is_no_record() {
 }
 
 #[test]
-fn what_is_not_known_is_null_and_who_it_was_is_always_said() {
+fn unknown_fields_are_null_and_the_actor_is_always_there() {
     let (line, _) = seal(&ChainPlace::default(), &bare(RecordKind::Gap)).unwrap();
     let value: Value = serde_json::from_str(&line).unwrap();
     for key in ["actor", "path", "operation", "verdict", "source"] {
@@ -208,13 +208,13 @@ fn every_change_of_a_log_is_found_where_it_is() {
     removed.remove(3);
     let bad = check(&removed).unwrap_err();
     assert_eq!((bad.line, bad.seq), (4, Some(4)));
-    assert!(bad.reason.contains("has number 5"), "{}", bad.reason);
+    assert!(matches!(bad.reason, EntryFault::Number { found: 5, .. }), "{}", bad.reason);
     let mut swapped = lines.clone();
     swapped.swap(0, 1);
     assert!(check(&swapped).is_err());
     let mut spaced = lines.clone();
     spaced[4] = spaced[4].replacen(',', ", ", 1);
-    assert!(check(&spaced).unwrap_err().reason.contains("form"));
+    assert_eq!(check(&spaced).unwrap_err().reason, EntryFault::Form);
     // Somebody writes an entry anew, hash and all: the next one does not follow it.
     let mut forged = lines.clone();
     let place = open(lines[1].trim_end().as_bytes()).unwrap().next_place();
@@ -223,7 +223,7 @@ fn every_change_of_a_log_is_found_where_it_is() {
 }
 
 #[test]
-fn a_chain_goes_on_over_files_and_may_have_lost_its_oldest() {
+fn a_chain_spans_files_and_its_oldest_may_be_removed() {
     let lines = log(6);
     let mut chain = Chain::default();
     for file in [&lines[2..4], &lines[4..]] {
@@ -238,7 +238,7 @@ fn a_chain_goes_on_over_files_and_may_have_lost_its_oldest() {
 }
 
 #[test]
-fn a_torn_tail_is_told_from_a_broken_log() {
+fn an_unfinished_end_differs_from_a_changed_entry() {
     let lines = log(4);
     let whole = lines.concat();
     assert_eq!(sound_tail(whole.as_bytes()).sound, whole.len());
@@ -270,7 +270,7 @@ fn a_line_without_an_end_is_read_up_to_its_limit_and_is_a_fault() {
     let mut log = log(2).concat().into_bytes();
     log.resize(log.len() + usize::try_from(MAXIMUM_LINE).unwrap() + 1, 0);
     let bad = verify(&mut Chain::default(), &log[..]).unwrap().unwrap_err();
-    assert_eq!((bad.line, bad.seq, &*bad.reason), (3, Some(3), TOO_LONG));
+    assert_eq!((bad.line, bad.seq, bad.reason), (3, Some(3), EntryFault::TooLong));
     // Without an end it never ends; what is read of it is what the limit allows.
     let mut line = Vec::new();
     let endless = &mut io::BufReader::new(io::repeat(b'x'));

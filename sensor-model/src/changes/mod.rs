@@ -20,7 +20,7 @@ pub use change::{Change, ChangeKind, ChangeOperation};
 use crate::{
     expectations::ExpectationError,
     merge::Rendered,
-    reconcile::{self, Overrides},
+    reconcile::{self, Irreconcilable, Overrides},
 };
 
 /// The outcome of a comparison.
@@ -29,9 +29,9 @@ pub struct Comparison {
     /// Every change, sorted by kind and name, no thing twice.
     pub changes: Vec<Change>,
     /// Why a running node cannot be brought to the new config, each reason; empty when it can.
-    pub reasons: Vec<String>,
+    pub reasons: Vec<Irreconcilable>,
     /// Reasons that an administrator has overridden: running nodes keep the old state of these sections.
-    pub overridden: Vec<String>,
+    pub overridden: Vec<Irreconcilable>,
 }
 
 impl Comparison {

@@ -62,7 +62,7 @@ fn everything() -> Value {
 }
 
 #[test]
-fn identical_configs_have_no_changes_and_missing_ones_are_empty_ones() {
+fn identical_configs_have_no_changes_and_a_missing_one_declares_nothing() {
     let all = config(&everything());
     assert_eq!(compare(Some(&all), Some(&all), Overrides::default()), Ok(Comparison::default()));
     assert_eq!(compare(None, None, Overrides::default()), Ok(Comparison::default()));
@@ -82,7 +82,7 @@ fn every_part_of_a_config_is_compared() {
 }
 
 #[test]
-fn another_form_of_the_same_is_no_change() {
+fn another_form_of_the_same_value_is_no_change() {
     use flate2::{Compression, write::GzEncoder};
     use std::io::Write as _;
     let gzipped = |level| {

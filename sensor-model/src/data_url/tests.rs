@@ -10,7 +10,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_ignition_accepts_decodes_to_the_same_bytes() {
+fn sources_that_ignition_accepts_decode_to_the_same_bytes() {
     for (source, expected, why) in [
         ("data:,", &b""[..], "nothing"),
         ("data:,a%20b%0A", b"a b\n", "percent escapes"),
@@ -28,7 +28,7 @@ fn what_ignition_accepts_decodes_to_the_same_bytes() {
 }
 
 #[test]
-fn what_the_two_readings_would_read_differently_is_refused() {
+fn a_source_that_the_two_standards_read_differently_is_refused() {
     for (source, expected, why) in [
         ("", ContentError::NotADataUrl, "empty"),
         ("hello", ContentError::NotADataUrl, "no scheme"),

@@ -29,12 +29,12 @@ impl Pattern {
 }
 
 /// A glob in which `*` matches within one name and `**` across names.
-pub(super) fn glob(pattern: &str) -> Result<Glob, String> {
+pub(super) fn glob(pattern: &str) -> Result<Glob, globset::ErrorKind> {
     GlobBuilder::new(pattern)
         .literal_separator(true)
         .backslash_escape(true)
         .build()
-        .map_err(|error| error.kind().to_string())
+        .map_err(|error| error.kind().clone())
 }
 
 impl DriftPolicy {

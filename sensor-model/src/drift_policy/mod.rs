@@ -13,10 +13,13 @@
 //! Of two files with a rule for the same path, the one with the higher `precedence` applies. Two different rules for one path
 //! at the same precedence are refused.
 
+mod error;
 mod matching;
 mod parse;
 #[cfg(test)]
 mod tests;
+
+pub use error::{DriftPolicyError, DriftPolicyFault};
 
 use crate::{names::names, record::Actor};
 use globset::GlobSet;
@@ -93,18 +96,6 @@ pub struct DriftPolicyFile {
     pub precedence: i64,
     /// Its rules, in order.
     pub rules: Vec<Rule>,
-}
-
-/// A drift policy file that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("drift policy {origin}: {field}: {reason}")]
-pub struct DriftPolicyError {
-    /// The file.
-    pub origin: String,
-    /// The field, with the number of the rule from 0: `spec.rules[3].action`.
-    pub field: String,
-    /// What is wrong with it.
-    pub reason: String,
 }
 
 /// The parts of an actor that policies match on.
@@ -198,10 +189,11 @@ impl DriftPolicy {
                         return Err(DriftPolicyError {
                             origin: file.origin.clone(),
                             field: format!("spec.rules[{number}].path"),
-                            reason: format!(
-                                "{} has another rule for {:?} at the same precedence {}",
-                                by.origin, rule.path, file.precedence
-                            ),
+                            reason: DriftPolicyFault::Contradiction {
+                                other: by.origin.clone(),
+                                path: rule.path.clone(),
+                                precedence: file.precedence,
+                            },
                         });
                     }
                     Some((_, by)) if by.precedence >= file.precedence => {}

@@ -4,12 +4,13 @@
 //! default would apply.
 
 use super::{
-    AllowedActors, DriftAction, DriftPolicyError, DriftPolicyFile, LabelComparison, Rule,
+    AllowedActors, DriftAction, DriftPolicyFile, LabelComparison, Rule,
+    error::{DriftPolicyError, DriftPolicyFault, RuleError},
     matching::{Pattern, glob},
 };
 use crate::{
-    fields::{Fault, fault, list, text},
-    path::check_absolute,
+    fields::{list, text, wrong_type},
+    path::{PathError, check_absolute},
 };
 use serde_json::{Map, Value};
 
@@ -28,54 +29,51 @@ impl DriftPolicyFile {
     /// # Errors
     /// The first fault, with its field and the reason.
     pub fn parse(origin: &str, bytes: &[u8]) -> Result<Self, DriftPolicyError> {
-        document(bytes).and_then(|value| file(origin, &value)).map_err(|(field, reason)| DriftPolicyError {
-            origin: origin.to_owned(),
-            field,
-            reason,
-        })
+        document(bytes).and_then(|value| file(origin, &value)).map_err(|error| error.of(origin))
     }
 }
 
-fn document(bytes: &[u8]) -> Result<Value, Fault> {
-    let refuse = |reason: String| ("file".to_owned(), reason);
+fn document(bytes: &[u8]) -> Result<Value, RuleError> {
+    let refuse = |reason: DriftPolicyFault| RuleError::new("file", reason);
     if bytes.len() > MAXIMUM_BYTES {
-        return Err(refuse(format!("larger than {MAXIMUM_BYTES} bytes")));
+        return Err(refuse(DriftPolicyFault::TooLarge(MAXIMUM_BYTES)));
     }
-    let text = std::str::from_utf8(bytes).map_err(|error| refuse(format!("not UTF-8: {error}")))?;
+    let text = std::str::from_utf8(bytes).map_err(|error| refuse(error.into()))?;
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_depth: 32, max_events: 400_000, max_nodes: 400_000 },
         with_snippet: false,
     };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| refuse(error.to_string()))
+    serde_saphyr::from_str_with_options(text, options)
+        .map_err(|error| refuse(DriftPolicyFault::Yaml(error.to_string())))
 }
 
-fn file(origin: &str, value: &Value) -> Result<DriftPolicyFile, Fault> {
+fn file(origin: &str, value: &Value) -> Result<DriftPolicyFile, RuleError> {
     let top = mapping(value, "file", &["apiVersion", "kind", "metadata", "spec"])?;
     for (key, only) in [("apiVersion", API_VERSION), ("kind", KIND)] {
         let found = text(required(top, key, "")?, key)?;
         if found != only {
-            return Err((key.to_owned(), format!("must be {only}, not {found:?}")));
+            return Err(RuleError::new(key, DriftPolicyFault::Only { only, found: found.to_owned() }));
         }
     }
     let metadata = mapping(required(top, "metadata", "")?, "metadata", &["name", "labels", "annotations"])?;
     let spec = mapping(required(top, "spec", "")?, "spec", &["precedence", "rules"])?;
     let precedence = match spec.get("precedence") {
         None => 0,
-        Some(value) => value.as_i64().ok_or_else(|| fault("spec.precedence", value, "a whole number"))?,
+        Some(value) => {
+            value.as_i64().ok_or_else(|| wrong_type("spec.precedence", value, "a whole number"))?
+        }
     };
     let listed = list(required(spec, "rules", "spec.")?, "spec.rules")?;
     if listed.len() > MAXIMUM_RULES {
-        return Err(("spec.rules".to_owned(), format!("more than {MAXIMUM_RULES} rules")));
+        return Err(RuleError::new("spec.rules", DriftPolicyFault::TooManyRules(MAXIMUM_RULES)));
     }
     let mut rules: Vec<Rule> = Vec::with_capacity(listed.len());
     let mut seen = std::collections::BTreeMap::new();
     for (number, value) in listed.iter().enumerate() {
         let rule = rule(value, &format!("spec.rules[{number}]"))?;
         if let Some(first) = seen.insert(rule.path.clone(), number) {
-            return Err((
-                format!("spec.rules[{number}].path"),
-                format!("{:?} has a rule already: spec.rules[{first}]", rule.path),
-            ));
+            let reason = DriftPolicyFault::Twice { path: rule.path, first };
+            return Err(RuleError::new(format!("spec.rules[{number}].path"), reason));
         }
         rules.push(rule);
     }
@@ -83,15 +81,14 @@ fn file(origin: &str, value: &Value) -> Result<DriftPolicyFile, Fault> {
     Ok(DriftPolicyFile { origin: origin.to_owned(), name, precedence, rules })
 }
 
-fn rule(value: &Value, at: &str) -> Result<Rule, Fault> {
+fn rule(value: &Value, at: &str) -> Result<Rule, RuleError> {
     let rule = mapping(value, at, &["path", "action", "allowedActors", "secret", "labels", "reason"])?;
     let field = |key: &str| format!("{at}.{key}");
     let path = text(required(rule, "path", &field(""))?, &field("path"))?;
-    check_pattern(path).map_err(|reason| (field("path"), reason))?;
+    check_pattern(path).map_err(|reason| RuleError::new(field("path"), reason))?;
     let action = text(required(rule, "action", &field(""))?, &field("action"))?;
     let Some(&action) = DriftAction::ALL.iter().find(|known| known.as_str() == action) else {
-        let reason = format!("must be ignore, observe, degrade, revert or deny, not {action:?}");
-        return Err((field("action"), reason));
+        return Err(RuleError::new(field("action"), DriftPolicyFault::Action(action.to_owned())));
     };
     let allowed_actors = match rule.get("allowedActors") {
         None => AllowedActors::default(),
@@ -99,13 +96,13 @@ fn rule(value: &Value, at: &str) -> Result<Rule, Fault> {
     };
     let secret = match rule.get("secret") {
         None => true,
-        Some(value) => value.as_bool().ok_or_else(|| fault(&field("secret"), value, "true or false"))?,
+        Some(value) => value.as_bool().ok_or_else(|| wrong_type(&field("secret"), value, "true or false"))?,
     };
     let labels = match rule.get("labels").map(|value| text(value, &field("labels"))).transpose()? {
         None | Some("compare") => LabelComparison::Compare,
         Some("ignore") => LabelComparison::Ignore,
         Some(other) => {
-            return Err((field("labels"), format!("must be compare or ignore, not {other:?}")));
+            return Err(RuleError::new(field("labels"), DriftPolicyFault::Labels(other.to_owned())));
         }
     };
     let reason = rule.get("reason").map(|value| text(value, &field("reason"))).transpose()?;
@@ -113,9 +110,9 @@ fn rule(value: &Value, at: &str) -> Result<Rule, Fault> {
     Ok(Rule { path: path.to_owned(), action, allowed_actors, secret, labels, reason })
 }
 
-fn allowed(value: &Value, at: &str) -> Result<AllowedActors, Fault> {
+fn allowed(value: &Value, at: &str) -> Result<AllowedActors, RuleError> {
     let actors = mapping(value, at, &["units", "exes", "pods", "users"])?;
-    let names = |key: &str, patterns: bool| -> Result<Vec<String>, Fault> {
+    let names = |key: &str, patterns: bool| -> Result<Vec<String>, RuleError> {
         let Some(value) = actors.get(key) else { return Ok(Vec::new()) };
         let at = format!("{at}.{key}");
         let mut names = Vec::new();
@@ -123,10 +120,10 @@ fn allowed(value: &Value, at: &str) -> Result<AllowedActors, Fault> {
             let at = format!("{at}[{number}]");
             let name = text(value, &at)?;
             if patterns {
-                glob(name).map_err(|reason| (at.clone(), format!("not a pattern: {reason}")))?;
+                glob(name).map_err(|kind| RuleError::new(&at, DriftPolicyFault::ActorPattern(kind)))?;
             }
             if key == "exes" && !name.starts_with('/') {
-                return Err((at, format!("must be an absolute path, not {name:?}")));
+                return Err(RuleError::new(at, DriftPolicyFault::Relative(name.to_owned())));
             }
             names.push(name.to_owned());
         }
@@ -141,32 +138,32 @@ fn allowed(value: &Value, at: &str) -> Result<AllowedActors, Fault> {
 }
 
 /// A path is absolute and cleaned; a directory is so without its final `/`. A glob cannot be cleaned, but must not contain `..`.
-fn check_pattern(path: &str) -> Result<(), String> {
+fn check_pattern(path: &str) -> Result<(), DriftPolicyFault> {
     match Pattern::of(path) {
-        Pattern::Exact => check_absolute(path).map_err(|error| error.to_string()),
+        Pattern::Exact => Ok(check_absolute(path)?),
         Pattern::Directory if path == "/" => Ok(()),
-        Pattern::Directory => check_absolute(&path[..path.len() - 1]).map_err(|error| error.to_string()),
-        Pattern::Glob(_) if !path.starts_with('/') => Err(format!("path not absolute: {path:?}")),
-        Pattern::Glob(_) if path.ends_with('/') => {
-            Err(format!("a glob fits names, end {path:?} with ** for everything below a directory"))
-        }
+        Pattern::Directory => Ok(check_absolute(&path[..path.len() - 1])?),
+        Pattern::Glob(_) if !path.starts_with('/') => Err(PathError::NotAbsolute(path.to_owned()).into()),
+        Pattern::Glob(_) if path.ends_with('/') => Err(DriftPolicyFault::GlobOfDirectory(path.to_owned())),
         Pattern::Glob(_) if path.split('/').skip(1).any(|part| matches!(part, "" | "." | "..")) => {
-            Err(format!("path is not fully simplified: {path:?}"))
+            Err(PathError::NotSimplified(path.to_owned()).into())
         }
-        Pattern::Glob(_) => glob(path).map(drop),
+        Pattern::Glob(_) => glob(path).map(drop).map_err(DriftPolicyFault::Glob),
     }
 }
 
-fn mapping<'a>(value: &'a Value, at: &str, known: &[&str]) -> Result<&'a Map<String, Value>, Fault> {
-    let map = value.as_object().ok_or_else(|| fault(at, value, "a mapping"))?;
+fn mapping<'a>(
+    value: &'a Value,
+    at: &str,
+    known: &'static [&'static str],
+) -> Result<&'a Map<String, Value>, RuleError> {
+    let map = value.as_object().ok_or_else(|| wrong_type(at, value, "a mapping"))?;
     match map.keys().find(|key| !known.contains(&key.as_str())) {
-        Some(key) => {
-            Err((at.to_owned(), format!("unknown key {key:?}, there are only {}", known.join(", "))))
-        }
+        Some(key) => Err(RuleError::new(at, DriftPolicyFault::Unknown { key: key.clone(), known })),
         None => Ok(map),
     }
 }
 
-fn required<'a>(map: &'a Map<String, Value>, key: &str, at: &str) -> Result<&'a Value, Fault> {
-    map.get(key).ok_or_else(|| (format!("{at}{key}"), "is missing".to_owned()))
+fn required<'a>(map: &'a Map<String, Value>, key: &str, at: &str) -> Result<&'a Value, RuleError> {
+    map.get(key).ok_or_else(|| RuleError::new(format!("{at}{key}"), DriftPolicyFault::Missing))
 }

@@ -54,7 +54,7 @@ fn things(found: &[Expectation]) -> Vec<String> {
 }
 
 #[test]
-fn kernel_arguments_and_the_image_are_expected_where_they_are_declared() {
+fn kernel_arguments_and_the_image_are_expected_if_they_are_declared() {
     let manifest = json!({
         "apiVersion": machine_config::API_VERSION,
         "kind": "MachineConfig",
@@ -111,7 +111,7 @@ fn closed<'a>(found: &'a [Expectation], path: &str) -> &'a ClosedDirectoryExpect
 }
 
 #[test]
-fn what_is_left_out_has_its_default() {
+fn a_field_that_is_left_out_has_its_default() {
     let found = expected(&[json!({ "storage": {
         "files": [
             { "path": "/a" },
@@ -173,7 +173,7 @@ fn files_that_the_certificate_writer_changes_are_left_alone() {
 }
 
 #[test]
-fn every_unit_has_its_state_also_without_contents() {
+fn a_unit_without_contents_has_an_expected_state_too() {
     let found = expected(&[
         json!({ "systemd": { "units": [
             { "name": "contents.service", "contents": "[Unit]\n", "enabled": true },
@@ -319,7 +319,7 @@ fn users_keys_close_their_ssh_directories() {
 }
 
 #[test]
-fn a_declared_file_of_keys_takes_the_place_of_what_the_user_section_would_expect() {
+fn a_declared_file_of_keys_replaces_the_expectation_of_the_user_section() {
     let found = expected(&[json!({
         "passwd": { "users": [{ "name": "core", "sshAuthorizedKeys": [] }] },
         "storage": { "files": [

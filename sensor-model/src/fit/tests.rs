@@ -38,8 +38,7 @@ fn actor(argv: Vec<String>) -> Actor {
     }
 }
 
-/// The line of what is left of a record is within the limit, reads back as the same, is of the schema, and says that it was
-/// cut.
+/// A record that was cut: its line is within the limit, reads back as the same, matches the schema, and has the mark.
 fn holds(record: &Record) -> Record {
     let schema: Value =
         serde_json::from_str(include_str!("../../../docs/schemas/forensic-record.schema.json")).unwrap();
@@ -92,14 +91,14 @@ fn control_characters_count_with_their_length_in_the_line() {
 }
 
 #[test]
-fn many_short_arguments_count_with_their_marks() {
+fn many_short_arguments_count_with_their_quotation_marks() {
     let cut = holds(&record(actor(vec![String::new(); 50_000])));
     let actor = cut.actor.unwrap();
     assert!(actor.argv_cut && actor.argv.len() > 100 && actor.argv.len() < 1024, "{}", actor.argv.len());
 }
 
 #[test]
-fn of_a_diff_as_many_lines_stay_as_fit_and_who_did_it_stays_whole() {
+fn a_diff_is_cut_to_the_lines_that_fit_and_the_actor_stays_whole() {
     let mut long = record(actor(vec!["vi".to_owned(), "/etc/a.conf".to_owned()]));
     long.diff = Some("-\"old\"\n+\"new\"\n".repeat(1170));
     assert!(length(&long) > LONGEST_ENTRY);
@@ -112,7 +111,7 @@ fn of_a_diff_as_many_lines_stay_as_fit_and_who_did_it_stays_whole() {
 }
 
 #[test]
-fn a_path_that_is_longer_than_an_entry_is_cut_as_the_last() {
+fn a_path_longer_than_an_entry_is_cut_last() {
     let mut long = record(actor(vec!["x".repeat(5000)]));
     long.path = Some("\u{1}".repeat(4096));
     let cut = holds(&long);

@@ -4,7 +4,9 @@ use crate::{
     action::Action,
     ignition::Purpose,
     machine_config, merge,
-    node_disruption::{DisruptionPolicy, DisruptionPolicyFile, EntrySubject, PolicyRequest},
+    node_disruption::{
+        DisruptionPolicy, DisruptionPolicyError, DisruptionPolicyFile, EntrySubject, PolicyRequest,
+    },
     plan::Plan,
     registries as rules, selinux as labels,
 };
@@ -33,8 +35,12 @@ pub fn plan(data: &[u8]) {
 pub fn node_disruption(data: &[u8]) {
     let files = match DisruptionPolicyFile::parse("fuzz", data) {
         Ok(files) => files,
-        Err(error) => {
-            assert!(!error.object.is_empty() && !error.field.is_empty() && !error.reason.is_empty());
+        Err(DisruptionPolicyError::Manifest(error)) => {
+            assert!(!error.object.is_empty() && !error.field.is_empty());
+            return;
+        }
+        Err(DisruptionPolicyError::Field { object, field, .. }) => {
+            assert!(!object.is_empty() && !field.is_empty());
             return;
         }
     };
@@ -65,7 +71,7 @@ pub fn registries(data: &[u8]) {
                 assert!(!judgement.because.is_empty());
                 assert!(judgement.safe || old != new);
             }
-            Err(reason) => assert!(reason.contains("registries.conf: ")),
+            Err(error) => assert!(error.to_string().contains("registries.conf: ")),
         }
     }
 }

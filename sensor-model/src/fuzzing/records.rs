@@ -29,7 +29,7 @@ pub fn drift_policy(data: &[u8]) {
     let file = match DriftPolicyFile::parse("fuzz", data) {
         Ok(file) => file,
         Err(error) => {
-            assert!(!error.field.is_empty() && !error.reason.is_empty());
+            assert!(!error.field.is_empty());
             return;
         }
     };
@@ -54,7 +54,7 @@ pub fn forensic_log(data: &[u8]) {
     let mut chain = Chain::default();
     match chain::verify(&mut chain, data).expect("memory can be read") {
         Ok(unfinished) => assert!(unfinished <= data.len() && tail.broken.is_none()),
-        Err(bad) => assert!(bad.line > 0 && !bad.reason.is_empty()),
+        Err(bad) => assert!(bad.line > 0),
     }
     for line in data.split(|byte| *byte == b'\n') {
         if let Ok(entry) = chain::open(line) {

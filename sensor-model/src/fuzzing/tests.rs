@@ -92,7 +92,7 @@ fn apply(mut data: Vec<u8>, changes: &[Change]) -> Vec<u8> {
 }
 
 #[test]
-fn every_target_has_seeds_and_they_hold() {
+fn every_target_accepts_its_seeds() {
     for (name, target) in TARGETS {
         let seeds = seeds(name);
         assert!(!seeds.is_empty(), "{name}");
@@ -103,7 +103,7 @@ fn every_target_has_seeds_and_they_hold() {
 }
 
 #[test]
-fn the_seed_of_the_log_which_another_program_hashed_is_a_sound_chain() {
+fn a_log_that_another_program_hashed_is_an_intact_chain() {
     let [log] = &seeds("forensic_log")[..] else { panic!("one seed") };
     let mut chain = crate::chain::Chain::default();
     assert_eq!(crate::chain::verify(&mut chain, &log[..]).unwrap(), Ok(0));

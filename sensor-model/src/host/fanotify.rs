@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_and_an_entry_of_a_directory_are_told_apart() {
+    fn an_object_and_an_entry_of_a_directory_are_distinguished() {
         let mut bytes = event(2, 42, &[(FID, b"file", b""), (DFID_NAME, b"dir", b"name\0\0\0")]);
         bytes.extend(event(0x100, 7, &[(DFID_NAME, b"dir", b".\0")]));
         let events = parse(&bytes).unwrap();

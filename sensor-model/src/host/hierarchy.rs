@@ -62,7 +62,7 @@ mod tests {
                          1:name=systemd:/user.slice/session-3.scope\n0::/x.service\n";
 
     #[test]
-    fn version_1_counts_where_a_controller_is_bound_to_it_that_every_container_has() {
+    fn version_1_is_used_if_it_has_a_controller_that_every_container_has() {
         let mixed = Hierarchy::of(MIXED);
         assert_eq!(mixed, Hierarchy { number: 5, controller: Some("pids") });
         assert_eq!(mixed.path(MIXED), Some("/kubepods/p"));
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_counts_elsewhere_and_beside_a_controller_that_is_mounted_alone() {
+    fn version_2_is_used_otherwise_even_beside_a_controller_that_is_mounted_alone() {
         for text in ["0::/x.service\n", "3:net_cls:/vpn\n0::/x.service\n"] {
             let unified = Hierarchy::of(text);
             assert_eq!((unified, unified.path(text)), (Hierarchy::default(), Some("/x.service")), "{text}");

@@ -97,14 +97,14 @@ mod tests {
     }
 
     #[test]
-    fn a_point_that_is_no_text_is_read_like_any_other_and_hides_none() {
+    fn a_mount_point_that_is_not_utf8_is_read_like_any_other() {
         let table = b"1 0 0:1 / /tmp/\xff rw - tmpfs t rw\n2 0 0:2 / /etc/a\\040b rw - tmpfs t rw\n";
         let points: Vec<_> = mounts(table).map(|mount| mount.point).collect();
         assert_eq!(points, [Path::new(OsStr::from_bytes(b"/tmp/\xff")), Path::new("/etc/a b")]);
     }
 
     #[test]
-    fn an_escape_that_is_none_stays_as_it_is() {
+    fn an_invalid_escape_stays_as_it_is() {
         for text in [&b"/a\\"[..], b"/a\\04", b"/a\\0x0", b"/a\\777", b"/a\\+12"] {
             assert_eq!(unescape(text), text);
         }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_none_are_left_out() {
+    fn invalid_lines_are_left_out() {
         assert_eq!(mounts(b"nonsense\n\n1 2 3\n1 2 3 / relative rw\n").count(), 0);
     }
 }

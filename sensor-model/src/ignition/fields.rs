@@ -3,6 +3,9 @@
 //! In: the path of a field that the parser did not use. Out: its path in the form of reports, and the fields that its object
 //! has. Specs 3.0 to 3.6 only add fields.
 
+use super::error::IgnitionError;
+use crate::unknown::unknown_field;
+
 const ROOT: &[&str] = &["ignition", "kernelArguments", "passwd", "storage", "systemd"];
 const RESOURCE: &[&str] = &["compression", "httpHeaders", "source", "verification"];
 const OWNER: &[&str] = &["id", "name"];
@@ -85,7 +88,7 @@ fn of(object: &str) -> &'static [&'static str] {
 
 /// The path of an unused field in the form of reports, from the parser's (`$.storage.files.0.colour`), and the reason to
 /// refuse it.
-pub(super) fn unused(path: &str) -> (String, String) {
+pub(super) fn unused(path: &str) -> IgnitionError {
     let mut field = String::new();
     let mut objects: Vec<&str> = Vec::new();
     for name in path.trim_start_matches("$.").split('.') {
@@ -100,7 +103,8 @@ pub(super) fn unused(path: &str) -> (String, String) {
         objects.push(name);
     }
     let word = objects.pop().unwrap_or_default();
-    (field, crate::unknown::reason(word, objects.last().map_or(ROOT, |object| of(object))))
+    let known = objects.last().map_or(ROOT, |object| of(object));
+    IgnitionError::new(field, unknown_field(word, known))
 }
 
 #[cfg(test)]
@@ -123,7 +127,8 @@ mod tests {
             ),
             ("$.kernelArguments", "kernelArguments", "unknown field of this version; a later one has it"),
         ] {
-            assert_eq!(unused(path), (field.to_owned(), reason.to_owned()), "{path}");
+            let error = unused(path);
+            assert_eq!((error.field.as_str(), error.reason.to_string().as_str()), (field, reason), "{path}");
         }
     }
 

@@ -9,7 +9,7 @@ mod fields;
 mod validate;
 
 pub use dialect::{Dialect, Purpose};
-pub use error::IgnitionError;
+pub use error::{FormFault, IgnitionError, IgnitionFault};
 pub(crate) use validate::{FORCE_FILE, UNIT_SUFFIXES};
 
 pub use ignition_config::v3_6 as spec;
@@ -43,7 +43,7 @@ pub fn parse(json: &Value, dialect: Dialect) -> Result<ParsedConfig, IgnitionErr
 pub fn parse_for(json: &Value, dialect: Dialect, purpose: Purpose) -> Result<ParsedConfig, IgnitionError> {
     let version = json.pointer("/ignition/version").and_then(Value::as_str);
     let Some(version) = version else {
-        return Err(IgnitionError::new("ignition.version", "missing, or not a string"));
+        return Err(IgnitionError::new("ignition.version", IgnitionFault::NoVersion));
     };
     let (mut config, unknown) = to_newest_spec(json, version)?;
     let mut warnings = Vec::new();
@@ -54,28 +54,25 @@ pub fn parse_for(json: &Value, dialect: Dialect, purpose: Purpose) -> Result<Par
 
 fn to_newest_spec(json: &Value, version: &str) -> Result<(spec::Config, Vec<IgnitionError>), IgnitionError> {
     let bytes = serde_json::to_vec(json)
-        .map_err(|error| IgnitionError::new("ignition", format!("cannot be read as JSON: {error}")))?;
+        .map_err(|error| IgnitionError::new("ignition", IgnitionFault::Json(error.to_string())))?;
     let (config, warnings) = Config::parse_slice(&bytes).map_err(|error| match error {
-        Error::UnknownVersion(_) | Error::InvalidVersion(_) => IgnitionError::new(
-            "ignition.version",
-            format!("{version:?} is not supported: Ignition 3.0.0 to 3.6.0 are"),
-        ),
+        Error::UnknownVersion(_) | Error::InvalidVersion(_) => {
+            IgnitionError::new("ignition.version", IgnitionFault::Version(version.to_owned()))
+        }
         error => which_field(json, &error),
     })?;
     let unknown = warnings.iter().map(|warning| match warning {
-        Warning::UnusedKey(path) => {
-            let (field, reason) = fields::unused(path);
-            IgnitionError { field, reason }
-        }
-        other => IgnitionError::new("ignition", other.to_string()),
+        Warning::UnusedKey(path) => fields::unused(path),
+        other => IgnitionError::new("ignition", IgnitionFault::Warning(other.to_string())),
     });
     let unknown = unknown.collect();
     let newest = match config {
         Config::V3_6(config) => config,
         // Specs 3.0 to 3.6 only add fields, so the JSON of an older one is valid in the newest.
         older => {
-            let value = serde_json::to_value(older)
-                .map_err(|error| IgnitionError::new("ignition", format!("cannot be converted: {error}")))?;
+            let value = serde_json::to_value(older).map_err(|error| {
+                IgnitionError::new("ignition", IgnitionFault::NotConvertible(error.to_string()))
+            })?;
             serde_path_to_error::deserialize(value).map_err(|error| {
                 IgnitionError::new(
                     error.path().to_string(),
@@ -100,18 +97,16 @@ fn which_field(json: &Value, error: &Error) -> IgnitionError {
 
 /// The reason of a parser's error: the expected type in plain words. The parser's own text also has the value, which may be a
 /// secret.
-fn plain_reason(error: &impl ToString, field: &str) -> String {
+fn plain_reason(error: &impl ToString, field: &str) -> FormFault {
     let text = error.to_string();
     match text.rfind("expected ").map(|at| text[at..].trim_start_matches("expected ")) {
-        Some("i64") if field.rsplit('.').next() == Some("mode") => {
-            "must be a number such as 0644 or 420".to_owned()
-        }
-        Some("i64") => "must be a number".to_owned(),
-        Some(expected) if expected.starts_with("struct ") => "must be an object".to_owned(),
-        Some("a sequence") => "must be a list".to_owned(),
-        Some(expected) => format!("must be {expected}"),
-        None if text.starts_with("missing field") => text,
-        None => "not of the expected form".to_owned(),
+        Some("i64") if field.rsplit('.').next() == Some("mode") => FormFault::Mode,
+        Some("i64") => FormFault::Number,
+        Some(expected) if expected.starts_with("struct ") => FormFault::Object,
+        Some("a sequence") => FormFault::List,
+        Some(expected) => FormFault::Other(expected.to_owned()),
+        None if text.starts_with("missing field") => FormFault::Missing(text),
+        None => FormFault::Unclear,
     }
 }
 

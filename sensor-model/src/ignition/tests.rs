@@ -192,7 +192,7 @@ fn a_machine_config_has_rules_of_its_own() {
 }
 
 #[test]
-fn what_is_only_unusual_is_a_warning() {
+fn an_unusual_value_is_only_a_warning() {
     let config = json!({
         "ignition": { "version": "3.0.0" },
         "storage": {

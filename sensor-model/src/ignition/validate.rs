@@ -2,13 +2,12 @@
 
 use super::{
     dialect::{Dialect, Purpose},
-    error::IgnitionError,
+    error::{IgnitionError, IgnitionFault},
 };
 use crate::{
     data_url,
     expectation::SYSTEMD_DIRECTORY,
-    path::{NameError, check_absolute, check_name},
-    text::{octal, quote},
+    path::{check_absolute, check_name},
 };
 use ignition_config::v3_6 as spec;
 use std::collections::BTreeMap;
@@ -64,10 +63,7 @@ pub(super) fn validate(
         && (source.replace.as_ref().is_some_and(|replace| replace.source.is_some())
             || source.merge.as_ref().is_some_and(|merge| !merge.is_empty()))
     {
-        return Err(IgnitionError::new(
-            "ignition.config",
-            "it takes in other configs, which cannot be verified from here: give the rendered config",
-        ));
+        return Err(IgnitionError::new("ignition.config", IgnitionFault::OtherConfigs));
     }
     let units = systemd(config)?;
     if let Some(storage) = &config.storage {
@@ -84,7 +80,7 @@ fn systemd(config: &spec::Config) -> Result<BTreeMap<String, String>, IgnitionEr
     for (index, unit) in units.into_iter().flatten().enumerate() {
         let field = format!("systemd.units[{index}]");
         let name_field = format!("{field}.name");
-        check_unit_name(&unit.name).map_err(|error| IgnitionError::new(&name_field, error.to_string()))?;
+        check_unit_name(&unit.name).map_err(|reason| IgnitionError::new(&name_field, reason))?;
         unique(&mut seen, &unit.name, &name_field)?;
         if unit.contents.as_ref().is_some_and(|contents| !contents.is_empty()) {
             written.insert(format!("{SYSTEMD_DIRECTORY}/{}", unit.name), name_field);
@@ -92,16 +88,10 @@ fn systemd(config: &spec::Config) -> Result<BTreeMap<String, String>, IgnitionEr
         let mut seen_dropins = BTreeMap::new();
         for (index, dropin) in unit.dropins.iter().flatten().enumerate() {
             let field = format!("{field}.dropins[{index}].name");
-            check_name(&dropin.name).map_err(|error| IgnitionError::new(&field, error.to_string()))?;
+            check_name(&dropin.name).map_err(|reason| IgnitionError::new(&field, reason))?;
             let is_conf = std::path::Path::new(&dropin.name).extension().is_some_and(|end| end == "conf");
             if !is_conf {
-                return Err(IgnitionError::new(
-                    field,
-                    format!(
-                        "invalid systemd drop-in extension in {}: it must end in .conf",
-                        quote(&dropin.name)
-                    ),
-                ));
+                return Err(IgnitionError::new(field, IgnitionFault::DropInSuffix(dropin.name.clone())));
             }
             unique(&mut seen_dropins, &dropin.name, &field)?;
             if dropin.contents.as_ref().is_some_and(|contents| !contents.is_empty()) {
@@ -112,21 +102,11 @@ fn systemd(config: &spec::Config) -> Result<BTreeMap<String, String>, IgnitionEr
     Ok(written)
 }
 
-/// Why a unit's name is refused.
-#[derive(Debug, thiserror::Error)]
-enum UnitNameError {
-    #[error(transparent)]
-    Name(#[from] NameError),
-    /// The Machine Config Operator's text.
-    #[error("invalid systemd unit extension in {}", quote(_0))]
-    Extension(String),
-}
-
-fn check_unit_name(name: &str) -> Result<(), UnitNameError> {
+fn check_unit_name(name: &str) -> Result<(), IgnitionFault> {
     check_name(name)?;
     match name.rsplit_once('.') {
         Some((stem, suffix)) if !stem.is_empty() && UNIT_SUFFIXES.contains(&suffix) => Ok(()),
-        _ => Err(UnitNameError::Extension(name.to_owned())),
+        _ => Err(IgnitionFault::UnitSuffix(name.to_owned())),
     }
 }
 
@@ -140,12 +120,10 @@ fn validate_storage(
     let mut seen: BTreeMap<String, String> = BTreeMap::new();
     let mut node = |path: &str, field: &str| -> Result<(), IgnitionError> {
         let field = format!("{field}.path");
-        check_absolute(path).map_err(|error| IgnitionError::new(&field, error.to_string()))?;
+        check_absolute(path).map_err(|reason| IgnitionError::new(&field, reason))?;
         if let Some(unit) = units.get(path) {
-            return Err(IgnitionError::new(
-                field,
-                format!("{} conflicts with the systemd unit or drop-in of {unit}", quote(path)),
-            ));
+            let reason = IgnitionFault::Conflict { path: path.to_owned(), unit: unit.clone() };
+            return Err(IgnitionError::new(field, reason));
         }
         unique(&mut seen, path, &field)
     };
@@ -177,13 +155,10 @@ fn validate_file(
 ) -> Result<(), IgnitionError> {
     let at = |name: &str| format!("{field}.{name}");
     if file.path == FORCE_FILE && purpose == Purpose::Verify {
-        return Err(IgnitionError::new(at("path"), format!("cannot create {FORCE_FILE} via Ignition")));
+        return Err(IgnitionError::new(at("path"), IgnitionFault::ForceFile(FORCE_FILE)));
     }
     if purpose == Purpose::Verify && file.append.as_ref().is_some_and(|append| !append.is_empty()) {
-        return Err(IgnitionError::new(
-            at("append"),
-            "found an append section when checking files. Append is not supported",
-        ));
+        return Err(IgnitionError::new(at("append"), IgnitionFault::Append));
     }
     check_mode(file.mode, &file.path, field, dialect)?;
     owner(file.user.as_ref().map(|user| (user.id, &user.name)), &at("user"))?;
@@ -191,7 +166,7 @@ fn validate_file(
     let source = file.contents.as_ref().and_then(|contents| contents.source.as_deref());
     let source = source.filter(|source| !source.is_empty());
     if dialect == Dialect::Plain && file.overwrite == Some(true) && source.is_none() {
-        return Err(IgnitionError::new(at("overwrite"), "must be false if source is unspecified"));
+        return Err(IgnitionError::new(at("overwrite"), IgnitionFault::Overwrite));
     }
     match &file.contents {
         Some(contents) => validate_contents(contents, source, &at("contents")),
@@ -205,33 +180,29 @@ fn validate_contents(
     field: &str,
 ) -> Result<(), IgnitionError> {
     if contents.http_headers.as_ref().is_some_and(|headers| !headers.is_empty()) {
-        return Err(IgnitionError::new(
-            format!("{field}.httpHeaders"),
-            "cannot use HTTP headers with this source scheme",
-        ));
+        return Err(IgnitionError::new(format!("{field}.httpHeaders"), IgnitionFault::HttpHeaders));
     }
     let hash = contents.verification.as_ref().and_then(|verification| verification.hash.as_deref());
-    let refuse = |name: &str, error: &dyn std::fmt::Display| {
-        IgnitionError::new(format!("{field}.{name}"), error.to_string())
-    };
+    let refuse =
+        |name: &str, error: data_url::ContentError| IgnitionError::new(format!("{field}.{name}"), error);
     let Some(source) = source else {
         // An empty content is decoded only to check the name of the compression.
         data_url::decode("data:,", contents.compression.as_deref().filter(|kind| *kind != "gzip"))
-            .map_err(|error| refuse("compression", &error))?;
+            .map_err(|error| refuse("compression", error))?;
         return match hash {
-            Some(_) => Err(refuse("source", &"source must be specified if verification is specified")),
+            Some(_) => Err(IgnitionError::new(format!("{field}.source"), IgnitionFault::NoSource)),
             None => Ok(()),
         };
     };
     if let Some(hash) = hash {
-        data_url::check_hash(hash).map_err(|error| refuse("verification.hash", &error))?;
+        data_url::check_hash(hash).map_err(|error| refuse("verification.hash", error))?;
     }
     let bytes = data_url::decode(source, contents.compression.as_deref()).map_err(|error| match error {
-        data_url::ContentError::Compression(_) => refuse("compression", &error),
-        error => refuse("source", &error),
+        data_url::ContentError::Compression(_) => refuse("compression", error),
+        error => refuse("source", error),
     })?;
     match hash {
-        Some(hash) => data_url::verify(hash, &bytes).map_err(|error| refuse("verification.hash", &error)),
+        Some(hash) => data_url::verify(hash, &bytes).map_err(|error| refuse("verification.hash", error)),
         None => Ok(()),
     }
 }
@@ -244,7 +215,7 @@ fn validate_link(
 ) -> Result<(), IgnitionError> {
     let target = link.target.as_deref().unwrap_or_default();
     if target.is_empty() || target.contains('\0') {
-        return Err(IgnitionError::new(format!("{field}.target"), "link target is required"));
+        return Err(IgnitionError::new(format!("{field}.target"), IgnitionFault::NoTarget));
     }
     owner(link.user.as_ref().map(|user| (user.id, &user.name)), &format!("{field}.user"))?;
     owner(link.group.as_ref().map(|group| (group.id, &group.name)), &format!("{field}.group"))?;
@@ -252,7 +223,7 @@ fn validate_link(
         return Ok(());
     }
     if storage.directories.iter().flatten().any(|directory| directory.path == target) {
-        return Err(IgnitionError::new(format!("{field}.target"), "hard link target is a directory"));
+        return Err(IgnitionError::new(format!("{field}.target"), IgnitionFault::HardLinkToDirectory));
     }
     if link.user.is_some() || link.group.is_some() {
         warnings.push(format!("{}: user and group are ignored for a hard link", link.path));
@@ -270,10 +241,8 @@ fn no_path_through_a_link(storage: &spec::Storage) -> Result<(), IgnitionError> 
     for (list, path) in files.chain(directories).chain(inner) {
         let parents = path.match_indices('/').map(|(end, _)| &path[..end]);
         if let Some(link) = parents.skip(1).find(|parent| links.contains(parent)) {
-            return Err(IgnitionError::new(
-                format!("storage.{list}"),
-                format!("the path {} includes the link {}", quote(path), quote(link)),
-            ));
+            let reason = IgnitionFault::BelowLink { path: path.clone(), link: link.to_owned() };
+            return Err(IgnitionError::new(format!("storage.{list}"), reason));
         }
     }
     Ok(())
@@ -284,19 +253,17 @@ fn passwd(config: &spec::Config, warnings: &mut Vec<String>) -> Result<(), Ignit
     let users = config.passwd.as_ref().and_then(|passwd| passwd.users.as_ref());
     for (index, user) in users.into_iter().flatten().enumerate() {
         let field = format!("passwd.users[{index}].name");
-        check_name(&user.name).map_err(|error| IgnitionError::new(&field, error.to_string()))?;
+        check_name(&user.name).map_err(|reason| IgnitionError::new(&field, reason))?;
         unique(&mut seen, &user.name, &field)?;
         if let Some(home) = user.home_dir.as_deref().filter(|home| !home.is_empty()) {
             let field = format!("passwd.users[{index}].homeDir");
-            check_absolute(home).map_err(|error| IgnitionError::new(field, error.to_string()))?;
+            check_absolute(home).map_err(|reason| IgnitionError::new(field, reason))?;
         }
-        // The hash becomes a field of a line in the shadow file. It is a secret, so the error does not quote it.
+        // The hash becomes a field of a line in the shadow file.
         let splits = |byte: u8| byte == b':' || byte.is_ascii_control();
         if user.password_hash.as_deref().is_some_and(|hash| hash.bytes().any(splits)) {
-            return Err(IgnitionError::new(
-                format!("passwd.users[{index}].passwordHash"),
-                "a password hash contains neither colons nor line ends nor other control characters",
-            ));
+            let field = format!("passwd.users[{index}].passwordHash");
+            return Err(IgnitionError::new(field, IgnitionFault::PasswordHash));
         }
         for (key, text) in user.ssh_authorized_keys.iter().flatten().enumerate() {
             for line in crate::authorized_keys::parse(text.as_bytes()).invalid {
@@ -314,16 +281,10 @@ fn check_mode(mode: Option<i64>, path: &str, field: &str, dialect: Dialect) -> R
     let Some(mode) = mode else { return Ok(()) };
     let field = format!("{field}.mode");
     let Some(bits) = u32::try_from(mode).ok().filter(|bits| *bits <= 0o7777) else {
-        return Err(IgnitionError::new(
-            field,
-            format!("illegal file mode {mode}: it is a decimal number from 0 to 4095 (07777)"),
-        ));
+        return Err(IgnitionError::new(field, IgnitionFault::IllegalMode(mode)));
     };
     if dialect == Dialect::MachineConfig && bits > 0o777 {
-        return Err(IgnitionError::new(
-            field,
-            format!("invalid mode {} for {path}, cannot exceed 0777", octal(bits)),
-        ));
+        return Err(IgnitionError::new(field, IgnitionFault::SpecialBits { bits, path: path.to_owned() }));
     }
     Ok(())
 }
@@ -332,10 +293,10 @@ fn owner(declared: Option<(Option<i64>, &Option<String>)>, field: &str) -> Resul
     let Some((id, name)) = declared else { return Ok(()) };
     let named = name.as_ref().is_some_and(|name| !name.is_empty());
     match id {
-        Some(_) if named => Err(IgnitionError::new(field, "cannot set both id and name")),
+        Some(_) if named => Err(IgnitionError::new(field, IgnitionFault::IdAndName)),
         // The kernel reads the largest id (-1) as "no id".
         Some(id) if !(0..i64::from(u32::MAX)).contains(&id) => {
-            Err(IgnitionError::new(format!("{field}.id"), format!("{id} is not a user or group id")))
+            Err(IgnitionError::new(format!("{field}.id"), IgnitionFault::NotAnId(id)))
         }
         _ => Ok(()),
     }
@@ -343,10 +304,9 @@ fn owner(declared: Option<(Option<i64>, &Option<String>)>, field: &str) -> Resul
 
 fn unique(seen: &mut BTreeMap<String, String>, name: &str, field: &str) -> Result<(), IgnitionError> {
     match seen.insert(name.to_owned(), field.to_owned()) {
-        Some(first) => Err(IgnitionError::new(
-            field,
-            format!("duplicate entry defined: {} is at {first} already", quote(name)),
-        )),
+        Some(first) => {
+            Err(IgnitionError::new(field, IgnitionFault::Duplicate { name: name.to_owned(), first }))
+        }
         None => Ok(()),
     }
 }

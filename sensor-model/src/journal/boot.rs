@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_boot_is_over_by_the_kernel_s_id_by_the_count_or_by_the_deployment_and_by_nothing_unknown() {
+    fn a_boot_is_over_if_boot_id_count_or_deployment_is_known_and_new() {
         use Brings::{Deployment, Kernel, Services};
         let asked = boot(Some(1), Some("old"));
         let over = |now: &Boot| [Services, Deployment, Kernel].map(|brings| asked.is_over(now, brings));
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_and_another_kernel_need_a_start_of_the_kernel_and_an_image_another_deployment() {
+    fn arguments_and_kernel_type_need_a_boot_of_the_kernel_and_an_image_needs_another_deployment() {
         let images = OsChange { new_image: Some("b".to_owned()), ..OsChange::default() };
         assert_eq!(Brings::of(None), Brings::Services);
         assert_eq!(Brings::of(Some(&images)), Brings::Deployment);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_older_versions_have_the_boot_id_alone_and_are_read() {
+    fn records_of_older_versions_with_the_boot_id_alone_are_read() {
         let old: super::super::JournalRecord =
             serde_json::from_str(r#"{"record":"reboot-requested","boot_id":"b"}"#).unwrap();
         assert_eq!(old, super::super::JournalRecord::RebootRequested { boot: Boot::of_kernel("b") });

@@ -4,8 +4,8 @@
 //! after its first record is complete. A kill leaves an unfinished last line. Any other invalid line is an error with its number,
 //! and the journal is then not used.
 
-use super::{Begin, Image, JournalRecord};
-use crate::path::check_absolute;
+use super::{Action, Begin, Image, JournalRecord};
+use crate::path::{NameError, PathError, check_absolute};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeSet;
 
@@ -57,12 +57,32 @@ pub enum LineError {
         /// The field.
         field: String,
         /// What is wrong with its value.
-        reason: String,
+        reason: BeginFault,
     },
 }
 
+/// What is wrong with a field of the first record.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BeginFault {
+    /// The path has not the form of declared paths.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The name is not one component of a path.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The path is the root, or another target has the same one.
+    #[error("{0}: the root, or one path twice")]
+    Twice(String),
+    /// An apply does not run the action after the files are written.
+    #[error("{} is not done after the files are written", _0.as_str())]
+    NotAnAct(Action),
+    /// The digest does not name a file of the store.
+    #[error("64 hexadecimal digits are needed")]
+    Digest,
+}
+
 impl LineError {
-    fn field(field: &str, reason: impl Into<String>) -> Self {
+    fn field(field: &str, reason: impl Into<BeginFault>) -> Self {
         Self::Field { field: field.to_owned(), reason: reason.into() }
     }
 
@@ -195,9 +215,9 @@ fn check(begin: &Begin) -> Result<(), LineError> {
     let mut paths = BTreeSet::new();
     for target in &begin.targets {
         let path = target.path.to_str().unwrap_or_default();
-        check_absolute(path).map_err(|error| LineError::field("targets: path", error.to_string()))?;
+        check_absolute(path).map_err(|error| LineError::field("targets: path", error))?;
         if path == "/" || !paths.insert(path) {
-            return Err(LineError::field("targets: path", format!("{path}: the root, or one path twice")));
+            return Err(LineError::field("targets: path", BeginFault::Twice(path.to_owned())));
         }
         for image in [&target.before, &target.after] {
             content(image).map_err(|error| error.below(&format!("targets: {path}")))?;
@@ -206,20 +226,18 @@ fn check(begin: &Begin) -> Result<(), LineError> {
     paths.clear();
     for again in &begin.put_again {
         let path = again.path.to_str().unwrap_or_default();
-        check_absolute(path).map_err(|error| LineError::field("put_again: path", error.to_string()))?;
+        check_absolute(path).map_err(|error| LineError::field("put_again: path", error))?;
         if path == "/" || !paths.insert(path) {
-            return Err(LineError::field("put_again: path", format!("{path}: the root, or one path twice")));
+            return Err(LineError::field("put_again: path", BeginFault::Twice(path.to_owned())));
         }
         content(&again.image).map_err(|error| error.below(&format!("put_again: {path}")))?;
     }
     for act in &begin.acts {
         if !act.kind.is_act() {
-            let reason = format!("{} is not done after the files are written", act.kind.as_str());
-            return Err(LineError::field("acts: kind", reason));
+            return Err(LineError::field("acts: kind", BeginFault::NotAnAct(act.kind)));
         }
         if let Some(unit) = &act.unit {
-            crate::path::check_name(unit)
-                .map_err(|error| LineError::field("acts: unit", error.to_string()))?;
+            crate::path::check_name(unit).map_err(|error| LineError::field("acts: unit", error))?;
         }
     }
     Ok(())
@@ -230,11 +248,10 @@ fn content(image: &Image) -> Result<(), LineError> {
     let Image::File(file) = image else { return Ok(()) };
     let digits = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if file.sha256.len() != DIGEST || !file.sha256.bytes().all(digits) {
-        return Err(LineError::field("sha256", "64 hexadecimal digits are needed"));
+        return Err(LineError::field("sha256", BeginFault::Digest));
     }
     if let Some(hard) = &file.hard {
-        check_absolute(hard.to_str().unwrap_or_default())
-            .map_err(|error| LineError::field("hard", error.to_string()))?;
+        check_absolute(hard.to_str().unwrap_or_default()).map_err(|error| LineError::field("hard", error))?;
     }
     Ok(())
 }

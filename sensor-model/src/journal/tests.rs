@@ -89,7 +89,7 @@ fn text(records: &[JournalRecord]) -> Vec<u8> {
 }
 
 #[test]
-fn records_come_back_as_they_were_written() {
+fn records_that_are_written_and_read_are_the_same() {
     let bytes = text(&records());
     let parsed = parse(&bytes).unwrap();
     assert_eq!((parsed.records, parsed.sound, parsed.torn), (records(), bytes.len(), 0));
@@ -97,7 +97,7 @@ fn records_come_back_as_they_were_written() {
 }
 
 #[test]
-fn a_line_that_was_changed_before_the_end_is_named() {
+fn a_changed_line_before_the_end_is_an_error_with_its_number() {
     let mut bytes = text(&records());
     let second = bytes.iter().position(|byte| *byte == b'\n').unwrap() + 70;
     bytes[second] ^= 1;
@@ -166,7 +166,7 @@ fn a_changed_first_line_is_an_error_and_never_taken_for_an_unfinished_one() {
 }
 
 #[test]
-fn a_last_line_is_unfinished_without_its_end_or_with_a_block_that_never_came_and_changed_otherwise() {
+fn a_last_line_without_its_end_or_with_an_unwritten_block_is_unfinished_and_any_other_is_changed() {
     let bytes = text(&records()[..2]);
     let first = text(&records()[..1]).len();
     for at in first..bytes.len() - 1 {
@@ -179,7 +179,7 @@ fn a_last_line_is_unfinished_without_its_end_or_with_a_block_that_never_came_and
 }
 
 #[test]
-fn half_of_our_change_of_a_directory_differs_from_what_somebody_else_did() {
+fn a_half_done_change_of_a_directory_differs_from_that_of_another_process() {
     let image = |mode, uid, xattrs: &[(&str, &str)]| {
         let xattrs = xattrs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         Image::Directory(Metadata { mode, uid, gid: 0, xattrs })
@@ -262,7 +262,7 @@ fn a_halted_machine_reports_the_first_reason_first_and_later_problems_after_it()
 }
 
 #[test]
-fn an_act_that_is_skipped_keeps_nothing_from_its_end_and_is_among_the_problems() {
+fn a_skipped_action_does_not_stop_the_apply_and_is_among_the_problems() {
     let mut machine = Machine::new(&Begin { reboot: false, ..begin() }, &Boot::of_kernel("b"));
     let rest = run_to_end(&mut machine, |request| {
         matches!(request, MachineRequest::Act(_))
@@ -273,7 +273,7 @@ fn an_act_that_is_skipped_keeps_nothing_from_its_end_and_is_among_the_problems()
 }
 
 #[test]
-fn an_os_that_is_not_back_after_three_reboots_is_left_to_a_person_and_the_journal_stays() {
+fn after_three_reboots_without_the_old_os_the_machine_halts_and_the_journal_stays() {
     let mut begin = begin();
     begin.acts[0] = Act { kind: Action::Os, unit: None, ..begin.acts[0].clone() };
     let mut records = vec![

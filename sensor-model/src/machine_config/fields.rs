@@ -3,13 +3,13 @@
 //! In: an object. Out: its unknown fields, each with the reason. The fields that an API server adds in `metadata` and
 //! `status` are known. The Ignition parser reports unknown fields of the Ignition config.
 
-use super::manifest::API_VERSION;
-use crate::unknown::{nearest, reason};
+use super::{error::ManifestFault, manifest::API_VERSION};
+use crate::unknown::{UnknownField, nearest, unknown_field};
 use serde_json::{Map, Value};
 
-const OBJECT: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
+const OBJECT: &[&str] = &["apiVersion", "kind", "metadata", "spec", "status"];
 
-const SPEC: [&str; 7] = [
+const SPEC: &[&str] = &[
     "baseOSExtensionsContainerImage",
     "config",
     "extensions",
@@ -20,7 +20,7 @@ const SPEC: [&str; 7] = [
 ];
 
 /// Kubernetes' `ObjectMeta`.
-const METADATA: [&str; 15] = [
+const METADATA: &[&str] = &[
     "annotations",
     "creationTimestamp",
     "deletionGracePeriodSeconds",
@@ -39,14 +39,14 @@ const METADATA: [&str; 15] = [
 ];
 
 /// Unknown fields of a MachineConfig outside its Ignition config, each with the reason.
-pub(super) fn unknown(object: &Map<String, Value>) -> Vec<(String, String)> {
+pub(super) fn unknown(object: &Map<String, Value>) -> Vec<(String, ManifestFault)> {
     let mut unknown = Vec::new();
-    let mut check = |at: &str, known: &[&str], map: &Map<String, Value>| {
+    let mut check = |at: &str, known: &'static [&'static str], map: &Map<String, Value>| {
         let others = map.keys().filter(|key| !known.contains(&key.as_str()));
-        unknown.extend(others.map(|key| (format!("{at}{key}"), reason(key, known))));
+        unknown.extend(others.map(|key| (format!("{at}{key}"), unknown_field(key, known).into())));
     };
-    check("", &OBJECT, object);
-    for (at, known) in [("metadata", &METADATA[..]), ("spec", &SPEC)] {
+    check("", OBJECT, object);
+    for (at, known) in [("metadata", METADATA), ("spec", SPEC)] {
         if let Some(Value::Object(map)) = object.get(at) {
             check(&format!("{at}."), known, map);
         }
@@ -55,9 +55,9 @@ pub(super) fn unknown(object: &Map<String, Value>) -> Vec<(String, String)> {
 }
 
 /// The reason to refuse a field that is probably a misspelt `kind` or `ignition`.
-pub(super) fn meant_as_head(field: &str) -> Option<String> {
+pub(super) fn meant_as_head(field: &str) -> Option<UnknownField> {
     let near = nearest(field, &["kind", "ignition"])?;
-    (near != field).then(|| format!("unknown field; did you mean {near}?"))
+    (near != field).then_some(UnknownField::Near(near))
 }
 
 /// Known kinds, which are never taken for a misspelt one.
@@ -80,15 +80,15 @@ pub(super) fn meant_otherwise(
     kind: &str,
     api_version: &str,
     object: &Map<String, Value>,
-) -> Vec<(String, String)> {
-    const LIST: [&str; 4] = ["apiVersion", "items", "kind", "metadata"];
+) -> Vec<(String, ManifestFault)> {
+    const LIST: &[&str] = &["apiVersion", "items", "kind", "metadata"];
     let ours = API_VERSION.split('/').next().unwrap_or_default();
     let group = api_version.split('/').next().unwrap_or_default();
     let is_core = ["", "v1"].contains(&group);
     let near = nearest(kind, &KINDS);
     // Another API group may have a kind of this name.
     if near == Some("MachineConfig") && group != ours && (is_core || nearest(group, &[ours]).is_some()) {
-        return vec![("apiVersion".to_owned(), format!("unknown API; did you mean {API_VERSION}?"))];
+        return vec![("apiVersion".to_owned(), ManifestFault::Api(API_VERSION))];
     }
     if !is_core && group != ours {
         return Vec::new();
@@ -96,8 +96,8 @@ pub(super) fn meant_otherwise(
     if kind.ends_with("List") {
         // The list has no `items`, or it would have been split before.
         let others = object.keys().filter(|key| !LIST.contains(&key.as_str()));
-        return others.map(|key| (key.clone(), reason(key, &LIST))).collect();
+        return others.map(|key| (key.clone(), unknown_field(key, LIST).into())).collect();
     }
     let near = near.filter(|near| *near != kind);
-    near.map(|near| ("kind".to_owned(), format!("unknown kind; did you mean {near}?"))).into_iter().collect()
+    near.map(|near| ("kind".to_owned(), ManifestFault::Kind(near))).into_iter().collect()
 }

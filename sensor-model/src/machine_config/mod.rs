@@ -12,7 +12,7 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
-pub use error::ManifestError;
+pub use error::{JsonType, ManifestError, ManifestFault};
 pub use manifest::{
     API_VERSION, GENERATED_BY_ANNOTATION, MachineConfig, Manifest, OtherObject, ROLE_LABEL, pool_of_rendered,
 };

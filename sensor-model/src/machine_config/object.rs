@@ -1,7 +1,7 @@
 //! From an untyped document to a MachineConfig.
 
 use super::{
-    error::ManifestError,
+    error::{JsonType, ManifestError, ManifestFault},
     fields,
     manifest::{API_VERSION, MachineConfig, Manifest, OtherObject},
 };
@@ -20,8 +20,8 @@ const MAXIMUM_LIST_DEPTH: usize = 4;
 const KERNEL_TYPES: [&str; 4] = ["", "default", "realtime", "64k-pages"];
 
 /// Extensions that exist.
-const EXTENSIONS: [&str; 7] =
-    ["two-node-ha", "ipsec", "usbguard", "kerberos", "kernel-devel", "sandboxed-containers", "sysstat"];
+const EXTENSIONS: &[&str] =
+    &["two-node-ha", "ipsec", "usbguard", "kerberos", "kernel-devel", "sandboxed-containers", "sysstat"];
 
 pub(super) fn read(
     origin: &str,
@@ -43,25 +43,25 @@ fn read_nested(
 ) -> Result<(), ManifestError> {
     let reader = ObjectReader { origin, object: place.to_owned(), purpose };
     let Value::Object(mut object) = document else {
-        return Err(reader.error("content", "not an object"));
+        return Err(reader.error("content", ManifestFault::NotA(JsonType::Object)));
     };
     if object.contains_key("ignition") && !object.contains_key("kind") {
         return plain(origin, &Value::Object(object), purpose, manifest);
     }
     let Some(kind) = object.get("kind").and_then(Value::as_str).map(str::to_owned) else {
-        let meant = object.keys().find_map(|key| Some((key.as_str(), fields::meant_as_head(key)?)));
-        let (field, reason) = meant.unwrap_or_else(|| ("kind", "missing, or not a string".to_owned()));
+        let meant = object.keys().find_map(|key| Some((key.as_str(), fields::meant_as_head(key)?.into())));
+        let (field, reason) = meant.unwrap_or(("kind", ManifestFault::MissingOrNotA(JsonType::String)));
         return Err(reader.error(field, reason));
     };
     let api_version = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default().to_owned();
     if kind.ends_with("List") && object.contains_key("items") {
         if depth == MAXIMUM_LIST_DEPTH {
-            return Err(reader.error("items", "lists are nested too deeply"));
+            return Err(reader.error("items", ManifestFault::NestedLists));
         }
         let items = match object.remove("items") {
             Some(Value::Array(items)) => items,
             Some(Value::Null) => Vec::new(),
-            _ => return Err(reader.error("items", "not a list")),
+            _ => return Err(reader.error("items", ManifestFault::NotA(JsonType::List))),
         };
         for (index, mut item) in items.into_iter().enumerate() {
             // Items of a typed list may omit kind and apiVersion, which the list has.
@@ -92,12 +92,10 @@ fn read_nested(
             return Err(reader.error(field, reason.clone()));
         }
         if api_version != API_VERSION {
-            let reason = format!("{} is not supported: {API_VERSION} is", quote(&api_version));
+            let reason = ManifestFault::ApiVersion { found: api_version, supported: API_VERSION };
             return Err(reader.error("apiVersion", reason));
         }
-        if let Err(error) = crate::path::check_name(&name) {
-            return Err(reader.error("metadata.name", error.to_string()));
-        }
+        crate::path::check_name(&name).map_err(|reason| reader.error("metadata.name", reason))?;
         manifest.unknown.extend(reader.unknown(unknown));
         let (config, unknown) = reader.machine_config(name, &object)?;
         manifest.machine_configs.push(config);
@@ -144,8 +142,8 @@ fn plain(
 }
 
 /// Unknown fields of an Ignition config, with the config's place in its object in front.
-fn pairs(unknown: Vec<IgnitionError>, at: &str) -> Vec<(String, String)> {
-    unknown.into_iter().map(|error| (format!("{at}{}", error.field), error.reason)).collect()
+fn pairs(unknown: Vec<IgnitionError>, at: &str) -> Vec<(String, ManifestFault)> {
+    unknown.into_iter().map(|error| (format!("{at}{}", error.field), error.reason.into())).collect()
 }
 
 /// Reads the fields of one object, and names the object in errors.
@@ -156,7 +154,7 @@ struct ObjectReader<'a> {
 }
 
 impl ObjectReader<'_> {
-    fn error(&self, field: &str, reason: impl Into<String>) -> ManifestError {
+    fn error(&self, field: &str, reason: impl Into<ManifestFault>) -> ManifestError {
         ManifestError {
             origin: self.origin.to_owned(),
             object: self.object.clone(),
@@ -165,7 +163,7 @@ impl ObjectReader<'_> {
         }
     }
 
-    fn unknown(&self, fields: Vec<(String, String)>) -> impl Iterator<Item = ManifestError> {
+    fn unknown(&self, fields: Vec<(String, ManifestFault)>) -> impl Iterator<Item = ManifestError> {
         fields.into_iter().map(|(field, reason)| self.error(&field, reason))
     }
 
@@ -179,14 +177,16 @@ impl ObjectReader<'_> {
         let spec = match object.get("spec") {
             None | Some(Value::Null) => &none,
             Some(Value::Object(spec)) => spec,
-            Some(_) => return Err(self.error("spec", "not an object")),
+            Some(_) => return Err(self.error("spec", ManifestFault::NotA(JsonType::Object))),
         };
         let (mut warnings, mut unknown) = (Vec::new(), Vec::new());
         let config = match spec.get("config") {
             None | Some(Value::Null) => None,
             // For the Machine Config Operator an empty config is the same as none.
             Some(Value::Object(config)) if config.is_empty() => None,
-            Some(config) if !config.is_object() => return Err(self.error("spec.config", "not an object")),
+            Some(config) if !config.is_object() => {
+                return Err(self.error("spec.config", ManifestFault::NotA(JsonType::Object)));
+            }
             Some(config) => {
                 let parsed = ignition::parse_for(config, Dialect::MachineConfig, self.purpose)
                     .map_err(|error| self.error(&format!("spec.config.{}", error.field), error.reason))?;
@@ -199,20 +199,19 @@ impl ObjectReader<'_> {
         if let Some(kind) = &kernel_type
             && !KERNEL_TYPES.contains(&kind.as_str())
         {
-            let reason = format!("{} is not one of default, realtime, 64k-pages", quote(kind));
-            return Err(self.error("spec.kernelType", reason));
+            return Err(self.error("spec.kernelType", ManifestFault::KernelType(kind.clone())));
         }
         let extensions = self.strings(spec, "extensions")?;
         if let Some((index, extension)) =
             extensions.iter().enumerate().find(|(_, extension)| !EXTENSIONS.contains(&extension.as_str()))
         {
-            let reason = format!("{} is not one of {}", quote(extension), EXTENSIONS.join(", "));
+            let reason = ManifestFault::Extension { extension: extension.clone(), known: EXTENSIONS };
             return Err(self.error(&format!("spec.extensions[{index}]"), reason));
         }
         let fips = match spec.get("fips") {
             None | Some(Value::Null) => false,
             Some(Value::Bool(fips)) => *fips,
-            Some(_) => return Err(self.error("spec.fips", "not a boolean")),
+            Some(_) => return Err(self.error("spec.fips", ManifestFault::NotA(JsonType::Boolean))),
         };
         let config = MachineConfig {
             source: Source::new(name, self.origin),
@@ -237,7 +236,7 @@ impl ObjectReader<'_> {
         match spec.get(field) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.clone())),
-            Some(_) => Err(self.error(&format!("spec.{field}"), "not a string")),
+            Some(_) => Err(self.error(&format!("spec.{field}"), ManifestFault::NotA(JsonType::String))),
         }
     }
 
@@ -249,10 +248,13 @@ impl ObjectReader<'_> {
                 .enumerate()
                 .map(|(index, item)| match item {
                     Value::String(text) => Ok(text.clone()),
-                    _ => Err(self.error(&format!("spec.{field}[{index}]"), "not a string")),
+                    _ => {
+                        let reason = ManifestFault::NotA(JsonType::String);
+                        Err(self.error(&format!("spec.{field}[{index}]"), reason))
+                    }
                 })
                 .collect(),
-            Some(_) => Err(self.error(&format!("spec.{field}"), "not a list")),
+            Some(_) => Err(self.error(&format!("spec.{field}"), ManifestFault::NotA(JsonType::List))),
         }
     }
 
@@ -267,10 +269,13 @@ impl ObjectReader<'_> {
                 .iter()
                 .map(|(key, value)| match value {
                     Value::String(text) => Ok((key.clone(), text.clone())),
-                    _ => Err(self.error(&format!("metadata.{field}.{key}"), "not a string")),
+                    _ => {
+                        let reason = ManifestFault::NotA(JsonType::String);
+                        Err(self.error(&format!("metadata.{field}.{key}"), reason))
+                    }
                 })
                 .collect(),
-            Some(_) => Err(self.error(&format!("metadata.{field}"), "not an object")),
+            Some(_) => Err(self.error(&format!("metadata.{field}"), ManifestFault::NotA(JsonType::Object))),
         }
     }
 }

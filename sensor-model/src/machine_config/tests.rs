@@ -307,7 +307,7 @@ status:
 }
 
 #[test]
-fn a_machine_config_without_an_api_version_is_refused_and_not_passed_over() {
+fn a_machine_config_without_an_api_version_is_refused_and_not_ignored() {
     let refused = parse("a.yaml", b"kind: MachineConfig\nmetadata: {name: 99-worker-x}").unwrap_err();
     assert_eq!(refused.field, "apiVersion");
 }

@@ -1,26 +1,23 @@
 //! From bytes to untyped documents.
 
-use super::error::ManifestError;
+use super::error::{MAXIMUM_DEPTH, ManifestError, ManifestFault};
 use serde_json::Value;
 use serde_saphyr::{Error, budget::BudgetBreach};
 
 /// Largest file that is read: forty times the size limit of an object in etcd (1.5 MiB).
 const MAXIMUM_FILE: usize = 64 * 1024 * 1024;
 
-/// Deepest nesting. A MachineConfig needs ten levels, and each level needs stack.
-const MAXIMUM_DEPTH: usize = 64;
-
 pub(super) fn documents(origin: &str, bytes: &[u8]) -> Result<Vec<Value>, ManifestError> {
-    let refuse = |reason: String| ManifestError {
+    let refuse = |reason: ManifestFault| ManifestError {
         origin: origin.to_owned(),
         object: "file".to_owned(),
         field: "content".to_owned(),
         reason,
     };
     if bytes.len() > MAXIMUM_FILE {
-        return Err(refuse(format!("larger than {MAXIMUM_FILE} bytes")));
+        return Err(refuse(ManifestFault::TooLarge(MAXIMUM_FILE)));
     }
-    let text = std::str::from_utf8(bytes).map_err(|error| refuse(format!("not UTF-8: {error}")))?;
+    let text = std::str::from_utf8(bytes).map_err(|error| refuse(error.into()))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     // JSON is valid YAML, but the JSON parser is stricter and many times faster.
     if text.trim_start().starts_with('{')
@@ -31,29 +28,27 @@ pub(super) fn documents(origin: &str, bytes: &[u8]) -> Result<Vec<Value>, Manife
     let documents: Vec<Value> =
         serde_saphyr::from_multiple_with_options(text, options()).map_err(|error| refuse(reason(&error)))?;
     if documents.is_empty() {
-        return Err(refuse("no document in it".to_owned()));
+        return Err(refuse(ManifestFault::NoDocument));
     }
     Ok(documents)
 }
 
 /// The reason of a parser's error, without the names of Rust types in the parser's own texts.
-fn reason(error: &Error) -> String {
+fn reason(error: &Error) -> ManifestFault {
     match error {
         Error::Budget { breach, .. } => match breach {
-            BudgetBreach::RecordedAnchorEvents { .. } => "too many YAML aliases (limit 1,000,000)".to_owned(),
-            BudgetBreach::Depth { .. } => format!("nested too deeply (limit {MAXIMUM_DEPTH} levels)"),
-            BudgetBreach::Events { .. } | BudgetBreach::Nodes { .. } => {
-                "too many values (limit 4,000,000)".to_owned()
-            }
-            other => format!("too large: {other:?}"),
+            BudgetBreach::RecordedAnchorEvents { .. } => ManifestFault::Aliases,
+            BudgetBreach::Depth { .. } => ManifestFault::Depth,
+            BudgetBreach::Events { .. } | BudgetBreach::Nodes { .. } => ManifestFault::Values,
+            other => ManifestFault::Limit(format!("{other:?}")),
         },
         other => {
             let text = other.to_string();
             // A limit that a copy of an alias exceeds has an error of another type with the same text.
             if text.starts_with("budget breached: RecordedAnchor") {
-                return "too many YAML aliases (limit 1,000,000)".to_owned();
+                return ManifestFault::Aliases;
             }
-            text.replace(", set DuplicateKeyPolicy in Options if acceptable", "")
+            ManifestFault::Yaml(text.replace(", set DuplicateKeyPolicy in Options if acceptable", ""))
         }
     }
 }

@@ -34,7 +34,7 @@ fn values<T: Clone>(parts: &[Sourced<T>]) -> Vec<T> {
 }
 
 #[test]
-fn a_pools_own_configs_beat_the_workers_whatever_their_names() {
+fn a_pools_own_configs_override_the_workers_whatever_their_names() {
     let file = |text: &str| {
         json!({ "config": { "ignition": { "version": "3.2.0" }, "storage": { "files": [
         { "path": "/a", "contents": { "source": format!("data:,{text}") } } ] } } })

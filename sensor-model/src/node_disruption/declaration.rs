@@ -4,7 +4,7 @@
 //! its unit (`DaemonReload, Restart app.service`). Out: actions, or why the value is refused. An owner cannot declare more than
 //! an entry of `declarations` in an administrator's policy allows.
 
-use super::{EntryAction, PolicyRequest, forms, matching::fits};
+use super::{EntryAction, PolicyRequest, error::DeclarationError, forms, matching::fits};
 use crate::{action::Action, merge::Declaration};
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub struct Allowance {
 }
 
 /// Reads an annotation's value.
-pub(super) fn actions(text: &str) -> Result<Vec<EntryAction>, String> {
+pub(super) fn actions(text: &str) -> Result<Vec<EntryAction>, DeclarationError> {
     let mut actions = Vec::new();
     for part in text.split(',') {
         let mut words = part.split_ascii_whitespace();
@@ -37,20 +37,11 @@ pub(super) fn actions(text: &str) -> Result<Vec<EntryAction>, String> {
             (Some(action), Some(unit), None) if action.needs_unit() => {
                 EntryAction::of_unit(action, forms::unit(unit, false)?)
             }
-            _ => return Err(format!("{:?} is not an action: there are {}", part.trim(), forms_of_actions())),
+            _ => return Err(DeclarationError::NotAnAction { text: part.trim().to_owned() }),
         });
     }
     forms::standalone(&actions)?;
     Ok(actions)
-}
-
-/// `Reboot, Drain, Reload UNIT, …`.
-fn forms_of_actions() -> String {
-    let form = |action: Action| {
-        let unit = if action.needs_unit() { " UNIT" } else { "" };
-        format!("{}{unit}", action.policy_type())
-    };
-    Action::in_policies(true).map(form).collect::<Vec<_>>().join(", ")
 }
 
 impl Allowance {

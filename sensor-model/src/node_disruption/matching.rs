@@ -2,6 +2,7 @@
 //!
 //! In: patterns that `parse` has checked, each with the number of its entry. Out: the number of the entry that decides.
 
+use super::error::PatternError;
 use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 use std::collections::HashMap;
 
@@ -14,12 +15,12 @@ pub(super) fn is_glob(pattern: &str) -> bool {
 }
 
 /// A glob in which `*` matches within one name and `**` across names.
-pub(super) fn glob(pattern: &str) -> Result<Glob, String> {
+pub(super) fn glob(pattern: &str) -> Result<Glob, PatternError> {
     GlobBuilder::new(pattern)
         .literal_separator(true)
         .backslash_escape(false)
         .build()
-        .map_err(|error| error.kind().to_string())
+        .map_err(|error| PatternError::Glob(error.kind().clone()))
 }
 
 /// Whether a pattern (a name or a glob) fits a text.

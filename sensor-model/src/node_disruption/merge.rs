@@ -2,14 +2,15 @@
 
 use super::{
     Allowance, DisruptionDecision, DisruptionPolicyFile, EntryAction, EntrySubject, PolicyEntry, PolicyScope,
-    declaration, matching::Patterns,
+    declaration,
+    error::{DisruptionPolicyError, PolicyFault, PolicyFieldError},
+    matching::Patterns,
 };
 use crate::{
     action::Action,
     changes::{Change, ChangeKind},
     expectation::SYSTEMD_DIRECTORY,
     expectations::IGNORED_FILES,
-    machine_config::ManifestError,
     merge::Rendered,
     os::arguments,
     reconcile::Overrides,
@@ -33,7 +34,7 @@ impl DisruptionPolicy {
     ///
     /// # Errors
     /// The shipped file has a fault; a test reads it.
-    pub fn shipped() -> Result<Self, ManifestError> {
+    pub fn shipped() -> Result<Self, DisruptionPolicyError> {
         Self::merge(&[], None)
     }
 
@@ -42,7 +43,7 @@ impl DisruptionPolicy {
     ///
     /// # Errors
     /// Two files of the same scope with different entries for the same path or name.
-    pub fn merge(files: &[DisruptionPolicyFile], pool: Option<&str>) -> Result<Self, ManifestError> {
+    pub fn merge(files: &[DisruptionPolicyFile], pool: Option<&str>) -> Result<Self, DisruptionPolicyError> {
         let shipped = DisruptionPolicyFile::parse_shipped("shipped default", SHIPPED.as_bytes())?;
         let mut files: Vec<&DisruptionPolicyFile> = shipped
             .iter()
@@ -61,12 +62,10 @@ impl DisruptionPolicy {
             for entry in &file.entries {
                 match known.get(&(entry.subject, entry.pattern.as_str())) {
                     Some(at) if ranks[*at] == rank && policy.entries[*at].actions != entry.actions => {
-                        return Err(ManifestError {
-                            origin: file.origin.clone(),
-                            object: "policy".to_owned(),
-                            field: format!("{} {}", entry.subject.key(), entry.pattern),
-                            reason: format!("{} has other actions for the same", policy.entries[*at].origin),
-                        });
+                        let field = format!("{} {}", entry.subject.key(), entry.pattern);
+                        let reason = PolicyFault::Contradiction(policy.entries[*at].origin.clone());
+                        let error = PolicyFieldError::new(field, reason);
+                        return Err(error.of(&file.origin, "policy".to_owned()));
                     }
                     Some(at) => {
                         policy.entries[*at] = entry.clone();

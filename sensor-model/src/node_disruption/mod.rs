@@ -14,6 +14,7 @@
 //! cluster's `MachineConfiguration`, `DisruptionPolicy` files for every pool, those for the node's pool.
 
 mod declaration;
+mod error;
 mod forms;
 mod matching;
 mod merge;
@@ -22,6 +23,9 @@ mod parse;
 mod tests;
 
 pub use declaration::Allowance;
+pub use error::{
+    DeclarationError, DisruptionPolicyError, NotAlone, PatternError, PolicyFault, UnitNameError,
+};
 pub use merge::DisruptionPolicy;
 
 use crate::{

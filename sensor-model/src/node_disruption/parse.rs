@@ -7,19 +7,22 @@
 use super::{
     API_VERSION, Allowance, DisruptionPolicyFile, EntryAction, EntrySubject, KIND, MCO_API_VERSION, MCO_KIND,
     PolicyEntry, PolicyRequest, PolicyScope,
+    error::{DisruptionPolicyError, PolicyFault, PolicyFieldError},
     forms::{argument_pattern, path_pattern, standalone, timeout, unit},
     matching::{glob, is_glob},
 };
 use crate::{
     action::{Action, Fallback},
-    fields::{Parsed, fault, list, mapping, names, required, text, unsupported},
-    machine_config::{self, ManifestError, OtherObject},
+    fields::{FieldFault, list, mapping, names, required, text, wrong_type},
+    machine_config::{self, OtherObject},
     reconcile::Overrides,
     text::quote,
     unknown,
 };
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
+
+type Parsed<T> = Result<T, PolicyFieldError>;
 
 /// Most entries of a list in a `MachineConfiguration`.
 const MAXIMUM_ENTRIES: usize = 50;
@@ -63,12 +66,12 @@ impl DisruptionPolicyFile {
     ///
     /// # Errors
     /// The first fault, and a file without any policy.
-    pub fn parse(origin: &str, bytes: &[u8]) -> Result<Vec<Self>, ManifestError> {
+    pub fn parse(origin: &str, bytes: &[u8]) -> Result<Vec<Self>, DisruptionPolicyError> {
         Self::parse_as(origin, bytes, Trust::File)
     }
 
     /// Reads the shipped defaults, which may ask for `Special`.
-    pub(super) fn parse_shipped(origin: &str, bytes: &[u8]) -> Result<Vec<Self>, ManifestError> {
+    pub(super) fn parse_shipped(origin: &str, bytes: &[u8]) -> Result<Vec<Self>, DisruptionPolicyError> {
         Self::parse_as(origin, bytes, Trust::Shipped)
     }
 
@@ -77,17 +80,13 @@ impl DisruptionPolicyFile {
     ///
     /// # Errors
     /// The first fault, with its field.
-    pub fn from_status(origin: &str, object: &Value) -> Result<Self, ManifestError> {
+    pub fn from_status(origin: &str, object: &Value) -> Result<Self, DisruptionPolicyError> {
         let at = "status.nodeDisruptionPolicyStatus.clusterPolicies";
         let reader = EntryReader { origin, own: false, trust: Trust::Status };
         let none = Value::Object(Map::new());
         let body = object.pointer("/status/nodeDisruptionPolicyStatus/clusterPolicies").unwrap_or(&none);
-        let entries = reader.entries(body, at).map_err(|(field, reason)| ManifestError {
-            origin: origin.to_owned(),
-            object: format!("{MCO_KIND} \"cluster\""),
-            field,
-            reason,
-        })?;
+        let entries =
+            reader.entries(body, at).map_err(|error| error.of(origin, format!("{MCO_KIND} \"cluster\"")))?;
         Ok(Self {
             origin: origin.to_owned(),
             scope: PolicyScope::Cluster,
@@ -97,34 +96,27 @@ impl DisruptionPolicyFile {
         })
     }
 
-    fn parse_as(origin: &str, bytes: &[u8], trust: Trust) -> Result<Vec<Self>, ManifestError> {
+    fn parse_as(origin: &str, bytes: &[u8], trust: Trust) -> Result<Vec<Self>, DisruptionPolicyError> {
         let objects = machine_config::parse(origin, bytes)?.others;
-        let policies: Result<Vec<Self>, ManifestError> = objects
+        let policies: Result<Vec<Self>, DisruptionPolicyError> = objects
             .iter()
             .filter(|object| is_policy(object))
-            .map(|object| {
-                policy(object, trust).map_err(|(field, reason)| ManifestError {
-                    origin: origin.to_owned(),
-                    object: format!("{} {}", object.kind, quote(&object.name)),
-                    field,
-                    reason,
-                })
-            })
+            .map(|object| policy(object, trust).map_err(|error| error.of(origin, name(object))))
             .collect();
         let policies = policies?;
-        if let Some(fault) = objects.iter().find_map(meant_as_policy) {
-            return Err(fault);
+        if let Some(error) = objects.iter().find_map(meant_as_policy) {
+            return Err(error);
         }
         if policies.is_empty() {
-            return Err(ManifestError {
-                origin: origin.to_owned(),
-                object: "file".to_owned(),
-                field: "kind".to_owned(),
-                reason: format!("no {MCO_KIND} of {MCO_API_VERSION} and no {KIND} of {API_VERSION} in it"),
-            });
+            return Err(PolicyFieldError::new("kind", PolicyFault::NoPolicy).of(origin, "file".to_owned()));
         }
         Ok(policies)
     }
+}
+
+/// The object as errors name it.
+fn name(object: &OtherObject) -> String {
+    format!("{} {}", object.kind, quote(&object.name))
 }
 
 /// By kind alone, so that another version is refused and not ignored.
@@ -132,35 +124,25 @@ fn is_policy(object: &OtherObject) -> bool {
     object.kind == MCO_KIND || object.kind == KIND
 }
 
-/// The fault of an object whose kind is a misspelt policy. If it were ignored, its changes would reboot nodes.
-fn meant_as_policy(object: &OtherObject) -> Option<ManifestError> {
+/// The error of an object whose kind is a misspelt policy. If it were ignored, its changes would reboot nodes.
+fn meant_as_policy(object: &OtherObject) -> Option<DisruptionPolicyError> {
     let near = unknown::nearest(&object.kind, &[MCO_KIND, KIND]).filter(|near| *near != object.kind)?;
-    Some(ManifestError {
-        origin: object.origin.clone(),
-        object: format!("{} {}", object.kind, quote(&object.name)),
-        field: "kind".to_owned(),
-        reason: format!("unknown kind; did you mean {near}?"),
-    })
+    Some(PolicyFieldError::new("kind", PolicyFault::Kind(near)).of(&object.origin, name(object)))
 }
 
 fn policy(object: &OtherObject, trust: Trust) -> Parsed<DisruptionPolicyFile> {
     let own = object.kind == KIND;
-    let version = if own { API_VERSION } else { MCO_API_VERSION };
-    if object.api_version != version {
-        return Err((
-            "apiVersion".to_owned(),
-            format!("{} is not supported: {version} is", quote(&object.api_version)),
-        ));
+    let supported = if own { API_VERSION } else { MCO_API_VERSION };
+    if object.api_version != supported {
+        let reason = PolicyFault::ApiVersion { found: object.api_version.clone(), supported };
+        return Err(PolicyFieldError::new("apiVersion", reason));
     }
     let top = mapping(&object.value, "", &["apiVersion", "kind", "metadata", "spec", "status"])?;
     if !own && object.name != "cluster" {
-        return Err((
-            "metadata.name".to_owned(),
-            format!("must be \"cluster\", not {}: there is only one", quote(&object.name)),
-        ));
+        return Err(PolicyFieldError::new("metadata.name", PolicyFault::NotCluster(object.name.clone())));
     }
     if object.name.is_empty() {
-        return Err(("metadata.name".to_owned(), "Required value".to_owned()));
+        return Err(PolicyFieldError::new("metadata.name", FieldFault::Required));
     }
     let nothing = Value::Object(Map::new());
     let spec = top.get("spec").filter(|spec| !spec.is_null()).unwrap_or(&nothing);
@@ -178,7 +160,7 @@ fn policy(object: &OtherObject, trust: Trust) -> Parsed<DisruptionPolicyFile> {
         known.extend(BODY);
         let spec = mapping(spec, "spec", &known)?;
         if let Some(pools) = spec.get("pools") {
-            policy.scope = PolicyScope::Pools(names(pools, "spec.pools", |_| Ok(()))?);
+            policy.scope = PolicyScope::Pools(names(pools, "spec.pools", |_, _| Parsed::Ok(()))?);
         }
         if let Some(allowed) = spec.get("declarations") {
             policy.allowances = allowances(allowed, "spec.declarations", &policy.origin)?;
@@ -217,10 +199,8 @@ fn overrides(value: &Value, at: &str) -> Parsed<Overrides> {
             "FileSystems" => overrides.filesystems = true,
             "Raid" => overrides.raid = true,
             other => {
-                return Err((
-                    format!("{at}[{number}]"),
-                    unsupported(other, &["Disks", "FileSystems", "Raid"]),
-                ));
+                let reason = unsupported(other, ["Disks", "FileSystems", "Raid"]);
+                return Err(PolicyFieldError::new(format!("{at}[{number}]"), reason));
             }
         }
     }
@@ -233,17 +213,19 @@ fn allowances(value: &Value, at: &str, origin: &str) -> Parsed<Vec<Allowance>> {
         let at = format!("{at}[{number}]");
         let map = mapping(value, &at, &["machineConfigs", "matchLabels", "paths", "actions", "units"])?;
         let patterns = |key: &str| match map.get(key) {
-            Some(value) => names(value, &format!("{at}.{key}"), |name| {
-                if is_glob(name) { glob(name).map(drop) } else { Ok(()) }
+            Some(value) => names(value, &format!("{at}.{key}"), |name, at| match is_glob(name) {
+                true => glob(name).map(drop).map_err(|reason| PolicyFieldError::new(at, reason)),
+                false => Ok(()),
             }),
             None => Ok(Vec::new()),
         };
         let mut match_labels = BTreeMap::new();
         if let Some(labels) = map.get("matchLabels") {
             let at = format!("{at}.matchLabels");
-            let labels = labels.as_object().ok_or_else(|| fault(&at, labels, "a mapping"))?;
+            let labels = labels.as_object().ok_or_else(|| wrong_type(&at, labels, "a mapping"))?;
             for (key, value) in labels {
-                let value = value.as_str().ok_or_else(|| fault(&format!("{at}.{key}"), value, "a text"))?;
+                let value =
+                    value.as_str().ok_or_else(|| wrong_type(&format!("{at}.{key}"), value, "a text"))?;
                 match_labels.insert(key.clone(), value.to_owned());
             }
         }
@@ -259,18 +241,19 @@ fn allowances(value: &Value, at: &str, origin: &str) -> Parsed<Vec<Allowance>> {
             label: format!("{origin}: declarations[{number}]"),
         };
         if allowance.machine_configs.is_empty() && allowance.match_labels.is_empty() {
-            return Err((at, "machineConfigs or matchLabels must say whose declarations count".to_owned()));
+            return Err(PolicyFieldError::new(at, PolicyFault::NoOwner));
         }
         let acts = allowance.actions.iter().any(|action| action.needs_unit());
         if acts && allowance.units.is_empty() {
-            return Err((
-                format!("{at}.units"),
-                "Required value: which units may be reloaded and restarted".to_owned(),
-            ));
+            return Err(PolicyFieldError::new(format!("{at}.units"), PolicyFault::NoUnits));
         }
         found.push(allowance);
     }
     Ok(found)
+}
+
+fn unsupported(word: &str, known: impl IntoIterator<Item = &'static str>) -> FieldFault {
+    FieldFault::Unsupported { word: word.to_owned(), known: known.into_iter().collect() }
 }
 
 /// The values of `type` that a policy may have.
@@ -280,17 +263,19 @@ fn types(own: bool) -> Vec<&'static str> {
 
 fn allowed_actions(value: &Value, at: &str) -> Parsed<Vec<Action>> {
     let known = |word: &str| Action::of_policy_type(word, true);
-    let words = names(value, at, |word| match known(word) {
+    let words = names(value, at, |word, at| match known(word) {
         Some(_) => Ok(()),
-        None => Err(unsupported(word, &types(true))),
+        None => Err(PolicyFieldError::new(at, unsupported(word, types(true)))),
     })?;
     Ok(words.iter().filter_map(|word| known(word)).collect())
 }
 
 fn paths(value: &Value, at: &str) -> Parsed<Vec<String>> {
-    let mut paths = names(value, at, |path| path_pattern(path).map(drop))?;
+    let checked =
+        |path: &str, at: &str| path_pattern(path).map_err(|reason| PolicyFieldError::new(at, reason));
+    let mut paths = names(value, at, |path, at| checked(path, at).map(drop))?;
     for path in &mut paths {
-        *path = path_pattern(path).map_err(|reason| (at.to_owned(), reason))?;
+        *path = checked(path, at)?;
     }
     Ok(paths)
 }
@@ -321,7 +306,8 @@ impl EntryReader<'_> {
                 (false, _) => MAXIMUM_ENTRIES,
             };
             if items.len() > most {
-                return Err((at, format!("Too many: {}: must have at most {most} items", items.len())));
+                let reason = PolicyFault::TooMany { count: items.len(), limit: most };
+                return Err(PolicyFieldError::new(at, reason));
             }
             let mut seen = BTreeSet::new();
             for (number, item) in items.iter().enumerate() {
@@ -331,12 +317,13 @@ impl EntryReader<'_> {
                 let written = text(required(map, key, &at)?, &field)?;
                 let pattern = match subject {
                     EntrySubject::Units => self.unit_pattern(written),
-                    EntrySubject::KernelArguments => argument_pattern(written),
-                    _ => path_pattern(written),
+                    EntrySubject::KernelArguments => argument_pattern(written).map_err(PolicyFault::from),
+                    _ => path_pattern(written).map_err(PolicyFault::from),
                 }
-                .map_err(|reason| (field, reason))?;
+                .map_err(|reason| PolicyFieldError::new(field, reason))?;
                 if !seen.insert(pattern.clone()) {
-                    return Err((at, format!("Duplicate value: {{{}:{}}}", quote(key), quote(written))));
+                    let reason = PolicyFault::Duplicate { key, value: written.to_owned() };
+                    return Err(PolicyFieldError::new(at, reason));
                 }
                 let actions = self.actions(map, &at)?;
                 entries.push(PolicyEntry { subject, pattern, actions, origin: self.origin.to_owned() });
@@ -365,24 +352,24 @@ impl EntryReader<'_> {
         let at = format!("{at}.actions");
         let listed = list(listed, &at)?;
         if listed.is_empty() {
-            return Err((at, "Invalid value: 0: must have at least 1 item".to_owned()));
+            return Err(PolicyFieldError::new(at, PolicyFault::NoActions));
         }
         if listed.len() > MAXIMUM_ACTIONS {
-            let reason = format!("Too many: {}: must have at most {MAXIMUM_ACTIONS} items", listed.len());
-            return Err((at, reason));
+            let reason = PolicyFault::TooMany { count: listed.len(), limit: MAXIMUM_ACTIONS };
+            return Err(PolicyFieldError::new(at, reason));
         }
         let actions = listed
             .iter()
             .enumerate()
             .map(|(number, value)| self.action(value, &format!("{at}[{number}]")))
             .collect::<Parsed<Vec<EntryAction>>>()?;
-        standalone(&actions).map_err(|reason| (at, format!("Invalid value: {reason}")))?;
+        standalone(&actions).map_err(|reason| PolicyFieldError::new(at, reason))?;
         Ok(actions)
     }
 
     fn action(&self, value: &Value, at: &str) -> Parsed<EntryAction> {
         let unit_fields = Action::in_policies(false).filter_map(Action::unit_field);
-        let mut keys: Vec<&str> =
+        let mut keys: Vec<&'static str> =
             ["type"].into_iter().chain(unit_fields).chain(["timeout", "fallback"]).collect();
         if self.own {
             let own = Action::in_policies(true).filter_map(Action::unit_field);
@@ -398,37 +385,38 @@ impl EntryReader<'_> {
             None if word == SPECIAL && self.trust != Trust::File => PolicyRequest::Special,
             // A newer operator may know more actions. A reboot covers each of them.
             None if self.trust == Trust::Status => PolicyRequest::Unknown(word.to_owned()),
-            None => return Err((field, unsupported(word, &types(self.own)))),
+            None => return Err(PolicyFieldError::new(field, unsupported(word, types(self.own)))),
         };
         let timeout_seconds = match map.get("timeout") {
             None => None,
-            Some(value) => Some(timeout(value).ok_or_else(|| {
-                let reason = "must be a time from 1s to 24h: 30s, 5m, 1h, or a number of seconds";
-                (format!("{at}.timeout"), reason.to_owned())
-            })?),
+            Some(value) => Some(
+                timeout(value)
+                    .ok_or_else(|| PolicyFieldError::new(format!("{at}.timeout"), PolicyFault::Timeout))?,
+            ),
         };
         let fallback = match map.get("fallback") {
             None => None,
             Some(value) => {
                 let word = text(value, &format!("{at}.fallback"))?;
                 let known = Fallback::ALL.iter().copied().find(|fallback| fallback.as_str() == word);
-                let fault = || {
-                    (
-                        format!("{at}.fallback"),
-                        unsupported(
-                            word,
-                            &Fallback::ALL.iter().map(|fallback| fallback.as_str()).collect::<Vec<_>>(),
-                        ),
-                    )
+                let error = || {
+                    let known = Fallback::ALL.iter().map(|fallback| fallback.as_str());
+                    PolicyFieldError::new(format!("{at}.fallback"), unsupported(word, known))
                 };
-                Some(known.ok_or_else(fault)?)
+                Some(known.ok_or_else(error)?)
             }
         };
         Ok(EntryAction { request, timeout_seconds, fallback })
     }
 
     /// The unit of an action: in the field that its type asks for, and in no other.
-    fn unit(&self, map: &Map<String, Value>, word: &str, keys: &[&str], at: &str) -> Parsed<Option<String>> {
+    fn unit(
+        &self,
+        map: &Map<String, Value>,
+        word: &str,
+        keys: &[&'static str],
+        at: &str,
+    ) -> Parsed<Option<String>> {
         let mut named = None;
         // In the order of the keys, which decides which of two faults is reported.
         for key in keys {
@@ -442,21 +430,22 @@ impl EntryReader<'_> {
                 Some(value) if word == only => mapping(value, &field, &["serviceName"])?,
                 None if word != only => continue,
                 _ => {
-                    let reason = format!("{key} is required when type is {only}, and forbidden otherwise");
-                    return Err((at.to_owned(), format!("Invalid value: {reason}")));
+                    let reason = PolicyFault::UnitField { field: *key, action: only };
+                    return Err(PolicyFieldError::new(at, reason));
                 }
             };
             let name = text(required(service, "serviceName", &field)?, &format!("{field}.serviceName"))?;
-            let name = unit(name, !self.own)
-                .map_err(|reason| (format!("{field}.serviceName"), format!("Invalid value: {reason}")))?;
+            let name = unit(name, !self.own).map_err(|reason| {
+                PolicyFieldError::new(format!("{field}.serviceName"), PolicyFault::ServiceName(reason))
+            })?;
             named = Some(name);
         }
         Ok(named)
     }
 
-    fn unit_pattern(&self, name: &str) -> Result<String, String> {
+    fn unit_pattern(&self, name: &str) -> Result<String, PolicyFault> {
         if !is_glob(name) {
-            return unit(name, !self.own);
+            return Ok(unit(name, !self.own)?);
         }
         glob(name)?;
         Ok(name.to_owned())

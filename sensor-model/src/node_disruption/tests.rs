@@ -4,7 +4,7 @@ use crate::{
         Change, ChangeKind, ChangeOperation, compare,
         tests::{config, files, ignition, named},
     },
-    machine_config::{self, ManifestError},
+    machine_config,
     merge::{self, Rendered},
 };
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ const MCO_HEAD: &str =
     "apiVersion: operator.openshift.io/v1\nkind: MachineConfiguration\nmetadata: {name: cluster}\n";
 const OWN_HEAD: &str = "apiVersion: holdfast.dev/v1alpha1\nkind: DisruptionPolicy\nmetadata: {name: site}\n";
 
-fn parse(text: &str) -> Result<Vec<DisruptionPolicyFile>, ManifestError> {
+fn parse(text: &str) -> Result<Vec<DisruptionPolicyFile>, DisruptionPolicyError> {
     DisruptionPolicyFile::parse("policy.yaml", text.as_bytes())
 }
 
@@ -58,7 +58,7 @@ fn words(actions: &[EntryAction]) -> String {
 }
 
 #[test]
-fn faults_are_told_by_object_field_and_reason() {
+fn each_fault_is_reported_with_object_field_and_reason() {
     let many = |count: usize| {
         let entries: Vec<String> =
             (0..count).map(|n| format!("{{path: /etc/{n}, actions: [{{type: None}}]}}")).collect();
@@ -141,7 +141,7 @@ fn faults_are_told_by_object_field_and_reason() {
 }
 
 #[test]
-fn what_a_cluster_has_beside_the_policy_is_passed_over() {
+fn other_fields_of_a_clusters_object_are_ignored() {
     let text = format!(
         "{MCO_HEAD}spec:\n  managementState: Managed\n  logLevel: Normal\n  operatorLogLevel: Normal\n  \
          managedBootImages: {{}}\n  nodeDisruptionPolicy:\n    sshkey: {{}}\nstatus: {{observedGeneration: 3}}\n"
@@ -152,7 +152,7 @@ fn what_a_cluster_has_beside_the_policy_is_passed_over() {
 }
 
 #[test]
-fn a_users_entry_replaces_the_shipped_one_whole_and_in_place() {
+fn an_administrators_entry_replaces_the_whole_shipped_one_in_its_place() {
     let shipped = DisruptionPolicy::shipped().unwrap();
     let changed = policy(
         &[mco("{files: [{path: /etc/containers/policy.json, actions: [{type: None}]}, \
@@ -235,7 +235,7 @@ fn the_most_exact_entry_decides() {
 }
 
 #[test]
-fn a_pools_own_file_beats_those_for_all_and_these_the_clusters() {
+fn a_file_for_a_pool_replaces_one_for_every_pool_which_replaces_the_clusters() {
     let entry = |kind: &str| format!("files: [{{path: /etc/a, actions: [{{type: {kind}}}]}}]");
     let texts = [
         own(&format!("{{pools: [infra, gpu], {}}}", entry("None"))),
@@ -327,7 +327,7 @@ const ALLOWED: &str = "{declarations: [{machineConfigs: ['99-app*'], matchLabels
                        actions: [None, Restart], units: ['app*.service']}]}";
 
 #[test]
-fn an_owners_declaration_counts_where_it_is_allowed_and_nothing_else_decides() {
+fn an_owners_declaration_decides_if_it_is_allowed_and_no_entry_matches() {
     let allowed = policy(&[own(ALLOWED)], None);
     for rendered in [false, true] {
         assert_eq!(
@@ -349,7 +349,7 @@ fn an_owners_declaration_counts_where_it_is_allowed_and_nothing_else_decides() {
 }
 
 #[test]
-fn what_only_we_know_may_be_said_in_our_own_policies_and_declared_where_it_is_allowed() {
+fn holdfasts_own_actions_may_be_in_its_own_policies_and_in_allowed_declarations() {
     let said = own("{files: [{path: /etc/a, actions: \
                     [{type: ReloadOrRestart, reloadOrRestart: {serviceName: a@b.service}}]}]}");
     let decided = decided(&policy(&[said], None), ChangeKind::File, "/etc/a").1;
@@ -361,7 +361,7 @@ fn what_only_we_know_may_be_said_in_our_own_policies_and_declared_where_it_is_al
 }
 
 #[test]
-fn a_declaration_that_is_not_allowed_or_not_understood_means_reboot() {
+fn a_declaration_that_is_not_allowed_or_invalid_leads_to_a_reboot() {
     let allowed = policy(&[own(ALLOWED)], None);
     for annotation in [
         "Drain",
@@ -422,7 +422,7 @@ fn only_a_rendered_config_tells_what_others_declared() {
 }
 
 #[test]
-fn what_no_config_writes_needs_nothing() {
+fn a_change_that_no_config_writes_needs_no_action() {
     let side = |text: &str| {
         let path = "/etc/kubernetes/kubelet-ca.crt";
         named("a", &files(&json!([{ "path": path, "contents": { "source": format!("data:,{text}") } }])))
@@ -450,7 +450,7 @@ fn a_single_config_may_declare_for_itself() {
 }
 
 #[test]
-fn what_is_shipped_and_what_is_shown_keep_the_schema() {
+fn the_shipped_policy_and_the_documented_examples_match_the_schema() {
     let schema: Value =
         serde_json::from_str(include_str!("../../../policies/schema/node-disruption.schema.json")).unwrap();
     let validator = jsonschema::validator_for(&schema).unwrap();
@@ -479,7 +479,7 @@ fn what_is_shipped_and_what_is_shown_keep_the_schema() {
 }
 
 #[test]
-fn a_status_may_say_what_is_not_known_here_and_that_means_reboot() {
+fn an_unknown_action_in_a_clusters_status_leads_to_a_reboot() {
     let status = |kind: &str| {
         let entry = json!({ "path": "/etc/containers/policy.json", "actions": [{ "type": kind }] });
         let policies = json!({ "files": [entry], "sshkey": { "actions": [{ "type": "None" }] } });

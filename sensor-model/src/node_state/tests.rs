@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn no_state_has_two_ways_for_one_event_and_every_state_can_be_left() {
+fn no_state_has_two_transitions_for_one_event_and_every_state_can_be_left() {
     for (at, (from, event, _)) in TRANSITIONS.iter().enumerate() {
         assert!(
             !TRANSITIONS[at + 1..].iter().any(|(other, on, _)| (other, on) == (from, event)),
@@ -37,7 +37,7 @@ fn from_every_state_the_node_can_become_done_again() {
 }
 
 #[test]
-fn done_comes_only_from_a_look_at_everything() {
+fn only_a_verification_of_everything_leads_to_done() {
     for (_, event, to) in TRANSITIONS {
         assert!(*to != NodeState::Done || *event == NodeEvent::Verified);
     }
@@ -45,12 +45,12 @@ fn done_comes_only_from_a_look_at_everything() {
 }
 
 #[test]
-fn a_boot_that_we_did_not_ask_for_is_none_to_wonder_at() {
+fn a_boot_that_the_apply_did_not_request_is_a_valid_event() {
     assert_eq!(next(NodeState::Working, NodeEvent::Booted), Ok(NodeState::Working));
 }
 
 #[test]
-fn what_an_apply_comes_to_can_be_noted_also_where_its_beginning_was_not() {
+fn the_end_of_an_apply_is_a_valid_event_even_if_its_begin_was_not_recorded() {
     for before in [NodeState::Done, NodeState::Degraded, NodeState::Unreconcilable] {
         for event in [NodeEvent::RolledBack, NodeEvent::Stuck] {
             assert_eq!(next(before, event), Ok(NodeState::Degraded), "{before:?} {event:?}");
@@ -59,7 +59,7 @@ fn what_an_apply_comes_to_can_be_noted_also_where_its_beginning_was_not() {
 }
 
 #[test]
-fn a_reboot_may_be_asked_for_again() {
+fn a_reboot_may_be_requested_again() {
     for before in [NodeState::Working, NodeState::Rebooting, NodeState::Degraded] {
         assert_eq!(next(before, NodeEvent::RebootRequested), Ok(NodeState::Rebooting), "{before:?}");
     }

@@ -21,12 +21,18 @@ pub struct DeploymentStatus {
 
 /// An output that cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the answer of {tool} is not understood: {reason}")]
-pub struct StatusError {
-    /// The tool.
-    pub tool: &'static str,
-    /// What is wrong with it.
-    pub reason: String,
+pub enum StatusError {
+    /// The output is not JSON of the tool's form, in the parser's words.
+    #[error("the answer of {tool} is not understood: {reason}")]
+    Json {
+        /// The tool.
+        tool: &'static str,
+        /// What is wrong with the output.
+        reason: String,
+    },
+    /// The line of a deployment has no commit.
+    #[error("the answer of ostree is not understood: no commit in {0:?}")]
+    NoCommit(String),
 }
 
 #[derive(Deserialize)]
@@ -160,8 +166,7 @@ impl DeploymentStatus {
             let (Some(stateroot), Some(name)) = (words.next(), words.next()) else { continue };
             let checksum = name.split_once('.').map(|(checksum, _)| checksum).filter(|sum| is_commit(sum));
             let Some(checksum) = checksum else {
-                let reason = format!("no commit in {line:?}");
-                return Err(StatusError { tool: "ostree", reason });
+                return Err(StatusError::NoCommit(line.to_owned()));
             };
             let staged = words.any(|word| word == "(staged)");
             let deployment = Deployment { checksum: Some(checksum.to_owned()), ..Deployment::default() };
@@ -189,5 +194,5 @@ fn is_commit(text: &str) -> bool {
 }
 
 fn read<'a, T: Deserialize<'a>>(tool: &'static str, json: &'a [u8]) -> Result<T, StatusError> {
-    serde_json::from_slice(json).map_err(|error| StatusError { tool, reason: error.to_string() })
+    serde_json::from_slice(json).map_err(|error| StatusError::Json { tool, reason: error.to_string() })
 }

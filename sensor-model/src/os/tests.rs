@@ -13,7 +13,7 @@ fn arguments_are_split_as_the_kernel_does_it_and_keep_their_quotes() {
 }
 
 #[test]
-fn a_declared_argument_is_missing_unless_the_very_word_is_there_however_it_is_quoted() {
+fn a_declared_argument_is_missing_unless_the_same_word_is_set_in_any_quotes() {
     let found = arguments::split("root=/dev/vda rw d=\"e f\" console=ttyS0 console=tty0");
     let missing = |declared: &str| {
         let words = arguments::split(declared);
@@ -25,7 +25,7 @@ fn a_declared_argument_is_missing_unless_the_very_word_is_there_however_it_is_qu
 }
 
 #[test]
-fn declared_arguments_are_in_order_whatever_the_host_has_in_between() {
+fn declared_arguments_are_in_order_with_any_others_in_between() {
     let ordered = |declared: &str, found: &str| {
         let (declared, found) = (arguments::split(declared), arguments::split(found));
         (arguments::in_order(&declared, &found), arguments::are_set(&declared, &found))
@@ -152,7 +152,7 @@ fn the_lines_of_ostree_show_the_booted_and_the_next_deployment() {
 }
 
 #[test]
-fn an_answer_that_is_something_else_is_an_error_that_names_the_tool() {
+fn an_unexpected_answer_is_an_error_that_names_the_tool() {
     let error = DeploymentStatus::of_rpm_ostree(b"error: not root").unwrap_err();
     assert!(error.to_string().contains("rpm-ostree"), "{error}");
     assert!(DeploymentStatus::of_bootc(b"[]").is_err());

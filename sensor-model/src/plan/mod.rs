@@ -49,8 +49,8 @@ pub fn plan(
     Ok(Plan {
         schema: SCHEMA.to_owned(),
         reconcilable: found.reasons.is_empty(),
-        reasons: found.reasons,
-        overridden: found.overridden,
+        reasons: found.reasons.iter().map(ToString::to_string).collect(),
+        overridden: found.overridden.iter().map(ToString::to_string).collect(),
         drain: steps.iter().any(|step| step.action == Action::Drain),
         reboot,
         changes: decided.into_iter().map(planned).collect(),
@@ -112,8 +112,8 @@ fn special(
             explanation.extend(judgement.because.into_iter().map(|why| format!("{why}: {word}")));
             drain.into_iter().chain([EntryAction::of_unit(Action::Reload, CRIO.to_owned())]).collect()
         }
-        Err(reason) => {
-            explanation.push(format!("{reason}: reboot"));
+        Err(error) => {
+            explanation.push(format!("{error}: reboot"));
             vec![EntryAction::plain(Action::Reboot)]
         }
     }

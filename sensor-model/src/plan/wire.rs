@@ -3,6 +3,7 @@
 use crate::{
     action::{Action, Fallback},
     changes::{ChangeKind, ChangeOperation},
+    reconcile::Irreconcilable,
 };
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -79,8 +80,9 @@ impl Plan {
 
     /// Adds reasons why this node cannot take the config ([`crate::reconcile::against_node`]). With any reason the plan has
     /// no steps.
-    pub fn refuse(&mut self, reasons: Vec<String>) {
-        let new = reasons.into_iter().filter(|reason| !self.reasons.contains(reason)).collect::<Vec<_>>();
+    pub fn refuse(&mut self, reasons: &[Irreconcilable]) {
+        let texts = reasons.iter().map(ToString::to_string);
+        let new = texts.filter(|reason| !self.reasons.contains(reason)).collect::<Vec<_>>();
         self.reasons.extend(new);
         if !self.reasons.is_empty() {
             self.reconcilable = false;

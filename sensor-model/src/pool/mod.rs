@@ -9,10 +9,10 @@ mod selector;
 mod tests;
 
 pub use render::{RenderedMachineConfig, render};
-pub use selector::Selector;
+pub use selector::{Selector, SelectorFault};
 
 use crate::{
-    machine_config::{API_VERSION, MachineConfig, ManifestError, OtherObject, ROLE_LABEL},
+    machine_config::{API_VERSION, MachineConfig, OtherObject, ROLE_LABEL},
     merge::MergeError,
     text::quote,
 };
@@ -85,35 +85,72 @@ pub enum RenderError {
     },
 }
 
+/// A pool that is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{origin}: MachineConfigPool {}: {field}: {reason}", quote(pool))]
+pub struct PoolError {
+    /// The file.
+    pub origin: String,
+    /// `metadata.name`.
+    pub pool: String,
+    /// The field, as a path from the object's root.
+    pub field: String,
+    /// What is wrong with it.
+    pub reason: PoolFault,
+}
+
+/// What is wrong with a field of a pool.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PoolFault {
+    /// The version is not supported.
+    #[error("{} is not supported: {API_VERSION} is", quote(_0))]
+    ApiVersion(String),
+    /// The pool has no name.
+    #[error("Required value")]
+    NoName,
+    /// The name is not one that an API server accepts.
+    #[error("{} is not a name of lower case letters, digits, '-' and '.'", quote(_0))]
+    Name(String),
+    /// Another file has a pool of this name.
+    #[error("it is in {0} already")]
+    Twice(String),
+    /// The selector is invalid.
+    #[error(transparent)]
+    Selector(#[from] SelectorFault),
+    /// A custom pool does not select the MachineConfigs of workers. The text is the Machine Config Operator's.
+    #[error(
+        "All custom MachineConfigPools must inherit from the worker pool and must have a \
+         machineConfigSelector that matches for a \
+         'machineconfiguration.openshift.io/role: worker' label"
+    )]
+    NotOfWorkers,
+}
+
 /// Reads the pools among a manifest's objects, in their order.
 ///
 /// # Errors
 /// The first invalid pool, or two pools of one name.
-pub fn pools(objects: &[OtherObject]) -> Result<Vec<Pool>, ManifestError> {
+pub fn pools(objects: &[OtherObject]) -> Result<Vec<Pool>, PoolError> {
     let mut pools: Vec<Pool> = Vec::new();
     for object in objects.iter().filter(|object| object.kind == "MachineConfigPool") {
-        let fault = |field: &str, reason: String| ManifestError {
+        let error = |field: &str, reason: PoolFault| PoolError {
             origin: object.origin.clone(),
-            object: format!("MachineConfigPool {}", quote(&object.name)),
+            pool: object.name.clone(),
             field: field.to_owned(),
             reason,
         };
         if object.api_version != API_VERSION {
-            let reason = format!("{} is not supported: {API_VERSION} is", quote(&object.api_version));
-            return Err(fault("apiVersion", reason));
+            return Err(error("apiVersion", PoolFault::ApiVersion(object.api_version.clone())));
         }
-        check_name(&object.name).map_err(|error| fault("metadata.name", error.to_string()))?;
+        check_name(&object.name).map_err(|reason| error("metadata.name", reason))?;
         if let Some(other) = pools.iter().find(|pool| pool.name == object.name) {
-            return Err(fault("metadata.name", format!("it is in {} already", other.origin)));
+            return Err(error("metadata.name", PoolFault::Twice(other.origin.clone())));
         }
         let at = "spec.machineConfigSelector";
         let selector = Selector::read(object.value.pointer("/spec/machineConfigSelector"))
-            .map_err(|error| fault(&format!("{at}{}", error.field), error.reason))?;
+            .map_err(|wrong| error(&format!("{at}{}", wrong.field), wrong.reason.into()))?;
         if !OWN_POOLS.contains(&object.name.as_str()) && !selector.names(ROLE_LABEL, "worker") {
-            let reason = "All custom MachineConfigPools must inherit from the worker pool and must have a \
-                          machineConfigSelector that matches for a \
-                          'machineconfiguration.openshift.io/role: worker' label";
-            return Err(fault(at, reason.to_owned()));
+            return Err(error(at, PoolFault::NotOfWorkers));
         }
         let uid = object.value.pointer("/metadata/uid").and_then(Value::as_str);
         pools.push(Pool {
@@ -164,17 +201,8 @@ pub fn select(pool: &Pool, configs: &[MachineConfig]) -> Result<Vec<MachineConfi
     }
 }
 
-/// Why a pool's name is refused.
-#[derive(Debug, thiserror::Error)]
-enum PoolNameError {
-    #[error("Required value")]
-    Missing,
-    #[error("{} is not a name of lower case letters, digits, '-' and '.'", quote(_0))]
-    Form(String),
-}
-
 /// Checks a name by the API server's rules (RFC 1123 subdomain).
-fn check_name(name: &str) -> Result<(), PoolNameError> {
+fn check_name(name: &str) -> Result<(), PoolFault> {
     let fine = |part: &str| {
         let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         !part.is_empty()
@@ -183,10 +211,10 @@ fn check_name(name: &str) -> Result<(), PoolNameError> {
             && !part.ends_with('-')
     };
     if name.is_empty() {
-        return Err(PoolNameError::Missing);
+        return Err(PoolFault::NoName);
     }
     if name.len() > 200 || !name.split('.').all(fine) {
-        return Err(PoolNameError::Form(name.to_owned()));
+        return Err(PoolFault::Name(name.to_owned()));
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 //! In: a selector as JSON, then labels. Out: whether the labels match. A missing selector selects nothing, an empty one
 //! everything.
 
-use crate::text::quote;
+use crate::{machine_config::JsonType, text::quote};
 use serde_json::Value;
 use std::{collections::BTreeMap, fmt};
 
@@ -40,13 +40,36 @@ pub(super) struct SelectorError {
     /// The field below the selector, with a dot in front.
     pub(super) field: String,
     /// What is wrong with its value.
-    pub(super) reason: String,
+    pub(super) reason: SelectorFault,
 }
 
 impl SelectorError {
-    fn new(field: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self { field: field.into(), reason: reason.into() }
+    fn new(field: impl Into<String>, reason: SelectorFault) -> Self {
+        Self { field: field.into(), reason }
     }
+}
+
+/// What is wrong with a field of a selector.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SelectorFault {
+    /// The value has another type.
+    #[error("not {0}")]
+    NotA(JsonType),
+    /// The value is missing, or has another type.
+    #[error("missing, or not {0}")]
+    MissingOrNotA(JsonType),
+    /// Selectors do not have the field.
+    #[error("unknown field, there are only matchLabels, matchExpressions")]
+    Unknown,
+    /// Selectors do not have the operator.
+    #[error("{} is not one of In, NotIn, Exists, DoesNotExist", quote(_0))]
+    Operator(String),
+    /// The operator needs values.
+    #[error("must be specified when `operator` is '{0}'")]
+    NoValues(String),
+    /// The operator has no values.
+    #[error("may not be specified when `operator` is '{0}'")]
+    Values(String),
 }
 
 impl Selector {
@@ -54,7 +77,9 @@ impl Selector {
     pub(super) fn read(value: Option<&Value>) -> Result<Self, SelectorError> {
         let value = match value {
             None | Some(Value::Null) => return Ok(Self { requirements: None }),
-            Some(value) => value.as_object().ok_or_else(|| SelectorError::new("", "not an object"))?,
+            Some(value) => value
+                .as_object()
+                .ok_or_else(|| SelectorError::new("", SelectorFault::NotA(JsonType::Object)))?,
         };
         let mut requirements = Vec::new();
         for (key, value) in value {
@@ -64,7 +89,8 @@ impl Selector {
                 ("matchLabels", Value::Object(labels)) => {
                     for (key, value) in labels {
                         let Value::String(value) = value else {
-                            return Err(SelectorError::new(format!("{at}.{key}"), "not a string"));
+                            let reason = SelectorFault::NotA(JsonType::String);
+                            return Err(SelectorError::new(format!("{at}.{key}"), reason));
                         };
                         requirements.push(Requirement {
                             key: key.clone(),
@@ -78,12 +104,13 @@ impl Selector {
                         requirements.push(requirement(expression, &format!("{at}[{number}]"))?);
                     }
                 }
-                ("matchLabels", _) => return Err(SelectorError::new(at, "not an object")),
-                ("matchExpressions", _) => return Err(SelectorError::new(at, "not a list")),
-                _ => {
-                    let reason = "unknown field, there are only matchLabels, matchExpressions";
-                    return Err(SelectorError::new(at, reason));
+                ("matchLabels", _) => {
+                    return Err(SelectorError::new(at, SelectorFault::NotA(JsonType::Object)));
                 }
+                ("matchExpressions", _) => {
+                    return Err(SelectorError::new(at, SelectorFault::NotA(JsonType::List)));
+                }
+                _ => return Err(SelectorError::new(at, SelectorFault::Unknown)),
             }
         }
         requirements.sort();
@@ -117,13 +144,12 @@ impl Selector {
 
 fn requirement(value: &Value, at: &str) -> Result<Requirement, SelectorError> {
     let field = |name: &str| format!("{at}.{name}");
-    let text = |name: &str| {
-        value
-            .get(name)
-            .and_then(Value::as_str)
-            .filter(|text| !text.is_empty())
-            .ok_or_else(|| SelectorError::new(field(name), "missing, or not a string"))
-    };
+    let text =
+        |name: &str| {
+            value.get(name).and_then(Value::as_str).filter(|text| !text.is_empty()).ok_or_else(|| {
+                SelectorError::new(field(name), SelectorFault::MissingOrNotA(JsonType::String))
+            })
+        };
     let key = text("key")?.to_owned();
     let word = text("operator")?;
     let operator = match word {
@@ -132,8 +158,7 @@ fn requirement(value: &Value, at: &str) -> Result<Requirement, SelectorError> {
         "Exists" => Operator::Exists,
         "DoesNotExist" => Operator::DoesNotExist,
         _ => {
-            let reason = format!("{} is not one of In, NotIn, Exists, DoesNotExist", quote(word));
-            return Err(SelectorError::new(field("operator"), reason));
+            return Err(SelectorError::new(field("operator"), SelectorFault::Operator(word.to_owned())));
         }
     };
     let mut values = Vec::new();
@@ -142,15 +167,18 @@ fn requirement(value: &Value, at: &str) -> Result<Requirement, SelectorError> {
         Some(Value::Array(items)) => {
             for (number, item) in items.iter().enumerate() {
                 let at = format!("{}[{number}]", field("values"));
-                values.push(item.as_str().ok_or_else(|| SelectorError::new(at, "not a string"))?.to_owned());
+                let text = item.as_str();
+                let value =
+                    text.ok_or_else(|| SelectorError::new(at, SelectorFault::NotA(JsonType::String)))?;
+                values.push(value.to_owned());
             }
         }
-        Some(_) => return Err(SelectorError::new(field("values"), "not a list")),
+        Some(_) => return Err(SelectorError::new(field("values"), SelectorFault::NotA(JsonType::List))),
     }
     let wants = matches!(operator, Operator::In | Operator::NotIn);
     if wants == values.is_empty() {
-        let reason = if wants { "must be specified" } else { "may not be specified" };
-        return Err(SelectorError::new(field("values"), format!("{reason} when `operator` is '{word}'")));
+        let reason = if wants { SelectorFault::NoValues } else { SelectorFault::Values };
+        return Err(SelectorError::new(field("values"), reason(word.to_owned())));
     }
     values.sort();
     Ok(Requirement { key, operator, values })

@@ -3,7 +3,7 @@ use crate::{
     changes,
     machine_config::{self, Manifest, pool_of_rendered},
     merge,
-    reconcile::Overrides,
+    reconcile::{Irreconcilable, Overrides},
 };
 use serde_json::json;
 
@@ -58,7 +58,7 @@ fn refused(objects: &Value) -> String {
 }
 
 #[test]
-fn a_pools_own_config_beats_the_workers_whatever_their_names() {
+fn a_pools_own_config_overrides_the_workers_whatever_their_names() {
     let objects = json!([
         worker(),
         infra(),
@@ -154,7 +154,7 @@ fn no_declaration_of_a_config_is_lost() {
         let compared = changes::compare(Some(&source), Some(&again), Overrides::default()).unwrap();
         assert_eq!(compared.changes, []);
         // A FIPS flag or a section that were lost would be among these; append is refused wherever it is.
-        assert_eq!(compared.reasons, ["ignition file /etc/append includes append"]);
+        assert_eq!(compared.reasons, [Irreconcilable::Append("/etc/append".to_owned())]);
     }
     let mut object = made.object;
     object["spec"]["config"].sort_all_objects();
@@ -191,7 +191,7 @@ fn a_pool_in_a_cluster_owns_its_config() {
 }
 
 #[test]
-fn what_cannot_be_rendered_is_refused_with_the_operators_texts() {
+fn a_pool_that_cannot_be_rendered_is_refused_with_the_operators_texts() {
     let nothing = rendered(&json!([infra(), config("a", "master", &json!({}))]), "infra").unwrap_err();
     assert_eq!(
         nothing.to_string(),
@@ -232,7 +232,7 @@ fn bad_pools_are_refused_by_field() {
 }
 
 #[test]
-fn selectors_fit_as_in_kubernetes() {
+fn selectors_match_as_in_kubernetes() {
     let selector =
         |expressions: Value| Selector::read(Some(&json!({ "matchExpressions": expressions }))).unwrap();
     let labels: std::collections::BTreeMap<String, String> = [("a".to_owned(), "1".to_owned())].into();

@@ -85,7 +85,7 @@ fn a_settled_difference_is_reported_at_once_and_its_end_too() {
 }
 
 #[test]
-fn a_change_that_was_undone_is_reported_once_unless_it_was_our_own_or_none() {
+fn an_undone_change_is_reported_once_unless_holdfast_made_it_or_nothing_was_written() {
     let mut detector = compliant(1);
     detector.event(0, MS, THEIRS);
     detector.event(0, MS, OURS);
@@ -254,7 +254,7 @@ fn removing_the_last_thing_a_gap_waits_for_closes_it() {
 }
 
 #[test]
-fn due_is_bounded_and_oldest_first_and_gives_nothing_twice() {
+fn due_returns_the_oldest_first_up_to_its_limit_and_no_thing_twice() {
     let mut detector = compliant(5);
     for (id, at) in [(3, 1), (0, 2), (4, 2)] {
         detector.event(id, at, THEIRS);
@@ -272,7 +272,7 @@ fn ten_thousand_things_take_less_than_two_megabytes() {
 }
 
 #[test]
-fn only_the_marks_of_a_save_are_transient() {
+fn only_differences_of_a_save_are_transient() {
     let difference =
         |kind| Difference { kind, expected: String::new(), found: String::new(), text: String::new() };
     let is = |kinds: &[DifferenceKind], new| {
@@ -285,7 +285,7 @@ fn only_the_marks_of_a_save_are_transient() {
 }
 
 #[test]
-fn the_sums_agree_with_the_things_whatever_happens_to_them() {
+fn the_counts_equal_the_verdicts_of_the_things_after_every_event() {
     let check = |detector: &Detector, writers: bool| {
         for kind in [VerdictKind::Compliant, VerdictKind::Unknown, VerdictKind::Drifted] {
             let standing = detector.managed().filter(|id| verdict(detector, *id) == kind).count();
@@ -331,7 +331,7 @@ fn unseen(finding: Finding) -> Verification {
 }
 
 #[test]
-fn what_others_can_change_is_never_compliant_and_does_not_flap() {
+fn a_thing_that_other_hosts_can_change_is_never_compliant_and_does_not_flap() {
     let compliant_look = unseen(Finding::Compliant { untouched: true });
     let mut detector = Detector::new(Timing::default());
     for id in 0..3 {
@@ -383,7 +383,7 @@ fn what_others_can_change_is_never_compliant_and_does_not_flap() {
 }
 
 #[test]
-fn what_is_no_longer_foreign_is_verified_and_closes_its_gap_with_the_last() {
+fn a_thing_that_is_no_longer_foreign_is_verified_and_the_last_one_closes_the_gap() {
     let mut detector = compliant(2);
     for id in 0..2 {
         detector.event(id, MS, THEIRS);
@@ -415,7 +415,7 @@ fn what_is_no_longer_foreign_is_verified_and_closes_its_gap_with_the_last() {
 }
 
 #[test]
-fn a_verification_that_observes_nothing_decides_nothing_and_makes_compliance_unknown() {
+fn a_failed_observation_decides_nothing_and_makes_a_compliant_thing_unknown() {
     let mut detector = compliant(2);
     detector.event(0, 5 * MS, THEIRS);
     verify(&mut detector, &bad(9, SETTLED));

@@ -12,9 +12,6 @@ use crate::{
     merge::{Rendered, RenderedUser, Section},
 };
 
-/// The text for a change of FIPS mode, of the config or against the node's own mode.
-const FIPS: &str = "detected change to FIPS flag; refusing to modify FIPS on a running cluster";
-
 /// The only user that MachineConfigs manage.
 const CORE: &str = "core";
 
@@ -49,17 +46,73 @@ pub struct NodeFacts {
     pub architecture: String,
 }
 
+/// Why a running node cannot be brought to a config.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Irreconcilable {
+    /// A change of users or groups.
+    #[error("invalid passwd change(s): {0}")]
+    Passwd(PasswdChange),
+    /// A section of the Ignition config differs.
+    #[error("ignition {0} section contains changes")]
+    Section(&'static str),
+    /// A file has content to append.
+    #[error("ignition file {0} includes append")]
+    Append(String),
+    /// The file switches off the checks of the Machine Config Daemon.
+    #[error("cannot create {0} via Ignition")]
+    ForceFile(String),
+    /// FIPS mode changes, or is not that of the node.
+    #[error("detected change to FIPS flag; refusing to modify FIPS on a running cluster")]
+    Fips,
+    /// The kernel type needs another architecture.
+    #[error(
+        "MachineConfig {machine_config}: spec.kernelType: {kernel_type} needs a node of architecture aarch64, \
+         this one is {architecture}"
+    )]
+    Architecture {
+        /// The MachineConfig that declares the kernel type.
+        machine_config: String,
+        /// The kernel type.
+        kernel_type: String,
+        /// The node's architecture.
+        architecture: String,
+    },
+}
+
+/// A change of users or groups that a running node cannot take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PasswdChange {
+    /// The section of groups differs.
+    #[error("ignition Passwd Groups section contains changes")]
+    Groups,
+    /// Another user than `core` differs.
+    #[error("ignition passwd user section contains unsupported changes: non-core user")]
+    OtherUser,
+    /// `core` has neither a key nor a password hash.
+    #[error(
+        "ignition passwd user section contains unsupported changes: user must be core and have 1 or more sshKeys"
+    )]
+    NoKeys,
+    /// `core` has other fields than keys and password hash.
+    #[error("SSH keys and password hash are not reconcilable")]
+    OtherFields,
+}
+
 /// Every reason why a node cannot be brought from one config to the other, and the overridden reasons.
-pub fn reasons(old: &Rendered, new: &Rendered, overrides: Overrides) -> (Vec<String>, Vec<String>) {
+pub fn reasons(
+    old: &Rendered,
+    new: &Rendered,
+    overrides: Overrides,
+) -> (Vec<Irreconcilable>, Vec<Irreconcilable>) {
     let sections = old.fixed.differences(&new.fixed);
     let has = |section: Section| sections.contains(&section);
     let (mut reasons, mut overridden) = (Vec::new(), Vec::new());
     let mut passwd = Vec::new();
     if has(Section::Groups) {
-        passwd.push("ignition Passwd Groups section contains changes");
+        passwd.push(PasswdChange::Groups);
     }
     users(old, new, &mut passwd);
-    reasons.extend(passwd.iter().map(|reason| format!("invalid passwd change(s): {reason}")));
+    reasons.extend(passwd.into_iter().map(Irreconcilable::Passwd));
     for (section, name) in [
         (Section::KernelArguments, "kargs"),
         (Section::Disks, "disks"),
@@ -72,42 +125,43 @@ pub fn reasons(old: &Rendered, new: &Rendered, overrides: Overrides) -> (Vec<Str
     ] {
         if has(section) {
             let list = if overrides.cover(section) { &mut overridden } else { &mut reasons };
-            list.push(format!("ignition {name} section contains changes"));
+            list.push(Irreconcilable::Section(name));
         }
     }
     for (path, file) in &new.files {
         if file.value.file.append.as_ref().is_some_and(|append| !append.is_empty()) {
-            reasons.push(format!("ignition file {path} includes append"));
+            reasons.push(Irreconcilable::Append(path.clone()));
         }
         if path == FORCE_FILE {
-            reasons.push(format!("cannot create {path} via Ignition"));
+            reasons.push(Irreconcilable::ForceFile(path.clone()));
         }
     }
     if old.fips.is_some() != new.fips.is_some() {
-        reasons.push(FIPS.to_owned());
+        reasons.push(Irreconcilable::Fips);
     }
     (reasons, overridden)
 }
 
 /// Every reason why a live node cannot be brought to a config, whatever its config was before.
-pub fn against_node(node: &NodeFacts, new: &Rendered) -> Vec<String> {
+pub fn against_node(node: &NodeFacts, new: &Rendered) -> Vec<Irreconcilable> {
     let mut reasons = Vec::new();
     // A kernel without the file has no FIPS mode.
     if node.fips.unwrap_or(false) != new.fips.is_some() {
-        reasons.push(FIPS.to_owned());
+        reasons.push(Irreconcilable::Fips);
     }
     let arm = matches!(node.architecture.as_str(), "aarch64" | "arm64");
     if let Some(kind) = new.kernel_type.as_ref().filter(|kind| kind.value == "64k-pages" && !arm) {
-        reasons.push(format!(
-            "MachineConfig {}: spec.kernelType: {} needs a node of architecture aarch64, this one is {}",
-            kind.source.machine_config, kind.value, node.architecture
-        ));
+        reasons.push(Irreconcilable::Architecture {
+            machine_config: kind.source.machine_config.to_string(),
+            kernel_type: kind.value.clone(),
+            architecture: node.architecture.clone(),
+        });
     }
     reasons
 }
 
 /// Only `core` may differ, and only in keys and password hash.
-fn users(old: &Rendered, new: &Rendered, reasons: &mut Vec<&'static str>) {
+fn users(old: &Rendered, new: &Rendered, reasons: &mut Vec<PasswdChange>) {
     // Removing all users only removes the keys and hashes that earlier configs declared.
     if new.users.is_empty() {
         return;
@@ -122,21 +176,19 @@ fn users(old: &Rendered, new: &Rendered, reasons: &mut Vec<&'static str>) {
             continue;
         }
         if name != CORE {
-            add("ignition passwd user section contains unsupported changes: non-core user");
+            add(PasswdChange::OtherUser);
             continue;
         }
         let has_keys = user.keys.as_ref().is_some_and(|keys| !keys.is_empty());
         if !has_keys && user.user.password_hash.is_none() {
-            add(
-                "ignition passwd user section contains unsupported changes: user must be core and have 1 or more sshKeys",
-            );
+            add(PasswdChange::NoKeys);
         }
         if has_other_fields(&user.user) {
-            add("SSH keys and password hash are not reconcilable");
+            add(PasswdChange::OtherFields);
         }
     }
     if old.users.keys().any(|name| name != CORE && !new.users.contains_key(name)) {
-        add("ignition passwd user section contains unsupported changes: non-core user");
+        add(PasswdChange::OtherUser);
     }
 }
 

@@ -3,13 +3,18 @@ use crate::changes::tests::{config, files, ignition};
 use serde_json::{Value, json};
 
 fn against(old: &Value, new: &Value) -> Vec<String> {
-    reasons(&config(old), &config(new), Overrides::default()).0
+    texts(&reasons(&config(old), &config(new), Overrides::default()).0)
+}
+
+fn texts(reasons: &[Irreconcilable]) -> Vec<String> {
+    reasons.iter().map(ToString::to_string).collect()
 }
 
 fn users(users: &Value) -> Value {
     ignition(&json!({ "passwd": { "users": users } }))
 }
 
+const FIPS: &str = "detected change to FIPS flag; refusing to modify FIPS on a running cluster";
 const NON_CORE: &str =
     "invalid passwd change(s): ignition passwd user section contains unsupported changes: non-core user";
 const NO_KEY: &str = "invalid passwd change(s): ignition passwd user section contains unsupported changes: user must be core and have 1 or more sshKeys";
@@ -140,7 +145,7 @@ fn the_order_of_named_things_and_what_is_left_out_are_no_changes() {
 }
 
 #[test]
-fn an_administrator_sets_aside_only_what_is_named() {
+fn an_administrator_overrides_only_the_named_sections() {
     let new = ignition(&json!({ "storage": {
         "disks": [{ "device": "/dev/a" }], "filesystems": [{ "device": "/dev/b" }],
         "raid": [{ "name": "r", "level": "linear" }], "luks": [{ "name": "l" }],
@@ -148,11 +153,11 @@ fn an_administrator_sets_aside_only_what_is_named() {
     let overrides = Overrides { disks: true, filesystems: false, raid: true };
     let (reasons, overridden) = reasons(&config(&json!({})), &config(&new), overrides);
     assert_eq!(
-        reasons,
+        texts(&reasons),
         ["ignition filesystems section contains changes", "ignition luks section contains changes"]
     );
     assert_eq!(
-        overridden,
+        texts(&overridden),
         ["ignition disks section contains changes", "ignition raid section contains changes"]
     );
 }
@@ -163,13 +168,13 @@ fn a_node_cannot_take_another_fips_mode_or_another_architectures_kernel() {
     let fips = config(&json!({ "fips": true }));
     let large = config(&json!({ "kernelType": "64k-pages" }));
     let node = |fips, architecture: &str| NodeFacts { fips, architecture: architecture.to_owned() };
-    assert_eq!(against_node(&node(None, "x86_64"), &plain), Vec::<String>::new());
-    assert_eq!(against_node(&node(Some(false), "x86_64"), &fips), [FIPS]);
-    assert_eq!(against_node(&node(Some(true), "x86_64"), &plain), [FIPS]);
-    assert_eq!(against_node(&node(Some(true), "x86_64"), &fips), Vec::<String>::new());
-    assert_eq!(against_node(&node(None, "aarch64"), &large), Vec::<String>::new());
+    assert_eq!(against_node(&node(None, "x86_64"), &plain), []);
+    assert_eq!(against_node(&node(Some(false), "x86_64"), &fips), [Irreconcilable::Fips]);
+    assert_eq!(against_node(&node(Some(true), "x86_64"), &plain), [Irreconcilable::Fips]);
+    assert_eq!(against_node(&node(Some(true), "x86_64"), &fips), []);
+    assert_eq!(against_node(&node(None, "aarch64"), &large), []);
     assert_eq!(
-        against_node(&node(None, "x86_64"), &large),
+        texts(&against_node(&node(None, "x86_64"), &large)),
         [
             "MachineConfig rendered-worker-1: spec.kernelType: 64k-pages needs a node of architecture aarch64, this one is x86_64"
         ]

@@ -15,7 +15,7 @@
 mod tests;
 
 use crate::text::quote;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, str::Utf8Error};
 use toml::{Table, Value};
 
 /// The path of the file.
@@ -33,13 +33,54 @@ pub struct Judgement {
     pub because: Vec<String>,
 }
 
+/// A `registries.conf` that cannot be parsed. The text holds no value of the file except names of registries.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RegistriesError {
+    /// The file of the old config.
+    #[error("the old registries.conf: {0}")]
+    Old(RegistriesFault),
+    /// The file of the new config.
+    #[error("the new registries.conf: {0}")]
+    New(RegistriesFault),
+}
+
+/// Why a `registries.conf` cannot be parsed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RegistriesFault {
+    /// The file is not text.
+    #[error("not UTF-8: {0}")]
+    NotUtf8(#[from] Utf8Error),
+    /// The file is not TOML, in the parser's words.
+    #[error("{0}")]
+    Toml(String),
+    /// The value has another type.
+    #[error("{key}: not {wanted}")]
+    Type {
+        /// The key.
+        key: &'static str,
+        /// The type that its value must have.
+        wanted: &'static str,
+    },
+    /// The registry has no name.
+    #[error("registry: neither prefix nor location")]
+    NoName,
+    /// A registry or a mirror has two entries.
+    #[error("{kind}: {} is there twice", quote(name))]
+    Twice {
+        /// `registry` or `mirror`.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+}
+
 /// Judges a change. A missing file counts as an empty one.
 ///
 /// # Errors
-/// Which of the two cannot be parsed, and why. The text holds no value of the file.
-pub fn judge(old: &[u8], new: &[u8]) -> Result<Judgement, String> {
-    let old = Registries::parse(old).map_err(|reason| format!("the old registries.conf: {reason}"))?;
-    let new = Registries::parse(new).map_err(|reason| format!("the new registries.conf: {reason}"))?;
+/// Which of the two cannot be parsed, and why.
+pub fn judge(old: &[u8], new: &[u8]) -> Result<Judgement, RegistriesError> {
+    let old = Registries::parse(old).map_err(RegistriesError::Old)?;
+    let new = Registries::parse(new).map_err(RegistriesError::New)?;
     let mut because = Vec::new();
     if !new.search.starts_with(&old.search) {
         because.push("rule 1: unqualified-search-registries changes otherwise than at its end".to_owned());
@@ -188,23 +229,27 @@ impl Mirror {
 }
 
 impl Registries {
-    fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let text = std::str::from_utf8(bytes).map_err(|error| format!("not UTF-8: {error}"))?;
+    fn parse(bytes: &[u8]) -> Result<Self, RegistriesFault> {
+        let text = std::str::from_utf8(bytes)?;
         // Only the message: the full error quotes the line, which may hold a password in a URL.
-        let mut rest: Table = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+        let mut rest: Table =
+            toml::from_str(text).map_err(|error| RegistriesFault::Toml(error.message().to_owned()))?;
         let mut found = Self::default();
         for value in list(&mut rest, "unqualified-search-registries")? {
             match value {
                 Value::String(name) => found.search.push(name),
-                _ => return Err("unqualified-search-registries: not a list of texts".to_owned()),
+                _ => {
+                    let (key, wanted) = ("unqualified-search-registries", "a list of texts");
+                    return Err(RegistriesFault::Type { key, wanted });
+                }
             }
         }
         for value in list(&mut rest, "registry")? {
             let registry = Registry::read(value)?;
             let named = [&registry.prefix, &registry.location].into_iter().find(|name| !name.is_empty());
-            let key = named.ok_or("registry: neither prefix nor location")?.clone();
+            let key = named.ok_or(RegistriesFault::NoName)?.clone();
             if found.named.insert(key.clone(), registry).is_some() {
-                return Err(format!("registry: {} is there twice", quote(&key)));
+                return Err(RegistriesFault::Twice { kind: "registry", name: key });
             }
         }
         found.rest = rest;
@@ -213,14 +258,15 @@ impl Registries {
 }
 
 impl Registry {
-    fn read(value: Value) -> Result<Self, String> {
-        let Value::Table(mut rest) = value else { return Err("registry: not a table".to_owned()) };
+    fn read(value: Value) -> Result<Self, RegistriesFault> {
+        let not_a_table = |key| RegistriesFault::Type { key, wanted: "a table" };
+        let Value::Table(mut rest) = value else { return Err(not_a_table("registry")) };
         let mut mirrors: Vec<Mirror> = Vec::new();
         for value in list(&mut rest, "mirror")? {
-            let Value::Table(mut rest) = value else { return Err("mirror: not a table".to_owned()) };
+            let Value::Table(mut rest) = value else { return Err(not_a_table("mirror")) };
             let location = text(&mut rest, "location")?;
             if mirrors.iter().any(|other| other.location == location) {
-                return Err(format!("mirror: {} is there twice", quote(&location)));
+                return Err(RegistriesFault::Twice { kind: "mirror", name: location });
             }
             mirrors.push(Mirror { location, pull: text(&mut rest, "pull-from-mirror")?, rest });
         }
@@ -236,26 +282,26 @@ impl Registry {
     }
 }
 
-fn list(table: &mut Table, key: &str) -> Result<Vec<Value>, String> {
+fn list(table: &mut Table, key: &'static str) -> Result<Vec<Value>, RegistriesFault> {
     match table.remove(key) {
         None => Ok(Vec::new()),
         Some(Value::Array(items)) => Ok(items),
-        Some(_) => Err(format!("{key}: not a list")),
+        Some(_) => Err(RegistriesFault::Type { key, wanted: "a list" }),
     }
 }
 
-fn text(table: &mut Table, key: &str) -> Result<String, String> {
+fn text(table: &mut Table, key: &'static str) -> Result<String, RegistriesFault> {
     match table.remove(key) {
         None => Ok(String::new()),
         Some(Value::String(text)) => Ok(text),
-        Some(_) => Err(format!("{key}: not a text")),
+        Some(_) => Err(RegistriesFault::Type { key, wanted: "a text" }),
     }
 }
 
-fn flag(table: &mut Table, key: &str) -> Result<bool, String> {
+fn flag(table: &mut Table, key: &'static str) -> Result<bool, RegistriesFault> {
     match table.remove(key) {
         None => Ok(false),
         Some(Value::Boolean(flag)) => Ok(flag),
-        Some(_) => Err(format!("{key}: not true or false")),
+        Some(_) => Err(RegistriesFault::Type { key, wanted: "true or false" }),
     }
 }

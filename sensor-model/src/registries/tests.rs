@@ -22,7 +22,7 @@ fn with(from: &str, to: &str) -> String {
 }
 
 #[test]
-fn each_rule_decides_what_it_is_about() {
+fn each_rule_decides_its_own_changes() {
     let registry = |more: &str| format!("{OLD}[[registry]]\nlocation = \"new\"\n{more}");
     for (new, safe, rule) in [
         (OLD.to_owned(), true, "what it says stays the same"),
@@ -133,7 +133,7 @@ fn a_missing_file_is_an_empty_one() {
 }
 
 #[test]
-fn what_cannot_be_read_is_said_without_its_content() {
+fn the_error_of_an_unreadable_file_has_none_of_its_content() {
     for (text, reason) in [
         ("location = hunter2", "string values must be quoted"),
         ("registry = 1", "registry: not a list"),
@@ -143,7 +143,7 @@ fn what_cannot_be_read_is_said_without_its_content() {
         ("[[registry]]\nlocation = 'a'\n[[registry]]\nlocation = 'a'", "registry: \"a\" is there twice"),
         ("unqualified-search-registries = [1]", "unqualified-search-registries: not a list of texts"),
     ] {
-        let error = judge(b"", text.as_bytes()).unwrap_err();
+        let error = judge(b"", text.as_bytes()).unwrap_err().to_string();
         assert!(error.starts_with("the new registries.conf: ") && error.contains(reason), "{error}");
         assert!(!error.contains("hunter2"), "{error}");
     }

@@ -75,7 +75,7 @@ fn an_exact_name_decides_even_if_an_expression_follows_it() {
 }
 
 #[test]
-fn a_line_that_cannot_be_used_costs_the_paths_it_may_be_about_their_label_and_no_others() {
+fn an_unusable_line_leaves_only_the_paths_that_it_may_match_without_a_label() {
     let policy = "/.* x:y:any_t:s0\n/(?=a)b x:y:look_t:s0\n/c++ x:y:possessive_t:s0\n/d.* -x x:y:kind_t:s0\n/e\n\
                   /f x\nrelative x:y:z:s0\n/d/known x:y:known_t:s0\n/e/.* x:y:below_t:s0\n";
     let contexts = FileContexts::parse(&Texts { policy, substitutions: "/a\n", ..Texts::default() });
@@ -108,7 +108,7 @@ fn a_line_that_cannot_be_compiled_matters_only_if_no_later_one_decides() {
 }
 
 #[test]
-fn a_label_is_as_good_as_the_policys_by_its_type_or_where_anybody_may_choose_it() {
+fn a_label_matches_by_its_type_or_if_users_may_choose_it() {
     let customizable = customizable("# of admins\n\npublic_content_t\nswapfile_t\n");
     let policys = "system_u:object_r:etc_t:s0";
     for (found, is_good, becomes) in [

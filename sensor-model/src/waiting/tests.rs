@@ -40,7 +40,7 @@ fn signs(waiting: &[WaitingArgument]) -> String {
 }
 
 #[test]
-fn an_argument_waits_where_its_change_does_not_reboot_and_the_kernel_runs_otherwise() {
+fn an_argument_waits_if_its_change_does_not_reboot_and_the_kernel_differs() {
     let found = &["rw", "quiet"];
     assert_eq!(signs(&waits(&[], &[], &["a=1 b"], found)), "+a=1 +b", "each of a line by itself");
     assert_eq!(signs(&waits(&[], &["quiet"], &[], found)), "-quiet");
@@ -106,7 +106,7 @@ fn an_order_waits_until_the_kernel_has_it_or_no_config_wants_it() {
 }
 
 #[test]
-fn what_waits_holds_for_one_boot_and_for_a_config_that_wants_it() {
+fn waiting_arguments_apply_in_one_boot_and_with_a_config_that_wants_them() {
     let arguments = waits(&[], &["quiet"], &["a"], &["quiet"]);
     let waiting = Waiting { boot_id: "1".to_owned(), config: String::new(), arguments };
     assert_eq!((waiting.in_boot("1").len(), waiting.in_boot("2").len()), (2, 0));
@@ -120,7 +120,7 @@ fn what_waits_holds_for_one_boot_and_for_a_config_that_wants_it() {
 }
 
 #[test]
-fn a_plan_lists_what_waits_for_the_next_boot_unless_it_reboots() {
+fn a_plan_without_a_reboot_lists_the_arguments_that_wait() {
     let told = |plan: &Plan| {
         let of_arguments = plan.changes.iter().filter(|change| change.kind == ChangeKind::KernelArgument);
         of_arguments.flat_map(|change| change.explanation.clone()).collect::<Vec<_>>().join("; ")

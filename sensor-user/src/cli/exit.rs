@@ -3,7 +3,7 @@
 use crate::{agent::AgentError, desired::DesiredError};
 use sensor_model::{
     drift_policy::DriftPolicyError, expectations::ExpectationError, machine_config::ManifestError,
-    merge::MergeError,
+    merge::MergeError, node_disruption::DisruptionPolicyError, pool::PoolError,
 };
 
 /// Exit codes: in sync.
@@ -52,6 +52,8 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
         let input = cause.is::<BadInput>()
             || cause.is::<ManifestError>()
+            || cause.is::<DisruptionPolicyError>()
+            || cause.is::<PoolError>()
             || cause.is::<MergeError>()
             || cause.is::<ExpectationError>()
             || cause.is::<DriftPolicyError>()

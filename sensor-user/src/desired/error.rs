@@ -4,8 +4,12 @@
 //! has a cause that would have to be printed with it.
 
 use sensor_model::{
-    drift_policy::DriftPolicyError, expectations::ExpectationError, machine_config::ManifestError,
-    merge::MergeError, pool::RenderError,
+    drift_policy::DriftPolicyError,
+    expectations::ExpectationError,
+    machine_config::ManifestError,
+    merge::MergeError,
+    node_disruption::DisruptionPolicyError,
+    pool::{PoolError, RenderError},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -25,9 +29,15 @@ pub enum DesiredError {
         /// Why not.
         error: io::Error,
     },
-    /// A MachineConfig, an Ignition config or a disruption policy has a mistake.
+    /// A MachineConfig or an Ignition config has a mistake.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
+    /// A disruption policy has a mistake.
+    #[error(transparent)]
+    DisruptionPolicy(#[from] DisruptionPolicyError),
+    /// A MachineConfigPool has a mistake.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
     /// MachineConfigs contradict each other.
     #[error(transparent)]
     Merge(#[from] MergeError),
@@ -183,6 +193,8 @@ impl DesiredError {
     pub fn is_input(&self) -> bool {
         match self {
             Self::Manifest(_)
+            | Self::DisruptionPolicy(_)
+            | Self::Pool(_)
             | Self::Merge(_)
             | Self::Expectation(_)
             | Self::DriftPolicy(_)

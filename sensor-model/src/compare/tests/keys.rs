@@ -64,7 +64,7 @@ fn a_file_of_keys_declared_byte_by_byte_is_exact() {
 }
 
 #[test]
-fn in_a_users_own_file_any_declared_key_may_be_and_no_other() {
+fn a_users_own_file_may_have_any_declared_key_and_no_other() {
     let mut expectation = expect(
         Thing::file("/home/core/.ssh/authorized_keys"),
         Expected::AuthorizedKeys(AuthorizedKeysExpectation {
@@ -93,7 +93,7 @@ fn in_a_users_own_file_any_declared_key_may_be_and_no_other() {
 }
 
 #[test]
-fn in_a_closed_directory_only_declared_names_may_be() {
+fn a_closed_directory_may_have_only_declared_names() {
     let closed = |names: &[&str], suffix, ssh_keys| {
         expect(
             Thing::closed_directory("/etc/systemd/system/a.service.d"),

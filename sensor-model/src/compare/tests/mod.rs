@@ -218,7 +218,7 @@ fn all_differences_are_found_not_the_first() {
 }
 
 #[test]
-fn the_operators_texts_are_kept_to_the_letter() {
+fn the_operators_texts_are_exact() {
     let expectation = file_thing(file());
     let text = |change: fn(&mut Observation)| {
         let mut observation = compliant(&expectation);

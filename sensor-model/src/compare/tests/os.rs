@@ -44,7 +44,7 @@ fn another_booted_image_is_reported_with_both_names() {
 }
 
 #[test]
-fn what_is_booted_and_cannot_be_read_is_no_compliance() {
+fn an_unreadable_booted_deployment_is_not_compliant() {
     let declared = OsImageExpectation { image: "a".to_owned() };
     let expectation = expect(Thing::OsImage, Expected::OsImage(declared));
     let found = compare(&expectation, &Observation::Missing, &Ids::default());
@@ -52,7 +52,7 @@ fn what_is_booted_and_cannot_be_read_is_no_compliance() {
 }
 
 #[test]
-fn a_sealed_tree_is_not_compliant_by_the_looks_of_its_directory() {
+fn an_observation_of_its_directory_does_not_make_a_sealed_tree_compliant() {
     let tree = TreeExpectation { index: [7; 32], entries: 100_000, live: false };
     let expectation = expect(Thing::Tree { path: Path::new("/usr/lib/layer").into() }, Expected::Tree(tree));
     let directory = ObjectObservation::new(FileType::Directory, 0o755, 0, 0);

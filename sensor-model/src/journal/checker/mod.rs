@@ -205,12 +205,12 @@ fn no_kill_failure_or_other_process_leaves_a_node_that_is_neither_old_nor_new() 
 }
 
 #[test]
-fn a_target_written_before_the_journal_says_so_is_found_in_between() {
+fn a_target_must_not_be_written_before_its_journal() {
     breaks(Mutation::WriteBeforeBegin, WHOLE);
 }
 
 #[test]
-fn what_a_swap_displaced_must_be_observed() {
+fn a_displaced_object_must_be_observed_before_it_is_deleted() {
     breaks(Mutation::DropUnseen, KEPT);
 }
 
@@ -255,6 +255,6 @@ fn a_reboot_in_place_of_an_action_is_not_done_before_its_unit_is_checked() {
 }
 
 #[test]
-fn what_an_update_reverted_must_be_written_again_before_everything_is_verified() {
+fn paths_that_an_update_reverted_must_be_written_again_before_the_verification() {
     breaks(Mutation::SkipAgain, NO_REASON);
 }

@@ -5,6 +5,7 @@ use crate::{
     action::Fallback,
     changes::tests::{config, files, ignition},
     node_disruption::DisruptionPolicyFile,
+    reconcile::Irreconcilable,
 };
 use serde_json::{Value, json};
 
@@ -50,7 +51,7 @@ fn words(plan: &Plan) -> Vec<String> {
 }
 
 #[test]
-fn nothing_to_do_has_no_steps() {
+fn equal_configs_have_no_steps() {
     for (old, new) in [(at("/etc/a", "x"), at("/etc/a", "x")), (json!({}), json!({}))] {
         let plan = planned(&old, &new);
         assert!(plan.is_empty() && plan.steps.is_empty() && plan.reconcilable && !plan.drain && !plan.reboot);
@@ -88,7 +89,7 @@ fn each_kind_of_change_without_an_entry_drains_and_reboots() {
 }
 
 #[test]
-fn only_changes_that_need_nothing_are_only_written() {
+fn changes_that_need_no_action_are_only_written() {
     let user = |key: &str| json!({ "passwd": { "users": [{ "name": "core", "sshAuthorizedKeys": [key] }] } });
     let mut new = user("k2");
     new["storage"] = json!({ "files": [
@@ -194,7 +195,7 @@ fn an_entrys_actions_are_the_steps() {
 }
 
 #[test]
-fn units_are_acted_on_in_the_order_that_entries_ask_for_whatever_comes_first_by_name() {
+fn units_have_the_order_of_the_entries_and_not_that_of_their_names() {
     let policy = policy(
         "apiVersion: operator.openshift.io/v1\nkind: MachineConfiguration\nmetadata: {name: cluster}\nspec:\n \
          nodeDisruptionPolicy:\n  files:\n  - path: /etc/a\n    actions:\n    \
@@ -208,7 +209,7 @@ fn units_are_acted_on_in_the_order_that_entries_ask_for_whatever_comes_first_by_
 }
 
 #[test]
-fn the_longest_time_counts_and_a_rollback_only_if_nobody_needs_the_reboot() {
+fn the_longest_limit_applies_and_a_rollback_only_if_no_entry_needs_the_reboot() {
     let restart = |more: &str| format!("[{{type: Restart, restart: {{serviceName: a.service}}{more}}}]");
     let with = |a: &str, b: &str| {
         policy(&format!(
@@ -242,21 +243,21 @@ fn a_config_that_no_running_node_takes_has_reasons_and_no_steps() {
     assert!(!plan.reconcilable && plan.steps.is_empty() && !plan.drain && !plan.reboot && !plan.is_empty());
     assert_eq!(plan.changes.len(), 2);
     let before = plan.clone();
-    plan.refuse(before.reasons.clone());
+    plan.refuse(&[Irreconcilable::Fips]);
     assert_eq!(plan, before, "a reason is told once");
 }
 
 #[test]
-fn what_a_node_itself_cannot_take_ends_the_plan() {
+fn a_reason_of_the_node_itself_empties_the_plan() {
     let mut plan = planned(&json!({}), &at("/etc/a", "x"));
-    plan.refuse(Vec::new());
+    plan.refuse(&[]);
     assert!(plan.reconcilable && plan.reboot);
-    plan.refuse(vec!["no".to_owned()]);
+    plan.refuse(&[Irreconcilable::Append("/etc/a".to_owned())]);
     assert!(!plan.reconcilable && plan.steps.is_empty() && !plan.drain && !plan.reboot);
 }
 
 #[test]
-fn what_is_overridden_is_told_and_is_no_step() {
+fn an_overridden_reason_is_reported_and_is_no_step() {
     let policy = policy(
         "apiVersion: operator.openshift.io/v1\nkind: MachineConfiguration\nmetadata: {name: cluster}\n\
          spec: {irreconcilableValidationOverrides: {storage: [Disks]}}\n",
@@ -274,7 +275,7 @@ fn registries(text: &str) -> Value {
 }
 
 #[test]
-fn registries_are_drained_for_only_where_their_content_may_hurt() {
+fn a_change_of_registries_drains_only_if_it_may_break_image_pulls() {
     let mirror = |pull: &str| {
         format!(
             "[[registry]]\nlocation = 'a'\n[[registry.mirror]]\nlocation = 'm'\npull-from-mirror = '{pull}'\n"
@@ -306,7 +307,7 @@ fn registries_are_read_through_their_compression() {
 }
 
 #[test]
-fn an_action_that_is_not_known_at_run_time_means_reboot() {
+fn an_unknown_action_leads_to_a_reboot() {
     let change = Change {
         kind: ChangeKind::File,
         name: "/etc/a".to_owned(),
@@ -327,7 +328,7 @@ fn an_action_that_is_not_known_at_run_time_means_reboot() {
 }
 
 #[test]
-fn a_forced_plan_writes_everything_and_reboots_also_where_nothing_changes() {
+fn a_forced_plan_writes_everything_and_reboots_even_if_nothing_changes() {
     let same = all(&["/etc/a"]);
     let mut plan = planned(&same, &same);
     assert!(plan.is_empty() && plan.steps.is_empty());

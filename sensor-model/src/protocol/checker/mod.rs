@@ -274,7 +274,7 @@ fn without_the_sweep_after_a_loss_a_drift_is_lost() {
 }
 
 #[test]
-fn a_sweep_by_the_dirty_bit_alone_loses_a_drift_to_a_look_at_another_thing_of_the_inode() {
+fn a_sweep_by_the_dirty_bit_alone_loses_a_drift_if_another_thing_of_the_inode_is_verified() {
     let path = find_wrong_verdict(Fault::SweepOnlyDirty);
     assert!(path.iter().any(|action| matches!(action, Action::Daemon(Move::Sibling(_)))));
 }

@@ -158,7 +158,7 @@ impl<'a> Site<'a> {
         let mut plan = plan(Some(old), Some(new), &self.policy(new)?).context("plan")?;
         if self.place.host_root == Path::new("/") {
             let facts = node::facts().with_context(|| format!("read {}", node::FIPS))?;
-            plan.refuse(reconcile::against_node(&facts, new));
+            plan.refuse(&reconcile::against_node(&facts, new));
         }
         if self.forced() {
             plan.force();

@@ -93,7 +93,7 @@ impl PlanCommand {
         let mut plan = plan(Some(&old), Some(&new), &policy)?;
         if self.node {
             let facts = node::facts().with_context(|| format!("read {}", node::FIPS))?;
-            plan.refuse(reconcile::against_node(&facts, &new));
+            plan.refuse(&reconcile::against_node(&facts, &new));
         }
         let report = Report {
             plan: &plan,

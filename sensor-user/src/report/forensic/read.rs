@@ -9,7 +9,7 @@ use crate::bounded;
 use jiff::Timestamp;
 use rustix::fs::{RenameFlags, renameat_with};
 use sensor_model::{
-    chain::{self, Chain, ChainPlace, LogEntry, LogLine, sound_tail},
+    chain::{self, Chain, ChainPlace, EntryFault, LogEntry, LogLine, sound_tail},
     record::{Record, RecordKind, ThingName},
 };
 use serde::Deserialize;
@@ -268,10 +268,12 @@ fn read_all(directory: &Path, sink: &mut dyn FnMut(LogEntry)) -> Result<Verifica
                 LogLine::Unfinished => {
                     Err("a file that was put aside ends in the middle of an entry".to_owned())
                 }
-                LogLine::TooLong => Err(chain::TOO_LONG.to_owned()),
+                LogLine::TooLong => Err(EntryFault::TooLong.to_string()),
                 // Behind a fault the chain is not followed any more.
                 LogLine::Whole if found.fault.is_some() => Err(String::new()),
-                LogLine::Whole => chain::open(&line).and_then(|entry| chain.follow(&entry).map(|()| entry)),
+                LogLine::Whole => chain::open(&line)
+                    .and_then(|entry| chain.follow(&entry).map(|()| entry))
+                    .map_err(|fault| fault.to_string()),
             };
             match checked {
                 Ok(entry) => sink(entry),

@@ -141,7 +141,8 @@ impl Segment {
             }
             let keep = from + (begin + found.sound) as u64;
             let torn = &bytes[begin + found.sound..];
-            let mut tail = Tail { place: found.place, cut: None, broken: found.broken };
+            let mut tail =
+                Tail { place: found.place, cut: None, broken: found.broken.map(|fault| fault.to_string()) };
             if !torn.is_empty() {
                 tail.cut = Some((self.length - keep, hex::encode(Sha256::digest(torn))));
                 self.file.set_len(keep)?;
