@@ -1,7 +1,7 @@
-//! Measures what comparing two rendered configs costs, for `cargo xtask bench --compare`.
+//! Measures the cost of comparing two rendered configs, for `cargo xtask bench --compare`.
 //!
-//! Comes in: nothing. Goes out: one JSON line for each case and size, with the CPU time of the cheapest of many
-//! runs: what others on the machine do makes a run dearer, never cheaper.
+//! In: nothing. Out: one JSON line for each case and size, with the CPU time of the cheapest of many runs. Other processes on the
+//! machine make a run dearer, never cheaper.
 
 use sensor_model::{
     machine_config,
@@ -15,7 +15,7 @@ use std::{fs, hint::black_box};
 
 /// Bytes of each file.
 const FILE: usize = 4096;
-/// Runs of which the cheapest counts.
+/// Runs, of which the cheapest is reported.
 const RUNS: usize = 25;
 /// Files on each side.
 const SIZES: [usize; 4] = [1_250, 2_500, 5_000, 10_000];

@@ -1,12 +1,12 @@
-//! What can be done about a change: the one list of actions, with their names.
+//! The one list of actions, with their names.
 //!
-//! In: nothing. Out: the actions, and what each is called in policies, plans, the journal and messages. Policies ask for
+//! In: nothing. Out: the actions, and the name of each in policies, plans, the journal and messages. Policies ask for
 //! actions, plans order them, the journal records them, and an apply runs them. Nothing is run here.
 
 use crate::names::names;
 use serde::{Deserialize, Serialize};
 
-/// What is done, once or to one unit.
+/// An action, done once or to one unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
@@ -43,7 +43,7 @@ enum AskedBy {
     Nowhere,
 }
 
-/// What is known of an action.
+/// The properties of an action.
 #[derive(Debug, Clone, Copy)]
 struct ActionRow {
     action: Action,
@@ -160,14 +160,14 @@ impl Action {
         self.row().place
     }
 
-    /// Whether the apply runs it after the files are written. A reboot makes all of these superfluous.
+    /// Whether the apply runs it after the files are written. A reboot replaces all of these.
     pub const fn is_act(self) -> bool {
         self.row().is_act
     }
 }
 
 names! {
-    /// What is done when an action fails or takes too long.
+    /// The fallback of an action that fails or takes too long.
     #[derive(Default)]
     pub enum Fallback {
         /// The node is rebooted with the new config.

@@ -95,8 +95,8 @@ pub enum EntryFault {
     /// The JSON is no record.
     #[error("not a record: {0}")]
     NotARecord(String),
-    /// Entries before it are missing, or it is there twice.
-    #[error("it has number {found}, but {expected} comes here")]
+    /// Entries before it are missing, or the log has it twice.
+    #[error("it has number {found}, but the next number is {expected}")]
     Number {
         /// Its number.
         found: u64,
@@ -246,7 +246,7 @@ pub enum LogLine {
     Whole,
     /// The file ends within the line: it is being written, or a power loss cut it.
     Unfinished,
-    /// The line is longer than any entry; the rest of it was not read.
+    /// The line is longer than any entry, and was not read to its end.
     TooLong,
 }
 

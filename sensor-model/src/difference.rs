@@ -1,10 +1,12 @@
 //! A difference: one way in which an observation departs from its expectation.
+//!
+//! In: nothing. Out: the kinds of differences with their names, and the form of a difference. `compare` finds them.
 
 use crate::names::names;
 use serde::{Deserialize, Serialize};
 
 names! {
-    /// What differs.
+    /// The kind of a difference.
     pub enum DifferenceKind {
         /// File content.
         Content = "content",
@@ -18,7 +20,7 @@ names! {
         Xattr = "xattr",
         /// Immutable or append-only flag that nothing declares.
         Attribute = "attribute",
-        /// Another type of object than declared.
+        /// The type of object is not the declared one.
         Type = "type",
         /// Declared and missing.
         Missing = "missing",
@@ -26,9 +28,9 @@ names! {
         Unexpected = "unexpected",
         /// The link points to another target.
         LinkTarget = "link-target",
-        /// Unit enabled or disabled against its declaration.
+        /// The unit is enabled or disabled, and declared otherwise.
         UnitEnablement = "unit-enablement",
-        /// Unit masked or unmasked against its declaration.
+        /// The unit is masked or unmasked, and declared otherwise.
         UnitMask = "unit-mask",
         /// Undeclared or missing ssh key.
         SshKey = "ssh-key",
@@ -48,7 +50,7 @@ names! {
     Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
 )]
 pub struct Difference {
-    /// What differs.
+    /// The kind of the difference.
     pub kind: DifferenceKind,
     /// The declared value: digests for contents, never the content itself.
     pub expected: String,

@@ -1,6 +1,6 @@
-//! What each managed thing should be, and who says so.
+//! What each managed thing should be, and what declares it.
 //!
-//! In: the merged configs (`expectations` makes these from them). Out: what `compare` compares with, and the paths that the
+//! In: the merged configs, from which `expectations` makes these. Out: what `compare` compares with, and the paths that the
 //! daemon watches. An expectation holds size and digest of a content. So ten thousand files take a few megabytes, and no secret
 //! stays in memory. A repair or a diff decodes the bytes from the config again.
 
@@ -63,7 +63,7 @@ impl ExpectationSource {
         }
     }
 
-    /// Where it comes from: the manifest file, or the image.
+    /// Its origin: the manifest file, or the image.
     pub fn origin(&self) -> &str {
         match self {
             Self::MachineConfig(source) => &source.origin,
@@ -193,7 +193,7 @@ impl Thing {
         }
     }
 
-    /// What the texts of differences call it: the Machine Config Operator's word where it has one.
+    /// Its noun in the texts of differences: the Machine Config Operator's word if it has one.
     pub fn noun(&self) -> &'static str {
         match self {
             Self::File { .. } => "file",
@@ -290,7 +290,7 @@ pub struct DirectoryExpectation {
 /// What a link should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct LinkExpectation {
-    /// What it points to, as declared.
+    /// Its target, as declared.
     pub target: PathBuf,
     /// A hard link must share the target's inode.
     pub hard: bool,
@@ -327,8 +327,8 @@ pub struct ClosedDirectoryExpectation {
 impl ClosedDirectoryExpectation {
     /// Whether a name must not be in the directory.
     pub fn is_unexpected(&self, name: &str) -> bool {
-        let counts = self.suffix.as_deref().is_none_or(|suffix| name.ends_with(suffix));
-        counts && self.names.binary_search_by(|declared| declared.as_str().cmp(name)).is_err()
+        let is_compared = self.suffix.as_deref().is_none_or(|suffix| name.ends_with(suffix));
+        is_compared && self.names.binary_search_by(|declared| declared.as_str().cmp(name)).is_err()
     }
 }
 
@@ -396,7 +396,7 @@ pub enum Expected {
 }
 
 impl Expected {
-    /// What outputs for people call the thing.
+    /// Its noun in outputs for people.
     pub fn noun(&self) -> &'static str {
         match self {
             Self::File(_) => "file",
@@ -411,7 +411,7 @@ impl Expected {
         }
     }
 
-    /// What is expected, for people: pairs of a word and its value, never contents. Values may hold control characters.
+    /// The expected state for people: pairs of a word and its value, never contents. Values may hold control characters.
     pub fn details(&self) -> Vec<(&'static str, String)> {
         let owner = |user: &Owner, group: &Owner| ("owner", format!("{user}:{group}"));
         let mode = |mode: u32| ("mode", format!("{mode:04o}"));
@@ -457,18 +457,18 @@ fn list(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// What one managed thing should be, and who says so.
+/// What one managed thing should be, and what declares it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expectation {
-    /// Which thing.
+    /// The thing.
     pub thing: Thing,
-    /// What it should be.
+    /// Its declared state.
     pub expected: Expected,
-    /// The file is `authorized_keys`-like (or the directory holds such files): the observer has to
-    /// read the keys, and differences are reported as ssh keys.
+    /// The file is `authorized_keys`-like (or the directory holds such files): the daemon reads the keys, and differences are
+    /// reported as ssh keys.
     pub ssh_keys: bool,
-    /// The label that the host's SELinux policy has for the path; only its type is compared. No config declares a label, so the
-    /// host is asked for it; `None` if the label is not compared.
+    /// The label that the host's SELinux policy has for the path, since no config declares a label. Only its type is compared.
+    /// `None` if the label is not compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<Arc<str>>,
     /// What declares it; of several MachineConfigs the last one of the merge.

@@ -1,17 +1,17 @@
 //! The pure domain logic of Holdfast: no I/O, no async, no clock.
 //!
-//! Two pipelines:
+//! Two pipelines, by the modules that data passes:
 //!
 //! ```text
-//! detect: MachineConfigs -> rendered config -> expectations; expectation and observation -> differences -> verdict -> record
-//! apply:  old and new rendered config -> changes -> plan under the disruption policy -> journal
+//! detect: machine_config -> merge -> expectations; then compare (with an observation) -> protocol -> record -> fit -> chain
+//! apply:  merge (the old and the new config) -> changes -> node_disruption -> plan -> journal
 //! ```
 //!
 //! A module takes only from the modules above it in this list:
 //!
 //! | module | owns |
 //! |---|---|
-//! | `names` | enums whose values have names, for JSON, metrics and messages |
+//! | `names` | enums whose values have names |
 //! | [`text`] | strings and permission bits in the form of Go's `fmt`, which the Machine Config Operator's texts have |
 //! | [`path`] | the form that declared paths and names must have |
 //! | `unknown` | fields that a format does not have, and the nearest known one |
@@ -42,14 +42,14 @@
 //! | [`drift_policy`] | what to do about the drift of a path |
 //! | [`reconcile`] | why a running node cannot be brought from one config to another |
 //! | [`changes`] | what differs between two rendered configs |
-//! | [`action`] | the actions that a change may need, with their names in policies, plans and the journal |
 //! | [`registries`] | whether a change of `registries.conf` needs a drain |
+//! | [`action`] | the actions that policies ask for and applies run, with their names |
 //! | [`node_disruption`] | which actions a change needs, by policy |
 //! | [`plan`] | changes and policy become ordered steps |
 //! | [`waiting`] | kernel arguments that take effect at the next boot |
 //! | [`journal`] | the journal of an apply and the state machine that works through it |
 //! | [`node_state`] | the state of a node during an apply |
-//! | [`status`] | the contract of `holdfast status` |
+//! | [`status`] | the contract of the status: what the daemon keeps in `status.json` and `holdfast status` prints |
 //! | `fuzzing` | the bodies of the fuzz targets |
 #![forbid(unsafe_code)]
 

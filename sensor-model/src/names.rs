@@ -1,4 +1,6 @@
-//! Enums whose values have names: one list is the variants, their order and their names.
+//! Enums whose values have names.
+//!
+//! In: one list of variants with their names. Out: an enum with this order and these names, in JSON too.
 
 /// Declares an enum with the name that each variant has in JSON, metrics and messages.
 macro_rules! names {

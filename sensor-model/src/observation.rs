@@ -1,4 +1,4 @@
-//! What a managed thing is on the host, as plain data.
+//! The state of a managed thing on the host, as plain data.
 //!
 //! In: what the daemon reads through directory handles. Out: what `compare` compares. It holds digests, never contents.
 
@@ -109,17 +109,17 @@ pub struct UnitObservation {
     pub file_state: Option<String>,
     /// `/etc/systemd/system/<unit>` is a link to `/dev/null`.
     pub masked: bool,
-    /// What `/etc/systemd/system/<unit>` is once every link is followed; `None` when nothing is there.
+    /// The path that `/etc/systemd/system/<unit>` leads to after every link; `None` if it does not exist.
     pub resolved: Option<PathBuf>,
 }
 
-/// What was seen of one managed thing.
+/// The observed state of one managed thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "seen", rename_all = "kebab-case")]
 pub enum Observation {
-    /// Nothing at the path.
+    /// No object is at the path.
     Missing,
-    /// Something at the path.
+    /// An object is at the path.
     Object(Box<ObjectObservation>),
     /// Names in a closed directory, sorted (lossy UTF-8 for reports).
     Names {
@@ -148,7 +148,7 @@ pub enum Observation {
 }
 
 impl Observation {
-    /// What was seen, for people, in a few words. It may hold control characters.
+    /// The observed state for people, in a few words. It may hold control characters.
     pub fn summary(&self) -> String {
         match self {
             Self::Missing => "missing".to_owned(),
@@ -167,19 +167,19 @@ impl Observation {
         }
     }
 
-    /// Whether anything was seen.
+    /// Whether an object or a state was observed.
     pub fn is_something(&self) -> bool {
         !matches!(self, Self::Missing | Self::Unreadable { .. })
     }
 
-    /// Why a MachineConfig cannot declare what was seen; `None` for an object and a unit, which it can.
+    /// Why a MachineConfig cannot declare the observed state; `None` for an object and a unit, which it can.
     pub fn not_declarable(&self) -> Option<String> {
         match self {
             Self::Object(_) | Self::Unit(_) => None,
             Self::Missing => Some("it is missing: a MachineConfig cannot declare that".to_owned()),
-            Self::Names { .. } => Some("adopt the files in it that are not declared, one by one".to_owned()),
+            Self::Names { .. } => Some("adopt its undeclared files one by one".to_owned()),
             Self::KernelArguments { .. } | Self::Os(_) => {
-                Some("what is booted is declared by kernelArguments and osImageURL".to_owned())
+                Some("kernelArguments and osImageURL declare the booted state".to_owned())
             }
             Self::Unreadable { error } => Some(format!("it could not be read: {error}")),
         }

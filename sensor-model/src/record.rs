@@ -1,7 +1,7 @@
 //! The forensic record, `holdfast.forensic/v1`: who changed what and when, and the verdict.
 //!
-//! Fields are added, never renamed or removed. A record holds digests of contents. Only for paths that the drift policy marks as
-//! not secret it also holds a unified diff.
+//! In: nothing. Out: the form of a record and its JSON. Fields are added, never renamed or removed. A record holds digests of
+//! contents. It holds a unified diff only for paths that the drift policy marks as not secret.
 
 pub use crate::expectation::ThingKind;
 
@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 pub const SCHEMA: &str = "holdfast.forensic/v1";
 
 names! {
-    /// What an entry of the log is about.
+    /// The event that an entry of the log reports.
     pub enum RecordKind {
-        /// The daemon started.
+        /// The daemon begins its work: at its start, after a reload, after an apply.
         Start = "start",
-        /// The daemon stopped in an orderly way.
+        /// The daemon ends its work in an orderly way.
         Stop = "stop",
         /// A thing differs from its expectation.
         Drift = "drift",
@@ -50,7 +50,7 @@ names! {
 pub struct ThingName {
     /// Its path in reports.
     pub path: String,
-    /// What it is.
+    /// Its kind.
     pub kind: ThingKind,
 }
 
@@ -150,7 +150,7 @@ names! {
         Unit = "unit",
         /// Another process.
         Process = "process",
-        /// Nobody could be named.
+        /// No actor is known.
         Unknown = "unknown",
     }
 }
@@ -177,7 +177,7 @@ impl ActorClass {
 /// A thing before or after a change. A record holds it as JSON; readers can rely on these fields, each of which may be absent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct RecordedState {
-    /// What was seen.
+    /// The kind of the observation.
     pub seen: ObservedKind,
     /// `declaration` if it is not an observation but the declaration of a compliant thing.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -221,9 +221,9 @@ pub struct RecordedState {
 }
 
 names! {
-    /// What kind of thing was seen.
+    /// What kind of observation it is.
     pub enum ObservedKind {
-        /// Nothing at the path.
+        /// No object is at the path.
         Missing = "missing",
         /// An object of a file system.
         Object = "object",
@@ -245,7 +245,7 @@ pub struct Detail {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("const" = true))]
     pub cut: Option<bool>,
-    /// In `denied` and `exec`: this entry stands for as many events from `since` to `time`, which have no entry of their own.
+    /// In `denied` and `exec`: the number of events from `since` to `time` that have this entry and none of their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub count: Option<u64>,
@@ -257,7 +257,7 @@ pub struct Record {
     /// Name and version of this contract.
     #[schemars(extend("const" = SCHEMA))]
     pub schema: String,
-    /// What the entry is about.
+    /// The event that the entry reports.
     pub kind: RecordKind,
     /// Wall clock, RFC 3339, UTC.
     #[schemars(regex(pattern = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?Z$"))]
@@ -274,10 +274,10 @@ pub struct Record {
     /// The operation that the kernel saw (`write`, `rename`, …); `sweep` if a verification found the change, `config` if the
     /// declared state changed, `os-update` if an update of the OS replaced the thing.
     pub operation: Option<String>,
-    /// Who made the change; null if nobody could be named.
+    /// Who made the change; null if no actor is known.
     pub actor: Option<Actor>,
-    /// Everybody who changed the thing since it last matched its expectation, if there were several; the first one first, without
-    /// ancestors, at most sixteen. `detail.more_actors` counts the others and the changes whose records were lost.
+    /// All actors that changed the thing since it last matched its expectation, if there were several: the first one first,
+    /// without ancestors, at most sixteen. `detail.more_actors` counts the others and the changes whose ring records were lost.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub actors: Vec<Actor>,

@@ -1,6 +1,7 @@
 //! The status of a node, `holdfast.status/v1`: what the daemon keeps in `status.json` and `holdfast status` prints.
 //!
-//! Fields are added, never renamed or removed. Nothing is read or written here.
+//! In: nothing. Out: the form of the status and its JSON. Fields are added, never renamed or removed. Nothing is read or written
+//! here.
 
 use crate::{
     difference::Difference,
@@ -15,11 +16,11 @@ use std::collections::BTreeMap;
 /// The value of [`NodeStatus::schema`].
 pub const SCHEMA: &str = "holdfast.status/v1";
 
-/// What `holdfast status` prints: the daemon's status, and whether it is of now.
+/// What `holdfast status` prints: the daemon's status, and whether it is current.
 #[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct StatusReport {
-    /// Whether the daemon that wrote the status still runs. When it does not, the verdict is `unknown`, and the rest is the
-    /// last status that it wrote.
+    /// Whether the daemon that wrote the status still runs. If not, the verdict is `unknown`, and the other fields are those of
+    /// the last status that it wrote.
     pub running: bool,
     /// Why it does not run; null when it runs.
     pub reason: Option<String>,
@@ -28,7 +29,7 @@ pub struct StatusReport {
     pub status: NodeStatus,
 }
 
-/// How the node stands: what the daemon keeps in `status.json`.
+/// The state of the node: what the daemon keeps in `status.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct NodeStatus {
     /// Always [`SCHEMA`].
@@ -38,7 +39,7 @@ pub struct NodeStatus {
     pub verdict: VerdictKind,
     /// Whether the drift policy degrades the node.
     pub degraded: bool,
-    /// What detection runs on: `lsm`, `fentry` or `fanotify`; empty when no daemon wrote a status.
+    /// The backend of detection: `lsm`, `fentry` or `fanotify`; empty when no daemon wrote a status.
     #[schemars(extend("enum" = ["lsm", "fentry", "fanotify", ""]))]
     pub backend: String,
     /// The capabilities that the daemon has, by the kernel's names.
@@ -56,8 +57,7 @@ pub struct NodeStatus {
     pub beat_seconds: u64,
     /// MachineConfigs in the order of their merge.
     pub sources: Vec<String>,
-    /// Why the daemon refused the configs or policies that it was given; the last usable ones are in force. Absent when it
-    /// refused none.
+    /// Why the daemon refused new configs or policies and still uses the last valid ones. Absent when it refused none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_refused: Option<String>,
     /// Things that differ from their expectation.
@@ -67,10 +67,10 @@ pub struct NodeStatus {
     /// The state of the node with the config that was applied; absent when no config was ever applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<Standing>,
-    /// Kernel arguments that take effect with the next boot, because a policy spares this one a reboot. They are no drift.
+    /// Kernel arguments that take effect with the next boot, because a policy does not reboot for them. They are no drift.
     #[serde(default)]
     pub waiting: Vec<WaitingOutput>,
-    /// How many things are managed, how many of them have which verdict, and how many records were lost.
+    /// The number of managed things, of things with each verdict, and of lost ring records.
     pub counters: BTreeMap<String, u64>,
 }
 
@@ -79,14 +79,14 @@ pub struct NodeStatus {
 pub struct DriftedThing {
     /// Its path on the host; for a unit the path of its file.
     pub path: String,
-    /// What is managed there: a unit and its file share a path.
+    /// The kind of the thing: a unit and its file share a path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thing: Option<ThingKind>,
     /// Every difference.
     pub differences: Vec<Difference>,
     /// Since when, RFC 3339.
     pub since: String,
-    /// Who made the change; null when nobody could be named.
+    /// Who made the change; null when no actor is known.
     pub actor: Option<Actor>,
     /// The MachineConfig that declares the thing.
     pub source: String,

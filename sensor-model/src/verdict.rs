@@ -1,15 +1,17 @@
-//! What is known of a managed thing, and of a node: the worst verdict of its things.
+//! What is known about a managed thing, and about a node: the worst verdict of its things.
+//!
+//! In: nothing. Out: the verdicts, in the order from the best to the worst, with their names. `protocol` decides them.
 
 use crate::names::names;
 
 names! {
-    /// The verdict on a managed thing or a node, the best first.
+    /// The verdict on a managed thing or a node, the best first. Only a record has the verdict `touched`.
     pub enum VerdictKind {
-        /// It is as declared.
+        /// It matches its expectation.
         Compliant = "compliant",
-        /// It was changed and is as declared again.
+        /// It was changed and matches its expectation again.
         Touched = "touched",
-        /// Evidence was lost, and it has not been verified since.
+        /// It was not verified since the start or since evidence was lost, or events do not report its changes.
         Unknown = "unknown",
         /// It differs from its expectation.
         Drifted = "drifted",

@@ -14,8 +14,8 @@ const IGNORED: [&str; 3] = ["security.selinux", "security.ima", "security.evm"];
 
 /// Whether an undeclared attribute is no difference. `description` is that of [`describe`].
 pub fn is_ignored(name: &str, description: &str) -> bool {
-    // Reading `trusted.*` needs CAP_SYS_ADMIN, and the verdict must not depend on the reader. These attributes grant nothing; most
-    // are data of overlayfs.
+    // Reading `trusted.*` needs CAP_SYS_ADMIN, and the verdict must not depend on the reader. These attributes grant nothing;
+    // most are data of overlayfs.
     IGNORED.contains(&name) || name.starts_with("trusted.") || description == MINIMAL
 }
 
@@ -191,23 +191,23 @@ mod tests {
         let capability = hex::decode("0100000200200000000000000000000000000000").unwrap();
         let digest = |value: &[u8]| format!("sha256:{}", hex::encode(Sha256::digest(value)));
         for (name, value, expected, why) in [
-            ("system.posix_acl_access", acl(&base), MINIMAL.to_owned(), "says what the mode says"),
+            ("system.posix_acl_access", acl(&base), MINIMAL.to_owned(), "grants what the mode grants"),
             (
                 "system.posix_acl_access",
                 acl(&named),
                 "user::rw-,user:1000:rwx,group::r--,mask::rwx,other::---".to_owned(),
-                "lets one user in",
+                "grants access to one user",
             ),
             (
                 "system.posix_acl_default",
                 acl(&base),
                 "user::rw-,group::r--,other::r--".to_owned(),
-                "a default list changes what is created",
+                "a default list applies to new objects",
             ),
             ("system.posix_acl_access", vec![2, 0, 0, 0, 1], digest(&[2, 0, 0, 0, 1]), "cut short"),
             ("system.nfs4_acl", nfs4(&["OWNER@", "GROUP@", "EVERYONE@"]), MINIMAL.to_owned(), "no names"),
             ("system.nfs4_acl", nfs4(&["eve@x"]), digest(&nfs4(&["eve@x"])), "a name"),
-            ("security.capability", capability, "cap_net_raw+ep".to_owned(), "ping's"),
+            ("security.capability", capability, "cap_net_raw+ep".to_owned(), "the capability of ping"),
             ("user.x", b"v".to_vec(), digest(b"v"), "unknown"),
         ] {
             assert_eq!(describe(name, &value), expected, "{name}: {why}");

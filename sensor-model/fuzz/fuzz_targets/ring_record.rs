@@ -1,4 +1,4 @@
-//! A record from the ring, which whoever may write to the maps can put anything into.
+//! A ring record. A process that may write to the maps can put any bytes into it.
 #![no_main]
 
 use sensor_common::{

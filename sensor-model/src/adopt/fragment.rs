@@ -1,4 +1,6 @@
 //! The generated MachineConfig and its YAML.
+//!
+//! In: files, directories, links, units and keys. Out: a manifest, the same for the same input.
 
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! A MachineConfig that declares the present state.
 //!
 //! In: observations of things, with the bytes of files whose content may be shown. Out: a MachineConfig as YAML, the same for the
-//! same input, and a list of what it cannot declare, with reasons. Later MachineConfigs override earlier ones, so its name decides
-//! whether it has an effect.
+//! same input, and a list of things that it cannot declare, with reasons. Later MachineConfigs override earlier ones, so its name
+//! decides whether it has an effect.
 
 mod fragment;
 
@@ -47,7 +47,7 @@ pub struct LeftOut {
 pub struct Fragment {
     /// A MachineConfig manifest.
     pub yaml: String,
-    /// What it does not declare, in the order of the input.
+    /// The things that it does not declare, in the order of the input.
     pub left_out: Vec<LeftOut>,
 }
 
@@ -106,7 +106,7 @@ impl Maker {
                 let mut reason = other.not_declarable().unwrap_or_default();
                 if *other == Observation::Missing {
                     let by = adoption.expectation.map(|expectation| expectation.source.name());
-                    reason.extend([", take it out of ", by.unwrap_or("whatever declares it")]);
+                    reason.extend([", remove it from ", by.unwrap_or("the config that declares it")]);
                 }
                 self.leave_out(path, reason);
             }
@@ -160,7 +160,7 @@ impl Maker {
             let keys = std::str::from_utf8(bytes).unwrap_or_default().lines().map(str::trim);
             let keys = keys.filter(|line| authorized_keys::parse_line(line.as_bytes()).is_ok());
             self.config.keys(&user).extend(keys.map(str::to_owned));
-            self.leave_out(path, "only keys that are there can be declared: lines that are not keys and keys that are gone are not in it");
+            self.leave_out(path, "only valid keys can be declared: other lines, and keys that the file no longer has, are not in it");
             return;
         }
         // A unit or drop-in of a MachineConfig is owned by root and has the mode 0644. Any other is declared as a file.

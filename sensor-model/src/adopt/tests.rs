@@ -54,9 +54,13 @@ fn the_fragment_makes_the_present_state_the_declared_one() {
 
     let mut turned = adoptions;
     turned.reverse();
-    assert_eq!(adopt("zz-adopted", "worker", &turned).unwrap(), fragment, "whatever the order of the input");
+    assert_eq!(
+        adopt("zz-adopted", "worker", &turned).unwrap(),
+        fragment,
+        "the order of the input does not matter"
+    );
 
-    // Read back, everything is as declared.
+    // The fragment is read again, and every thing matches it.
     let manifest = machine_config::parse("adopted.yaml", fragment.yaml.as_bytes()).unwrap();
     assert_eq!(manifest.machine_configs[0].role(), Some("worker"));
     let found = expectations(&merge::merge(manifest.machine_configs).unwrap()).unwrap();
@@ -182,7 +186,7 @@ fn keys_become_a_users_keys() {
         (user.name.as_str(), user.ssh_authorized_keys.as_deref()),
         ("core", Some(&[KEY.to_owned()][..]))
     );
-    assert_eq!(fragment.left_out.len(), 1, "it says what it cannot say");
+    assert_eq!(fragment.left_out.len(), 1, "the fragment names the thing that it cannot declare");
 }
 
 #[test]
@@ -235,7 +239,7 @@ fn an_observation_that_cannot_be_declared_is_reported_as_left_out() {
     assert_eq!(
         lines,
         [
-            "/etc/gone: it is missing: a MachineConfig cannot declare that, take it out of 99-chrony",
+            "/etc/gone: it is missing: a MachineConfig cannot declare that, remove it from 99-chrony",
             "/etc/secret: its content may be secret and was not given",
             "/etc/setuid: its mode has special bits, which a MachineConfig cannot declare",
             "/etc/fifo: it is neither a file, a directory nor a link",
@@ -255,7 +259,7 @@ fn a_file_that_changed_while_it_was_read_is_not_adopted() {
 }
 
 proptest! {
-    /// The YAML that is written has to be read back to the same text, whatever a unit has in it.
+    /// YAML that is written and read has the same text, for any content of a unit.
     #[test]
     fn any_contents_survive_the_yaml(contents in "[ -~\n\t\r#:'\"|>%@`\u{80}-\u{2fff}]{1,60}", name in "[a-z#:'&*!|>%@`{}-]{1,9}") {
         let path = format!("/etc/systemd/system/{name}.service.d/x.conf");

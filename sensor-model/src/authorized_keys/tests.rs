@@ -101,7 +101,7 @@ fn options_are_part_of_what_a_key_grants_and_comments_are_not() {
     let plain = key(ED25519.to_owned());
     assert!(plain.grants_the_same(&key(format!("{ED25519} someone"))));
     let restricted = key(format!("from=\"10.0.0.1\" {ED25519}"));
-    assert!(!plain.grants_the_same(&restricted), "a restriction was taken away");
+    assert!(!plain.grants_the_same(&restricted), "a restriction was removed");
     assert!(!restricted.grants_the_same(&key(format!("from=\"10.0.0.2\" {ED25519}"))), "or widened");
     assert!(!plain.grants_the_same(&key(ECDSA.to_owned())));
 }
@@ -111,7 +111,7 @@ fn a_file_of_many_lines_takes_bounded_memory_and_is_marked_as_truncated() {
     let found = parse("x\n".repeat(MAXIMUM_ENTRIES + 1).as_bytes());
     assert_eq!(found.invalid.len(), MAXIMUM_ENTRIES);
     assert!(found.truncated);
-    assert!(!parse("x\n".repeat(MAXIMUM_ENTRIES).as_bytes()).truncated, "the limit itself is fine");
+    assert!(!parse("x\n".repeat(MAXIMUM_ENTRIES).as_bytes()).truncated, "the limit itself is allowed");
 }
 
 #[test]
@@ -129,8 +129,8 @@ proptest! {
         prop_assert!(found.keys.len() + found.invalid.len() <= bytes.split(|byte| *byte == b'\n').count());
     }
 
-    /// The `openssh-keys` crate is the independent judge. It is not used itself since it knows a fixed
-    /// list of types only, and cuts options by characters where it means bytes.
+    /// Compares with the `openssh-keys` crate. Holdfast does not use that crate: it has a fixed list of types, and cuts options
+    /// by characters instead of bytes.
     #[test]
     fn what_openssh_keys_reads_is_read_the_same(key: [u8; 32], comment in "[a-z@. ]{0,20}") {
         let mut blob = b"\0\0\0\x0bssh-ed25519\0\0\0\x20".to_vec();

@@ -6,7 +6,7 @@ use crate::{
 };
 use serde_json::json;
 
-/// Every kind, so that a new one is tested too: this stops compiling without it.
+/// Every kind. The match does not compile without a new kind, so each one is tested.
 fn kinds() -> Vec<RecordKind> {
     use RecordKind::{
         Checkpoint, Denied, Drift, Exec, Gap, Recovered, Repaired, Reverted, Rotation, Start, Stop, Tamper,
@@ -215,7 +215,7 @@ fn every_change_of_a_log_is_found_where_it_is() {
     let mut spaced = lines.clone();
     spaced[4] = spaced[4].replacen(',', ", ", 1);
     assert_eq!(check(&spaced).unwrap_err().reason, EntryFault::Form);
-    // Somebody writes an entry anew, hash and all: the next one does not follow it.
+    // An entry is replaced together with its hash: the next one does not follow it.
     let mut forged = lines.clone();
     let place = open(lines[1].trim_end().as_bytes()).unwrap().next_place();
     forged[2] = seal(&place, &bare(RecordKind::Drift)).unwrap().0 + "\n";
@@ -232,7 +232,7 @@ fn a_chain_spans_files_and_its_oldest_may_be_removed() {
     assert_eq!((chain.first_seq, chain.entries), (Some(3), 4));
     assert_eq!(chain.place.clone().map(|place| place.seq), Some(7));
     assert!(verify(&mut chain, lines[4].as_bytes()).unwrap().is_err(), "a file in the wrong place");
-    // A log cut at its front cannot pass for one that begins.
+    // A log without its first entries does not pass for a whole one.
     let (line, _) = seal(&ChainPlace { seq: 2, ..ChainPlace::default() }, &bare(RecordKind::Start)).unwrap();
     assert!(check(&[line + "\n"]).is_err());
 }
@@ -271,7 +271,7 @@ fn a_line_without_an_end_is_read_up_to_its_limit_and_is_a_fault() {
     log.resize(log.len() + usize::try_from(MAXIMUM_LINE).unwrap() + 1, 0);
     let bad = verify(&mut Chain::default(), &log[..]).unwrap().unwrap_err();
     assert_eq!((bad.line, bad.seq, bad.reason), (3, Some(3), EntryFault::TooLong));
-    // Without an end it never ends; what is read of it is what the limit allows.
+    // The line has no end, so it is read up to the limit.
     let mut line = Vec::new();
     let endless = &mut io::BufReader::new(io::repeat(b'x'));
     assert_eq!(next_line(endless, &mut line).unwrap(), LogLine::TooLong);

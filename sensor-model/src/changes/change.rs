@@ -1,4 +1,6 @@
 //! One change between two rendered configs.
+//!
+//! In: nothing. Out: the kinds of changes with their names, and the form of a change.
 
 use crate::{expectation::Source, names::names};
 
@@ -56,11 +58,11 @@ impl ChangeOperation {
 /// One thing that differs between two configs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Change {
-    /// What kind of thing.
+    /// The kind of the thing.
     pub kind: ChangeKind,
-    /// Which; see [`ChangeKind`].
+    /// The name of the thing; see [`ChangeKind`].
     pub name: String,
-    /// What is done to it.
+    /// Whether it is added, changed or removed.
     pub operation: ChangeOperation,
     /// The differences, for people: `content`, `mode 0644 -> 0600`, `enabled: false -> true`.
     pub details: Vec<String>,

@@ -1,12 +1,14 @@
 //! Whether two declared contents are the same bytes, with as little decoding as possible.
 //!
+//! In: two declared files. Out: whether their bytes are equal.
+//!
 //! Ten thousand files have to be compared in milliseconds. Equal sources have equal bytes. Base64 texts that differ before their
 //! last four characters have different bytes, since each group of four characters encodes exactly three bytes. Only other
 //! sources are decoded.
 
 use crate::{data_url::ContentError, expectations::file_bytes, merge::RenderedFile};
 
-/// Whether both files have the same declared bytes. Two files without declared content count as equal.
+/// Whether both files have the same declared bytes. Two files without declared content are equal.
 pub(super) fn same(old: &RenderedFile, new: &RenderedFile) -> Result<bool, ContentError> {
     match (source(old), source(new)) {
         (Some(old), Some(new)) if old == new => return Ok(true),

@@ -1,8 +1,8 @@
-//! What differs between two rendered configs.
+//! The differences between two rendered configs.
 //!
-//! In: two rendered configs. Out: one change for each thing that differs, sorted by kind and name, and every reason why a running
-//! node cannot be brought from one to the other ([`crate::reconcile`]). Contents are compared decoded. No change contains a
-//! content, a key or a password hash.
+//! In: two rendered configs. Out: one change for each thing that differs, sorted by kind and name. Also every reason why a
+//! running node cannot take the new config ([`crate::reconcile`]). Contents are compared decoded. No change contains a content, a
+//! key or a password hash.
 
 mod change;
 mod contents;
@@ -23,19 +23,19 @@ use crate::{
     reconcile::{self, Irreconcilable, Overrides},
 };
 
-/// The outcome of a comparison.
+/// The result of a comparison.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Comparison {
     /// Every change, sorted by kind and name, no thing twice.
     pub changes: Vec<Change>,
-    /// Why a running node cannot be brought to the new config, each reason; empty when it can.
+    /// Every reason why a running node cannot take the new config; empty if it can.
     pub reasons: Vec<Irreconcilable>,
     /// Reasons that an administrator has overridden: running nodes keep the old state of these sections.
     pub overridden: Vec<Irreconcilable>,
 }
 
 impl Comparison {
-    /// Whether a running node can be brought to the new config.
+    /// Whether a running node can take the new config.
     pub fn reconcilable(&self) -> bool {
         self.reasons.is_empty()
     }

@@ -1,4 +1,6 @@
 //! Files, directories and links.
+//!
+//! In: two rendered configs. Out: one change for each path that only one of them declares, or that they declare differently.
 
 use super::{
     change::{Change, ChangeKind, ChangeOperation, arrow},

@@ -1,4 +1,6 @@
 //! Two maps side by side.
+//!
+//! In: two sorted maps. Out: every key once, with the value of each map.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,6 @@
 //! The operating system: kernel arguments and type, extensions, FIPS mode, the image.
+//!
+//! In: two rendered configs. Out: their changes of the operating system.
 
 use super::change::{Change, ChangeKind, ChangeOperation, arrow};
 use crate::{

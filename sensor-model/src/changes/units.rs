@@ -1,4 +1,6 @@
-//! Units: one change for each unit, about its content, drop-ins, enablement and mask.
+//! Units.
+//!
+//! In: two rendered configs. Out: one change for each unit that differs in content, drop-ins, enablement or mask.
 
 use super::{
     change::{Change, ChangeKind, ChangeOperation, arrow},

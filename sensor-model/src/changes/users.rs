@@ -1,6 +1,7 @@
 //! Users' ssh keys and password hashes.
 //!
-//! A change names a key by user and fingerprint. No change contains a key or a hash.
+//! In: two rendered configs. Out: one change for each key and each hash. A change names a key by user and fingerprint. No change
+//! contains a key or a hash.
 
 use super::{
     change::{Change, ChangeKind, ChangeOperation},

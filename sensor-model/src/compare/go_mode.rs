@@ -1,4 +1,6 @@
-//! Type and permission bits in the form of Go's `os.FileMode`, in which the Machine Config Operator prints them.
+//! Type and permission bits in the form of Go's `os.FileMode`.
+//!
+//! In: a type and permission bits. Out: the text that the Machine Config Operator prints for them.
 
 use crate::{observation::FileType, text::octal};
 

@@ -1,4 +1,6 @@
-//! The node's own data for a comparison: ids of users and groups, and label types that anybody may choose.
+//! The node's own data for a comparison.
+//!
+//! In: nothing. Out: a place for the ids of users and groups, and for the label types that administrators may choose.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,6 @@
 //! Closed directories and ssh keys: undeclared names and keys.
+//!
+//! In: declared names and keys, and the observed ones. Out: a difference for each undeclared and each missing one.
 
 use super::subject::ComparedThing;
 use crate::{

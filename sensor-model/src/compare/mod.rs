@@ -87,7 +87,7 @@ fn all(
     }
 }
 
-/// Limits the differences, so that somebody who fills a directory or a file cannot fill the log.
+/// Limits the differences, so that a user who fills a directory or a file cannot fill the log.
 fn bounded(subject: &ComparedThing<'_>, mut differences: Vec<Difference>) -> Vec<Difference> {
     let Some(more) = differences.len().checked_sub(MAXIMUM_DIFFERENCES).filter(|more| *more > 0) else {
         return differences;

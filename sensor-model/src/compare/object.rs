@@ -1,4 +1,7 @@
-//! Files, directories and links: type, mode, content, owner, label, extended attributes, flags, mounts.
+//! Files, directories and links.
+//!
+//! In: an expectation and an observed object. Out: the differences of type, mode, content, owner and label, and the extended
+//! attributes, flags and mounts that no config can declare.
 
 use super::{go_mode::go_mode, ids::Ids, keys, subject::ComparedThing};
 use crate::{
@@ -150,7 +153,8 @@ fn content(
         return;
     }
     let key_differences = keys::declared_file(subject, expected, object);
-    // Ignition (at the first boot) and the Machine Config Daemon write the same keys with different blank lines. That is not drift.
+    // Ignition (at the first boot) and the Machine Config Daemon write the same keys with different blank lines. So other blank
+    // lines are no drift.
     if expected.layout_free && key_differences.is_empty() && keys::same_lines(expected, object) {
         return;
     }

@@ -1,4 +1,6 @@
-//! Booted kernel arguments and OS image. The texts are the Machine Config Operator's.
+//! Booted kernel arguments and OS image.
+//!
+//! In: the declared arguments or image, and the booted ones. Out: a difference with the Machine Config Operator's text.
 
 use crate::{
     difference::{Difference, DifferenceKind},

@@ -1,4 +1,6 @@
-//! The thing that a comparison is about, and the texts that name it.
+//! The thing that a comparison is about.
+//!
+//! In: its path and its noun. Out: differences whose texts name it.
 
 use super::go_mode::go_mode;
 use crate::{

@@ -1,4 +1,6 @@
-//! Enablement and mask of a unit, by the Machine Config Operator's sets of `UnitFileState`.
+//! Enablement and mask of a unit.
+//!
+//! In: the declared state and the observed one. Out: the differences, by the Machine Config Operator's sets of `UnitFileState`.
 
 use super::subject::ComparedThing;
 use crate::{

@@ -1,4 +1,6 @@
 //! Why a drift policy is refused.
+//!
+//! In: nothing. Out: the errors, with file, field and reason.
 
 use crate::{
     fields::{FieldError, FieldFault},

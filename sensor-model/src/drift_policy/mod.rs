@@ -1,8 +1,8 @@
-//! What to do about drift of a path.
+//! The decision about drift of a path.
 //!
 //! In: `DriftPolicy` files ([`DriftPolicyFile::parse`]), merged into one [`DriftPolicy`]; then a path and the actor who changed
-//! it. Out: a [`DriftDecision`]. A file with a fault is refused as a whole; the error names file, rule, field and reason. Nothing is
-//! read from the disk or run here.
+//! it. Out: a [`DriftDecision`]. A file with a fault is refused as a whole; the error names file, rule, field and reason. Nothing
+//! is read from the disk or run here.
 //!
 //! Which rule applies to a path:
 //! 1. The rule for exactly this path.
@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 
 names! {
-    /// What is done about drift, the mildest first.
+    /// The action about drift, the mildest first.
     pub enum DriftAction {
         /// Nothing: no record, no metric.
         Ignore = "ignore",
@@ -43,10 +43,10 @@ names! {
 }
 
 names! {
-    /// What is done about labels that differ from the SELinux policy's.
+    /// Whether labels are compared with the SELinux policy's.
     #[derive(Default)]
     pub enum LabelComparison {
-        /// They are drift.
+        /// A label of another type is drift.
         #[default]
         Compare = "compare",
         /// They are not compared.
@@ -67,12 +67,12 @@ pub struct AllowedActors {
     pub users: Vec<String>,
 }
 
-/// What is done about drift of the paths that a pattern matches.
+/// The action about drift of the paths that a pattern matches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
     /// A path, a directory ending in `/`, or a glob.
     pub path: String,
-    /// What is done.
+    /// The action.
     pub action: DriftAction,
     /// The actors that may change it.
     pub allowed_actors: AllowedActors,
@@ -111,7 +111,7 @@ pub struct PolicyActor<'a> {
     pub user: Option<&'a str>,
     /// Uid of the pod.
     pub pod_uid: Option<&'a str>,
-    /// `namespace/name` of the pod, if the cluster could be asked.
+    /// `namespace/name` of the pod, if the cluster answered.
     pub pod: Option<&'a str>,
 }
 
@@ -128,10 +128,10 @@ impl<'a> From<&'a Actor> for PolicyActor<'a> {
     }
 }
 
-/// What is to be done about one drift.
+/// The decision about one drift.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DriftDecision<'a> {
-    /// What is done: the rule's action, or at most [`DriftAction::Observe`] for an allowed actor.
+    /// The rule's action, or at most [`DriftAction::Observe`] for an allowed actor.
     pub action: DriftAction,
     /// Whether the rule allows the actor.
     pub allowed: bool,
@@ -208,7 +208,7 @@ impl DriftPolicy {
         ))
     }
 
-    /// What is to be done about a change of `path` (absolute) by `subject`, if it is known.
+    /// The decision about a change of `path` (absolute) by `subject`, if that is known.
     pub fn decide(&self, path: &Path, subject: Option<&PolicyActor<'_>>) -> DriftDecision<'_> {
         let Some(number) = self.rule_for(path) else {
             let allowed = subject.is_some_and(|subject| subject.holdfast);

@@ -1,7 +1,7 @@
 //! Reads the rules of a policy file.
 //!
-//! In: YAML or JSON. Out: checked rules, or the first fault with its field. An unknown key is a fault: with a misspelt `action` the
-//! default would apply.
+//! In: YAML or JSON. Out: checked rules, or the first fault with its field. An unknown key is a fault: with a misspelt `action`
+//! the default would apply.
 
 use super::{
     AllowedActors, DriftAction, DriftPolicyFile, LabelComparison, Rule,
@@ -14,7 +14,7 @@ use crate::{
 };
 use serde_json::{Map, Value};
 
-/// The only version there is.
+/// The only version.
 pub(super) const API_VERSION: &str = "holdfast.dev/v1alpha1";
 /// The only kind.
 pub(super) const KIND: &str = "DriftPolicy";

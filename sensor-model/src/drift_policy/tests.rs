@@ -98,27 +98,27 @@ fn an_allowed_actor_is_observed_at_most() {
     - {path: /etc/b, action: ignore, allowedActors: {users: [ann]}}
 ",
     );
-    let nobody = PolicyActor::default();
+    let unknown = PolicyActor::default();
     for (subject, allowed) in [
-        (PolicyActor { unit: Some("crio-12.scope"), ..nobody }, true),
-        (PolicyActor { unit: Some("ntp.service"), ..nobody }, true),
-        (PolicyActor { unit: Some("ntp.service.d"), ..nobody }, false),
-        (PolicyActor { exe: Some("/usr/bin/x"), ..nobody }, true),
-        (PolicyActor { exe: Some("/usr/bin/xy"), ..nobody }, false),
-        (PolicyActor { pod: Some("kube-system/dns-7"), ..nobody }, true),
-        (PolicyActor { pod: Some("other/dns-7"), ..nobody }, false),
-        (PolicyActor { pod_uid: Some("5f1c"), ..nobody }, true),
-        (PolicyActor { user: Some("ann"), ..nobody }, true),
-        (PolicyActor { user: Some("bob"), ..nobody }, false),
-        (PolicyActor { holdfast: true, ..nobody }, true),
-        (nobody, false),
+        (PolicyActor { unit: Some("crio-12.scope"), ..unknown }, true),
+        (PolicyActor { unit: Some("ntp.service"), ..unknown }, true),
+        (PolicyActor { unit: Some("ntp.service.d"), ..unknown }, false),
+        (PolicyActor { exe: Some("/usr/bin/x"), ..unknown }, true),
+        (PolicyActor { exe: Some("/usr/bin/xy"), ..unknown }, false),
+        (PolicyActor { pod: Some("kube-system/dns-7"), ..unknown }, true),
+        (PolicyActor { pod: Some("other/dns-7"), ..unknown }, false),
+        (PolicyActor { pod_uid: Some("5f1c"), ..unknown }, true),
+        (PolicyActor { user: Some("ann"), ..unknown }, true),
+        (PolicyActor { user: Some("bob"), ..unknown }, false),
+        (PolicyActor { holdfast: true, ..unknown }, true),
+        (unknown, false),
     ] {
         let decision = policy.decide(Path::new("/etc/a"), Some(&subject));
         assert_eq!(decision.allowed, allowed, "{subject:?}");
         assert_eq!(decision.action, if allowed { DriftAction::Observe } else { DriftAction::Deny });
     }
     assert_eq!(policy.decide(Path::new("/etc/a"), None).action, DriftAction::Deny);
-    let ann = PolicyActor { user: Some("ann"), ..nobody };
+    let ann = PolicyActor { user: Some("ann"), ..unknown };
     assert_eq!(
         policy.decide(Path::new("/etc/b"), Some(&ann)).action,
         DriftAction::Ignore,
@@ -169,7 +169,7 @@ fn the_higher_precedence_applies_and_a_tie_is_refused() {
         assert_eq!(policy.decide(Path::new("/etc/a"), None).action, DriftAction::Deny);
         assert_eq!(policy.decide(Path::new("/etc/b"), None).action, DriftAction::Ignore);
     }
-    assert!(DriftPolicy::merge(&[low.clone(), low]).is_ok(), "the same rule twice says nothing new");
+    assert!(DriftPolicy::merge(&[low.clone(), low]).is_ok(), "the same rule twice is no contradiction");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_fault_is_named_with_field_and_reason_and_the_schema_refuses_it_too() {
     let schema = schema();
     let head = "apiVersion: holdfast.dev/v1alpha1\nkind: DriftPolicy\nmetadata: {name: x}\n";
     let rules = |rules: &str| format!("{head}spec:\n  rules:\n{rules}");
-    // The last column: a schema can tell, too.
+    // The last column: whether the schema refuses it, too.
     for (text, field, reason, by_schema) in [
         ("- 1".to_owned(), "file", "must be a mapping, not a list", true),
         ("a: [".to_owned(), "file", "", false),

@@ -1,4 +1,6 @@
-//! What a declared file, directory or link means: its bytes, its mode, its owner.
+//! The bytes, the mode and the owner that a declaration means.
+//!
+//! In: a declared file, directory or link. Out: its decoded bytes, and its mode and owner with the defaults.
 
 use crate::{
     data_url::{self, ContentError},

@@ -1,4 +1,7 @@
-//! Users' ssh keys: the declared file of keys, and no undeclared key in the files that sshd reads.
+//! Users' ssh keys.
+//!
+//! In: the users of a rendered config. Out: an expectation of each declared file of keys, and of no undeclared key in the files
+//! that sshd reads.
 
 use super::{declared::digest, units::nodes_in};
 use crate::{

@@ -1,4 +1,6 @@
-//! The operating system, as far as a running host shows it: kernel arguments and image.
+//! The operating system, as far as a running host shows it.
+//!
+//! In: a rendered config. Out: the expectations of the kernel arguments and of the image, if they are declared.
 
 use crate::{
     expectation::{Expectation, Expected, KernelArgumentsExpectation, OsImageExpectation, Thing},

@@ -196,7 +196,7 @@ fn a_unit_without_contents_has_an_expected_state_too() {
             "unit masked-only.service",
             "unit masked.service",
         ],
-        "a masked unit's content is not on the disk, and a unit of which nothing is said is not expected"
+        "a masked unit's content is not on the disk, and a unit without declared state is not expected"
     );
     assert_eq!(unit(&found, "enabled.service").0.enabled, Some(true));
     assert_eq!(unit(&found, "disabled.service").0.enabled, Some(false));
@@ -266,11 +266,11 @@ fn declaring_a_dropin_closes_the_directory_to_others() {
             "40-link.conf",
             "sub",
         ],
-        "drop-ins, declared files and links, and what the node writes there itself"
+        "drop-ins, declared files and links, and the drop-ins that the node writes"
     );
     assert_eq!(kubelet.suffix.as_deref(), Some(".conf"));
     let gone = file(&found, "/etc/systemd/system/kubelet.service.d/20-gone.conf");
-    assert!(gone.may_be_missing, "an empty drop-in is removed by one writer and written by the other");
+    assert!(gone.may_be_missing, "one writer removes an empty drop-in, and the other writes it");
     assert_eq!(gone.content, Some(digest(b"")));
     assert!(!file(&found, "/etc/systemd/system/kubelet.service.d/10-a.conf").may_be_missing);
 }
@@ -301,21 +301,21 @@ fn users_keys_close_their_ssh_directories() {
     all.sort();
     let mut named = things(&found);
     named.sort();
-    assert_eq!(named, all, "only of users of whom a list of keys is declared");
+    assert_eq!(named, all, "only users with a declared list of keys");
 
     let core = file(&found, "/home/core/.ssh/authorized_keys.d/ignition");
     let lines = format!("{KEY}\n{}\n", KEY.replace(" a", " b"));
-    assert_eq!(core.content, Some(digest(lines.as_bytes())), "each key on its line, as both writers do");
+    assert_eq!(core.content, Some(digest(lines.as_bytes())), "each key on its line, as with both writers");
     assert_eq!((core.mode, core.keys.len(), core.layout_free), (0o600, 2, true));
     assert_eq!((&core.user, &core.group), (&Owner::Name("core".into()), &Owner::Name("core".into())));
     assert!(!core.may_be_missing);
     let root = file(&found, "/root/.ssh/authorized_keys.d/ignition");
-    assert!(root.may_be_missing, "without keys there is nothing to write");
+    assert!(root.may_be_missing, "without keys the file may be missing");
     assert_eq!(file(&found, "/srv/app/.ssh/authorized_keys.d/ignition").group, Owner::Name("apps".into()));
     assert_eq!(file(&found, "/home/nogroup/.ssh/authorized_keys.d/ignition").group, Owner::Undeclared);
     let directory = closed(&found, "/home/core/.ssh/authorized_keys.d");
     assert_eq!((&directory.names[..], directory.ssh_keys), (&["ignition".to_owned()][..], true));
-    assert!(found.iter().all(|expectation| expectation.ssh_keys), "the observer has to read keys everywhere");
+    assert!(found.iter().all(|expectation| expectation.ssh_keys), "the daemon reads the keys of each");
 }
 
 #[test]
@@ -328,7 +328,7 @@ fn a_declared_file_of_keys_replaces_the_expectation_of_the_user_section() {
         ] },
     })]);
     let own = file(&found, "/home/core/.ssh/authorized_keys");
-    assert_eq!((own.keys.len(), own.layout_free), (1, false), "declared byte by byte, and read key by key");
+    assert_eq!((own.keys.len(), own.layout_free), (1, false), "declared by its bytes, and read by its keys");
     assert_eq!(closed(&found, "/home/core/.ssh/authorized_keys.d").names, ["extra", "ignition"]);
 }
 

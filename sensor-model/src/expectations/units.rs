@@ -1,4 +1,7 @@
-//! Units: files, drop-ins, closed drop-in directories, enablement and mask.
+//! Units.
+//!
+//! In: the units of a rendered config. Out: the expectations of their files and drop-ins, of closed drop-in directories, and of
+//! enablement and mask.
 
 use super::declared::{FILE_MODE, digest};
 use crate::{

@@ -84,8 +84,8 @@ fn control_characters_count_with_their_length_in_the_line() {
         wide.after = Some(json!({ "seen": "names", "names": vec![text.clone(); 64], "more": 5 }));
         wide.detail = json!({ "at": text }).as_object().unwrap().clone();
         let cut = holds(&wide);
-        let told = cut.actor.unwrap();
-        assert_eq!((told.pid, told.container_id), (7, Some("ab".repeat(32))));
+        let actor = cut.actor.unwrap();
+        assert_eq!((actor.pid, actor.container_id), (7, Some("ab".repeat(32))));
         assert!(!cut.differences.is_empty() && cut.after.unwrap()["seen"] == "names");
     }
 }

@@ -1,4 +1,6 @@
 //! Targets for the parsers of [`crate::host`].
+//!
+//! In: any bytes. Out: nothing; a target panics if a property does not hold.
 
 use crate::{
     expectations,

@@ -1,4 +1,6 @@
 //! Targets for the input of plans: manifests, disruption policies, `registries.conf`, SELinux policies.
+//!
+//! In: any bytes. Out: nothing; a target panics if a property does not hold.
 
 use crate::{
     action::Action,

@@ -1,4 +1,6 @@
 //! Targets for cgroup paths, drift policies, the forensic log and the journal.
+//!
+//! In: any bytes. Out: nothing; a target panics if a property does not hold.
 
 use crate::{
     cgroup::Placement,

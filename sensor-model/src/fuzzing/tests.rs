@@ -35,7 +35,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
     paths.iter().map(|path| std::fs::read(path).unwrap()).collect()
 }
 
-/// What a fuzzer does to a seed, a few times.
+/// The changes that a fuzzer makes to a seed, a few times.
 #[derive(Debug, Clone)]
 enum Change {
     Flip(usize, u8),

@@ -1,4 +1,6 @@
-//! Lines of a passwd or group file: names and ids.
+//! Lines of a passwd or group file.
+//!
+//! In: the bytes of a file. Out: names by id and ids by name.
 
 use std::collections::HashMap;
 
@@ -12,8 +14,8 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    /// Adds the lines of a passwd or group file: name, password, id. As with NSS the first entry of a name or id wins, so the caller
-    /// adds the file of the highest priority first. Lines of another form are ignored.
+    /// Adds the lines of a passwd or group file: name, password, id. As with NSS the first entry of a name or id applies, so the
+    /// caller adds the file of the highest priority first. Lines of another form are ignored.
     pub fn add(&mut self, text: &[u8]) {
         for line in text.split(|byte| *byte == b'\n') {
             let mut fields = line.split(|byte| *byte == b':');

@@ -30,9 +30,9 @@ pub enum BtfError {
         structure: String,
         /// Member found.
         member: String,
-        /// What the programs load.
+        /// The type that the programs load.
         expected: Field,
-        /// What the kernel has.
+        /// The type that the kernel has.
         found: Field,
     },
     /// The kernel has no such function.

@@ -1,4 +1,6 @@
 //! The `[Install]` section of a unit file.
+//!
+//! In: the text of a unit file or drop-in. Out: the links and other units that enabling the unit involves.
 
 /// The `[Install]` sections of a unit and its drop-ins.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

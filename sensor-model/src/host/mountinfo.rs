@@ -1,7 +1,7 @@
 //! `/proc/PID/mountinfo` (proc(5)).
 //!
-//! The kernel (`mangle()`) escapes only blanks, tabs, newlines and backslashes. A mount point may have any other bytes, and
-//! anybody with a user namespace that shares its mounts may choose them.
+//! In: the bytes of the file. Out: its mounts. The kernel (`mangle()`) escapes only blanks, tabs, newlines and backslashes. A
+//! mount point may have any other bytes. A user with a user namespace that shares its mounts can choose them.
 
 use std::{ffi::OsString, os::unix::ffi::OsStringExt as _, path::PathBuf};
 

@@ -1,4 +1,6 @@
 //! `/proc/PID/stat` (proc(5)).
+//!
+//! In: the bytes of the file. Out: the fields that attribution uses.
 
 /// Fields of a process's `stat`. Each execution changes the addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,8 +18,8 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Reads the file. The name in parentheses may contain parentheses and blanks, so it ends at the last parenthesis. `None` if the
-    /// text is cut.
+    /// Reads the file. The name in parentheses may contain parentheses and blanks, so it ends at the last parenthesis. `None` if
+    /// the text is cut.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = String::from_utf8_lossy(text);
         let (front, rest) = text.rsplit_once(')')?;

@@ -1,4 +1,6 @@
 //! Names of unit templates and of their instances: `getty@.service`, `getty@tty1.service`.
+//!
+//! In: a name. Out: its template, its instance, or the name of another instance.
 
 /// Whether it is the name of a template.
 pub fn is_template(name: &str) -> bool {

@@ -1,4 +1,6 @@
-//! The rules by which a config is read, and the purpose.
+//! The rules by which a config is read, and the purpose of the reading.
+//!
+//! In: nothing. Out: the dialects and the purposes.
 
 /// The rules that a config has to keep besides Ignition's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,7 +11,7 @@ pub enum Dialect {
     MachineConfig,
 }
 
-/// What a config is read for.
+/// The purpose for which a config is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// To verify a node: a field that cannot be verified is refused.

@@ -1,4 +1,6 @@
 //! Why a config is refused.
+//!
+//! In: nothing. Out: the errors, with field and reason.
 
 use crate::{
     data_url::ContentError,
@@ -57,7 +59,7 @@ pub enum IgnitionFault {
     #[error("{0}")]
     Warning(String),
     /// The config refers to other configs.
-    #[error("it takes in other configs, which cannot be verified from here: give the rendered config")]
+    #[error("it refers to other configs, which cannot be verified here: use the rendered config")]
     OtherConfigs,
     /// The unit's name has no known suffix. The text is the Machine Config Operator's.
     #[error("invalid systemd unit extension in {}", quote(_0))]

@@ -1,4 +1,7 @@
-//! The rules of a valid config: Ignition's own, and that the config alone is enough to verify a node.
+//! The rules of a valid config.
+//!
+//! In: a parsed config. Out: nothing, or the first broken rule with its field. The rules are Ignition's own, and that the config
+//! alone is enough to verify a node.
 
 use super::{
     dialect::{Dialect, Purpose},

@@ -40,7 +40,7 @@ pub enum LineError {
     #[error("no digest at its beginning")]
     NoDigest,
     /// The digest is that of another text, or of another line before it.
-    #[error("its digest does not fit: it was changed after it was written")]
+    #[error("its digest is another: it was changed after it was written")]
     Digest,
     /// The text is not JSON of a record.
     #[error("no record: {0}")]
@@ -132,8 +132,8 @@ fn digest(previous: &str, json: &[u8]) -> String {
 /// Reads a journal.
 ///
 /// # Errors
-/// A changed or invalid line (an unfinished last line after others is no error), records in an impossible order, or a path or
-/// digest that Holdfast does not write.
+/// A changed or invalid line; an unfinished last line after others is no error. Records in an impossible order. A path or digest
+/// that Holdfast does not write.
 pub fn parse(bytes: &[u8]) -> Result<ParsedJournal, JournalError> {
     let error = |line: usize, reason: LineError| JournalError { line, reason };
     if bytes.len() > MAXIMUM_BYTES {

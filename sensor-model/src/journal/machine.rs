@@ -24,8 +24,8 @@ use stage::{Pass, Stage};
 /// The end of the message about a target that was left unchanged.
 pub const LEFT: &str = ": left as somebody else wrote it";
 
-/// Most steps of one target in a row. Without interference five are enough. On a file system that does not keep attributes, or beside
-/// a process that writes all the time, the steps would never end.
+/// Most steps of one target in a row. Without interference five are enough. On a file system that does not keep attributes, or
+/// beside a process that writes all the time, the steps would never end.
 const STEPS: u8 = 12;
 
 /// The next request to the caller, who answers each one by [`Machine::answer`].
@@ -72,11 +72,12 @@ pub enum MachineAnswer {
     NeedsReboot,
     /// The request failed and left no effect.
     Failed(String),
-    /// The request failed, and neither the apply nor a rollback can continue: the journal cannot be written, or the state is unknown.
+    /// The request failed, and neither the apply nor a rollback can continue: the journal cannot be written, or the state is
+    /// unknown.
     Broken(String),
 }
 
-/// The machine.
+/// The state machine of one apply.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Machine {
     kinds: Vec<TargetKind>,
@@ -86,7 +87,7 @@ pub struct Machine {
     names: Vec<String>,
     acts: Vec<Act>,
     reboot: bool,
-    /// The record [`JournalRecord::Written`] is there, so a new process continues with the apply.
+    /// The journal has the record [`JournalRecord::Written`], so a new process continues with the apply.
     sealed: bool,
     boot: Boot,
     /// Started actions, which a rollback has to undo.
@@ -209,8 +210,8 @@ impl Machine {
         })
     }
 
-    /// A rollback restores the targets in reverse order. A hard link still comes after its file, if an object at its path can stay
-    /// until then.
+    /// The target at a place of the rollback, which restores the targets in reverse order. A hard link still comes after its
+    /// file, if an object at its path can stay until then.
     fn back(&self, at: usize) -> usize {
         let count = self.kinds.len();
         let waits = |kind: &TargetKind| kind.hard && !kind.before_absent && !kind.last;
@@ -300,7 +301,7 @@ impl Machine {
             (Stage::Turning, MachineAnswer::Failed(reason)) => {
                 // Without the record `RollingBack` the next start would continue with the new config. So the rollback begins
                 // only after it is written.
-                self.halt(&format!("the way back could not begin: {reason}"))
+                self.halt(&format!("the rollback could not begin: {reason}"))
             }
             (Stage::Turning, _) => self.go_back(),
             (Stage::Undoing(act), outcome) => {
@@ -368,15 +369,15 @@ impl Machine {
         Stage::Turning
     }
 
-    fn give_back(&mut self, at: usize) -> Stage {
+    fn restore(&mut self, at: usize) -> Stage {
         if at < self.kinds.len() {
             return Stage::Returning { at, state: None, steps: 0 };
         }
-        if self.unfinished.is_empty() { self.undo(0) } else { self.not_given_back() }
+        if self.unfinished.is_empty() { self.undo(0) } else { self.not_restored() }
     }
 
-    fn not_given_back(&self) -> Stage {
-        self.halt(&format!("not everything could be given back: {}", self.unfinished.join("; ")))
+    fn not_restored(&self) -> Stage {
+        self.halt(&format!("not everything could be restored: {}", self.unfinished.join("; ")))
     }
 
     fn undo(&mut self, act: usize) -> Stage {
@@ -386,7 +387,7 @@ impl Machine {
             return Stage::Undoing(act);
         }
         match self.returns {
-            _ if !self.unfinished.is_empty() => self.not_given_back(),
+            _ if !self.unfinished.is_empty() => self.not_restored(),
             true => Stage::AskingReturn,
             false => Stage::RolledBack,
         }

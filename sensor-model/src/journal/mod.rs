@@ -31,7 +31,7 @@ use std::{
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum Image {
-    /// Nothing.
+    /// No object.
     Absent,
     /// A regular file.
     File(FileImage),
@@ -97,8 +97,8 @@ pub struct LinkImage {
 }
 
 impl Image {
-    /// Whether an observed state matches this image. Attributes that the kernel writes by itself are compared only if the image has
-    /// them.
+    /// Whether an observed state matches this image. Attributes that the kernel writes by itself are compared only if the image
+    /// has them.
     pub fn is(&self, observed: &Self) -> bool {
         match (self, observed) {
             (Self::Absent, Self::Absent) => true,
@@ -181,8 +181,8 @@ impl Target {
         )
     }
 
-    /// For a directory on both sides: whether each observed attribute is that of one of the two images. A killed apply leaves only
-    /// such a state; any other is the work of another process.
+    /// For a directory on both sides: whether each observed attribute is that of one of the two images. A killed apply leaves
+    /// only such a state; any other is that of another process.
     pub fn is_between(&self, seen: &Image) -> bool {
         let (Image::Directory(before), Image::Directory(after), Image::Directory(seen)) =
             (&self.before, &self.after, seen)
@@ -202,15 +202,15 @@ impl Target {
             })
     }
 
-    /// Holdfast's temporary name beside the path during an apply, with `.part` added while its content is written. No program reads
-    /// files with this ending in a drop-in directory.
+    /// Holdfast's temporary name beside the path during an apply, with `.part` added while its content is written. No program
+    /// reads files with this ending in a drop-in directory.
     pub fn temporary(&self, id: u64, number: usize) -> PathBuf {
         self.path.parent().unwrap_or(Path::new("/")).join(format!("{TEMPORARY}{id}-{number}"))
     }
 }
 
-/// A path that an update of the OS reverts: the declared state is exactly what the old image ships, so the update takes the path for
-/// unchanged, and replaces it by the state of the new image.
+/// A path that an update of the OS reverts. The declared state is exactly that of the old image. So the update takes the path
+/// for unchanged, and replaces it by the state of the new image.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PutAgain {
     /// Absolute, cleaned.
@@ -234,9 +234,9 @@ pub const TEMPORARY: &str = ".holdfast-apply-";
 #[expect(clippy::struct_excessive_bools, reason = "five facts of one target, read by name")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct TargetKind {
-    /// Nothing was there.
+    /// No object is at the path before the apply.
     pub before_absent: bool,
-    /// Nothing shall be there.
+    /// No object is at the path after the apply.
     pub after_absent: bool,
     /// A directory that stays one: its metadata is set where it is.
     pub in_place: bool,
@@ -246,10 +246,10 @@ pub struct TargetKind {
     pub hard: bool,
 }
 
-/// One act after the files are written.
+/// One action after the files are written.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Act {
-    /// What.
+    /// The action.
     pub kind: Action,
     /// The unit, with its suffix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -258,7 +258,7 @@ pub struct Act {
     pub timeout_s: u64,
     /// What is done when it does not succeed.
     pub fallback: Fallback,
-    /// Which changes need it.
+    /// The changes that need it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub because: Vec<String>,
     /// The new config masks the unit, so nothing can start it.
@@ -271,7 +271,7 @@ pub struct Act {
 pub struct Original {
     /// Absolute, cleaned.
     pub path: PathBuf,
-    /// What was there.
+    /// The object at the path, or its absence.
     pub image: Image,
     /// The OS image of that time ships exactly this state. After an update it is an older image's default.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -321,7 +321,7 @@ pub struct Begin {
     /// The change of the OS, for the OS backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os: Option<OsChange>,
-    /// What follows.
+    /// The actions that follow.
     pub acts: Vec<Act>,
     /// Whether the apply ends with a reboot.
     pub reboot: bool,
@@ -354,11 +354,11 @@ pub enum ApplyEnd {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "kebab-case")]
 pub enum JournalRecord {
-    /// The first.
+    /// The first record.
     Begin(Box<Begin>),
     /// Every target has its state after the apply.
     Written,
-    /// An act begins.
+    /// An action begins.
     Started {
         /// Its number.
         act: usize,
@@ -375,7 +375,7 @@ pub enum JournalRecord {
         /// Why.
         reason: String,
     },
-    /// The reboot is asked for.
+    /// The apply requests the reboot.
     RebootRequested {
         /// The boot that it ends.
         #[serde(flatten)]
@@ -388,7 +388,7 @@ pub enum JournalRecord {
         /// Why.
         reason: String,
     },
-    /// The undone change of the OS takes effect with the next boot, which is asked for.
+    /// The undone change of the OS takes effect with the next boot, which the rollback requests.
     ReturnRequested {
         /// The boot that it ends.
         #[serde(flatten)]
@@ -396,7 +396,7 @@ pub enum JournalRecord {
     },
     /// Everything is restored, except targets that another process changed.
     RolledBack {
-        /// Targets left as another process wrote them, and actions that failed during the rollback.
+        /// Targets that keep the state of another process, and actions that failed during the rollback.
         problems: Vec<String>,
     },
 }

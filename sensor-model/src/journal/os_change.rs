@@ -1,7 +1,7 @@
 //! The change of the operating system, for the OS backend.
 //!
-//! In: the declarations of two configs, and the kernel arguments that wait for the next boot. Out: what to remove and what to add,
-//! for the apply and for its rollback.
+//! In: the declarations of two configs, and the kernel arguments that wait for the next boot. Out: the parts to remove and to
+//! add, for the apply and for its rollback.
 
 use crate::{
     changes::ChangeOperation,
@@ -32,8 +32,8 @@ pub struct OsChange {
     /// The booted commit at the begin of the apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub booted: Option<String>,
-    /// The booted kernel arguments at the begin of the apply; empty if unknown. If some waited, those that the next boot would have
-    /// had.
+    /// The booted kernel arguments at the begin of the apply; empty if unknown. If some waited, those that the next boot would
+    /// have had.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub booted_arguments: Vec<String>,
     /// The arguments that waited for the next boot at the begin: staging another deployment drops the staged ones.
@@ -79,8 +79,9 @@ impl OsChange {
         common(&self.booted_arguments, &declared).into_iter().filter_map(as_declared).collect()
     }
 
-    /// The change on a host where arguments wait for the next boot. `old` and `new` are the declared arguments of the two configs. The
-    /// next deployment is staged from the booted one, so the change has all arguments and not only those that differ.
+    /// The change on a host where arguments wait for the next boot. `old` and `new` are the declared arguments of the two
+    /// configs. The next deployment is staged from the booted one, so the change has all arguments and not only those that
+    /// differ.
     #[must_use]
     pub fn beside(self, waited: Waiting, old: Vec<String>, new: Vec<String>) -> Self {
         if waited.arguments.is_empty() {

@@ -1,8 +1,8 @@
 //! The steps of one target from one image to the other.
 //!
-//! In: the state of the path and of Holdfast's temporary name beside it. Out: the next single step. The state is only on the disk,
-//! so after a kill between two steps the next process observes the disk and continues. An object of another process is put back
-//! or left; it is never deleted.
+//! In: the state of the path and of Holdfast's temporary name beside it. Out: the next single step. The state is only on the
+//! disk, so after a kill between two steps the next process observes the disk and continues. An object of another process is
+//! put back or left; it is never deleted.
 
 use super::TargetKind;
 
@@ -33,7 +33,7 @@ pub struct TargetState {
     pub path: Option<Side>,
     /// The path is a directory with attributes of both images (see [`super::Target::is_between`]).
     pub between: bool,
-    /// The image at the temporary name; `None` if nothing is there.
+    /// The image at the temporary name; `None` if that name does not exist.
     pub temporary: Option<Option<Side>>,
 }
 
@@ -48,9 +48,9 @@ pub enum TargetStep {
     Make(Side),
     /// Exchange path and temporary name.
     Swap,
-    /// Move the object at the temporary name to the path, at which nothing may be.
+    /// Move the object at the temporary name to the path, which must not exist.
     PutIn,
-    /// Move the object at the path to the temporary name, at which nothing may be. A directory is removed instead.
+    /// Move the object at the path to the temporary name, which must not exist. A directory is removed instead.
     TakeAway,
     /// Set the metadata of a directory in place.
     Set(Side),

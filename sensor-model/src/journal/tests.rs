@@ -238,12 +238,12 @@ fn a_halted_machine_reports_the_first_reason_first_and_later_problems_after_it()
         });
         assert_eq!(rest, MachineEnd::Halted("reload failed; and again; EIO".to_owned()));
     }
-    for (fails, told) in [
+    for (fails, reason) in [
         (
             MachineRequest::Append(JournalRecord::RollingBack { reason: "reload failed".to_owned() }),
-            "the way back could not begin: EIO",
+            "the rollback could not begin: EIO",
         ),
-        (MachineRequest::Observe(0), "not everything could be given back: EIO"),
+        (MachineRequest::Observe(0), "not everything could be restored: EIO"),
         (MachineRequest::Commit(ApplyEnd::RolledBack), "EIO"),
         (MachineRequest::Close, "EIO"),
     ] {
@@ -257,7 +257,7 @@ fn a_halted_machine_reports_the_first_reason_first_and_later_problems_after_it()
             request if turned.get() && *request == fails => failed("EIO"),
             _ => None,
         });
-        assert_eq!(rest, MachineEnd::Halted(format!("reload failed; {told}")), "{fails:?}");
+        assert_eq!(rest, MachineEnd::Halted(format!("reload failed; {reason}")), "{fails:?}");
     }
 }
 

@@ -1,4 +1,6 @@
 //! Why a manifest is refused.
+//!
+//! In: nothing. Out: the errors, with file, object, field and reason.
 
 use crate::{ignition::IgnitionFault, path::NameError, text::quote, unknown::UnknownField};
 use std::str::Utf8Error;
@@ -51,7 +53,7 @@ pub enum ManifestFault {
     Name(#[from] NameError),
     /// The Ignition config is invalid.
     #[error(transparent)]
-    Ignition(#[from] IgnitionFault),
+    Ignition(Box<IgnitionFault>),
     /// Lists contain lists.
     #[error("lists are nested too deeply")]
     NestedLists,
@@ -90,6 +92,12 @@ pub enum ManifestFault {
     /// The file is not valid YAML, in the parser's words.
     #[error("{0}")]
     Yaml(String),
+}
+
+impl From<IgnitionFault> for ManifestFault {
+    fn from(fault: IgnitionFault) -> Self {
+        Self::Ignition(Box::new(fault))
+    }
 }
 
 /// A type of JSON, as errors name it.

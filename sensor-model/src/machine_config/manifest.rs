@@ -1,4 +1,6 @@
-//! What one file of manifests holds.
+//! The objects of one file of manifests.
+//!
+//! In: nothing. Out: the forms of a MachineConfig, of other objects and of a file.
 
 use super::error::ManifestError;
 use crate::{expectation::Source, ignition};
@@ -65,7 +67,7 @@ pub struct OtherObject {
     pub value: Value,
 }
 
-/// What one file holds.
+/// The content of one file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Manifest {
     /// MachineConfigs in the order of the file.

@@ -25,7 +25,7 @@ use crate::ignition;
 /// of a plain Ignition config.
 ///
 /// # Errors
-/// The first invalid object. One invalid object refuses the whole file, because nobody asked for half a configuration.
+/// The first invalid object. One invalid object refuses the whole file, since no author declares a part of it alone.
 pub fn parse(origin: &str, bytes: &[u8]) -> Result<Manifest, ManifestError> {
     parse_for(origin, bytes, ignition::Purpose::Verify)
 }

@@ -1,4 +1,6 @@
-//! From an untyped document to a MachineConfig.
+//! From an untyped document to MachineConfigs and other objects.
+//!
+//! In: a document. Out: its objects, added to a manifest, or the first invalid field.
 
 use super::{
     error::{JsonType, ManifestError, ManifestFault},

@@ -233,16 +233,16 @@ fn unknown_fields_are_reported_with_the_nearest_known_one_and_refused_on_request
             "x: document 1: itmes: unknown field; did you mean items?",
         ),
     ];
-    for (text, told) in cases {
-        assert_eq!(unknown(&text), [told], "{text}");
+    for (text, report) in cases {
+        assert_eq!(unknown(&text), [report], "{text}");
         let refused = parse("x", text.as_bytes()).unwrap().refuse_unknown().unwrap_err();
-        assert_eq!(refused.to_string(), told);
+        assert_eq!(refused.to_string(), report);
     }
 }
 
 #[test]
 fn a_misspelt_kind_or_api_version_is_reported_as_such() {
-    for (text, told) in [
+    for (text, report) in [
         ("Kind: MachineConfig\nspec: {}", "Kind: unknown field; did you mean kind?"),
         ("{igntion: {version: 3.4.0}}", "igntion: unknown field; did you mean ignition?"),
         ("kind: MachineConfig\napiversion: x/v1", "apiversion: unknown field; did you mean apiVersion?"),
@@ -252,7 +252,7 @@ fn a_misspelt_kind_or_api_version_is_reported_as_such() {
         ),
     ] {
         let error = error(text);
-        assert!(error.ends_with(told), "{error}");
+        assert!(error.ends_with(report), "{error}");
     }
 }
 

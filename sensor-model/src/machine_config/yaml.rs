@@ -1,4 +1,6 @@
 //! From bytes to untyped documents.
+//!
+//! In: the bytes of a file. Out: its YAML or JSON documents, within limits.
 
 use super::error::{MAXIMUM_DEPTH, ManifestError, ManifestFault};
 use serde_json::Value;

@@ -1,8 +1,9 @@
 //! The disruption that owners of MachineConfigs declare, read back from a rendered MachineConfig.
 //!
-//! A rendered MachineConfig no longer says which MachineConfig declares which part. For MachineConfigs with a declared
-//! disruption, an annotation keeps the declaration and the parts that it is about. This file reads the annotation. If it
-//! cannot be read, the rendered config has no declarations, which never reduces a disruption.
+//! In: an annotation of a rendered MachineConfig. Out: the declarations and the sources of their parts, added to the config. A
+//! rendered MachineConfig does not keep which MachineConfig declares which part. For MachineConfigs with a declared disruption,
+//! the annotation keeps the declaration and its parts. If it cannot be read, the config has no declarations, which never reduces
+//! a disruption.
 
 use super::rendered::{Declaration, Rendered, Sourced};
 use crate::expectation::Source;

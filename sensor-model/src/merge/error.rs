@@ -1,4 +1,6 @@
 //! Why MachineConfigs cannot be merged.
+//!
+//! In: nothing. Out: the errors, with both MachineConfigs.
 
 use crate::{expectation::Source, text::quote};
 

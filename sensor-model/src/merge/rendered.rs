@@ -1,4 +1,6 @@
-//! What many MachineConfigs declare together, each part with the MachineConfig that it is from.
+//! The merge of MachineConfigs: those of a pool, or those of the files that a command names.
+//!
+//! In: nothing. Out: the form of the merge, in which each part has the MachineConfig that declares it.
 
 use super::fixed::Fixed;
 use crate::{
@@ -56,7 +58,7 @@ pub struct RenderedUser {
     pub source: Source,
 }
 
-/// The merge of MachineConfigs.
+/// The merge of MachineConfigs, which may be of one pool or of any files.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Rendered {
     /// The MachineConfigs in the order in which they were merged.

@@ -1,7 +1,8 @@
 //! The rules of the merge, one function for each part.
 //!
-//! Ignition's rules: a field that a later config omits keeps its value; lists merge by key; a file, a directory and a link of
-//! one path replace each other. Comments mark the Machine Config Operator's rules.
+//! In: the merge so far, and one more config. Out: the merge with that config. Ignition's rules: a field that a later config
+//! omits keeps its value; lists merge by key; a file, a directory and a link of one path replace each other. Comments mark the
+//! Machine Config Operator's rules.
 
 use super::{
     covers,

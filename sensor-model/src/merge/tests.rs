@@ -61,7 +61,7 @@ fn fields_that_a_later_config_leaves_out_keep_their_value() {
     ])
     .unwrap();
     let file = &rendered.files["/a"].value.file;
-    assert_eq!(file.mode, Some(384), "said first and never again");
+    assert_eq!(file.mode, Some(384), "only the first config declares it");
     assert_eq!(file.user, Some(spec::NodeUser { id: Some(5), name: None }), "an id in place of a name");
     assert_eq!(file.group, Some(spec::NodeGroup { id: Some(7), name: None }));
     assert_eq!(bytes(&rendered, "/a").as_deref(), Some("two"));
@@ -82,7 +82,7 @@ fn compression_left_out_means_none_in_a_machine_config() {
     let rendered =
         merge(vec![files("1", &packed()), files("2", &json!([{ "path": "/a", "mode": 384 }]))]).unwrap();
     let raw = expected_bytes(&rendered, Path::new("/a")).unwrap();
-    assert_eq!(raw[..2], [0x1f, 0x8b], "as the Machine Config Operator has it: still packed");
+    assert_eq!(raw[..2], [0x1f, 0x8b], "still compressed, as with the Machine Config Operator");
 }
 
 #[test]
@@ -157,8 +157,8 @@ fn keys_append_by_value_and_an_empty_list_is_a_list() {
     assert_eq!(keys, [("k1", "1"), ("k2", "3"), ("k3", "3")]);
     assert_eq!(core.user.home_dir.as_deref(), Some("/home/core"));
     assert_eq!(core.user.groups.as_deref(), Some(&["a".to_owned(), "b".to_owned()][..]));
-    assert_eq!(rendered.users["other"].keys, Some(Vec::new()), "no key may let this user in");
-    assert_eq!(rendered.users["third"].keys, None, "nothing is said about keys");
+    assert_eq!(rendered.users["other"].keys, Some(Vec::new()), "no key gives this user access");
+    assert_eq!(rendered.users["third"].keys, None, "no keys are declared");
 }
 
 #[test]
@@ -402,7 +402,7 @@ fn a_path_below_a_link_of_another_config_and_a_hard_link_to_anothers_directory_a
         ),
     ]);
     assert!(matches!(error, Err(MergeError::HardLink { .. })), "{error:?}");
-    // A name that only begins like the link's is no path below it.
+    // A name that only begins with the link's name is no path below it.
     let beside = vec![
         ignition("50-link", &json!({ "storage": link })),
         ignition("60-beside", &json!({ "storage": { "files": [{ "path": "/etc/l-x" }] } })),

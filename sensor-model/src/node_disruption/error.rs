@@ -1,4 +1,6 @@
 //! Why a disruption policy or a declaration is refused.
+//!
+//! In: nothing. Out: the errors, with file, object, field and reason.
 
 use super::{API_VERSION, KIND, MCO_API_VERSION, MCO_KIND};
 use crate::{
@@ -29,7 +31,7 @@ pub enum DisruptionPolicyError {
         /// The field, as a path from the object's root.
         field: String,
         /// What is wrong with it.
-        reason: PolicyFault,
+        reason: Box<PolicyFault>,
     },
 }
 
@@ -47,8 +49,8 @@ impl PolicyFieldError {
     }
 
     pub(super) fn of(self, origin: &str, object: String) -> DisruptionPolicyError {
-        let Self { field, reason } = self;
-        DisruptionPolicyError::Field { origin: origin.to_owned(), object, field, reason }
+        let (origin, reason) = (origin.to_owned(), Box::new(self.reason));
+        DisruptionPolicyError::Field { origin, object, field: self.field, reason }
     }
 }
 
@@ -124,7 +126,7 @@ pub enum PolicyFault {
     #[error("must be a time from 1s to 24h: 30s, 5m, 1h, or a number of seconds")]
     Timeout,
     /// An entry of `declarations` is for no MachineConfig.
-    #[error("machineConfigs or matchLabels must say whose declarations count")]
+    #[error("machineConfigs or matchLabels must name the MachineConfigs whose declarations apply")]
     NoOwner,
     /// An entry of `declarations` allows actions on units, and names no unit.
     #[error("Required value: which units may be reloaded and restarted")]

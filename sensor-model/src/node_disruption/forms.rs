@@ -1,4 +1,6 @@
-//! Checks the form of names, paths and times in a policy.
+//! The form of names, paths and times in a policy.
+//!
+//! In: a value of a policy. Out: the value in the form that entries have, or the reason to refuse it.
 
 use super::{
     EntryAction,

@@ -1,4 +1,6 @@
 //! Merges policy files into one policy, and decides which actions a change needs.
+//!
+//! In: policy files; then a change. Out: the policy of a node; then the actions and the entry that decided.
 
 use super::{
     Allowance, DisruptionDecision, DisruptionPolicyFile, EntryAction, EntrySubject, PolicyEntry, PolicyScope,
@@ -38,8 +40,8 @@ impl DisruptionPolicy {
         Self::merge(&[], None)
     }
 
-    /// Merges files over the shipped defaults, for the nodes of a pool. An entry replaces the whole earlier entry for the same path
-    /// or name.
+    /// Merges files over the shipped defaults, for the nodes of a pool. An entry replaces the whole earlier entry for the same
+    /// path or name.
     ///
     /// # Errors
     /// Two files of the same scope with different entries for the same path or name.
@@ -109,7 +111,7 @@ impl DisruptionPolicy {
         &self.entries
     }
 
-    /// What a change from `old` to `new` needs.
+    /// The actions that a change from `old` to `new` needs.
     pub fn decide(&self, change: &Change, old: &Rendered, new: &Rendered) -> DisruptionDecision {
         let name = change.name.as_str();
         let entry = match change.kind {
@@ -176,10 +178,12 @@ impl DisruptionPolicy {
 
     /// The actions that the owner of the MachineConfig declares, if a policy allows them; otherwise a reboot.
     fn declared(&self, change: &Change, old: &Rendered, new: &Rendered) -> DisruptionDecision {
-        const NO_ENTRY: &str = "no entry fits: reboot";
+        const NO_ENTRY: &str = "no entry matches: reboot";
         let name = &*change.source.machine_config;
         if !change.others.is_empty() {
-            return DisruptionDecision::reboot(format!("{NO_ENTRY}; several MachineConfigs say parts of it"));
+            return DisruptionDecision::reboot(format!(
+                "{NO_ENTRY}; several MachineConfigs declare parts of it"
+            ));
         }
         // Only the old config has the declaration of something that is removed.
         let Some(declared) = new.declarations.get(name).or_else(|| old.declarations.get(name)) else {

@@ -1,8 +1,8 @@
-//! Which actions a change needs: `NodeDisruptionPolicy` in the Machine Config Operator's shape, and more.
+//! The actions that a change needs: `NodeDisruptionPolicy` in the Machine Config Operator's form, and more.
 //!
-//! In: policy files ([`DisruptionPolicyFile::parse`]), merged over the shipped defaults ([`DisruptionPolicy::merge`]), and a change. Out: a
-//! [`DisruptionDecision`]. A file with a fault is refused as a whole. A change that no entry matches reboots the node. Nothing is read
-//! from the disk or run here.
+//! In: policy files ([`DisruptionPolicyFile::parse`]), merged over the shipped defaults ([`DisruptionPolicy::merge`]), and a
+//! change. Out: a [`DisruptionDecision`]. A file with a fault is refused as a whole. A change that no entry matches reboots the
+//! node. Nothing is read from the disk or run here.
 //!
 //! Which entry decides:
 //! 1. The entry for exactly this path.
@@ -42,17 +42,17 @@ pub const MCO_API_VERSION: &str = "operator.openshift.io/v1";
 /// The Machine Config Operator's kind.
 pub const MCO_KIND: &str = "MachineConfiguration";
 
-/// What an entry asks for.
+/// The request of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PolicyRequest {
     /// An action.
     Act {
-        /// Which.
+        /// The action.
         action: Action,
         /// The unit, with its suffix; `None` for an action without a unit.
         unit: Option<String>,
     },
-    /// What the content of the file needs, by rules of its own. Only shipped defaults ask for it.
+    /// The actions depend on the content of the file, by rules of its own. Only shipped defaults request it.
     Special,
     /// A type that this version does not know, from a policy that the Machine Config Operator checked: a reboot.
     Unknown(String),
@@ -61,11 +61,11 @@ pub enum PolicyRequest {
 /// One action of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryAction {
-    /// What is done.
+    /// The action.
     pub request: PolicyRequest,
     /// How many seconds it may take, if the policy has a limit.
     pub timeout_seconds: Option<u64>,
-    /// What is done when it fails or takes longer, if the policy has a fallback.
+    /// The fallback if it fails or takes longer, if the policy has one.
     pub fallback: Option<Fallback>,
 }
 
@@ -89,7 +89,7 @@ impl EntryAction {
     }
 }
 
-/// What an entry is about.
+/// The things that an entry is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EntrySubject {
     /// Files by path, directory or glob. They also decide for directories and links without an entry of their own.
@@ -123,11 +123,11 @@ impl EntrySubject {
 /// The actions that changes of some things need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyEntry {
-    /// What it is about.
+    /// The things that it is about.
     pub subject: EntrySubject,
     /// Path, name or glob; empty for ssh keys.
     pub pattern: String,
-    /// What is done, never empty.
+    /// The actions, never empty.
     pub actions: Vec<EntryAction>,
     /// The file it is from, for messages.
     pub origin: String,
@@ -169,7 +169,7 @@ pub struct DisruptionPolicyFile {
     pub overrides: Overrides,
 }
 
-/// What a change needs.
+/// The actions that a change needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DisruptionDecision {
     /// The actions, never empty.

@@ -32,7 +32,7 @@ const MAXIMUM_STATUS_ENTRIES: usize = 100;
 const MAXIMUM_OWN_ENTRIES: usize = 1_000;
 /// Most actions of an entry.
 const MAXIMUM_ACTIONS: usize = 10;
-/// What only shipped defaults and a cluster's status may ask for.
+/// The type that only shipped defaults and a cluster's status may have.
 const SPECIAL: &str = "Special";
 
 /// Fields of a `MachineConfiguration`'s `spec` that are about something else.
@@ -332,7 +332,7 @@ impl EntryReader<'_> {
         let at = format!("{at}.sshkey");
         if let Some(value) = body.get("sshkey").filter(|value| !value.is_null()) {
             let map = mapping(value, &at, &["actions"])?;
-            // An empty mapping counts as absent, so the default stays.
+            // An empty mapping is the same as none, so the default stays.
             if !map.is_empty() {
                 let actions = self.actions(map, &at)?;
                 let origin = self.origin.to_owned();

@@ -1,11 +1,9 @@
+mod declarations;
+
 use super::*;
-use crate::{
-    changes::{
-        Change, ChangeKind, ChangeOperation, compare,
-        tests::{config, files, ignition, named},
-    },
-    machine_config,
-    merge::{self, Rendered},
+use crate::changes::{
+    Change, ChangeKind, ChangeOperation, compare,
+    tests::{config, files, ignition, named},
 };
 use serde_json::{Value, json};
 
@@ -33,7 +31,7 @@ fn policy(texts: &[String], pool: Option<&str>) -> DisruptionPolicy {
     DisruptionPolicy::merge(&files, pool).unwrap()
 }
 
-/// What decides about a change of that kind and name.
+/// The policy entry and the actions for a change of that kind and name.
 fn decided(policy: &DisruptionPolicy, kind: ChangeKind, name: &str) -> (String, String) {
     let nothing = config(&json!({}));
     let change = Change {
@@ -269,158 +267,6 @@ fn two_files_that_contradict_each_other_are_refused() {
     );
 }
 
-/// Two MachineConfigs of a pool, one with a declaration, before and after a change of all that they say.
-fn declared(annotation: &str, rendered: bool) -> (Rendered, Rendered) {
-    let side = |text: &str| {
-        let config = |name: &str, annotations: &Value, spec: &Value| {
-            json!({
-                "apiVersion": machine_config::API_VERSION, "kind": "MachineConfig", "spec": spec,
-                "metadata": { "name": name, "annotations": annotations, "labels": {
-                    "team": "web", "machineconfiguration.openshift.io/role": "worker",
-                } },
-            })
-        };
-        let file = |path: &str| json!({ "path": path, "contents": { "source": format!("data:,{text}") } });
-        let unit = json!({ "name": "app.service", "contents": text });
-        let app = ignition(&json!({
-            "storage": { "files": [
-                file("/etc/app/a"), { "path": "/etc/app/b", "mode": 384 }, file("/etc/containers/policy.json"),
-            ] },
-            "systemd": { "units": [unit, { "name": "shared.service", "contents": text }] },
-        }));
-        let other = ignition(&json!({
-            "storage": { "files": [file("/etc/app/b"), file("/etc/other")] },
-            "systemd": { "units": [{ "name": "shared.service", "dropins": [{ "name": "a.conf", "contents": text }] }] },
-        }));
-        let objects = json!({ "apiVersion": "v1", "kind": "List", "items": [
-            config("99-app", &json!({ "holdfast.dev/disruption": annotation }), &app),
-            config("50-other", &json!({}), &other),
-            { "apiVersion": machine_config::API_VERSION, "kind": "MachineConfigPool",
-              "metadata": { "name": "worker" }, "spec": { "machineConfigSelector": {} } },
-        ] });
-        let bytes = serde_json::to_vec(&objects).unwrap();
-        let manifest = machine_config::parse("configs.json", &bytes).unwrap();
-        if !rendered {
-            return merge::merge(manifest.machine_configs).unwrap();
-        }
-        let pools = crate::pool::pools(&manifest.others).unwrap();
-        let images = crate::pool::ClusterImages::default();
-        let made = crate::pool::render(&pools[0], &manifest.machine_configs, &images, "test").unwrap();
-        let mut parsed = machine_config::parse("rendered.yaml", made.to_yaml().unwrap().as_bytes())
-            .unwrap()
-            .machine_configs;
-        merge::rendered(parsed.remove(0)).unwrap()
-    };
-    (side("old"), side("new"))
-}
-
-fn declared_decisions(annotation: &str, policy: &DisruptionPolicy, rendered: bool) -> Vec<String> {
-    let (old, new) = declared(annotation, rendered);
-    let changes = compare(Some(&old), Some(&new), policy.overrides()).unwrap().changes;
-    let decide =
-        |change: &Change| format!("{}: {}", change.name, words(&policy.decide(change, &old, &new).actions));
-    changes.iter().map(decide).collect()
-}
-
-const ALLOWED: &str = "{declarations: [{machineConfigs: ['99-app*'], matchLabels: {team: web}, \
-                       paths: [/etc/app, '/etc/systemd/system/*.service'], \
-                       actions: [None, Restart], units: ['app*.service']}]}";
-
-#[test]
-fn an_owners_declaration_decides_if_it_is_allowed_and_no_entry_matches() {
-    let allowed = policy(&[own(ALLOWED)], None);
-    for rendered in [false, true] {
-        assert_eq!(
-            declared_decisions("Restart app.service", &allowed, rendered),
-            [
-                "/etc/app/a: Restart(\"app.service\")",
-                // Another MachineConfig says its content.
-                "/etc/app/b: Reboot",
-                // An entry decides before any declaration.
-                "/etc/containers/policy.json: Reload(\"crio.service\")",
-                "/etc/other: Reboot",
-                "app.service: Restart(\"app.service\")",
-                // Another MachineConfig says a part of it.
-                "shared.service: Reboot",
-            ],
-            "rendered: {rendered}"
-        );
-    }
-}
-
-#[test]
-fn holdfasts_own_actions_may_be_in_its_own_policies_and_in_allowed_declarations() {
-    let said = own("{files: [{path: /etc/a, actions: \
-                    [{type: ReloadOrRestart, reloadOrRestart: {serviceName: a@b.service}}]}]}");
-    let decided = decided(&policy(&[said], None), ChangeKind::File, "/etc/a").1;
-    assert_eq!(decided, "ReloadOrRestart(\"a@b.service\")");
-    let allowed = policy(&[own(&ALLOWED.replace("Restart", "ReloadOrRestart"))], None);
-    let decisions = declared_decisions("ReloadOrRestart app.service", &allowed, false);
-    assert_eq!(decisions[0], "/etc/app/a: ReloadOrRestart(\"app.service\")");
-    assert_eq!(declared_decisions("Restart app.service", &allowed, false)[0], "/etc/app/a: Reboot");
-}
-
-#[test]
-fn a_declaration_that_is_not_allowed_or_invalid_leads_to_a_reboot() {
-    let allowed = policy(&[own(ALLOWED)], None);
-    for annotation in [
-        "Drain",
-        "Restart sshd.service",
-        "Reload app.service",
-        "ReloadOrRestart app.service",
-        "None, Restart app.service",
-        "none",
-        "Explode",
-        "",
-        "Restart",
-        "Restart app",
-    ] {
-        let decisions = declared_decisions(annotation, &allowed, false);
-        assert_eq!(decisions[0], "/etc/app/a: Reboot", "{annotation:?}");
-    }
-    for spec in [
-        "{}".to_owned(),
-        ALLOWED.replace("99-app*", "98-app*"),
-        ALLOWED.replace("team: web", "team: db"),
-        ALLOWED.replace("[/etc/app, ", "[/etc/apps, "),
-    ] {
-        let decisions = declared_decisions("None", &policy(&[own(&spec)], None), false);
-        assert_eq!(decisions[0], "/etc/app/a: Reboot", "{spec}");
-    }
-    let (old, new) = declared("Drain", false);
-    let change = &compare(Some(&old), Some(&new), allowed.overrides()).unwrap().changes[0];
-    let said = allowed.decide(change, &old, &new).policy;
-    assert!(said.contains("99-app is not allowed by any policy"), "{said}");
-}
-
-#[test]
-fn only_a_rendered_config_tells_what_others_declared() {
-    let allowed = policy(&[own("{declarations: [{machineConfigs: [trusted], actions: [None]}]}")], None);
-    let declarations = json!({ "trusted": {
-        "disruption": "None", "labels": {}, "files": ["/etc/a"], "directories": [], "links": [], "units": [],
-    } });
-    let decided = |name: &str| {
-        let side = |text: &str| {
-            let file = json!({ "path": "/etc/a", "contents": { "source": format!("data:,{text}") } });
-            let object = json!({
-                "apiVersion": machine_config::API_VERSION, "kind": "MachineConfig",
-                "metadata": { "name": name, "annotations": {
-                    "holdfast.dev/declarations": declarations.to_string(),
-                } },
-                "spec": files(&json!([file])),
-            });
-            let bytes = serde_json::to_vec(&object).unwrap();
-            merge::rendered(machine_config::parse("a.json", &bytes).unwrap().machine_configs.remove(0))
-                .unwrap()
-        };
-        let (old, new) = (side("a"), side("b"));
-        let change = &compare(Some(&old), Some(&new), allowed.overrides()).unwrap().changes[0];
-        words(&allowed.decide(change, &old, &new).actions)
-    };
-    assert_eq!(decided("99-mine"), "Reboot");
-    assert_eq!(decided("rendered-worker-0123456789abcdef0123456789abcdef"), "None");
-}
-
 #[test]
 fn a_change_that_no_config_writes_needs_no_action() {
     let side = |text: &str| {
@@ -433,23 +279,6 @@ fn a_change_that_no_config_writes_needs_no_action() {
 }
 
 #[test]
-fn a_single_config_may_declare_for_itself() {
-    let allowed = policy(&[own("{declarations: [{machineConfigs: [mine], actions: [None]}]}")], None);
-    let with = |text: &str| {
-        let mut config = named(
-            "mine",
-            &files(&json!([{ "path": "/etc/a", "contents": { "source": format!("data:,{text}") } }])),
-        );
-        let declaration = merge::Declaration { text: "None".to_owned(), ..merge::Declaration::default() };
-        config.declarations.insert("mine".to_owned(), declaration);
-        config
-    };
-    let (old, new) = (with("a"), with("b"));
-    let change = &compare(Some(&old), Some(&new), allowed.overrides()).unwrap().changes[0];
-    assert_eq!(words(&allowed.decide(change, &old, &new).actions), "None");
-}
-
-#[test]
 fn the_shipped_policy_and_the_documented_examples_match_the_schema() {
     let schema: Value =
         serde_json::from_str(include_str!("../../../policies/schema/node-disruption.schema.json")).unwrap();
@@ -459,7 +288,7 @@ fn the_shipped_policy_and_the_documented_examples_match_the_schema() {
         validator.iter_errors(&value).map(|error| error.to_string()).collect()
     };
     for text in [
-        // Nobody but the shipped file may say this word.
+        // Only the shipped file may have this type.
         include_str!("../../../policies/node-disruption/default.yaml").replace("type: Special", "type: None"),
         include_str!("../../../policies/node-disruption/example.yaml").to_owned(),
         include_str!("../../fuzz/seeds/node_disruption/own.yaml").to_owned(),
@@ -495,7 +324,7 @@ fn an_unknown_action_in_a_clusters_status_leads_to_a_reboot() {
     };
     let unknown = status("Hibernate");
     assert!(unknown.reboot && unknown.drain, "{unknown:?}");
-    assert_eq!(unknown.changes[0].explanation, ["action \"Hibernate\" is not known here: reboot"]);
+    assert_eq!(unknown.changes[0].explanation, ["action \"Hibernate\" is unknown to this version: reboot"]);
     assert!(!status("Drain").reboot);
     let none = DisruptionPolicyFile::from_status("cluster", &json!({})).unwrap();
     assert_eq!(none.entries, []);

@@ -99,11 +99,11 @@ impl NodeEvent {
             Self::Begun => "apply begins",
             Self::Refused => "preflight refuses",
             Self::NotReconcilable => "config not reconcilable",
-            Self::RebootRequested => "reboot asked for",
-            Self::Booted => "node is up again",
-            Self::Verified => "everything is as declared",
-            Self::RolledBack => "old config is back",
-            Self::Stuck => "can go neither on nor back",
+            Self::RebootRequested => "reboot requested",
+            Self::Booted => "node has booted",
+            Self::Verified => "everything matches",
+            Self::RolledBack => "old config is restored",
+            Self::Stuck => "can neither finish nor roll back",
         }
     }
 }

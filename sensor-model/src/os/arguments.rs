@@ -52,8 +52,9 @@ pub fn is_among(word: &str, found: &[String]) -> bool {
     found.iter().any(|found| bare(found) == word)
 }
 
-/// Splits words into those that `others` contain and the remaining ones, both in their order. A word counts as often as `others`
-/// contain it, the last ones first, because the kernel uses the last value. `word` gives the text by which two of them are equal.
+/// Splits words into those that `others` contain and the remaining ones, both in their order. A word is shared as often as
+/// `others` contain it, the last ones first, because the kernel uses the last value. `word` gives the text by which two of them
+/// are equal.
 pub fn partition<'a, T>(
     words: &'a [T],
     others: &[T],

@@ -1,4 +1,6 @@
 //! The origin file that ostree keeps for each deployment.
+//!
+//! In: the text of the file, and the commit. Out: the deployment.
 
 use super::{Deployment, reference};
 

@@ -35,7 +35,7 @@ fn declared_arguments_are_in_order_with_any_others_in_between() {
         ("m=off m=auto", "m=auto host m=off rw", false, false),
         ("m=off d=\"e f\"", "\"d=e f\" m=off", false, false),
         ("m=off d=\"e f\"", "m=off \"d=e f\"", true, true),
-        // What is not there has no place.
+        // A missing word has no place in the order.
         ("m=off gone m=auto", "m=off m=auto", true, true),
         ("", "rw", true, true),
         // Of several the last one is used, even if the host adds one more.

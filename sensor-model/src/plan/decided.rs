@@ -1,4 +1,6 @@
-//! A change with what the policy decided about it.
+//! A change with the decision of the policy.
+//!
+//! In: a change and its decision. Out: the same together, for the steps and the plan.
 
 use crate::{changes::Change, node_disruption::EntryAction};
 

@@ -67,7 +67,7 @@ fn decide(change: Change, old: &Rendered, new: &Rendered, policy: &DisruptionPol
         actions = special(&change, old, new, &mut explanation);
     }
     let unknown = actions.iter().find_map(|action| match &action.request {
-        PolicyRequest::Unknown(word) => Some(format!("action {word:?} is not known here: reboot")),
+        PolicyRequest::Unknown(word) => Some(format!("action {word:?} is unknown to this version: reboot")),
         PolicyRequest::Act { .. } | PolicyRequest::Special => None,
     });
     if let Some(why) = unknown {
@@ -83,11 +83,9 @@ fn waits(decided: &mut Decided) {
         return;
     }
     let until = match decided.change.operation {
-        ChangeOperation::Add => "the running kernel goes on without it, unless a unit sets it at run time",
-        ChangeOperation::Remove => {
-            "the running kernel goes on with it, unless a unit takes it back at run time"
-        }
-        ChangeOperation::Change => "the running kernel goes on with the old order",
+        ChangeOperation::Add => "the running kernel does not have it, unless a unit sets it at run time",
+        ChangeOperation::Remove => "the running kernel has it, unless a unit removes it at run time",
+        ChangeOperation::Change => "the running kernel keeps the old order",
     };
     decided.explanation.push(format!("written for the next boot; until then {until}"));
 }
@@ -100,7 +98,7 @@ fn special(
     explanation: &mut Vec<String>,
 ) -> Vec<EntryAction> {
     if change.kind != ChangeKind::File || change.name != registries::PATH {
-        explanation.push("no rules for this file are known here: reboot".to_owned());
+        explanation.push("this version has no rules for this file: reboot".to_owned());
         return vec![EntryAction::plain(Action::Reboot)];
     }
     let path = Path::new(registries::PATH);

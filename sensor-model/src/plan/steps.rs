@@ -1,8 +1,8 @@
 //! Merges the actions of all changes into one list of steps.
 //!
-//! The order is drain, write, daemon-reload, reload, reload-or-restart, restart, reboot; each step appears once. A plan with a
-//! reboot has a drain and no reloads and restarts. Units have the order of the entries that name them, and otherwise the order
-//! of their names, so the order of the changes does not matter.
+//! In: every change with its actions. Out: the steps, each once, in the order of [`Action::place`]. A plan with a reboot has a
+//! drain and none of the actions that follow the files ([`Action::is_act`]). Units have the order of the entries that name them,
+//! and otherwise the order of their names. So the order of the changes does not matter.
 
 use super::{
     decided::{ACT_SECONDS, Decided},

@@ -1,4 +1,6 @@
 //! The contract of a plan, `holdfast.plan/v1`: what `holdfast plan` prints and an apply records.
+//!
+//! In: nothing. Out: the form of a plan and its JSON. Fields are added, never renamed or removed.
 
 use crate::{
     action::{Action, Fallback},
@@ -37,7 +39,7 @@ pub struct Plan {
     /// writes them again after the reboot. Known only on the host; absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub put_again: Vec<PathBuf>,
-    /// What only a forced apply removes, by path. Known only on the host; absent if there is none.
+    /// The names and keys that only a forced apply removes, by path. Known only on the host; absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed_by_force: Vec<RemovedByForce>,
 }
@@ -95,7 +97,7 @@ impl Plan {
 /// One action that a change needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PlannedAction {
-    /// What is done.
+    /// The action.
     #[schemars(schema_with = "actions")]
     pub action: Action,
     /// The unit, with its suffix.
@@ -106,7 +108,7 @@ pub struct PlannedAction {
 /// One change, with the policy entry that decided about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PlannedChange {
-    /// What kind of thing.
+    /// The kind of the thing.
     pub kind: ChangeKind,
     /// The path, unit, argument, word or URL; for an ssh key the user and the key's fingerprint.
     pub name: String,
@@ -133,7 +135,7 @@ pub struct PlannedChange {
 /// One step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Step {
-    /// What is done.
+    /// The action.
     #[schemars(schema_with = "steps_actions")]
     pub action: Action,
     /// The unit, with its suffix.
@@ -149,7 +151,7 @@ pub struct Step {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub timeout_seconds: Option<u64>,
-    /// What is done when it fails or takes longer, if a policy says so; otherwise a reboot.
+    /// The fallback if it fails or takes longer, if a policy has one; otherwise a reboot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
 }

@@ -19,8 +19,8 @@ const SPEC_VERSION: &str = "3.5.0";
 /// Prefix of the hashed bytes, so that the hash differs from hashes of other objects and of later forms.
 const DOMAIN: &[u8] = b"holdfast.dev/rendered-config/v1\n";
 
-/// Digits of the hash in a name: as many as the Machine Config Operator's MD5 has. They are the first digits of a SHA-256, so
-/// that nobody can create two contents with one name.
+/// Digits of the hash in a name: as many as the Machine Config Operator's MD5 has. They are the first digits of a SHA-256:
+/// with MD5 an author could create two contents with one name.
 const HASH_DIGITS: usize = 32;
 
 const OVERRIDDEN_ANNOTATION: &str = "machineconfiguration.openshift.io/os-image-url-overridden";

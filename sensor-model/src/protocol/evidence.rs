@@ -7,10 +7,10 @@ use crate::difference::{Difference, DifferenceKind};
 
 /// The kernel's evidence about one observation.
 ///
-/// The order on the kernel side is part of the protocol (with another order the checker finds a lost drift). The hook of the
-/// daemon's own *observation open* clears the dirty bit, **then** copies the counter, **then** samples writers and lock, each
-/// fully ordered before the next. The hook of a change increments the counter first, then tests and sets the dirty bit. The
-/// daemon reads the object, checks that the path still leads to the open inode, and then reads the entry, once.
+/// The order on the kernel side is part of the protocol: with another order the checker finds a lost drift. The hook of the
+/// daemon's own *observation open* clears the dirty bit, **then** copies the counter, **then** samples writers and lock. Each
+/// step is fully ordered before the next. The hook of a change increments the counter first, then tests and sets the dirty bit.
+/// The daemon reads the object, checks that the path still leads to the open inode, and then reads the entry, once.
 ///
 /// The protocol also needs that the kernel counts a writer in `i_writecount` before `security_file_open`, and drops the count
 /// after the last write.
@@ -42,18 +42,6 @@ impl Evidence {
     /// without a further event.
     pub(super) fn is_settled_but_for_writers(&self) -> bool {
         self.counter == self.observed_counter && !self.locked
-    }
-
-    /// The evidence for a thing that depends on two inodes (a name's directory, and the object at the name).
-    #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        let moved = u64::from(!(self.is_settled_but_for_writers() && other.is_settled_but_for_writers()));
-        Self {
-            observed_counter: 0,
-            counter: moved,
-            writers: self.writers || other.writers,
-            locked: self.locked || other.locked,
-        }
     }
 }
 

@@ -10,12 +10,12 @@
 //!    of the time between, and the full verification finds their effect.
 //! 2. Whenever the ring is readable, and at every canary: drain the ring until it is empty, and call [`Detector::event`] for each
 //!    record. **Then** read the kernel's loss counter and call [`Detector::drained`]. If that returns `true`, sweep: read every
-//!    entry and call `event` for the dirty ones. The canary matters: a hook on another CPU counts its loss only after it found
-//!    the ring full, so a loss can become visible after the drain that made room.
-//! 3. Call [`Detector::due`], verify each returned thing, and call [`Detector::verified`] with the result. A verification opens
-//!    the object for observation (in that open the kernel takes its part of the [`Evidence`]), reads everything, and checks that
-//!    the path still leads to the same inode. If it does not, the daemon enrols the other inode and starts over. Last it reads the
-//!    entry. If nothing is at the path, the observed inode is the directory's, opened *before* the lookup of the name.
+//!    entry and call `event` for the dirty ones. The canary matters: a hook on another CPU finds the
+//!    ring full, and counts its loss later. So a loss can become visible after the drain that made room.
+//! 3. Call [`Detector::due`], verify each returned thing, and call [`Detector::conclude`] with the result. A verification opens
+//!    the object for observation. In that open the kernel takes its part of the [`Evidence`]. Then it reads everything, and
+//!    checks that the path still leads to the same inode. If not, the daemon enrols the other inode and starts over. Last it
+//!    reads the entry. If nothing is at the path, it observes the directory's inode, opened *before* the lookup of the name.
 //! 4. Sleep until the ring is readable or [`Detector::next_deadline`].
 
 mod evidence;
@@ -227,10 +227,12 @@ impl Detector {
         self.gaps.close(now).map(Transition::GapClosed).collect()
     }
 
-    /// Sets, before [`Detector::conclude`], whether events report the changes of a thing. `Some` with the reason: they do not (a
-    /// file system that others write to, an object that cannot be watched). Full verifications then find drift and recovery, but
-    /// the thing never becomes compliant: it stays unknown, under one lasting gap for all things of that reason. `None`: events
-    /// report its changes. If they did not before, the thing is verified once more.
+    /// Sets, before [`Detector::conclude`], whether events report the changes of a thing. `None`: they do. If they did not
+    /// before, the thing is verified once more.
+    ///
+    /// `Some` with the reason: they do not, because other hosts write to the file system, or the object cannot be watched. Full
+    /// verifications then find drift and recovery. But the thing never becomes compliant: it stays unknown, under one lasting gap
+    /// for all things of that reason.
     pub fn set_unreported(&mut self, id: u32, reason: Option<GapReason>, now: u64) -> Vec<Transition> {
         if self.things.get(id).is_none() {
             return Vec::new();
@@ -247,7 +249,7 @@ impl Detector {
     }
 
     /// The next things to verify, the longest due first, at most `limit`. The caller reports each result by
-    /// [`Detector::verified`]; before that the thing is not returned again.
+    /// [`Detector::conclude`]; before that the thing is not returned again.
     pub fn due(&mut self, now: u64, limit: usize) -> Vec<u32> {
         let mut ids = Vec::new();
         while ids.len() < limit
@@ -260,13 +262,14 @@ impl Detector {
         ids
     }
 
-    /// Handles a finished verification. One that [`Detector::due`] did not ask for decides only by its evidence, never by the time
-    /// that has passed.
-    pub fn verified(&mut self, id: u32, now: u64, verification: &Verification) -> Vec<Transition> {
+    /// The transitions of a finished verification.
+    #[cfg(test)]
+    pub(crate) fn verified(&mut self, id: u32, now: u64, verification: &Verification) -> Vec<Transition> {
         self.conclude(id, now, verification).transitions
     }
 
-    /// The same as [`Detector::verified`], and whether the verification decided the verdict.
+    /// Handles a finished verification. One that [`Detector::due`] did not return decides only by its evidence, never by the
+    /// time that has passed.
     pub fn conclude(&mut self, id: u32, now: u64, verification: &Verification) -> VerificationResult {
         let mut transitions = Vec::new();
         let mut decided = false;
@@ -295,9 +298,8 @@ impl Detector {
         VerificationResult { transitions, decided }
     }
 
-    /// Handles a verification that could not observe anything, of a thing under a lasting gap. It decides nothing; a compliant
-    /// thing becomes unknown. No other gap waits for the thing any more. The next verification is due at `again`, or earlier by an
-    /// event.
+    /// Handles a verification that could not observe a thing under a lasting gap. It decides nothing; a compliant thing becomes
+    /// unknown. No other gap waits for the thing any more. The next verification is due at `again`, or earlier by an event.
     pub fn not_observed(&mut self, id: u32, now: u64, again: u64) -> Vec<Transition> {
         self.with(id, |thing, _| thing.not_observed(now, again));
         if self.things.get(id).is_some() {

@@ -47,7 +47,7 @@ fn detector(count: u32, config: Timing) -> Detector {
 
 /// Waits for the next deadline and verifies. Returns the time and the transitions.
 fn verify(detector: &mut Detector, outcome: &Verification) -> (u64, Vec<Transition>) {
-    let now = detector.next_deadline().expect("a look is due");
+    let now = detector.next_deadline().expect("a verification is due");
     let ids = detector.due(now, 1);
     (now, detector.verified(ids[0], now, outcome))
 }
@@ -75,7 +75,7 @@ fn a_settled_difference_is_reported_at_once_and_its_end_too() {
     let drift = Transition::Drifted { id: 0, since: 5 * MS, again: false };
     assert_eq!(verify(&mut detector, &bad(9, SETTLED)), (5 * MS, vec![drift]));
     detector.recheck(Scope::All, 6 * MS);
-    assert_eq!(verify(&mut detector, &bad(9, SETTLED)), (6 * MS, vec![]), "the same drift is told once");
+    assert_eq!(verify(&mut detector, &bad(9, SETTLED)), (6 * MS, vec![]), "the same drift is reported once");
     detector.recheck(Scope::All, 7 * MS);
     let other = Transition::Drifted { id: 0, since: 5 * MS, again: true };
     assert_eq!(verify(&mut detector, &bad(10, SETTLED)), (7 * MS, vec![other]));
@@ -116,19 +116,22 @@ fn a_save_by_rename_is_no_drift_and_a_removal_is_one_after_the_settle_time() {
 fn a_difference_under_a_writer_is_held_no_longer_than_the_settle_time() {
     let mut detector = compliant(1);
     detector.event(0, 0, THEIRS);
-    let mut looks = 0;
-    let (told_at, report) = loop {
+    let mut verifications = 0;
+    let (reported_at, report) = loop {
         let (now, reports) = verify(&mut detector, &bad(2, WRITERS));
-        looks += 1;
+        verifications += 1;
         assert!(detector.needs_rw_hook());
         if let Some(report) = reports.first() {
             break (now, report.clone());
         }
     };
     assert_eq!(report, Transition::Drifted { id: 0, since: 0, again: false });
-    assert_eq!(told_at, 500 * MS);
-    assert!(looks < 15, "the pause between looks grows: {looks} looks");
-    assert!(detector.next_deadline().is_some(), "looks go on while the writer is there");
+    assert_eq!(reported_at, 500 * MS);
+    assert!(verifications < 15, "the pause grows: {verifications} verifications");
+    assert!(
+        detector.next_deadline().is_some(),
+        "verifications continue while a process has it open for writing"
+    );
     detector.event(0, 600 * MS, THEIRS);
     assert_eq!(verify(&mut detector, &good(SETTLED)).1, [Transition::Recovered { id: 0 }]);
     assert!(!detector.needs_rw_hook());
@@ -155,7 +158,11 @@ fn verifications_never_take_more_than_half_of_the_time() {
     assert_eq!(detector.due(0, 1), [0]);
     detector.event(0, 50 * MS, THEIRS);
     detector.verified(0, 100 * MS, &good(SETTLED));
-    assert_eq!(detector.next_deadline(), Some(200 * MS), "a look of 100 ms is followed by a pause of 100 ms");
+    assert_eq!(
+        detector.next_deadline(),
+        Some(200 * MS),
+        "a pause of 100 ms follows a verification of 100 ms"
+    );
 }
 
 #[test]
@@ -163,7 +170,7 @@ fn a_thing_that_changes_often_is_not_verified_for_each_change_even_if_it_is_sett
     let mut detector = detector(1, Timing::default());
     let spacing = u64::from(Timing::default().event_spacing_ns);
     detector.event(0, 50 * MS, THEIRS);
-    assert_eq!(verify(&mut detector, &good(SETTLED)).0, 50 * MS, "a change by itself is looked at at once");
+    assert_eq!(verify(&mut detector, &good(SETTLED)).0, 50 * MS, "a single change is verified at once");
     detector.event(0, 51 * MS, THEIRS);
     detector.event(0, 52 * MS, THEIRS);
     assert_eq!(
@@ -207,9 +214,9 @@ fn a_gap_makes_things_unknown_until_all_are_verified_since() {
     assert_eq!(opened, [Transition::GapOpened(gap.clone())]);
     assert_eq!(verdict(&detector, 0), VerdictKind::Unknown);
     assert_eq!(detector.thing_verdict(0).expect("managed").reason, Some(GapReason::CanaryNotSeen));
-    assert_eq!(verdict(&detector, 1), VerdictKind::Drifted, "a drift stays known");
+    assert_eq!(verdict(&detector, 1), VerdictKind::Drifted, "a drifted thing stays drifted");
 
-    assert_eq!(detector.verified(2, 4 * MS, &good(SETTLED)), [], "this look began before the gap");
+    assert_eq!(detector.verified(2, 4 * MS, &good(SETTLED)), [], "this verification began before the gap");
     assert_eq!(verdict(&detector, 2), VerdictKind::Unknown);
     let mut reports = Vec::new();
     while detector.next_deadline().is_some() {
@@ -288,8 +295,8 @@ fn only_differences_of_a_save_are_transient() {
 fn the_counts_equal_the_verdicts_of_the_things_after_every_event() {
     let check = |detector: &Detector, writers: bool| {
         for kind in [VerdictKind::Compliant, VerdictKind::Unknown, VerdictKind::Drifted] {
-            let standing = detector.managed().filter(|id| verdict(detector, *id) == kind).count();
-            assert_eq!(detector.count(kind), standing, "{kind:?}");
+            let things = detector.managed().filter(|id| verdict(detector, *id) == kind).count();
+            assert_eq!(detector.count(kind), things, "{kind:?}");
         }
         assert_eq!(detector.needs_rw_hook(), writers);
     };
@@ -317,8 +324,8 @@ fn only_a_verification_that_decides_is_reported_as_such() {
     let mut detector = compliant(1);
     detector.event(0, MS, THEIRS);
     assert_eq!(detector.due(MS, 1), [0]);
-    assert!(!detector.conclude(0, MS, &good(WRITERS)).decided, "somebody has it open for writing");
-    let at = detector.next_deadline().expect("looks go on");
+    assert!(!detector.conclude(0, MS, &good(WRITERS)).decided, "a process has it open for writing");
+    let at = detector.next_deadline().expect("verifications continue");
     assert_eq!(detector.due(at, 1), [0]);
     let conclusion = detector.conclude(0, at, &good(SETTLED));
     assert!(conclusion.decided);
@@ -332,29 +339,29 @@ fn unseen(finding: Finding) -> Verification {
 
 #[test]
 fn a_thing_that_other_hosts_can_change_is_never_compliant_and_does_not_flap() {
-    let compliant_look = unseen(Finding::Compliant { untouched: true });
+    let compliant_finding = unseen(Finding::Compliant { untouched: true });
     let mut detector = Detector::new(Timing::default());
     for id in 0..3 {
         detector.add(id, 0);
     }
-    let mut told = Vec::new();
-    let settle = |detector: &mut Detector, told: &mut Vec<Transition>, outcome: &Verification| {
+    let mut transitions = Vec::new();
+    let verify_all = |detector: &mut Detector, transitions: &mut Vec<Transition>, outcome: &Verification| {
         while let Some(now) = detector.next_deadline() {
             for id in detector.due(now, usize::MAX) {
-                told.extend(detector.set_unreported(
+                transitions.extend(detector.set_unreported(
                     id,
                     (id > 0).then_some(GapReason::ForeignFileSystem),
                     now,
                 ));
                 let outcome = if id == 1 { *outcome } else { unseen(Finding::Compliant { untouched: true }) };
-                told.extend(detector.conclude(id, now, &outcome).transitions);
+                transitions.extend(detector.conclude(id, now, &outcome).transitions);
             }
         }
     };
-    settle(&mut detector, &mut told, &compliant_look);
-    assert_eq!(told.len(), 1, "one gap for both, and it stays open: {told:?}");
+    verify_all(&mut detector, &mut transitions, &compliant_finding);
+    assert_eq!(transitions.len(), 1, "one gap for both, and it stays open: {transitions:?}");
     assert!(
-        matches!(&told[0], Transition::GapOpened(gap) if gap.reason == GapReason::ForeignFileSystem && gap.scope == Scope::Some)
+        matches!(&transitions[0], Transition::GapOpened(gap) if gap.reason == GapReason::ForeignFileSystem && gap.scope == Scope::Some)
     );
     assert_eq!(
         (verdict(&detector, 0), verdict(&detector, 1)),
@@ -365,20 +372,24 @@ fn a_thing_that_other_hosts_can_change_is_never_compliant_and_does_not_flap() {
     let since = detector.thing_verdict(1).unwrap().since;
 
     // A full verification finds no change, and has no transition.
-    told.clear();
+    transitions.clear();
     detector.recheck(Scope::All, 3_600_000 * MS);
-    settle(&mut detector, &mut told, &compliant_look);
-    assert_eq!((told.as_slice(), detector.thing_verdict(1).unwrap().since), (&[][..], since));
+    verify_all(&mut detector, &mut transitions, &compliant_finding);
+    assert_eq!((transitions.as_slice(), detector.thing_verdict(1).unwrap().since), (&[][..], since));
 
     // Another one finds it changed by another machine, and then restored.
     detector.recheck(Scope::All, 7_200_000 * MS);
-    settle(&mut detector, &mut told, &unseen(Finding::Differs { fingerprint: 1, transient: false }));
-    assert!(matches!(told[..], [Transition::Drifted { id: 1, .. }]), "{told:?}");
+    verify_all(
+        &mut detector,
+        &mut transitions,
+        &unseen(Finding::Differs { fingerprint: 1, transient: false }),
+    );
+    assert!(matches!(transitions[..], [Transition::Drifted { id: 1, .. }]), "{transitions:?}");
     assert_eq!(verdict(&detector, 1), VerdictKind::Drifted);
-    told.clear();
+    transitions.clear();
     detector.recheck(Scope::All, 9_000_000 * MS);
-    settle(&mut detector, &mut told, &compliant_look);
-    assert_eq!(told, [Transition::Recovered { id: 1 }]);
+    verify_all(&mut detector, &mut transitions, &compliant_finding);
+    assert_eq!(transitions, [Transition::Recovered { id: 1 }]);
     assert_eq!(verdict(&detector, 1), VerdictKind::Unknown);
 }
 
@@ -390,27 +401,31 @@ fn a_thing_that_is_no_longer_foreign_is_verified_and_the_last_one_closes_the_gap
         detector.due(MS, 1);
         detector.set_unreported(id, Some(GapReason::ForeignFileSystem), MS);
         detector.conclude(id, MS, &good(SETTLED));
-        assert_eq!(verdict(&detector, id), VerdictKind::Unknown, "nothing vouches for it");
+        assert_eq!(verdict(&detector, id), VerdictKind::Unknown, "events do not report its changes");
         assert_eq!((detector.count(VerdictKind::Unknown), detector.undecided()), (id as usize + 1, 0));
     }
     detector.event(0, 50 * MS, THEIRS);
-    assert_eq!(detector.undecided(), 1, "it is looked at once more");
+    assert_eq!(detector.undecided(), 1, "it is verified once more");
     for (id, is_last) in [(0, false), (1, true)] {
         detector.event(id, 100 * MS, THEIRS);
-        let mut told = Vec::new();
+        let mut transitions = Vec::new();
         while let Some(now) = detector.next_deadline() {
             detector.due(now, 1);
-            told.extend(detector.set_unreported(id, None, now));
-            told.extend(detector.conclude(id, now, &good(SETTLED)).transitions);
+            transitions.extend(detector.set_unreported(id, None, now));
+            transitions.extend(detector.conclude(id, now, &good(SETTLED)).transitions);
         }
         assert_eq!(verdict(&detector, id), VerdictKind::Compliant);
-        assert_eq!(told.iter().any(|report| matches!(report, Transition::GapClosed(_))), is_last, "{told:?}");
+        assert_eq!(
+            transitions.iter().any(|report| matches!(report, Transition::GapClosed(_))),
+            is_last,
+            "{transitions:?}"
+        );
     }
     assert_eq!(detector.node_verdict(), VerdictKind::Compliant);
     detector.set_unreported(0, Some(GapReason::ForeignFileSystem), 200 * MS);
     assert!(
         matches!(detector.remove(0, 201 * MS)[..], [Transition::GapClosed(_)]),
-        "nothing is left under it"
+        "the gap holds no other thing"
     );
 }
 
@@ -423,19 +438,23 @@ fn a_failed_observation_decides_nothing_and_makes_a_compliant_thing_unknown() {
     assert_eq!(detector.due(6 * MS, 2).len(), 2);
     let other = detector.open_gap(Scope::Thing(1), GapReason::EntryRemoved, 7 * MS);
     assert_eq!(other.len(), 1);
-    let mut told = Vec::new();
+    let mut transitions = Vec::new();
     for id in 0..2 {
         detector.open_blindness(Scope::Thing(id), GapReason::FileSystemHangs, 7 * MS);
-        told.extend(detector.not_observed(id, 7 * MS, 90 * MS));
+        transitions.extend(detector.not_observed(id, 7 * MS, 90 * MS));
     }
-    let closed: Vec<_> = told
+    let closed: Vec<_> = transitions
         .iter()
         .filter_map(|report| if let Transition::GapClosed(gap) = report { Some(gap.reason) } else { None })
         .collect();
-    assert_eq!(closed, [GapReason::EntryRemoved], "another gap waits for nothing that has its own");
+    assert_eq!(
+        closed,
+        [GapReason::EntryRemoved],
+        "a thing with a lasting gap of its own keeps no other gap open"
+    );
     assert!(detector.gaps().all(|gap| gap.reason == GapReason::FileSystemHangs));
     assert_eq!((verdict(&detector, 0), verdict(&detector, 1)), (VerdictKind::Drifted, VerdictKind::Unknown));
-    assert_eq!(detector.undecided(), 0, "nobody waits for it");
+    assert_eq!(detector.undecided(), 0, "no verification can decide it");
     assert_eq!(detector.next_deadline(), Some(90 * MS));
     // A file system that does not answer keeps no other gap open.
     detector.add(2, 8 * MS);

@@ -1,6 +1,6 @@
 //! All managed things of the detection protocol, by their ids.
 //!
-//! The daemon numbers things from 0 on, so a vector needs less memory than a tree.
+//! In: an id. Out: the state of its thing. The daemon numbers things from 0 on, so a vector needs less memory than a tree.
 
 use super::thing::ThingState;
 

@@ -1,4 +1,6 @@
 //! The times of the detection protocol.
+//!
+//! In: nothing. Out: settle time, pauses and spacing. The protocol itself reads no clock.
 
 /// Times of the protocol, in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -34,7 +36,7 @@ impl Default for Timing {
 #[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Mutation {
-    /// Every observation counts as settled, as if the entry were not read a second time.
+    /// Every observation is taken for settled, as if the entry were not read a second time.
     IgnoreSecondRead,
     /// The loss counter is ignored.
     SkipSweep,

@@ -89,7 +89,7 @@ fn each_change_that_a_running_node_cannot_take_has_its_text() {
         ),
         (json!({}), json!({ "fips": true }), &[FIPS]),
         (json!({ "fips": true }), json!({ "fips": false }), &[FIPS]),
-        // What the Machine Config Operator refuses and Holdfast manages.
+        // The Machine Config Operator refuses these, and Holdfast manages them.
         (
             json!({}),
             ignition(&json!({ "storage": {

@@ -2,7 +2,7 @@
 //!
 //! In: the old and the new file, decoded. Out: whether every image pull that works today gets the same image afterwards, with the
 //! numbers of the rules that decided. A mirror that is used only for digests cannot return another image. Every change that no
-//! rule allows counts as unsafe. The module does not choose an action.
+//! rule allows is unsafe. The module does not choose an action.
 //!
 //! 1. `unqualified-search-registries` only gets longer at its end.
 //! 2. No registry is removed. Its key is the prefix, or the location if there is no prefix.
@@ -24,12 +24,12 @@ pub const PATH: &str = "/etc/containers/registries.conf";
 /// The value of `pull-from-mirror` that limits a mirror to digests.
 const DIGEST_ONLY: &str = "digest-only";
 
-/// The result for a change.
+/// The judgement about a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Judgement {
     /// Every pull that works today gets the same image afterwards.
     pub safe: bool,
-    /// What decided, each with the number of its rule: every unsafe change, or else every safe one.
+    /// The reasons, each with the number of its rule: every unsafe change, or else every safe one.
     pub because: Vec<String>,
 }
 
@@ -65,7 +65,7 @@ pub enum RegistriesFault {
     #[error("registry: neither prefix nor location")]
     NoName,
     /// A registry or a mirror has two entries.
-    #[error("{kind}: {} is there twice", quote(name))]
+    #[error("{kind}: {} has two entries", quote(name))]
     Twice {
         /// `registry` or `mirror`.
         kind: &'static str,
@@ -74,7 +74,7 @@ pub enum RegistriesFault {
     },
 }
 
-/// Judges a change. A missing file counts as an empty one.
+/// Judges a change. A missing file is the same as an empty one.
 ///
 /// # Errors
 /// Which of the two cannot be parsed, and why.
@@ -94,9 +94,9 @@ pub fn judge(old: &[u8], new: &[u8]) -> Result<Judgement, RegistriesError> {
             None => because.push(format!("rule 2: registry {} is removed", quote(key))),
             Some(new) if new != registry => {
                 let change = stays(registry, new);
-                let told = |what: String| format!("rule 3: registry {}: {what}", quote(key));
-                because.extend(change.harmful.into_iter().map(told));
-                safe.extend(change.harmless.into_iter().map(told));
+                let reason = |what: String| format!("rule 3: registry {}: {what}", quote(key));
+                because.extend(change.harmful.into_iter().map(reason));
+                safe.extend(change.harmless.into_iter().map(reason));
             }
             Some(_) => {}
         }
@@ -120,7 +120,7 @@ pub fn judge(old: &[u8], new: &[u8]) -> Result<Judgement, RegistriesError> {
     }
     if because.is_empty() {
         if safe.is_empty() {
-            safe.push("what it says stays the same".to_owned());
+            safe.push("its content means the same".to_owned());
         }
         return Ok(Judgement { safe: true, because: safe });
     }
@@ -142,7 +142,7 @@ fn stays(old: &Registry, new: &Registry) -> RegistryChange {
         ("location", old.location == new.location),
         ("blocked", old.blocked == new.blocked),
         ("insecure", old.insecure == new.insecure),
-        ("another of its keys", old.rest == new.rest),
+        ("another key", old.rest == new.rest),
     ] {
         if !same {
             change.harmful.push(format!("{name} changes"));

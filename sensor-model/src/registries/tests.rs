@@ -25,7 +25,7 @@ fn with(from: &str, to: &str) -> String {
 fn each_rule_decides_its_own_changes() {
     let registry = |more: &str| format!("{OLD}[[registry]]\nlocation = \"new\"\n{more}");
     for (new, safe, rule) in [
-        (OLD.to_owned(), true, "what it says stays the same"),
+        (OLD.to_owned(), true, "its content means the same"),
         (with("[\"a.example\"]", "[\"a.example\", \"b.example\"]"), true, "rule 1: "),
         (with("[\"a.example\"]", "[\"b.example\", \"a.example\"]"), false, "rule 1: "),
         (with("[\"a.example\"]", "[]"), false, "rule 1: "),
@@ -37,7 +37,7 @@ fn each_rule_decides_its_own_changes() {
             false,
             "rule 3: registry \"p\": insecure",
         ),
-        (with("prefix = \"p\"", "prefix = \"p\"\ninsecure = false"), true, "what it says"),
+        (with("prefix = \"p\"", "prefix = \"p\"\ninsecure = false"), true, "its content means"),
         (with("location = \"m1\"", "location = \"m3\""), false, "rule 3: "),
         (with("\"tag-only\"", "\"digest-only\""), true, "rule 3: "),
         (with("\"tag-only\"", "\"all\""), false, "rule 3: "),
@@ -140,7 +140,7 @@ fn the_error_of_an_unreadable_file_has_none_of_its_content() {
         ("registry = [1]", "registry: not a table"),
         ("[[registry]]\nblocked = true", "registry: neither prefix nor location"),
         ("[[registry]]\nlocation = 1", "location: not a text"),
-        ("[[registry]]\nlocation = 'a'\n[[registry]]\nlocation = 'a'", "registry: \"a\" is there twice"),
+        ("[[registry]]\nlocation = 'a'\n[[registry]]\nlocation = 'a'", "registry: \"a\" has two entries"),
         ("unqualified-search-registries = [1]", "unqualified-search-registries: not a list of texts"),
     ] {
         let error = judge(b"", text.as_bytes()).unwrap_err().to_string();

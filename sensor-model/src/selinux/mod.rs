@@ -1,8 +1,8 @@
 //! The SELinux label that the policy gives a path, and whether a found label is acceptable.
 //!
-//! In: the texts of the policy's `file_contexts` files. Out: the labels of many paths and kinds of object at once, by the rules of
-//! `selabel_file(5)`: exact names before expressions, and of several the last one. If a line cannot be used, only the paths that
-//! it may match have no label: nothing is guessed. It reads no disk.
+//! In: the texts of the policy's `file_contexts` files. Out: the labels of many paths and kinds of object at once. The rules are
+//! those of `selabel_file(5)`: exact names before expressions, and of several the last one. If a line cannot be used, only the
+//! paths that it may match have no label: nothing is guessed. It reads no disk.
 
 #[cfg(test)]
 mod tests;
@@ -155,15 +155,15 @@ fn type_of(label: &str) -> Option<&str> {
     label.split(':').nth(2)
 }
 
-/// Whether a found label is acceptable: it has the type of the policy's label, or a customizable type. User, role and range are not
-/// compared, since they depend on the process that created the object.
+/// Whether a found label is acceptable: it has the type of the policy's label, or a customizable type. User, role and range are
+/// not compared, since they depend on the process that created the object.
 pub fn is_as_good(policy_label: &str, found: Option<&str>, customizable: &BTreeSet<String>) -> bool {
     let Some(found) = found.and_then(type_of) else { return false };
     type_of(policy_label) == Some(found) || customizable.contains(found)
 }
 
-/// The label to set on an object with the label `found`: `found` itself if it is acceptable, else `found` with the policy's type, or
-/// the policy's label if `found` is none or invalid.
+/// The label to set on an object with the label `found`: `found` itself if it is acceptable, else `found` with the policy's type,
+/// or the policy's label if `found` is none or invalid.
 pub fn given(policy_label: &str, found: Option<&str>, customizable: &BTreeSet<String>) -> String {
     let Some(found) = found else { return policy_label.to_owned() };
     if is_as_good(policy_label, Some(found), customizable) {

@@ -79,7 +79,7 @@ fn an_unusable_line_leaves_only_the_paths_that_it_may_match_without_a_label() {
     let policy = "/.* x:y:any_t:s0\n/(?=a)b x:y:look_t:s0\n/c++ x:y:possessive_t:s0\n/d.* -x x:y:kind_t:s0\n/e\n\
                   /f x\nrelative x:y:z:s0\n/d/known x:y:known_t:s0\n/e/.* x:y:below_t:s0\n";
     let contexts = FileContexts::parse(&Texts { policy, substitutions: "/a\n", ..Texts::default() });
-    // What cannot be compiled is not known before somebody asks for it.
+    // An expression is compiled only when a label is asked for.
     assert_eq!(contexts.unusable(), 5);
     for (path, wanted) in [
         ("/b", None),

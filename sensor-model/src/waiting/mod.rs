@@ -1,8 +1,8 @@
 //! Kernel arguments that wait for the next boot, because a policy does not reboot for their change.
 //!
-//! In: the arguments that waited before, the changes of an apply without a reboot, the declared arguments, and those of the running
-//! kernel. Out: the arguments that wait now, and a text for each. They wait in one boot only: in the next boot every declared
-//! argument is expected.
+//! In: the arguments that waited before, the changes of an apply without a reboot, the declared arguments, and those of the
+//! running kernel. Out: the arguments that wait now, and a text for each. They wait in one boot only: in the next boot every
+//! declared argument is expected.
 
 #[cfg(test)]
 mod tests;
@@ -49,8 +49,8 @@ impl WaitingArgument {
     pub fn text(&self) -> String {
         let Self { argument, operation, policy } = self;
         let what = match operation {
-            ChangeOperation::Add => "set for the next boot, this one runs without it",
-            ChangeOperation::Remove => "gone with the next boot, this one still runs with it",
+            ChangeOperation::Add => "set for the next boot, the running kernel does not have it",
+            ChangeOperation::Remove => "removed at the next boot, the running kernel still has it",
             ChangeOperation::Change => "in this order from the next boot on",
         };
         format!("kernel argument {argument}: {what}; policy {policy}")
@@ -82,7 +82,7 @@ impl WaitingArgument {
 /// One argument that waits, as outputs have it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct WaitingOutput {
-    /// The argument, what becomes of it, and the policy.
+    /// The argument, its operation, and the policy.
     #[serde(flatten)]
     pub argument: WaitingArgument,
     /// The same for people.
@@ -102,8 +102,8 @@ pub fn wanted(waiting: &[WaitingArgument], declared: &[String]) -> Vec<WaitingAr
 
 /// The arguments that wait after an apply.
 ///
-/// `before`: those that waited in this boot before the apply. `changes`: the plan's changes, if the apply changes the OS without a
-/// reboot. `declared`: the new config's arguments. `found`: those of the running kernel.
+/// `before`: those that waited in this boot before the apply. `changes`: the plan's changes, if the apply changes the OS without
+/// a reboot. `declared`: the new config's arguments. `found`: those of the running kernel.
 pub fn after(
     before: &[WaitingArgument],
     changes: &[PlannedChange],

@@ -22,7 +22,7 @@ fn own(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// What waits after an apply from one list of arguments to another, in a boot with these; as `+a -b`.
+/// The arguments that wait after an apply from one list of arguments to another, in a boot with these; as `+a -b`.
 fn waits(before: &[WaitingArgument], old: &[&str], new: &[&str], found: &[&str]) -> Vec<WaitingArgument> {
     let plan = planned(old, new);
     let changes = if plan.reboot { &[][..] } else { &plan.changes };
@@ -115,19 +115,19 @@ fn waiting_arguments_apply_in_one_boot_and_with_a_config_that_wants_them() {
     let text = waiting.arguments[0].text();
     assert_eq!(
         text,
-        "kernel argument a: set for the next boot, this one runs without it; policy site.yaml: kernelArguments *"
+        "kernel argument a: set for the next boot, the running kernel does not have it; policy site.yaml: kernelArguments *"
     );
 }
 
 #[test]
 fn a_plan_without_a_reboot_lists_the_arguments_that_wait() {
-    let told = |plan: &Plan| {
+    let explanation = |plan: &Plan| {
         let of_arguments = plan.changes.iter().filter(|change| change.kind == ChangeKind::KernelArgument);
         of_arguments.flat_map(|change| change.explanation.clone()).collect::<Vec<_>>().join("; ")
     };
     let plan = planned(&[], &["a"]);
-    assert!(!plan.reboot && told(&plan).starts_with("written for the next boot"), "{plan:?}");
+    assert!(!plan.reboot && explanation(&plan).starts_with("written for the next boot"), "{plan:?}");
     let plan = planned(&[], &["a", "nosmt"]);
-    assert!(plan.reboot && told(&plan).is_empty(), "{plan:?}");
+    assert!(plan.reboot && explanation(&plan).is_empty(), "{plan:?}");
     assert!(planned(&["a"], &["a"]).is_empty());
 }

@@ -340,12 +340,12 @@ impl Attributor {
         let path = self.cgroups.path(id, live, table);
         let mut placement = path.as_deref().map(Placement::of_path).unwrap_or_default();
         // Another hierarchy may name the unit: systemd creates a unit's group only in hierarchies that need it.
-        if !placement.names_somebody()
+        if !placement.is_specific()
             && let Some(text) = live.and_then(Live::cgroup)
             && self.cgroups.may_be_in(&text, path.as_deref())
         {
             let other = Placement::of_proc(&text);
-            if other.names_somebody() || placement == Placement::default() {
+            if other.is_specific() || placement == Placement::default() {
                 placement = other;
             }
         }

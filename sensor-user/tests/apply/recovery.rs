@@ -156,7 +156,7 @@ fn an_os_that_cannot_be_undone_keeps_the_journal_and_is_tried_again_at_the_next_
         let applied = recover(&world, &mut host, ResumeLimit::None);
         let reason = halted(&applied);
         assert!(reason.starts_with("restart a.service: it failed; "), "{reason}");
-        assert!(reason.contains("not everything could be given back: the registry is away"), "{reason}");
+        assert!(reason.contains("not everything could be restored: the registry is away"), "{reason}");
         assert!(world.has_journal());
         let standing = engine(&world).store().standing().unwrap().unwrap();
         assert_eq!((standing.state, standing.reason.as_str()), (NodeState::Degraded, reason));

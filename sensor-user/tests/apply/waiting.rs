@@ -42,7 +42,7 @@ fn check(world: &World) -> (Option<i32>, String) {
     (said.code, said.out + &said.err)
 }
 
-const WAITS: &str = "waits: kernel argument a=1: set for the next boot, this one runs without it; \
+const WAITS: &str = "waits: kernel argument a=1: set for the next boot, the running kernel does not have it; \
                      policy site.yaml: kernelArguments *";
 
 #[test]
@@ -50,7 +50,7 @@ fn a_waiting_argument_is_reported_and_is_no_drift_in_its_boot_alone() {
     let world = world(&this_boot());
     let (code, said) = check(&world);
     assert!(code == Some(0) && said.contains(WAITS), "{said}");
-    assert!(said.contains("kernel argument quiet: gone with the next boot"), "{said}");
+    assert!(said.contains("kernel argument quiet: removed at the next boot"), "{said}");
     let current = world.state().join("apply/current").display().to_string();
     let said = world.run(&["explain", "/proc/cmdline", "--config", &current], "");
     assert!(said.code == Some(0) && said.out.contains(WAITS), "{}{}", said.out, said.err);

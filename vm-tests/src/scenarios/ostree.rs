@@ -185,7 +185,7 @@ fn taken_away() -> Result<String> {
 fn wait_again() -> Result<String> {
     let report = without_reboot(&["run=1"], "one")?;
     ensure!(report["waiting"].as_array().map(Vec::len) == Some(2) && is_staged()?, "{report:#}");
-    check(0, "waits: kernel argument rw: gone with the next boot")
+    check(0, "waits: kernel argument rw: removed at the next boot")
 }
 
 /// A change of something else keeps the waiting arguments, and so does one that fails and rolls back.

@@ -83,7 +83,7 @@ fn a_users_own_file_may_have_any_declared_key_and_no_other() {
             r#"SshKey: unexpected ssh key in file "/home/core/.ssh/authorized_keys": ecdsa-sha2-nistp256 SHA256:73qEdmVO/Op7vuErJR4oXsOHA4mHbuYn4fxWqqTpYGs "b""#
         ]
     );
-    assert_eq!(with(format!("from=\"*\" {KEY_A}\n")).len(), 1, "with options that nobody declared");
+    assert_eq!(with(format!("from=\"*\" {KEY_A}\n")).len(), 1, "with undeclared options");
     assert_eq!(texts(&expectation, |seen| object(seen).ssh_keys = None).len(), 1, "keys that were not read");
     assert_eq!(
         texts(&expectation, |seen| object(seen).file_type = FileType::Symlink).len(),

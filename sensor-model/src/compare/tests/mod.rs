@@ -51,7 +51,7 @@ fn key(text: &str) -> SshKey {
     authorized_keys::parse_line(text.as_bytes()).unwrap()
 }
 
-/// An observation that departs in nothing.
+/// An observation that matches the expectation.
 fn compliant(expectation: &Expectation) -> Observation {
     let mut observation = without_label(expectation);
     if let Observation::Object(object) = &mut observation {
@@ -143,7 +143,7 @@ fn texts(expectation: &Expectation, change: impl FnOnce(&mut Observation)) -> Ve
     differences.iter().map(|difference| format!("{:?}: {}", difference.kind, difference.text)).collect()
 }
 
-/// A change that somebody made to a compliant object.
+/// A change of a compliant object.
 type Change = Box<dyn Fn(&mut ObjectObservation)>;
 
 #[test]
@@ -255,14 +255,7 @@ fn owners_are_compared_by_id_or_by_name_whichever_is_declared() {
         (Owner::Name("core".into()), 1000, None, &ids, true, "by the id that the name has"),
         (Owner::Name("core".into()), 1000, Some("alias"), &ids, true, "a second name of the same id"),
         (Owner::Name("core".into()), 1001, Some("core"), &ids, false, "the id that the name has decides"),
-        (
-            Owner::Name("core".into()),
-            1000,
-            None,
-            &Ids::default(),
-            false,
-            "a name that nobody knows is not owned by it",
-        ),
+        (Owner::Name("core".into()), 1000, None, &Ids::default(), false, "an unknown name owns no object"),
         (Owner::Undeclared, 77, None, &Ids::default(), true, "nothing declared"),
     ] {
         let expectation = file_thing(FileExpectation { user: declared, ..file() });
@@ -284,7 +277,7 @@ fn an_empty_dropin_may_be_missing_or_empty_and_nothing_else() {
         texts(&expectation, |seen| object(seen).sha256 = Some([1; 32])),
         [r#"Content: content mismatch for file "/etc/foo""#]
     );
-    assert_eq!(texts(&expectation, |seen| object(seen).mode = 0o600).len(), 1, "its mode counts");
+    assert_eq!(texts(&expectation, |seen| object(seen).mode = 0o600).len(), 1, "its mode is compared");
 }
 
 fn hex_digest(bytes: &[u8]) -> [u8; 32] {

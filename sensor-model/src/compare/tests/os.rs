@@ -4,7 +4,7 @@ fn arguments(declared: &[&str], found: &[&str]) -> Vec<Difference> {
     waiting(declared, &[], found)
 }
 
-/// The same where some arguments wait for the next boot.
+/// The same, if some arguments wait for the next boot.
 fn waiting(declared: &[&str], waiting: &[&str], found: &[&str]) -> Vec<Difference> {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     let declared = KernelArgumentsExpectation { arguments: words(declared), waiting: words(waiting) };
@@ -24,7 +24,7 @@ fn missing_kernel_arguments_are_named_together_and_others_are_no_difference() {
 #[test]
 fn an_argument_that_waits_for_the_next_boot_is_no_difference_and_hides_no_other_one() {
     assert_eq!(waiting(&["nosmt", "rw"], &["nosmt"], &["rw"]), vec![]);
-    assert_eq!(waiting(&["a=\"b c\""], &["\"a=b c\""], &[]), vec![], "however it is quoted");
+    assert_eq!(waiting(&["a=\"b c\""], &["\"a=b c\""], &[]), vec![], "in any quotes");
     let found = waiting(&["nosmt", "rw"], &["nosmt"], &[]);
     assert_eq!(found[0].text, "missing expected kernel arguments: [rw]");
     assert_eq!(waiting(&["nosmt=force"], &["nosmt"], &[]).len(), 1);

@@ -1,4 +1,4 @@
-//! What holds for every expectation and every change.
+//! Properties of every expectation and every change.
 
 use super::*;
 use proptest::prelude::*;
@@ -51,7 +51,7 @@ fn any_expectation() -> impl Strategy<Value = Expectation> {
     prop_oneof![file, directory, link, unit, closed, arguments, image]
 }
 
-/// One change and the kind of difference that it must give; `None` where it means nothing.
+/// One change and the kind of difference that it must give; `None` if it does not apply.
 fn mutate(which: usize, expectation: &Expectation, observation: &mut Observation) -> Option<DifferenceKind> {
     let regular = matches!(expectation.expected, Expected::File(_));
     let hard = matches!(&expectation.expected, Expected::Link(link) if link.hard);

@@ -1,5 +1,5 @@
-//! Runs the machine through every interleaving of its own steps, kills, failing calls, a reboot, and another process that writes or
-//! removes a target.
+//! Runs the machine through every interleaving of its own steps, kills, failing calls, a reboot, and another process that writes
+//! or removes a target.
 //!
 //! The machine and its decisions are the real ones; the disk and the journal are models. A test breaks one rule at a time. The
 //! checker has to find a node in neither the old nor the new state, or a lost object of the other process.
@@ -24,7 +24,7 @@ struct ApplyModel {
 enum Action {
     /// The machine's next request succeeds.
     Go,
-    /// It fails and leaves nothing behind.
+    /// The request fails and leaves no effect.
     Fail,
     /// The process dies before it.
     Die,
@@ -42,11 +42,11 @@ enum Action {
 
 const WHOLE: &str =
     "without a journal the node is all old or all new, its OS too, except for changes of another process";
-const KEPT: &str = "what another process wrote is at its path, or will be put back there";
+const KEPT: &str = "an object of another process is at its path, or will be put back there";
 const CLEAN: &str = "without a journal no temporary name is left";
 const TRUE_END: &str = "done means new, rolled back means old";
 const NO_REASON: &str = "a path that an update of the OS reverted is no reason to roll back";
-const ENDS: &str = "without interference it ends";
+const ENDS: &str = "without interference the apply ends";
 
 impl Model for ApplyModel {
     type State = World;
@@ -128,14 +128,16 @@ impl Model for ApplyModel {
             Property::always(TRUE_END, |_, world: &World| world.ended_truly()),
             Property::always(NO_REASON, |_, world: &World| !world.differs_by_update),
             Property::always(ENDS, |model: &Self, world: &World| world.comes_to_an_end(model.mutation)),
-            Property::sometimes("it is done", |_, world: &World| world.is_closed(super::ApplyEnd::Done)),
-            Property::sometimes("it is done after a death", |_, world: &World| {
+            Property::sometimes("the apply is done", |_, world: &World| {
+                world.is_closed(super::ApplyEnd::Done)
+            }),
+            Property::sometimes("the apply is done after a death", |_, world: &World| {
                 world.is_closed(super::ApplyEnd::Done) && world.died
             }),
-            Property::sometimes("it is rolled back", |_, world: &World| {
+            Property::sometimes("the apply is rolled back", |_, world: &World| {
                 world.is_closed(super::ApplyEnd::RolledBack)
             }),
-            Property::sometimes("something is left to another process", |_, world: &World| {
+            Property::sometimes("an object of another process stays", |_, world: &World| {
                 world.is_closed(super::ApplyEnd::RolledBack) && world.slots.iter().any(|slot| slot.written)
             }),
             Property::sometimes("a reboot restores the old OS", |_, world: &World| {
@@ -163,18 +165,18 @@ impl Model for ApplyModel {
             Property::sometimes("a directory that was left half-done is restored", |_, world: &World| {
                 world.is_closed(super::ApplyEnd::RolledBack) && world.was_half_way
             }),
-            Property::sometimes("what an update reverted is written again", |_, world: &World| {
+            Property::sometimes("a path that an update reverted is written again", |_, world: &World| {
                 world.is_closed(super::ApplyEnd::Done) && world.was_taken_back && !world.was_touched()
             }),
             Property::sometimes(
-                "what an update reverted is written again before a rollback",
+                "a path that an update reverted is written again before a rollback",
                 |_, world: &World| {
                     world.is_closed(super::ApplyEnd::RolledBack)
                         && world.was_taken_back
                         && !world.was_touched()
                 },
             ),
-            Property::sometimes("it begins nothing", |_, world: &World| {
+            Property::sometimes("the apply does not begin", |_, world: &World| {
                 world.is_closed(super::ApplyEnd::Abandoned)
             }),
         ]

@@ -1,4 +1,6 @@
 //! The applies that the checker runs.
+//!
+//! In: nothing. Out: the settings, each with the first record of its journal.
 
 use super::super::{Act, Action, Begin, Boot, Fallback, FileImage, Image, Metadata, PutAgain, Target};
 

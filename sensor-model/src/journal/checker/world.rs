@@ -8,7 +8,7 @@ use super::super::{
 };
 use super::setting::{Object, Setting};
 
-/// What the other process does.
+/// A step of the other process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum OtherProcess {
     Writes,
@@ -105,7 +105,7 @@ pub(super) struct World {
     pub(super) undo_failed: bool,
     /// The action's unit does not run with the new files.
     broken: bool,
-    /// The act failed.
+    /// The action failed.
     pub(super) act_failed: bool,
     pub(super) was_half_way: bool,
     /// An update reverted a path.
@@ -276,7 +276,7 @@ impl World {
 
     pub(super) fn start(&mut self, mutation: Option<Mutation>) {
         let boot = Boot::of_kernel(&self.boot.to_string());
-        // Without a journal there is nothing to continue: the same config is applied once more later.
+        // Without a journal no apply continues: the same config is applied once more later.
         let machine = if self.journal.is_empty() {
             let mut machine = Machine::new(&self.begin, &boot);
             machine.answer(MachineAnswer::Failed("nothing was begun".to_owned()));
@@ -320,8 +320,8 @@ impl World {
         self.os.map_or(Side::Before, |(booted, _)| booted)
     }
 
-    /// The image that an observation finds at a path. For a path that is written again, the booted image decides what an update leaves
-    /// there.
+    /// The image that an observation finds at a path. For a path that is written again, the booted image decides which state an
+    /// update leaves.
     fn side(&self, slot: &Slot) -> Option<Side> {
         if slot.again && slot.path != slot.after && self.side_of_os() == Side::Before {
             return None;
@@ -339,8 +339,8 @@ impl World {
     }
 
     pub(super) fn other_process(&mut self, slot: usize, what: OtherProcess) -> Option<()> {
-        // No system call sets attributes only if they have their old values. The model takes the observation right before the change
-        // and the change as one step.
+        // No system call sets attributes only if they have their old values. The model takes the observation right before the
+        // change and the change as one step.
         if self.sets() == Some(slot) {
             return None;
         }
@@ -377,7 +377,7 @@ impl World {
         self.os.is_none_or(|both| os(both) == Side::After)
     }
 
-    /// Whether somebody else may reboot the host now.
+    /// Whether another process may reboot the host now.
     pub(super) fn may_lose_power(&self) -> bool {
         self.os.is_some() && !self.begin.reboot && self.boot == 1 && !self.journal.is_empty()
     }

@@ -1,4 +1,6 @@
 //! The end of a machine.
+//!
+//! In: nothing. Out: how a machine ends, for its caller.
 
 use super::super::ApplyEnd;
 

@@ -20,7 +20,7 @@ impl Machine {
         self
     }
 
-    /// Whether it writes reverted paths again, which has to happen before any service reads them.
+    /// Whether the machine writes reverted paths again. That has to happen before any service reads them.
     pub fn puts_again(&self) -> bool {
         matches!(self.stage, Stage::Again { .. })
     }
@@ -35,13 +35,13 @@ impl Machine {
             return Stage::Again { at, state: None, steps: 0, then: Box::new(then) };
         }
         match then {
-            Stage::Returning { .. } => self.give_back(0),
+            Stage::Returning { .. } => self.restore(0),
             then => then,
         }
     }
 
-    /// Begins the rollback. Reverted paths are written again first: such a path may be a target, and a target is restored only from the
-    /// state that Holdfast wrote.
+    /// Begins the rollback. Reverted paths are written again first: such a path may be a target, and a target is restored only
+    /// from the state that Holdfast wrote.
     pub(super) fn go_back(&mut self) -> Stage {
         self.again(0, Stage::Returning { at: 0, state: None, steps: 0 })
     }
@@ -74,9 +74,8 @@ impl Machine {
                         self.problems.push(format!("{}{LEFT}", self.names[target]));
                         self.next_target(pass, at)
                     }
-                    TargetStep::Foreign => {
-                        self.turn_back(format!("{}: somebody else changed it meanwhile", self.names[target]))
-                    }
+                    TargetStep::Foreign => self
+                        .turn_back(format!("{}: another process changed it meanwhile", self.names[target])),
                     _ => pass.at(at, Some(state), steps),
                 }
             }
@@ -92,7 +91,7 @@ impl Machine {
             | MachineAnswer::Broken(_)
                 if steps >= self.patience =>
             {
-                let reason = format!("{}: what is written to it does not stay", self.names[target]);
+                let reason = format!("{}: the state that Holdfast writes does not stay", self.names[target]);
                 self.not_moved(pass, at, reason)
             }
             MachineAnswer::Done
@@ -116,7 +115,7 @@ impl Machine {
             Pass::Writing => self.write(at + 1),
             Pass::Clearing => self.clear(at + 1),
             Pass::Again(then) => self.again(at + 1, *then),
-            Pass::Returning => self.give_back(at + 1),
+            Pass::Returning => self.restore(at + 1),
         }
     }
 }

@@ -53,7 +53,7 @@ impl Machine {
                 }
             };
         }
-        // Any boot since the begin may have booted another OS, whoever asked for the reboot.
+        // Any boot since the begin may have booted another OS, even a boot that the apply did not request.
         let goes_on = machine.sealed && machine.reason.is_empty();
         let waits = matches!(machine.stage, Stage::Rebooting | Stage::Committing(_));
         if goes_on && !waits && begin.boot.is_over(boot, Brings::Services) {
@@ -63,8 +63,8 @@ impl Machine {
         machine
     }
 
-    /// The stage after the reboot with the new config. If the reboot took the place of actions, their units are checked. These units run
-    /// with the new config, so a rollback has to undo the actions, too.
+    /// The stage after the reboot with the new config. If the reboot took the place of actions, their units are checked. These
+    /// units run with the new config, so a rollback has to undo the actions, too.
     fn booted(&mut self) -> Stage {
         let Some((act, _)) = self.failed else { return Stage::Verifying };
         self.begun.iter_mut().skip(act).for_each(|begun| *begun = true);

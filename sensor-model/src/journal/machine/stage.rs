@@ -1,53 +1,58 @@
 //! The stages of an apply.
+//!
+//! In: nothing. Out: the stages, each with the request that it makes, and the passes over the targets.
 
 use super::super::{ApplyEnd, target_step::TargetState};
 use super::end::MachineEnd;
 
+/// A stage. [`super::MachineRequest`] has the request that a stage makes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Stage {
+    /// `Begin`: the first record.
     Opening,
-    Writing {
-        at: usize,
-        state: Option<TargetState>,
-        steps: u8,
-    },
+    /// `Observe` and `Step`: every new object gets its path.
+    Writing { at: usize, state: Option<TargetState>, steps: u8 },
+    /// `Append` of [`super::JournalRecord::Written`].
     Sealing,
-    Clearing {
-        at: usize,
-        state: Option<TargetState>,
-        steps: u8,
-    },
+    /// `Observe` and `Step`: the displaced objects are removed.
+    Clearing { at: usize, state: Option<TargetState>, steps: u8 },
+    /// `Append` of `Started`.
     Starting(usize),
+    /// `Act`.
     Acting(usize),
+    /// `Append` of `Finished`.
     Finishing(usize),
-    Failing {
-        act: usize,
-        reason: String,
-    },
+    /// `Append` of `Failed`; then the reboot follows.
+    Failing { act: usize, reason: String },
+    /// `Await`: the unit of an action after a reboot in its place.
     Awaiting(usize),
+    /// `Append` of `RebootRequested`.
     AskingReboot,
+    /// `Reboot`, of the apply or of the rollback.
     Rebooting,
+    /// `Verify`.
     Verifying,
-    /// Paths that the update of the OS reverted are written again; `then` is the stage after that.
-    Again {
-        at: usize,
-        state: Option<TargetState>,
-        steps: u8,
-        then: Box<Stage>,
-    },
+    /// `Observe` and `Step`: paths that the update of the OS reverted are written again; `then` is the stage after that.
+    Again { at: usize, state: Option<TargetState>, steps: u8, then: Box<Stage> },
+    /// `Append` of `Done`.
     Ending,
+    /// `Append` of `RollingBack`.
     Turning,
-    Returning {
-        at: usize,
-        state: Option<TargetState>,
-        steps: u8,
-    },
+    /// `Observe` and `Step`: the old objects are restored.
+    Returning { at: usize, state: Option<TargetState>, steps: u8 },
+    /// `Undo`.
     Undoing(usize),
+    /// `Append` of `ReturnRequested`; then the reboot follows.
     AskingReturn,
+    /// `VerifyBack`, after that reboot.
     VerifyingBack,
+    /// `Append` of `RolledBack`.
     RolledBack,
+    /// `Commit`.
     Committing(ApplyEnd),
+    /// `Close`.
     Closing(ApplyEnd),
+    /// None: the machine has ended.
     AtEnd(MachineEnd),
 }
 

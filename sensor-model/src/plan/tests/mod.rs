@@ -164,7 +164,7 @@ fn a_reboot_makes_everything_but_the_drain_superfluous() {
     assert_eq!(plan.steps[0].because, ["/etc/unknown"]);
     assert_eq!(plan.steps[1].because, ["/etc/containers/policy.json", "/etc/unknown"]);
     assert_eq!(plan.steps[2].because, ["/etc/unknown"]);
-    // What the change alone would have needed is still told.
+    // The plan still reports the actions that the change alone would need.
     assert_eq!(plan.changes[0].action, Action::Reload);
 }
 
@@ -244,7 +244,7 @@ fn a_config_that_no_running_node_takes_has_reasons_and_no_steps() {
     assert_eq!(plan.changes.len(), 2);
     let before = plan.clone();
     plan.refuse(&[Irreconcilable::Fips]);
-    assert_eq!(plan, before, "a reason is told once");
+    assert_eq!(plan, before, "a reason is reported once");
 }
 
 #[test]

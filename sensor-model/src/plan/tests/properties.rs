@@ -1,4 +1,4 @@
-//! What holds of every plan: the same input gives the same plan in whatever order its parts stand, and one
+//! Properties of every plan: the same input gives the same plan in any order of its parts, and one
 //! more change never disturbs less.
 
 use super::*;
@@ -215,7 +215,7 @@ proptest! {
             let steps = done(&plan);
             prop_assert!(done(&less).iter().all(|step| steps.contains(step)), "{:?} {:?}", less, plan);
         }
-        // What is said of a change may be another thing: with a reboot no argument waits for the next boot.
+        // The explanation of a change may differ: with a reboot no argument waits for the next boot.
         let unexplained = |plan: &Plan| -> Vec<PlannedChange> {
             plan.changes.iter().map(|change| PlannedChange { explanation: Vec::new(), ..change.clone() }).collect()
         };

@@ -233,7 +233,8 @@ impl Daemon {
                 }
                 let inode = kernel.path.unwrap_or(DIRECTORY);
                 if kernel.switch.off {
-                    // The kernel does not answer the observation open, so there is no evidence, and a file counts as not enrolled.
+                    // The kernel does not answer the observation open, so the verification has no evidence, and a file is taken
+                    // for not enrolled.
                     if inode != DIRECTORY {
                         kernel.entries[inode] = None;
                     }

@@ -76,7 +76,7 @@ impl Kernel {
         }
     }
 
-    /// Whether what is at the path differs from the expectation.
+    /// Whether the object at the path differs from the expectation, or is missing.
     pub(super) fn differs(&self) -> bool {
         !self.path.is_some_and(|inode| self.good[inode])
     }

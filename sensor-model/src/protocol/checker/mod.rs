@@ -1,5 +1,5 @@
-//! Runs the detection protocol through every interleaving of two writers, a ring with room for one
-//! record, a daemon that may die once, and a kernel whose hooks are not atomic.
+//! Runs the detection protocol through every interleaving of two writers and a daemon that may die once. The ring has room for
+//! one record, and the kernel's hooks are not atomic.
 //!
 //! The detector is the real one. The kernel, the writers and the verification are models. Where the protocol needs an order of
 //! steps, a test breaks that order, and the checker has to find the lost drift.
@@ -96,7 +96,7 @@ impl DetectionModel {
         world.daemon.detector.thing_verdict(THING).map_or(VerdictKind::Unknown, |thing| thing.verdict)
     }
 
-    /// The daemon has nothing left to do, and no hook is running.
+    /// Whether the daemon has nothing left to do, and no hook is running.
     fn is_settled(&self, world: &World) -> bool {
         world.daemon.is_settled(&world.kernel, self.fault) && !world.writers.iter().any(Writer::in_hook)
     }
@@ -112,8 +112,8 @@ impl DetectionModel {
         !self.is_settled(world) || is_true
     }
 
-    /// Once the writers have ended, the daemon alone reaches a state in which it has nothing to do. (A verification under way leads
-    /// to a state between verifications, which is checked then.)
+    /// Whether the daemon alone reaches a state in which it has nothing to do, once the writers have ended. (A verification under
+    /// way leads to a state between verifications, which is checked then.)
     fn settles(&self, world: &World) -> bool {
         if world.daemon.phase != VerificationPhase::Idle
             || world.writers.iter().any(|writer| writer.next().is_some())
@@ -227,7 +227,7 @@ impl Model for DetectionModel {
             Property::sometimes("a touch is reported", |_, world: &World| {
                 world.transition == Some(TransitionKind::Touched)
             }),
-            Property::sometimes("it is blind", |_, world: &World| world.daemon.is_blind()),
+            Property::sometimes("the daemon is blind", |_, world: &World| world.daemon.is_blind()),
             Property::sometimes("a drift that no hook saw is found", |model: &Self, world: &World| {
                 let switched = world.writers.iter().any(|writer| writer.is(SwitchAndEdit));
                 switched && model.is_settled(world) && Self::verdict(world) == VerdictKind::Drifted
@@ -240,7 +240,7 @@ impl Model for DetectionModel {
     }
 }
 
-const TRUE_VERDICT: &str = "a verdict that nothing is about to change matches the disk";
+const TRUE_VERDICT: &str = "a verdict that no further step changes matches the disk";
 
 /// Runs until a verdict is wrong. Returns the actions up to that state.
 fn find_wrong_verdict(fault: Fault) -> Vec<Action> {

@@ -1,5 +1,5 @@
-//! The checker's writers: processes that change the managed path in every way that the protocol's
-//! reasoning distinguishes, one atomic step at a time.
+//! The checker's writers: processes that change the managed path in every way that matters to the protocol, one atomic step at a
+//! time.
 
 use super::kernel::{A, B, DIRECTORY, Kernel, RecordSubject};
 
