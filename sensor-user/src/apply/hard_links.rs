@@ -6,7 +6,7 @@
 
 use super::{
     error::ApplyError,
-    planner::{PlannedState, Planner},
+    target_finder::{PlannedState, Planner},
 };
 use crate::disk::{Identity, Place, each_name};
 use sensor_model::{

@@ -3,7 +3,7 @@
 //! In: the host's policy, and the planned states. Out: for each path the label that `restorecon` would set. A new object gets the
 //! policy's label. An object that was there keeps its own label if `restorecon` would keep it. Without SELinux no label is written.
 
-use super::planner::PlannedState;
+use super::target_finder::PlannedState;
 use crate::{disk::label_value, labels::Policy, observation::Observer};
 use sensor_model::{
     drift_policy::{self, DriftPolicy},

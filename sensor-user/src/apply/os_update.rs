@@ -4,7 +4,7 @@
 //! them, and after the update what the new image ships for them. The merge of `/etc` treats a file with the image's own type, mode,
 //! owner and content as unchanged, and replaces it by the new image's file. It ignores extended attributes.
 
-use super::{error::ApplyError, password, planner::Planner, targets::Writes};
+use super::{error::ApplyError, password, target_finder::Planner, targets::Writes};
 use crate::{disk::Place, observation::Observer};
 use nix::fcntl::OFlag;
 use sensor_model::{

@@ -5,7 +5,7 @@
 
 use super::{
     error::ApplyError,
-    planner::{PlannedState, Planner},
+    target_finder::{PlannedState, Planner},
 };
 use crate::observation::Observer;
 use nix::{

@@ -2,7 +2,7 @@
 //!
 //! In: the host and the configs. Out: what is removed, for the engine and for the question before it.
 
-use super::{error::ApplyError, planner::is_object};
+use super::{error::ApplyError, target_finder::is_object};
 use crate::{
     disk::{KEPT, Listed, Place, listed},
     observation::Observer,

@@ -8,9 +8,9 @@ use super::{
     error::ApplyError,
     hard_links::Names,
     labels::Labels,
-    password,
-    planner::{PARENT_MODE, PlannedState, Planner, is_object},
-    removed_by_force, unit_links,
+    password, removed_by_force,
+    target_finder::{PARENT_MODE, PlannedState, Planner, is_object},
+    unit_links,
 };
 use crate::disk::{DiskError, Place};
 use nix::fcntl::OFlag;

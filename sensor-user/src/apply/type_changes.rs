@@ -5,7 +5,7 @@
 
 use super::{
     error::ApplyError,
-    planner::{PARENT_MODE, PlannedState, Planner},
+    target_finder::{PARENT_MODE, PlannedState, Planner},
 };
 use crate::disk::{Place, each_name};
 use sensor_model::journal::{Image, Target};

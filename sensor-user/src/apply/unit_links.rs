@@ -7,7 +7,7 @@
 
 use super::{
     error::ApplyError,
-    planner::{PlannedState, Planner},
+    target_finder::{PlannedState, Planner},
 };
 use crate::{
     disk::Place,
